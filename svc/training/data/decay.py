@@ -1,7 +1,7 @@
 """Older interactions count less: a weight halves with each half-life of its age (see `times.reference_time`).
 
-The half-life is a parameter of a trial like any other, under the name HALF_LIFE; recommenders never see it, only the
-matrix that it makes.
+The half-life is a parameter of a trial like any other, under the name HALF_LIFE. Recommenders never see it. They
+only see the decayed matrix.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _LEAST = 2.0**-20
 
 
 def seconds(half_life: str) -> float | None:
-    """The length of `7d`, `12h`, `4w` or `1.5y`; None for `none`."""
+    """Return the length of `7d`, `12h`, `4w` or `1.5y` in seconds, or None for `none`."""
     return None if half_life == NO_DECAY else float(half_life[:-1]) * SECONDS[half_life[-1]]
 
 
 def decayed(matrix: sparse.csr_matrix, times: sparse.csr_matrix | None, params: Mapping[str, Any]) -> sparse.csr_matrix:
-    """`matrix` with the decay of the half-life in `params` applied; `matrix` itself if there is none.
+    """Return `matrix` with the decay of the half-life in `params`, or `matrix` itself without a half-life.
 
-    `times` has the entries of `matrix`, in nanoseconds from the time at which an interaction counts whole. A later one,
-    which was a time in the future, counts whole too.
+    `times` has the entries of `matrix`, in nanoseconds from the reference time. Interactions at or after the reference
+    time keep their full weight.
     """
     half_life_s = seconds(params.get(HALF_LIFE, NO_DECAY))
     if half_life_s is None or times is None or not matrix.nnz:
@@ -45,7 +45,10 @@ def decayed(matrix: sparse.csr_matrix, times: sparse.csr_matrix | None, params: 
 
 
 def with_half_life(space: Space, half_lives: Sequence[str]) -> Space:
-    """`space` with the half-life as one more parameter; the first trials try each with the first guess."""
+    """Add the half-life to `space` as a parameter.
+
+    The first trials try each half-life with the first guess.
+    """
     choices = CategoricalDistribution(tuple(half_lives))
     guesses = space.guesses or ({},)
     first = [{**guesses[0], HALF_LIFE: half_life} for half_life in half_lives]

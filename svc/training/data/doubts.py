@@ -1,4 +1,4 @@
-"""Warnings about rows that can be trained on, but hardly mean what the recipe makes of them."""
+"""Warnings about rows that can be trained on but probably mean something else than the recipe assumes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def doubts(frame: pd.DataFrame, interactions: Interactions, recipe: Recipe) -> I
 
 
 def _repeats(interactions: Interactions, recipe: Recipe) -> Iterator[Doubt]:
-    """Warn of many repeated choices, unless the recipe says what becomes of them."""
+    """Warn of many repeated choices, unless the recipe says how to join them."""
     decided = "repeats" in recipe.training.model_fields_set or "dedup" in recipe.cleansing.model_fields_set
     n_repeats = interactions.dropped.get("duplicates", 0)
     share = n_repeats / max(n_repeats + len(interactions), 1)
@@ -52,7 +52,7 @@ def _repeats(interactions: Interactions, recipe: Recipe) -> Iterator[Doubt]:
 
 
 def _swapped(interactions: Interactions, recipe: Recipe) -> Iterator[Doubt]:
-    """Warn of user and item columns that stand for each other, by their names and their numbers of ids."""
+    """Warn if the user and item columns seem to be swapped, judging by their names and their numbers of ids."""
     schema = recipe.schema_
     user_is_thing = bool(_THINGS.search(schema.user_column)) and not _PEOPLE.search(schema.user_column)
     item_is_person = bool(_PEOPLE.search(schema.item_column)) and not _THINGS.search(schema.item_column)
@@ -67,7 +67,7 @@ def _swapped(interactions: Interactions, recipe: Recipe) -> Iterator[Doubt]:
 
 
 def _weights(column: pd.Series, name: str) -> Iterator[Doubt]:
-    """Warn of weights that look like times, and of those that are no weights."""
+    """Warn of weights that look like times, and of values that are no weights."""
     values = of_numbers(column).values
     n_unusable = int(pd.isna(values).sum())
     if n_unusable:

@@ -19,7 +19,10 @@ _SHOWN_CHARACTERS = 40
 
 
 def blank_ids(columns: dict[str, NDArray[np.bool_]], positions: Rows = None) -> str:
-    """The message for blank ids; `columns` has a mask of the blank rows for each id column."""
+    """Return the message for blank ids.
+
+    `columns` has a mask of the blank rows for each id column.
+    """
     counts = {name: int(np.count_nonzero(blank)) for name, blank in columns.items()}
     descriptions = [
         f"{name!r} is blank in {n} rows (first: data row {_data_row(_first(columns[name]), positions)})"
@@ -30,7 +33,7 @@ def blank_ids(columns: dict[str, NDArray[np.bool_]], positions: Rows = None) -> 
 
 
 def bad_times(column: pd.Series, bad: NDArray[np.bool_], name: str, unit: str | None, positions: Rows = None) -> str:
-    """The message for unreadable times, with the value of the first such row."""
+    """Return the message for unreadable times, with the value of the first such row."""
     value, row = column.iloc[_first(bad)], _data_row(_first(bad), positions)
     if pd.isna(value):
         return f"the time column {name!r} is blank in data row {row}"
@@ -42,14 +45,14 @@ def bad_times(column: pd.Series, bad: NDArray[np.bool_], name: str, unit: str | 
 
 
 def future_times(column: pd.Series, future: NDArray[np.bool_], name: str, positions: Rows = None) -> str:
-    """The message for times after the start of the training, with the value of the first such row."""
+    """Return the message for times after the start of the training, with the value of the first such row."""
     row = _data_row(_first(future), positions)
     shown = repr(str(column.iloc[_first(future)])[:_SHOWN_CHARACTERS])
     return f"the time column {name!r} holds {shown} in data row {row}, which is later than the start of the training"
 
 
 def odd_years(column: pd.Series, unit: str | None) -> str | None:
-    """A warning if the first time would be plausible only in another unit; else None."""
+    """Return a warning if the first time would be plausible only in another unit, else None."""
     times = column.dropna()
     if unit is None or times.empty or _number(times.iloc[0]) is None:
         return None
@@ -95,7 +98,7 @@ def _is_plausible(value: float, unit: str) -> bool:
 
 
 def _data_row(row: int, positions: Rows) -> int:
-    """The number of a row in the source, counted from 1."""
+    """Return the number of a row in the source, counted from 1."""
     return 1 + (row if positions is None else int(positions[row]))
 
 

@@ -1,4 +1,4 @@
-"""Which feature values ids have in common: tokens and words as they are, numbers by bins of about equal size."""
+"""Feature values that ids have in common: tokens and words as they are, numbers by bins of about equal size."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ N_BINS = 10
 
 
 def shared_values(fitted: FittedSide, trained: NDArray[np.int64]) -> sparse.csr_matrix:
-    """(ids, values) float64, 1 where an id has a value: a token, a word, or a bin of a number.
+    """Return (ids, values) float64, 1 if an id has a value: a token, a word, or a bin of a number.
 
-    Bins are tenths of the `trained` ids by rank; equal numbers share the bin of their mean rank. A missing number
-    stands for the mean, as it does for the model. The constant place is no value.
+    Bins are tenths of the `trained` ids by rank. Equal numbers share the bin of their mean rank. A missing number
+    counts as the mean, as it does for the model. The constant feature is no value.
     """
     blocks, start = [], 0
     for column in fitted.encoder.encoders:

@@ -1,4 +1,4 @@
-"""What `svc validate` says about the texts and vectors in the first rows of a feature table."""
+"""The report of `svc validate` on the texts and vectors in the first rows of a feature table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _MANY = 0.01
 
 
 def described_sample(side: FeatureSide, name: SideName, frame: pd.DataFrame) -> list[str]:
-    """A line for each text and vector column, and warnings. Raises FeatureTableError where a training would."""
+    """Return a line for each text and vector column, and warnings.
+
+    Raise FeatureTableError if a training would.
+    """
     columns = [column for column in side.columns if column.kind in ("text", "vector")]
     lines = []
     for column in columns:
@@ -50,7 +53,7 @@ def _summary(column: FeatureColumn, values: pd.Series) -> str:
 
 
 def _markup(name: str, values: pd.Series) -> str | None:
-    """A warning where texts hold tags or entities of HTML, whose names would count as words."""
+    """Return a warning if texts hold HTML tags or entities, as their names would count as words."""
     marked = [row for row, value in enumerate(values) if isinstance(value, str) and _MARKUP.search(value)]
     if len(marked) <= _MANY * len(values):
         return None

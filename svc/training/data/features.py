@@ -35,7 +35,10 @@ _NARROWED_BY = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FittedSide:
-    """`matrix` is (ids, encoder.dim) float32 CSR, one row for each id of the interactions, in their order."""
+    """The encoder of one side and the encoded ids.
+
+    `matrix` is (ids, encoder.dim) float32 CSR, one row for each id of the interactions, in their order.
+    """
 
     encoder: SideEncoder
     matrix: sparse.csr_matrix
@@ -43,9 +46,10 @@ class FittedSide:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Table:
-    """`frame` without blank ids and repeated ones; `row_of` is (ids,), the row of each training id or −1.
+    """A feature table without blank and repeated ids.
 
-    `numbers` are those of its rows in the whole table, from 1.
+    `row_of` is (ids,), the row of each training id in `frame`, or −1. `numbers` are the numbers of the rows of `frame`
+    in the whole table, counted from 1.
     """
 
     frame: pd.DataFrame
@@ -54,11 +58,14 @@ class _Table:
 
 
 def fit_side(frame: pd.DataFrame, side: Any, name: SideName, ids: Sequence[str], settings: Settings) -> FittedSide:
-    """Fit on the whole table, encode `ids`. `side` is the recipe's block (id_column, columns).
+    """Fit the encoder on the whole table and encode `ids`.
 
-    Of several rows of one id the first counts. Ids without a row have only the constant. Raises FeatureAxisError
-    where no id is shared, FeatureTableError for a text or vector that cannot be read and where every column encodes to
-    nothing or to the same for all rows, FeatureDimensionExceeded.
+    `side` is the recipe's block (id_column, columns). If an id has several rows, the first counts. Ids without a row
+    only have the constant.
+
+    Raise FeatureAxisError if no id is in both tables, and FeatureDimensionExceeded for too many features. Raise
+    FeatureTableError for an unreadable text or vector, and if every column encodes to nothing or to the same for all
+    rows.
     """
     table = _table(frame, side.id_column, name, ids)
     columns: list[Column] = []
@@ -86,7 +93,7 @@ def fit_side(frame: pd.DataFrame, side: Any, name: SideName, ids: Sequence[str],
 
 
 def refused_row(name: SideName, number: int, message: str) -> FeatureTableError:
-    """The error for a row, counted from 1, with a value that no encoder accepts."""
+    """Return the error for a value that no encoder accepts, in row `number`, counted from 1."""
     return FeatureTableError(f"features.{name}: row {number} of the table: {message}")
 
 
@@ -134,7 +141,7 @@ def _no_overlap(name: SideName, id_column: str, ids: Sequence[str], own_ids: Seq
 
 
 def _fit_column(values: pd.Series, declared: Any, limit: int) -> tuple[Column, sparse.csr_matrix]:
-    """The encoder of a column and the encoded table, (rows, width)."""
+    """Return the encoder of a column and the encoded table, (rows, width)."""
     if declared.kind == "numerical":
         return _fit_numbers(values, declared.name)
     if declared.kind == "vector":
@@ -169,7 +176,7 @@ def _fit_numbers(values: pd.Series, name: str) -> tuple[NumberColumn, sparse.csr
 
 
 def _encode_categories(categories: Sequence[object], column: TokenColumn) -> sparse.csr_matrix:
-    """(distinct values, width), 1 at the tokens of each value."""
+    """Return (distinct values, width), 1 at the tokens of each value."""
     tokens_of = [column.encode(value)[0] for value in categories]
     indptr = np.concatenate([[0], np.cumsum([len(tokens) for tokens in tokens_of])]).astype(np.int64)
     indices = np.concatenate([*tokens_of, np.empty(0, dtype=np.intp)]).astype(np.int32)
@@ -178,7 +185,7 @@ def _encode_categories(categories: Sequence[object], column: TokenColumn) -> spa
 
 
 def _take(rows: sparse.csr_matrix, positions: NDArray[Any]) -> sparse.csr_matrix:
-    """The rows at `positions`; an empty row for −1."""
+    """Return the rows at `positions`, with an empty row for −1."""
     padded = sparse.vstack([rows, sparse.csr_matrix((1, rows.shape[1]), dtype=rows.dtype)], format="csr")
     return padded[np.where(positions < 0, rows.shape[0], positions)]
 

@@ -1,4 +1,4 @@
-"""Fetch and clean what a recipe names: interactions and feature tables."""
+"""Fetch and clean the interactions and feature tables of a recipe."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class TrainingData:
     """Clean interactions, the rows fetched before cleansing, and the encoded sides of the `features` block.
 
-    `sample` has the users whom models are trained on where the recipe asks for fewer than all.
+    `sample` has the users to train models on, if the recipe asks for fewer than all.
     """
 
     interactions: Interactions
@@ -44,7 +44,7 @@ class TrainingData:
 
     @property
     def trained(self) -> Interactions:
-        """The interactions that models are trained on: those of the sample, or all."""
+        """Return the interactions to train models on: those of the sample, or all."""
         return self.interactions if self.sample is None else self.sample.interactions
 
     @property
@@ -56,7 +56,10 @@ class TrainingData:
 
 
 def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str], progress: Progress) -> TrainingData:
-    """Fetch and clean all that the recipe trains on. Raises DataSourceError and the data's TrainingErrors."""
+    """Fetch and clean all data of the recipe.
+
+    Raise DataSourceError and the TrainingErrors about data.
+    """
     progress.phase("reading data")
     logs.emit(events.FETCHING_DATA)
     recipe = loaded.recipe
@@ -66,7 +69,7 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
     if rating is not None:
         logs.emit(events.RECIPE_WARNING, code=rating.code, field="source", message=rating.message)
     rows = fetch_kept(source, recipe.cleansing.where, recipe.cleansing.hide)
-    started_ns = time.time_ns()  # not before: a source that is being written to has rows of the minutes of its reading
+    started_ns = time.time_ns()  # after the fetch: it may take minutes and return rows written meanwhile
     n_fetched = len(rows.frame) + (rows.n_dropped or 0)
     logs.emit(events.DATA_FETCHED, n_rows=n_fetched)
     progress.phase("cleansing")
@@ -114,7 +117,7 @@ def _sample(loaded: LoadedRecipe, interactions: Interactions) -> UserSample | No
 
 
 def _warn_of_ids(interactions: Interactions) -> None:
-    """Log a warning, one for each side and reason, about ids that requests can hardly name."""
+    """Log a warning, one for each side and reason, about ids that are hard to write in a request."""
     for side, ids in (("user", interactions.user_ids), ("item", interactions.item_ids)):
         suspicious = {
             "too_long": [name for name in ids if len(name) > MAX_ID_CHARACTERS],
@@ -127,7 +130,7 @@ def _warn_of_ids(interactions: Interactions) -> None:
 
 
 def uses_time(recipe: Recipe) -> bool:
-    """Whether a training reads the times of interactions."""
+    """Return whether a training reads the times of interactions."""
     wanted = recipe.training.split.scheme != "random" or recipe.trains_on_times or recipe.popular is not None
     return wanted and recipe.schema_.time_column is not None
 
@@ -146,7 +149,7 @@ def doubtful_unit(frame: pandas.DataFrame, recipe: Recipe) -> str | None:
 
 
 def _filtered_columns(recipe: Recipe) -> dict[str, bool]:
-    """The columns that `cleansing.where` and `hide` name, and whether each is compared with text."""
+    """Return the columns that `cleansing.where` and `hide` name, and whether each is compared with text."""
     wanted = either(recipe.cleansing.hide, recipe.cleansing.where)
     if wanted is None:
         return {}
@@ -156,16 +159,16 @@ def _filtered_columns(recipe: Recipe) -> dict[str, bool]:
 def interaction_context(
     loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str], progress: Progress | None = None
 ) -> SourceContext:
-    """The context of the interaction source: ids, times, weights, and what the filters of `cleansing` name.
+    """Return the context of the interaction source: ids, times, weights, and the columns of the filters.
 
-    Times are read even if the training does not use them, so that a mistake about them is found at once.
+    Times are read even if the training does not use them, so that a mistake in them is found at once.
     """
     schema, filtered = loaded.recipe.schema_, _filtered_columns(loaded.recipe)
     ids = (schema.user_column, schema.item_column)
     optional = (schema.time_column, schema.weight_column, schema.event_column)
     columns = dict.fromkeys([*ids, *(name for name in optional if name is not None), *filtered])
     texts = {*ids, schema.event_column} if schema.event_column is not None else {*ids}
-    if loaded.recipe.source.type == "csv":  # it would take 007 for a number; other sources know what a column holds
+    if loaded.recipe.source.type == "csv":  # only CSV guesses types, and would read the id 007 as the number 7
         numeric = {schema.time_column, schema.weight_column}
         texts |= {name for name, is_text in filtered.items() if is_text and name not in numeric}
     return SourceContext(
@@ -180,7 +183,10 @@ def interaction_context(
 
 
 def feature_context(loaded: LoadedRecipe, side: Any, settings: Settings, variables: Mapping[str, str]) -> SourceContext:
-    """The context of a feature source; all columns but those of numbers and vectors are read as text."""
+    """Return the context of a feature source.
+
+    All columns but those of numbers and vectors are read as text.
+    """
     names = tuple(column.name for column in side.columns)
     text = {side.id_column, *(column.name for column in side.columns if column.kind not in ("numerical", "vector"))}
     return SourceContext(

@@ -153,13 +153,13 @@ class Interactions:
 
     @property
     def filter_counts(self) -> dict[str, int]:
-        """Number of rows that each filter took, by its name in events and headers."""
+        """Return the number of rows that each filter took, by its name in events and headers."""
         counts = {"dropped_by_where": self.dropped_by_where, "hidden_by_rule": self.hidden_by_rule}
         return {name: count for name, count in counts.items() if count is not None}
 
     @property
     def n_unusable(self) -> int:
-        """Number of rows without an id or a time.
+        """Return the number of rows without an id or a time.
 
         Duplicates are no fault of the data and do not count.
         """
@@ -167,7 +167,7 @@ class Interactions:
 
     @property
     def has_weights(self) -> bool:
-        """Whether pairs have weights: given ones, or the sum or count of their rows."""
+        """Return whether pairs have weights: given ones, or the sum or count of their rows."""
         return self.weights is not None or self.put_off in {"sum", "count"}
 
     def of_rows(self, rows: NDArray[np.int64]) -> Interactions:
@@ -454,7 +454,10 @@ def _distinct_pairs(
 
 
 def _by_first_appearance(codes: Codes, names: NDArray[np.object_]) -> tuple[Codes, list[str], Codes]:
-    """Codes renumbered by first appearance, the names that occur, in that order, and each code's number or −1."""
+    """Return codes renumbered by first appearance, the names that occur, and the new number of each code or −1.
+
+    The names are in order of first appearance.
+    """
     n = len(codes)
     first = np.full(len(names), n, dtype=np.int64)
     first[codes[::-1]] = np.arange(n - 1, -1, -1)  # when several values are assigned to one index, numpy keeps the last

@@ -1,7 +1,7 @@
-"""How much each item was chosen lately: what `serving.popular` makes of the times of choices.
+"""Recent popularity of items for `serving.popular`.
 
-Each user counts once an item, by the latest row. A choice counts 2^(-age / half-life), or 1 without a half-life, and
-nothing when it is older than the window. Ages count to the start of the training; later rows are of age 0.
+Each user counts once for an item, by the latest row. A choice counts 2^(-age / half-life), or 1 without a half-life.
+It counts nothing if it is older than the window. Ages count to the start of the training. Later rows have age 0.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NANOSECONDS = 1_000_000_000
 
 
 class AgeRule(Protocol):
-    """A half-life and a window in seconds; None: every age counts alike."""
+    """A half-life and a window in seconds. None: every age counts alike."""
 
     @property
     def half_life_s(self) -> int | None: ...
@@ -35,9 +35,9 @@ def recent_choices(
     *,
     started_ns: int,
 ) -> NDArray[np.float64]:
-    """(n_items,) the sum of what the choices of each item count, up to one factor for all items.
+    """Return the sum of the weights of each item's choices, (n_items,), up to one factor for all items.
 
-    `users`, `items` and `times`, nanoseconds since 1970, are those of the rows, (n,) each; a pair may have several.
+    `users`, `items` and `times`, nanoseconds since 1970, have one entry for each row. A pair may have several rows.
     """
     order = stable_order([users, items, times])
     ordered_users, ordered_items = users[order], items[order]
@@ -49,10 +49,10 @@ def recent_choices(
         chosen, latest = chosen[is_recent], latest[is_recent]
     counts = np.ones(len(chosen))
     if rule.half_life_s is not None and len(chosen):
-        # Counted from the latest choice and not from the start of the training, all counts are larger by one factor. So
-        # the same rows give the same counts at any time, and the counts of old data are not all rounded to 0.
+        # Ages count from the latest choice, not from the start of the training. This scales all counts by one factor,
+        # so reruns agree and the counts of old data do not all round to 0.
         since_latest = from_reference(latest, int(latest.max()))
-        # Added by age, items with the same ages have the same sum to the last bit and stay in the order of columns.
+        # Rows are added by age: items with the same ages then have bitwise equal sums and stay in column order.
         by_age = stable_order([since_latest])
         chosen, counts = chosen[by_age], np.exp2(since_latest[by_age] / _NANOSECONDS / rule.half_life_s)
     return np.bincount(chosen, weights=counts, minlength=n_items).astype(np.float64)

@@ -1,7 +1,7 @@
-"""The order of the histories that a search trains on: the position of every item, and what it counts.
+"""Position and weight of each item in the histories that a search trains on.
 
-`svc.model.recency` defines positions and weights, and weighs the histories of requests; here those of many users are
-weighed at once.
+`svc.model.recency` defines positions and weights, and weighs the history of one request. This module weighs the
+histories of many users at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from svc.training.data.stable_sort import stable_order
 
 
 def positions_of(times: sparse.csr_matrix) -> sparse.csr_matrix:
-    """(users, items) int32, the entries of `times`: the position of each in its row by the latest time of its pair."""
+    """Return (users, items) int32 with the entries of `times`: each pair's position in its row, by time."""
     lengths = np.diff(times.indptr)
     rows = np.repeat(np.arange(times.shape[0]), lengths)
     order = stable_order([rows, -times.data])
@@ -32,7 +32,7 @@ def positions_of(times: sparse.csr_matrix) -> sparse.csr_matrix:
 def weighed(
     matrix: sparse.csr_matrix, positions: sparse.csr_matrix, recency: float, rows: NDArray[np.int64] | None = None
 ) -> sparse.csr_matrix:
-    """Some `rows` of `matrix`, (users, items), or all, with each entry less the older it is, in float64.
+    """Return `rows` of `matrix`, (users, items), or all, with older entries weighed less, in float64.
 
     `positions` has the entries of `matrix`.
     """
@@ -42,7 +42,10 @@ def weighed(
 
 
 def in_order(positions: sparse.csr_matrix) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """(nnz,) positions of the entries of each row, oldest first, and which of them share the time of the one before."""
+    """Return (nnz,) positions of the entries of each row, oldest first, and a mask of ties.
+
+    The mask is True for an entry that has the time of the one before.
+    """
     rows = np.repeat(np.arange(positions.shape[0]), np.diff(positions.indptr))
     order = stable_order([rows, -positions.data])
     oldest_first = positions.data[order]

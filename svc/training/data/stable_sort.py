@@ -1,4 +1,4 @@
-"""Sorting many rows by whole numbers, several times faster than `numpy.lexsort`.
+"""Sort many rows by whole numbers, several times faster than `numpy.lexsort`.
 
 numpy sorts plain 64-bit words with vector instructions, but sorts positions (argsort, lexsort) one comparison at a
 time. So each pass packs a key and the row's position into one word, sorts the words, and reads the positions back.
@@ -15,9 +15,9 @@ _WORD_BITS = 63
 
 
 def stable_order(keys: Sequence[NDArray[np.integer]]) -> NDArray[np.int64]:
-    """(n,) positions that sort by the first of `keys`, then the second, ...; ties keep their order.
+    """Return (n,) positions that sort by the first of `keys`, then the second, and so on.
 
-    Each key is (n,) whole numbers. The result is that of `numpy.lexsort(keys[::-1])`.
+    Ties keep their order. Each key is (n,) whole numbers. The result is that of `numpy.lexsort(keys[::-1])`.
     """
     order: NDArray[np.int64] | None = None
     for key in reversed(keys):

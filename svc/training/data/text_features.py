@@ -19,7 +19,10 @@ from svc.training.data.vocabulary import frequent_tokens
 
 
 class UnusableRow(Exception):
-    """A value that no encoder accepts; `row` counts from 0 in the series that was fitted."""
+    """A value that no encoder accepts.
+
+    `row` counts from 0 in the series that was fitted.
+    """
 
     def __init__(self, row: int, message: str) -> None:
         super().__init__(message)
@@ -28,10 +31,10 @@ class UnusableRow(Exception):
 
 
 def fit_text(values: pd.Series, declared: Any) -> tuple[TextColumn, sparse.csr_matrix, int]:
-    """The encoder of a column of texts, its table, (rows, words) float32, and the number of distinct words seen.
+    """Return the encoder of a text column, its table, (rows, words) float32, and the number of distinct words.
 
-    The vocabulary holds the `max_words` words that most rows have, each in at least `min_items` rows; ties go by the
-    word. Raises UnusableRow.
+    The vocabulary holds the `max_words` words that most rows have. Each is in at least `min_items` rows. Ties are
+    broken by the word. Raise UnusableRow.
     """
     texts = values.astype("category")
     categories, codes = list(texts.cat.categories), texts.cat.codes.to_numpy()
@@ -71,7 +74,10 @@ def _check_texts(column: TextColumn, categories: list[object], codes: NDArray[An
 
 
 def fit_vectors(values: pd.Series, declared: Any) -> tuple[VectorColumn, sparse.csr_matrix]:
-    """The encoder of a column of vectors and its table, (rows, dimensions) float32. Raises UnusableRow."""
+    """Return the encoder of a column of vectors and its table, (rows, dimensions) float32.
+
+    Raise UnusableRow.
+    """
     column = VectorColumn(declared.name, dimensions=declared.dimensions, delimiter=declared.delimiter, length=1.0)
     squares = [float(np.square(vector).sum()) for vector in _vectors(column, values) if vector is not None]
     column.length = math.sqrt(sum(squares) / len(squares)) if squares else 0.0
@@ -80,7 +86,10 @@ def fit_vectors(values: pd.Series, declared: Any) -> tuple[VectorColumn, sparse.
 
 
 def _vectors(column: VectorColumn, values: pd.Series) -> Iterator[NDArray[np.float64] | None]:
-    """The numbers of each row; they are read twice, as the whole table of them may be larger than that of texts."""
+    """Yield the numbers of each row.
+
+    Callers read the column twice instead of keeping its numbers, as these may need more memory than a table of texts.
+    """
     for row, value in enumerate(values):
         try:
             yield column.vector(None if value is pd.NA else value)
@@ -91,7 +100,7 @@ def _vectors(column: VectorColumn, values: pd.Series) -> Iterator[NDArray[np.flo
 def _stacked(
     rows: Iterator[tuple[NDArray[np.intp], NDArray[np.float64]]], n_rows: int, width: int
 ) -> sparse.csr_matrix:
-    """(n_rows, width) float32 from places and values of each row."""
+    """Return (n_rows, width) float32 from places and values of each row."""
     indptr = np.zeros(n_rows + 1, dtype=np.int64)
     indices, data = [], []
     for row, (places, values) in enumerate(rows):

@@ -1,4 +1,4 @@
-"""The least data that a training needs: `cleansing.min_*`, and what a model needs in any case."""
+"""The least data that a training needs: `cleansing.min_*`, and the minimum of any model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ class _Cleansing(Protocol):
 
 
 def check_thresholds(interactions: Interactions, cleansing: _Cleansing) -> None:
-    """Raise MinDataViolation below `cleansing.min_*`; one row, one user and two items are asked for in any case."""
+    """Raise MinDataViolation below `cleansing.min_*`.
+
+    One row, one user and two items are required in any case.
+    """
     counts = {
         "n_rows": len(interactions),
         "n_users": len(interactions.user_ids),
@@ -48,7 +51,10 @@ def _at_least(what: str, given: int, model_needs: int) -> str:
 
 
 def _what_to_do(interactions: Interactions) -> str:
-    """The advice for too little data: fix the dropped rows if they were most of it, else get more or ask for less."""
+    """Return the advice for too little data.
+
+    If most rows were dropped, the advice is to fix them. Else it is to get more data or lower the minimum.
+    """
     lost = [
         f"{count} dropped {'by cleansing.where' if reason == 'where' else f'as {reason}'}"
         for reason, count in interactions.dropped.items()

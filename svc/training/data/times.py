@@ -1,4 +1,4 @@
-"""Converts any column that holds times to nanoseconds since 1970, and chooses from when ages count."""
+"""Convert any column of times to nanoseconds since 1970, and choose the reference time of ages."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ is unclear which of the two is meant.
 
 
 def to_nanoseconds(column: pd.Series, unit: str | None, weights: Weights | None = None) -> NDArray[np.int64]:
-    """(n,) nanoseconds since 1970, UTC; BAD_TIME where a value is no time.
+    """Return (n,) nanoseconds since 1970, UTC, with BAD_TIME for a value that is no time.
 
-    Numbers count `unit` (s, ms, us or ns); dates and date-times are taken as they are, without a zone as UTC;
-    text is read as ISO 8601, or as a number when a unit is given: as what most rows are. `weights` are the rows that
-    each value stands for. Raises TimeMixture where text holds dates and numbers, and TimeUnitRequired where it holds
-    numbers without a unit.
+    Numbers count `unit` (s, ms, us or ns). Dates and date-times without a zone count as UTC. Text is read as ISO 8601,
+    or as a number if a unit is given and most rows are numbers. `weights` has the number of rows that hold each value.
+    Raise TimeMixture if text holds dates and numbers, and TimeUnitRequired if it holds numbers without a unit.
     """
     if pd.api.types.is_numeric_dtype(column.dtype):
         return _from_numbers(column, unit or "ns")
@@ -41,9 +40,9 @@ def to_nanoseconds(column: pd.Series, unit: str | None, weights: Weights | None 
 
 
 def reference_time(times: NDArray[np.int64], started_ns: int) -> int:
-    """The time from which ages count: the latest of `times` that is not after the start of the training.
+    """Return the reference time of ages: the latest of `times` that is not after the start of the training.
 
-    A later one, which is a mistake of the data, would otherwise make all others old. If all are later: the start.
+    Otherwise a mistaken time in the future would make all other rows old. If all are later, return the start.
     """
     return int(times.max(where=times <= started_ns, initial=BAD_TIME)) if (times <= started_ns).any() else started_ns
 

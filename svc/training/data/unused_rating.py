@@ -1,4 +1,4 @@
-"""Finds a numeric column that looks like a rating and that the recipe does not use, or does not hide by."""
+"""Find a numeric column that looks like a rating and that the recipe does not use, or does not hide by."""
 
 from __future__ import annotations
 
@@ -27,18 +27,21 @@ _HIGH_SHARE: Final = 0.6
 
 @dataclass(frozen=True, slots=True)
 class RatingHint:
-    """A sentence about a column and the keys that could use it; `code` is that of the warning."""
+    """A sentence about a column and the keys that could use it.
+
+    `code` is that of the warning.
+    """
 
     code: str
     message: str
 
 
 def rating_hint(loaded: LoadedRecipe, context: SourceContext) -> RatingHint | None:
-    """The hint about the first rating of the interaction table that the recipe does not use, or does not hide by.
+    """Return a hint about the first rating column that the recipe does not use, or does not hide by.
 
     `context` names the columns that are used. Only the first rows are read, and only of a local file or a table in
-    memory: another request to a store or another query would cost more than the hint is worth. None where there is no
-    such column.
+    memory. Another request to a store or another query would cost more than the hint is worth. Return None if there is
+    no such column.
     """
     spec = loaded.recipe.source
     if spec.type in BUILT_IN_OPTIONS:
@@ -49,7 +52,7 @@ def rating_hint(loaded: LoadedRecipe, context: SourceContext) -> RatingHint | No
     sample = getattr(source, "sample", None)
     if sample is None:
         return None
-    with suppress(SvcError):  # the training reads the table next, and says what is wrong with it
+    with suppress(SvcError):  # the training reads the table next and reports the error
         frame: pandas.DataFrame | None = sample(SAMPLED_ROWS)
         recipe = loaded.recipe
         used = {*(context.columns or ()), recipe.schema_.time_column}
@@ -63,7 +66,7 @@ def rating_hint(loaded: LoadedRecipe, context: SourceContext) -> RatingHint | No
 
 
 def _forgotten(cleansing: Cleansing) -> set[str]:
-    """The columns that `where` compares with numbers, and `hide` with nothing."""
+    """Return the columns that `where` compares with numbers and that `hide` does not use."""
     if cleansing.where is None:
         return set()
     where = parse_row_filter(cleansing.where)
@@ -72,7 +75,10 @@ def _forgotten(cleansing: Cleansing) -> set[str]:
 
 
 def _hint(column: pandas.Series, name: str, *, is_used: bool) -> RatingHint | None:
-    """The hint about a column that is unused, or that `where` alone uses; None if it is no rating."""
+    """Return the hint about a column that is unused, or used by `where` alone.
+
+    Return None if it is no rating.
+    """
     import pandas
 
     if isinstance(column.dtype, pandas.CategoricalDtype):

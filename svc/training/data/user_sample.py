@@ -1,11 +1,12 @@
-"""Solves for the users of a trained model exactly, which lets it train on a sample of them.
+"""Solve for the users of a trained model exactly, so that it can train on a sample of them.
 
 The vector of a user is a function of the items and that user's own history. So every user is solved for against the
 finished items: for iALS by least squares (Hu, Koren and Volinsky, "Collaborative Filtering for Implicit Feedback
-Datasets", ICDM 2008, equation 4), for a truncated SVD by the projection. Training itself stops before it reaches these
-vectors, so a request with the same history, and an explanation, would otherwise disagree with a known user's answer.
-Neighbour models, item weights and popularity hold nothing about single users. What a model learns about items hardly
-changes once there are enough users: the search and the final training may see a sample.
+Datasets", ICDM 2008, equation 4), for a truncated SVD by projection. Training itself stops short of these vectors.
+Without this step, a known user's answer would differ from the answer to a request with the same history.
+
+Neighbour models, item weights and popularity hold nothing about single users. With enough users, item parameters
+hardly change, so the search and the final training may use a sample.
 """
 
 from __future__ import annotations
@@ -31,14 +32,20 @@ _USERS_AT_ONCE = 4096
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UserSample:
-    """`interactions` are those of the users in `rows`, rising rows of all users. Items are numbered as for all."""
+    """Interactions of the users in `rows`, ascending rows of all users.
+
+    Items are numbered as in all interactions.
+    """
 
     rows: NDArray[np.int64]
     interactions: Interactions
 
 
 def draw_users(everybody: Interactions, n_users: int, seed: int) -> UserSample | None:
-    """`n_users` of the users, each equally likely, the same ones for the same seed; None where there are no more."""
+    """Draw `n_users` of the users, each equally likely.
+
+    The same seed draws the same users. Return None if there are no more than `n_users`.
+    """
     n_all = len(everybody.user_ids)
     if n_all <= n_users:
         return None
@@ -69,10 +76,10 @@ def solve_users(
     features: sparse.csr_matrix | None = None,
     rows: NDArray[Any] | None = None,
 ) -> None:
-    """Give `scorer` a vector for each user of `matrix`, (users, items), solved for exactly.
+    """Give `scorer` an exactly solved vector for each user of `matrix`, (users, items).
 
-    `features` are those of the users, (users, F). With `rows` the other users get zeros. Raises TrainingError for a
-    scorer that knows only the users whom it was trained on, if there are others.
+    `features` are those of the users, (users, F). If `rows` is given, the other users get zeros. Raise TrainingError
+    for a scorer that knows only the users of its training, if there are others.
     """
     if not isinstance(scorer, FactorScorer):
         return
@@ -97,13 +104,13 @@ def solve_users(
 def solved(
     scorer: FactorScorer, matrix: sparse.csr_matrix, rows: NDArray[Any], features: sparse.csr_matrix | None = None
 ) -> NDArray[np.float64]:
-    """The vectors, (r, K), that `scorer`, which is ready, gives to the histories in some rows of `matrix`."""
+    """Return the vectors, (r, K), that a ready `scorer` computes from the histories in `rows` of `matrix`."""
     vectors: NDArray[np.float64] = scorer.embed_cold(list(_histories(matrix, rows, features)))
     return vectors
 
 
 def _histories(matrix: sparse.csr_matrix, rows: NDArray[Any], features: sparse.csr_matrix | None) -> Iterator[Query]:
-    """The history of each row as the query that places it."""
+    """Yield the history of each row as a query."""
     for row in rows.tolist():
         part = slice(matrix.indptr[row], matrix.indptr[row + 1])
         values = matrix.data[part]

@@ -1,4 +1,4 @@
-"""Which tokens of a column are frequent enough to become features, counted in bounded memory."""
+"""Select the tokens of a column that are frequent enough to become features, in bounded memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ Tokenize = Callable[[object], Iterable[str]]
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """`tokens` are sorted. `distinct` counts all tokens seen; where there are very many it is a lower bound."""
+    """Sorted tokens that are frequent enough.
+
+    `distinct` counts all tokens seen. It is a lower bound if there are very many.
+    """
 
     tokens: list[str]
     distinct: int
@@ -28,9 +31,10 @@ class Vocabulary:
 def count_tokens(
     values: Sequence[object], weights: NDArray[np.int64], tokenize: Tokenize, *, min_frequency: int, limit: int
 ) -> Vocabulary:
-    """Tokens that occur in at least `min_frequency` rows. `weights[j]` is the number of rows that hold `values[j]`.
+    """Return the tokens that occur in at least `min_frequency` rows.
 
-    Raises FeatureDimensionExceeded as soon as more than `limit` tokens are known to qualify.
+    `weights[j]` is the number of rows that hold `values[j]`. Raise FeatureDimensionExceeded as soon as more than
+    `limit` tokens are known to qualify.
     """
     counts, distinct = frequent_tokens(values, weights, tokenize, min_frequency=min_frequency, limit=limit)
     return Vocabulary(sorted(counts), distinct)
@@ -44,10 +48,11 @@ def frequent_tokens(
     min_frequency: int,
     limit: float = math.inf,
 ) -> tuple[dict[str, int], int]:
-    """As `count_tokens`, the number of rows of each token that is frequent enough, and of distinct tokens seen.
+    """Return the number of rows of each frequent token, and the number of distinct tokens.
 
-    Two passes: the first adds counts in a fixed number of buckets, which is never less than a token's own count;
-    the second counts exactly, but only tokens whose bucket reaches `min_frequency`.
+    Takes and raises the same as `count_tokens`. The first pass adds counts in a fixed number of buckets, so a bucket's
+    count is never less than a token's own. The second pass counts exactly, but only tokens whose bucket reaches
+    `min_frequency`.
     """
     buckets = np.zeros(_BUCKETS, dtype=np.int64)
     for value, weight in zip(values, weights.tolist(), strict=True):

@@ -18,9 +18,10 @@ Event = float | Literal["exclude"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowWeights:
-    """`values` is (n,), NaN where a row says no usable weight; `hides` is (n,), True where its event is excluded.
+    """Weights of rows.
 
-    `problem` names the reason for NaN in counts of dropped rows.
+    `values` is (n,), NaN if a row has no usable weight. `hides` is (n,), True if the row's event is excluded. `problem`
+    names the reason for NaN in counts of dropped rows.
     """
 
     values: Weights
@@ -29,7 +30,7 @@ class RowWeights:
 
 
 def of_numbers(column: pd.Series) -> RowWeights:
-    """Weights as given; NaN for anything but a finite number above zero."""
+    """Return the weights as given, with NaN for anything but a finite number above zero."""
     plain = column.astype(object) if isinstance(column.dtype, pd.CategoricalDtype) else column
     values = pd.to_numeric(plain, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
     usable = np.isfinite(values) & (values > 0.0)
@@ -37,9 +38,10 @@ def of_numbers(column: pd.Series) -> RowWeights:
 
 
 def in_single_precision(values: NDArray[np.floating], name: Callable[[int], str]) -> NDArray[np.float32]:
-    """`values`, weights or sums of weights, as float32; `name` says which one stands at a place.
+    """Return `values`, weights or sums of weights, as float32.
 
-    Raises WeightOutOfRange for the first that becomes infinite or 0.
+    `name` describes the value at a position, for the message. Raise WeightOutOfRange for the first value that becomes
+    infinite or 0.
     """
     with np.errstate(over="ignore", under="ignore"):
         rounded = values.astype(np.float32, copy=False)
@@ -54,7 +56,7 @@ def in_single_precision(values: NDArray[np.floating], name: Callable[[int], str]
 
 
 def of_events(column: pd.Series, weights: Mapping[str, Event]) -> RowWeights:
-    """The weight of each row's event, compared as text without surrounding blanks."""
+    """Return the weight of each row's event, compared as text without surrounding blanks."""
     events = column.astype("category").array
     names = [str(name).strip() for name in events.categories]
     worth = [weights.get(name) for name in names]
@@ -62,5 +64,5 @@ def of_events(column: pd.Series, weights: Mapping[str, Event]) -> RowWeights:
         [np.nan if weight is None or weight == "exclude" else float(weight) for weight in worth] + [np.nan]
     )
     hides = np.asarray([weight == "exclude" for weight in worth] + [False])
-    codes = np.asarray(events.codes)  # −1, the last place, for a missing event
+    codes = np.asarray(events.codes)  # a missing event has code −1, the last place
     return RowWeights(values[codes], hides[codes], "unlisted_events")

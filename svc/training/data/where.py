@@ -210,7 +210,7 @@ def _coded(column: pd.Series, name: str) -> tuple[NDArray[Any], list[Any]]:
         return np.asarray(column.cat.codes), list(column.cat.categories)
     try:
         codes, values = pd.factorize(column)
-    except TypeError:  # lists and mappings, which nothing is compared with
+    except TypeError:  # lists and mappings cannot be compared with an operand
         row = next(i for i, value in enumerate(column) if isinstance(value, list | dict | set | np.ndarray))
         _refuse(name, column, row, "which is not a single value")
     return codes, list(values)
