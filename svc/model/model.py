@@ -25,7 +25,7 @@ from svc.model.ids import IdTable
 from svc.model.learning_part import LearningPart
 from svc.model.query_builder import QueryBuilder, with_candidates
 from svc.model.ranker.page_ranker import REORDERED, PageRanker
-from svc.model.ranking.new_items import NewItems
+from svc.model.ranking.new_items import Descriptions, NewItems
 from svc.model.ranking.profile import joined_profile
 from svc.model.ranking.query import (
     NO_ITEMS,
@@ -182,10 +182,11 @@ class Model(Stored):
         """The query for a user: from the history of a known `user_id`, else a cold start from `user_features`.
 
         A `history` of known items is added to that of a known user, or replaces it with `replace`; for an unknown user
-        it is the whole history. With `include_seen` items of all of it may come back; None: where the model was trained
-        with repeats. Items of `dislikes` never do, and the user is solved anew with them where the scorer reads them;
-        alone they are no profile. With `fallback`, a user of whom nothing is known gets the most chosen items. Raises
-        UnknownUser, FeaturesNotSupported and FeatureValueUnusable.
+        it is the whole history. New items of a stranger's `history` are placed by their features if none of its items
+        is known; else they are ignored. With `include_seen` items of all of it may come back; None: where the model was
+        trained with repeats. Items of `dislikes` never do, and the user is solved anew with them where the scorer reads
+        them; alone they are no profile. With `fallback`, a user of whom nothing is known gets the most chosen items.
+        Raises UnknownUser, FeaturesNotSupported and FeatureValueUnusable.
         """
         brings_back = include_seen is True
         include_seen = self.repeats if include_seen is None else include_seen
@@ -194,9 +195,11 @@ class Model(Stored):
         if dislikes:
             exclude_items = [*exclude_items, *(dislike.item_id for dislike in dislikes)]
         restriction, unknown = self._queries.varied(restriction)
-        given = given._replace(unknown=(*given.unknown, *against.unknown, *unknown))
+        described = {} if user >= 0 or len(given.columns) else _described_in(history, restriction.new)
+        own_unknown = [item for item in given.unknown if item not in described]
+        given = given._replace(unknown=(*own_unknown, *against.unknown, *unknown))
         query, ignored = self._queries.build(limit, exclude_items, restriction, given, include_seen=include_seen)
-        query = query._replace(reordered=self.ranker is not None)
+        query = query._replace(reordered=self.ranker is not None, seed_features=tuple(described.values()))
         if restriction.new is not None:
             seen = () if include_seen else [interaction.item_id for interaction in history]
             hidden = self._hidden_new_of(user, brings_back=brings_back)
@@ -211,16 +214,17 @@ class Model(Stored):
             )
         if self.cold is not None:
             query = query.at_recency(self.cold_recency)
-        if user_features is not None or len(given.columns):
+        has_history = bool(len(given.columns) or described)
+        if user_features is not None or has_history:
             query = _with_dislikes(query, self.scorer_of(query), against)
         if user_features is not None:
             vector, others = self._encode("user", user_features)
-            profile = "features+history" if len(given.columns) else "features"
+            profile = "features+history" if has_history else "features"
             query = query._replace(user_features=vector.dense())
             return self._queries.resolve_pins(
                 Prepared(query, others, ignored, profile, restriction.offset), restriction
             )
-        if len(given.columns):
+        if has_history:
             return self._queries.resolve_pins(Prepared(query, (), ignored, "history", restriction.offset), restriction)
         if fallback:
             query = query._replace(
@@ -252,12 +256,14 @@ class Model(Stored):
         limit: int,
         exclude_items: Sequence[str] = (),
         restriction: Restriction = UNRESTRICTED,
+        new: NewItems | None = None,
     ) -> Prepared:
         """The query for related items, whose seeds are taken as the history of a user whom training never saw.
 
         `item_features` describes one unseen item, or maps item ids to such descriptions; an id that training knows
-        counts as a seed by itself and its features are not used. Seeds that are neither known nor described are left
-        out. Raises UnknownSeedItems, FeaturesNotSupported and FeatureValueUnusable.
+        counts as a seed by itself and its features are not used. Seeds of the list of `new` items have the features of
+        that list. Seeds that are neither known nor described are left out. Raises UnknownSeedItems,
+        FeaturesNotSupported and FeatureValueUnusable.
         """
         described = _by_item(item_features)
         seeds = self._queries.columns([*seed_items, *(item for item in described if item is not None)])
@@ -268,6 +274,8 @@ class Model(Stored):
                 vector, others = self._encode("item", features)
                 unseen.append(vector)
                 ignored |= dict.fromkeys(others)
+        if new is not None:
+            unseen += new.described([item for item in dict.fromkeys(seed_items) if item not in described]).values()
         prior = None
         if user_features is not None:
             encoded, others = self._encode("user", user_features)
@@ -411,7 +419,7 @@ class Model(Stored):
         if encoder is None or self._learning is None:
             raise FeaturesNotSupported(FeaturesNotSupported.template.format(side="item"))
         unknown = self.unknown(ids).tolist()
-        vectors = [self._learning.place(())]
+        vectors, described = [self._learning.place(())], list[Encoded]()
         for start in range(0, len(unknown), PLACED_AT_ONCE):
             some = unknown[start : start + PLACED_AT_ONCE]
             encoded = []
@@ -419,8 +427,10 @@ class Model(Stored):
                 encoded.append(_encoded(encoder, ids, features, row))
                 rest()
             vectors.append(self._learning.place(encoded))
+            described += encoded
         table = IdTable.from_ids([ids[row] for row in unknown])
-        return NewItems(table, np.concatenate(vectors), self.n_items, max_share, min_share)
+        descriptions = Descriptions.of(described)
+        return NewItems(table, np.concatenate(vectors), self.n_items, max_share, min_share, descriptions)
 
     def unknown(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """The positions in `ids` of those that the model does not know."""
@@ -523,6 +533,11 @@ class Model(Stored):
         if encoder is None:
             raise FeaturesNotSupported(FeaturesNotSupported.template.format(side=side))
         return encoder.encode_sparse(features)
+
+
+def _described_in(history: Sequence[Interaction], new: NewItems | None) -> dict[str, Encoded]:
+    """Return the features of the new items of a history, by id."""
+    return {} if new is None else new.described([item.item_id for item in history])
 
 
 def _encoded(encoder: SideEncoder, ids: Sequence[str], features: Sequence[Features], row: int) -> Encoded:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,6 +46,14 @@ def test_a_new_item_is_recommended_and_follows_its_list(tmp_path: Path, workers:
             return sorted(item["item_id"] for item in answer["items"] if item.get("reason") == ["new"])
 
         assert new() == ["n1"]
+
+        def asked(verb: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+            return list(server.client.post(f"/v1/recipes/films:{verb}", json=body).json()["items"])
+
+        described = asked("recommend-related", {"item_features": {"tag": "a", "age": 20}})
+        for verb, body in (("recommend-related", {"seed_items": ["n1"]}), ("recommend", {"history": ["n1"]})):
+            for _ in range(4):  # by any worker
+                assert asked(verb, body) == described != []
         put(listed, "item_id,tag,age\nn1,a,20\nn1,b,30\n")
         until(lambda: server.said("new_items_load_failed"))
         assert new() == ["n1"]

@@ -3,15 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from svc.model.columns.feature_values import Encoded
 from svc.model.id_finder import IdFinder
 from svc.model.ids import IdTable
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.rerank import Share
+
+
+class Descriptions(NamedTuple):
+    """The encoded features of items, one after the other; those of the item i are at `starts[i]`..`starts[i + 1]`."""
+
+    starts: NDArray[np.intp]
+    places: NDArray[np.intp]
+    values: NDArray[np.float64]
+    dim: int
+
+    @classmethod
+    def of(cls, encoded: Sequence[Encoded]) -> Descriptions:
+        if not encoded:
+            return cls(np.zeros(1, dtype=np.intp), np.empty(0, dtype=np.intp), np.empty(0), 0)
+        starts = np.cumsum([0, *(len(item.places) for item in encoded)], dtype=np.intp)
+        places, values = (np.concatenate(parts) for parts in list(zip(*encoded, strict=True))[:2])
+        return cls(starts, places, values, encoded[0].dim)
+
+    def at(self, row: int) -> Encoded:
+        own = slice(self.starts[row], self.starts[row + 1])
+        return Encoded(self.places[own], self.values[own], self.dim)
 
 
 class NewItems:
@@ -19,26 +41,30 @@ class NewItems:
 
     They have the columns n, n + 1, … behind the `n_known` items of the model, in the order of the list. `max_share` is
     their largest share of any beginning of a ranking; None: no bound. `min_share` is the smallest, as long as there are
-    candidates. Reading is thread-safe.
+    candidates. `descriptions` are their features, by which a request may name them as history or seeds; None: it may
+    not. Reading is thread-safe.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - pickles pass them by position
         self,
         ids: IdTable,
         vectors: NDArray[np.float64],
         n_known: int,
         max_share: float | None,
         min_share: float = 0.0,
+        descriptions: Descriptions | None = None,
     ) -> None:
         self.ids = ids
         self.vectors = vectors
         self.n_known = n_known
         self.max_share = max_share
         self.min_share = min_share
+        self.descriptions = descriptions
         self._finder = IdFinder(ids)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return NewItems, (self.ids, self.vectors, self.n_known, self.max_share, self.min_share)
+        parts = (self.ids, self.vectors, self.n_known, self.max_share, self.min_share, self.descriptions)
+        return NewItems, parts
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -53,6 +79,14 @@ class NewItems:
     def rows(self, ids: Sequence[str]) -> NDArray[np.int32]:
         """The rows of `ids`, (len(ids),), −1 for each that is no new item."""
         return self._finder.indices(ids)
+
+    def described(self, ids: Sequence[str]) -> dict[str, Encoded]:
+        """The features of those of `ids` that are new items, by id."""
+        descriptions = self.descriptions
+        if descriptions is None or not ids:
+            return {}
+        rows = zip(ids, self.rows(ids).tolist(), strict=True)
+        return {item: descriptions.at(row) for item, row in rows if row >= 0}
 
     def candidates(
         self, excluded: Sequence[str], included: Sequence[str] | None, allowed: ItemSet | None

@@ -349,6 +349,7 @@ class RelatedRequest(Request):
             limit=self.limit,
             exclude_items=self.exclude_items,
             restriction=self.restriction(served),
+            new=served.new_items,
         )
 
 

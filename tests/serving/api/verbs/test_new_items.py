@@ -13,7 +13,7 @@ import pytest
 
 from svc.model.ids import IdTable
 from svc.model.ranking.filter_fields import FilterFields, LabelField
-from svc.model.ranking.new_items import NewItems
+from svc.model.ranking.new_items import Descriptions, NewItems
 from svc.recipe.serving_schema import Availability
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.lists.availability import ItemList, line_up
@@ -23,7 +23,8 @@ from svc.serving.models.registry import ListsInForce
 from tests.serving.client import BATCH, COMPONENTS, N_ITEMS, RECOMMEND, RELATED, Client, serve, served_in, serving
 
 pytestmark = pytest.mark.anyio
-NEW = IdTable.from_ids(["n0", "n1", "n2"])
+DESCRIBED = {"n0": {"tag": "a"}, "n1": {"tag": "b"}, "n2": {}}
+NEW = IdTable.from_ids(list(DESCRIBED))
 
 
 def genres(count: int) -> FilterFields:
@@ -40,7 +41,10 @@ async def with_new(share: float | None = 0.2, listed: tuple[str, ...] | None = N
         towards = np.asarray(served.model.scorer.users[3], dtype=np.float64)  # type: ignore[attr-defined]
         vectors = np.array([50.0, 60.0, 40.0])[:, np.newaxis] * towards
         assert vectors.shape == (3, COMPONENTS)
-        items = NewItems(NEW, vectors, N_ITEMS, share)
+        features = served.model.features
+        assert features is not None and features.item is not None
+        descriptions = Descriptions.of([features.item.encode_sparse(one)[0] for one in DESCRIBED.values()])
+        items = NewItems(NEW, vectors, N_ITEMS, share, descriptions=descriptions)
         titles = MetadataTable(("title",), [("Zero",), ("One",), ("Two",)])
         placed = PlacedItems(items, ItemFragments.build(NEW, titles), genres(3))
         available = None
@@ -105,6 +109,27 @@ async def test_filters_lists_and_exclusions_hold_for_new_items() -> None:
     assert pinned["ignored_pins"] == [{"item_id": "n0", "why": "filtered"}]
     assert ids(boosted.json)[0] == "n2"
     assert next(item for item in boosted.json["items"] if item["item_id"] == "n1")["reason"] == ["new", "boosted"]
+
+
+async def test_new_items_are_history_and_seeds_by_their_features() -> None:
+    """As if the request described them: alone, in a batch, and for a stranger whose other items are unknown."""
+    async with with_new(0.0) as client:
+        for chosen in (["n0"], ["n1", "n0"], ["n0", "gone"]):
+            features = {item: DESCRIBED[item] for item in chosen if item in DESCRIBED}
+            expected = (await client.post(RELATED, {"item_features": features, "limit": 5})).json
+            related = (await client.post(RELATED, {"seed_items": chosen, "limit": 5})).json
+            body = {"history": chosen, "limit": 5, "include_seen": True}
+            alone = (await client.post(RECOMMEND, body)).json
+            both = {"requests": [{"user_id": "u1"}, body], "include_metadata": True}
+            batch = (await client.post(BATCH, both)).json["results"][1]
+            assert related["items"] == alone["items"] == batch["items"] == expected["items"] != []
+            assert alone["profile"] == "history"
+            assert alone.get("ignored_items", []) == [item for item in chosen if item not in DESCRIBED]
+        mixed = (await client.post(RELATED, {"seed_items": ["i3", "n0"], "limit": 5})).json
+        described = {"seed_items": ["i3"], "item_features": {"n0": DESCRIBED["n0"]}, "limit": 5}
+        assert mixed["items"] == (await client.post(RELATED, described)).json["items"]
+        told = (await client.post(RECOMMEND, {"history": ["i3", "n0"], "limit": 5})).json
+        assert (told["ignored_items"], told["profile"]) == (["n0"], "history")
 
 
 async def test_a_page_that_the_share_of_new_items_leaves_empty_says_so() -> None:
