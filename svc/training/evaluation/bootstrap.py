@@ -1,8 +1,8 @@
-"""The bootstrap over users: what means over users would be with other users of the same kind, and intervals from that.
+"""Confidence intervals by a bootstrap over users.
 
-Users are drawn with return, as many as there are. An interval is read off the resampled values at levels that make up
-for bias and skewness (BCa: bias-corrected and accelerated; Efron and Tibshirani, An Introduction to the Bootstrap,
-chapter 14): scores of single users are mostly zeros, so that the mean of few users is skewed.
+Users are drawn with replacement, as many as there are. Interval ends are quantiles of the resampled values, at levels
+that correct for bias and skewness (BCa: bias-corrected and accelerated; Efron and Tibshirani, An Introduction to the
+Bootstrap, chapter 14). Most per-user scores are zero, so the mean of few users is skewed.
 """
 
 from __future__ import annotations
@@ -22,19 +22,22 @@ _MOST_GROUPS = 4096
 
 The mean keeps its variance, which is then estimated from 4,096 group means: to about 2%, an interval's width to 1%.
 """
-_DRAWS_PER_BLOCK = 1 << 16  # the arrays of a block then stay in the processor cache
+_DRAWS_PER_BLOCK = 1 << 16  # keeps the arrays of a block in the processor cache
 _TINY = float(np.finfo(np.float64).tiny)
 
 
 def resample(scores: Matrix, *, seed: int, n: int) -> Matrix:
-    """(n, columns) means of the columns of `scores`, (users, columns), each over as many users drawn with return."""
+    """Return (n, columns) means of the columns of `scores`, (users, columns).
+
+    Each row is the mean over as many users, drawn with replacement.
+    """
     rng = np.random.default_rng([seed, 13])
     sums, sizes = _grouped(np.asarray(scores, dtype=np.float64), rng)
     groups = len(sizes)
     weighted = np.column_stack([sums, sizes])
     means = np.empty((n, scores.shape[1]))
     step = max(1, _DRAWS_PER_BLOCK // groups)
-    with threadpool_limits(limits=1, user_api="blas"):  # of a small product, several threads mostly wait
+    with threadpool_limits(limits=1, user_api="blas"):  # in a product this small, threads mostly wait
         for begin in range(0, n, step):
             rows = min(step, n - begin)
             drawn = rng.integers(0, groups, (rows, groups), dtype=np.uint16) + groups * np.arange(rows)[:, np.newaxis]
@@ -45,7 +48,10 @@ def resample(scores: Matrix, *, seed: int, n: int) -> Matrix:
 
 
 def _grouped(scores: Matrix, rng: np.random.Generator) -> tuple[Matrix, Vector]:
-    """(groups, columns) sums and (groups,) sizes; each user alone while there are few."""
+    """Return (groups, columns) sums and (groups,) sizes.
+
+    Each user is a group if there are at most _MOST_GROUPS.
+    """
     n_users = len(scores)
     if n_users <= _MOST_GROUPS:
         return scores, np.ones(n_users)
@@ -55,10 +61,10 @@ def _grouped(scores: Matrix, rng: np.random.Generator) -> tuple[Matrix, Vector]:
 
 
 def central(resampled: Vector, value: float, influence: Vector, confidence: float) -> tuple[float, float]:
-    """The interval of `value`, which it always holds.
+    """Return the interval of `value`, which always contains it.
 
-    `resampled`, (n,), are values over resampled users. `influence`, (users,), says by how much each user moves the
-    value: for a mean, the user's own score minus the mean.
+    `resampled`, (n,), are values over resampled users. `influence`, (users,), is the amount by which each user moves
+    the value: for a mean, the user's own score minus the mean.
     """
     spread = float((influence**2).sum())
     if spread <= 0.0:
@@ -73,5 +79,5 @@ def central(resampled: Vector, value: float, influence: Vector, confidence: floa
 
 
 def normal_reach(confidence: float) -> float:
-    """The standard errors to either side of a mean that hold `confidence` of a normal distribution: 1.96 for 95%."""
+    """Return the number of standard errors on each side of a mean that hold `confidence`: 1.96 for 95%."""
     return float(ndtri((1.0 + confidence) / 2.0))

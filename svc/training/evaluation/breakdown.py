@@ -1,8 +1,8 @@
-"""Breaks an evaluation down by activity of users and popularity of items, and adds coverage and novelty.
+"""Break an evaluation down by activity of users and popularity of items, and add coverage and novelty.
 
 A mean over all users can hide that a model serves only active users well, or finds only popular items. Users are
-divided into three groups of equal size by the length of their history, items into three groups that hold a third of the
-training interactions each: a few items in the head, most in the tail.
+divided by the length of their history into three groups of equal size. Items are divided into three groups that hold
+a third of the training interactions each: a few items in the head, most in the tail.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ a second.
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One figure about `n_users` users. `low` to `high` is its interval; None: it is no mean over users."""
+    """A figure about `n_users` users.
+
+    `low` to `high` is its interval. Both are None if the figure is no mean over users.
+    """
 
     metric: str
     value: float
@@ -42,10 +45,10 @@ class Score:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingCounts:
-    """What the model was trained on.
+    """Counts of the interactions that the model was trained on.
 
-    `history` has the lengths of the judged users' histories, (judged users,); `popularity` the users of each item,
-    (items,); `n_users` counts all users.
+    `history` has the lengths of the evaluated users' histories, (evaluated users,). `popularity` has the users of each
+    item, (items,). `n_users` counts all users.
     """
 
     history: NDArray[np.int64]
@@ -62,10 +65,10 @@ def breakdown(
     seed: int = 0,
     confidence: float = CONFIDENCE,
 ) -> list[Score]:
-    """All figures of `rankings`, one list of item columns for each row of `truth`, (judged users, items or more).
+    """Return all figures of `rankings`, one list of item columns for each row of `truth`.
 
-    Columns of `truth` beyond the known items are choices that no ranking can hold. Users without a choice in a part
-    of the items count for nothing there.
+    `truth` is (evaluated users, items or more). Columns beyond the known items are choices that no ranking can hold. A
+    mean over a group of items leaves out users without a choice in it.
     """
     measure = _Breakdown(rankings, metrics, seed, confidence)
     scores = measure.means(truth, "all", "all")
@@ -105,18 +108,24 @@ class _Breakdown:
 
 
 def mean_popularity(items: NDArray[Any], popularity: NDArray[np.int64]) -> float:
-    """The mean number of users of `items`, (n,) columns of interactions; 0 for columns beyond the known items."""
+    """Return the mean number of users of `items`, (n,) columns of interactions.
+
+    Columns beyond the known items count 0.
+    """
     counts = popularity[items[items < len(popularity)]]
     return float(counts.sum() / max(len(items), 1))
 
 
 def _activity_parts(history: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Indices of the users with short, medium and long histories; equal lengths stay in their order."""
+    """Return the indices of the users with short, medium and long histories.
+
+    Users with equally long histories keep their order.
+    """
     return [np.sort(part) for part in np.array_split(np.argsort(history, kind="stable"), 3)]
 
 
 def _popularity_parts(popularity: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(items,) 0 for the head, 1 for the middle, 2 for the tail."""
+    """Return (items,) 0 for the head, 1 for the middle, 2 for the tail."""
     order = np.argsort(-popularity, kind="stable")
     before = np.cumsum(popularity[order]) - popularity[order]
     parts = np.empty(len(popularity), dtype=np.int64)
@@ -125,7 +134,7 @@ def _popularity_parts(popularity: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _only(truth: sparse.csr_matrix, inside: NDArray[np.bool_]) -> sparse.csr_matrix:
-    """Choices among some items."""
+    """Return the choices among some items."""
     choices = truth @ sparse.diags(inside.astype(np.float32))
     choices = choices.tocsr()
     choices.eliminate_zeros()
@@ -135,10 +144,10 @@ def _only(truth: sparse.csr_matrix, inside: NDArray[np.bool_]) -> sparse.csr_mat
 def _diversity(
     rankings: Sequence[Sequence[int]], training: TrainingCounts, seed: int, confidence: float
 ) -> list[Score]:
-    """Coverage: the share of items that anybody is shown. Novelty: how unpopular the recommended items are.
+    """Return coverage and novelty.
 
-    Novelty is the mean of −log2 of the share of users who have the item, over each user's ranking: 1 for an item that
-    half of them have, 10 for one in a thousand.
+    Coverage is the share of items that at least one user is shown. Novelty is the mean over each ranking of −log2 of
+    the share of users who have the item: 1 for an item that half of them have, 10 for one in a thousand.
     """
     shown = np.unique(np.fromiter((item for ranking in rankings for item in ranking), dtype=np.int64))
     coverage = Score(COVERAGE, len(shown) / max(len(training.popularity), 1), None, None, len(rankings))
@@ -151,6 +160,6 @@ def _diversity(
 
 
 def as_rows(scores: Sequence[Score]) -> list[Mapping[str, object]]:
-    """The figures as plain rows, for tables and JSON."""
+    """Return the figures as plain rows, for tables and JSON."""
     names = ("group", "part", "metric", "value", "low", "high", "n_users")
     return [{name: getattr(score, name) for name in names} for score in scores]

@@ -28,10 +28,10 @@ Ranker = Callable[[Rows, int], Rankings]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluation:
-    """All METRICS of `rankings`; row u of `truth` has what the user of ranking u chose.
+    """All METRICS of `rankings`. Row u of `truth` has the choices of the user of ranking u.
 
-    `scores` are the (users,) scores by each metric of PER_USER, whose means `metrics` has. `longer` are the same
-    rankings with more items, where more were asked for.
+    `scores` are the (users,) scores by each metric of PER_USER, and `metrics` has their means. `longer` are the same
+    rankings with more items, if more were asked for.
     """
 
     metrics: dict[str, float]
@@ -41,11 +41,14 @@ class Evaluation:
     longer: Rankings
 
     def by_user(self, metric: str) -> NDArray[np.float64]:
-        """(evaluated users,) scores of each evaluated user, whose mean `metrics` has."""
+        """Return the (evaluated users,) scores behind the mean in `metrics`."""
         return self.scores[metric]
 
     def at_cutoffs(self, cutoffs: Sequence[int]) -> dict[int, dict[str, float]]:
-        """Metrics that are means over users, at each of `cutoffs`, none above the length of `longer`."""
+        """Return the metrics that are means over users, at each of `cutoffs`.
+
+        No cutoff may exceed the length of `longer`.
+        """
         return {
             cutoff: {
                 name: round(float(scores.mean()), _SCORE_DIGITS)
@@ -58,9 +61,9 @@ class Evaluation:
 class Evaluator:
     """Evaluates the rankings of validation users by their held-out items.
 
-    `heldout` is (v, items), one row for each validation user, and row r of it belongs to row `offset + r` of the
-    training matrix. Users without held-out items count for nothing. With `weighted` the values of `heldout` count in
-    the metrics of PER_USER; without it they become 1, so that no figure about them can count otherwise.
+    `heldout` is (v, items), one row for each validation user. Its row r belongs to row `offset + r` of the training
+    matrix. Users without held-out items are ignored. With `weighted`, the values of `heldout` count in the metrics of
+    PER_USER. Without it they are set to 1, so every metric counts items alike.
     """
 
     def __init__(self, heldout: sparse.csr_matrix, *, offset: int, cutoff: int, weighted: bool = False) -> None:
@@ -70,7 +73,10 @@ class Evaluator:
         self.cutoff = cutoff
 
     def sample(self, n_users: int, seed: int) -> Evaluator:
-        """At most `n_users` of the validation users; the same ones for the same seed."""
+        """Return an evaluator of at most `n_users` validation users.
+
+        The same seed draws the same users.
+        """
         with_items = np.flatnonzero(np.diff(self.heldout.indptr))
         if len(with_items) <= n_users:
             return self
@@ -82,13 +88,13 @@ class Evaluator:
         return self.of(sampled)
 
     def of(self, heldout: sparse.csr_matrix) -> Evaluator:
-        """An evaluator of the same users by other held-out items, with the rows and columns of these."""
+        """Return an evaluator of the same users by other held-out items, with the same rows and columns."""
         other = copy.copy(self)
         other.heldout = self._counted(heldout)
         return other
 
     def _counted(self, heldout: sparse.csr_matrix) -> sparse.csr_matrix:
-        """`heldout` with the value by which each item counts."""
+        """Return `heldout` with the value by which each item counts."""
         if self.weighted or (heldout.data == 1).all():
             return heldout
         counted = heldout.copy()
@@ -98,20 +104,20 @@ class Evaluator:
 
     @property
     def evaluated_users(self) -> NDArray[np.int64]:
-        """(j,) rows of `heldout` that hold anything, ascending: the users whom scores are about."""
+        """Return the (j,) rows of `heldout` with any item, ascending."""
         self.heldout.eliminate_zeros()
         return np.flatnonzero(np.diff(self.heldout.indptr))
 
     def evaluate(self, ranker: Ranker, *, longest: int = 0) -> Evaluation:
         """Rank once, and return rankings and metrics.
 
-        Rankings of `longest` items are kept too, where that is more than the cutoff.
+        Rankings of `longest` items are kept too, if that exceeds the cutoff.
         """
         longer = ranker(self.offset + self.evaluated_users, max(self.cutoff, longest))
         return self._evaluation([ranking[: self.cutoff] for ranking in longer], longer)
 
     def complete(self, ranker: Ranker, sample: Evaluator, ranked: Rankings) -> Evaluation:
-        """As `evaluate`, where the users of `sample` have been `ranked` by the same ranker already."""
+        """Evaluate all users, given that the same ranker already `ranked` the users of `sample`."""
         evaluated, by_user = self.evaluated_users, dict(zip(sample.evaluated_users.tolist(), ranked, strict=True))
         others = evaluated[~np.isin(evaluated, sample.evaluated_users)]
         by_user.update(zip(others.tolist(), ranker(self.offset + others, self.cutoff), strict=True))
@@ -119,18 +125,21 @@ class Evaluator:
         return self._evaluation(rankings, rankings)
 
     def score(self, rankings: Rankings, metric: str) -> float:
-        """The metric of the rankings of the evaluated users; one of PER_USER costs less than all METRICS."""
+        """Return the metric of the rankings of the evaluated users.
+
+        A metric of PER_USER costs less than all METRICS.
+        """
         if metric not in PER_USER:
             return self._evaluation(rankings, rankings).metrics[metric]
         scores = user_scores(rankings, self.heldout[self.evaluated_users])[metric]
         return round(float(scores.mean()), _SCORE_DIGITS)
 
     def scores_of_users(self, ranker: Ranker, metric: str) -> NDArray[np.float64]:
-        """(evaluated users,) scores by one of PER_USER alone, which costs less than all METRICS."""
+        """Return (evaluated users,) scores by one metric of PER_USER, which costs less than all METRICS."""
         return user_scores(self.rankings(ranker), self.heldout[self.evaluated_users])[metric]
 
     def metrics(self, ranker: Ranker) -> dict[str, float]:
-        """All METRICS at the cutoff."""
+        """Return all METRICS at the cutoff."""
         return self.evaluate(ranker).metrics
 
     def _evaluation(self, rankings: Rankings, longer: Rankings) -> Evaluation:
@@ -145,5 +154,8 @@ class Evaluator:
         return Evaluation(rounded, rankings, truth, scores, longer)
 
     def rankings(self, ranker: Ranker) -> Rankings:
-        """The best items of each evaluated user, best first; fewer than the cutoff where fewer may be shown."""
+        """Return the best items of each evaluated user, best first.
+
+        A list is shorter than the cutoff if fewer items may be shown.
+        """
         return ranker(self.offset + self.evaluated_users, self.cutoff)

@@ -1,6 +1,6 @@
-"""From trained irspack factor models to the scorers that are served.
+"""Convert trained irspack factor models to the scorers that are served.
 
-A search judges weighted histories by these scorers too, so that what is judged is what is served.
+A search scores weighted histories with these scorers too, so it evaluates the model that is served.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ AS_TRAINED: Final = slice(None)
 
 
 def finite_float32(values: Any, what: str) -> NDArray[np.float32]:
-    """A float32 copy in C order. Raises TrainingError where a value is not finite, or too large for float32."""
+    """Return a float32 copy in C order.
+
+    Raise TrainingError for a value that is not finite, or too large for float32.
+    """
     with np.errstate(over="ignore"):
         array = np.array(values, dtype=np.float32, order="C")
     return checked_finite(array, what)
@@ -34,7 +37,7 @@ def checked_finite(array: NDArray[np.float32], what: str) -> NDArray[np.float32]
 
 
 def ials_scorer(recommender: Any, columns: Columns = AS_TRAINED) -> IALSScorer:
-    """User and item vectors, and what the objective says about a user or item that was not in training."""
+    """Return a scorer of user and item vectors that can also solve for users and items outside the training."""
     core = recommender.trainer_as_ials.core_trainer
     has_mean = bool(getattr(recommender, "has_mean", False))
     learned = _weights(core.user_feature_weight, recommender.user_features, "user feature weights")
@@ -60,7 +63,7 @@ def ials_scorer(recommender: Any, columns: Columns = AS_TRAINED) -> IALSScorer:
 
 
 def _confidence(recommender: Any) -> float:
-    """c of an interaction of value 1, as the recommender scales it."""
+    """Return c of an interaction of value 1, as the recommender scales it."""
     if recommender.confidence_scaling.name == "none":
         return 1.0
     return float(np.log(1 + 1 / recommender.epsilon))
@@ -86,7 +89,7 @@ def _check_least_squares(least_squares: LeastSquares) -> None:
 
 
 def svd_scorer(recommender: Any, columns: Columns = AS_TRAINED) -> SVDScorer:
-    """The projections of the users, the item vectors, and what these are multiplied by in a history."""
+    """Return a scorer of the users' projections, the item vectors, and the factors of the items of a history."""
     scales = recommender.history_scales_[columns]
     return SVDScorer(
         finite_float32(recommender.z, "user vectors"),

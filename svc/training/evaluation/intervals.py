@@ -1,8 +1,8 @@
 """Per-user scores, and confidence intervals of their mean by a bootstrap over users.
 
-A score is a mean over the users who were judged. With other users of the same kind it would differ: the interval says
-by how much. Two models that were judged by the same users are compared user by user, which removes the variance of
-users who are difficult for every model.
+A score is a mean over the evaluated users. Its interval says by how much it would differ with other users of the same
+kind. Two models that were evaluated on the same users are compared user by user. This removes the variance of users
+who are difficult for every model.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _TINY = float(np.finfo(np.float64).tiny)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """`value`: how much better the first of two models is, in the mean; `low` to `high` its interval.
+    """The mean `value` by which the first of two models is better, with its interval from `low` to `high`.
 
-    `share` is the part of the resamplings in which the first one is ahead.
+    `share` is the share of the resamplings in which the first one is ahead.
     """
 
     value: float
@@ -37,11 +37,12 @@ class Change:
 
 
 def user_scores(rankings: Sequence[Sequence[int]], truth: sparse.csr_matrix) -> dict[str, Vector]:
-    """(users,) each metric of PER_USER for every ranking; row u of `truth`, (users, items), has what u chose.
+    """Return the (users,) scores of every ranking by each metric of PER_USER.
 
-    Whoever scores rankings does it here. The definitions are irspack's: a perfect ranking of as many items as were
-    recommended has an ndcg of 1, map divides by all chosen items. Each chosen item counts by its value in `truth`, in
-    the gains of ndcg and in the sums that recall and map divide; an Evaluation sets them to 1 where items count alike.
+    Row u of `truth`, (users, items), has the choices of user u. All rankings are scored by this function. The
+    definitions are irspack's: a perfect ranking of as many items as were recommended has an ndcg of 1, and map divides
+    by all chosen items. Each chosen item counts by its value in `truth`, in the gains of ndcg and in the sums that
+    recall and map divide. An Evaluation sets the values to 1 if all items count alike.
     """
     truth = truth.sorted_indices()
     lengths = np.asarray([len(ranking) for ranking in rankings], dtype=np.int64)
@@ -65,12 +66,12 @@ def user_scores(rankings: Sequence[Sequence[int]], truth: sparse.csr_matrix) -> 
 
 
 def _owners(truth: sparse.csr_matrix) -> NDArray[np.int64]:
-    """(entries,) the row of each entry."""
+    """Return the row of each entry, (entries,)."""
     return np.repeat(np.arange(truth.shape[0], dtype=np.int64), np.diff(truth.indptr))
 
 
 def _worth(truth: sparse.csr_matrix, rows: NDArray[np.int64], items: NDArray[np.int64]) -> Vector:
-    """(n,) what each item is worth to the user of the row beside it: 0 where it was not chosen.
+    """Return the value of each item to the user of the row beside it, (n,), or 0 if the user did not choose it.
 
     The indices of `truth` are sorted.
     """
@@ -83,7 +84,7 @@ def _worth(truth: sparse.csr_matrix, rows: NDArray[np.int64], items: NDArray[np.
 
 
 def _ideal(truth: sparse.csr_matrix, lengths: NDArray[np.int64], discounts: Vector) -> Vector:
-    """(users,) the gain of the best ranking of as many items as were recommended."""
+    """Return the (users,) gain of the best ranking of as many items as were recommended."""
     rows = _owners(truth)
     best_first = np.lexsort((-truth.data, rows))
     positions = np.arange(len(rows)) - truth.indptr[rows]
@@ -95,9 +96,9 @@ def _ideal(truth: sparse.csr_matrix, lengths: NDArray[np.int64], discounts: Vect
 def interval(
     scores: Vector, *, seed: int, confidence: float = CONFIDENCE, choice: Choice | None = None
 ) -> tuple[float, float]:
-    """The interval of the mean of `scores`, (users,).
+    """Return the interval of the mean of `scores`, (users,).
 
-    With a `choice` the scores are those of its winner, and the interval holds for whichever trial wins.
+    With a `choice`, the scores are those of its winner, and the interval allows for the choice.
     """
     ((low, high),) = intervals(scores[:, np.newaxis], seed=seed, confidence=confidence)
     value = float(scores.mean())
@@ -108,7 +109,7 @@ def interval(
 def intervals(
     scores: NDArray[np.float64], *, seed: int, confidence: float = CONFIDENCE, n: int = RESAMPLINGS
 ) -> list[tuple[float, float]]:
-    """`interval` of each column of `scores`, (users, columns), over the same `n` resamplings."""
+    """Return the `interval` of each column of `scores`, (users, columns), over the same `n` resamplings."""
     resampled = resample(scores, seed=seed, n=n)
     return [
         central(means, float(column.mean()), column - column.mean(), confidence)
@@ -125,10 +126,11 @@ def paired_change(
     relative: bool = False,
     choice: Choice | None = None,
 ) -> Change:
-    """How much better `first` is than `second`, (users,) each and judged on the same users.
+    """Return by how much `first` is better than `second`, (users,) each and evaluated on the same users.
 
-    `relative` divides by the mean of `second` (by the smallest number above zero where that mean is 0). With a `choice`
-    the first scores are those of its winner; the second ones were chosen without looking at these users.
+    With `relative` the difference is divided by the mean of `second`, or by the smallest number above zero if that mean
+    is 0. With a `choice`, the first scores are those of its winner, and the second ones were chosen independently of
+    these users.
     """
     means = resample(np.stack([first, second], axis=1), seed=seed, n=RESAMPLINGS)
     divisor = max(float(second.mean()), _TINY) if relative else 1.0
@@ -144,7 +146,10 @@ def paired_change(
 
 
 def lead(choice: Choice, *, seed: int, confidence: float = CONFIDENCE) -> Change:
-    """How much better the winner of `choice` is than the best trial of the next algorithm, both being chosen."""
+    """Return by how much the winner of `choice` is better than the best trial of the next algorithm.
+
+    The interval allows for both choices.
+    """
     winner, runner_up = choice.scores[:, 0], choice.scores[:, choice.runner_up]
     change = paired_change(winner, runner_up, seed=seed, confidence=confidence)
     stretch = choice.stretch_of_lead(seed=seed, confidence=confidence)

@@ -1,4 +1,4 @@
-"""What one ranking costs on this machine."""
+"""Measure the cost of one ranking on this machine."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _DIGITS = 4
 
 
 def rank_ms(model: Model) -> float:
-    """Median milliseconds of processor time that one ranking of a known user takes by itself, on one thread.
+    """Return the median milliseconds of processor time to rank one known user alone, on one thread.
 
-    The users are evenly spread over the rows of `model`, which is ready. Being processor time, the figure hardly
-    depends on what else the machine does. Requests that are answered together take less time each.
+    The users are evenly spread over the rows of `model`, which is ready. Processor time hardly depends on the load of
+    the machine. Requests that are answered together take less time each.
     """
     queries = [model.known_user(int(row), limit=LIMIT) for row in _spread(model.n_users)]
     return median_ms(lambda query: model.rank([query]), queries)
 
 
 def rank_ms_of(scorer: Scorer, matrix: sparse.csr_matrix) -> float:
-    """The same of a `scorer` that was trained on `matrix`, (users, items), before it is part of a model."""
+    """Return the same figure of a `scorer` trained on `matrix`, (users, items), before it is part of a model."""
     rows = _spread(matrix.shape[0])
     lengths = np.zeros(matrix.shape[0], dtype=np.int64)
     lengths[rows] = np.diff(matrix.indptr)[rows]
@@ -49,13 +49,13 @@ def rank_ms_of(scorer: Scorer, matrix: sparse.csr_matrix) -> float:
 
 
 def _spread(n_users: int) -> NDArray[np.intp]:
-    """At most N_USERS rows, evenly spread."""
+    """Return at most N_USERS rows, evenly spread."""
     return np.arange(0, n_users, max(1, n_users // N_USERS))[:N_USERS]
 
 
 def median_ms(rank: Callable[[Asked], object], queries: Sequence[Asked]) -> float:
-    """Median milliseconds of processor time of `rank`, on one thread."""
-    with threadpool_limits(limits=1, user_api="blas"):  # as a server sets it
+    """Return the median milliseconds of processor time of `rank`, on one thread."""
+    with threadpool_limits(limits=1, user_api="blas"):  # the setting of servers
         rank(queries[0])  # the first call also fills caches
         return round(1e3 * median(_seconds(rank, query) for query in queries), _DIGITS)
 

@@ -1,7 +1,7 @@
-"""Ranks users by the scores of all items at once, which is how a search compares its trials.
+"""Rank users by the scores of all items at once, to compare the trials of a search.
 
-Sorting whole rows of scores would take most of the time, so only what can be among the best is sorted. Of items with
-equal scores the first column comes first, as in the model that is served.
+Sorting whole rows of scores would take most of the time, so only candidates for the best are sorted. Of items with
+equal scores the first column comes first, as in the served model.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ Scorer = Callable[[Rows], Scores]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoreRanker:
-    """Ranks rows of `seen`, (users, items), by `scorer`; items in `seen` are not recommended."""
+    """Ranks rows of `seen`, (users, items), by `scorer`.
+
+    Items in `seen` are not recommended.
+    """
 
     scorer: Scorer
     seen: sparse.csr_matrix
@@ -44,11 +47,11 @@ class ScoreRanker:
 
 
 def best_columns(scores: Scores, k: int) -> Rankings:
-    """For each row the columns of its `k` best scores, best first; masked ones never; ties by column.
+    """Return the columns of the `k` best scores of each row, best first, without masked ones.
 
-    Column j is dealt to group j mod g. At least k scores reach the k-th largest group maximum, so only groups that
-    reach it are searched. Where many groups share that bound, as with the zeros of a sparse model, only entries above
-    it are sorted, and the rest is filled with the first entries at the bound.
+    Equal scores are ordered by column. Column j belongs to group j mod g. At least k scores reach the k-th largest
+    group maximum, so only groups that reach it are searched. If many groups share that bound, like the zeros of a
+    sparse model, only entries above it are sorted. The first entries at the bound fill the rest.
     """
     b, n = scores.shape
     groups = min(n, max(512, 8 * k))
@@ -76,7 +79,10 @@ def best_columns(scores: Scores, k: int) -> Rankings:
 
 
 def _first_equal(scores: Scores, bound: float, count: int) -> list[int]:
-    """The first columns that hold `bound`, `count` if there are so many; most rows need only a few."""
+    """Return the first columns that hold `bound`, at most `count`.
+
+    The beginning of the row is tried first, as it suffices for most rows.
+    """
     columns = np.flatnonzero(scores[: 8 * count] == bound)
     if len(columns) < count:
         columns = np.flatnonzero(scores == bound)

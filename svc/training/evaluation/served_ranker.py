@@ -1,4 +1,4 @@
-"""Ranks the users of a split by the answers of a model, as a server gives them."""
+"""Rank the users of a split by the answers of a model, as a server gives them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _AT_ONCE = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedRanker:
-    """Ranks rows of a split by `model`; nothing for users that it does not know.
+    """Ranks rows of a split by `model`, with an empty ranking for users that it does not know.
 
-    `rows` and `columns` have for each user and item of the split its row and column in the model, −1 for those that it
-    lacks. Beside what the model leaves out itself, items of `excluded`, (users, items) of the split, are not
-    recommended.
+    `rows` and `columns` have the row and column in the model of each user and item of the split, or −1 if it lacks
+    them. The model leaves out its own hidden and seen items. Items of `excluded`, (users, items) of the split, are left
+    out too.
     """
 
     model: Model
@@ -39,26 +39,26 @@ class ServedRanker:
     def of(
         cls, model: Model, split: Split, user_ids: Sequence[str], item_ids: Sequence[str], excluded: sparse.csr_matrix
     ) -> ServedRanker:
-        """The ranker of a model that has its own order of these ids."""
+        """Return the ranker of a model that has its own order of these ids."""
         rows = model.user_ids.indices([user_ids[row] for row in split.order.tolist()])
         columns = model.item_ids.indices([item_ids[column] for column in split.item_order.tolist()])
         return cls(model, rows.astype(np.int64), columns.astype(np.int64), excluded)
 
     @classmethod
     def alike(cls, model: Model) -> ServedRanker:
-        """The ranker of a model that has the rows and columns of the split."""
+        """Return the ranker of a model that has the rows and columns of the split."""
         nothing = sparse.csr_matrix((model.n_users, model.n_items), dtype=np.float32)
         return cls(model, np.arange(model.n_users), np.arange(model.n_items), nothing)
 
     def excluding(self, pairs: sparse.csr_matrix) -> ServedRanker:
-        """The same without these items, (users, items) of the split."""
+        """Return the same ranker without these items, (users, items) of the split."""
         return replace(self, excluded=(self.excluded + pairs).tocsr())
 
     def __call__(self, users: Rows, size: int) -> Rankings:
         return [items.tolist() for items, _ in self.pools(users, size)]
 
     def pools(self, users: Rows, size: int) -> list[tuple[NDArray[np.int32], NDArray[np.float64]]]:
-        """The items of each user, best first, as columns of the split, and their scores."""
+        """Return the items of each user, best first, as columns of the split, and their scores."""
         pools = [(NO_ITEMS, np.empty(0))] * len(users)
         column_of = _inverse(self.columns, self.model.n_items).astype(np.int32)
         gone = np.flatnonzero(column_of < 0).astype(np.int32)
@@ -70,7 +70,7 @@ class ServedRanker:
             for position, ranking in zip(part.tolist(), self.model.rank(queries), strict=True):
                 pools[position] = column_of[ranking.items], ranking.scores
 
-        limits = threadpool_limits(limits=1, user_api="blas")  # as a server sets it
+        limits = threadpool_limits(limits=1, user_api="blas")  # the setting of servers
         with limits, ThreadPoolExecutor(usable_cores()) as pool:
             list(pool.map(rank, parts))
         return pools

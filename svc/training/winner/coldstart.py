@@ -1,12 +1,12 @@
-"""Measures how well the winner scores items and users that it never saw, from their features alone.
+"""Measure how well the winner scores unseen items and users, from their features alone.
 
-This is a ten-fold cross-validation for each side with features: a tenth of its ids is removed from the data, the winner
+This is a ten-fold cross-validation for each side with features. A tenth of its ids is removed from the data, the winner
 is trained on the rest, and the removed ids are scored from their features. Every id is held out once, up to 50,000 of
-them. For a held-out user the items of their history are to be found; for a known user, those held-out items that they
-chose. The baselines are a random order and popularity: for users the count of each item, for unseen items the mean
-count of the items that share a feature value (see sharing.py).
+them. The ranking of a held-out user is compared with the items of their history. The ranking of a known user is
+compared with those held-out items that they chose. The baselines are a random order and popularity: for users the
+count of each item, for unseen items the mean count of the items that share a feature value (see sharing.py).
 
-A fold of few items may contain a very popular one by chance, which then helps or hurts all users together; so the
+A fold of few items may contain a very popular one by chance, which then helps or hurts all users together. So the
 intervals are computed over the ten folds (Student's t), not over users.
 """
 
@@ -53,11 +53,11 @@ Measured = dict[str, dict[str, float]]
 
 
 def evaluate_cold_start(task: Task, trial: TrialRecord, result: SearchResult) -> dict[str, Any]:
-    """For each side what `_evaluate_side` says, or `{"skipped": reason}`.
+    """Return the figures of `_evaluate_side` for each side, or `{"skipped": reason}`.
 
-    `trial` is the best one of the search that learned from features. A side is not measured where that would be too
-    much work beside the search, or where the held-out ids have no interactions. Work is counted, not timed, so that
-    the same training measures the same sides on a busy machine.
+    `trial` is the best trial of the search that learned from features. A side is skipped if it would take too much work
+    beside the search, or if the held-out ids have no interactions. Work is counted, not timed, so that the same
+    training measures the same sides on a busy machine.
     """
     matrix = task.matrix(trial.params)
     sides: dict[str, Any] = {}
@@ -72,14 +72,17 @@ def evaluate_cold_start(task: Task, trial: TrialRecord, result: SearchResult) ->
 
 
 def training_work(trial: TrialRecord, matrix: sparse.csr_matrix) -> float:
-    """About how many multiplications one training of an iALS takes: in each epoch each interaction adds a product of
-    components to two systems, and each user and item has a system to solve."""
+    """Return the approximate number of multiplications of one iALS training.
+
+    In each epoch, each interaction adds a product of components to two systems, and each user and item has a system to
+    solve.
+    """
     n = float(trial.params.get("n_components", DEFAULT_COMPONENTS))
     return float((trial.epochs or 1) * (2.0 * matrix.nnz * n**2 + sum(matrix.shape) * n**3))
 
 
 def search_work(result: SearchResult, matrix: sparse.csr_matrix) -> float:
-    """The multiplications of all complete iALS trainings of the search; other algorithms are not counted."""
+    """Return the multiplications of all complete iALS trainings of the search, without other algorithms."""
     return sum(training_work(trial, matrix) for trial in result.completed if trial.algorithm == FEATURE_AWARE)
 
 
@@ -96,11 +99,14 @@ def _emit(side: str, task: Task, measured: Mapping[str, Any]) -> None:
 
 
 def _evaluate_side(side: SideName, task: Task, winner: TrialRecord, matrix: sparse.csr_matrix) -> dict[str, Any]:
-    """n_draws, n_held and n_interactions of all draws, cutoff, METRICS of model, popularity and random as means over
-    draws, and `intervals` of the training's metric for each of the three and for the model's lead over popularity.
+    """Return the figures of one side as they stand in the header.
+
+    These are n_draws, n_held and n_interactions of all draws, the cutoff, METRICS of model, popularity and random as
+    means over draws, and `intervals` of the training's metric for each of the three and for the model's lead over
+    popularity.
     """
     axis = 0 if side == "user" else 1
-    chosen, chosen_by = task.loaded.recipe.training, task.matrix({})  # a choice counts whole, however old it is
+    chosen, chosen_by = task.loaded.recipe.training, task.matrix({})  # without decay: a choice counts fully at any age
     measured: list[Measured] = []
     n_held = n_interactions = cutoff = 0
     for draw_number, held in enumerate(draws(matrix.shape[axis], chosen.split.seed, axis)):
@@ -137,7 +143,7 @@ def _measure(
     evaluator: Evaluator,
     rng: np.random.Generator,
 ) -> Measured:
-    """METRICS of model, popularity and random for one draw of held-out ids."""
+    """Return METRICS of model, popularity and random for one draw of held-out ids."""
     keep = np.setdiff1d(np.arange(matrix.shape[0 if side == "user" else 1]), held)
     train = (matrix[keep] if side == "user" else matrix[:, keep]).tocsr()
     features = {
@@ -155,7 +161,7 @@ def _measure(
 
 
 def draws(n: int, seed: int, axis: int) -> Iterator[NDArray[np.int64]]:
-    """Disjoint sets of ids, sorted: ten tenths of all, or fewer sets where there are fewer ids."""
+    """Yield disjoint, sorted sets of ids: ten tenths of all, or fewer sets if there are fewer ids."""
     order = np.random.default_rng([seed, 5, axis]).permutation(n)[: N_DRAWS * MOST_IDS]
     for held in np.array_split(order, min(N_DRAWS, max(n - 1, 1))):
         yield np.sort(held)
@@ -172,7 +178,7 @@ def _intervals(measured: Sequence[Measured], metric: str) -> dict[str, list[floa
 
 
 def mean_interval(values: NDArray[np.float64]) -> list[float]:
-    """The interval of the mean of few independent `values`."""
+    """Return the interval of the mean of few independent `values`."""
     n = len(values)
     reach = float(stdtrit(n - 1, (1.0 + CONFIDENCE) / 2.0)) * float(values.std(ddof=1)) / n**0.5
     mean = float(values.mean())
@@ -180,7 +186,10 @@ def mean_interval(values: NDArray[np.float64]) -> list[float]:
 
 
 def ranker_of_held(side: SideName, served: Scorer, features: sparse.csr_matrix) -> Ranker:
-    """Ranks all items for held-out users, or held-out items for all users, as the trained iALS is served."""
+    """Return the ranker of all items for held-out users, or of held-out items for all users.
+
+    It answers like the served model.
+    """
     assert isinstance(served, IALSScorer), "no other algorithm learns from features"
     nothing = History(np.zeros(1, np.int32), NO_ITEMS)
     served.ready()
@@ -203,7 +212,7 @@ def ranker_of_held(side: SideName, served: Scorer, features: sparse.csr_matrix) 
 
 
 def encoded(features: sparse.csr_matrix) -> list[Encoded]:
-    """The rows of `features` as scorers take them."""
+    """Return the rows of `features` in the form that scorers accept."""
     return [Encoded(row.indices.astype(np.intp), row.data.astype(np.float64), features.shape[1]) for row in features]
 
 
@@ -214,8 +223,10 @@ def popularity_of_unseen(
     keep: NDArray[np.int64],
     held: NDArray[np.int64],
 ) -> NDArray[np.float64]:
-    """One score for each candidate: an item's own count, or for unseen items the mean count of those that share a
-    value; of several values the mean. An item without any value gets the mean count of all.
+    """Return one popularity score for each candidate.
+
+    A known item has its own count. An unseen item has the mean count of the items that share a value, averaged over its
+    values. An item without any value gets the mean count of all.
     """
     counts = np.asarray((train != 0).sum(axis=0), dtype=np.float64).ravel()
     if side == "user":

@@ -1,9 +1,9 @@
-"""How certain the scores of a search are: intervals, the winner's lead, its metrics at other cutoffs and on test users.
+"""Intervals of a search's scores, the winner's lead, and its metrics at other cutoffs and on test users.
 
-Intervals come from a bootstrap over the users who were judged. Where a trial was chosen by the same users, its interval
-is corrected for that choice (see evaluation/choice.py). The search keeps the scores of single users of its own trials.
-The best trial of an algorithm that another process has trained is trained once more here, if time allows; the other
-trials of that process count as independent ones. Where the split sets test users aside, the lead is measured on these.
+Intervals come from a bootstrap over the evaluated users. If a trial was chosen on the same users, its interval is
+corrected for that choice (see evaluation/choice.py). The search keeps the per-user scores of its own trials. If another
+process trained the best trial of an algorithm, that trial is trained again here if time allows. The other trials of
+that process count as independent. If the split has test users, the lead is measured on them.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ Scores = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Confidence:
-    """What is known of the scores beyond their values, as the header has it.
+    """The header's figures about the reliability of scores.
 
-    `evaluation` joins the header's `evaluation`; `intervals` are those of the best trial of each algorithm. `winner`
-    ranks by the winner, trained once more on what the search trained on; None where that was not possible. So is
-    `choice`, which has the trials that the winner was chosen from, judged by the validation users.
+    `evaluation` joins the header's `evaluation`. `intervals` are those of the best trial of each algorithm. `winner`
+    ranks by the winner, trained again on the training part of the split. `choice` has the trials that the winner was
+    chosen from, scored on the validation users. Each of these two is None if it could not be computed.
     """
 
     evaluation: Mapping[str, Any] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Confidence:
 
 
 def measure_confidence(task: Task, result: SearchResult) -> Confidence:
-    """Measure it, and log the winner's interval and lead."""
+    """Measure the reliability of the scores, and log the winner's interval and lead."""
     seed = task.loaded.recipe.training.split.seed
     winner, evaluated_users = result.best, task.objective.evaluators.full.evaluated_users
     by_trial = {**result.by_user, **dict(_scores_of_users(task, result))}
@@ -73,13 +73,13 @@ def measure_confidence(task: Task, result: SearchResult) -> Confidence:
             "unknown": choice.n_unknown,
             "stretch": round(stretch, _DIGITS),
         }
-    others = _runner_up_on_test(task, result)  # before the winner is trained: two models at once may not fit
+    others = _runner_up_on_test(task, result)  # before training the winner: two models at once may not fit
     trained = _train(task, winner) if result.trained is None else result.trained
     ranker = None if trained is None else task.objective.ranker_of(trained, winner)
     if trained is not None and ranker is not None:
         evaluation |= _winner_again(task, result.evaluation or evaluate_winner(task, ranker))
         evaluation |= _winner_on_test(task, ranker, others)
-        if result.reused is None:  # a refit has not searched it, and eleven more evaluations take as long as a training
+        if result.reused is None:  # a refit skips it: 11 evaluations cost a training
             evaluation |= _by_recency(task, winner, trained)
     if task.split.test is None and choice is not None:
         evaluation |= _lead(result, choice, seed)
@@ -88,12 +88,12 @@ def measure_confidence(task: Task, result: SearchResult) -> Confidence:
 
 
 def evaluate_winner(task: Task, ranker: Ranker) -> Evaluation:
-    """By all validation users, with rankings that are long enough for all CUTOFFS."""
+    """Evaluate on all validation users, with rankings that are long enough for all CUTOFFS."""
     return task.objective.evaluators.full.evaluate(ranker, longest=max(CUTOFFS))
 
 
 def _choice(result: SearchResult, by_trial: Mapping[int, Scores]) -> Choice | None:
-    """The complete trials, best first; None where the winner's own scores of single users are not known."""
+    """Return the complete trials, best first, or None if the winner's per-user scores are missing."""
     if result.best.number not in by_trial:
         return None
     ranked = by_score(result.completed)
@@ -105,14 +105,20 @@ def _choice(result: SearchResult, by_trial: Mapping[int, Scores]) -> Choice | No
 
 
 def _different(trials: Sequence[TrialRecord]) -> set[str]:
-    """A key for each training: the sampler may ask twice for the same one, which then has one result."""
+    """Return one key for each distinct training.
+
+    The sampler may propose the same training twice, which then has one result.
+    """
     return {json.dumps([trial.algorithm, trial.params], sort_keys=True) for trial in trials}
 
 
 def _spans(
     result: SearchResult, by_trial: Mapping[int, Scores], choice: Choice | None, seed: int
 ) -> Iterator[tuple[str, list[float]]]:
-    """For each algorithm the interval of its best trial, chosen among its own; that of the winner, among all."""
+    """Yield the interval of the best trial of each algorithm.
+
+    The winner was chosen among all trials, the others among the trials of their algorithm.
+    """
     for name, trial in result.best_per_algorithm.items():
         if choice is not None and trial.number in by_trial:
             chosen = choice if trial.number == result.best.number else choice.among(name)
@@ -120,7 +126,7 @@ def _spans(
 
 
 def _scores_of_users(task: Task, result: SearchResult) -> Iterator[tuple[int, Scores]]:
-    """The per-user scores of the best trial of each algorithm that another process has trained, by number."""
+    """Yield number and per-user scores of the best trial of each algorithm that another process trained."""
     allowed_s = max(MOST_SHARE_OF_SEARCH * result.seconds, ALWAYS_ALLOWED_S)
     began = time.monotonic()
     for rank, trial in enumerate(result.best_per_algorithm.values()):
@@ -135,7 +141,7 @@ def _scores_of_users(task: Task, result: SearchResult) -> Iterator[tuple[int, Sc
 
 
 def _train(task: Task, trial: TrialRecord) -> Scorer | None:
-    """The model of `trial` on what the search trained on; None where it cannot be trained a second time."""
+    """Train `trial` again on the training part of the split, and return None if that fails."""
     try:
         inputs = task.objective
         return train_trial(task.builder, trial, inputs.decayed(trial.params), inputs.features, inputs.times)
@@ -144,7 +150,7 @@ def _train(task: Task, trial: TrialRecord) -> Scorer | None:
 
 
 def _lead(result: SearchResult, choice: Choice, seed: int) -> dict[str, Any]:
-    """The winner against the best of the next algorithm, on the users by whom both were chosen."""
+    """Compare the winner with the best trial of the next algorithm, on the users on which both were chosen."""
     names = list(result.best_per_algorithm)
     if len(names) < 2 or names[1] not in choice.algorithms or choice.algorithms[choice.runner_up] != names[1]:
         return {}
@@ -162,7 +168,10 @@ def _change_fields(over: str, change: Change, users: str) -> dict[str, Any]:
 
 
 def _runner_up_on_test(task: Task, result: SearchResult) -> tuple[str, Scores] | None:
-    """The next algorithm and the scores of its best trial on the test users; None where there is none of either."""
+    """Return the next algorithm and the scores of its best trial on the test users.
+
+    Return None without a next algorithm or test users.
+    """
     names = list(result.best_per_algorithm)
     if task.split.test is None or len(names) < 2:
         return None
@@ -176,7 +185,10 @@ def _runner_up_on_test(task: Task, result: SearchResult) -> tuple[str, Scores] |
 
 
 def _winner_on_test(task: Task, ranker: Ranker, others: tuple[str, Scores] | None) -> dict[str, Any]:
-    """The winner on users that no trial has seen, and its lead there: nothing was chosen by them."""
+    """Return the winner's scores on users that no trial has seen, and its lead there.
+
+    These need no correction, as nothing was chosen on these users.
+    """
     if task.split.test is None:
         return {}
     seed = task.loaded.recipe.training.split.seed
@@ -197,7 +209,7 @@ def _winner_on_test(task: Task, ranker: Ranker, others: tuple[str, Scores] | Non
 
 
 def _winner_again(task: Task, evaluation: Evaluation) -> dict[str, Any]:
-    """The winner, trained once more on what the search trained on: at CUTOFFS, and broken down."""
+    """Return the winner's metrics at CUTOFFS and their breakdown, from its second training."""
     seen, full = task.objective.seen, task.objective.evaluators.full
     cutoffs = [cutoff for cutoff in CUTOFFS if cutoff <= seen.shape[1]]
     measured: dict[str, Any] = {}
@@ -214,9 +226,10 @@ def _winner_again(task: Task, evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _by_recency(task: Task, winner: TrialRecord, trained: Scorer) -> dict[str, Any]:
-    """The winner's score at each recency that was tried, on the sample of users on which it was chosen.
+    """Return the winner's score at each recency that was tried, on the sample of users on which it was chosen.
 
-    Of a blend whose parts differ, at each recency for all of its parts, and at those that they have.
+    If the parts of a blend differ in recency, each value is tried for all parts at once. The score with their own
+    values is added.
     """
     objective, order = task.objective, task.objective.order
     values = () if order is None else order.values(winner.algorithm)
@@ -238,7 +251,7 @@ def _by_recency(task: Task, winner: TrialRecord, trained: Scorer) -> dict[str, A
 
 
 def _breakdown(task: Task, evaluation: Evaluation) -> list[Mapping[str, Any]]:
-    """The winner's figures by activity of the validation users and popularity of the items, as rows."""
+    """Return the winner's figures by activity of the validation users and popularity of the items, as rows."""
     train, full = task.split.train, task.objective.evaluators.full
     lengths = np.diff(train.indptr)[full.offset + full.evaluated_users]
     training = TrainingCounts(lengths, np.bincount(train.indices, minlength=train.shape[1]), train.shape[0])

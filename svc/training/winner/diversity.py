@@ -1,8 +1,8 @@
-"""Measures what diversity costs the winner: its accuracy and the variety of its lists for five values of `diversity`.
+"""Measure the cost of diversity: the winner's accuracy and the variety of its lists for five values of `diversity`.
 
-The lists are those of `svc.model.ranking.rerank.rerank`, the function that arranges answers. Each user's candidates are
-ranked once, with ties as in every evaluation, and reranked for each value; with diversity 0 they are the lists of the
-evaluation itself. At most MOST_USERS validation users are looked at, so that a value costs less than an evaluation.
+The lists come from `svc.model.ranking.rerank.rerank`, the function that also serves requests. Each user's candidates
+are ranked once, with ties as in every evaluation, and reranked for each value. With diversity 0, the lists are those of
+the evaluation itself. At most MOST_USERS validation users are ranked, so that a value costs less than an evaluation.
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ class _Lists:
 
 
 def measure_diversity(ranker: ServedRanker, evaluator: Evaluator, *, seed: int) -> dict[str, Any]:
-    """`{"n_users", "values"}`, with a row for each of VALUES.
+    """Return `{"n_users", "values"}`, with a row for each of VALUES.
 
-    A row has `diversity`; `ndcg` at the cutoff and its `interval`; `distance`, the mean of 1 − cosine similarity over
-    the pairs of a list; and `coverage`, the share of all items that stand in somebody's list.
+    A row has four figures. `ndcg` at the cutoff comes with its `interval`. `distance` is the mean of 1 − cosine
+    similarity over the pairs of a list. `coverage` is the share of all items that stand in at least one list.
+    `diversity` is the value.
     """
     sample = evaluator.sample(MOST_USERS, seed)
     lists_by_value = {value: _Lists() for value in VALUES}
@@ -66,7 +67,10 @@ def _rerank_all(
     cutoff: int,
     lists_by_value: dict[float, _Lists],
 ) -> None:
-    """One user's candidates under each value; similarities that several of them need are computed once."""
+    """Rerank one user's candidates under each value.
+
+    A similarity that several values need is computed once.
+    """
     fresh, similarities = similar(items), dict[int, NDArray[np.float64]]()
 
     def to_pool(position: int) -> NDArray[np.float64]:

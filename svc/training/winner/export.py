@@ -1,4 +1,4 @@
-"""From the scorer of the winner to the model that is served, with its ids, histories and features."""
+"""Build the served model from the scorer of the winner, with its ids, histories and features."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def export(
     X: Any,  # noqa: N803
     features: FeatureState | None,
 ) -> Model:
-    """The model of a trained `recommender` alone: see `to_scorer` and `assemble`."""
+    """Return the model of a trained `recommender` alone (see `to_scorer` and `assemble`)."""
     scorer = to_scorer(recommender, class_name)
     return assemble(scorer, user_ids=user_ids, item_ids=item_ids, X=X, features=features)
 
@@ -49,18 +49,20 @@ def assemble(
     popularity: NDArray[np.float64] | None = None,
     ranker: PageRanker | None = None,
 ) -> Model:
-    """The model of a `scorer`, ready to answer and to be encoded.
+    """Return the model of a `scorer`, ready to answer and to be encoded.
 
-    `X` is the training matrix, (n_users, n_items) CSR, with its items as in `scorer`; with `keep_values` its
-    values are kept also for scorers that do not read them, for requests that add to a history. `hidden`, of the same
-    shape, has 1 for what users are never shown, and less for what comes back where seen items may, and
-    `hidden_new`, (n_users, ids of `hidden_new_ids`), says so of items that the model does not know: kept only where
-    features can make new items of them. `cold` answers for
-    features and seeds instead of `scorer`. `features` are kept only where one of them can use them. Histories keep
-    their order where there are `positions` of the entries of `X`, weighed by `recency`; None: each part of `scorer` has
-    its own. `cold` weighs them by `cold_recency`. A `ranker` reorders the best items. With `repeats` users are
-    recommended what they have too, unless they ask otherwise.
-    `popularity` is how much each item was chosen lately, (n_items,), where that is not the number of its users.
+    `X` is the training matrix, (n_users, n_items) CSR, with its items as in `scorer`. With `keep_values` its values are
+    kept even if the scorer does not read them, for requests that add to a history. Histories keep their order if
+    `positions` of the entries of `X` are given. They are weighed by `recency`, or by each part's own if it is None.
+
+    `hidden`, of the same shape as `X`, has 1 for items that a user is never shown, and less for items that come back if
+    seen items may. `hidden_new`, (n_users, ids of `hidden_new_ids`), has the same for items that the model does not
+    know. It is kept only if features can make new items of them.
+
+    `cold` answers queries with features and seeds instead of `scorer`, and weighs histories by `cold_recency`.
+    `features` are kept only if one of the two can use them. A `ranker` reorders the best items. With `repeats`, users
+    are recommended seen items too, unless a request asks otherwise. `popularity` is the recent popularity of each item,
+    (n_items,), or None for the number of its users.
     """
     asked = cold or scorer
     placed = asked.feature_dim("user") or asked.feature_dim("item")

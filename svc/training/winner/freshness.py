@@ -1,4 +1,4 @@
-"""Serial, expiry and input digests of a new artifact, for trainings that were asked for them."""
+"""Serial, expiry and input digests of a new artifact, for trainings that ask for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_INPUTS: Final = 64
 
 
 def is_asked(loaded: LoadedRecipe, settings: Settings) -> bool:
-    """Whether the training was asked for a serial and for the sha256 of its inputs."""
+    """Return whether settings or recipe ask for a serial and the sha256 of the inputs."""
     asked_by_settings = settings.state_dir is not None or settings.artifact_signature == "ed25519"
     return asked_by_settings or loaded.recipe.output.expires_after is not None
 
@@ -38,7 +38,10 @@ class Inputs:
         self._found[str(path.relative_to(self._base_dir)) if inside else where] = sha256
 
     def listed(self) -> list[dict[str, str]]:
-        """Name and sha256 of each; of many files one entry, whose sha256 is over lines as `sha256sum` prints them."""
+        """Return name and sha256 of each file, or one entry if there are many.
+
+        The sha256 of this entry is over lines as `sha256sum` prints them.
+        """
         if len(self._found) <= MAX_INPUTS:
             return [{"name": name, "sha256": sha256} for name, sha256 in self._found.items()]
         lines = "".join(f"{sha256}  {name}\n" for name, sha256 in self._found.items())
@@ -49,7 +52,10 @@ class Inputs:
 def fresh_fields(
     loaded: LoadedRecipe, settings: Settings, keys: SigningKeys, trained_at: str, inputs: Inputs
 ) -> dict[str, Any]:
-    """`serial`, `inputs` and, with output.expires_after, `expires_at`; nothing for a training that was not asked."""
+    """Return `serial`, `inputs` and, with output.expires_after, `expires_at`.
+
+    Return nothing if the training does not ask for them.
+    """
     if not is_asked(loaded, settings):
         return {}
     expires_after_s = loaded.recipe.output.expires_after_s
@@ -61,9 +67,9 @@ def fresh_fields(
 
 
 def next_serial(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys) -> int:
-    """Milliseconds since 1970, or one more than the highest serial so far: a clock may have been set back.
+    """Return milliseconds since 1970, or one more than the highest serial so far, if a clock was set back.
 
-    Only serials that this key has signed for this output count: another key may have leaked.
+    Only serials that this key has signed for this output count, as another key may have leaked.
     """
     kid = keys.active[0]
     before = [_of_incumbent(loaded, settings, keys, kid), *_left_by_moves(loaded, settings, keys, kid)]
@@ -75,12 +81,12 @@ def _of_incumbent(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys, k
         _, parsed = read_verified(loaded.output_uri, keys, settings)
         is_own = parsed.kid == kid and freshness.recipe_of(parsed.header, loaded.recipe.name) == loaded.recipe.name
         return (freshness.serial_of(parsed.header) or 0) if is_own else 0
-    except SvcError:  # none yet, or none that can be trusted
+    except SvcError:  # no artifact yet, or none with a valid signature
         return 0
 
 
 def _left_by_moves(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys, kid: str) -> list[int]:
-    """The serials before each rollback or promotion: servers have seen them and refuse lower ones."""
+    """Return the serials before each rollback or promotion: servers have seen them and refuse lower ones."""
     try:
         log = open_store(loaded.output_uri, settings).read_log(freshness.MAX_LOG_BYTES)
     except SvcError:

@@ -1,4 +1,4 @@
-"""The JSON header of an artifact: what was trained, how, on what, and how good it is."""
+"""The JSON header of an artifact: its recipe, run, data, search and scores."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MAX_RECIPE_BYTES = 32 << 10
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the header says beyond the recipe: the run, the data, and the search that chose the winner."""
+    """Contents of the header beyond the recipe: the run, the data, and the search that chose the winner."""
 
     run_id: str
     trained_at: str
@@ -51,7 +51,7 @@ class Facts:
 
 
 def header(loaded: LoadedRecipe, facts: Facts) -> dict[str, Any]:
-    """All fields, as plain JSON values."""
+    """Return all fields, as plain JSON values."""
     training, best = loaded.recipe.training, facts.result.best
     fields = {
         "kid": facts.kid,
@@ -100,7 +100,10 @@ def header(loaded: LoadedRecipe, facts: Facts) -> dict[str, Any]:
 
 
 def _recipe(unexpanded: Mapping[str, Any]) -> dict[str, Any]:
-    """The recipe as parsed; where it is too long for a header, without the blocks that say where data comes from."""
+    """Return the recipe as parsed.
+
+    If it is too long for a header, leave out the blocks about the source of data.
+    """
     if len(json.dumps(unexpanded)) <= _MAX_RECIPE_BYTES:
         return dict(unexpanded)
     return {key: block for key, block in unexpanded.items() if key not in ("source", "features", "item_metadata")}
@@ -152,9 +155,10 @@ def _tuning(facts: Facts) -> dict[str, Any]:
 
 
 def _course(result: SearchResult) -> dict[str, list[Any]]:
-    """The course of the search, for the report: algorithm, score and cost of each complete trial, by number.
+    """Return the course of the search, for the report: algorithm, score and cost of each complete trial, by number.
 
-    Of very many trials some, so that the header stays small; each algorithm's best is in `best_per_algorithm`.
+    Of very many trials only some are kept, so that the header stays small. Each algorithm's best is in
+    `best_per_algorithm`.
     """
     complete = result.completed
     shown = complete[:: -(-len(complete) // _MOST_TRIALS)] if complete else []
@@ -169,7 +173,10 @@ def _course(result: SearchResult) -> dict[str, list[Any]]:
 
 
 def _features(facts: Facts) -> dict[str, Any]:
-    """`active` says whether the model can be asked with features: feature-aware iALS is in it then."""
+    """Return the features of the model.
+
+    `active` is True if requests can give features: the model then contains a feature-aware iALS.
+    """
     sides = facts.data.sides
     return {
         "version": FEATURE_VERSION,
@@ -186,7 +193,10 @@ def _features(facts: Facts) -> dict[str, Any]:
 
 
 def _texts(encoder: SideEncoder) -> dict[str, Any]:
-    """How many words the payload holds of each text column, and how many it might; nothing without such columns."""
+    """Return the number of words of each text column in the payload, and their limit.
+
+    Return nothing without such columns.
+    """
     texts = [column for column in encoder.encoders if isinstance(column, TextColumn)]
     described = [{"column": text.name, "words": text.width, "max_words": text.max_words} for text in texts]
     return {"texts": described} if described else {}

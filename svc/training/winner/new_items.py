@@ -1,13 +1,13 @@
-"""Measures what `serving.new_items` is worth: whether new items reach those who choose them, and what others lose.
+"""Measure the effect of `serving.new_items`: whether new items reach the users who choose them, and the loss of others.
 
-The items that coldstart.py takes out, a tenth at a time, are taken out of what the search trained on, and the winner
-is trained anew. The model that is served of it ranks the items taken out as new ones, by their features, among all
-others, for at most MOST_USERS validation users a draw. Pages are as long as the cutoff of the recipe and keep
-both shares of `serving.new_items`.
+A tenth at a time, the items of coldstart.py's draws are removed from the training part of the split, and the winner is
+trained on the rest. The served form of this model ranks the removed items as new ones, by their features, among all
+others, for at most MOST_USERS validation users a draw. Pages are as long as the cutoff of the recipe and keep both
+shares of `serving.new_items`.
 
-A ranking by popularity alone never shows a new item, as nobody has chosen it. So the baseline puts other new items at
-the places that the ranking gave to new ones: those with the highest mean count of the items that share a feature value
-(see coldstart.py), which are the same for every user. Where features say nothing, that is a choice by chance.
+A ranking by popularity alone never shows a new item, as nobody has chosen it. So the baseline keeps the places of new
+items and fills them with the new items that have the highest mean count of items that share a feature value (see
+coldstart.py). These are the same for every user. If features say nothing, this is a random choice.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ Pages = list[list[int]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Fold:
-    """A model without the items in the columns `held` of what the search trained on; it has those in `kept`.
+    """A model trained without the items `held`, columns of the training part of the split.
 
-    `new_items` are those held out, in the order of `held`.
+    Its own items are `kept`. `new_items` are the held-out ones, in the order of `held`.
     """
 
     model: Model
@@ -70,7 +70,7 @@ class _Fold:
     new_items: NewItems
 
     def pages(self, users: Sequence[int], cutoff: int, *, with_new: bool) -> Pages:
-        """The first `cutoff` items that each user is recommended, as columns of what the search trained on."""
+        """Return the first `cutoff` items recommended to each user, as columns of the training part of the split."""
         restriction = Restriction(new=self.new_items) if with_new else UNRESTRICTED
         queries = [self.model.known_user(user, limit=cutoff, restriction=restriction) for user in users]
         columns = np.concatenate([self.kept, self.held])
@@ -81,12 +81,13 @@ class _Fold:
 def evaluate_new_items(
     task: Task, result: SearchResult, aware: TrialRecord, declared: serving_schema.NewItems
 ) -> dict[str, Any]:
-    """MEASURES as means over draws, `intervals`, n_draws, n_held, cutoff and both shares; or `{"skipped": reason}`.
+    """Return the figures of the header, or `{"skipped": reason}`.
 
-    `recall` is the mean share of the new items of a user that stand on the page, over the users who chose one,
-    `popularity_recall` that of the baseline, `share` the mean share of new items on the pages of all users, and
-    `known_change` the relative change of the ndcg of known items against pages without new items: −0.01 is a hundredth
-    lost. `aware` is the trial that learned from features.
+    These are MEASURES as means over draws, `intervals`, n_draws, n_held, cutoff and both shares. `recall` is the mean
+    share of a user's new items that stand on the page, over the users who chose one. `popularity_recall` is that of the
+    baseline. `share` is the mean share of new items on the pages of all users. `known_change` is the relative change of
+    the ndcg of known items against pages without new items: −0.01 is a loss of 1%. `aware` is the trial that learned
+    from features.
     """
     if _is_too_much(task, result, aware):
         return {"skipped": "ten trainings would take more than half of the work of the search"}
@@ -115,9 +116,9 @@ def evaluate_new_items(
 
 
 def _is_too_much(task: Task, result: SearchResult, aware: TrialRecord) -> bool:
-    """Whether the trainings are more than coldstart.py allows one side, beside what it spends itself.
+    """Return whether the trainings exceed the limit of coldstart.py for one side, in addition to its own.
 
-    Work is counted, so that a busy machine measures the same.
+    Work is counted, not timed, so that a busy machine measures the same.
     """
     matrix = task.objective.train
     search = sum(_work(trial, matrix) for trial in result.completed if not trial.parts)
@@ -126,13 +127,18 @@ def _is_too_much(task: Task, result: SearchResult, aware: TrialRecord) -> bool:
 
 
 def _trained_trials(best: TrialRecord, aware: TrialRecord) -> tuple[TrialRecord, ...]:
-    """What each draw trains: the winner, and the trial that learned from features where that is no part of it."""
+    """Return the trials that each draw trains.
+
+    These are the winner, and the feature-aware trial if it is no part of the winner.
+    """
     return (best,) if aware is best or aware in best.parts else (best, aware)
 
 
 def _work(trial: TrialRecord, matrix: sparse.csr_matrix) -> float:
-    """About how many multiplications one training takes: of a dense solve the cube of the items; of other item weights
-    the pairs of items in all histories, which is also more than factor models without least squares take.
+    """Return the approximate number of multiplications of one training.
+
+    A dense solve takes the cube of the items. Other item weights take the pairs of items in all histories. This is also
+    an upper bound for factor models without least squares.
     """
     if trial.parts:
         return sum(_work(part, matrix) for part in trial.parts)
@@ -144,7 +150,7 @@ def _work(trial: TrialRecord, matrix: sparse.csr_matrix) -> float:
 
 
 def _held_columns(task: Task) -> Iterator[Columns]:
-    """The items of each draw of coldstart.py as columns of what the search trained on, rising."""
+    """Yield the items of each draw of coldstart.py as ascending columns of the training part of the split."""
     item_order = task.split.item_order
     column_of = np.empty(len(item_order), dtype=np.int64)
     column_of[item_order] = np.arange(len(item_order))
@@ -204,7 +210,10 @@ def _fold(
 
 
 def _measure(fold: _Fold, task: Task, number: int) -> Mapping[str, float] | None:
-    """MEASURES of one draw; None where none of its users chose a new item, or none a known one."""
+    """Return MEASURES of one draw.
+
+    Return None if none of its users chose a new item, or none a known one.
+    """
     objective, training = task.objective, task.loaded.recipe.training
     sample = objective.evaluators.full.sample(MOST_USERS, training.split.seed + number)
     validated = sample.evaluated_users
@@ -233,7 +242,7 @@ def _measure(fold: _Fold, task: Task, number: int) -> Mapping[str, float] | None
 
 
 def _only(matrix: sparse.csr_matrix, columns: NDArray[np.float64]) -> sparse.csr_matrix:
-    """`matrix` with the columns at which `columns`, (n,), is 1."""
+    """Return `matrix` with the columns at which `columns`, (n,), is 1."""
     kept = (matrix @ sparse.diags(columns)).tocsr()
     kept.eliminate_zeros()
     return kept
@@ -244,9 +253,9 @@ def _mean(metric: str, pages: Pages, truth: sparse.csr_matrix) -> float:
 
 
 def _by_popularity(fold: _Fold, task: Task, n_new: Sequence[int]) -> Pages:
-    """For each user as many new items as `n_new` says, the most popular by their features first.
+    """Return `n_new` new items for each user, the most popular by their features first.
 
-    Among equally popular ones the order is that of the split's columns, which is random.
+    Equally popular items keep the order of the split's columns, which is random.
     """
     item_order, train = task.split.item_order, task.objective.train[:, fold.kept]
     counts = popularity_of_unseen("item", train, task.data.sides["item"], item_order[fold.kept], item_order[fold.held])

@@ -1,4 +1,4 @@
-"""The last step of a training: write the artifact, and move the pointer to it where that is allowed."""
+"""The last step of a training: write the artifact, and move the pointer to it if that is allowed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from svc.training.winner.servable import require_servable
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """`pointer` is where servers look, if it leads to the new artifact. `held`: it stayed because of a hold.
+    """A written artifact.
 
-    `live` is the version that stayed live, if any, where the new one did not become it.
+    `pointer` is the path that servers read, if it leads to the new artifact. `held` is True if a hold kept the pointer
+    in place. `live` is the version that stayed live instead of the new one, if any.
     """
 
     artifact: str
@@ -34,7 +35,7 @@ class Publication:
 
     @property
     def kept(self) -> str:
-        """For the message of an interrupt from now on: the artifact that is in place."""
+        """Return the part of an interrupt's message that names the artifact in place."""
         if not self.promoted:
             return f"the new artifact {self.artifact} is written, and not live"
         return f"the new artifact {self.pointer or self.artifact} is in place"
@@ -43,10 +44,10 @@ class Publication:
 def publish(
     loaded: LoadedRecipe, head: Mapping[str, Any], model: Any, keys: SigningKeys, settings: Settings, *, move: bool
 ) -> Publication:
-    """Write `model` with the header `head`. Without `move`, and while a hold stands, the pointer stays where it is.
+    """Write `model` with the header `head`, and move the pointer if `move` is set and no hold stands.
 
-    A recipe without `output.keep` or a `promotion` block gets no log of its own, and goes on with one that is there.
-    Raises ModelNotServable and ArtifactWriteError; then readers see what was there before.
+    A recipe without `output.keep` or a `promotion` block starts no log of its own, and continues a log that is there.
+    Raise ModelNotServable and ArtifactWriteError. Readers then see the previous artifact.
     """
     kid, key = keys.active
     payload = codec.encode(model)
@@ -59,8 +60,8 @@ def publish(
     try:
         done = _publish(loaded, head, write, keys, settings, move=move)
     finally:
-        # The library of a store may keep this frame alive in a reference cycle. CPython 3.11 can crash when its garbage
-        # collector meets views of exported buffers there, as it does at the end of the process at the latest.
+        # Prevents a crash: a store's library may keep this frame alive in a reference cycle, and CPython 3.11 can crash
+        # when its garbage collector meets views of exported buffers there, at the latest when the process ends.
         payload.clear()
     pointer = {} if done.pointer is None else {"pointer": done.pointer}
     logs.emit(

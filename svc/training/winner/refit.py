@@ -1,4 +1,4 @@
-"""From a finished search to the model that is served: the winner trained on all data, and a second part if needed."""
+"""Train the served model after a search: the winner on all data, and a second part if needed."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ KNOWN_USERS = "known users"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FinalModel:
-    """The model that is served, with what the header says of it.
+    """The served model, with its description for the header.
 
-    `parts` describe which part answers which queries; empty if one part answers all. `aware` is the trial whose model
-    handles features, None if there is none.
+    `parts` describe which part answers which queries. The list is empty if one part answers all. `aware` is the trial
+    whose model handles features, or None.
     """
 
     matrix: sparse.csr_matrix
@@ -46,9 +46,10 @@ class FinalModel:
 
 
 def train_final(task: Task, result: SearchResult, learned: Learned | None = None) -> FinalModel:
-    """Train the winner, and for a recipe with features the best feature-aware trial where that is another one.
+    """Train the winner, and for a recipe with features the best feature-aware trial if that is another one.
 
-    What was `learned` of the order of pages is told of all items; None: pages keep the winner's order.
+    `learned` is the order of pages that was learned, which is applied to all items. If it is None, pages keep the
+    winner's order.
     """
     best, interactions = result.best, task.data.interactions
     logs.emit(events.TRAINING_FINAL_MODEL, recommender=best.algorithm)
@@ -103,18 +104,18 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
 
 
 def _ranker(task: Task, learned: Learned, matrix: sparse.csr_matrix, columns: NDArray[np.int32]) -> PageRanker:
-    """The ranker of the model whose items are in the order of `columns`, as they are in `matrix`."""
+    """Return the ranker of the model, whose items are in the order of `columns`, as in `matrix`."""
     ages = reordered(task.data.interactions.latest(), columns) if learned.ranker.record.ordered else None
     return learned.on(matrix, ages, columns.astype(np.int64))
 
 
 def _recency_fields(recency: float) -> dict[str, float]:
-    """The recency of a part as the header has it; empty where it has none of its own."""
+    """Return the recency of a part for the header, or nothing if it has none of its own."""
     return {"recency": recency} if recency else {}
 
 
 def part(trial: TrialRecord, scorer: Scorer | Stored, answers: str) -> dict[str, Any]:
-    """One part as the header describes it."""
+    """Return the header's description of one part."""
     return {
         "class": trial.algorithm,
         "answers": answers,
@@ -125,7 +126,7 @@ def part(trial: TrialRecord, scorer: Scorer | Stored, answers: str) -> dict[str,
 
 
 def blend_parts(blend: TrialRecord, scorer: Scorer) -> list[dict[str, Any]]:
-    """What the header says of the parts of a blend: the weight of each beside what it says of any part.
+    """Return the header's description of the parts of a blend, each with its weight.
 
     The part that reads features answers for them alone.
     """
@@ -151,7 +152,10 @@ def _trained(task: Task, trial: TrialRecord, columns: Columns, start: WarmStart 
 
 
 def _feature_aware(task: Task, result: SearchResult) -> TrialRecord | None:
-    """The best trial that learned from features; None, and an event, where the recipe has some and no trial did."""
+    """Return the best trial that learned from features.
+
+    If the recipe has features and no trial learned from them, log an event and return None.
+    """
     if not task.data.sides:
         return None
     within = [part for part in result.best.parts if part.algorithm == FEATURE_AWARE]

@@ -1,4 +1,4 @@
-"""The last check of a training: the model is opened and rehearsed as a server would, before anything is written."""
+"""The last check of a training: open and rehearse the model as a server would, before anything is written."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from svc.model.rehearsal import rehearse
 
 
 def require_servable(header: Mapping[str, Any], payload: Sequence[bytes | memoryview], *, name: str) -> None:
-    """Return if a server would load an artifact of this header and payload. Raises ModelNotServable.
+    """Return if a server would load an artifact of this header and payload, else raise ModelNotServable.
 
-    `payload` is in pieces, as `codec.encode` gives it; for a moment it lies in memory once more.
+    `payload` is in pieces, as `codec.encode` returns it. The check holds a second copy in memory for a moment.
     """
     try:
         rehearse(load_model(header, memoryview(b"".join(payload)), name=name, allow_skew=False))
