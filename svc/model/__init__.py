@@ -1,1 +1,1 @@
-"""What serving computes: ids, features, scorers, rankings, and the payload that holds them."""
+"""The trained model and its ranking: ids, features, scorers, rankings, and the payload that stores them."""

@@ -1,4 +1,4 @@
-"""A model as bytes and back, without ever letting the bytes choose what runs.
+"""Encode a model as bytes and decode it, without letting the bytes choose which code runs.
 
 The payload, big-endian, offsets from its own start:
 
@@ -91,7 +91,7 @@ def array(buffer: Bytes, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
 
 
 def _shown(value: object) -> str:
-    """Return a short string as it is, and of any other value its type and its length, if any."""
+    """Return a short string unchanged, and the type and length of any other value."""
     if type(value) is str and len(value) <= 20:
         return repr(value)
     size = f" of {len(value)}" if isinstance(value, str | bytes | tuple | list | dict | set | frozenset) else ""
@@ -138,7 +138,7 @@ def _reduce_instance(value: Any) -> tuple[type[Any], tuple[Any, ...]]:
     state = rest[0] if rest else None
     if isinstance(value, Stored) and isinstance(state, dict):
         state = {value.STORED_NAMES.get(name, name): part for name, part in state.items()}
-    if isinstance(state, tuple):  # a class with slots: the content of its dict and its slots
+    if isinstance(state, tuple):  # objects with slots have a pair of states: the dict and the slots
         state = tuple(_interned(part) for part in state)
     return type(value), (tuple(made_from[1:]), _interned(state))
 
@@ -155,7 +155,7 @@ def _interned(state: Any) -> Any:
 
 
 class _Builder:
-    """Stands in for an allowed class while decoding: it can create instances and do nothing else."""
+    """Stands in for an allowed class while decoding: it can only create instances."""
 
     __slots__ = ("_cls",)
 
@@ -222,7 +222,7 @@ def _lay_out(pickled: bytes, buffers: Sequence[memoryview]) -> list[Bytes]:
 
 
 def decode(payload: memoryview) -> Any:
-    """Return the object that `encode` was given.
+    """Return the object that `encode` received.
 
     Its arrays are read-only views of `payload`: nothing is copied. Call it only on bytes with a verified signature.
     Raises ForbiddenClass or PayloadInvalid, and nothing else, for any bytes.
@@ -235,7 +235,7 @@ def decode(payload: memoryview) -> Any:
         raise
     except Exception as error:
         kind = type(error).__name__
-    # Raised outside of `except`: the original error may hold a value of the payload, and a traceback would print it.
+    # Raised outside `except`: the original error may hold a value of the payload, which a traceback would print.
     raise PayloadInvalid(f"payload cannot be decoded: {kind}")
 
 

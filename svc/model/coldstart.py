@@ -1,4 +1,4 @@
-"""Embeds users and items that training never saw into the factor space of a trained model.
+"""Embed users and items outside the training data into the factor space of a trained model.
 
 The iALS objective that irspack minimizes (`IALSTrainer.hpp`; Rendle et al., "Revisiting the Performance of iALS on
 Item Recommendation Benchmarks", arXiv:2110.14037, plus a feature prior) is, for one user with the others fixed,
@@ -40,7 +40,7 @@ from svc.model.stored import Stored
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 Against = tuple[Matrix, Matrix]
-"""Item vectors of dislikes, (B, D, K), and their weights, (B, D), or those of one user."""
+"""Item vectors of dislikes, (B, D, K), and their weights: (B, D), or (D,) for a single user."""
 DENSE_FEATURES = 64
 """Feature vectors up to this length are multiplied densely; longer ones by their non-zero entries only."""
 
@@ -89,7 +89,7 @@ class LeastSquares(Stored):
         self.user_mean = user_mean
 
     def ready(self, item_gram: NDArray[np.float64], user_gram: NDArray[np.float64] | None) -> None:
-        """Compute the basis and the maps. `user_gram`, UᵀU, is needed where the model has `item_weights`."""
+        """Compute the basis and the maps. `user_gram`, UᵀU, is required if the model has `item_weights`."""
         eigenvalues, self._basis = np.linalg.eigh(self.alpha0 * item_gram)
         self._eigenvalues = np.maximum(eigenvalues, 0.0)
         if self.user_mean is not None:
@@ -106,23 +106,23 @@ class LeastSquares(Stored):
         return None if weights is None else len(weights)
 
     def regularization(self, seeds: int, others: int) -> float:
-        """r of a user with that many seeds among `others` items, or of an item among `others` users."""
+        """Return r for a user with `seeds` items among `others` items, or for an item among `others` users."""
         return self.reg * math.pow(self.alpha0 * others + seeds, self.nu)
 
     def users_from_features(self, described: Sequence[Encoded]) -> Matrix:
-        """x of B users of whom only encoded features, of F places each, are known: (B, K)."""
+        """Return x, (B, K), of B users from their encoded features alone, F places each."""
         return _mapped(described, self._user_map)
 
     def items_from_features(self, described: Sequence[Encoded]) -> Matrix:
-        """x of B items of which only encoded features, of F places each, are known: (B, K)."""
+        """Return x, (B, K), of B items from their encoded features alone, F places each."""
         return _mapped(described, self._item_map)
 
     def users_from_seeds(
         self, seeds: Matrix, features: Matrix | None, weights: Matrix | None = None, dislikes: Against | None = None
     ) -> Matrix:
-        """x, (B, K), of users with as many seeds each: item vectors, (B, S, K), and features, (B, F), as prior.
+        """Return x, (B, K), of users from item vectors of their seeds, (B, S, K), and features, (B, F), as prior.
 
-        `weights`, (B, S), are the values of the interactions where they are not all 1.
+        `weights`, (B, S), are the values of the interactions. None: all are 1.
 
         Every product is a stack of small matrix products of one fixed shape, so that a result has the same bits in any
         batch.
@@ -158,11 +158,11 @@ class LeastSquares(Stored):
         *,
         dislikes: Against | None = None,
     ) -> tuple[Matrix, Matrix | None, Matrix | None]:
-        """The contribution of each part of a history to the scores of `items`, (m, K).
+        """Return the contribution of each part of a history to the scores of `items`, (m, K).
 
-        The parts are the seeds, (s, K), with their weights; the unseen items that are `described` by their features;
-        and the user's own features. As x = A⁻¹b, the score v·x is the sum of v·A⁻¹ times the addends of b. Those of
-        features are given at their `explained_places`. Dislikes change A alone.
+        The parts are the seeds, (s, K), with their weights, the unseen items that are `described` by their features,
+        and the user's own features. As x = A⁻¹b, the score v·x is the sum of v·A⁻¹ times the addends of b. The addends
+        of features are given at their `explained_places`. Dislikes change A alone.
         """
         unseen = self.items_from_features(described) if described else np.empty((0, seeds.shape[1]))
         count = len(seeds) + len(unseen)
@@ -189,18 +189,19 @@ class LeastSquares(Stored):
         return of_seeds[:, : len(seeds)], of_described, of_features
 
     def _confidences(self, weights: Matrix) -> Matrix:
-        """The confidences c of interactions with these values.
+        """Return the confidences c of interactions with these values.
 
-        Either c is the value itself, or log(1 + value/epsilon), whose epsilon follows from c of the value 1.
+        The confidence is either the value itself or log(1 + value/epsilon). Epsilon follows from the confidence of
+        value 1.
         """
         if self.confidence == 1.0:
             return weights
         return np.log1p(weights * math.expm1(self.confidence))
 
     def _solve(self, diagonal: Vector, z: Matrix, b: Matrix, confidence: Matrix | None) -> Matrix:
-        """The solutions y of (diag + Σ c zᵀz) y = b, through whichever of z zᵀ and zᵀz is smaller.
+        """Solve (diag + Σ c zᵀz) y = b through z zᵀ or zᵀz, whichever is smaller.
 
-        `confidence`, (B, S), holds c of each seed; None: that of an interaction of value 1.
+        `confidence`, (B, S), holds c of each seed. None: c of an interaction of value 1.
         """
         _, seeds, components = z.shape
         transposed = z.swapaxes(1, 2)
@@ -223,13 +224,13 @@ class LeastSquares(Stored):
     def _map(
         self, weights: NDArray[np.float32], basis: NDArray[np.float64], eigenvalues: Vector, others: int
     ) -> NDArray[np.float64]:
-        """The map G from features to vectors, (F, K)."""
+        """Return the map G from features to vectors, (F, K)."""
         r0 = self.regularization(0, others)
         return (weights.astype(np.float64) @ basis) * (r0 / (eigenvalues + r0)) @ basis.T
 
 
 def _mapped(features: Sequence[Encoded], matrix: Matrix | None) -> Matrix:
-    """features · matrix, computed row by row so that the bits of one row do not depend on the others."""
+    """Return features · matrix, computed row by row so that the bits of a row do not depend on the other rows."""
     if matrix is None:
         raise ValueError("the model has no map for features of this side")
     if len(matrix) <= DENSE_FEATURES:

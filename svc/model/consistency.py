@@ -1,4 +1,4 @@
-"""Checks that the parts of a model, and its artifact's header, belong together."""
+"""Check that the parts of a model, and its artifact's header, belong together."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_sizes(
     popularity: NDArray[np.float64] | None,
     ranker: PageRanker | None,
 ) -> None:
-    """Raise PayloadInvalid for parts that were not made for `n_users` and `n_items`, or not for each other."""
+    """Raise PayloadInvalid if the parts do not fit `n_users` and `n_items`, or each other."""
     for rows in (hidden, hidden_new):
         if rows is not None and len(rows) != n_users:
             raise PayloadInvalid(f"payload: {n_users} users do not match {len(rows)} rows of hidden items")
@@ -51,9 +51,9 @@ def check_sizes(
 
 
 def check_features(declared: Mapping[str, Any], features: FeatureState | None, scorer: Scorer) -> None:
-    """Compare the artifact header's `features` with the encoders of the payload and the scorer that reads them.
+    """Compare the artifact header's `features` with the payload's encoders and with the scorer that reads them.
 
-    Raises FeatureStateMismatch where they disagree.
+    Raises FeatureStateMismatch if they disagree.
     """
     active = bool(declared.get("active"))
     if active != (features is not None):

@@ -1,8 +1,8 @@
-"""Explains why an item is recommended, for models whose score is a sum of contributions from the user's profile.
+"""Explain why an item is recommended, for models whose score is a sum of contributions from the user's profile.
 
-Shares are contributions divided by the sum of all that raise the score, so those in favour are within 0..1, and with
-the rest they add up to 1. Contributions that lower the score have negative shares and stand apart. Contributions that
-have no name to show, such as that of the constant feature, are part of the rest.
+A share is a contribution divided by the sum of all contributions that raise the score. Positive shares are within 0..1
+and add up to 1 together with the rest. Contributions that lower the score have negative shares and are listed apart.
+Contributions without a name to show, such as that of the constant feature, belong to the rest.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ Matrix = NDArray[np.float64]
 MOST_EXPLAINED = 5000
 """Feature vectors up to this length are explained as a whole."""
 _ROUNDING = 1e-9
-"""Relative to the contributions. A smaller difference between their sum and the score is no further contribution."""
+"""Relative to the contributions. A smaller difference between their sum and the score is rounding."""
 
 
 class Contributions(NamedTuple):
     """Addends of the scores of m items: of s interactions, (m, s), and of the places of feature vectors, (m, f).
 
-    `columns`, (s,), are those of the interactions. Feature places are the `explained_places` of either side; None: the
-    query has no features of that side. The last `n_disliked` of the columns are dislikes. `of_popularity`, (m,), is
-    what the popularity of the items adds, where that is a part. `of_groups`, (m, g), are those of the groups of the
-    ranker's features, which `groups` names.
+    `columns`, (s,), are the item columns of the interactions, the last `n_disliked` of which are dislikes. Feature
+    places are the `explained_places` of either side, or None if the query has no features of that side.
+    `of_popularity`, (m,), is the addend of popularity if it is a part of a blend. `of_groups`, (m, g), are the addends
+    of the ranker's feature groups, which `groups` names.
     """
 
     columns: NDArray[np.int32]
@@ -46,21 +46,21 @@ class Contributions(NamedTuple):
 
 
 class Disliked(int):
-    """The column of an item that counts against others."""
+    """The column of a disliked item, as a reason."""
 
 
 class Popular(str):
-    """Says that popularity adds to the score, which no feature of that name does."""
+    """Popularity as a reason, distinct from a feature of that name."""
 
     __slots__ = ()
 
 
 Reasons = tuple[tuple[int | str, float], ...]
-"""Each an item column or the text of a feature, with its share."""
+"""Item columns or feature texts, each with its share."""
 
 
 class Because(NamedTuple):
-    """The strongest reasons for one item, and those `in_spite_of` which it is there, whose shares are negative."""
+    """The strongest reasons for one item, and those with negative shares, `in_spite_of` which it ranks here."""
 
     reasons: Reasons
     rest: float
@@ -79,7 +79,7 @@ def reasons_of(
     user_names: list[str | None],
     item_names: list[str | None],
 ) -> tuple[Because, ...]:
-    """The `most` strongest reasons of each item on either side, by size, without zeros."""
+    """Return for each item the `most` largest positive and negative shares, by size, without zeros."""
     columns = contributions.columns.tolist()
     liked = len(columns) - contributions.n_disliked
     names: list[int | str | None] = [*columns[:liked], *map(Disliked, columns[liked:])]
@@ -114,10 +114,10 @@ def _because(row: NDArray[np.float64], score: float, names: list[int | str | Non
 
 
 def explained_places(vectors: Sequence[Encoded]) -> NDArray[np.intp]:
-    """The places of feature vectors of one side whose addends are computed, rising.
+    """Return the places of feature vectors of one side whose addends are computed, rising.
 
-    All of them up to `MOST_EXPLAINED`; of longer vectors those where one is not zero: the others add nothing, and there
-    are thousands of them for each item.
+    Vectors up to `MOST_EXPLAINED` have all places. Longer ones have the places that are non-zero in any vector: the
+    others add nothing, and there are thousands of them for each item.
     """
     dim = vectors[0].dim
     if dim <= MOST_EXPLAINED:
@@ -126,10 +126,10 @@ def explained_places(vectors: Sequence[Encoded]) -> NDArray[np.intp]:
 
 
 def feature_names(encoder: SideEncoder | None, vectors: Sequence[Encoded]) -> list[str | None]:
-    """The names of the explained places of encoded vectors, such as `genres=Comedy`, `title=sea` or `age=34`.
+    """Return the names of the explained places of encoded vectors, such as `genres=Comedy`, `title=sea` or `age=34`.
 
-    None for the constant and for the dimensions of vectors. Several items share places but not their numbers, which are
-    named for a single one only.
+    The constant and the dimensions of vectors have None. A number is named only if there is a single item: several
+    items share the places, but not the numbers.
     """
     if encoder is None or not vectors:
         return []

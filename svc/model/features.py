@@ -1,4 +1,4 @@
-"""Features of users and items as vectors: the same rules when a model is trained and when it answers.
+"""Encode features of users and items as vectors, by the same rules in training and in serving.
 
 A side's vector holds, in the order of its columns, one place for each token of a `categorical` or `multi_label`
 column (1 where the value is or contains the token), one for a `numerical` column that varies (its standardized
@@ -22,13 +22,13 @@ from svc.model.ids import IdTable
 from svc.model.stored import Stored
 
 FEATURE_VERSION = 1
-"""Version of these rules; a server refuses artifacts that were encoded by others."""
+"""Version of these rules. A server refuses artifacts that were encoded by another version."""
 
 _SHOWN_CHARACTERS = 256
 LEAST_DEVIATION = 1e-8
-"""A deviation below this times max(|mean|, 1) is rounding noise: the column counts as constant."""
+"""A deviation below this times max(|mean|, 1) is rounding noise, so the column counts as constant."""
 FARTHEST_RANGES = 10.0
-"""A value further outside the training range than this many times its width is refused as a mistake."""
+"""A value that is more than this many widths of the training range outside it is refused as a mistake."""
 
 
 class TokenColumn(Stored):
@@ -87,7 +87,7 @@ class TokenColumn(Stored):
 
 
 class NumberColumn(Stored):
-    """A `numerical` column: training mean and deviation standardize it, the training range clamps it."""
+    """A `numerical` column. It clamps values to the training range and standardizes them by mean and deviation."""
 
     kind: Literal["numerical"] = "numerical"
 
@@ -100,7 +100,7 @@ class NumberColumn(Stored):
 
     @classmethod
     def fit(cls, name: str, values: NDArray[np.float64]) -> NumberColumn:
-        """Make the column from the training values, (n,). Values that are not finite are missing."""
+        """Build the column from the training values, (n,). Values that are not finite count as missing."""
         finite = values[np.isfinite(values)]
         if not len(finite):
             return cls(name, mean=0.0, deviation=0.0, low=0.0, high=0.0)
@@ -112,7 +112,7 @@ class NumberColumn(Stored):
 
     @property
     def width(self) -> int:
-        """1, or 0 for a column that does not vary."""
+        """Return 1, or 0 for a column that does not vary."""
         return int(self.deviation > LEAST_DEVIATION * max(abs(self.mean), 1.0))
 
     def standardize(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -124,7 +124,7 @@ class NumberColumn(Stored):
         return np.where(np.isfinite(values), standard, 0.0)
 
     def encode(self, value: object) -> Value:
-        """The place and the standardized value; nothing for the mean, which is also what null stands for."""
+        """Return the place and the standardized value, or nothing for the mean and for null."""
         if value is None:
             return NOTHING
         number = self._number(value)
@@ -166,7 +166,7 @@ class SideEncoder(Stored):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the declared columns, in order."""
+        """Return the names of the declared columns, in order."""
         return tuple(column.name for column in self.encoders)
 
     @property
@@ -175,11 +175,11 @@ class SideEncoder(Stored):
 
     @property
     def reads_characters(self) -> bool:
-        """Whether it takes each run of characters of a text for a word: thousands of them for a page of text."""
+        """Return whether any column splits texts into runs of characters: a page of text has thousands of them."""
         return any(isinstance(column, TextColumn) and column.analyzer == "char" for column in self.encoders)
 
     def ready(self) -> None:
-        """Compute the data that columns keep beside the stored arrays."""
+        """Compute the derived data of the columns."""
         for column in self.encoders:
             if isinstance(column, TextColumn):
                 column.ready()
@@ -214,7 +214,7 @@ class SideEncoder(Stored):
 
 
 class FeatureState(Stored):
-    """The encoders of a model, by side, or None if features of that side cannot be scored."""
+    """The encoders of a model for users and items. None: features of that side cannot be scored."""
 
     def __init__(self, version: int, user: SideEncoder | None, item: SideEncoder | None) -> None:
         self.version = version

@@ -1,4 +1,4 @@
-"""Turns a ranking by score into the one that is shown: `rerank` with the query's rules, then explanations.
+"""Turn a ranking by score into the final one: `rerank` with the query's rules, then explanations.
 
 The order of all steps: history and profile; then filter, availability, include, exclude and seen; then scores; then
 boosts, rotation, diversity and limits, pins; and finally the cut at the offset.
@@ -27,7 +27,7 @@ Rank = Callable[[Sequence[Query]], list[Ranking]]
 
 
 def candidate_query(query: Query, n_items: int) -> Query:
-    """The query to rank so that the rules of `query` have enough items to choose from: its best items, or all."""
+    """Return the query for the items that the rules of `query` choose from: its best items, or all."""
     if query.rules is None:
         return query
     if query.rules.needs_all:
@@ -36,7 +36,7 @@ def candidate_query(query: Query, n_items: int) -> Query:
 
 
 def reranked(query: Query, ranking: Ranking, n_items: int, similar: Callable[[Items], Similar], rank: Rank) -> Ranking:
-    """`ranking`, the answer to `candidate_query(query)`, under the rules of `query`. `rank` ranks by score alone."""
+    """Apply the rules of `query` to `ranking`, the answer to `candidate_query(query)`. `rank` ranks by score alone."""
     rules = query.rules
     if rules is None or not len(ranking.items):
         return ranking
@@ -52,18 +52,18 @@ def reranked(query: Query, ranking: Ranking, n_items: int, similar: Callable[[It
 
 
 def is_complete(ranking: Ranking, asked: int, n_items: int) -> bool:
-    """Whether a ranking that was asked for `asked` items of the model has all that may come back."""
+    """Return whether a ranking that was limited to `asked` items of the model has all that may come back."""
     return asked == n_items or int(np.count_nonzero(ranking.items < n_items)) < asked
 
 
 def _scores_of_pins(query: Query, rules: Rules, n_items: int, rank: Rank) -> NDArray[np.float64]:
-    """The model's scores of the pinned items, in the order of the pins."""
+    """Return the model's scores of the pinned items, in the order of the pins."""
     columns = np.array([pin.column for pin in rules.pins], dtype=np.int32)
     if not len(columns):
         return np.empty(0)
     if columns.max() < n_items and not query.reordered:
         asked = query._replace(allowed=ItemSet.of_columns(columns, n_items), limit=len(columns), new=None)
-    else:  # the score of a new item, and of one that the ranker moves, depends on all candidates
+    else:  # the score of a new or reordered item depends on all candidates
         asked = query._replace(limit=n_items, unordered=True)
     (ranking,) = rank([asked])
     score_of = dict(zip(ranking.items.tolist(), ranking.scores.tolist(), strict=True))
@@ -80,10 +80,10 @@ def explained(
     ranker: PageRanker | None = None,
     learning: LearningPart | None = None,
 ) -> Ranking:
-    """The ranking with reasons for its items from the offset on; those before are not shown.
+    """Add reasons to the items of the ranking from the offset on. Items before it are not shown.
 
-    The scores of the items that the `ranker` moved are explained by its groups of features and by the winner's reasons.
-    A new item gets its own score by the `learning` part, which is the one that can be explained.
+    An item that the `ranker` moved is explained by groups of ranker features and the winner's reasons. A new item gets
+    its own score by the `learning` part, the only score of it that can be explained.
     """
     if not query.explain or not len(ranking.items):
         return ranking
@@ -119,7 +119,7 @@ def _reasons(
 
 
 def _as_objects(because: Sequence[Because]) -> NDArray[np.object_]:
-    """An array of one dimension; numpy would make a table of the tuples."""
+    """Return an array of one dimension: numpy would make a table of the tuples."""
     array = np.empty(len(because), dtype=object)
     array[:] = because
     return array

@@ -1,4 +1,4 @@
-"""The items of each training user: they are excluded as seen, and are the profile for models that sum item weights."""
+"""The items of each training user. They are the seen items to exclude, and the profile for item-weight models."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ Offsets = NDArray[np.int32] | NDArray[np.int64]
 class History(Stored):
     """Rows of the training matrix in compressed form.
 
-    `offsets` is (n_users + 1,), `columns` (nnz,) int32, `weights` (nnz,) float32 or None where every stored value is 1
-    or no scorer reads values. Columns rise within a row, unless `recency` is above 0: then they stand oldest first,
-    and `ties`, (nnz,) bool, says which items share the time of the item before them; None: none does. With
-    `recency_by_part` they stand so too, and each part of a blend weighs them by a recency of its own. With
-    `keeps_order` they stand so and none weighs more than another. With `recency_beside` the part beside the scorer
-    weighs them by a recency of its own.
+    `offsets` is (n_users + 1,) and `columns` (nnz,) int32. `weights`, (nnz,) float32, is None if all stored values are
+    1 or no scorer reads them.
+
+    Columns rise within a row unless order plays a part. Then they stand oldest first, and `ties`, (nnz,) bool, marks
+    items that share the time of the item before them (None: no ties). Order plays a part in three cases. `recency`
+    above 0 weighs the items. `recency_by_part` lets each part of a blend weigh them by its own recency. `keeps_order`
+    keeps the order but weighs all items alike. With `recency_beside` the part beside the scorer weighs the items by its
+    own recency.
     """
 
     recency: float = 0.0
@@ -56,29 +58,29 @@ class History(Stored):
 
     @property
     def is_ordered(self) -> bool:
-        """Whether the items of a row stand oldest first."""
+        """Return whether the items of a row stand oldest first."""
         return self.recency > 0 or self.recency_by_part or self.keeps_order
 
     def items(self, user: int) -> NDArray[np.int32]:
-        """Item columns of a row, (h,), a view."""
+        """Return the item columns of a row, (h,), as a view."""
         return self.columns[self.offsets[user] : self.offsets[user + 1]]
 
     def values(self, user: int) -> NDArray[np.float32] | None:
-        """Values of the entries of `items(user)`, (h,), a view; None: all are 1."""
+        """Return the values of the entries of `items(user)`, (h,), as a view. None: all are 1."""
         if self.weights is None:
             return None
         return self.weights[self.offsets[user] : self.offsets[user + 1]]
 
     def times(self, user: int) -> NDArray[np.intp]:
-        """Whole numbers, (h,), that never fall: equal where items of `items(user)` share their time."""
+        """Return whole numbers, (h,), that never fall, equal for items of `items(user)` that share their time."""
         if self.ties is None:
             return np.arange(self.offsets[user + 1] - self.offsets[user])
         return (~self.ties[self.offsets[user] : self.offsets[user + 1]]).cumsum()
 
     def weighed(self, user: int, recency: float | None = None) -> NDArray[np.float64] | None:
-        """The weights of `items(user)`, (h,): their values, decayed by recency; None: all are 1.
+        """Return the weights of `items(user)`, (h,): their values, decayed by recency. None: all are 1.
 
-        `recency` is that of one part of a blend, or None for the one of all histories.
+        `recency` is that of one part of a blend. None: the recency of all histories.
         """
         values = self.values(user)
         recency = self.recency if recency is None else recency
@@ -94,7 +96,7 @@ class History(Stored):
     def weighed_at(
         self, entries: slice | NDArray[np.intp], starts: NDArray[Any], recency: float | None = None
     ) -> NDArray[np.float64] | None:
-        """The weights of some entries of all rows, (m,), as in `weighed`. Those of a row begin at `starts`, (n+1,)."""
+        """Return the weights of some entries of all rows, (m,), as in `weighed`. Row i begins at `starts[i]`."""
         values = None if self.weights is None else self.weights[entries].astype(np.float64)
         recency = self.recency if recency is None else recency
         if not recency:

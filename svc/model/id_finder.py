@@ -1,5 +1,6 @@
-"""Finds many ids of one table at once: in a dict of all of them, or, where that would take too much memory, by a digest
-that numpy computes for all that are asked for.
+"""Find many ids of one table at once, by a dict of all ids or by digests that numpy computes.
+
+A large table has no dict: it would take about 120 bytes an id.
 
 | symbol | meaning |
 |---|---|
@@ -18,22 +19,22 @@ from numpy.typing import NDArray
 from svc.model.ids import IdTable
 
 AT_HAND = 1 << 16
-"""Tables of up to so many ids are held as a dict, which takes some 120 bytes an id: 8 MB at most."""
+"""Tables of up to this many ids are held as a dict, which takes about 120 bytes an id: 8 MB at most."""
 _FEW = 12
-"""Below this number of ids, looking them up one at a time is faster."""
+"""Below this number of ids, single lookups are faster."""
 _AT_ONCE = 1 << 16
-"""Ids of the table that are digested at once, so that preparing a large one takes little memory."""
+"""Ids of the table that are digested at once, which bounds the memory for preparing a large table."""
 _MULTIPLIERS = np.random.Generator(np.random.PCG64(0)).integers(0, 1 << 64, 1024, dtype=np.uint64) | np.uint64(1)
-"""One for each position in an id; longer ids reuse them."""
+"""One multiplier for each position in an id. Longer ids reuse them."""
 
 Letters = NDArray[np.uint8]
 Lengths = NDArray[np.int64]
 
 
 class IdFinder:
-    """Rows of the ids of `table`. Derived, 12 bytes an id where it is no dict; reading is thread-safe.
+    """Finds rows of the ids of `table`. Derived data takes 12 bytes an id unless it is a dict. Reading is thread-safe.
 
-    A client can choose ids that share a digest, so every match is compared byte by byte; an id whose match fails is
+    A client can choose ids that share a digest, so every match is compared byte by byte. An id whose match fails is
     looked up by itself.
     """
 
@@ -42,7 +43,7 @@ class IdFinder:
     def __init__(self, table: IdTable) -> None:
         self._table = table
         if len(table) <= AT_HAND:
-            # not by dict(zip(...)), which would keep the interpreter to itself for milliseconds
+            # not dict(zip(...)), which would hold the interpreter for milliseconds
             self._at_hand = {text: row for row, text in enumerate(table.all())}
             return
         digests = np.empty(len(table), dtype=np.uint64)
@@ -53,7 +54,7 @@ class IdFinder:
         self._digests = digests[self._rows]
 
     def indices(self, ids: Sequence[str]) -> NDArray[np.int32]:
-        """The rows of `ids`, (len(ids),) int32, with -1 for each unknown one."""
+        """Return the rows of `ids`, (len(ids),) int32, with -1 for unknown ids."""
         if self._at_hand is not None:
             return np.fromiter(map(self._at_hand.get, ids, repeat(-1)), np.int32, len(ids))
         table = self._table
@@ -72,7 +73,7 @@ class IdFinder:
     def _spelled(
         self, rows: NDArray[np.int32], letters: Letters, lengths: Lengths, places: Lengths
     ) -> NDArray[np.bool_]:
-        """Whether the ids of `rows` have these letters."""
+        """Return whether the ids of `rows` have these letters."""
         starts = self._table.offsets[rows].astype(np.int64)
         alike: NDArray[np.bool_] = self._table.offsets[rows + 1] - starts == lengths
         own = np.repeat(starts, lengths) + places
@@ -82,7 +83,7 @@ class IdFinder:
 
 
 def _digests(letters: Letters, lengths: Lengths) -> tuple[NDArray[np.uint64], Lengths]:
-    """The digest of each id, (n,), and the place of each letter in its id, (b,)."""
+    """Return the digest of each id, (n,), and the place of each letter in its id, (b,)."""
     ends = np.cumsum(lengths)
     places = np.arange(len(letters)) - np.repeat(ends - lengths, lengths)
     sums = np.zeros(len(letters) + 1, dtype=np.uint64)

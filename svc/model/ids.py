@@ -1,7 +1,7 @@
-"""Maps user or item ids to rows and back, in four flat arrays.
+"""Map user or item ids to rows and back, in four flat arrays.
 
-A Python dict of a million ids costs over 100 MB and a second of loading; these arrays are views of the
-artifact's own bytes.
+A Python dict of a million ids takes over 100 MB and a second to load. These arrays are views of the artifact's own
+bytes.
 
 symbol    dtype, shape      meaning
 blob      uint8 (b,)        UTF-8 of all ids, end to end, in row order
@@ -27,12 +27,12 @@ _UINT32_LIMIT = 1 << 32
 
 
 def digest(data: bytes) -> int:
-    """A 64-bit digest of the UTF-8 bytes of an id. Artifacts store it, so it must never change."""
+    """Return a 64-bit digest of the UTF-8 bytes of an id. Artifacts store it, so it must never change."""
     return int.from_bytes(blake2b(data, digest_size=_DIGEST_BYTES).digest(), "little")
 
 
 def _utf8(text: str) -> bytes | None:
-    """The UTF-8 bytes of an id; None for lone surrogates, which JSON can spell but no id can contain."""
+    """Return the UTF-8 bytes of an id, or None if it has lone surrogates, which JSON allows but UTF-8 does not."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -43,7 +43,7 @@ def _utf8(text: str) -> bytes | None:
 class IdTable:
     """An immutable list of distinct ids. Reading is thread-safe.
 
-    Two ids with one digest are told apart by their bytes, so no id is ever taken for another.
+    Ids with equal digests are compared by their bytes, so no id is mistaken for another.
     """
 
     blob: NDArray[np.uint8]
@@ -53,7 +53,7 @@ class IdTable:
 
     @classmethod
     def from_ids(cls, ids: Sequence[str]) -> IdTable:
-        """The table of `ids`, whose order becomes the rows.
+        """Build the table of `ids`, whose order gives the rows.
 
         Raises ValueError for a repeated id or one that UTF-8 cannot hold (a lone surrogate).
         """
@@ -84,7 +84,7 @@ class IdTable:
         return f"IdTable({len(self)} ids, {self.blob.size} bytes)"
 
     def index(self, id: str) -> int:
-        """The row of `id`, or -1."""
+        """Return the row of `id`, or -1."""
         data = _utf8(id)
         if data is None:
             return -1
@@ -92,7 +92,7 @@ class IdTable:
         return self._row_of(data, key, bisect_left(self.hashes.data, key))
 
     def indices(self, ids: Sequence[str]) -> NDArray[np.int32]:
-        """The rows of `ids`, (len(ids),) int32, with -1 for each unknown one."""
+        """Return the rows of `ids`, (len(ids),) int32, with -1 for unknown ids."""
         if len(ids) <= _FEW or not len(self):
             return np.array([self.index(text) for text in ids], dtype=np.int32)
         encoded = [_utf8(text) for text in ids]
@@ -110,14 +110,14 @@ class IdTable:
         return rows
 
     def n_shared(self, others: IdTable) -> int:
-        """How many ids of `others` are in this table, by their digests. Takes about 0.1 s a million ids."""
+        """Return the number of ids of `others` in this table, by their digests. Takes about 0.1 s per million ids."""
         if not len(self):
             return 0
         positions = np.minimum(np.searchsorted(self.hashes, others.hashes), len(self) - 1)
         return int(np.count_nonzero(self.hashes[positions] == others.hashes))
 
     def _row_of(self, data: bytes, key: int, position: int) -> int:
-        """The row of the id with these bytes, searched from the first `position` that may hold its digest."""
+        """Return the row of the id with these bytes, searching from the first `position` that may hold its digest."""
         while position < self.hashes.size and self.hashes[position] == key:
             row = int(self.rows[position])
             if self._bytes_at(row) == data:
@@ -129,13 +129,13 @@ class IdTable:
         return self.blob[int(self.offsets[row]) : int(self.offsets[row + 1])].tobytes()
 
     def at(self, row: int) -> str:
-        """The id of `row`. Raises IndexError outside 0..len-1."""
+        """Return the id of `row`. Raises IndexError outside 0..len-1."""
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} is not within 0..{len(self) - 1}")
         return self._bytes_at(row).decode()
 
     def all(self) -> list[str]:
-        """Every id, in row order."""
+        """Return every id, in row order."""
         data = self.blob.tobytes()
         ends = self.offsets.tolist()
         return [data[start:end].decode() for start, end in pairwise(ends)]

@@ -1,4 +1,4 @@
-"""The part of a model that learned from features of items, and where it puts new items among those of the model.
+"""The part of a model that learned from item features. It places new items in the ranking of the model's items.
 
 | symbol | meaning |
 |---|---|
@@ -6,10 +6,10 @@
 | new item | one that training never saw; see `new_items` |
 | rank | of a new item: how many candidates the learning part scores at least as high for this user |
 
-A new item of rank r stands directly before the candidate that has r others before it in the ranking that is answered,
-and carries its score; one that is behind the last candidate carries the score of that one. Where the learning part
-itself makes the ranking, each new item carries its own score, which leads to the same places. Where a share of new
-items is due (see `rerank.Share`), more of them are needed than those places give: they are the spare ones.
+A new item of rank r stands directly before the candidate at position r of the final ranking and carries its score. A
+new item behind the last candidate carries the score of the last candidate. If the learning part itself makes the
+ranking, each new item carries its own score, which leads to the same places. If a minimum share of new items is due
+(see `rerank.Share`), more new items are needed than those places give: these are the spare ones.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class LearningPart:
 
     @classmethod
     def of(cls, scorer: Scorer, history: History, recency: float) -> LearningPart | None:
-        """`scorer`, which has this recency, or its part of factors; None where neither places items by features."""
+        """Return the part for `scorer` or its factor part, or None if neither reads item features."""
         part = scorer
         if isinstance(scorer, BlendScorer) and scorer.factors is not None:
             part, recency = scorer.factors, scorer.recencies[0] if scorer.recencies else recency
@@ -61,24 +61,24 @@ class LearningPart:
 
     @property
     def of_users(self) -> IALSScorer | None:
-        """The scorer with the vectors of the training users; None where only those of items are kept."""
+        """Return the scorer with the vectors of the training users, or None if only item vectors are stored."""
         return self._scorer if len(self._scorer.users) else None
 
     def answers(self, query: Query, scorer: Scorer) -> bool:
-        """Return whether the ranking of `scorer`, the part that answers `query`, is by the scores of this part."""
+        """Return whether `scorer`, the part that answers `query`, ranks by the scores of this part."""
         if isinstance(scorer, BlendScorer):
             described = query.user_features is not None or bool(query.seed_features)
             return scorer.factors is self._scorer and described
         return scorer is self._scorer
 
     def asked(self, query: Query) -> Query:
-        """The query for this part, which may have no vectors of the training users: it then goes by the history."""
+        """Return the query for this part, which uses the history if there are no vectors of the training users."""
         if query.user >= 0 and not len(self._scorer.users):
             query = query._replace(user=-1).of_profile(joined_profile(self._history, query.user, NOTHING_GIVEN))
         return query.at_recency(self._recency)
 
     def vectors(self, queries: Sequence[Query]) -> Vectors:
-        """Return vectors, (B, K), of the users of queries that were made by `asked`."""
+        """Return vectors, (B, K), of the users of queries made by `asked`."""
         return self._scorer.vectors(queries)
 
     def known_scores(self, queries: Sequence[Query], vectors: Vectors) -> list[Scores]:
@@ -120,12 +120,12 @@ class LearningPart:
         return answers
 
     def contributions(self, query: Query, new: NewItems, items: Items) -> tuple[Contributions, Scores]:
-        """Return the addends of this part's scores of some new items, by column, and these scores."""
+        """Return the addends of this part's scores of some new items, by column, and the scores."""
         asked, vectors = self.asked(query), new.vectors[items - new.n_known]
         return self._scorer.contributions_to(asked, vectors), np.vecdot(vectors, self.vectors([asked])[0])
 
     def similar(self, items: Items, new: NewItems, similar: Callable[[Items], Similar]) -> Similar:
-        """Similarities within a pool: cosines of this part's vectors where an item of a pair is new, else `similar`."""
+        """Return similarities within a pool: cosines of this part's vectors if either item is new, else `similar`."""
         is_known = items < new.n_known
         among = cosines(self._vectors_of(items, new))
         among_known, position_of = similar(items[is_known]), np.cumsum(is_known) - 1
@@ -166,10 +166,10 @@ def joined(
 ) -> Ranking:
     """Return the ranking of the model's candidates, by falling score, with the new items at their places.
 
-    `scores` are those of the new items by the learning part, and `by` its scores of the model's candidates, falling, as
-    many as `of_model` has; None where the learning part made `of_model` itself, in the order of its scores. Unless
-    `is_whole`, that is the beginning of a ranking, and so is the answer: it ends with the last item of `of_model`. With
-    `spare` it names the new items that stand behind it. Only the `most` best new items take part.
+    `scores` are the new items' scores by the learning part. `by` are its scores of the model's candidates, falling, as
+    many as `of_model` has. It is None if the learning part made `of_model` itself, in the order of its scores. Unless
+    `is_whole`, both `of_model` and the result are beginnings of a ranking that end with the same item. With `spare` the
+    result names the new items behind that item. Only the `most` best new items take part.
     """
     falling = of_model.scores if by is None else by
     behind_all = -np.inf if is_whole else float(falling[-1]) if len(falling) else np.inf

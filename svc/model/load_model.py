@@ -1,4 +1,4 @@
-"""From the verified parts of an artifact to a model that can answer."""
+"""Build a model that can answer from the verified parts of an artifact."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SkewResult:
 
 @cache
 def running_irspack_version() -> str:
-    """The installed irspack's version, from its package metadata: irspack itself is not imported. "" if it has none."""
+    """Return the installed irspack's version, or "" without one. Reads package metadata: irspack is not imported."""
     try:
         return version("irspack")
     except PackageNotFoundError:
@@ -56,8 +56,8 @@ def running_irspack_version() -> str:
 def check_version_skew(header: Mapping[str, Any], running: str, *, allow: bool) -> SkewResult:
     """Compare the header's `irspack_version` with the `running` one.
 
-    A header without a version, or two of which one cannot be read, pass as "unknown". Raises VersionSkew for a
-    combination that is not in `COMPATIBLE`, unless `allow`.
+    A missing or unreadable version passes as "unknown". Raises VersionSkew for a combination that is not in
+    `COMPATIBLE`, unless `allow`.
     """
     trained = header.get("irspack_version")
     theirs, ours = _minor(trained), _minor(running)
@@ -75,7 +75,7 @@ def check_version_skew(header: Mapping[str, Any], running: str, *, allow: bool) 
 
 
 def _classes(header: Mapping[str, Any]) -> list[object]:
-    """The classes whose numbers the payload holds: those of its parts, or the one of a model that has none."""
+    """Return the recommender classes in the payload: those of a blend's parts, or the best class."""
     parts = header.get("parts")
     names = [part.get("class") for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
     return names or [header.get("best_class")]
@@ -96,9 +96,9 @@ def _class(header: Mapping[str, Any]) -> str:
 
 
 def check_feature_version(header: Mapping[str, Any]) -> None:
-    """Return when the encoder state is one that this build can read, or there is none.
+    """Check that this build can read the encoder state, if there is one.
 
-    Raises FeatureVersionMismatch when `features.version` is missing, not an integer, or another version.
+    Raises FeatureVersionMismatch if `features.version` is missing, not an integer, or another version.
     """
     features = header.get("features")
     if features is None:
@@ -113,9 +113,9 @@ def check_feature_version(header: Mapping[str, Any]) -> None:
 
 
 def load_model(header: Mapping[str, Any], payload: memoryview, *, name: str, allow_skew: bool) -> Model:
-    """The model, ready to be rehearsed. Call it only on parts whose signature held.
+    """Decode the model, ready to be rehearsed. Call it only on parts with a verified signature.
 
-    `name` stands in log records. The model's arrays are views of `payload`. Raises ArtifactError in one of its forms.
+    `name` appears in log records. The model's arrays are views of `payload`. Raises a subclass of ArtifactError.
     """
     _check_versions(name, header, allow_skew=allow_skew)
     model = decode(payload)
@@ -134,7 +134,7 @@ def _check_versions(name: str, header: Mapping[str, Any], *, allow_skew: bool) -
 
 
 def _make_ready(model: Model, header: Mapping[str, Any]) -> None:
-    """Compute what the payload does not store. Any failure is an ArtifactError: all values are the payload's."""
+    """Compute the derived data. Any failure becomes an ArtifactError: all values come from the payload."""
     try:
         model.check_features(header)
         model.ready()

@@ -1,4 +1,4 @@
-"""A trained model that can answer: requests become queries, queries become rankings."""
+"""A trained model that can answer: it turns requests into queries and queries into rankings."""
 
 from __future__ import annotations
 
@@ -47,36 +47,36 @@ from svc.model.user_ranker import UserRanker, owners
 
 Features = Mapping[str, object]
 MIN_HISTORY_OF_LIFT = 5
-"""The shortest history of users ranked by lift, unless a request says otherwise: deviations of shorter ones mislead."""
+"""The shortest history of users ranked by lift, unless a request sets another: lift misleads for shorter ones."""
 PLACED_AT_ONCE = 256
 """New items whose encoded features are held at once."""
 
 
 class Model(Stored):
-    """What the payload of an artifact holds. `ready` must be called before the first query; then it never changes.
+    """The content of an artifact's payload. Call `ready` before the first query. After that the model never changes.
 
-    `scorer` answers for the users of the training data. `cold`, if present, answers instead of it for every query by
-    features or seeds. Every method may run in several threads at once.
+    `scorer` answers for training users. `cold`, if present, answers all queries by features or seeds. Every method may
+    run in several threads at once.
     """
 
     cold: Scorer | None = None
     cold_recency: float = 0.0
-    """By which `cold` weighs histories where the parts of the model differ by it; stored if above 0."""
+    """The recency by which `cold` weighs histories if the parts of the model differ in it. Stored if above 0."""
     hidden: History | None = None
-    """Items that a user is not shown; stored only where training data has any.
+    """Items not shown to a user. Stored only if the training data has any.
 
-    Those of a value below 1 come back where a request says that seen items may.
+    Those with a value below 1 come back if a request includes seen items.
     """
     hidden_new: History | None = None
-    """As `hidden`, of items that only hidden rows name; its columns are rows of `hidden_new_ids`."""
+    """Items as in `hidden` that only hidden rows name. Its columns are rows of `hidden_new_ids`."""
     hidden_new_ids: IdTable | None = None
     repeats: bool = False
-    """Whether users are recommended what they have chosen before, unless a request says otherwise; stored if so."""
+    """Whether users get items that they have chosen before, unless a request says otherwise. Stored if true."""
     _users: UserRanker | None = None
     popularity: NDArray[np.float64] | None = None
-    """(n_items,) how much each item was chosen lately; stored only where the number of its users does not say it."""
+    """Recent choices of each item, (n_items,). Stored only if they differ from the number of its users."""
     ranker: PageRanker | None = None
-    """What reorders the best items that `scorer` ranks for a user; stored if there is one."""
+    """Reorders the best items that `scorer` ranks for a user. Stored if there is one."""
 
     def __init__(
         self,
@@ -118,18 +118,18 @@ class Model(Stored):
 
     @property
     def reads_characters(self) -> bool:
-        """Whether encoding the features of a request may take milliseconds."""
+        """Return whether encoding the features of a request may take milliseconds."""
         return any(encoder.reads_characters for encoder in self._encoders())
 
     @property
     def kind(self) -> str:
-        """Family of the scorer, such as "factors"."""
+        """Return the family of the scorer, such as "factors"."""
         return self.scorer.kind
 
     def ready(self) -> None:
-        """Compute what the scorer keeps beside the stored arrays. Takes up to about a second for a large model.
+        """Compute the derived data of all parts. Takes up to about a second for a large model.
 
-        Raises PayloadInvalid for parts that do not belong together.
+        Raises PayloadInvalid if parts do not belong together.
         """
         self._queries = QueryBuilder(self.item_ids, self.history)
         consistency.check_sizes(
@@ -152,16 +152,16 @@ class Model(Stored):
             self.cold.ready()
 
     def serve_users(self) -> None:
-        """Summarize the scores of each user, 16 bytes a user, so that users can be ranked for an item.
+        """Summarize the scores of each user, in 16 bytes a user, so that users can be ranked for an item.
 
-        Takes 50 ms for 100,000 users of a factor model; other families need all scores of each user.
+        Takes 50 ms for 100,000 users of a factor model. Other families compute all scores of each user.
         """
         self._users = UserRanker.of(self.scorer, self.history, self.hidden, self._learning)
 
     def check_features(self, header: Mapping[str, Any]) -> None:
         """Compare the artifact header's `features` with the encoders of the payload.
 
-        Raises FeatureStateMismatch where they disagree.
+        Raises FeatureStateMismatch if they disagree.
         """
         consistency.check_features(header.get("features") or {}, self.features, self.cold or self.scorer)
 
@@ -179,13 +179,15 @@ class Model(Stored):
         fallback: bool = False,
         dislikes: Sequence[Interaction] = (),
     ) -> Prepared:
-        """The query for a user: from the history of a known `user_id`, else a cold start from `user_features`.
+        """Return the query for a user, from the history of a known `user_id` or a cold start from `user_features`.
 
-        A `history` of known items is added to that of a known user, or replaces it with `replace`; for an unknown user
+        A `history` of known items is added to that of a known user, or replaces it with `replace`. For an unknown user
         it is the whole history. New items of a stranger's `history` are placed by their features if none of its items
-        is known; else they are ignored. With `include_seen` items of all of it may come back; None: where the model was
-        trained with repeats. Items of `dislikes` never do, and the user is solved anew with them where the scorer reads
-        them; alone they are no profile. With `fallback`, a user of whom nothing is known gets the most chosen items.
+        is known, and are ignored otherwise. With `include_seen`, items of these histories may come back (None: as the
+        model was trained). Items of `dislikes` never come back. If the scorer reads dislikes, they also change the
+        user's vector. Dislikes alone are no profile. With `fallback`, a user without any profile gets the most chosen
+        items.
+
         Raises UnknownUser, FeaturesNotSupported and FeatureValueUnusable.
         """
         brings_back = include_seen is True
@@ -243,7 +245,7 @@ class Model(Stored):
         raise UnknownUser
 
     def prepare_popular(self, *, limit: int, restriction: Restriction) -> Prepared:
-        """The most chosen items of the training data."""
+        """Return the query for the most chosen items of the training data."""
         query, ignored = self._queries.build(limit, (), restriction)
         return Prepared(query._replace(popular=True), (), ignored, "popular", restriction.offset)
 
@@ -258,12 +260,12 @@ class Model(Stored):
         restriction: Restriction = UNRESTRICTED,
         new: NewItems | None = None,
     ) -> Prepared:
-        """The query for related items, whose seeds are taken as the history of a user whom training never saw.
+        """Return the query for related items, which takes the seeds as the history of an unknown user.
 
-        `item_features` describes one unseen item, or maps item ids to such descriptions; an id that training knows
-        counts as a seed by itself and its features are not used. Seeds of the list of `new` items have the features of
-        that list. Seeds that are neither known nor described are left out. Raises UnknownSeedItems,
-        FeaturesNotSupported and FeatureValueUnusable.
+        `item_features` describes one unknown item, or maps item ids to such descriptions. A known id counts as a seed,
+        and its features are ignored. A seed among the `new` items has the features of their list. Seeds that are
+        neither known nor described are left out. Raises UnknownSeedItems, FeaturesNotSupported and
+        FeatureValueUnusable.
         """
         described = _by_item(item_features)
         seeds = self._queries.columns([*seed_items, *(item for item in described if item is not None)])
@@ -304,7 +306,7 @@ class Model(Stored):
         exclude_users: Sequence[str] = (),
         include_seen: bool | None = None,
     ) -> Prepared:
-        """The query for the users of an item: a known `item_id`, else one that `item_features` describe.
+        """Return the query for the users of an item, given by a known `item_id` or by `item_features`.
 
         Raises UsersNotServed, UnknownSeedItems, FeaturesNotSupported and FeatureValueUnusable.
         """
@@ -334,16 +336,16 @@ class Model(Stored):
 
     @property
     def ranks_users(self) -> bool:
-        """Whether `serve_users` was called."""
+        """Return whether `serve_users` was called."""
         return self._users is not None
 
     @property
     def can_rank_users(self) -> bool:
-        """Whether `require_users` returns a ranker."""
+        """Return whether `require_users` returns a ranker."""
         return self._users is not None and self._users.can_rank
 
     def require_users(self) -> UserRanker:
-        """What ranks users for an item. Raises UsersNotServed."""
+        """Return the ranker of users for an item. Raises UsersNotServed."""
         if self._users is None:
             raise UsersNotServed
         if not self._users.can_rank:
@@ -355,7 +357,7 @@ class Model(Stored):
         return rows[rows >= 0]
 
     def rank(self, queries: Sequence[Query]) -> list[Ranking]:
-        """One ranking per query, in order; empty where no candidate is left.
+        """Return one ranking per query, in order. A ranking is empty if no candidate is left.
 
         The bits of a ranking depend on its query alone. Long array operations release the interpreter lock.
         """
@@ -371,7 +373,7 @@ class Model(Stored):
         return self._users.rank(query)
 
     def _presented(self, query: Query, ranking: Ranking) -> Ranking:
-        """The ranking in the order in which it is shown, with its reasons."""
+        """Return the ranking in its final order, with its reasons."""
         if query.rules is None and not query.explain:
             return ranking
         scorer, new = self.scorer_of(query), query.new
@@ -408,12 +410,12 @@ class Model(Stored):
         *,
         rest: Callable[[], None] = lambda: None,
     ) -> NewItems:
-        """Compute the vectors of items that the model does not know, by their features. Slow for many: use a thread.
+        """Compute the vectors of unknown items by their features. Slow for many items: use a thread.
 
-        `rest` is called behind each item, so that a thread of a server can let others have the interpreter.
+        `rest` is called after each item, so that a server's thread can let others have the interpreter.
 
-        Raises FeaturesNotSupported where the model has no features of items, and FeatureValueUnusable, which names the
-        item and its place in the list, from 1.
+        Raises FeaturesNotSupported if the model has no item features. Raises FeatureValueUnusable with the item and its
+        place in the list, from 1.
         """
         encoder = self._encoder("item")
         if encoder is None or self._learning is None:
@@ -433,17 +435,17 @@ class Model(Stored):
         return NewItems(table, np.concatenate(vectors), self.n_items, max_share, min_share, descriptions)
 
     def unknown(self, ids: Sequence[str]) -> NDArray[np.int64]:
-        """The positions in `ids` of those that the model does not know."""
+        """Return the positions in `ids` of unknown ids."""
         return self._queries.unknown(ids)
 
     def scorer_of(self, query: Query) -> Scorer:
-        """The part that answers `query`."""
+        """Return the part that answers `query`."""
         if self.cold is None or query.user >= 0 or query.of_trained_user:
             return self.scorer
         return self.cold
 
     def _scored(self, queries: Sequence[Query]) -> list[Ranking]:
-        """One ranking per query by score, its best items as the ranker orders them."""
+        """Rank each query by score, with the best items in the ranker's order."""
         ranker = self.ranker
         if ranker is None:
             return self._by_scorers(queries)
@@ -459,7 +461,7 @@ class Model(Stored):
         ]
 
     def _is_reordered(self, query: Query) -> bool:
-        """Whether the ranker orders the best items: it knows the scores of the winner alone, not those of `cold`."""
+        """Return whether the ranker orders the best items: it knows the scores of the winner, not those of `cold`."""
         return query.reordered and self.scorer_of(query) is self.scorer
 
     def _by_scorers(self, queries: Sequence[Query]) -> list[Ranking]:
@@ -475,10 +477,10 @@ class Model(Stored):
 
     @cached_property
     def _most_chosen_first(self) -> tuple[NDArray[np.int32], NDArray[Any]]:
-        """Columns by descending number of users who chose them, or by how much they were chosen lately, and that count
-        by column. Items that count the same stand in the order of columns: the more chosen of all times first.
+        """Return columns by descending count of recent choices or, without these, of users, and the count by column.
 
-        Where nothing was chosen lately all choices count, since rules have nothing to weigh in counts that are all 0.
+        Ties stand in the order of columns, which is that of all-time popularity. If no item was chosen recently all
+        choices count: boosts of items that all count 0 would have no effect.
         """
         counts: NDArray[Any] | None = self.popularity
         if counts is None or not counts.any():
@@ -491,7 +493,7 @@ class Model(Stored):
         return Ranking(items, counts[items].astype(np.float64), popular=True)
 
     def _of_user(self, query: Query, user: int, given: Given, against: Given) -> tuple[Query, Profile]:
-        """The query for a row of the training matrix, whose history `given` is joined to, with dislikes."""
+        """Return the query for a row of the training matrix, with `given` joined to its history, and with dislikes."""
         profile: Profile = "user+history" if len(given.columns) else "user"
         query = _with_dislikes(query, self.scorer, against)
         if profile == "user" and not len(query.dislikes) and not (query.explain and self.scorer.explains_by_profile):
@@ -499,7 +501,7 @@ class Model(Stored):
         return query.of_profile(joined_profile(self.history, user, given))._replace(of_trained_user=True), profile
 
     def _without_hidden(self, query: Query, user: int, *, brings_back: bool = False) -> Query:
-        """The query with the user's hidden items excluded; with `brings_back` those that are never shown only."""
+        """Exclude the user's hidden items. With `brings_back` exclude only the permanently hidden ones."""
         if self.hidden is None:
             return query
         items = _hidden_items(self.hidden, user, brings_back=brings_back)
@@ -508,13 +510,13 @@ class Model(Stored):
         return query._replace(exclude=np.union1d(query.exclude, items).astype(np.int32))
 
     def _hidden_new_of(self, user: int, *, brings_back: bool = False) -> list[str]:
-        """The ids of the items that are hidden from a user, −1 for a stranger, and that the model does not know."""
+        """Return the unknown ids of items hidden from a user, or from a stranger, −1."""
         if self.hidden_new is None or self.hidden_new_ids is None or user < 0:
             return []
         return [self.hidden_new_ids.at(row) for row in _hidden_items(self.hidden_new, user, brings_back=brings_back)]
 
     def known_user(self, user: int, *, limit: int, restriction: Restriction = UNRESTRICTED) -> Query:
-        """The query for a row of the training matrix, as a request that only names the user means it."""
+        """Return the query for a row of the training matrix, as for a request that only names the user."""
         query, _ = self._queries.build(limit, (), restriction, include_seen=self.repeats)
         if restriction.new is not None:
             query = with_candidates(query, restriction, self._hidden_new_of(user))
@@ -541,7 +543,7 @@ def _described_in(history: Sequence[Interaction], new: NewItems | None) -> dict[
 
 
 def _encoded(encoder: SideEncoder, ids: Sequence[str], features: Sequence[Features], row: int) -> Encoded:
-    """The encoded features of an item of a list. Raises FeatureValueUnusable with the item."""
+    """Encode the features of an item of a list. Raises FeatureValueUnusable with the item."""
     try:
         return encoder.encode_sparse(features[row])[0]
     except FeatureValueUnusable as error:
@@ -549,13 +551,13 @@ def _encoded(encoder: SideEncoder, ids: Sequence[str], features: Sequence[Featur
 
 
 def _hidden_items(hidden: History, user: int, *, brings_back: bool) -> NDArray[np.int32]:
-    """The columns hidden from a user; with `brings_back` those that are never shown only."""
+    """Return the columns hidden from a user. With `brings_back` return only the permanently hidden ones."""
     items, values = hidden.items(user), hidden.values(user)
     return items[values >= 1] if brings_back and values is not None else items
 
 
 def _with_dislikes(query: Query, scorer: Scorer, against: Given) -> Query:
-    """The query with the dislikes that `scorer`, which answers it, reads."""
+    """Add the dislikes to the query if `scorer`, which answers it, reads them."""
     if not len(against.columns) or not scorer.reads_dislikes:
         return query
     weights = np.ones(len(against.columns)) if against.weights is None else against.weights
@@ -563,12 +565,12 @@ def _with_dislikes(query: Query, scorer: Scorer, against: Given) -> Query:
 
 
 def payload_parts(model: Model) -> dict[str, int]:
-    """Bytes of each array of the payload, by the path of attributes that leads to it."""
+    """Return the bytes of each array of the payload, by its path of attributes."""
     return model.parts()
 
 
 def _by_item(item_features: Features | None) -> dict[str | None, Features]:
-    """Features by item id; by None for one item without an id."""
+    """Return the features by item id. The key is None for one item without an id."""
     if item_features is None:
         return {}
     if item_features and all(isinstance(value, Mapping) for value in item_features.values()):

@@ -1,10 +1,14 @@
-"""Checks the pickle of a payload before it is decoded: only operations and sizes that svc's own writer produces.
+"""Check the pickle of a payload before decoding: it may hold only operations and sizes that svc's writer produces.
 
-Nothing is built here. Sizes are checked because a small pickle can be very expensive: if each level of a container
-holds the level below twice, hashing or printing it takes exponential time; a million empty sets take 250 times their
-bytes; a tuple nested a million levels deep overflows the C stack; and numbers chosen to share one hash make a dict take
-quadratic time. So a container is charged for everything inside it, as often as it occurs, and keys must be strings,
-whose hashes are randomized.
+Nothing is built here. Sizes are checked because a small pickle can be very expensive:
+
+- If each level of a container holds the level below twice, hashing or printing it takes exponential time.
+- A million empty sets take 250 times their bytes.
+- A tuple nested a million levels deep overflows the C stack.
+- Numbers chosen to share one hash make a dict take quadratic time.
+
+So a container is charged for everything inside it, as often as it occurs. Keys must be strings, whose hashes are
+randomized.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from typing import Any, Final
 from svc.errors import ForbiddenClass, PayloadInvalid
 
 MAX_OPERATIONS: Final = 1 << 18
-"""A model needs about thirty for each feature column and each array."""
+"""A model needs about 30 operations for each feature column and each array."""
 MAX_CONTAINERS: Final = 1 << 14
 MAX_DEPTH: Final = 64
 MAX_SIZE: Final = 1 << 16
@@ -52,9 +56,9 @@ _OBJECT_OPERATIONS: Final = frozenset(
 
 
 def check_operations(pickled: bytes | memoryview) -> None:
-    """Refuse a pickle with any operation that `codec.encode` does not use, or with more than the bounds above.
+    """Raise if a pickle has an operation that `codec.encode` does not use, or exceeds the bounds above.
 
-    Raises ForbiddenClass or PayloadInvalid, and for a pickle that makes no sense whatever its reading raises.
+    Raises ForbiddenClass or PayloadInvalid, and for a malformed pickle any error of its reading.
     """
     end = 0
     stack = _Stack()
@@ -74,7 +78,7 @@ def check_operations(pickled: bytes | memoryview) -> None:
 class _Value:
     """Represents one value: the number of values in it, itself included, and its nesting depth.
 
-    `is_held` is set once another value contains it: it must not grow afterwards, or its container would be larger than
+    `is_held` is set once another value contains it. It must not grow afterwards, or its container would be larger than
     counted.
     """
 
@@ -100,7 +104,7 @@ _TEXT: Final = _Value(is_text=True)
 
 
 class _Stack:
-    """The stack and memo of an unpickler, with a `_Value` in the place of each value."""
+    """The stack and memo of an unpickler, with a `_Value` for each value."""
 
     def __init__(self) -> None:
         self._values: list[_Value] = []

@@ -1,4 +1,4 @@
-"""Builds the parts of a query that do not depend on the scorer: columns of ids, restrictions, pins."""
+"""Build the parts of a query that do not depend on the scorer: columns of ids, restrictions, pins."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ class QueryBuilder:
         self._history = history
 
     def unknown(self, ids: Sequence[str]) -> NDArray[np.int64]:
-        """The positions in `ids` of those that the model does not know."""
+        """Return the positions in `ids` of unknown ids."""
         return np.flatnonzero(self._finder.indices(ids) < 0)
 
     def columns(self, items: Sequence[str]) -> NDArray[np.int32]:
-        """Distinct columns of the known items, rising."""
+        """Return the distinct columns of the known items, rising."""
         if not items:
             return NO_ITEMS
         columns = distinct(self._finder.indices(items))
         return columns[columns >= 0]
 
     def given(self, history: Sequence[Interaction]) -> Given:
-        """The known items of a request's history, settled."""
+        """Return the known items of a request's history, settled."""
         if not history:
             return NOTHING_GIVEN
         columns = self._finder.indices([interaction.item_id for interaction in history])
@@ -67,9 +67,9 @@ class QueryBuilder:
         return settled(Given(columns, weights, tuple(unknown)), self._history)
 
     def disliked(self, dislikes: Sequence[Interaction], new: NewItems | None) -> Given:
-        """The known items that count against others, and the ids of all that are unknown, those of new items left out.
+        """Return the known disliked items, and all unknown ids that are not new items.
 
-        Weights of one item add up. Items of weight 0 count nothing.
+        Weights of one item add up. Items of weight 0 are left out.
         """
         if not dislikes:
             return NOTHING_GIVEN
@@ -89,7 +89,7 @@ class QueryBuilder:
         *,
         include_seen: bool = False,
     ) -> tuple[Query, tuple[str, ...]]:
-        """The parts of a query that do not depend on the user, and the unknown ids, those of `given` first."""
+        """Return the parts of a query that do not depend on the user, and the unknown ids, those of `given` first."""
         allowed, ignored = restriction.allowed, dict.fromkeys(given.unknown)
         if allowed is not None and allowed.n_items > self._n_items:  # it has columns for new items too
             allowed = ItemSet.of_flags(allowed.flags()[: self._n_items])
@@ -117,9 +117,9 @@ class QueryBuilder:
         return query, tuple(ignored)
 
     def varied(self, restriction: Restriction) -> tuple[Restriction, tuple[str, ...]]:
-        """The restriction with the rotation among its rules, and the unknown ids of the shown items.
+        """Add the rotation to the rules of the restriction, and return it with the unknown ids of shown items.
 
-        An item that is named more than once was shown as often as all its entries say.
+        The counts of an item that is named more than once add up.
         """
         asked = restriction.variation
         if asked is None:
@@ -139,7 +139,7 @@ class QueryBuilder:
         return restriction, tuple(unknown)
 
     def resolve_pins(self, prepared: Prepared, restriction: Restriction) -> Prepared:
-        """The query with the columns of the pins that may be shown; the ids of the others become ignored items."""
+        """Add the columns of the pins that may be shown. The ids of the other pins become ignored items."""
         if not restriction.pins:
             return prepared
         query, n_items = prepared.query, self._n_items
@@ -167,7 +167,7 @@ class QueryBuilder:
         return new.ids.at(column - self._n_items)
 
     def _columns_with_new(self, ids: Sequence[str], new: NewItems | None) -> NDArray[np.int32]:
-        """Columns of items of the model and of new items, (len(ids),), −1 for each unknown one."""
+        """Return columns of known and new items, (len(ids),), with −1 for unknown ids."""
         columns = self._finder.indices(ids)
         if new is None:
             return columns
@@ -176,7 +176,7 @@ class QueryBuilder:
 
 
 def with_candidates(query: Query, restriction: Restriction, excluded: Sequence[str]) -> Query:
-    """The query with the new items of the restriction that may come back, without the `excluded` ids."""
+    """Add the new items of the restriction that may come back, without the `excluded` ids."""
     new = restriction.new
     assert new is not None, "asked only where there are new items"
     rows = new.candidates(excluded, restriction.include_items, restriction.allowed)
@@ -187,7 +187,7 @@ def with_candidates(query: Query, restriction: Restriction, excluded: Sequence[s
 
 
 def _why_not_shown(column: np.int32, query: Query, excluded: NDArray[np.int32]) -> PinFault:
-    """Why the item of a pin is left out; `excluded` are all columns that must not come back."""
+    """Return why the item of a pin is left out. `excluded` are all columns that must not come back."""
     if column < 0:
         return "unknown"
     if column in query.exclude:

@@ -1,1 +1,1 @@
-"""Columns of features: how texts and vectors become places of an encoded row."""
+"""Columns of features: they encode texts and vectors as places of a feature vector."""

@@ -1,4 +1,4 @@
-"""What the columns of features share: scalars as text, and the places that one value of a column has."""
+"""Helpers of all feature columns: scalars as text, and the encoded form of one value."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Value = tuple[NDArray[np.intp], NDArray[np.float64]]
-"""Places of one value within the places of its column, (z,), and what stands there, (z,)."""
+"""Places of one value within its column, (z,), and the numbers at these places, (z,)."""
 NOTHING: Value = (np.empty(0, dtype=np.intp), np.empty(0))
-"""The places of a missing value."""
+"""The encoding of a missing value."""
 
 
 class Encoded(NamedTuple):
@@ -32,7 +32,7 @@ class Encoded(NamedTuple):
 
     @classmethod
     def at(cls, places: Sequence[NDArray[np.intp]], values: Sequence[NDArray[np.float64]], dim: int) -> Encoded:
-        """From parts in any order, none of which repeats a place."""
+        """Join parts, in any order, none of which repeats a place."""
         joined, all_values = np.concatenate(places), np.concatenate(values)
         order = np.argsort(joined)
         order = order[all_values[order] != 0]
@@ -45,7 +45,7 @@ class Encoded(NamedTuple):
 
 
 def kind_of(value: object) -> str:
-    """The kind of a value in the words of JSON and tables, for messages."""
+    """Return the kind of a value for messages, in the words of JSON and tables."""
     if isinstance(value, str):
         return "a text"
     if isinstance(value, bool | np.bool_):
@@ -58,10 +58,10 @@ def kind_of(value: object) -> str:
 
 
 def token_text(value: object) -> str | None:
-    """The token that a scalar stands for; None when it is missing: null, NaN or blank.
+    """Return the token of a scalar, or None if the value is missing: null, NaN or blank.
 
-    Text stands for itself without surrounding blanks, a whole number for its decimal digits, whether it came
-    as 7 or as 7.0, and a boolean for "true" or "false". Raises TypeError for anything but a scalar.
+    Text is stripped of surrounding blanks. A whole number becomes its decimal digits, whether it came as 7 or as 7.0,
+    and a boolean becomes "true" or "false". Raises TypeError for anything but a scalar.
     """
     if value is None:
         return None

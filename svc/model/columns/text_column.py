@@ -1,4 +1,4 @@
-"""Texts as features: the words of a text, weighed by how few of the training items have them (TF-IDF).
+"""Encode texts as features: their words, weighted by TF-IDF over the training items.
 
 The weight of a word that a text has `count` times is `count · idf` with
 
@@ -27,26 +27,25 @@ from svc.model.stored import Stored
 
 Analyzer = Literal["word", "char"]
 MAX_CHARACTERS = 65_536
-"""A longer text is refused: it is hardly the description of one item, and analyzing it would hold up other work."""
+"""Longer texts are refused: they hardly describe one item, and analyzing them would hold up other work."""
 RUN_LENGTHS = range(3, 6)
-"""Lengths of the runs of characters that the `char` analyzer takes for words."""
+"""Lengths of the runs of characters that the `char` analyzer treats as words."""
 
 _WORD = re.compile(r"[^\W_]+")
 _BLANKS = re.compile(r"\s+")
 _MAX_MARKS = 30
 """Combining marks in a row, as in Unicode's stream-safe text format (UAX #15): no script needs more."""
 _LONG_RUN = re.compile(r"[^\w\x00-\u02ff]{31,}")
-"""Runs that may hold more marks than that: all marks are in this class, as are emoji and punctuation."""
+"""Runs that may exceed this number of marks: the class holds all marks, but also emoji and punctuation."""
 _JOINER = "\u034f"
-"""The combining grapheme joiner: it is no letter and ends a run of marks."""
+"""The combining grapheme joiner: it is not a letter and ends a run of marks."""
 
 
 def words_of(text: str, analyzer: Analyzer) -> list[str]:
-    """The words of a text, lower-cased, in order and with repetitions.
+    """Return the words of a text, lower-cased, in order and with repetitions.
 
-    `word`: runs of letters and digits of any script. `char`: each run of 3 to 5 characters, blanks included.
-    Letters with accents that were written as two characters count as one (NFC), as keyboards of different systems
-    disagree about them.
+    `word` takes runs of letters and digits of any script. `char` takes each run of 3 to 5 characters, blanks included.
+    A letter and its accent count as one character (NFC), because keyboards of different systems disagree about them.
     """
     lowered = unicodedata.normalize("NFC", _LONG_RUN.sub(_with_joiners, text)).lower()
     if analyzer == "word":
@@ -63,7 +62,7 @@ def _with_joiners(run: re.Match[str]) -> str:
     """
     parts, n_marks = [], 0
     for character in run[0]:
-        # Three Tibetan vowels are no marks, but are normalized to two each.
+        # Three Tibetan vowels are not marks, but normalization splits each into two marks.
         is_mark = unicodedata.combining(unicodedata.normalize("NFD", character)[0]) > 0
         n_marks = n_marks + 1 if is_mark else 0
         if n_marks > _MAX_MARKS:
@@ -76,7 +75,8 @@ def _with_joiners(run: re.Match[str]) -> str:
 class TextColumn(Stored):
     """A `text` column: one place for each word of the vocabulary.
 
-    `vocabulary` holds W words, `item_counts`, (W,) int32, in how many of the `n_items` items of training each occurs.
+    `vocabulary` holds W words. `item_counts`, (W,) int32, counts the training items, of `n_items`, that contain each
+    word.
     """
 
     kind: Literal["text"] = "text"
@@ -103,21 +103,21 @@ class TextColumn(Stored):
         return len(self.vocabulary)
 
     def ready(self) -> None:
-        """Compute the index of words and their IDF weights: tens of milliseconds for a large vocabulary."""
+        """Compute the index of words and their IDF weights, in tens of milliseconds for a large vocabulary."""
         _ = self._place_of, self._idf
 
     @cached_property
     def _place_of(self) -> dict[str, int]:
-        """The position of each word. For the few words of a text a dict is much faster than the table of ids."""
+        """Return the position of each word. A dict is much faster than the table of ids for the few words of a text."""
         return {word: position for position, word in enumerate(self.vocabulary.all())}
 
     @cached_property
     def _idf(self) -> NDArray[np.float64]:
-        """The IDF weight of each word, (W,)."""
+        """Return the IDF weight of each word, (W,)."""
         return np.asarray(np.log((1.0 + self.n_items) / (1.0 + self.item_counts)) + 1.0, dtype=np.float64)
 
     def check(self, value: object) -> str | None:
-        """The text of one value; None where it is missing. Raises FeatureValueUnusable for no text or a long one."""
+        """Return the text of one value, or None if it is missing. Raises FeatureValueUnusable if unusable."""
         try:
             text = token_text(value)
         except (TypeError, ValueError):
@@ -132,20 +132,20 @@ class TextColumn(Stored):
         return text
 
     def words(self, value: object) -> list[str]:
-        """The words of one value, known or not. Raises FeatureValueUnusable as `check` does."""
+        """Return the words of one value, known or not. Raises FeatureValueUnusable as `check` does."""
         text = self.check(value)
         return [] if text is None else words_of(text, self.analyzer)
 
     def unknown(self, words: Iterable[str]) -> set[str]:
-        """Those of the words that training did not see or keep."""
+        """Return the words that are not in the vocabulary."""
         return {*words} - self._place_of.keys()
 
     def encode(self, value: object) -> Value:
-        """The places of the known words, rising, and their weights, of length one together."""
+        """Return the places of the known words, rising, and their weights, scaled to length one."""
         return self.read(value)[0]
 
     def read(self, value: object) -> tuple[Value, list[str]]:
-        """As `encode`, and how many distinct words training did not see or keep, as "title: 3 words"."""
+        """Return the result of `encode`, and the number of distinct unknown words as text, such as "title: 3 words"."""
         counts = Counter(self.words(value))
         place_of = self._place_of
         placed = sorted((place_of[word], count) for word, count in counts.items() if word in place_of)

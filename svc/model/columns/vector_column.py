@@ -1,4 +1,4 @@
-"""Vectors as features: numbers that the caller computed, such as an embedding of a text or an image."""
+"""Encode vectors as features: numbers that the caller computed, such as an embedding of a text or an image."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from svc.model.stored import Stored
 class VectorColumn(Stored):
     """A `vector` column: one place for each of its dimensions.
 
-    All vectors are divided by one number, `length`: the root of the mean squared length of those of training. So the
-    strength of the regularization means the same whatever the scale on which they were computed.
+    All vectors are divided by `length`, the root of the mean squared length of the training vectors. This gives the
+    regularization the same strength whatever the scale of the vectors.
     """
 
     kind: Literal["vector"] = "vector"
@@ -30,13 +30,13 @@ class VectorColumn(Stored):
 
     @property
     def width(self) -> int:
-        """The dimensions, or 0 where all vectors of training were missing or zero."""
+        """Return the number of dimensions, or 0 if all training vectors were missing or zero."""
         return self.dimensions if self.length > 0 else 0
 
     def vector(self, value: object) -> NDArray[np.float64] | None:
-        """The numbers of one value, (dimensions,); None where it is missing: null, NaN or blank.
+        """Return the numbers of one value, (dimensions,), or None if it is missing: null, NaN or blank.
 
-        Raises FeatureVectorUnusable for another number of numbers, and for what is not a finite number.
+        Raises FeatureVectorUnusable for a wrong number of dimensions or a value that is not a finite number.
         """
         if value is None or (isinstance(value, float) and math.isnan(value)):
             return None
@@ -69,7 +69,7 @@ class VectorColumn(Stored):
             raise self._unusable("it holds something other than numbers") from None
 
     def read(self, value: object) -> tuple[Value, list[str]]:
-        """All places and the scaled numbers; nothing for a missing vector. No value is ignored."""
+        """Return all places and the scaled numbers, or nothing for a missing vector. No value is ignored."""
         numbers = self.vector(value)
         if numbers is None or not self.width:
             return NOTHING, []
