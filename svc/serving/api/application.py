@@ -284,7 +284,8 @@ def _with_header(response: Response, header: tuple[bytes, bytes]) -> Response:
 
 def _identified(response: Response, request_id: str, origin_headers: Headers) -> Response:
     headers = [(b"x-request-id", request_id.encode()), *response.headers, *origin_headers]
-    return response._replace(headers=headers)
+    ends_line = b"\n" if response.body and response.content_type == JSON else b""  # for terminals and `while read`
+    return response._replace(body=response.body + ends_line, headers=headers)
 
 
 def _no_body() -> Receive:
