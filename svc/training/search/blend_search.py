@@ -1,15 +1,15 @@
-"""The search for a blend, after that of its parts: which models, with which weights, on the same holdout.
+"""Search for a blend after the search for its parts: its models and weights, on the same holdout.
 
-The parts are the best trials of two or three algorithms, at most one of them a factor model. Each is trained once more
-on what the search trained on; then weights cost an evaluation each, on a sample of the validation users. The score of
-the blend, like that of any trial, comes from all of them.
+The parts are the best trials of two or three algorithms, at most one of them a factor model. Each is trained again on
+the training part of the split. Then each set of weights costs one evaluation on a sample of the validation users. Like
+any trial, the blend is scored on all of them.
 
-Popularity is one part more. Once the weights of the others are known, it is tried with several half-lives, and stays
-where it raises the score.
+Popularity is an additional part. Once the weights of the others are known, it is tried with several half-lives. It
+stays if it raises the score.
 
-Where recency is searched, three blends are compared: without order, with one recency for all parts, and with that of
-each part's own trial, each with the weights that suit it. Of those that chance cannot tell apart, the one with the
-least order is taken.
+If recency is searched, three blends are compared, each with its own best weights: without order, with one recency for
+all parts, and with that of each part's own trial. Of the blends that do not differ by more than chance, the one with
+the least order wins.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def add_blend(task: Task, result: SearchResult) -> SearchResult:
     result = replace(result, trials=[*result.trials, record], by_user=by_user)
     is_best = result.best is record
     kept: list[ServedScorer] = [blend] if is_best else parts.models_of(result.best)
-    if task.split.test is not None:  # then the runner-up is trained first, and two models at once may not fit
+    if task.split.test is not None:  # the runner-up is trained next: two models may not fit
         kept = []
     return replace(result, trained=next(iter(kept), None), evaluation=evaluation if is_best else None)
 
@@ -115,14 +115,14 @@ class _Tried(NamedTuple):
 
     @property
     def order(self) -> float:
-        """The mean recency of the parts, by their weights in tenths: how much order counts."""
+        """Return the mean recency of the parts, weighted by their weights in tenths."""
         return sum(weight * recency for weight, recency in zip(self.weights, self.recencies, strict=False))
 
 
 class _Parts:
     """The parts of a blend: `trained` are the models of `trials`, each of another algorithm.
 
-    The last ones are popularity, with a half-life each.
+    The last ones are popularity with different half-lives.
     """
 
     def __init__(self, task: Task, trials: Sequence[TrialRecord], trained: Sequence[ServedScorer]) -> None:
@@ -142,7 +142,7 @@ class _Parts:
         self._searches: dict[Recencies, WeightSearch] = {}
 
     def best(self, number: int, shared: Params) -> TrialRecord:
-        """Return the trial of the best blend of the sample.
+        """Return the trial of the best blend on the sample.
 
         `shared` are the parameters that its parts share.
         """
@@ -171,7 +171,7 @@ class _Parts:
         return (recency,) * len(self._histories)
 
     def _shared(self, own: Recencies) -> float:
-        """Return the best recency for all parts, with the weights that suit the `own` ones."""
+        """Return the best recency for all parts, with the best weights at their `own` recencies."""
         weights, objective = self._weights(own), self._objective
         weighing = Weighing(self._values, lambda recency: self._ranker(self._alike(recency), weights))
         return choose(weighing, objective.evaluators.brief, objective.metric, lambda: None).recency
@@ -218,7 +218,10 @@ class _Parts:
 
 
 def _identity(trial: TrialRecord) -> tuple[int, str | None]:
-    """Return what tells the models apart: popularity has several of one trial."""
+    """Return a key of the model.
+
+    The half-life is part of it, as popularity has several models of one trial.
+    """
     return trial.number, trial.params.get(POPULARITY_HALF_LIFE)
 
 
@@ -269,8 +272,9 @@ def _skipped(result: SearchResult, reason: str) -> SearchResult:
 
 
 class _Block(NamedTuple):
-    """The candidates of some users: `columns`, (users, c), rising, of which the first `counts`, (users,), are any.
+    """Candidates of some users.
 
+    `columns`, (users, c), ascend. The first `counts`, (users,), of each row are candidates, the rest is padding.
     `values`, (parts, users, c), are their scores by each part.
     """
 
@@ -282,11 +286,11 @@ class _Block(NamedTuple):
 class WeightSearch:
     """Compares weights on `sample`: first coarsely, then around the best.
 
-    The best items of a user under any weights are among the best of one part. So of each user only the CANDIDATES best
-    items of each part are kept, and the parts are scored once.
+    The best items of a user under any weights are among the best of one part. So only the CANDIDATES best items of each
+    part are kept for each user, and the parts are scored once.
 
-    The last `n_popular` of the scorers are popularity with different half-lives, of which one may have a weight. They
-    are tried beside the best weights of the others, coarsely first.
+    The last `n_popular` scorers are popularity with different half-lives. At most one of them has a weight. They are
+    tried beside the best weights of the others, coarsely first.
     """
 
     def __init__(self, sample: Evaluator, scorers: Sequence[Scorer], task: Task, n_popular: int = 0) -> None:
@@ -310,7 +314,10 @@ class WeightSearch:
         return self._climb(len(self._scorers))
 
     def _climb(self, n_parts: int) -> Weights:
-        """Try the weights around the best ones, of the first `n_parts`, until none are better; return the best."""
+        """Return the best weights of the first `n_parts`.
+
+        Weights around the best ones are tried until none are better.
+        """
         while True:
             best = max(self._scores, key=self._score)
             around = [weights + best[n_parts:] for weights in _around(best[:n_parts])] + self._with_popularity(best)
@@ -348,13 +355,16 @@ class WeightSearch:
         scores = np.tensordot(shares, block.values, axes=1)
         scores[np.arange(scores.shape[1]) >= block.counts[:, np.newaxis]] = -np.inf
         best = np.argpartition(-scores, min(self._sample.cutoff, scores.shape[1]) - 1, axis=1)[:, : self._sample.cutoff]
-        best.sort(axis=1)  # of equal scores the first column comes first
+        best.sort(axis=1)  # ties go to the first column
         order = np.argsort(-np.take_along_axis(scores, best, axis=1), axis=1, kind="stable")
         ranked = np.take_along_axis(block.columns, np.take_along_axis(best, order, axis=1), axis=1).tolist()
         return [ranking[:count] for ranking, count in zip(ranked, block.counts.tolist(), strict=True)]
 
     def _block(self, users: Rows, seen: sparse.csr_matrix) -> _Block:
-        """Return the candidates of `users`, kept for all weights, without what they have `seen`."""
+        """Return the candidates of `users`, without the items that they have `seen`.
+
+        They are kept for all weights.
+        """
         parts, gone = standardized(self._scorers, users), seen.nonzero()
         wanted = np.zeros(parts[0].shape, dtype=np.bool_)
         for scores in parts:
@@ -382,7 +392,10 @@ def simplex(n_parts: int, step: int) -> Iterator[Weights]:
 
 
 def _scaled(weights: Weights, total: int) -> Weights:
-    """Return `weights` scaled to whole tenths that add up to `total`; what is left goes to the largest remainders."""
+    """Return `weights` scaled to whole tenths that add up to `total`.
+
+    The largest remainders are rounded up.
+    """
     floors = [weight * total // _STEPS for weight in weights]
     by_remainder = sorted(range(len(weights)), key=lambda part: -(weights[part] * total % _STEPS))
     for part in by_remainder[: total - sum(floors)]:

@@ -1,8 +1,8 @@
 """One trial budget for all processes of a study.
 
-The storage gives out each trial number once, and the number decides everything: `TrialPlan` maps it to an algorithm,
-and a trial is within the budget if fewer than `total` trials with lower numbers use it. So processes that ask at the
-same moment need no further coordination; the one that came too late gives its trial back.
+The storage assigns each trial number once. `TrialPlan` maps the number to an algorithm. A trial is within the budget if
+fewer than `total` trials with lower numbers use it. So processes that ask at the same moment need no further
+coordination. The process that came too late gives its trial back.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ it has parameters, and one more, have not raised its best score by this factor.
 
 @dataclass(frozen=True, slots=True)
 class TrialPlan:
-    """How many trials each algorithm gets, in the order of the recipe. Every share is at least one.
+    """The number of trials of each algorithm, at least one, in the order of the recipe.
 
-    `n_parameters` are how many each has to tune, 1 where nothing is said. Those in `kept` have a number of trials of
-    their own, which they keep even when their scores are clearly lower. So does the best of those in `needed`.
+    `n_parameters` is the number of parameters that each has to tune, 1 if not given. Algorithms in `kept` have a number
+    of trials of their own, and keep it even if their scores are clearly lower. So does the best of the algorithms in
+    `needed`.
     """
 
     shares: Mapping[str, int]
@@ -54,9 +55,10 @@ class TrialPlan:
         return sum(self.shares.values())
 
     def slot(self, number: int) -> tuple[str, int] | None:
-        """(algorithm, place among its trials) of trial `number`; None beyond the plan.
+        """Return the algorithm of trial `number` and its place among that algorithm's trials, or None beyond the plan.
 
-        Algorithms take turns: first one trial each, then as many as they have parameters, of which a trial changes one.
+        Algorithms take turns of one trial first. Later turns have as many trials as the algorithm has parameters, of
+        which each trial changes one.
         """
         turns = [
             (number / self._n_tuned(name), name, number)
@@ -73,14 +75,14 @@ class TrialPlan:
         return max(1, self.n_parameters.get(name, 1))
 
     def n_taken(self, trials: Iterable[FrozenTrial], name: str) -> int:
-        """How many of `trials` train algorithm `name`."""
+        """Return how many of `trials` train algorithm `name`."""
         return sum(1 for trial in trials if trial.user_attrs.get(ALGORITHM) == name and uses_budget(trial))
 
     def eliminated(self, trials: Sequence[FrozenTrial], names: Iterable[str]) -> frozenset[str]:
-        """The algorithms whose best score is clearly below the best of all, or somewhat below it and stalled.
+        """Return the algorithms with a best score clearly below the best of all, or somewhat below it and stalled.
 
-        Both only after a fair part of their trials. Those with a number of their own keep their trials, and the best of
-        those that are needed does.
+        An algorithm is eliminated only after a fair part of its trials. Algorithms with a number of their own keep
+        their trials, and so does the best of the needed ones.
         """
         courses = {name: _course(trials, name) for name in names}
         enough = {
@@ -99,7 +101,10 @@ class TrialPlan:
         )
 
     def most_remaining(self, trials: Iterable[FrozenTrial]) -> str:
-        """The algorithm with the most of its share left. It gets the trials that replace lost ones."""
+        """Return the algorithm with the most of its share left.
+
+        It gets the trials that replace lost ones.
+        """
         used = dict.fromkeys(self.shares, 0)
         for trial in trials:
             name = trial.user_attrs.get(ALGORITHM)
@@ -109,7 +114,7 @@ class TrialPlan:
 
 
 def _course(trials: Iterable[FrozenTrial], name: str) -> list[float]:
-    """The scores of the finished trials of algorithm `name` by number; −inf for those that were pruned."""
+    """Return the scores of the finished trials of algorithm `name` by number, with −inf for pruned ones."""
     finished = [
         trial
         for trial in trials
@@ -120,7 +125,7 @@ def _course(trials: Iterable[FrozenTrial], name: str) -> list[float]:
 
 
 def _has_stalled(course: Sequence[float], n_trials: int) -> bool:
-    """Whether the last `n_trials` have not raised the best score of those before."""
+    """Return whether the last `n_trials` have not raised the best score of those before."""
     before = course[:-n_trials]
     return bool(before) and max(course) < _A_GAIN * max(before)
 
@@ -136,10 +141,10 @@ def plan_trials(
 ) -> TrialPlan:
     """Divide `n_trials` evenly among `algorithms`.
 
-    `own` gives single algorithms their number, 0 dropping them; the others divide what is left. Those of no parameters
-    to tune have one training each, and those in `one_number`, which have a single number to tune, at most
-    MOST_OF_ONE_NUMBER where others can use the rest. A remainder goes to the first. Where there are more algorithms
-    than trials, the last ones get none.
+    `own` gives single algorithms their number of trials, and 0 drops them. The others divide the rest. Algorithms
+    without parameters to tune have one training each. Algorithms in `one_number`, with a single number to tune, have at
+    most MOST_OF_ONE_NUMBER if others can use the rest. A remainder goes to the first. If there are more algorithms than
+    trials, the last ones get none.
     """
     fixed = {name for name in algorithms if n_parameters.get(name) == 0}
     shares = {name: min(own[name], 1) if name in fixed else own[name] for name in algorithms if name in own}
@@ -161,14 +166,14 @@ def plan_trials(
 
 
 def uses_budget(trial: FrozenTrial) -> bool:
-    """True for finished and running trials; false for those that were abandoned by a dead or late process."""
+    """Return True for finished and running trials, and False for trials abandoned by a dead or late process."""
     if trial.state in (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING):
         return True
     return trial.state is TrialState.FAIL and bool(trial.user_attrs.get(SPENT))
 
 
 def is_within(trials: Iterable[FrozenTrial], number: int, total: int) -> bool:
-    """True if trial `number` is one of the first `total` that use the budget."""
+    """Return True if trial `number` is one of the first `total` that use the budget."""
     return sum(1 for trial in trials if trial.number < number and uses_budget(trial)) < total
 
 

@@ -1,7 +1,7 @@
 """Train one recommender: with early stopping while searching, for a known number of epochs afterwards.
 
 irspack's `learn_with_optimizer` draws a progress bar on standard output, cannot be interrupted, and scores the best
-state a second time; so its few lines are reimplemented here over the same irspack objects.
+state a second time. So its few lines are reimplemented here over the same irspack objects.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ of a trial always comes from all of them."""
 
 @dataclass(frozen=True, slots=True)
 class Evaluators:
-    """How trials are scored: `full` on all validation users, `quick` at first and between epochs.
+    """Evaluators of trials: `full` on all validation users, `quick` on a sample at first and between epochs.
 
     `brief` compares values of recency, on some of the users of `quick`.
     """
@@ -38,7 +38,7 @@ class Evaluators:
 
     @property
     def screened(self) -> NDArray[np.intp]:
-        """The positions of the users of `quick` among those of `full`."""
+        """Return the positions of the users of `quick` among those of `full`."""
         return np.searchsorted(self.full.evaluated_users, self.quick.evaluated_users)
 
     @classmethod
@@ -49,10 +49,10 @@ class Evaluators:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """`metrics` of the best state, and `epochs` that led there (None for training without epochs).
+    """`metrics` of the best state, and the `epochs` that led to it, or None for training without epochs.
 
-    `by_user` are the (users,) scores of each judged user whose mean is the trial's score, at this `recency`. `rank_ms`
-    are the milliseconds of a single ranking.
+    `by_user` has the (users,) scores at this `recency`, whose mean is the trial's score. `rank_ms` is the time of a
+    single ranking in milliseconds.
     """
 
     metrics: dict[str, float]
@@ -63,7 +63,7 @@ class Fitted:
 
 
 class Stop(Exception):
-    """Raised by a `check` to end a training: its time is over, or its score is too low to matter."""
+    """Raised by a `check` to end a training, because its time is over or its score is too low."""
 
 
 def train(
@@ -75,10 +75,10 @@ def train(
     check: Callable[[], None],
     report: Callable[[int, float], None],
 ) -> int | None:
-    """Train `recommender` and return its best epoch, whose state it then has; None for training without epochs.
+    """Train `recommender` to its best epoch and return this epoch, or None for training without epochs.
 
-    `check` runs before each epoch, `report(epoch, score)` after each judgement, and whatever these two raise ends the
-    training. `between` makes the ranker that compares epochs, by the users' vectors of the training: solving for these
+    `check` runs before each epoch and `report(epoch, score)` after each evaluation. An exception of either ends the
+    training. `between` makes the ranker that compares epochs, from the user vectors of the training: solving for these
     users exactly takes longer than an epoch.
     """
     check()
@@ -108,11 +108,11 @@ def train(
 def judge(
     weighing: Weighing, evaluators: Evaluators, check: Callable[[], None], report: Callable[[float], None]
 ) -> Fitted:
-    """Evaluate a trained model at the recency that suits it.
+    """Evaluate a trained model at its best recency.
 
-    `report` gets its score on a sample, where there are more validation users than that takes. The best value on the
-    sample is taken if it is better than the lowest one on all users, by more than chance. Where the users of the
-    screening leave no doubt of that, the lowest one is not evaluated on all.
+    `report` gets its score on a sample, if there are more validation users than the sample holds. The best value on the
+    sample is taken if it beats the lowest value on all users by more than chance. If the screening users already show
+    this clearly, the lowest value is not evaluated on all users.
     """
     metric, lowest, is_sampled = evaluators.metric, weighing.values[0], evaluators.full is not evaluators.quick
 
@@ -147,7 +147,10 @@ def judge(
 
 
 def train_epochs(recommender: Any, epochs: int | None, start: WarmStart | None = None) -> Any:
-    """Train `recommender` for good, `epochs` times where it has epochs, and return it; less often from a `start`."""
+    """Train `recommender` for good and return it.
+
+    A model with epochs is trained for `epochs`, or for fewer from a `start`.
+    """
     if epochs is None:
         return recommender.learn()
     recommender.start_learning()

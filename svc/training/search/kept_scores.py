@@ -1,8 +1,8 @@
 """The scores of single users, kept in memory for the complete trials of this process.
 
-A trial's score is a mean over the validation users. How far chance could have moved the choice among the trials depends
-on how their scores vary together from user to user, so each trial's scores are needed (see evaluation/choice.py). They
-are too large for the study: what other processes of a shared search have trained is not here.
+A trial's score is a mean over the validation users. The scores of trials are correlated over users, and the correction
+for choosing among trials depends on that, so each trial's per-user scores are needed (see evaluation/choice.py). They
+are too large for the study, so those of trials from other processes of a shared search are missing.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _DEVIATIONS = 1.96
 
 @dataclass(slots=True)
 class KeptScores:
-    """Keeps the scores of many trials; those of the best trial of each algorithm always, whatever their size."""
+    """Keeps the scores of many trials, and always those of the best trial of each algorithm, at any size."""
 
     most_bytes: int = MOST_BYTES
     by_user: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     _known: dict[int, tuple[float, str]] = field(default_factory=dict)
 
     def keep(self, number: int, algorithm: str, score: float, by_user: NDArray[np.float64]) -> None:
-        """`by_user`, (users,), are the scores whose mean is the `score` of trial `number`."""
+        """Keep `by_user`, the (users,) scores with the mean `score`, of trial `number`."""
         self.by_user[number] = by_user
         self._known[number] = score, algorithm
         n_bytes = sum(scores.nbytes for scores in self.by_user.values())
@@ -40,16 +40,19 @@ class KeptScores:
             del self._known[worst]
 
     def is_better(self, first: int, second: int) -> bool:
-        """Whether trial `first` is better than `second` for the same users by more than chance.
+        """Return whether trial `first` is better than `second` for the same users by more than chance.
 
-        True where the scores of one of them are not kept: then only the means can be compared.
+        Return True if the scores of one of them are not kept, as only the means can then be compared.
         """
         if first not in self.by_user or second not in self.by_user:
             return True
         return is_gain(self.by_user[first], self.by_user[second], deviations=_DEVIATIONS)
 
     def _others(self) -> set[int]:
-        """The trials that are not the best of their algorithm; of equal ones the first is."""
+        """Return the trials that are not the best of their algorithm.
+
+        Of equal ones the first is the best.
+        """
         best: dict[str, int] = {}
         for number, (score, algorithm) in self._known.items():
             if algorithm not in best or score > self._known[best[algorithm]][0]:

@@ -1,8 +1,8 @@
-"""The search for the best value of a single number, where each evaluation is a training.
+"""Search for the best value of a single number, if each evaluation is a training.
 
 The values of a search range are positions from 0 (the lowest) to 1 (the highest), on the range's own scale. From the
-best position so far the search steps to the side that is unknown, until the best has a worse one on either side. Then
-it goes to the peak of the parabola through the three.
+best position so far, the search steps to the unknown side until the best has a worse position on either side. Then it
+goes to the peak of the parabola through the three.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _CLOSEST = 0.02
 
 
 def next_position(scores: Mapping[float, float], running: Sequence[float], *, upwards_first: bool) -> float:
-    """Where to evaluate next.
+    """Return the position to evaluate next.
 
-    `scores` has the evaluated positions, at least one, with −inf for a position that is bad without a score.
-    The positions in `running` are being evaluated. Of two unknown sides the upper one comes first if `upwards_first`.
+    `scores` has the evaluated positions, at least one, with −inf for a position that is bad without a score. The
+    positions in `running` are being evaluated. Of two unknown sides the upper one comes first if `upwards_first`.
     """
     best = max(scores, key=lambda position: scores[position])
     taken = sorted({*scores, *running})
@@ -39,7 +39,10 @@ def next_position(scores: Mapping[float, float], running: Sequence[float], *, up
 
 
 def _peak(points: Sequence[tuple[float, float | None]]) -> float | None:
-    """The peak of the parabola through three points; None where they have none, or a score is missing."""
+    """Return the peak of the parabola through three points.
+
+    Return None if they have none, or if a score is missing.
+    """
     (x1, y1), (x2, y2), (x3, y3) = points
     if y1 is None or y2 is None or y3 is None or not all(map(math.isfinite, (y1, y2, y3))):
         return None

@@ -1,9 +1,9 @@
-"""The search: ask for trials, have workers train them, tell their scores, until the study's budget is used.
+"""Ask for trials, have workers train them and tell their scores, until the study's budget is used.
 
 The main thread asks, waits and tells. It never trains, so that it can handle signals, deadlines and heartbeats.
 
-A search in one process asks and tells in a fixed order, independent of the order in which trials end: trial k is asked
-for when exactly the trials up to k - `ahead` have been told. So the same seed and number of workers give the same
+A search in one process asks and tells in a fixed order, independent of the order in which trials end. It asks for
+trial k after exactly the trials up to k - `ahead` have been told. So the same seed and number of workers give the same
 search. A shared search tells at once, because other processes learn from it.
 """
 
@@ -107,8 +107,8 @@ class Search:
     def run(self) -> SearchResult:
         """Work until the budget or the time is used, and return the study's trials.
 
-        When the time is over, running trials are left behind. If no trial is complete yet, the search waits for the
-        first complete one. On any exception, an interrupt too, running trials go back to the study.
+        When the time is over, running trials are abandoned. If no trial is complete yet, the search waits for the first
+        complete one. On any exception, including an interrupt, running trials are given back to the study.
         """
         started = time.monotonic()
         deadline = math.inf if self.limits.timeout_s is None else started + self.limits.timeout_s
@@ -237,7 +237,7 @@ class Search:
             return
         attempt = self._asked.get(number)
         if attempt is None or attempt.worker is None:
-            return  # left behind before it ended
+            return  # abandoned before it ended
         self.workers.release(attempt.worker)
         attempt.worker, attempt.outcome = None, outcome
 

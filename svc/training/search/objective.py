@@ -45,20 +45,26 @@ _DENSE_COPIES = 4
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """Threads for irspack: `exact` where their number changes the last bits of a result, `free` where it does not."""
+    """Numbers of threads for irspack.
+
+    `exact` is for trainings with results that depend on the number in their last bits, `free` for all others.
+    """
 
     exact: int
     free: int
 
     @classmethod
     def choose(cls, wanted: int | None, *, available: int) -> Threads:
-        """`wanted` is the user's own number. iALS, BPR and SLIM add floats in the order in which threads finish."""
+        """Return the user's `wanted` number for both, else 1 for `exact` and all `available` ones for `free`.
+
+        iALS, BPR and SLIM add floats in the order in which threads finish.
+        """
         return cls(exact=wanted or 1, free=wanted or available)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Builder:
-    """Makes untrained recommenders: everything but the parameters of a trial is fixed here."""
+    """Makes untrained recommenders, with everything fixed but the parameters of a trial."""
 
     seed: int
     threads: Threads
@@ -71,9 +77,9 @@ class Builder:
         features: Matrices,
         times: sparse.csr_matrix | None = None,
     ) -> Any:
-        """An untrained recommender over `matrix`, (users, items), whose decay has been applied.
+        """Return an untrained recommender over `matrix`, (users, items), whose decay has been applied.
 
-        `features`, and `times` with the entries of `matrix`, are passed to algorithms that take them.
+        `features`, and `times` with the entries of `matrix`, are passed to algorithms that accept them.
         """
         algorithm = ALGORITHMS[name]
         fixed: Params = {}
@@ -94,10 +100,10 @@ class Builder:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrialObjective:
-    """Trains on `train` and evaluates by `evaluators`. `features` have rows in the order of `train`.
+    """Trains on `train` and evaluates with `evaluators`. `features` have rows in the order of `train`.
 
-    `times` has the entries of `train` where a model depends on them, and `hidden` the items that users are not to
-    be shown. With `repeats` users may be recommended what they have in `train`.
+    `times` has the entries of `train` if a model depends on them. `hidden` has the items that users are not shown. With
+    `repeats`, users may be recommended their items in `train`.
     """
 
     builder: Builder
@@ -115,26 +121,29 @@ class TrialObjective:
 
     @property
     def seen(self) -> sparse.csr_matrix:
-        """The matrix of items that are not recommended to the users of `train`."""
+        """Return the matrix of items that are not recommended to the users of `train`."""
         if self.repeats:
             return sparse.csr_matrix(self.train.shape, dtype=np.float32) if self.hidden is None else self.hidden
         return self.train if self.hidden is None else (self.train + self.hidden).tocsr()
 
     def decayed(self, params: Params) -> sparse.csr_matrix:
-        """`train` as the half-life among `params` has it."""
+        """Return `train` with the decay of the half-life in `params`."""
         return decayed(self.train, self.times, params)
 
     def quick_scores(self, scorer: Scorer, params: Params) -> QuickScores:
-        """Scores of the histories of `train` by a trained scorer, for comparisons within the search."""
+        """Return the scores of the histories of `train` by a trained scorer, for comparisons within the search."""
         positions = None if self.order is None else self.order.positions
         return QuickScores(scorer, self.decayed(params), positions, self.features.get("user"))
 
     def quick_ranker(self, scores: ScoresOfUsers) -> ScoreRanker:
-        """Ranks what the users of `train` may be shown, by their scores."""
+        """Return the ranker by `scores` that leaves out what users of `train` may not be shown."""
         return ScoreRanker(scores, self.seen)
 
     def ranker_of(self, trained: Scorer, trial: TrialRecord, judged: Evaluator | None = None) -> ServedRanker:
-        """Ranks the users of `judged`, or all validation users, as a server does with the model of `trial`."""
+        """Return a ranker of the users of `judged`, or of all validation users, by the model of `trial`.
+
+        It answers like a server.
+        """
         matrix, recency = self.decayed(trial.params), recency_of_histories(trial)
         positions = None if recency == 0.0 or self.order is None else self.order.positions
         rows = np.arange(self.evaluators.full.offset, matrix.shape[0])
@@ -191,7 +200,7 @@ class TrialObjective:
 
 
 def _copied(scorer: Scorer) -> Scorer:
-    """A copy whose users can be placed without changing those of `scorer`."""
+    """Return a copy that can solve for users without changing those of `scorer`."""
     copied = copy.copy(scorer)
     if isinstance(copied, BlendScorer):
         copied.factors = copy.copy(copied.factors)
@@ -200,7 +209,7 @@ def _copied(scorer: Scorer) -> Scorer:
 
 @functools.lru_cache(maxsize=4)
 def _numbers(count: int) -> IdTable:
-    """Ids for `count` users or items of a model that nobody asks by id."""
+    """Return ids for `count` users or items of a model that is never asked by id."""
     return IdTable.from_ids([str(number) for number in range(count)])
 
 
@@ -214,10 +223,10 @@ def train_trial(
     start: WarmStart | None = None,
     columns: Columns = AS_TRAINED,
 ) -> Scorer:
-    """Train on all data, for as many epochs as the trial found best; iALS for fewer from a `start`.
+    """Train on all data for the trial's best number of epochs, or for fewer epochs of iALS from a `start`.
 
-    The items of the scorer are in the order of `columns`. Raises FeatureRidgeFailed where its feature weights cannot be
-    solved for.
+    The items of the scorer are in the order of `columns`. Raise FeatureRidgeFailed if the weights of its features
+    cannot be solved for.
     """
     name = trial.algorithm
     if trial.parts:
@@ -239,18 +248,21 @@ def train_trial(
 
 
 def failures(name: str) -> tuple[type[Exception], ...]:
-    """The errors that irspack raises when algorithm `name` cannot be trained with some parameters."""
+    """Return the errors that irspack raises if algorithm `name` cannot be trained with some parameters."""
     errors: tuple[type[Exception], ...] = ALGORITHMS[name].irspack_class.optuna_trial_failure_exceptions
     return errors
 
 
 def solves_for_all_items(name: str) -> bool:
-    """Whether training an algorithm inverts a dense matrix of all items."""
+    """Return whether training an algorithm inverts a dense matrix of all items."""
     return ALGORITHMS[name].needs_dense_items
 
 
 def how_many_fit(name: str, n_items: int) -> int | None:
-    """How many trainings of an algorithm with dense item matrices fit into the memory that is free now; None: any."""
+    """Return how many trainings of an algorithm fit into the memory that is free now, or None for any number.
+
+    Only trainings with dense item matrices are limited.
+    """
     if not solves_for_all_items(name):
         return None
     available = _available_bytes()

@@ -1,4 +1,4 @@
-"""From data to a search that is ready to run: split, objective, budget, study."""
+"""Prepare a search from data: split, objective, budget, study."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ _FINGERPRINT = "svc:data"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """What the search works on. `features` have the row order of the interactions, not of the split.
+    """Inputs of the search. `features` have the row order of the interactions, not of the split.
 
-    `builder` makes the final model, with all cores; the objective has one that leaves cores to other trials.
+    `builder` makes the final model, with all cores. The objective has another one that leaves cores to other trials.
     """
 
     loaded: LoadedRecipe
@@ -56,7 +56,10 @@ class Task:
     parallelism: Parallelism
 
     def matrix(self, params: Params, *, everybody: bool = False) -> sparse.csr_matrix:
-        """The interactions to train on, (users, items), as the half-life among `params` has them; or those of all."""
+        """Return the interactions to train on, (users, items), with the decay of the half-life in `params`.
+
+        They are those of the sample if the recipe asks for one, or those of all users with `everybody`.
+        """
         interactions = self.data.interactions if everybody else self.data.trained
         matrix = interactions.matrix()
         return decayed(matrix, interactions.latest(), params) if HALF_LIFE in params else matrix
@@ -198,7 +201,7 @@ def _plan(loaded: LoadedRecipe, data: TrainingData) -> TrialPlan:
     own = {name: len(space.guesses) for name, space in spaces.items() if set(space) == {HALF_LIFE}}
     n_parameters = {name: len(space) for name, space in spaces.items()}
     own |= training.per_algorithm_trials or {}
-    # A blend reserves a place for a factor model, which takes its time to come near a model that knows of order.
+    # A blend reserves a place for a factor model, which needs many trials to come near a model that uses order.
     needed = FACTORS if BLEND in training.algorithms and loaded.recipe.recency else ()
     one_number = {name for name, space in spaces.items() if space.is_one_number}
     plan = plan_trials(
@@ -296,7 +299,10 @@ def open_search(
 
 
 def _check_same_data(study: optuna.Study, task: Task) -> None:
-    """Scores of one study must be comparable: same interactions, split, metric, cutoff and features."""
+    """Raise TrainingError unless the scores of the study are comparable.
+
+    They must come from the same interactions, split, metric, cutoff and features.
+    """
     mine = _fingerprint(task)
     theirs = study.user_attrs.get(_FINGERPRINT)
     if theirs is None:

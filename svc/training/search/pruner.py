@@ -1,6 +1,6 @@
-"""Ends trials early that are clearly worse than others of the same algorithm.
+"""End trials early that are clearly worse than others of the same algorithm.
 
-A trial is compared with the results that were known when it was suggested, not with later ones: so the same search
+A trial is compared with the results that were known when it was suggested, not with later ones. So the same search
 prunes the same trials, however long each takes.
 """
 
@@ -22,7 +22,7 @@ _N_WARMUP = 3
 
 
 def complete_curves(trials: Iterable[FrozenTrial], algorithm: str) -> tuple[Curve, ...]:
-    """The curves of complete trials of `algorithm`."""
+    """Return the curves of complete trials of `algorithm`."""
     return tuple(
         dict(trial.intermediate_values)
         for trial in trials
@@ -35,9 +35,9 @@ def complete_curves(trials: Iterable[FrozenTrial], algorithm: str) -> tuple[Curv
 def is_outclassed(
     curve: Curve, others: Sequence[Curve], *, n_startup: int = _N_STARTUP, n_warmup: int = _N_WARMUP
 ) -> bool:
-    """True if the best of `curve` so far is below the median of `others` at its last epoch.
+    """Return True if the best of `curve` so far is below the median of `others` at its last epoch.
 
-    Never among fewer than `n_startup` others, and never in the first `n_warmup` judgements.
+    Return False for fewer than `n_startup` others, and in the first `n_warmup` evaluations.
     """
     step = max(curve)
     if step == SCREENING_STEP or len(curve.keys() - {SCREENING_STEP}) <= n_warmup or len(others) < n_startup:

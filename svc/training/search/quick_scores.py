@@ -1,7 +1,7 @@
-"""Scores all items at once by the histories of users, which is how trials and the weights of a blend are compared.
+"""Score all items at once from the histories of users, to compare trials and the weights of a blend.
 
-A trained scorer ranks one user after the other, which takes longer where a search asks for thousands of them. Scores
-agree with those that are served up to the precision of float32. A model that is kept is judged by its own answers.
+A served model ranks one user after the other, which takes longer for thousands of users. These scores equal served
+scores up to the precision of float32. A model that is kept is evaluated by its own answers.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Score = Callable[[Rows, sparse.csr_matrix], Scores]
 
 
 class QuickScores:
-    """Scores users by their histories. Made once for a trained `scorer`, then asked at several recencies.
+    """Scores users by their histories, for a trained `scorer` at several recencies.
 
-    `matrix`, (users, items), is what it was trained on, `positions` those of its entries (None where only a recency of
-    0 is asked for), and `features`, (users, F), those of the users where the model has learned from some.
+    `matrix`, (users, items), is the training matrix. `positions` has those of its entries, or None if every recency is
+    0. `features`, (users, F), are those of the users if the model has learned from them.
     """
 
     def __init__(
@@ -75,7 +75,10 @@ def _by_weights(weights: NDArray[np.float32]) -> Score:
 
 
 def _by_factors(scorer: FactorScorer, features: sparse.csr_matrix | None) -> Score:
-    """By the users' vectors: learned as a whole, the sum of a projection, or solved for as a server does."""
+    """Return the function that scores by user vectors.
+
+    A vector is learned, or the sum of a projection, or solved for as a server does.
+    """
     scorer.ready()
     items = scorer.index.vectors(np.arange(scorer.n_items, dtype=np.int32)).astype(np.float32)
     if isinstance(scorer, BPRScorer):
@@ -97,7 +100,10 @@ def _by_factors(scorer: FactorScorer, features: sparse.csr_matrix | None) -> Sco
 
 
 def standardized(scorers: Sequence[Scorer], rows: Rows) -> list[Scores]:
-    """Each part's float32 scores of these users, divided by their deviation over all items; 0 where that is 0."""
+    """Return each part's float32 scores of these users, divided by their deviation over all items.
+
+    Scores with a deviation of 0 become 0.
+    """
     standardized_scores = []
     for scorer in scorers:
         scores = np.asarray(scorer(rows), dtype=np.float32)
@@ -108,13 +114,16 @@ def standardized(scorers: Sequence[Scorer], rows: Rows) -> list[Scores]:
 
 
 def _deviations(scores: Scores) -> Scores:
-    """(rows,) float64 deviations, of a few rows at a time: numpy computes them by float64 copies."""
+    """Return (rows,) float64 deviations.
+
+    A few rows are read at a time, as numpy makes float64 copies of them.
+    """
     parts = [scores[begin : begin + _ROWS_AT_ONCE] for begin in range(0, len(scores), _ROWS_AT_ONCE)]
     return np.concatenate([part.std(axis=1, dtype=np.float64) for part in parts])
 
 
 def weighted(parts: Sequence[Scores], weights: Sequence[float]) -> Scores:
-    """Σ weight · part, a new array."""
+    """Return Σ weight · part, a new array."""
     total = parts[0] * np.float32(weights[0])
     for part, weight in zip(parts[1:], weights[1:], strict=True):
         total += part * np.float32(weight)

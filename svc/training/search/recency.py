@@ -1,8 +1,8 @@
-"""Chooses the recency of a trained model: how much less each item of a history counts than the one after it.
+"""Choose the recency of a trained model: how much less each item of a history counts than the one after it.
 
-Training knows nothing of it: a trained model is judged at several values, each of which costs an evaluation on a sample
-of the validation users. The best is taken only where all of them show a gain over the lowest that is more than chance,
-so that 0 wins where order says nothing.
+Recency plays no part in training. A trained model is evaluated at several values, each on a sample of the validation
+users. The best value is taken only if it beats the lowest on all of them by more than chance. So 0 wins if order has no
+effect.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ UserScores = NDArray[np.float64]
 
 
 def is_gain(first: UserScores, second: UserScores, deviations: float = _CERTAIN) -> bool:
-    """Whether `first` is better than `second`, (users,) each and of the same users, by more than chance."""
+    """Return whether `first` is better than `second`, (users,) each and of the same users, by more than chance."""
     gains = first - second
     if len(gains) < 2:
         return False
@@ -46,9 +46,9 @@ def is_gain(first: UserScores, second: UserScores, deviations: float = _CERTAIN)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Order:
-    """The order of the histories that a search trains on, and what it may make of it.
+    """The order of the histories that a search trains on, and the bounds of its use.
 
-    `positions` has the entries of the training matrix. `fixed` is the recency of every model, or None where it is
+    `positions` has the entries of the training matrix. `fixed` is the recency of every model. It is None if recency is
     searched, within the `bounds` of an algorithm, [lowest, highest].
     """
 
@@ -57,7 +57,10 @@ class Order:
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def values(self, algorithm: str) -> tuple[float, ...]:
-        """The recencies to try for a model of this algorithm, rising; none where order plays no part in its scores."""
+        """Return the recencies to try for a model of this algorithm, ascending.
+
+        Return nothing if its scores do not depend on order.
+        """
         if algorithm not in TAKES_RECENCY:
             return ()
         if self.fixed is not None:
@@ -69,24 +72,24 @@ class Order:
 
 
 class Weighing(NamedTuple):
-    """Inputs of the choice of the recency of one trained model: its ranker at each of the rising `values`."""
+    """Inputs of the recency search of one trained model: its ranker at each of the ascending `values`."""
 
     values: Sequence[float]
     at: Callable[[float], Ranker]
 
 
 class Chosen(NamedTuple):
-    """The recency that promises most on a sample, and its score there."""
+    """The best recency on a sample, and its score there."""
 
     recency: float
     score: float
 
 
 def choose(weighing: Weighing, sample: Evaluator, metric: str, check: Callable[[], None]) -> Chosen:
-    """The best of the values for the users of `sample`, or the lowest if no other promises a gain.
+    """Return the best of the values for the users of `sample`, or the lowest if no other is a gain.
 
-    Scores rise with the value to one peak and fall behind it. So every third value is scored, and then the neighbours
-    of the best until both are worse.
+    Scores are assumed to have one peak. So every third value is scored, and then the neighbours of the best until both
+    are worse.
     """
 
     def scores_of(ranker: Ranker) -> UserScores:

@@ -1,4 +1,4 @@
-"""Runs long work in a thread, so that the main thread stays free to handle signals."""
+"""Run long work in a thread, so that the main thread stays free to handle signals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 
 
 def run_in_thread(work: Callable[[], Any]) -> Any:
-    """Run `work` in a thread of its own, and return or raise what it does. An interrupt abandons the thread."""
+    """Run `work` in a thread of its own, and return its result or raise its exception.
+
+    An interrupt abandons the thread.
+    """
     ended: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
     def run() -> None:

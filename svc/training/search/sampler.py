@@ -1,7 +1,7 @@
-"""Suggests the parameters of a trial: TPE for each algorithm by itself, the same in every process for the same seed.
+"""Suggest the parameters of a trial: TPE for each algorithm by itself, the same in every process for the same seed.
 
-One study holds the trials of all algorithms. What TPE learns from must be of one algorithm only, so each suggestion
-comes from a small study in memory that holds just those, with a generator seeded by the number of the trial.
+One study holds the trials of all algorithms. TPE must learn from one algorithm only. So each suggestion comes from a
+small study in memory that holds only its trials, with a generator seeded by the number of the trial.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ def _near(
     fewer of the `trials` differ in nothing else.
     """
     changed = list(space)[int(rng.integers(len(space)))]
-    # A study that another recipe has begun may hold values outside of this space.
+    # A study begun with another recipe may hold values outside of this space.
     nearby = {name: nearest(params.get(name), distribution) for name, distribution in space.items()}
     others = [trial.params for trial in trials if changed in trial.params]
     tried = [other[changed] for other in others if {**other, changed: nearby[changed]} == nearby]
@@ -273,7 +273,10 @@ def _from_scale(at: float, distribution: IntDistribution | FloatDistribution) ->
 
 
 def _most_trials(space: Space) -> float:
-    """The most trials that a space is worth: few for a single number, all combinations where there are only choices."""
+    """Return the largest useful number of trials.
+
+    It is small for a single number, and the number of combinations if there are only choices.
+    """
     if space.is_one_number:
         return MOST_OF_ONE_NUMBER
     if not all(isinstance(distribution, CategoricalDistribution) for distribution in space.values()):

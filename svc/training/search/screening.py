@@ -1,7 +1,7 @@
-"""Screening: a trained model is evaluated on a sample of the validation users first, and on all only if it is worth it.
+"""Screening: evaluate a trained model on a sample of the validation users, and on all only if its score is good.
 
-The screened model is trained on all data: with fewer users, histories of items are shorter and other parameters are
-best. A screening score is compared with those of the same algorithm alone.
+The screened model is trained on all data, as fewer users would make histories of items shorter and favour other
+parameters. A screening score is compared with those of the same algorithm only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _N_STARTUP = 3
 
 
 def scores(trials: Iterable[FrozenTrial], algorithm: str) -> tuple[float, ...]:
-    """The screening scores of the finished trials of `algorithm`."""
+    """Return the screening scores of the finished trials of `algorithm`."""
     return tuple(
         trial.intermediate_values[SCREENING_STEP]
         for trial in trials
@@ -31,5 +31,5 @@ def scores(trials: Iterable[FrozenTrial], algorithm: str) -> tuple[float, ...]:
 
 
 def is_passed(score: float, others: Sequence[float]) -> bool:
-    """True for scores in the better half, and for all while fewer than three are known."""
+    """Return True for scores in the better half, and for all while fewer than three are known."""
     return len(others) < _N_STARTUP or score >= float(np.median(others))

@@ -1,7 +1,7 @@
-"""From a trained recommender to the scorer that is served, and from the training matrix to the histories it reads.
+"""Convert a trained recommender to the scorer that is served, and the training matrix to the histories that it reads.
 
-Recommenders are read by their attributes, so irspack itself is not imported. What is taken is listed with each family;
-everything else in them (training matrices, gradients, transposed copies, thread counts) is dropped.
+Recommenders are read by their attributes, so irspack itself is not imported. Each family lists the attributes that it
+reads. Everything else (training matrices, gradients, transposed copies, thread counts) is dropped.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from svc.training.search.trials import TrialRecord
 
 
 def to_scorer(recommender: Any, class_name: str, columns: Columns = AS_TRAINED) -> Scorer:
-    """What is served of a trained `recommender`, its items in the order of `columns`.
+    """Return the served scorer of a trained `recommender`, with its items in the order of `columns`.
 
-    Raises TrainingError for a class that cannot be served, for values that are not finite, and where features were
-    trained but cannot place anyone.
+    Raise TrainingError for a class that cannot be served, for values that are not finite, and if features were trained
+    but cannot be used to solve for a user or item.
     """
     try:
         make = _SCORERS[class_name]
@@ -52,7 +52,7 @@ def most_chosen_first(X: Any) -> NDArray[np.int32]:  # noqa: N803
 
 
 def reordered(X: Any, columns: Columns) -> Any:  # noqa: N803
-    """The training matrix with its items in the order of `columns`."""
+    """Return the training matrix with its items in the order of `columns`."""
     matrix = X.tocsr()[:, columns]
     matrix.sort_indices()
     return matrix
@@ -66,9 +66,9 @@ def to_history(
     recency: float | None = 0.0,
     beside: bool = False,
 ) -> History:
-    """The rows of `X`, oldest first where there are `positions` of its entries.
+    """Return the rows of `X`, oldest first if `positions` of its entries are given.
 
-    They are weighed by `recency`, or with None by one for each part of a blend. With `beside` the part beside the
+    They are weighed by `recency`, or by one for each part of a blend if it is None. With `beside`, the part beside the
     scorer has its own.
     """
     matrix = X.tocsr(copy=True)
@@ -97,12 +97,15 @@ def _history(matrix: Any, values: NDArray[np.float32], *, with_values: bool) -> 
 
 
 def _offsets(indptr: Any) -> Offsets:
-    """Row starts of a compressed matrix, in four bytes each where these suffice."""
+    """Return the row starts of a compressed matrix, in four bytes each if these suffice."""
     return indptr.astype(np.int32) if indptr[-1] <= np.iinfo(np.int32).max else indptr.astype(np.int64)  # type: ignore[no-any-return]
 
 
 def _bprfm(recommender: Any, columns: Columns) -> Scorer:
-    """Embeddings, and item biases as one more component. User biases do not change an order; gradients are dropped."""
+    """Return a scorer of embeddings, with item biases as one more component.
+
+    User biases do not change an order. Gradients are dropped.
+    """
     machine = recommender.fm
     items = np.column_stack([machine.item_embeddings, machine.item_biases])
     return BPRScorer(
@@ -130,7 +133,7 @@ def _dense_slim(recommender: Any, columns: Columns) -> Scorer:
     weights = np.empty(trained.shape, dtype=np.float32)
     with np.errstate(over="ignore"):
         for row, source in zip(weights, np.arange(len(trained))[columns], strict=True):
-            row[:] = trained[source][columns]  # row by row: the weights may take most of the memory
+            row[:] = trained[source][columns]  # one row at a time: the weights may take most of the memory
     return DenseWeightsScorer(checked_finite(weights, "item weights"))
 
 
@@ -139,9 +142,9 @@ def _popularity(recommender: Any, columns: Columns) -> Scorer:
 
 
 def blended(parts: Sequence[Scorer], trial: TrialRecord) -> BlendScorer:
-    """The blend of `trial` made of the scorers of its parts, the one of factors first, with their weights.
+    """Return the blend of `trial`: the scorers of its parts with their weights, the factor model first.
 
-    It still has to measure the deviations of its users, once these have been solved for.
+    Its deviations remain to be measured, after its users have been solved for.
     """
     weighed = list(zip(parts, trial.params["weights"].values(), strict=True))
     factors = [(part, weight) for part, weight in weighed if isinstance(part, IALSScorer | SVDScorer)]
@@ -165,7 +168,7 @@ def place_users(
     features: sparse.csr_matrix | None,
     rows: NDArray[Any] | None = None,
 ) -> None:
-    """Solve for all users of `matrix`, or some `rows`, whose histories are weighed where there are `positions`.
+    """Solve for all users of `matrix`, or some `rows`, with weighed histories if `positions` are given.
 
     `features` are those of the users, (users, F).
     """
@@ -180,12 +183,12 @@ def place_users(
 
 
 def factors_first(parts: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """The parts of a blend in the order of its scorer."""
+    """Return the parts of a blend in the order of its scorer."""
     return sorted(parts, key=lambda trial: trial.algorithm not in FACTORS)
 
 
 def recency_of_histories(trial: TrialRecord) -> float | None:
-    """The recency of all histories; None: each part has its own."""
+    """Return the recency of all histories, or None if each part has its own."""
     return None if trial.recency_by_part else trial.recency
 
 

@@ -1,7 +1,7 @@
-"""Where a search keeps its trials: memory, a SQLite file, PostgreSQL or MariaDB/MySQL.
+"""Storage of a search's trials: memory, a SQLite file, PostgreSQL or MariaDB/MySQL.
 
-`preflight` refuses every unusable `training.storage_path` before any data is read. Credentials never stand in the
-path: it is part of the recipe, and errors and logs show it.
+`preflight` refuses every unusable `training.storage_path` before any data is read. The path must not contain
+credentials, as it is part of the recipe, and errors and logs show it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,10 @@ _NEAREST = {"postgres": _POSTGRES, "postgresql": _POSTGRES, "mysql": _MYSQL, "ma
 
 @dataclass(frozen=True, slots=True)
 class StorageLocation:
-    """An accepted `training.storage_path`. `url` is None for memory; it holds no credentials."""
+    """An accepted `training.storage_path`.
+
+    `url` is None for memory. It holds no credentials.
+    """
 
     url: str | None
     path: Path | None = None
@@ -81,9 +84,10 @@ class StorageLocation:
 
 
 def locate(storage_path: str, base_dir: Path) -> StorageLocation:
-    """Read `storage_path`; a bare path is a SQLite file, relative to `base_dir`. Opens nothing.
+    """Parse `storage_path` without opening it.
 
-    Raises StoragePathUnusable for a wrong spelling, credentials in the URL, or a missing driver.
+    A bare path is a SQLite file, relative to `base_dir`. Raise StoragePathUnusable for a wrong spelling, credentials in
+    the URL, or a missing driver.
     """
     if not storage_path:
         return StorageLocation(None)
@@ -108,7 +112,10 @@ def locate(storage_path: str, base_dir: Path) -> StorageLocation:
 
 
 def preflight(storage_path: str, base_dir: Path) -> StorageLocation:
-    """`locate`, and make sure that the storage answers. Raises StoragePathUnusable."""
+    """Locate the storage and check that it answers.
+
+    Raise StoragePathUnusable.
+    """
     location = locate(storage_path, base_dir)
     if location.path is not None:
         _check_file(location.path)
@@ -118,11 +125,11 @@ def preflight(storage_path: str, base_dir: Path) -> StorageLocation:
 
 
 class StudyStorage:
-    """An opened storage. `shared` if other processes may use it at the same time.
+    """An opened storage, `shared` if other processes may use it at the same time.
 
-    Heartbeats are counters in the trials: a process that waits for a trial of another host and sees its counter
-    unchanged for GRACE_S takes it for dead, so the clocks of hosts need not agree. On the same host the process itself
-    is looked up.
+    Heartbeats are counters in the trials. A process that waits for a trial of another host takes it for dead if its
+    counter is unchanged for GRACE_S, so the clocks of hosts need not agree. A process on the same host is looked up
+    instead.
     """
 
     def __init__(self, location: StorageLocation, backend: Any) -> None:
@@ -132,17 +139,20 @@ class StudyStorage:
         self._watched: dict[int, tuple[int, float]] = {}
 
     def close(self) -> None:
-        """Close the connections of a shared storage; call it when no trial of this process runs any more."""
+        """Close the connections of a shared storage.
+
+        Call it after the last trial of this process has ended.
+        """
         if self.shared:
             self.backend.remove_session()
             self.backend.engine.dispose()
 
     def new_trial(self, study: Study, attributes: Mapping[str, Any]) -> Trial:
-        """Create a running trial with `attributes` in one step: a process can be killed between any two steps."""
+        """Create a running trial with `attributes` in one step, as a process can be killed between two steps."""
         template = create_trial(state=TrialState.RUNNING, user_attrs=dict(attributes))
         study_id = self.backend.get_study_id_from_name(study.study_name)
         trial_id = self.backend.create_new_trial(study_id, template_trial=template)
-        study.get_trials(deepcopy=False)  # the study's cache takes the new trial in
+        study.get_trials(deepcopy=False)  # refreshes the cache of Study: it misses trials that the backend created
         return Trial(study, trial_id)
 
     def beat(self, trials: Sequence[Trial]) -> None:
@@ -154,7 +164,7 @@ class StudyStorage:
             trial.set_user_attr(budget.BEAT, trial.user_attrs.get(budget.BEAT, 0) + 1)
 
     def release_dead_trials(self, study: Study) -> None:
-        """Mark as failed what dead processes left running, so that its place in the budget is free."""
+        """Mark the running trials of dead processes as failed, which frees their places in the budget."""
         if not self.shared:
             return
         for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
@@ -171,13 +181,16 @@ class StudyStorage:
 
 
 def open_storage(location: StorageLocation) -> StudyStorage:
-    """Connect; creates the tables of a new database. Raises StoragePathUnusable."""
+    """Connect to the storage, and create the tables of a new database.
+
+    Raise StoragePathUnusable.
+    """
     if location.url is None:
         return StudyStorage(location, optuna.storages.InMemoryStorage())
     engine: dict[str, Any] = {"pool_pre_ping": True}
     if location.path is not None:
         engine["connect_args"] = {"timeout": 60}
-    # Optuna fills placeholders into the URL, so braces of a path have to be doubled.
+    # Braces of a path are doubled, as Optuna formats the URL.
     url = location.url.replace("{", "{{").replace("}", "}}")
     pauses_s = iter(_OPENING_PAUSES_S)
     while True:
@@ -225,7 +238,7 @@ def _check_file(path: Path) -> None:
         raise StoragePathUnusable(f"{_FIELD}: dialect sqlite: {path} is a folder: name a file in it")
     if not path.parent.is_dir():
         raise StoragePathUnusable(f"{_FIELD}: dialect sqlite: the folder {path.parent} does not exist: make it first")
-    if not path.exists():  # made when the search opens it: another process may be doing that at this moment
+    if not path.exists():  # made on opening: another process may make it now
         if not os.access(path.parent, os.W_OK | os.X_OK):
             raise StoragePathUnusable(f"{_FIELD}: dialect sqlite: the folder {path.parent} cannot be written")
         return
@@ -255,7 +268,7 @@ def _check_server(url: str) -> None:
 
 
 def _unreachable(url: str, error: Exception) -> StoragePathUnusable:
-    """The cause without the URL: SQLAlchemy's messages name the statement and a link on further lines."""
+    """Return the cause without the URL, as SQLAlchemy's messages name the statement and a link on further lines."""
     scheme = url.partition("://")[0]
     cause = str(getattr(error, "orig", None) or error).splitlines()[:1]
     server = _SERVERS.get(scheme)

@@ -33,13 +33,13 @@ FEATURES_AND_SEEDS = "features and seeds"
 
 @dataclass(frozen=True, slots=True)
 class TrialRecord:
-    """One finished trial. `score` and `metrics` are there if it is complete, `epochs` if it trained in epochs.
+    """One finished trial. `score` and `metrics` are given if it is complete, `epochs` if it trained in epochs.
 
-    `rank_ms` are the milliseconds of a single ranking by its model, where that was measured; a trial is `too_slow`, and
-    not complete, where they are more than the recipe allows.
+    `rank_ms` is the measured time of a single ranking by its model in milliseconds, or None. A trial is `too_slow`, and
+    not complete, if that exceeds the recipe's limit.
 
-    `parts` are the trials that a blend is made of, in the order of its weights. `recency` is what the validation chose;
-    of a blend it is the highest of its parts, each of which has the one that it has in the blend.
+    `parts` are the trials of a blend's parts, in the order of its weights, each with its recency in the blend.
+    `recency` is the value that the validation chose. That of a blend is the highest of its parts.
     """
 
     number: int
@@ -57,7 +57,7 @@ class TrialRecord:
 
     @property
     def final_params(self) -> Params:
-        """The parameters, with the number of epochs that the validation chose."""
+        """Return the parameters, with the number of epochs that the validation chose."""
         return dict(self.params) if self.epochs is None else {**self.params, "train_epochs": self.epochs}
 
     @property
@@ -66,21 +66,21 @@ class TrialRecord:
 
     @property
     def recency_by_part(self) -> bool:
-        """Whether the parts of a blend weigh histories differently."""
+        """Return whether the parts of a blend weigh histories differently."""
         return len({part.recency for part in self.parts if part.algorithm != TOP_POP}) > 1
 
     def at_recency(self, recency: float) -> TrialRecord:
-        """The same model with one recency, for all of its parts."""
+        """Return the same model with one recency for all of its parts."""
         return replace(self, recency=recency, parts=tuple(replace(part, recency=recency) for part in self.parts))
 
 
 @dataclass(frozen=True, slots=True)
 class Reused:
-    """Where the parameters of a training without a search come from: a version, and when it was searched (ISO 8601).
+    """Origin of the parameters of a training without a search: a version, and the time of its search (ISO 8601).
 
-    `feature_aware` is the trial of its part for features and seeds, where that is not the winner or a part of it.
-    `start` has the vectors from which the final model starts to learn; None: from random ones. `stretch` is that of the
-    search's interval (see evaluation/choice.py): the parameters are still those that were chosen among its trials.
+    `feature_aware` is the trial of its part for features and seeds, if that is not the winner or a part of it. `start`
+    has the vectors from which the final model starts to learn, or None for random ones. `stretch` is that of the
+    interval of the search (see evaluation/choice.py), as the parameters are still those chosen among its trials.
     """
 
     sha8: str
@@ -90,18 +90,22 @@ class Reused:
     stretch: float = 1.0
 
     def as_fields(self) -> dict[str, str]:
-        """As the header of the artifact has it."""
+        """Return the fields of the artifact's header."""
         return {"sha8": self.sha8, "searched_at": self.searched_at}
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """`trials` are those of the whole study that used its budget; `seconds`, `n_orphaned` and `workers`, which
-    trained at once, are this process's. So is `by_user`: the (users,) scores of single users of the complete trials
-    that this process has trained, by number (see kept_scores.py). `trained` is the model of the best trial on what the
-    search trained on, where it was kept: it need not be trained again to be measured. With `reused` there was
-    no search, and `trials` has the one trial whose parameters an earlier search chose. `evaluation` is that of
-    `trained`, with rankings for all cutoffs, where it was made."""
+    """`trials` are the trials of the whole study that used its budget.
+
+    `seconds`, `n_orphaned` and `workers`, the number of simultaneous trials, are those of this process. So is
+    `by_user`, the (users,) scores of its complete trials by number (see kept_scores.py).
+
+    `trained` is the model of the best trial, trained on the training part of the split. If it was kept, measuring it
+    needs no second training. `evaluation` is that of `trained`, with rankings for all cutoffs, or None.
+
+    With `reused` there was no search, and `trials` has the one trial with the parameters of an earlier search.
+    """
 
     trials: list[TrialRecord]
     seconds: float
@@ -125,7 +129,10 @@ class SearchResult:
 
     @property
     def best(self) -> TrialRecord:
-        """The highest score; of equal ones the first. There must be a complete trial."""
+        """Return the trial with the highest score, the first of equal ones.
+
+        There must be a complete trial.
+        """
         return next(iter(by_score(self.completed)))
 
     @property
@@ -141,7 +148,7 @@ def by_score(trials: list[TrialRecord]) -> list[TrialRecord]:
 
 
 def attributes(fitted: Fitted, seconds: float) -> dict[str, object]:
-    """The attributes to store with a complete trial."""
+    """Return the attributes to store with a complete trial."""
     stored: dict[str, object] = {METRICS: fitted.metrics, EPOCHS: fitted.epochs, SECONDS: round(seconds, 3)}
     if fitted.rank_ms is not None:
         stored[RANK_MS] = fitted.rank_ms
@@ -149,14 +156,15 @@ def attributes(fitted: Fitted, seconds: float) -> dict[str, object]:
 
 
 def records(trials: list[FrozenTrial]) -> list[TrialRecord]:
-    """The finished ones of `trials` that used the budget."""
+    """Return the finished ones of `trials` that used the budget."""
     return [_record(trial) for trial in trials if budget.uses_budget(trial) and trial.state.is_finished()]
 
 
 def find_source(trials: list[FrozenTrial], number: int, algorithm: str, params: Params, own: Collection[int]) -> int:
-    """Return which trial decides the result of trial `number`: an equal one, or itself if it is to be trained.
+    """Return the number of the trial that decides the result of trial `number`: an equal one, or itself.
 
-    An equal one is taken if it is finished, or one of this process's `own` that have not been told.
+    An equal trial is taken if it is finished, or one of this process's `own` that have not been told. Without one,
+    trial `number` is trained.
     """
     finished = (TrialState.COMPLETE, TrialState.PRUNED)
     equal = (trial for trial in trials if trial.number != number and _is_equal(trial, algorithm, params))

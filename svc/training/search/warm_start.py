@@ -1,4 +1,4 @@
-"""The vectors of the live model as the start of a training of iALS with the same parameters on newer data."""
+"""Start a training of iALS from the vectors of the live model, with the same parameters on newer data."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ Rows = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WarmStart:
-    """`users` and `items`, (live rows, K), are the vectors of the version `sha8`, and `user_mean`, (K,), its prior.
+    """Vectors of the live model from which a training starts.
 
-    `user_rows` and `item_rows` have for each user and item of the training its row there, or -1.
+    `users` and `items`, (live rows, K), are those of the version `sha8`, and `user_mean`, (K,), is its prior.
+    `user_rows` and `item_rows` have the live row of each user and item of the training, or −1.
     """
 
     sha8: str
@@ -33,10 +34,10 @@ class WarmStart:
 
     @classmethod
     def of(cls, live: Model, sha8: str, user_ids: Sequence[str], item_ids: Sequence[str]) -> WarmStart | None:
-        """The start from `live` of a training with these ids, in the order of its rows and columns.
+        """Return the start from `live` of a training with these ids, in the order of its rows and columns.
 
-        None where nothing of `live` is iALS, and where it learned from features: the weights of features are numbered
-        by a vocabulary that is another one on other data.
+        Return None if `live` has no iALS, or if it learned from features: their weights are numbered by a vocabulary
+        that differs on other data.
         """
         scorer = live.scorer.factors if isinstance(live.scorer, BlendScorer) else live.scorer
         if not isinstance(scorer, IALSScorer):
@@ -50,7 +51,10 @@ class WarmStart:
         return cls(sha8, scorer.users, items, learned.user_mean, *rows)
 
     def place(self, recommender: Any) -> None:
-        """Give a recommender that has started to learn these vectors; unknown ids keep those that it drew for them."""
+        """Give these vectors to a recommender that has started to learn.
+
+        Unknown ids keep the vectors that it drew for them.
+        """
         core = recommender.trainer.core_trainer
         core.user = _placed(core.user, self.users, self.user_rows)
         core.item = _placed(core.item, self.items, self.item_rows)
@@ -59,12 +63,12 @@ class WarmStart:
 
     @staticmethod
     def epochs(cold: int) -> int:
-        """How many epochs take the place of `cold` ones from random vectors (benchmarks/warm_start.py)."""
+        """Return the number of epochs that replaces `cold` ones from random vectors (benchmarks/warm_start.py)."""
         return -(-cold // 2)
 
 
 def _placed(drawn: Vectors, live: Vectors, rows: Rows) -> Vectors:
-    """`drawn`, (n, K), with the live vectors where there is a row."""
+    """Return `drawn`, (n, K), with the live vectors in rows that have one."""
     placed = drawn.copy()
     placed[rows >= 0] = live[rows[rows >= 0]]
     return placed

@@ -1,7 +1,7 @@
-"""The process that workers are forked from: one import of the training libraries serves all of them.
+"""The process that forks workers, so that one import of the training libraries serves all of them.
 
 `svc train` forks it from itself before it starts any thread, so nothing is imported a second time. A program that calls
-svc may have threads, which must not be forked: its server is another Python, which imports the libraries once.
+svc may have threads, which must not be forked. Its server is a new Python, which imports the libraries once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ Work = Callable[[Connection], None]
 
 
 class ForkServer:
-    """Forks workers that do `work`. They and the server end with `close`, and with this process."""
+    """Forks workers that run `work`.
+
+    Workers and server end with `close`, and with this process.
+    """
 
     def __init__(self, pid: int, control: socket.socket) -> None:
         self._pid = pid
@@ -36,11 +39,11 @@ class ForkServer:
 
     @classmethod
     def forked(cls, work: Work) -> ForkServer:
-        """A copy of this process, which must have no other thread."""
+        """Return a server forked from this process, which must have no other thread."""
         own, of_server = socket.socketpair()
         parent = os.getpid()
         with of_server, _signals_blocked(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: OpenBLAS's threads fork safely
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads: OpenBLAS's fork safely
             pid = os.fork()
             if not pid:
                 own.close()
@@ -49,7 +52,7 @@ class ForkServer:
 
     @classmethod
     def started(cls, module: str, work: str) -> ForkServer:
-        """A new Python, whose workers do the function `work` of `module`."""
+        """Return a server that is a new Python and runs the function `work` of `module` in workers."""
         own, of_server = socket.socketpair()
         program = (
             f"import socket, sys; sys.path[:] = {sys.path!r}\n"
@@ -63,32 +66,38 @@ class ForkServer:
         return cls(pid, own)
 
     def fork(self) -> Connection:
-        """The connection to a new worker. Does not wait until the worker has begun."""
+        """Return the connection to a new worker, without waiting until it has begun."""
         own, of_worker = socket.socketpair()
         with of_worker:
             socket.send_fds(self._control, [b"f"], [of_worker.fileno()])
         return Connection(own.detach())
 
     def close(self) -> None:
-        """End all workers and the server, and wait for them: their processor time then counts as that of children."""
+        """End all workers and the server, and wait for them.
+
+        Only then does their processor time count as that of children.
+        """
         if self._control.fileno() < 0:
             return
         with self._control:
             self._control.shutdown(socket.SHUT_WR)
             self._control.settimeout(_PATIENCE_S)
             try:
-                self._control.recv(1)  # nothing comes: the other end closes with the server
+                self._control.recv(1)  # returns when the server ends, without data
             except TimeoutError:
                 os.kill(self._pid, signal.SIGKILL)
-            except ConnectionError:  # it has left a request unread
+            except ConnectionError:  # the server ended with a request unread
                 pass
         os.waitpid(self._pid, 0)
 
 
 def serve(control: socket.socket, work: Work, parent: int) -> None:
-    """Fork a worker for each connection that `control` brings, until its other end closes. Runs in the server."""
+    """Fork a worker for each connection received over `control`, until its other end closes.
+
+    Runs in the server.
+    """
     end_with(parent)
-    gc.freeze()  # what is there now is never collected, so that its pages stay shared
+    gc.freeze()  # collecting would write to pages and so unshare them
     server, workers = os.getpid(), set[int]()
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 1, 1)
@@ -97,7 +106,7 @@ def serve(control: socket.socket, work: Work, parent: int) -> None:
         with contextlib.suppress(ChildProcessError):
             while ended := os.waitpid(-1, os.WNOHANG)[0]:
                 workers.discard(ended)
-        with Connection(descriptors[0]) as connection, contextlib.suppress(OSError):  # out of memory: it just closes
+        with Connection(descriptors[0]) as connection, contextlib.suppress(OSError):  # out of memory: only closes
             pid = os.fork()
             if not pid:
                 control.close()
@@ -110,12 +119,15 @@ def serve(control: socket.socket, work: Work, parent: int) -> None:
 
 def _work(connection: Connection, work: Work, server: int) -> None:
     end_with(server)
-    with contextlib.suppress(EOFError, ConnectionError):  # the training has ended
+    with contextlib.suppress(EOFError, ConnectionError):  # the parent closed it: the training is over
         work(connection)
 
 
 def _run(child: Callable[[], None]) -> NoReturn:
-    """What a forked process does. It must not return into the program that it is a copy of."""
+    """Run `child` in a forked process and exit.
+
+    The process must not return into the program of which it is a copy.
+    """
     try:
         child()
     except BaseException:
@@ -126,7 +138,7 @@ def _run(child: Callable[[], None]) -> NoReturn:
 
 @contextlib.contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Block the signals of a terminal for a process that starts within: Ctrl-C reaches the whole process group."""
+    """Block the signals of a terminal for a process that starts within, as Ctrl-C reaches the whole process group."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield

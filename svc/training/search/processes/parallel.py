@@ -1,4 +1,4 @@
-"""How many trials run at once, and where."""
+"""The number of trials that run at once, in threads or processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TRIALS_PER_WORKER = 4
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """`workers` trials at once with `threads` each; in threads of this process, or in processes of their own."""
+    """`workers` trials at once with `threads` each, in threads of this process or in processes of their own."""
 
     workers: int
     threads: int
@@ -26,7 +26,10 @@ class Parallelism:
 
     @classmethod
     def choose(cls, wanted: int | None, *, n_trials: int, n_interactions: int, n_items: int) -> Parallelism:
-        """`wanted` is the recipe's number; by default all cores. Nothing that changes between runs plays a part."""
+        """Return the recipe's `wanted` number of workers, or by default as many as cores and trials suggest.
+
+        It does not depend on free memory or load, which change between runs.
+        """
         cores = usable_cores()
         small = n_interactions <= _SMALL_INTERACTIONS and n_items <= _SMALL_ITEMS
         if wanted is None:
@@ -36,7 +39,10 @@ class Parallelism:
         return cls(workers, max(1, cores // workers), in_processes)
 
     def open(self, objective: Objective, server: ForkServer | None = None) -> Workers:
-        """Workers that train by `objective`. The first trials fork processes from `server`, or from one they start."""
+        """Return workers that train with `objective`.
+
+        The first trials fork processes from `server`, or from one that they start.
+        """
         if self.in_processes:
             return ProcessWorkers(objective, self.workers, self.threads, server)
         return ThreadWorkers(objective, self.workers)

@@ -1,4 +1,4 @@
-"""Which process works on a trial, and whether it still lives."""
+"""Identify the process that works on a trial, and find out whether it is alive."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from pathlib import Path
 
 
 def own_identity() -> str:
-    """`<host>|<pid>|<start>`: unique to this process, as pids are used again.
+    """Return `<host>|<pid>|<start>`, which stays unique when a pid is reused.
 
-    The host part names the boot and the pid namespace too, so that containers of one machine are told apart.
+    The host part also names the boot and the pid namespace, so that containers of one machine differ.
     """
     return f"{_host()}|{os.getpid()}|{_start_time(os.getpid())}"
 
 
 def is_dead(identity: str) -> bool:
-    """True if the process was on this host and is gone. Of other hosts nothing is known: False."""
+    """Return True if the process was on this host and is gone.
+
+    Return False for other hosts, as their processes cannot be looked up.
+    """
     host, _, process = identity.partition("|")
     pid, _, start = process.partition("|")
     return host == _host() and pid.isdigit() and _start_time(int(pid)) != start
@@ -32,7 +35,7 @@ def _host() -> str:
 
 
 def _start_time(pid: int) -> str:
-    """Clock ticks since boot at which `pid` started; empty for no such process."""
+    """Return the clock ticks since boot at which `pid` started, or an empty text for no such process."""
     stat = _read(Path(f"/proc/{pid}/stat"))
     after_name = stat.rpartition(")")[2].split()
     if len(after_name) < 20 or after_name[0] == "Z":

@@ -1,8 +1,8 @@
 """One copy of a search's matrices for all worker processes of a host.
 
-An object is pickled with its arrays out of band (protocol 5) into an anonymous memory file. Whoever maps that file gets
-the same object, whose arrays are views of the mapping: pages are shared until a process writes to them. The file has no
-name, so that nothing is left behind when a process is killed, and it does not depend on the size of /dev/shm.
+An object is pickled with its arrays out of band (protocol 5) into an anonymous memory file. A process that maps this
+file gets the same object, with arrays that are views of the mapping. Pages are shared until a process writes to them.
+The file has no name, so nothing remains when a process is killed. Its size is not limited by /dev/shm.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True)
 class MemoryLocation:
-    """Where a shared object lies: a file of this process, its pickle, and (offset, bytes) of each of its arrays."""
+    """Location of a shared object: a file of this process, its pickle, and (offset, bytes) of each of its arrays."""
 
     path: str
     pickled: bytes
@@ -28,7 +28,10 @@ class MemoryLocation:
 
 
 class SharedObject:
-    """Keeps the memory of one shared object until `close`. Processes that have attached it keep it longer."""
+    """Keeps the memory of one shared object until `close`.
+
+    Processes that have attached it keep it longer.
+    """
 
     def __init__(self, descriptor: int, location: MemoryLocation) -> None:
         self._descriptor = descriptor
@@ -36,7 +39,7 @@ class SharedObject:
 
     @classmethod
     def of(cls, value: Any) -> SharedObject:
-        """Copy `value`, which must be picklable, to where other processes of this user can attach it."""
+        """Copy a picklable `value` to memory that other processes of this user can attach."""
         buffers: list[pickle.PickleBuffer] = []
         pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
         descriptor = os.memfd_create("svc-search")
@@ -57,7 +60,10 @@ class SharedObject:
 
 
 def attach(location: MemoryLocation) -> Any:
-    """The object at `location`, while the process that shares it lives. Changes to its arrays stay in this process."""
+    """Return the object at `location`, while the process that shares it lives.
+
+    Changes to its arrays stay in this process.
+    """
     with Path(location.path).open("rb") as file:
         view = memoryview(mmap.mmap(file.fileno(), location.n_bytes, access=mmap.ACCESS_COPY))
     return pickle.loads(location.pickled, buffers=[view[at : at + n] for at, n in location.extents])

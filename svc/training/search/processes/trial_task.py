@@ -18,7 +18,7 @@ State = Literal["complete", "pruned", "failed"]
 class Objective(Protocol):
     """Trains and scores one algorithm with one set of parameters, in a worker.
 
-    May raise `TrialPruned`, and whatever `check` and `report` raise must pass.
+    It may raise `TrialPruned`. Exceptions of `check` and `report` must pass through it.
     """
 
     def __call__(
@@ -27,14 +27,14 @@ class Objective(Protocol):
 
 
 class TrialPruned(Exception):
-    """These parameters cannot be trained on this data, or are clearly worse than others: the search goes on."""
+    """These parameters cannot be trained on this data, or are clearly worse than others. The search goes on."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialTask:
-    """One trial to train, with what was known of the trials of the same algorithm when it was asked for.
+    """One trial to train, with the results of the same algorithm that were known when it was asked for.
 
-    `complete_curves` are the learning curves of the complete ones, `screenings` the screening scores of all.
+    `complete_curves` are the learning curves of complete trials, `screenings` the screening scores of all.
     """
 
     number: int
@@ -46,7 +46,7 @@ class TrialTask:
 
 @dataclass(frozen=True, slots=True)
 class TrialOutcome:
-    """`fitted` if the trial is complete, `error` if it failed; `curve` has the scores between epochs."""
+    """`fitted` if the trial is complete, `error` if it failed. `curve` has the scores between epochs."""
 
     state: State
     seconds: float
@@ -56,7 +56,10 @@ class TrialOutcome:
 
 
 def run_trial(objective: Objective, task: TrialTask, check: Callable[[], None]) -> TrialOutcome:
-    """Train and score the trial of `task`. Never raises: the outcome holds the error. `check` may raise Stop."""
+    """Train and score the trial of `task`.
+
+    `check` may raise Stop. Nothing is raised: the outcome holds the error.
+    """
     begin, curve = time.monotonic(), Curve()
 
     def report(epoch: int, score: float) -> None:

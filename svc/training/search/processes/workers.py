@@ -1,8 +1,8 @@
-"""Trains trials in worker processes, or in threads of this process if the data is too small for processes to pay off.
+"""Train trials in worker processes, or in threads of this process if the data is too small for processes to pay off.
 
-A worker process holds its own copy of irspack and one trained recommender at a time; the matrices of the search are
-mapped, not copied. A process can be ended at any moment, also while irspack's C++ holds its interpreter lock, so a time
-limit or an interrupt waits for nothing.
+A worker process holds its own copy of irspack and one trained recommender at a time. The matrices of the search are
+mapped, not copied. A process can be ended at any moment, even while irspack's C++ holds its interpreter lock, so time
+limits and interrupts take effect at once.
 """
 
 from __future__ import annotations
@@ -33,20 +33,23 @@ _KILLED = "its worker process was killed or crashed; if memory ran out, lower tr
 
 
 class Workers(Protocol):
-    """Trains at most `count` trials at once. Used from one thread."""
+    """Trains at most `count` trials at once.
+
+    It is used from one thread.
+    """
 
     @property
     def count(self) -> int: ...
 
     def submit(self, task: TrialTask, ended: Ended) -> int:
-        """Begin `task` and return the worker that does it; `ended` is called from another thread.
+        """Begin `task` and return its worker.
 
-        The worker is busy until `release` or `abandon`.
+        `ended` is called from another thread. The worker is busy until `release` or `abandon`.
         """
         ...
 
     def ready_at(self, worker: int) -> float | None:
-        """The monotonic time since which `worker` can train; None while it starts."""
+        """Return the monotonic time since which `worker` can train, or None while it starts."""
         ...
 
     def release(self, worker: int) -> None:
@@ -54,7 +57,7 @@ class Workers(Protocol):
         ...
 
     def abandon(self, worker: int) -> None:
-        """Abandon the trial of `worker`; its outcome no longer matters."""
+        """Abandon the trial of `worker`, whose outcome no longer matters."""
         ...
 
     def close(self) -> None:
@@ -63,7 +66,10 @@ class Workers(Protocol):
 
 
 class ThreadWorkers:
-    """Workers in threads of this process. An abandoned trial ends at its next epoch."""
+    """Workers in threads of this process.
+
+    An abandoned trial ends at its next epoch.
+    """
 
     def __init__(self, objective: Objective, count: int = 1) -> None:
         self.count = count
@@ -100,7 +106,7 @@ class ThreadWorkers:
 
 @dataclass(slots=True, eq=False)
 class _Worker:
-    """One process. Ending it ends one trial and leaves the others alone."""
+    """One process, which can be ended with its trial without affecting the others."""
 
     pid: int | None = None
     ready_at: float | None = None
@@ -115,7 +121,10 @@ class _Worker:
                 os.kill(self.pid, signal.SIGKILL)
 
     def train(self, task: TrialTask, server: ForkServer, setting: _Setting) -> TrialOutcome:
-        """Have the process do `task`; it is forked for its first one. Called in a thread of its own."""
+        """Run `task` in the process, which is forked for its first task.
+
+        Called in a thread of its own.
+        """
         try:
             if self._connection is None:
                 self._connection = server.fork()
@@ -136,9 +145,9 @@ class _Worker:
 
 
 class ProcessWorkers:
-    """Workers in processes of their own, each with `blas_threads`, forked by `server`. The first trials start them.
+    """Workers in processes of their own, each with `blas_threads`, forked by `server`.
 
-    Without a `server` one is started with them.
+    The first trials start the workers, and a server if none is given.
     """
 
     def __init__(self, objective: Objective, count: int, blas_threads: int, server: ForkServer | None = None) -> None:
@@ -187,7 +196,7 @@ class ProcessWorkers:
 
 
 def work(connection: Connection) -> None:
-    """Do the tasks of `connection`. Runs in a worker, which tells its process id once it can train."""
+    """Run the tasks of `connection`, in a worker, which sends its process id once it can train."""
     location, blas_threads = connection.recv()
     if not any(name in os.environ for name in VARIABLES):
         limit_blas_threads(blas_threads)
@@ -198,7 +207,7 @@ def work(connection: Connection) -> None:
 
 
 def _answer(objective: Objective, task: TrialTask) -> _Answer:
-    """The outcome of `task`, and (category, message) of each warning on the way."""
+    """Return the outcome of `task`, and (category, message) of each warning during it."""
     with warnings.catch_warnings(record=True) as caught:
         outcome = run_trial(objective, task, lambda: None)
     return outcome, [(warning.category.__name__, str(warning.message)) for warning in caught]
