@@ -114,7 +114,7 @@ def test_the_measured_model_is_gone_when_the_final_one_is_trained(
 
     def watched(*arguments: Any) -> Any:
         found = measure(*arguments)
-        measured.append(weakref.ref(found.trained))
+        measured.append(weakref.ref(found.winner.model))
         return found
 
     def last_of_all(*arguments: Any, **options: Any) -> Any:

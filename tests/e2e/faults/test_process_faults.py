@@ -127,7 +127,9 @@ def test_killed_under_load_it_comes_back_as_it_was(home: Path) -> None:
     for _ in range(2):
         with Server(home) as server:
             answer = server.recommend("a").json()
-            seen.append((answer["items"], answer["model_version"], server.health(), server.details()))
+            status, details = server.details()
+            assert details["recipes"]["a"].pop("age_seconds") > 0
+            seen.append((answer["items"], answer["model_version"], server.health(), status, details))
             one = ("/v1/recipes/a:recommend", {"user_id": "u3", "limit": 1})
             with Load(server.url, [one], clients=4, judge=lambda *_: None) as load:
                 until(lambda load=load: load.tally.answered > 50)

@@ -67,7 +67,11 @@ def test_startup_loads_a_good_artifact(home: Path) -> None:
     with Server(home) as server:
         assert first_item(server) == "i0"
         assert server.health() == (200, {"status": "ok", "total": 1, "loaded": 1})
-        assert server.details() == (
+        status, document = server.details()
+        age_s, version = document["recipes"]["a"].pop("age_seconds"), document["recipes"]["a"].pop("model_version")
+        assert age_s > 0
+        assert version == server.recommend("a").json()["model_version"]
+        assert (status, document) == (
             200,
             {"status": "ok", "recipes": {"a": {"loaded": True, "best_class": "TopPopRecommender"}}},
         )
