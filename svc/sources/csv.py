@@ -6,10 +6,11 @@ import codecs
 import csv
 import io
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from svc.sources.base import SourceContext
     from svc.sources.parts import Hive
 
+_READERS = deque[Any](maxlen=1)
+"""Holds the latest reader. Arrow waits for itself for ever if a reader goes while its thread reads ahead."""
 _BLOCK_BYTES = 16 << 20
 _BOUNDED_BLOCK_BYTES = 1 << 20
 """For lists of a server: a block of 4 MiB of short rows took 208 MiB as columns."""
@@ -240,8 +243,13 @@ class CsvSource:
 
     def _batches(self, file: DataFile, header: _Header) -> Iterator[pa.RecordBatch]:
         with _explained(file, lambda: self._fault(file, header)):
-            stream = self._stream(file)
+            stream, wrong_rows = self._stream(file), deque[Any](maxlen=1)
             last = None
+
+            def leave_out(row: Any) -> str:
+                wrong_rows.append(row)
+                return "skip"
+
             try:
                 reader = pa_csv.open_csv(
                     stream,
@@ -251,11 +259,18 @@ class CsvSource:
                         skip_rows=header.skip_rows,
                         encoding=self._encoding(),
                     ),
-                    pa_csv.ParseOptions(delimiter=self._config.delimiter, newlines_in_values=True),
+                    pa_csv.ParseOptions(
+                        delimiter=self._config.delimiter, newlines_in_values=True, invalid_row_handler=leave_out
+                    ),
                     pa_csv.ConvertOptions(include_columns=header.wanted, column_types=self._schema(header)),
                 )
+                _READERS.append(reader)
                 for last in reader:
+                    if wrong_rows:
+                        break
                     yield last
+                if wrong_rows:
+                    raise pa.ArrowInvalid("a row has another number of fields than the header")
             finally:
                 stream.stop()  # before the file is read again
         if last is not None and _ends_in_a_long_text(last) and (fault := self._fault(file, header)):

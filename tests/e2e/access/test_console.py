@@ -232,6 +232,7 @@ def test_a_known_user_gets_titles_and_the_same_by_curl(tab: Tab) -> None:
 def test_an_unknown_user_is_explained(tab: Tab) -> None:
     """The code, what the server says and what to do; whatever stands in the field reaches curl as it is."""
     page = tab.open()
+    tab.clear_user()
     page.get_by_label("User id").fill('o\'brien "$HOME" `id` \\')
     page.keyboard.press("Enter")
     alert = page.locator(".failure")
