@@ -234,7 +234,7 @@ def test_connections_that_come_one_by_one_are_spread_and_a_drain_cuts_none(tmp_p
                 while data := client.recv(1 << 16):
                     answer += data
                 assert answer.startswith(b"HTTP/1.1 200 ")
-                assert answer.endswith(b"}")
+                assert answer.endswith(b"}\n")
         assert server.process.wait(timeout=30) == 0
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(address)
