@@ -66,9 +66,9 @@ def measure(filters: Mapping[str, Any], kept: pd.DataFrame, users: list[str], op
             return header, ranks(address, users, {})
 
 
-def main() -> None:
-    """Print one line a recipe, and their difference."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """Return the options of a program that reads ratings."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ratings", type=Path)
     for name in ("user", "item", "time", "rating"):
         parser.add_argument(f"--{name}", required=True)
@@ -77,15 +77,26 @@ def main() -> None:
     parser.add_argument("--min-users", type=int, default=1)
     parser.add_argument("--trials", type=int, default=12)
     parser.add_argument("--algorithms", nargs="+", default=["IALS"])
-    options = parser.parse_args()
-    os.environ.setdefault(KEY, f"benchmark:{os.urandom(32).hex()}")
+    return parser
+
+
+def held_out(options: argparse.Namespace) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, list[str]]:
+    """Return rows to train on, the low ones of these, held-out likes of known users and items, and their users."""
     columns = {getattr(options, name): name for name in ("user", "item", "time", "rating")}
     table = pd.read_csv(options.ratings, usecols=list(columns), dtype={options.user: str, options.item: str})
     kept, late = split(frequent(table.rename(columns=columns), options))
     liked, low = kept[kept["rating"] >= options.like], kept[kept["rating"] < options.like]
     is_known = late["user"].isin(set(liked["user"])) & late["item"].isin(set(liked["item"]))
     likes = late[is_known & (late["rating"] >= options.like)]
-    users = sorted(set(likes["user"]))
+    return kept, low, likes, sorted(set(likes["user"]))
+
+
+def main() -> None:
+    """Print one line a recipe, and their difference."""
+    parser = arguments(__doc__)
+    options = parser.parse_args()
+    os.environ.setdefault(KEY, f"benchmark:{os.urandom(32).hex()}")
+    kept, low, likes, users = held_out(options)
     print(*origin(), sep="\n")
     print(f"{kept['user'].nunique():,} users, {len(kept):,} rows, {len(low):,} low; {len(users):,} users judged")
     where, disliked = {"where": {"rating": {"gte": options.like}}}, set(zip(low["user"], low["item"], strict=True))

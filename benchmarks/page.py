@@ -16,7 +16,6 @@ trained on the rest and asked over HTTP. A loss is the relative change of ndcg@2
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 from collections import Counter
@@ -30,7 +29,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from benchmarks.common import origin
-from benchmarks.hide import HELD_OUT, frequent, judged, split
+from benchmarks.hide import HELD_OUT, arguments, held_out, judged
 from benchmarks.order import KEY, SEED, pages_of, ranks, server, train
 from svc.training.evaluation.intervals import paired_change
 
@@ -132,27 +131,13 @@ def measure(address: str, users: list[str], low: pd.DataFrame, likes: pd.DataFra
 
 def main() -> None:
     """Train, serve, and print one line a measurement."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("ratings", type=Path)
-    for name in ("user", "item", "time", "rating"):
-        parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--like", type=float, required=True)
-    parser.add_argument("--min-rows", type=int, default=1)
-    parser.add_argument("--min-users", type=int, default=1)
-    parser.add_argument("--trials", type=int, default=12)
-    parser.add_argument("--algorithms", nargs="+", default=["IALS"])
+    parser = arguments(__doc__)
     parser.add_argument("--items", type=int, default=100)
     options = parser.parse_args()
     os.environ.setdefault(KEY, f"benchmark:{os.urandom(32).hex()}")
     os.environ.setdefault("SVC_MAX_QUEUE_SECONDS", "60")  # batches of many items shown are long
-    columns = {getattr(options, name): name for name in ("user", "item", "time", "rating")}
-    table = pd.read_csv(options.ratings, usecols=list(columns), dtype={options.user: str, options.item: str})
-    kept, late = split(frequent(table.rename(columns=columns), options))
-    liked, low = kept[kept["rating"] >= options.like], kept[kept["rating"] < options.like]
-    known_items = set(liked["item"])
-    is_known = late["user"].isin(set(liked["user"])) & late["item"].isin(known_items)
-    likes = late[is_known & (late["rating"] >= options.like)]
-    users = sorted(set(likes["user"]))
+    kept, low, likes, users = held_out(options)
+    known_items = set(kept["item"][kept["rating"] >= options.like])
     print(*origin(), sep="\n")
     filters = {"where": {"rating": {"gte": options.like}}, "hide": {"rating": {"lt": options.like}}}
     training = {"algorithms": options.algorithms, "split": {"scheme": "time_user", "heldout_ratio": HELD_OUT}}
