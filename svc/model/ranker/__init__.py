@@ -1,1 +1,1 @@
-"""The learned order of the first page: what is known of items, the features of a page, and their weighted sum."""
+"""The learned order of the first page: the item record, the features of a page, and their weighted sum."""

@@ -1,18 +1,18 @@
-"""The features of the candidates of one page: what a query and an item say together.
+"""Compute the features of the candidates of one page from a query and the item record.
 
 | symbol | meaning |
 |---|---|
 | n | the candidates, best first by the winner of the search |
 | h | the history: the latest items of the query, at most MOST_HISTORY |
-| F | the features, in the order of `names` |
+| F | the features, in the order of `item_record.names` |
 
 No step depends on the number of candidates: a candidate has the same bits on any page that has it at the same place.
-Whatever cannot be known of a candidate is 0. Where that may differ between candidates, a feature tells which they are.
+A missing value is 0. If it may be missing for some candidates alone, a second feature marks these.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,42 +21,17 @@ from svc.model.ranker.item_record import ItemRecord
 
 MOST_HISTORY: Final = 100
 LAST: Final = 3
-"""The labels of so many latest items are looked at apart from those of the whole history."""
+"""The number of latest items whose labels have a feature of their own."""
 _LOG_PLACES: Final = np.log1p(np.arange(100, dtype=np.float64))
-"""For as many places as are ever looked at."""
+"""A page never has more places: training ranks 100 and requests 50."""
 
 Table = NDArray[np.float64]
-
-
-class Feature(NamedTuple):
-    """A feature, and the group that it is shown with."""
-
-    name: str
-    group: str
-
-
-def names(record: ItemRecord) -> tuple[Feature, ...]:
-    """The features in the order of the rows of `features`."""
-    told = [Feature("score", "scores"), Feature("log_place", "scores")]
-    told += [Feature(name, "popularity") for name in record.popularity_names]
-    told += [Feature("popularity_by_history", "popularity")]
-    told += [Feature(name, "neighbours") for name in ("strongest_neighbour", "number_of_neighbours")]
-    if record.ordered:
-        told.append(Feature("similarity_to_last", "neighbours"))
-    for column in record.label_names:
-        told.append(Feature(f"{column}.share", "labels"))
-        told.append(Feature(f"{column}.missing", "labels"))
-        if record.ordered:
-            told.append(Feature(f"{column}.share_of_last", "labels"))
-    for column in record.number_names:
-        told += [Feature(f"{column}.distance", "numbers"), Feature(f"{column}.missing", "numbers")]
-    return tuple(told)
 
 
 def features(
     record: ItemRecord, history: NDArray[np.int32], items: NDArray[np.int32], scores: NDArray[np.float64]
 ) -> Table:
-    """(F, n) the features of `items`, (n,), which the winner ranks in this order by `scores`, (n,).
+    """Return the features, (F, n), of `items`, (n,), which the winner ranks in this order by `scores`, (n,).
 
     `history` are distinct item columns, oldest first where the record is ordered.
     """
@@ -112,7 +87,7 @@ def _labels(table: Table, row: int, record: ItemRecord, h: NDArray[np.int32], it
 
 
 def _shares(record: ItemRecord, h: NDArray[np.int32]) -> NDArray[np.float64]:
-    """The share of some items that have each label, (n_labels,)."""
+    """Return the share of the items `h` that have each label, (n_labels,)."""
     entries = record.label_entries(h, record.look.label_lengths.take(h))
     counts = np.bincount(record.labels.take(entries), minlength=int(record.first_labels[-1]))
     return counts / max(len(h), 1)

@@ -1,4 +1,4 @@
-"""What the ranker knows of each item of a model, by column."""
+"""The facts about items that the ranker looks up, by column, and the names of the features that follow from them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,19 @@ NEIGHBOURS = 50
 """The neighbours that are kept of each item."""
 
 
+class Feature(NamedTuple):
+    """A feature, and the group that it is shown with."""
+
+    name: str
+    group: str
+
+
 class Look(NamedTuple):
-    """What features look up beside the arrays of a record.
+    """Arrays that features look up and that are computed from those of a record.
 
     `label_lengths`, (n_items,), count the labels of an item, and `label_columns` has the column of each entry of
     `labels`. `has_no_label` and `has_number` are (n_items, columns). `numbers` has 0 for what is missing, and
-    `all_time`, (n_items,), is the popularity ever. `n_features` are those that can be told from the record.
+    `all_time`, (n_items,), is the popularity ever. `n_features` counts the names of the record's features.
     """
 
     label_lengths: NDArray[np.int32]
@@ -32,7 +39,7 @@ class Look(NamedTuple):
 
     @classmethod
     def of(cls, record: ItemRecord) -> Look:
-        """What follows from the stored arrays of `record`."""
+        """Compute them from the stored arrays of `record`."""
         n_columns, lengths = len(record.label_names), np.diff(record.label_offsets)
         columns = np.repeat(np.arange(n_columns), np.diff(record.first_labels)).take(record.labels)
         cells = np.repeat(np.arange(len(lengths)), lengths) * n_columns + columns
@@ -45,11 +52,7 @@ class Look(NamedTuple):
             has_number,
             np.where(has_number, record.numbers, np.float32(0)),
             np.ascontiguousarray(record.popularity[:, 0]),
-            5
-            + record.ordered
-            + len(record.popularity_names)
-            + (2 + record.ordered) * n_columns
-            + 2 * has_number.shape[1],
+            len(names(record)),
         )
 
 
@@ -100,12 +103,12 @@ class ItemRecord(Stored):
         self.ordered = ordered
 
     def ready(self) -> None:
-        """Compute what the features look up beside the stored arrays."""
+        """Compute the arrays that follow from the stored ones."""
         self._look = Look.of(self)
 
     @property
     def look(self) -> Look:
-        """What follows from the stored arrays."""
+        """Return the arrays that follow from the stored ones."""
         return self._look
 
     def check(self, n_items: int) -> None:
@@ -133,8 +136,26 @@ class ItemRecord(Stored):
                 raise PayloadInvalid(f"payload: the ranker's {name} name what is not there")
 
     def label_entries(self, items: NDArray[np.int32], lengths: NDArray[np.int32]) -> NDArray[np.intp]:
-        """The positions in `labels` of the labels of some items, (m,), which have so many of them, (m,)."""
+        """Return the positions in `labels` of the labels of `items`, (m,), which have `lengths`, (m,), labels each."""
         ends = lengths.cumsum()
         total = int(ends[-1]) if len(ends) else 0
         entries: NDArray[np.intp] = np.arange(total) + (self.label_offsets.take(items) - ends + lengths).repeat(lengths)
         return entries
+
+
+def names(record: ItemRecord) -> tuple[Feature, ...]:
+    """Return the features of a page in the order of their rows."""
+    rows = [Feature("score", "scores"), Feature("log_place", "scores")]
+    rows += [Feature(name, "popularity") for name in record.popularity_names]
+    rows += [Feature("popularity_by_history", "popularity")]
+    rows += [Feature(name, "neighbours") for name in ("strongest_neighbour", "number_of_neighbours")]
+    if record.ordered:
+        rows.append(Feature("similarity_to_last", "neighbours"))
+    for column in record.label_names:
+        rows.append(Feature(f"{column}.share", "labels"))
+        rows.append(Feature(f"{column}.missing", "labels"))
+        if record.ordered:
+            rows.append(Feature(f"{column}.share_of_last", "labels"))
+    for column in record.number_names:
+        rows += [Feature(f"{column}.distance", "numbers"), Feature(f"{column}.missing", "numbers")]
+    return tuple(rows)

@@ -1,4 +1,4 @@
-"""Reorders the best items of the winner by a weighted sum of features."""
+"""Reorder the best items of the winner by a weighted sum of features."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from svc.errors import PayloadInvalid
 from svc.model.history import History
-from svc.model.ranker.features import Feature, Table, features, names
-from svc.model.ranker.item_record import ItemRecord
+from svc.model.ranker.features import Table, features
+from svc.model.ranker.item_record import Feature, ItemRecord, names
 from svc.model.ranking.query import Query, Ranking
 from svc.model.ranking.topk import reaching
 from svc.model.stored import Stored
@@ -41,12 +41,12 @@ class PageRanker(Stored):
 
     @property
     def features(self) -> tuple[Feature, ...]:
-        """The features in the order of the weights."""
+        """Return the features in the order of the weights."""
         return names(self.record)
 
     @property
     def scale_of_score(self) -> float:
-        """How much a unit of the winner's score counts."""
+        """Return the factor of the winner's score."""
         return float(self._scales[0, 0])
 
     def ready(self) -> None:
@@ -65,7 +65,7 @@ class PageRanker(Stored):
                 )
 
     def page(self, query: Query, ranking: Ranking, history: History) -> Ranking:
-        """The ranking that answers `query`, from one of at least REORDERED items by the winner.
+        """Return the ranking that answers `query`, given that of the winner with at least REORDERED items.
 
         The best items are reordered. They stand above the others, which keep their order and scores.
         """
@@ -86,7 +86,7 @@ class PageRanker(Stored):
         return Ranking(items[kept], scores[kept], ties=ties[kept])
 
     def addends(self, history: NDArray[np.int32], items: NDArray[np.int32], scores: Values) -> Table:
-        """(F, n) the addends of the ranker's scores of `items`, which the winner ranks in this order."""
+        """Return the addends, (F, n), of the ranker's scores of `items`, which the winner ranks in this order."""
         table = features(self.record, history, items, scores)
         table -= self._means
         table *= self._scales
@@ -94,18 +94,18 @@ class PageRanker(Stored):
 
     @staticmethod
     def scores(addends: Table) -> Values:
-        """(n,) the scores: the addends of each item added up in the order of the features."""
+        """Return the scores, (n,): the addends of each item added up in the order of the features."""
         scores: Values = np.add.reduce(addends, axis=0)
         return scores
 
 
 def history_of(query: Query, history: History) -> NDArray[np.int32]:
-    """The item columns that `query` goes by, oldest first where the histories of the model are."""
+    """Return the item columns of the history behind `query`, oldest first if those of the model are."""
     return history.items(query.user) if query.user >= 0 else query.seeds
 
 
 def _best_first(items: NDArray[np.int32], scores: Values, most: int) -> NDArray[np.intp]:
-    """An order of `items` that begins with the `most` best, by falling score and rising column."""
+    """Return an order of `items` that begins with the `most` best, by falling score and rising column."""
     leaders = reaching(scores, most)
     first = leaders[np.lexsort((items[leaders], -scores[leaders]))]
     others = np.ones(len(items), dtype=np.bool_)

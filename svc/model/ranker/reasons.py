@@ -1,4 +1,4 @@
-"""Explains the scores of reordered items: the groups of the ranker's features, and the winner's reasons within one."""
+"""Explain the scores of reordered items by groups of the ranker's features and, within one, the winner's reasons."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ def with_groups(  # noqa: PLR0917 - all of them are about one page
     history: History,
     items: NDArray[np.int32],
 ) -> Contributions:
-    """The `contributions` of the winner to `items`, (m,), with those of the ranker to the items that it moved.
+    """Return the `contributions` of the winner to `items`, (m,), with those of the ranker to the items that it moved.
 
-    Of these items the contributions of the winner count as much as the ranker's weight of its score. What place and
-    mean add is left to the rest. None: the scores of the winner are no sums, and their group is told as a whole.
+    For these items the contributions of the winner are multiplied by the ranker's weight of its score. The addends of
+    place and means are left to the rest. None: the scores of the winner are no sums, and their group is one reason.
     """
     (page,) = scorer.rank([query._replace(limit=min(REORDERED, scorer.n_items), unordered=False)], history)
     addends = ranker.addends(history_of(query, history), page.items, page.scores)
     groups = [feature.group for feature in ranker.features]
-    told = tuple(dict.fromkeys(group for group in groups if contributions is None or group != "scores"))
+    named_groups = tuple(dict.fromkeys(group for group in groups if contributions is None or group != "scores"))
     position_of = np.full(scorer.n_items, -1, dtype=np.intp)
     position_of[page.items] = np.arange(len(page.items))
     positions = position_of[items]
     is_moved = positions >= 0
-    of_groups = np.zeros((len(items), len(told)))
-    for number, group in enumerate(told):
+    of_groups = np.zeros((len(items), len(named_groups)))
+    for number, group in enumerate(named_groups):
         total = addends[[own == group for own in groups]].sum(axis=0)
         of_groups[is_moved, number] = total[positions[is_moved]]
     if contributions is None:
         nothing = Contributions(np.empty(0, dtype=np.int32), np.zeros((len(items), 0)))
-        return nothing._replace(of_groups=of_groups, groups=told)
+        return nothing._replace(of_groups=of_groups, groups=named_groups)
     shares = np.where(is_moved, ranker.scale_of_score, 1.0)
     of_user, of_item = contributions.of_user_features, contributions.of_item_features
     popularity = contributions.of_popularity
@@ -49,5 +49,5 @@ def with_groups(  # noqa: PLR0917 - all of them are about one page
         of_item_features=None if of_item is None else of_item * shares[:, np.newaxis],
         of_popularity=None if popularity is None else popularity * shares,
         of_groups=of_groups,
-        groups=told,
+        groups=named_groups,
     )

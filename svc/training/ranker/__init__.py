@@ -1,1 +1,1 @@
-"""Learns the order of the first page from held-out choices, and judges it on users that did not fit it."""
+"""Learn the order of the first page from held-out choices, and judge it on users that did not fit it."""

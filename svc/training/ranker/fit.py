@@ -1,4 +1,4 @@
-"""Fits weights of features to the choices on many pages: listwise, by softmax, with L2.
+"""Fit weights of features to the choices on many pages: listwise, by softmax, with L2.
 
 | symbol | meaning |
 |---|---|
@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 L2: Final = (1.0, 0.1, 0.01, 0.001, 0.0001)
 """From strong to weak: each fit starts from the one before."""
 FOLDS: Final = 3
-"""The parts of the fitting users by which the L2 is chosen."""
+"""The number of parts of the fitting users in the cross-validation of the L2."""
 _MOST_STEPS = 200
 
 Values = NDArray[np.float64]
@@ -29,8 +29,11 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pages:
-    """`features` are standardised, (U, C, F). `is_item`, (U, C), is False at padded places, and `chosen`, (U, C), is
-    what each item was worth to the user: 0 where it was not chosen."""
+    """Pages of one user each.
+
+    `features` are standardised, (U, C, F). `is_item`, (U, C), is False at padded places. `chosen`, (U, C), holds the
+    held-out values of the items, 0 for items that the user did not choose.
+    """
 
     features: NDArray[np.float32]
     is_item: NDArray[np.bool_]
@@ -40,16 +43,16 @@ class Pages:
         return len(self.chosen)
 
     def of(self, pages: NDArray[np.intp]) -> Pages:
-        """Some of the pages."""
+        """Return some of the pages."""
         return Pages(self.features[pages], self.is_item[pages], self.chosen[pages])
 
     def telling(self) -> Pages:
-        """The pages with a choice; the others tell nothing of the order."""
+        """Return the pages with a choice. The others say nothing about the order."""
         return self.of(np.flatnonzero(self.chosen.any(axis=1)))
 
 
 def fit(pages: Pages, *, seed: int) -> tuple[Values, float]:
-    """The weights, (F,), that suit `pages`, and the L2 that suits users who did not fit them."""
+    """Return the weights, (F,), of the least loss on `pages`, and their L2, chosen by cross-validation over users."""
     pages = pages.telling()
     if not len(pages):
         return np.zeros(pages.features.shape[2]), L2[0]
@@ -60,7 +63,7 @@ def fit(pages: Pages, *, seed: int) -> tuple[Values, float]:
 
 
 def _best_l2(pages: Pages, seed: int) -> float:
-    """The L2 with the least loss on pages that did not fit the weights; the strongest one of equals."""
+    """Return the L2 with the least loss on pages that did not fit the weights, the strongest one if several have it."""
     fold = np.random.default_rng([seed, 29]).permutation(len(pages)) % FOLDS
     losses = np.zeros(len(L2))
     for number in range(FOLDS):
@@ -71,7 +74,7 @@ def _best_l2(pages: Pages, seed: int) -> float:
 
 
 def _path(pages: Pages, values: tuple[float, ...] | list[float]) -> list[Values]:
-    """The weights for each L2, one after the other."""
+    """Return the weights for each L2, one after the other."""
     weights, path = np.zeros(pages.features.shape[2]), []
     for l2 in values:
         weights = minimize(_loss, weights, (pages, l2), jac=True, method="L-BFGS-B", options={"maxiter": _MOST_STEPS}).x
@@ -80,7 +83,7 @@ def _path(pages: Pages, values: tuple[float, ...] | list[float]) -> list[Values]
 
 
 def _loss(weights: Values, pages: Pages, l2: float) -> tuple[float, Values]:
-    """The loss and its gradient."""
+    """Return the loss and its gradient."""
     scores = np.where(pages.is_item, pages.features @ weights.astype(np.float32), -np.inf).astype(np.float64)
     scores -= scores.max(axis=1, keepdims=True)
     shares = np.exp(scores)

@@ -1,4 +1,4 @@
-"""What a learned order gains on users that did not fit it, user by user."""
+"""Measure the gain of a learned order on users that did not fit it, user by user."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from svc.training.evaluation.intervals import Change, paired_change, user_scores
 from svc.training.ranker.fit import Pages, fit
 
 FOLDS: Final = 4
-"""Each part of the users is judged by weights that the others fitted."""
+"""The number of parts of the users. The weights that judge a part are fitted on the others."""
 
 Values = NDArray[np.float64]
 
 
 class Judged(NamedTuple):
-    """The gain, and what judged it: page u by the weights of part `fold[u]`, which the users of the others fitted."""
+    """The gain, and the weights behind it: those of part `fold[u]`, fitted by the other users, judge page u."""
 
     gain: Change
     fold: NDArray[np.int64]
@@ -28,7 +28,7 @@ class Judged(NamedTuple):
 
 
 def reordered(pages: Pages, rankings: Sequence[Sequence[int]], weights: Values) -> list[list[int]]:
-    """The rankings with the REORDERED best of each in the order of the weights."""
+    """Return the rankings with the REORDERED best of each in the order of the weights."""
     scores = pages.features[:, :REORDERED] @ weights
     scores[~pages.is_item[:, :REORDERED]] = -np.inf
     orders = np.argsort(-scores, axis=1, kind="stable")
@@ -48,9 +48,9 @@ def judge(
     cutoff: int,
     seed: int,
 ) -> Judged:
-    """The gain by `metric` over `rankings`, one a page; row u of `truth`, (users, items), has what u chose.
+    """Return the gain by `metric` over `rankings`, one a page. Row u of `truth`, (users, items), has the choices of u.
 
-    Every user is judged by weights, and an L2, that other users chose.
+    The weights and the L2 that judge a user are fitted on other users.
     """
     fold = np.random.default_rng([seed, 31]).permutation(len(pages)) % FOLDS
     gained, by_fold = np.zeros(len(pages)), []

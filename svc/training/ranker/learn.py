@@ -1,4 +1,4 @@
-"""The ranker of a training: made of the winner's pages for the validation users, and kept only if it is better."""
+"""Learn the ranker of a training from the winner's pages for the validation users, and keep it only if it is better."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from svc.training.search.served import to_history
 from svc.training.search.trials import TrialRecord
 
 CANDIDATES: Final = 100
-"""The weights are fitted on so many items of each user."""
+"""The number of items of each user on which the weights are fitted."""
 LEAST_USERS: Final = 200
 MOST_USERS: Final = 5_000
 _DIGITS = 6
@@ -38,11 +38,11 @@ _DIGITS = 6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Learned:
-    """What was learned: `ranker` has the record of the items that the search trained on, `history` those of its users.
+    """A fitted ranker and its judgement.
 
-    `judges` have the ranker of each row whose user took part, fitted by others.
-
-    `gain` is that over the winner, on users that did not fit it.
+    `ranker` has the record of the items that the search trained on, and `history` the items of its users. `judges` have
+    for each row whose user took part a ranker that other users fitted. `gain` is the change from the winner on users
+    that did not fit the ranker.
     """
 
     ranker: PageRanker
@@ -58,35 +58,35 @@ class Learned:
 
     @property
     def ships(self) -> bool:
-        """Whether it is better than the winner by more than chance."""
+        """Return whether the ranker is better than the winner by more than chance."""
         return self.gain.low > 0.0
 
     def as_fields(self) -> dict[str, Any]:
-        """As the header of the artifact has it; weights only where the ranker ships."""
+        """Return the fields for the header of the artifact, with weights only if the ranker ships."""
         gain = {name: round(getattr(self.gain, name), _DIGITS) for name in ("value", "low", "high")}
         fields = {"ships": self.ships, "gain": gain, "n_users": self.n_users, "l2": self.l2, "seconds": self.seconds}
         if not self.ships:
             return fields
         weights = zip(self.ranker.features, self.ranker.weights.tolist(), strict=True)
-        told = [{"name": own.name, "group": own.group, "weight": round(weight, _DIGITS)} for own, weight in weights]
-        return {**fields, "groups": self.strengths, "features": told}
+        rows = [{"name": own.name, "group": own.group, "weight": round(weight, _DIGITS)} for own, weight in weights]
+        return {**fields, "groups": self.strengths, "features": rows}
 
     def over(self, own: Pooling) -> OrderedRanker:
-        """Rank as the new model will, users who took part by weights that others fitted."""
+        """Return a ranker that answers as the new model will, for users who took part by weights that others fitted."""
         return OrderedRanker(own, self.ranker, self.judges, self.history)
 
     def on(self, matrix: sparse.csr_matrix, ages: sparse.csr_matrix | None, items: NDArray[np.int64]) -> PageRanker:
-        """The ranker for the items of `matrix`, (users, items), which are `items` of the interactions."""
+        """Return the ranker for the items of `matrix`, (users, items), which are `items` of the interactions."""
         record = item_record(matrix, ages, self.windows, self.tables.of(items))
         return _ranker(record, self.ranker.weights, self.ranker.means, self.ranker.deviations)
 
 
 def learn(task: Task, winner: TrialRecord, own: ServedRanker | None, tables: ItemTables) -> Learned | None:
-    """Learn the order of the pages that the winner, by its `own` order, makes for the validation users.
+    """Learn the order of the pages that the `winner`, ranking by `own`, makes for the validation users.
 
-    `tables` have the items of the interactions in their order. None, and an event, where that cannot be told from
-    chance, or a ranking would take longer than the recipe allows. `own` is None where the winner could not be trained a
-    second time.
+    `tables` have the items of the interactions in their order. `own` is None if the winner could not be trained again.
+    Return None after an event with the reason: no pages, too few users to tell a gain from chance, or rankings that
+    would take longer than the recipe allows.
     """
     began = time.monotonic()
     training, objective, parts = task.loaded.recipe.training, task.objective, task.split
@@ -147,13 +147,13 @@ def learn(task: Task, winner: TrialRecord, own: ServedRanker | None, tables: Ite
 def _page_ms(
     ranker: PageRanker, history: History, rows: list[int], pools: list[tuple[NDArray[np.int32], NDArray[np.float64]]]
 ) -> float:
-    """Median milliseconds of processor time to reorder a page."""
+    """Return the median milliseconds of processor time to reorder a page."""
     pages = [(Query(limit=LIMIT, user=row), Ranking(*pool)) for row, pool in zip(rows, pools, strict=True)]
     return median_ms(lambda page: ranker.page(*page, history), pages[:: max(1, len(pages) // N_USERS)][:N_USERS])
 
 
 def _strengths(pages: Pages, ranker: PageRanker) -> dict[str, float]:
-    """How far each group of features moves the items of a page: the deviation of its addends within pages."""
+    """Return by group of features the deviation of its addends within pages: how far it moves items."""
     counts = pages.is_item.sum(axis=1, keepdims=True)
     strengths: dict[str, float] = {}
     for group in dict.fromkeys(feature.group for feature in ranker.features):
@@ -174,7 +174,7 @@ def _ranker(
 
 
 def _standard(rows: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Means and deviations of the features, (rows, F); 1 for a feature that does not vary."""
+    """Return means and deviations of the features, (rows, F). The deviation of a constant feature is 1."""
     means, deviations = rows.mean(axis=0), rows.std(axis=0)
     varies = deviations > 1e-6 * np.maximum(np.abs(means), 1.0)
     return means.astype(np.float32), np.where(varies, deviations, 1.0).astype(np.float32)
@@ -187,7 +187,7 @@ def _pages(
     means: NDArray[np.float32],
     deviations: NDArray[np.float32],
 ) -> Pages:
-    """The pages of users with the features `raw`, (items, F) each."""
+    """Return the pages of users with the features `raw`, (items, F) each."""
     shape = (len(raw), max(map(len, raw)))
     table = np.zeros((*shape, len(means)), dtype=np.float32)
     is_item, chosen = np.zeros(shape, dtype=np.bool_), np.zeros(shape)

@@ -1,4 +1,4 @@
-"""Ranks the users of a split by the winner and its learned order, as the new model will answer them."""
+"""Rank the users of a split by the winner and its learned order, as the new model will answer them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from svc.training.evaluation.evaluator import Rankings, Rows
 
 
 class Pooling(Protocol):
-    """Ranks rows of a split, and tells the scores too."""
+    """Ranks rows of a split, with scores."""
 
     def pools(self, users: Rows, size: int) -> Iterable[tuple[NDArray[np.int32], NDArray[np.float64]]]:
-        """For each user the columns of the `size` best items, best first, and their scores."""
+        """Return for each user the columns of the `size` best items, best first, and their scores."""
 
     def excluding(self, pairs: sparse.csr_matrix) -> Pooling:
-        """The same without these items, (users, items) of the split."""
+        """Return the same without these items, (users, items) of the split."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OrderedRanker:
-    """The rankings of the winner, `own`, whose best items `ranker` reorders by the histories of the split.
+    """Rankings by the winner, `own`, whose best items `ranker` reorders by the histories of the split.
 
-    Rows of `judges` have a ranker of their own, whose weights their users did not fit.
+    A row of `judges` has a ranker of its own, whose weights its user did not fit.
     """
 
     own: Pooling
@@ -39,7 +39,7 @@ class OrderedRanker:
     history: History
 
     def excluding(self, pairs: sparse.csr_matrix) -> OrderedRanker:
-        """The same without these items, (users, items) of the split."""
+        """Return the same without these items, (users, items) of the split."""
         return replace(self, own=self.own.excluding(pairs))
 
     def __call__(self, users: Rows, size: int) -> Rankings:

@@ -1,4 +1,4 @@
-"""From training data to the record of items that the ranker reads."""
+"""Compute the item record of the ranker from training data and item tables."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ WINDOWS: Final = (7, 30, 90)
 """Days."""
 MOST_LABELS: Final = 5_000
 """A column of more labels than this says as much as an id, and its shares would cost a request too much."""
+SHRINKAGE: Final = 10.0
+"""Added to the norms of a cosine, so that two items chosen by the same single user are no strong neighbours."""
 
 
 class ItemTables(NamedTuple):
@@ -26,14 +28,14 @@ class ItemTables(NamedTuple):
     sides: tuple[FittedSide, ...] = ()
 
     def of(self, items: NDArray[np.int64]) -> ItemTables:
-        """The tables with the rows of `items`."""
+        """Return the tables with the rows of `items`."""
         return ItemTables(tuple(FittedSide(side.encoder, side.matrix[items]) for side in self.sides))
 
 
 def windows_within(ages: sparse.csr_matrix | None) -> tuple[int, ...]:
-    """The windows that are not longer than the training data. `ages` are nanoseconds, above all later for the latest.
+    """Return the windows that are not longer than the training data.
 
-    None: nothing is known of times.
+    `ages` are nanoseconds from any one time, largest for the latest row. None: no times are known.
     """
     if ages is None or not ages.nnz:
         return ()
@@ -44,9 +46,9 @@ def windows_within(ages: sparse.csr_matrix | None) -> tuple[int, ...]:
 def item_record(
     matrix: sparse.csr_matrix, ages: sparse.csr_matrix | None, windows: Sequence[int], tables: ItemTables
 ) -> ItemRecord:
-    """The record of the items of `matrix`, (users, items).
+    """Return the record of the items of `matrix`, (users, items).
 
-    `ages` has its entries, in nanoseconds from any one time. None: the order of histories is not known either.
+    `ages` has its entries, in nanoseconds from any one time. None: histories have no order.
     """
     names, popularity = _popularity(matrix, ages, windows)
     neighbours, similarities = _neighbours(matrix)
@@ -88,7 +90,7 @@ def _popularity(
 
 
 def _neighbours(matrix: sparse.csr_matrix) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """The strongest neighbours of each item by the cosine of who chose them, strongest first; ties: lower column."""
+    """Return the neighbours of each item by the cosine of who chose them, strongest first, ties by lower column."""
     from irspack import CosineKNNRecommender
 
     n_items = matrix.shape[1]
@@ -104,10 +106,6 @@ def _neighbours(matrix: sparse.csr_matrix) -> tuple[NDArray[np.int32], NDArray[n
     at = rows[is_kept], places[is_kept]
     neighbours[at], similarities[at] = weights.indices[order][is_kept], weights.data[order][is_kept]
     return neighbours, similarities
-
-
-SHRINKAGE: Final = 10.0
-"""Added to the norms of a cosine, so that two items that one person chose are no strong neighbours."""
 
 
 class _Labels(NamedTuple):
@@ -155,7 +153,7 @@ def _numbers(tables: ItemTables, n_items: int) -> tuple[tuple[str, ...], NDArray
 
 
 def _with_nan(block: sparse.csr_matrix) -> NDArray[np.float32]:
-    """(n_items,) the numbers of a column, NaN where none is stored: a missing one is encoded as 0."""
+    """Return the numbers of a column, (n_items,), NaN if none is stored: a missing one is encoded as 0."""
     values = np.full(block.shape[0], np.nan, dtype=np.float32)
     rows = np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
     values[rows[block.data != 0]] = block.data[block.data != 0]
@@ -163,7 +161,7 @@ def _with_nan(block: sparse.csr_matrix) -> NDArray[np.float32]:
 
 
 def _blocks(tables: ItemTables) -> list[tuple[str, sparse.csr_matrix, object]]:
-    """Each encoded column of the tables with its name, once: the first table that has a name counts."""
+    """Return each encoded column with its name. If several tables have a name the first one counts."""
     columns_by_name: dict[str, tuple[str, sparse.csr_matrix, object]] = {}
     for side in tables.sides:
         start = 0

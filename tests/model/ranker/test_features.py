@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from svc.model.ranker.features import MOST_HISTORY, features, names
+from svc.model.ranker.features import MOST_HISTORY, features
+from svc.model.ranker.item_record import names
 from tests.model.ranker.records import plain_features, random_record
 
 
