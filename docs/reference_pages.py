@@ -155,10 +155,6 @@ def _classes(family: type[SvcError]) -> list[type[SvcError]]:
     return sorted(found, key=lambda c: (c.exit_code, inspect.getsourcelines(c)[1]))
 
 
-def _meaning(error: type[SvcError]) -> str:
-    return (error.__doc__ or "").partition("\n")[0] if "__doc__" in vars(error) else ""
-
-
 _EXIT_CODES = {
     "0": "Success. Also a training that found the lock held, without `--fail-on-busy`, and `svc serve` after a signal.",
     "1": "An error that svc does not know, outside training. Also a server that does not answer.",
@@ -186,13 +182,12 @@ def _exit_code(number: str, meaning: str) -> str:
 
 
 def _load_failures() -> str:
-    """Return why artifacts do not load, by the reason that is counted."""
+    """Return the classes of artifacts that do not load, by the reason that is counted."""
     rows: dict[str, list[str]] = {}
     for error in _classes(ArtifactError):
         if issubclass(error, ArtifactError) and error is not ArtifactError:
-            row = rows.setdefault(f"`{error.reason}` ({error.stage})", [])
-            row.append(f"`{error.__name__}`. {_meaning(error)}".strip().removesuffix("."))
-    return "".join(f"- {head}: {'; '.join(row)}\n" for head, row in rows.items())
+            rows.setdefault(f"`{error.reason}` ({error.stage})", []).append(error.__name__)
+    return "".join(f"- {head}: {_codes(row)}\n" for head, row in rows.items())
 
 
 def _exit_codes() -> str:
@@ -204,7 +199,8 @@ def _exit_codes() -> str:
         + "".join(_exit_code(number, meaning) for number, meaning in _EXIT_CODES.items())
         + "\n## Artifacts that do not load\n\n"
         "Commands say `artifact_error` and end with 5. Servers count the reason in `svc_artifact_load_failures_total`, and "
-        "the stage picks the event at start.\n\n" + _load_failures()
+        "the stage picks the event at start. [Find the way out](../howto/recover.md#an-artifact) by the message.\n\n"
+        + _load_failures()
     )
 
 
@@ -234,7 +230,7 @@ def _command(name: str, command: Any, common: list[str]) -> str:
     """Return the section of one command, without the options that have the same meaning in several."""
     lines = _parameter_lines(command)
     shared = [re.search("`.*?`", line)[0] for line in lines if line in common]  # type: ignore[index]
-    epilog = command.epilog.replace("[bold]", "").replace("[/bold]", "").strip("\n")
+    epilog = command.epilog.replace("[bold]", "").replace("[/bold]", "").partition("Exit codes")[0].strip("\n")
     parts = [
         f"\n## svc {name}",
         command.help,
@@ -251,9 +247,9 @@ def command_line() -> str:
     met = Counter(line for command in commands.values() for line in _parameter_lines(command))
     common = [line for line, times in met.items() if times >= _COMMON]
     return (
-        f"# Command line and exit codes\n\n{NOTE}\n`svc --help` and `svc <command> --help` say the same. `svc --version` "
-        "prints the version. `svc --install-completion` teaches bash, zsh or fish to complete commands and options from the "
-        "next terminal on, and `svc --show-completion` prints the script. `NO_COLOR` turns colours off.\n\n"
+        f"# Command line and exit codes\n\n{NOTE}\n`svc <command> --help` says the same, and lists the exit codes of the "
+        "command. `svc --version` prints the version. `svc --install-completion` teaches bash, zsh or fish to complete commands and options from the "
+        "next terminal on. `NO_COLOR` turns colours off.\n\n"
         "## Options of several commands\n\n"
         + "\n".join(common)
         + "\n"
