@@ -121,7 +121,7 @@ class _Parser:
         if len(parts) > MAX_CONDITIONS:
             raise FilterProblem(path, f"a filter has at most {MAX_CONDITIONS} conditions", "filter_size")
         members = {self.node(part, (*path, index), level + 1) for index, part in enumerate(parts)}
-        return (key, tuple(sorted(members, key=repr)))
+        return (key, tuple(sorted(members)))
 
     def _condition(self, field: object, operators: object, path: Place) -> Filter:
         self.conditions += 1
