@@ -29,9 +29,11 @@ from tests.pages import RECIPE, ROOT, WAIT, Shell, blocks, cron_lines, purchases
 
 DOCS = ROOT / "docs"
 DEPLOY = DOCS / "deploy"
-PAGES = sorted(DOCS.rglob("*.md"))
+SITE: dict[str, Any] = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]
+BESIDE_THE_CODE = [DOCS / name for name in SITE["exclude_docs"].split()]
+PAGES = sorted({*DOCS.rglob("*.md")} - {*BESIDE_THE_CODE})
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)(#[^)]*)?\)")
-DOCUMENTED = [*PAGES, ROOT / "README.md", ROOT / "recipes" / "README.md", ROOT / "benchmarks" / "README.md"]
+DOCUMENTED = [*PAGES, *BESIDE_THE_CODE, *(ROOT / folder / "README.md" for folder in (".", "recipes", "benchmarks"))]
 
 
 def load_generator(name: str = "reference_pages") -> ModuleType:
@@ -283,8 +285,8 @@ def linked(nav: list[Any]) -> Iterator[str]:
 
 def test_every_page_has_one_place_in_the_navigation() -> None:
     """Each page is found, once, under its own title. The site's build checks the links."""
-    nav = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]
-    assert sorted(linked(nav)) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+    nav = SITE["nav"]
+    assert sorted(linked(nav)) == sorted(str(page.relative_to(DOCS)) for page in PAGES)
     labels = {
         page: label for part in nav for pages in part.values() for entry in pages for label, page in entry.items()
     }
