@@ -103,6 +103,24 @@ def test_polars_tables_are_taken_wherever_tables_are() -> None:
         svc.train(theirs["user_id"], **SMALL)
 
 
+@pytest.mark.integration
+def test_duckdb_relations_are_trained_on_and_judged_by() -> None:
+    """As a relation, which can be read again, and as its reader of batches: the same answers as from pandas."""
+    import duckdb
+
+    frame = sales()
+    later = frame[["user_id"]].assign(item_id=[f"i{row % 40}" for row in range(900)])
+    result = svc.train(frame, time="when", weight="stars", **SMALL)
+    judged = svc.evaluate(result.recommender, later).scores
+    with duckdb.connect() as database:
+        database.execute("CREATE TABLE sales AS SELECT * FROM frame")
+        database.execute("CREATE TABLE later AS SELECT * FROM later")
+        for read in (database.table, lambda name: database.table(name).arrow()):
+            other = svc.train(read("sales"), time="when", weight="stars", **SMALL)
+            pd.testing.assert_frame_equal(other.recommender.recommend_many(), result.recommender.recommend_many())
+            pd.testing.assert_frame_equal(svc.evaluate(result.recommender, read("later")).scores, judged)
+
+
 def test_a_dict_is_a_recipe(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its paths start at the working folder; with an output it is written and needs a key."""
     monkeypatch.chdir(tmp_path)
