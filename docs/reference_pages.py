@@ -23,7 +23,7 @@ import typer
 import svc
 from svc import errors, events, metrics, settings
 from svc.cli.main import app
-from svc.errors import ApiError, ArtifactError, SvcError
+from svc.errors import ApiError, ArtifactError, SvcError, UsageError
 from svc.metrics import Metric
 from svc.serving.api.bodies.requests import RecommendRequest, RelatedRequest, UsersRequest
 from svc.settings import GIB, KIB, MIB, Variable
@@ -263,14 +263,13 @@ _AS_THE_API = frozenset({"recommend", "recommend_many", "related", "recommend_us
 _FIELDS = {name for body in (RecommendRequest, RelatedRequest, UsersRequest) for name in body.model_fields}
 
 
-def _is_told_elsewhere(function: str, section: str, name: str, text: str) -> bool:
+def _is_told_elsewhere(function: str, section: str, name: str) -> bool:
     """Tell whether the page on the API, or the top of this one, says it for every function."""
     owner, _, method = function.rpartition(".")
     is_asking = owner == "svc.Recommender"
     error = getattr(errors, name, SvcError)
     return (section == "Args" and is_asking and method in _AS_THE_API and name in _FIELDS) or (
-        section == "Raises"
-        and (text == "An argument is not what it has to be." or (is_asking and issubclass(error, ApiError)))
+        section == "Raises" and (error in (SvcError, UsageError) or (is_asking and issubclass(error, ApiError)))
     )
 
 
@@ -284,7 +283,7 @@ def _paragraphs(text: str, function: str = "") -> str:
             lines += [f"**{section}**", ""] if section in ("Returns", "Raises") else []
         elif entry and section != "Returns":
             name = entry[1].removeprefix("svc.errors.")
-            is_left_out = _is_told_elsewhere(function, section, name, entry[2])
+            is_left_out = _is_told_elsewhere(function, section, name)
             if is_left_out:
                 continue
             if lines and lines[-1].endswith(f"`: {entry[2]}"):
@@ -304,9 +303,12 @@ def _parameter(parameter: inspect.Parameter) -> str:
 
 
 def _signature(name: str, called: Callable[..., Any]) -> str:
-    """Return a block of names and defaults, or nothing if there are none."""
+    """Return a block of names and defaults, or nothing if there are none. `...` stands for those of `recommend`."""
     found = [p for p in inspect.signature(called).parameters.values() if p.name != "self"]
-    parameters = [_parameter(p) for p in found]
+    shared = inspect.signature(svc.Recommender.recommend).parameters.keys() - {"self", "user_id"}
+    is_folded = called is not svc.Recommender.recommend and shared <= {p.name for p in found}
+    found = [p for p in found if not (is_folded and p.name in shared)]
+    parameters = [_parameter(p) for p in found] + ["..."] * is_folded
     by_name = [place for place, p in enumerate(found) if p.kind is p.KEYWORD_ONLY]
     if by_name:
         parameters.insert(by_name[0], "*")
@@ -347,9 +349,8 @@ def python() -> str:
     """docs/reference/python.md."""
     return (
         f"# Python\n\n{NOTE}\n"
-        "`import svc` is light: the first use of a function imports the rest. Functions read the environment of the commands, "
-        "and raise the classes of `svc.errors`, by [exit code](cli.md#exit-codes). An "
-        "argument that is not what it has to be raises `UsageError`. Log records go to the standard logger `svc`. The "
+        "Functions read the environment of the commands, log to the standard logger `svc`, and raise the classes of "
+        "`svc.errors`, by [exit code](cli.md#exit-codes): `UsageError` for a wrong argument. The "
         "[notebook](../tutorial.ipynb) uses all of them. "
         "The [page on the API](api.md#recommendations-for-a-user) explains its fields.\n"
         + _documented("svc.train", svc.train, 2)

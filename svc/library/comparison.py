@@ -37,8 +37,8 @@ class Comparison(pd.DataFrame):
     """The result of `svc.compare`: one row a candidate, with `mean`, `low` and `high` for each metric.
 
     Attributes:
-        differences: How much better than the first candidate each other one is, user by user, with `diff`, `low` and
-            `high` for each metric. An interval without 0 is more than chance.
+        differences: Paired differences of each other candidate from the first, with `diff`, `low` and `high` for each
+            metric. An interval without 0 is more than chance.
     """
 
     _metadata = ("differences",)
@@ -81,10 +81,9 @@ def compare(
 ) -> Comparison:
     """Train each candidate on the same splits of `data`, and judge it by the rows that were held out.
 
-    For each seed, a share of every user's rows is held out: the latest with `time`, else random ones. All candidates
-    train on the rest and recommend items to the same users. Each user counts once, with the mean over the seeds. The
-    same call gives the same figures. More seeds make the means steadier, not the intervals shorter, because all splits
-    share the data.
+    For each seed, a share of every user's rows is held out: the latest with `time`, else random ones. Each user counts
+    once, with the mean over the seeds. More seeds make the means steadier, but not the intervals shorter, because all
+    splits share the data. The same call gives the same figures.
 
     Args:
         candidates: Two or more recipes or results of `svc.train`, in a list or by name. Recipes are paths, or dicts

@@ -36,8 +36,7 @@ class Evaluation:
     """The result of `svc.evaluate`.
 
     Attributes:
-        scores: One row a figure: `group`, `part`, `metric`, `value`, `low`, `high` and `n_users`. The interval is
-            missing if the figure is no mean over users.
+        scores: One row a figure: `group`, `part`, `metric`, `value`, `n_users`; `low` and `high` of means over users.
         cutoff: Items recommended to each user.
         n_users: Users who were judged.
         n_unknown_users: Users whom training did not see. They count for nothing.
@@ -45,8 +44,7 @@ class Evaluation:
         n_seen: Interactions that the user had in training. They count for nothing, or as choices with
             `training.repeats`, when this is 0.
         popularity_chosen: Mean number of training users of the chosen items, 0 for unknown ones.
-        popularity_trained: The same of the training interactions. If the two differ much, the interactions are of
-            another kind than those of the training.
+        popularity_trained: The same of the training interactions.
     """
 
     scores: pd.DataFrame
@@ -75,15 +73,12 @@ class Evaluation:
 
     @property
     def by_activity(self) -> pd.DataFrame:
-        """The metrics for the third of the users with the shortest histories (`few`), `some`, and `many`."""
+        """The metrics for thirds of the users by length of history: `few`, `some` and `many`."""
         return self._of("activity").drop(columns="group")
 
     @property
     def by_popularity(self) -> pd.DataFrame:
-        """The metrics on choices among the items of the `head`, the `middle` and the `tail`.
-
-        Each part of the items holds a third of the training interactions.
-        """
+        """The metrics on choices among `head`, `middle` and `tail` items, each with a third of the interactions."""
         return self._of("popularity").drop(columns="group")
 
     def _of(self, group: str) -> pd.DataFrame:
@@ -104,17 +99,17 @@ def evaluate(
     """Judge a model by interactions that were kept from its training, such as those of the weeks after it.
 
     Each known user is recommended `cutoff` items, without those of the own history unless the model was trained with
-    `training.repeats`. The items among them that the user chose decide.
+    `training.repeats`.
 
     Args:
-        artifact: What `svc.load` takes, or gave.
+        artifact: A path or URI as for `svc.load`, or its recommender.
         interactions: A DataFrame as for `svc.train`. Repeated rows count once.
-        metrics: Some of `ndcg`, `map`, `recall`, `hit`.
-        cutoff: Items for each user, 1 to 1000.
-        user_column: The column of `interactions` with user ids.
-        item_column: The column with item ids.
-        confidence: The share of resamplings within an interval, a bootstrap over users.
-        seed: Of the bootstrap. The same one gives the same intervals.
+        metrics: As for `svc.compare`.
+        cutoff: As for `svc.compare`.
+        confidence: As for `svc.compare`.
+        user_column: The column of user ids.
+        item_column: The column of item ids.
+        seed: Of the bootstrap.
 
     Raises:
         svc.errors.UsageError: An argument is not what it has to be.

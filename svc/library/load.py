@@ -33,16 +33,15 @@ def load(
             hex characters.
         items: A DataFrame with one row an item, to filter by and to join to answers. Ids stand in the item column of
             the training, or in `item_id`. Cells of labels are lists, or text with `|` between labels.
-        new_items: A DataFrame with ids and the columns of `features.item`. `recommend` places items that training did
-            not see by their features, with the reason `new`.
+        new_items: A DataFrame with ids and the columns of `features.item`, for `recommend`.
         new_items_share: The largest share of new items in any beginning of a ranking, 0 to 1. None: no bound.
-        new_items_min_share: The smallest share while new items are left, whatever their scores.
+        new_items_min_share: The smallest share while new items are left.
 
     Raises:
         svc.errors.UsageError: An argument is not what it has to be.
         svc.errors.FeaturesNotSupported: There are new items, and the model was trained without features of items.
         svc.errors.ConfigError: There are no keys, or they cannot be parsed.
-        svc.errors.ArtifactError: The artifact cannot be read, trusted or used; nothing of it has run.
+        svc.errors.ArtifactError: The artifact cannot be read, trusted or used.
     """
     settings = Settings.from_env(environment(Path()))
     logs.configure_for_library()

@@ -70,12 +70,12 @@ class Recommender:
 
     @property
     def header(self) -> Mapping[str, Any]:
-        """The header of the artifact: class, parameters, scores, versions, data."""
+        """The header of the artifact."""
         return MappingProxyType(dict(self._opened.header))
 
     @property
     def model_version(self) -> str:
-        """`sha256:` and the digest of the artifact file, as answers of the API carry it."""
+        """`sha256:` and the digest of the artifact file."""
         return self._opened.model_version
 
     @property
@@ -93,10 +93,7 @@ class Recommender:
         return self.model.user_ids.all()
 
     def items(self) -> list[str]:
-        """Return the ids of all items, the most chosen first.
-
-        Artifacts of earlier versions list them in training order.
-        """
+        """Return the ids of all items, the most chosen first."""
         return self.model.item_ids.all()
 
     def recommend(
@@ -154,10 +151,9 @@ class Recommender:
             pins: Items at fixed places, such as `[{"item_id": "b7", "position": 0}]`.
 
         Returns:
-            Columns `item_id` and `score`, best first, `reason` if the score alone does not put an item at its
-            place, `because`, `in_spite_of` and `rest` with `explain`, then the columns of `items`. No row if no item
-            is left. `attrs` has the other facts of an answer: `profile`, `fallback`, `ignored_items`, `ignored_pins`
-            and `ignored_features`.
+            Columns `item_id`, `score`, `reason` if the score alone does not put an item at its place, `because`,
+            `in_spite_of` and `rest` with `explain`, then the columns of `items`. `attrs` has the other facts of an
+            answer: `profile`, `fallback`, `ignored_items`, `ignored_pins` and `ignored_features`.
 
         Raises:
             svc.errors.UnknownUser: The user is not in the training data and has no features.
@@ -195,10 +191,10 @@ class Recommender:
     ) -> pd.DataFrame:
         """Return the best items for each of many users, scored by all cores.
 
-        The arguments apply to every user.
+        The arguments of `recommend` apply to every user.
 
         Args:
-            users: Ids in any iterable, such as a column of a data frame; None: all users of the training data.
+            users: Ids in any iterable. None: all users of the training data.
             limit: The most items for each, 1 to 1000.
             offset: As in `recommend`, like all others that are not named here.
             unknown: Whether a user without known data raises an error (`raise`) or is left out (`skip`).
@@ -271,8 +267,7 @@ class Recommender:
     ) -> pd.DataFrame:
         """Return the users who may want an item: the answer of `:recommend-users`.
 
-        This also works without `serving.users`. The first call summarizes the scores of each user, in up to about 0.1
-        ms a user.
+        This also works without `serving.users`. The first call takes up to about 0.1 ms a user.
 
         Args:
             item_id: An item of the training data.
@@ -287,7 +282,7 @@ class Recommender:
                 with `training.repeats`.
 
         Returns:
-            Columns `user_id` and `score`, best first. No row if no user is left. `attrs` has `ignored_features`.
+            Columns `user_id` and `score`. `attrs` has `ignored_features`.
 
         Raises:
             svc.errors.UnknownSeedItems: The item is not in the training data and has no features.
@@ -316,8 +311,7 @@ class Recommender:
             filter: Only items that satisfy it are listed, such as `{"year": {"gte": 1990}}`. Needs `items`.
 
         Returns:
-            Columns `item_id`, `score`, which is missing, and `reason`, then the columns of `items`. A model that was
-            trained with `serving.popular` lists the items that were chosen most of late.
+            Columns `item_id`, `score`, which is missing, and `reason`, then the columns of `items`.
 
         Raises:
             svc.errors.UsageError: An argument is not what it has to be.
@@ -331,15 +325,15 @@ class Recommender:
         return self.related([checked_id("item_id", item_id)], limit=limit)
 
     def score(self, users: Iterable[str], items: Iterable[str]) -> pd.DataFrame:
-        """Return the scores of pairs, whether the user has chosen the item before or not.
+        """Return the scores of pairs, also of items that the user has chosen.
 
         Args:
             users: Ids of users, in any iterable.
-            items: Ids of items, as many as users. The n-th user is scored with the n-th item.
+            items: As many ids of items: the n-th user is scored with the n-th item.
 
         Returns:
             Columns `user_id`, `item_id` and `score`, in the order given. The score is missing if training did not
-            see the user or the item. Scores compare items of one user.
+            see the user or the item. Compare only scores of one user.
 
         Raises:
             svc.errors.UsageError: An argument is not what it has to be.
@@ -357,8 +351,7 @@ class Recommender:
     ) -> pd.DataFrame:
         """Return the strongest contributions to the score of each recommended item.
 
-        Factor models solve the user's history exactly, as the API with `explain` does, so the score may differ a little
-        from that of `recommend`.
+        Factor models solve the history again, so the score may differ a little from that of `recommend`.
 
         Args:
             user_id: A user of the training data.
@@ -370,8 +363,7 @@ class Recommender:
         Returns:
             One row a reason: `rank`, `item_id`, `score`, `reason` (an item, a feature such as `genres=Comedy`, or
             `popular`) and its `share` of all that raises the score. Reasons that lower it are `in_spite_of`, with
-            negative shares. The last reason of an item is `rest`. The other shares add up to 1, or to 0 if nothing
-            raises the score.
+            negative shares. The last reason of an item is `rest`.
 
         Raises:
             svc.errors.UnknownUser: The user is not in the training data and has no features.

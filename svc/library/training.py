@@ -55,9 +55,8 @@ class TrainResult:
         best_class: The algorithm that won.
         best_score: Its score on the validation split.
         promoted: Whether `output.path` now leads to this model.
-        header: All that the artifact says of itself.
-        recommender: The model, with the columns of `items` or of the recipe's `item_metadata`, and with the recipe's
-            `serving` block.
+        header: The header of the artifact.
+        recommender: The model, with `items` or the recipe's `item_metadata`, and with the recipe's `serving`.
     """
 
     model_version: str
@@ -85,7 +84,7 @@ class TrainResult:
 
     @property
     def artifact(self) -> str:
-        """Path or URI of the written artifact, for `svc.load`. Where nothing was written it raises UsageError."""
+        """Path or URI of the written artifact. Raises UsageError if nothing was written."""
         if self._written is None:
             raise UsageError(
                 "nothing was written: use `.recommender`, or train with output={'path': 'models/shop.svc'} and keys"
@@ -151,28 +150,27 @@ def train(
 ) -> TrainResult:
     """Train on a DataFrame or by a recipe: `svc train` for Python.
 
-    Without `output` nothing is written, and no key is needed: the result has the `recommender`.
+    Without `output` nothing is written, and no key is needed.
 
     Args:
-        data: A DataFrame with one row an interaction (pandas, polars, pyarrow, DuckDB, or all that `pyarrow.table`
-            takes), or a recipe: the path of a YAML file, or a dict of the same form.
-        user: The column of a DataFrame with user ids, which are text.
-        item: The column with item ids.
-        time: The column with times. The latest items of each user are then held out to choose the model, unless
-            `split` says otherwise.
-        weight: The column that says how much each interaction counts.
-        time_unit: What numbers in the time column count: "s", "ms", "us" or "ns".
-        items: As in `svc.load`, for the recommender.
+        data: A DataFrame (pandas, polars, pyarrow, DuckDB, or input of `pyarrow.table`) with one row an interaction,
+            or a recipe: the path of a YAML file, or a dict of the same form.
+        user: The column of user ids, which are text.
+        item: The column of item ids.
+        time: The column of times. With it the latest items of each user are held out, unless `split` says otherwise.
+        weight: The column of the weights of interactions.
+        time_unit: The unit of a numeric time column: "s", "ms", "us" or "ns".
+        items: As in `svc.load`.
         new_items: As in `svc.load`. None: those of the recipe's `serving.new_items`, read once, with its shares.
         new_items_share: As in `svc.load`.
         new_items_min_share: As in `svc.load`.
         keys: As in `svc.load`. The first one signs the artifact at `output`.
         run_id: Id of the run; the same id resumes its search in `training.storage_path`.
-        variables: `SVC_RECIPE_*` values for `${...}` in the recipe, beside those of the environment.
+        variables: `SVC_RECIPE_*` values beside those of the environment.
         report: Where to write an HTML report (extra `report`).
         progress: Whether to show progress, else log lines. None: in notebooks and on terminals.
         refit: Take the parameters of the live artifact at `output` instead of searching for new ones.
-        cold: With `refit`: start from random vectors, not from those of the live artifact.
+        cold: With `refit`: start from random vectors.
         **training: Keys of the recipe or of its `training` block, such as `n_trials`. They replace those of a recipe,
             and mappings are merged: `output={"path": "test.svc"}` leaves `versioning` alone.
 
