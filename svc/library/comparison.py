@@ -115,7 +115,7 @@ def compare(
     columns = {"user": user, "item": item, "time": time, "weight": weight}
     data = as_table(data, "data")
     require({name: column for name, column in columns.items() if column}, column_names(data, "data"), "data")
-    asked = _Asked(user, item, time, weight, tuple(metrics), cutoff, heldout, confidence)
+    asked = _Options(user, item, time, weight, tuple(metrics), cutoff, heldout, confidence)
     frame = as_pandas(data, "data").reset_index(drop=True)
     with closing(progress_here(progress)) as shown:
         values = _values(named, frame, seeds, asked, shown)
@@ -123,7 +123,7 @@ def compare(
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Options:
     """How candidates are compared, as the arguments of `compare` say."""
 
     user: str
@@ -170,7 +170,7 @@ def _blocks(candidate: Any) -> tuple[str, Mapping[str, Any]]:
     raise UsageError(f"candidates: give recipes, dicts or results of svc.train, not a {type(candidate).__name__}")
 
 
-def _judged(result: TrainResult, kept: pd.DataFrame, asked: _Asked) -> pd.DataFrame:
+def _judged(result: TrainResult, kept: pd.DataFrame, asked: _Options) -> pd.DataFrame:
     """One row a user who can be judged by the rows that were kept from training, one column a metric."""
     model = result.recommender.model
     judged = align(model, kept[asked.user], kept[asked.item])
@@ -180,7 +180,7 @@ def _judged(result: TrainResult, kept: pd.DataFrame, asked: _Asked) -> pd.DataFr
 
 
 def _values(
-    named: Mapping[str, Mapping[str, Any]], frame: pd.DataFrame, seeds: int, asked: _Asked, progress: Progress
+    named: Mapping[str, Mapping[str, Any]], frame: pd.DataFrame, seeds: int, asked: _Options, progress: Progress
 ) -> list[list[pd.DataFrame]]:
     """Return for each candidate and seed a table with one row a user and one column a metric."""
     each: list[list[pd.DataFrame]] = [[] for _ in named]
@@ -199,7 +199,7 @@ def _values(
     return each
 
 
-def _is_held(frame: pd.DataFrame, asked: _Asked, seed: int) -> NDArray[np.bool_]:
+def _is_held(frame: pd.DataFrame, asked: _Options, seed: int) -> NDArray[np.bool_]:
     """(rows,) whether each row is kept from training: the last share of each user's rows, never all of them."""
     draws = np.random.default_rng([seed, 17]).random(len(frame))
     order = pd.DataFrame({"user": frame[asked.user], "draw": draws})
@@ -210,7 +210,7 @@ def _is_held(frame: pd.DataFrame, asked: _Asked, seed: int) -> NDArray[np.bool_]
     return np.asarray(places <= np.floor(sizes * asked.heldout), dtype=np.bool_)
 
 
-def _comparison(values: Sequence[Sequence[pd.DataFrame]], names: Sequence[str], asked: _Asked) -> Comparison:
+def _comparison(values: Sequence[Sequence[pd.DataFrame]], names: Sequence[str], asked: _Options) -> Comparison:
     """Compare by the users whom all candidates could be judged on with all seeds, so that differences are paired."""
     common = sorted(set.intersection(*(set(scores.index) for seeds in values for scores in seeds)))
     tables = [np.stack([scores.loc[common].to_numpy(dtype=np.float64) for scores in seeds]) for seeds in values]
@@ -219,7 +219,7 @@ def _comparison(values: Sequence[Sequence[pd.DataFrame]], names: Sequence[str], 
     return comparison
 
 
-def _figures(tables: Sequence[NDArray[np.float64]], names: Sequence[str], word: str, asked: _Asked) -> pd.DataFrame:
+def _figures(tables: Sequence[NDArray[np.float64]], names: Sequence[str], word: str, asked: _Options) -> pd.DataFrame:
     """Return the mean of each metric of each table, (seeds, users, metrics), with its interval."""
     columns = pd.MultiIndex.from_product([asked.metrics, (word, "low", "high")], names=["metric", ""])
     rows = []

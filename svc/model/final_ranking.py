@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from svc.model.columns.feature_values import Encoded
 from svc.model.explain import POPULAR, Because, Contributions, feature_names, reasons_of
+from svc.model.feature_embedder import FeatureEmbedder
 from svc.model.features import FeatureState
 from svc.model.history import History
-from svc.model.learning_part import LearningPart
 from svc.model.ranker.page_ranker import PageRanker
 from svc.model.ranker.reasons import with_groups
 from svc.model.ranking.item_sets import ItemSet
@@ -78,12 +78,12 @@ def explained(
     features: FeatureState | None,
     *,
     ranker: PageRanker | None = None,
-    learning: LearningPart | None = None,
+    embedder: FeatureEmbedder | None = None,
 ) -> Ranking:
     """Add reasons to the items of the ranking from the offset on. Items before it are not shown.
 
     An item that the `ranker` moved is explained by groups of ranker features and the winner's reasons. A new item gets
-    its own score by the `learning` part, the only score of it that can be explained.
+    its own score by the `embedder`, the only score of it that can be explained.
     """
     if not query.explain or not len(ranking.items):
         return ranking
@@ -99,8 +99,8 @@ def explained(
     else:
         by_all = ranking.popular or scorer.kind == "popularity"
         because[~is_new] = _as_objects((POPULAR if by_all else Because((), 1.0),) * len(of_model))
-    if query.new is not None and learning is not None and is_new.any():
-        contributions, own = learning.contributions(query, query.new.items, items[is_new])
+    if query.new is not None and embedder is not None and is_new.any():
+        contributions, own = embedder.contributions(query, query.new.items, items[is_new])
         because[is_new] = _as_objects(_reasons(query, contributions, own, features))
         scores = ranking.scores.copy()
         scores[query.offset :][is_new] = own

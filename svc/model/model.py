@@ -18,11 +18,11 @@ from svc.errors import (
 )
 from svc.model import consistency
 from svc.model.columns.feature_values import Encoded
+from svc.model.feature_embedder import FeatureEmbedder
 from svc.model.features import FeatureState, SideEncoder
 from svc.model.final_ranking import candidate_query, explained, naming_new, reranked
 from svc.model.history import History
 from svc.model.ids import IdTable
-from svc.model.learning_part import LearningPart
 from svc.model.query_builder import QueryBuilder, with_candidates
 from svc.model.ranker.page_ranker import REORDERED, PageRanker
 from svc.model.ranking.new_items import Descriptions, NewItems
@@ -156,7 +156,7 @@ class Model(Stored):
 
         Takes 50 ms for 100,000 users of a factor model. Other families compute all scores of each user.
         """
-        self._users = UserRanker.of(self.scorer, self.history, self.hidden, self._learning)
+        self._users = UserRanker.of(self.scorer, self.history, self.hidden, self._embedder)
 
     def check_features(self, header: Mapping[str, Any]) -> None:
         """Compare the artifact header's `features` with the encoders of the payload.
@@ -378,13 +378,13 @@ class Model(Stored):
             return ranking
         scorer, new = self.scorer_of(query), query.new
         ranker = self.ranker if self._is_reordered(query) else None
-        if new is None or self._learning is None:
+        if new is None or self._embedder is None:
             ranking = reranked(query, ranking, self.n_items, scorer.similar, self._unarranged)
             return explained(query, ranking, scorer, self.history, self.features, ranker=ranker)
-        similar = partial(self._learning.similar, new=new.items, similar=scorer.similar)
+        similar = partial(self._embedder.similar, new=new.items, similar=scorer.similar)
         ranking = reranked(query, ranking, self.n_items, similar, self._unarranged)
-        learning = self._learning
-        ranking = explained(query, ranking, scorer, self.history, self.features, ranker=ranker, learning=learning)
+        embedder = self._embedder
+        ranking = explained(query, ranking, scorer, self.history, self.features, ranker=ranker, embedder=embedder)
         return naming_new(ranking, self.n_items)
 
     def _unarranged(self, queries: Sequence[Query]) -> list[Ranking]:
@@ -393,13 +393,13 @@ class Model(Stored):
             rankings = [self._most_chosen(query) if query.popular else next(scored) for query in queries]
         else:
             rankings = self._scored(queries)
-        if self._learning is None or not any(query.new for query in queries):
+        if self._embedder is None or not any(query.new for query in queries):
             return rankings
-        return self._learning.join(queries, rankings, self.scorer_of)
+        return self._embedder.join(queries, rankings, self.scorer_of)
 
     @cached_property
-    def _learning(self) -> LearningPart | None:
-        return LearningPart.of(self.cold or self.scorer, self.history, self.cold_recency)
+    def _embedder(self) -> FeatureEmbedder | None:
+        return FeatureEmbedder.of(self.cold or self.scorer, self.history, self.cold_recency)
 
     def new_items(
         self,
@@ -408,27 +408,27 @@ class Model(Stored):
         max_share: float | None,
         min_share: float = 0.0,
         *,
-        rest: Callable[[], None] = lambda: None,
+        yield_gil: Callable[[], None] = lambda: None,
     ) -> NewItems:
         """Compute the vectors of unknown items by their features. Slow for many items: use a thread.
 
-        `rest` is called after each item, so that a server's thread can let others have the interpreter.
+        `yield_gil` is called after each item, so that a server's thread can let others have the interpreter.
 
         Raises FeaturesNotSupported if the model has no item features. Raises FeatureValueUnusable with the item and its
         place in the list, from 1.
         """
         encoder = self._encoder("item")
-        if encoder is None or self._learning is None:
+        if encoder is None or self._embedder is None:
             raise FeaturesNotSupported(FeaturesNotSupported.template.format(side="item"))
         unknown = self.unknown(ids).tolist()
-        vectors, described = [self._learning.place(())], list[Encoded]()
+        vectors, described = [self._embedder.place(())], list[Encoded]()
         for start in range(0, len(unknown), PLACED_AT_ONCE):
             some = unknown[start : start + PLACED_AT_ONCE]
             encoded = []
             for row in some:
                 encoded.append(_encoded(encoder, ids, features, row))
-                rest()
-            vectors.append(self._learning.place(encoded))
+                yield_gil()
+            vectors.append(self._embedder.place(encoded))
             described += encoded
         table = IdTable.from_ids([ids[row] for row in unknown])
         descriptions = Descriptions.of(described)

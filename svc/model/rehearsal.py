@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 N_USERS = 32
 LIMIT = 10
 
-Asked = tuple[Query, str]
+RehearsalQuery = tuple[Query, str]
 """A query, and for messages a name of whom it is for."""
 
 
@@ -66,7 +66,7 @@ def _of_user(model: Model, user: int) -> Query:
     return Query(limit=LIMIT, user=user, include_seen=True, reordered=model.ranker is not None)
 
 
-def _unknown(model: Model) -> Iterator[Asked]:
+def _unknown(model: Model) -> Iterator[RehearsalQuery]:
     """Queries for users who are not in the training data, each with the name of its kind for messages."""
     yield Query(limit=LIMIT, seeds=model.item_ids.rows[:1].astype(np.int32), include_seen=True), "a seed item"
     features = model.features
@@ -76,7 +76,7 @@ def _unknown(model: Model) -> Iterator[Asked]:
         yield Query(limit=LIMIT, seed_features=(features.item.encode_sparse({})[0],)), "item_features"
 
 
-def _answered(model: Model, asked: list[Asked]) -> list[Ranking]:
+def _answered(model: Model, asked: list[RehearsalQuery]) -> list[Ranking]:
     """One ranking per query, none of them empty, with finite scores."""
     try:
         rankings = model.rank([query for query, _ in asked])

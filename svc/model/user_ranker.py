@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from svc.errors import UsersNotServed
 from svc.model.columns.feature_values import Encoded
+from svc.model.feature_embedder import FeatureEmbedder
 from svc.model.history import History
-from svc.model.learning_part import LearningPart
 from svc.model.ranking.query import Audience, Query, Ranking
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.users import UserScorer, UserSummary, best_users
@@ -22,25 +22,27 @@ class UserRanker:
         scorer: Scorer,
         history: History,
         hidden: History | None,
-        learning: LearningPart | None,
+        embedder: FeatureEmbedder | None,
         summaries: tuple[UserSummary, UserSummary] | None,
     ) -> None:
         self._scorer = scorer
         self._history = history
         self._hidden = hidden
-        self._learning = learning
+        self._embedder = embedder
         self._summaries = summaries
 
     @classmethod
-    def of(cls, scorer: Scorer, history: History, hidden: History | None, learning: LearningPart | None) -> UserRanker:
+    def of(
+        cls, scorer: Scorer, history: History, hidden: History | None, embedder: FeatureEmbedder | None
+    ) -> UserRanker:
         """Summarize the users. Takes as long as scoring all items for each, unless the scorer is a factor model."""
         summaries = None
         if isinstance(scorer, UserScorer):
             own = scorer.summary_of_users(history)
-            part = None if learning is None else learning.of_users
-            is_same = part is None or learning is None or learning.answers(Query(1, 0), scorer)
+            part = None if embedder is None else embedder.of_users
+            is_same = part is None or embedder is None or embedder.answers(Query(1, 0), scorer)
             summaries = (own, own if is_same or part is None else part.summary_of_users(history))
-        return cls(scorer, history, hidden, learning, summaries)
+        return cls(scorer, history, hidden, embedder, summaries)
 
     @property
     def can_rank(self) -> bool:
@@ -49,9 +51,9 @@ class UserRanker:
 
     def vector_of(self, features: Encoded) -> NDArray[np.float64]:
         """The vector of an item by its features. Raises UsersNotServed where no users have vectors to match."""
-        if self._learning is None or self._learning.of_users is None:
+        if self._embedder is None or self._embedder.of_users is None:
             raise UsersNotServed(UsersNotServed.without_vectors)
-        vector: NDArray[np.float64] = self._learning.place([features])[0]
+        vector: NDArray[np.float64] = self._embedder.place([features])[0]
         return vector
 
     def rank(self, query: Query) -> Ranking:
@@ -63,9 +65,9 @@ class UserRanker:
             summary = self._summaries[0]
             scores = self._scorer.scores_of_users(audience.column, self._history, summary.longest)
         else:
-            assert self._learning is not None and self._learning.of_users is not None, "it gave the vector"
+            assert self._embedder is not None and self._embedder.of_users is not None, "it gave the vector"
             summary = self._summaries[1]
-            scores = self._learning.of_users.scores_towards(audience.vector, summary.longest)
+            scores = self._embedder.of_users.scores_towards(audience.vector, summary.longest)
         return best_users(scores, audience.order, summary, self._wanted(query, audience), query.limit)
 
     def _wanted(self, query: Query, audience: Audience) -> NDArray[np.bool_]:

@@ -35,7 +35,7 @@ from svc.serving.models.lists.new_items import read_new_items
 from svc.serving.models.lists.watch import AvailabilityLists, ListWatch, NewItemLists
 from svc.serving.models.loader import Loaded, Loader
 from svc.serving.models.registry import Registry
-from svc.serving.models.threads import ScoringThreads, be_nice
+from svc.serving.models.threads import ScoringThreads, lower_priority
 from svc.serving.models.transitions import Publisher
 from svc.serving.models.versions import read_versions
 from svc.serving.models.watcher import Watcher
@@ -298,7 +298,7 @@ def _bounded(
 
     Blocks, in a thread of low priority.
     """
-    be_nice()
+    lower_priority()
     entry = registry.get(loaded.recipe.name)
     n_items = len(entry.served.model.item_ids) if entry is not None and entry.served is not None else 0
     return read(loaded, settings, loader.variables, n_items)

@@ -10,7 +10,7 @@ import pytest
 
 import svc
 from svc.errors import UsageError
-from svc.library.comparison import _Asked, _comparison
+from svc.library.comparison import _comparison, _Options
 from tests.library.test_tables import SMALL, sales
 
 CANDIDATES: dict[str, Any] = {
@@ -40,7 +40,7 @@ def test_means_intervals_and_differences(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_more_seeds_do_not_shorten_the_intervals() -> None:
     """All splits share the data: an interval is as wide as that of one split, whatever the seeds add."""
-    asked = _Asked("user", "item", None, None, ("ndcg",), 5, 0.2, 0.95)
+    asked = _Options("user", "item", None, None, ("ndcg",), 5, 0.2, 0.95)
     users = [f"u{number}" for number in range(400)]
     draws = np.random.default_rng(0)
     splits = [pd.DataFrame({"ndcg": draws.random(400)}, index=users) for _ in range(9)]

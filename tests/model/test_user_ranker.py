@@ -15,7 +15,7 @@ from svc.model.model import Model
 from svc.model.ranking.query import Order, Query, Ranking
 from svc.model.recommenders.blend import BlendScorer
 from tests.families import EVERY_FAMILY, N_ITEMS, N_USERS, family
-from tests.model.test_learning_part import model_of, model_of_recencies
+from tests.model.test_feature_embedder import model_of, model_of_recencies
 
 RANKABLE = [name for name in EVERY_FAMILY if name != "popularity"]
 NAMES = (*RANKABLE, *(f"weighted {name}" for name in RANKABLE), "aware blend", "blend of recencies", "second part")

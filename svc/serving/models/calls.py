@@ -79,9 +79,9 @@ class Caller:
     def has_begun(self) -> bool:
         return len(self._waiting) < len(self.queries)
 
-    def take(self, most: int) -> list[Asked]:
+    def take(self, most: int) -> list[PendingQuery]:
         """Take the next queries, at most `most`."""
-        return [Asked(self, self._waiting.popleft()) for _ in range(min(most, len(self._waiting)))]
+        return [PendingQuery(self, self._waiting.popleft()) for _ in range(min(most, len(self._waiting)))]
 
     def put_back(self, position: int) -> None:
         """Let a query that was taken wait again, before the others."""
@@ -108,7 +108,7 @@ class Caller:
         return [ranking for ranking in self._rankings if ranking is not None]
 
 
-class Asked(NamedTuple):
+class PendingQuery(NamedTuple):
     """One query of a caller, by its position among the caller's queries."""
 
     caller: Caller

@@ -20,7 +20,7 @@ from svc.model.features import Column, SideEncoder, TokenColumn
 from svc.model.model import Model
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.registry import Served
-from svc.serving.models.threads import be_nice
+from svc.serving.models.threads import lower_priority
 
 MAX_VALUES = 200
 BLOCK_BYTES = 64 * 1024
@@ -36,7 +36,7 @@ def find_items(
     The item of exactly this id comes first, then others by column. True beside them when the search ended before the
     last item: `limit` was reached, or `longest_s` seconds were over.
     """
-    be_nice()
+    lower_priority()
     fragments = served.fragments
     exact = served.model.item_ids.index(text.strip())
     columns = [exact] if exact >= 0 else []

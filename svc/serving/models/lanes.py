@@ -15,7 +15,7 @@ from itertools import groupby
 import trio
 
 from svc.model.ranking.query import Query, Ranking
-from svc.serving.models.calls import Asked, Caller, Outcome, Patience, Ranker, checked, fail, rank_groups
+from svc.serving.models.calls import Caller, Outcome, Patience, PendingQuery, Ranker, checked, fail, rank_groups
 from svc.serving.models.costs import LARGEST_CALL, Cost, PlainCosts, cost_of
 from svc.serving.models.queue import Queue
 from svc.serving.models.threads import ScoringThreads
@@ -146,12 +146,12 @@ class Lane:
             nursery.start_soon(self._expensive.run, self._take_expensive, self._score_expensive)
             await self._cheap.run(self._take_cheap, self._score_cheap)
 
-    def _take_cheap(self) -> list[Asked]:
+    def _take_cheap(self) -> list[PendingQuery]:
         """Take singles first, then a slice of the batches, and sort them by cost.
 
         There is always room for a slice. Plain queries come first in the result.
         """
-        queue, taken = self._cheap, list[Asked]()
+        queue, taken = self._cheap, list[PendingQuery]()
         most = MAX_BATCH - BULK_SLICE if queue.batches else MAX_BATCH
         while queue.singles and len(taken) < most:
             taken += queue.singles.pop().take(1)
@@ -160,13 +160,13 @@ class Lane:
         while queue.batches and part > 0 and places:
             caller = queue.batches.pop()
             slice_weight = max(self._slice(caller), quarter)
-            asked = caller.take(min(max(int(part * slice_weight / caller.cost), 1), places))
-            taken += asked
-            part -= len(asked) * caller.cost / slice_weight
-            places -= len(asked)
+            pending = caller.take(min(max(int(part * slice_weight / caller.cost), 1), places))
+            taken += pending
+            part -= len(pending) * caller.cost / slice_weight
+            places -= len(pending)
             if caller.waiting:
                 queue.batches.append(caller)
-        return sorted(taken, key=lambda asked: asked.cost)
+        return sorted(taken, key=lambda pending: pending.cost)
 
     def _slice(self, caller: Caller) -> float:
         """Return the weight of a batch that is expected to take SLICE_S.
@@ -181,9 +181,9 @@ class Lane:
             return min(weight, measured) if self._costs.measured_s(1) < math.inf else measured
         return weight
 
-    def _take_expensive(self) -> list[Asked]:
+    def _take_expensive(self) -> list[PendingQuery]:
         """Take one question of each caller in turn, and refuse a caller if its first turn comes too late."""
-        queue, taken, total_s = self._expensive, list[Asked](), 0.0
+        queue, taken, total_s = self._expensive, list[PendingQuery](), 0.0
         while queue.batches and len(taken) < EXPENSIVE_AT_ONCE and total_s < CALL_S:
             caller = queue.batches.pop()
             refusal = None if caller.has_begun or caller.patience is None else caller.patience.refusal()
@@ -196,22 +196,22 @@ class Lane:
                 queue.batches.append(caller)
         return taken
 
-    async def _score_cheap(self, asked: list[Asked]) -> list[Outcome]:
-        queries = [question.query for question in asked]
-        if all(len(question.caller.queries) == 1 for question in asked) and self._are_cheap(queries):
+    async def _score_cheap(self, pending: list[PendingQuery]) -> list[Outcome]:
+        queries = [question.query for question in pending]
+        if all(len(question.caller.queries) == 1 for question in pending) and self._are_cheap(queries):
             ((outcomes, seconds),) = rank_groups(self._model, [queries])
             self._costs.learn(len(queries), seconds)
             return outcomes
         self._busy = True
         try:
-            return await self._score_in_thread(asked)
+            return await self._score_in_thread(pending)
         finally:
             self._busy = False
 
-    async def _score_expensive(self, asked: list[Asked]) -> list[Outcome]:
-        return await self._score_in_thread(asked, expensive=True)
+    async def _score_expensive(self, pending: list[PendingQuery]) -> list[Outcome]:
+        return await self._score_in_thread(pending, expensive=True)
 
-    async def _score_in_thread(self, asked: list[Asked], *, expensive: bool = False) -> list[Outcome]:
+    async def _score_in_thread(self, pending: list[PendingQuery], *, expensive: bool = False) -> list[Outcome]:
         """Return the outcomes of the questions, in their order.
 
         If expensive questions take longer than CALL_S, only the first ones have an outcome. The thread is never
@@ -219,10 +219,10 @@ class Lane:
         questions.
         """
         if expensive:
-            groups, usual_s = [[question] for question in asked], CALL_S
+            groups, usual_s = [[question] for question in pending], CALL_S
         else:
-            groups = [list(group) for _, group in groupby(asked, key=lambda question: question.cost)]
-            usual_s = self._costs.expected_s(min(sum(question.cost for question in asked), MAX_BATCH))
+            groups = [list(group) for _, group in groupby(pending, key=lambda question: question.cost)]
+            usual_s = self._costs.expected_s(min(sum(question.cost for question in pending), MAX_BATCH))
         try:
             scored = await self._threads.run(
                 rank_groups,
@@ -234,10 +234,10 @@ class Lane:
                 expensive=expensive,
             )
         except trio.Cancelled:
-            fail(question.caller for question in asked)
+            fail(question.caller for question in pending)
             raise
         except Exception as error:
-            return [error] * len(asked)
+            return [error] * len(pending)
         for group, (_, seconds) in zip(groups, scored, strict=False):
             cost = group[0].cost
             if cost is Cost.PLAIN and not expensive:
@@ -249,9 +249,9 @@ class Lane:
     async def _score_apart(self, caller: Caller) -> list[Ranking]:
         """Score the queries of one caller after the lane has ended."""
         expensive = caller.cost.is_expensive
-        while asked := sorted(caller.take(1 if expensive else BULK_SLICE), key=lambda question: question.cost):
-            outcomes = await self._score_in_thread(asked, expensive=expensive)
-            for question, outcome in zip(asked, outcomes, strict=True):
+        while pending := sorted(caller.take(1 if expensive else BULK_SLICE), key=lambda question: question.cost):
+            outcomes = await self._score_in_thread(pending, expensive=expensive)
+            for question, outcome in zip(pending, outcomes, strict=True):
                 caller.give(question.position, outcome)
         return caller.rankings()
 

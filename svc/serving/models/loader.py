@@ -27,7 +27,7 @@ from svc.recipe.load import LoadedRecipe
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.item_tables import give_memory_back
 from svc.serving.models.metadata import load_metadata
-from svc.serving.models.threads import be_nice
+from svc.serving.models.threads import lower_priority
 from svc.settings import Settings
 
 UNKNOWN_KID = "<unknown>"
@@ -94,7 +94,7 @@ class Loader:
 
         `live` is the model that it would replace. Raises `LoadFailed`.
         """
-        be_nice()
+        lower_priority()
         began = time.perf_counter()
         try:
             blob = store.read(self.settings.max_artifact_bytes)

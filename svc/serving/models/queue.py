@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterator
 
 import trio
 
-from svc.serving.models.calls import Asked, Caller, Outcome, fail
+from svc.serving.models.calls import Caller, Outcome, PendingQuery, fail
 from svc.serving.pace import Pace
 
 ANSWERED_A_TURN, ANSWERED_WHILE_OTHERS_WAIT = 16, 2
@@ -15,8 +15,8 @@ ANSWERED_A_TURN, ANSWERED_WHILE_OTHERS_WAIT = 16, 2
 
 They encode and send in the next turn, and a health probe waits for all of them. The smaller number holds while further
 requests are queued."""
-Take = Callable[[], list[Asked]]
-Score = Callable[[list[Asked]], Awaitable[list[Outcome]]]
+Take = Callable[[], list[PendingQuery]]
+Score = Callable[[list[PendingQuery]], Awaitable[list[Outcome]]]
 
 
 class Turns:
@@ -132,9 +132,9 @@ class Queue:
         """
         try:
             while True:
-                asked = take()
-                if asked:
-                    await self._score(score, asked)
+                pending = take()
+                if pending:
+                    await self._score(score, pending)
                 elif self.closing:
                     return
                 else:
@@ -146,18 +146,18 @@ class Queue:
             self.singles.clear()
             self.batches.clear()
 
-    async def _score(self, score: Score, asked: list[Asked]) -> None:
-        self.running, self._began_at = sum(question.cost for question in asked), trio.current_time()
+    async def _score(self, score: Score, pending: list[PendingQuery]) -> None:
+        self.running, self._began_at = sum(question.cost for question in pending), trio.current_time()
         leaves_some = bool(self)
         try:
-            outcomes = await score(asked)
-            for caller, position in reversed(asked[len(outcomes) :]):
+            outcomes = await score(pending)
+            for caller, position in reversed(pending[len(outcomes) :]):
                 self._put_back(caller, position)
-            await self._give_out(asked, outcomes)
+            await self._give_out(pending, outcomes)
         finally:
             self.running = 0
         if leaves_some:  # smaller calls take longer for each question, and no caller waits behind them
-            weight = sum(question.cost for question in asked[: len(outcomes)])
+            weight = sum(question.cost for question in pending[: len(outcomes)])
             self.pace.learn(trio.current_time() - self._began_at, weight)
 
     def _put_back(self, caller: Caller, position: int) -> None:
@@ -167,10 +167,10 @@ class Queue:
             self.batches.append_first(caller)
             caller.put_back(position)
 
-    async def _give_out(self, asked: list[Asked], outcomes: list[Outcome]) -> None:
+    async def _give_out(self, pending: list[PendingQuery], outcomes: list[Outcome]) -> None:
         """Wake a few callers in each turn of the event loop."""
         woken = 0
-        for (caller, position), outcome in zip(asked, outcomes, strict=False):
+        for (caller, position), outcome in zip(pending, outcomes, strict=False):
             was_done = caller.done.is_set()
             caller.give(position, outcome)
             woken += not was_done and caller.done.is_set()

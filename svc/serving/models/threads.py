@@ -30,14 +30,14 @@ T = TypeVar("T")
 _thread = threading.local()
 
 
-def be_nice() -> None:
+def lower_priority() -> None:
     """Lower the priority of this worker thread, so that the event loop is scheduled before it."""
     if not getattr(_thread, "nice", False):
         _thread.nice = True
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
-class Breaks:
+class GilYielder:
     """Pauses in a thread's long work in Python, which let the event loop have the interpreter.
 
     Beside such a thread each operation of the loop that releases the GIL waits a whole switch interval to get it back.
@@ -127,5 +127,5 @@ class _WatchedLimiter:
 
 
 def _nicely(function: Callable[..., T], arguments: tuple[object, ...]) -> T:
-    be_nice()
+    lower_priority()
     return function(*arguments)

@@ -49,7 +49,7 @@ class TurnScheduler(trio.abc.Instrument):
 
     def __init__(self) -> None:
         self._queues: dict[Rank, deque[trio.lowlevel.Task]] = {rank: deque() for rank in Rank}
-        self._somebody, self._somebody_refused = trio.Event(), trio.Event()
+        self._request_waits, self._refused_waits = trio.Event(), trio.Event()
         self._share = MOST_A_TURN
         self._entered = self._probes = 0
         self._turn_began = 0.0
@@ -80,10 +80,10 @@ class TurnScheduler(trio.abc.Instrument):
         """Return at once if few have entered in this turn and no request waits, else in a later turn."""
         if rank is Rank.PROBE and self._probes < PROBES_A_TURN:
             self._probes += 1
-        elif rank in _ANSWERED and self._entered < self._share and not self._somebody.is_set():
+        elif rank in _ANSWERED and self._entered < self._share and not self._request_waits.is_set():
             self._entered += 1
         else:
-            await self._wait(self._queues[rank], self._somebody_refused if rank is Rank.REFUSED else self._somebody)
+            await self._wait(self._queues[rank], self._refused_waits if rank is Rank.REFUSED else self._request_waits)
 
     async def _wait(self, queue: deque[trio.lowlevel.Task], has_waiter: trio.Event) -> None:
         task = trio.lowlevel.current_task()
@@ -103,7 +103,7 @@ class TurnScheduler(trio.abc.Instrument):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._refuse)
                 while True:
-                    await self._somebody.wait()
+                    await self._request_waits.wait()
                     self._let_in()
         finally:
             trio.lowlevel.remove_instrument(self)
@@ -120,16 +120,16 @@ class TurnScheduler(trio.abc.Instrument):
         if not any(waiting):
             self._let_in_count = 0  # more could have entered, so the time says nothing of the pace
             if not self._queues[Rank.PROBE]:
-                self._somebody = trio.Event()
+                self._request_waits = trio.Event()
 
     async def _refuse(self) -> None:
         """Let some of the requests that are only refused enter now and then."""
         queue = self._queues[Rank.REFUSED]
         while True:
-            await self._somebody_refused.wait()
+            await self._refused_waits.wait()
             _wake(queue, REFUSED_AT_ONCE)
             if not queue:
-                self._somebody_refused = trio.Event()
+                self._refused_waits = trio.Event()
             await trio.sleep(REFUSED_EVERY_S)
 
     def _learn_pace(self) -> None:

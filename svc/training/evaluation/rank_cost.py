@@ -19,7 +19,7 @@ from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
 
 N_USERS, LIMIT = 32, 10
-Asked = TypeVar("Asked")
+QueryT = TypeVar("QueryT")
 _DIGITS = 4
 
 
@@ -53,14 +53,14 @@ def _spread(n_users: int) -> NDArray[np.intp]:
     return np.arange(0, n_users, max(1, n_users // N_USERS))[:N_USERS]
 
 
-def median_ms(rank: Callable[[Asked], object], queries: Sequence[Asked]) -> float:
+def median_ms(rank: Callable[[QueryT], object], queries: Sequence[QueryT]) -> float:
     """Return the median milliseconds of processor time of `rank`, on one thread."""
     with threadpool_limits(limits=1, user_api="blas"):  # the setting of servers
         rank(queries[0])  # the first call also fills caches
         return round(1e3 * median(_seconds(rank, query) for query in queries), _DIGITS)
 
 
-def _seconds(rank: Callable[[Asked], object], query: Asked) -> float:
+def _seconds(rank: Callable[[QueryT], object], query: QueryT) -> float:
     began = time.thread_time()
     rank(query)
     return time.thread_time() - began

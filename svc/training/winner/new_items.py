@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.errors import FeatureRidgeFailed
+from svc.model.feature_embedder import FeatureEmbedder
 from svc.model.ids import IdTable
-from svc.model.learning_part import LearningPart
 from svc.model.model import Model
 from svc.model.ranking.new_items import NewItems
 from svc.model.ranking.query import UNRESTRICTED, Restriction
@@ -202,9 +202,9 @@ def _fold(
         recency=recency_of_histories(best),
         repeats=recipe.training.repeats,
     )
-    learning = LearningPart.of(model.cold or model.scorer, model.history, model.cold_recency)
-    assert learning is not None, "the trial that learned from features is part of the model"
-    vectors = learning.place(encoded(objective.features["item"][held]))
+    embedder = FeatureEmbedder.of(model.cold or model.scorer, model.history, model.cold_recency)
+    assert embedder is not None, "the trial that learned from features is part of the model"
+    vectors = embedder.place(encoded(objective.features["item"][held]))
     new = NewItems(IdTable.from_ids(new_ids), vectors, model.n_items, declared.max_share, declared.min_share)
     return _Fold(model, kept, held, new)
 

@@ -8,7 +8,7 @@ import pytest
 from svc.errors import FeaturesNotSupported, FeatureValueUnusable
 from svc.model.ranking.item_sets import ItemSet
 from tests.families import N_ITEMS, family
-from tests.model.test_learning_part import N_NEW, learned, model_of, new_items
+from tests.model.test_feature_embedder import N_NEW, learned, model_of, new_items
 
 
 def test_candidates_are_those_that_nothing_leaves_out() -> None:

@@ -11,7 +11,7 @@ import trio.testing
 
 from svc.errors import ApiError, RecipeUnavailable
 from svc.model.ranking.query import Query, Ranking
-from svc.serving.models.calls import Asked, Caller, Outcome
+from svc.serving.models.calls import Caller, Outcome, PendingQuery
 from svc.serving.models.queue import Queue, Turns
 
 pytestmark = pytest.mark.anyio
@@ -67,10 +67,10 @@ async def test_questions_that_a_call_had_no_time_for_are_the_next() -> None:
     queue.add(stays, queue.batches)
     queue.add(leaves, queue.batches)
 
-    def take() -> list[Asked]:
+    def take() -> list[PendingQuery]:
         return [asked for _ in range(len(queue.batches)) for asked in queue.batches.pop().take(9)]
 
-    async def score(asked: list[Asked]) -> list[Outcome]:
+    async def score(asked: list[PendingQuery]) -> list[Outcome]:
         calls.append([one.position for one in asked])
         queue.remove(leaves)
         return [ranking(asked[0].position)]
@@ -86,7 +86,7 @@ async def test_the_running_call_is_expected_to_end_by_its_weight() -> None:
     queue.add(waiting, queue.batches)
     seen: list[float] = []
 
-    async def score(asked: list[Asked]) -> list[Outcome]:
+    async def score(asked: list[PendingQuery]) -> list[Outcome]:
         seen.append(queue.running_s(1.0))
         return [ranking(0)] * len(asked)
 
@@ -101,7 +101,7 @@ async def test_a_cancelled_queue_fails_those_who_wait() -> None:
     queue.add(waiting[0], queue.singles)
     queue.add(waiting[1], queue.batches)
 
-    async def score(_: list[Asked]) -> list[Outcome]:
+    async def score(_: list[PendingQuery]) -> list[Outcome]:
         raise AssertionError("nothing was taken")
 
     with trio.move_on_after(0):

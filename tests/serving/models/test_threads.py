@@ -162,7 +162,7 @@ def test_a_long_list_rests_between_bursts_of_work(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(threads.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(threads.time, "sleep", sleep)
-    take_a_break = threads.Breaks()
+    take_a_break = threads.GilYielder()
     for _ in range(1000):
         now[0] += 50e-6
         take_a_break()

@@ -27,9 +27,9 @@ LONGEST_WAIT_S = 20.0
 
 
 def _digest_nicely(plaintext: bytes) -> bytes:
-    from svc.serving.models.threads import be_nice
+    from svc.serving.models.threads import lower_priority
 
-    be_nice()
+    lower_priority()
     return digest(plaintext)
 
 

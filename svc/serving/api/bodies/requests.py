@@ -457,7 +457,7 @@ class ItemSearch(BaseModel):
     )
 
 
-class SomebodyQuery(BaseModel):
+class SampleUserQuery(BaseModel):
     """One user of the served model, with a part of their history."""
 
     model_config = ConfigDict(strict=True, frozen=True)

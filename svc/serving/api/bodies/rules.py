@@ -39,7 +39,7 @@ class Answerable(Protocol):
     def allowed(self, own: ItemSet | None = None) -> ItemSet | None: ...
 
 
-class Asked(Protocol):
+class RuleInput(Protocol):
     """The fields of a request that name rules; None where the recipe's own apply."""
 
     @property
@@ -54,7 +54,7 @@ class Asked(Protocol):
     def pins(self) -> Sequence[PinAsked] | None: ...
 
 
-def rules_of(request: Asked, served: Answerable) -> tuple[Rules | None, Pins]:
+def rules_of(request: RuleInput, served: Answerable) -> tuple[Rules | None, Pins]:
     """The rules and pins of one request; what it does not say, its recipe may. Raises ValidationFailed."""
     policy = served.policy
     if not policy.has_rules and request.model_fields_set.isdisjoint(RULES):
@@ -74,7 +74,7 @@ def rules_of(request: Asked, served: Answerable) -> tuple[Rules | None, Pins]:
     return Rules(diversity, limits, boosts), pins
 
 
-def _distinct_pins(request: Asked) -> Pins:
+def _distinct_pins(request: RuleInput) -> Pins:
     """The pins of the request. Raises ValidationFailed for two with the same item or position."""
     asked = request.pins or ()
     for name in ("item_id", "position"):
@@ -85,7 +85,7 @@ def _distinct_pins(request: Asked) -> Pins:
     return [(pin.item_id, pin.position) for pin in asked]
 
 
-def _limits(request: Asked, served: Answerable) -> tuple[Limit, ...]:
+def _limits(request: RuleInput, served: Answerable) -> tuple[Limit, ...]:
     kinds, seen = served.filter_kinds, set[str]()
     for index, limit in enumerate(request.limits or ()):
         where: list[str | int] = ["limits", index, "field"]
@@ -105,7 +105,7 @@ def _limits_of(limits: Sequence[tuple[str, int]], filters: FilterFields | None) 
     return tuple(Limit(field, most) for field, most in limited_fields if isinstance(field, LabelField))
 
 
-def _boosts(request: Asked, served: Answerable) -> tuple[Boost, ...]:
+def _boosts(request: RuleInput, served: Answerable) -> tuple[Boost, ...]:
     boosts = []
     for index, boost in enumerate(request.boosts or ()):
         canonical = partial(_boosted, served.filter_kinds, index)

@@ -15,7 +15,7 @@ from svc import logs
 from svc.errors import RecipeUnavailable, SvcError
 from svc.serving.api.bodies.fields import MAX_MATCHES
 from svc.serving.api.bodies.parsing import parse_query
-from svc.serving.api.bodies.requests import ItemSearch, SomebodyQuery
+from svc.serving.api.bodies.requests import ItemSearch, SampleUserQuery
 from svc.serving.api.pages.console.pages import Handler, page_handlers
 from svc.serving.api.pages.openapi import document
 from svc.serving.api.pages.popular import BUDGET, CHARGE, popular_items
@@ -109,9 +109,9 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
         )
         return Response(body, content_type="application/json", headers={MODEL_VERSION: served.model_version})
 
-    async def anybody(name: str) -> Response:
+    async def random_user(name: str) -> Response:
         _, served = _entry(state, name)
-        asked = parse_query(SomebodyQuery, request.args.to_dict())
+        asked = parse_query(SampleUserQuery, request.args.to_dict())
         user = await _in_thread(sample_user, served, asked.user_id, MAX_MATCHES, limiter=searched)
         return _json({"recipe": name, "model_version": served.model_version, **user})
 
@@ -141,7 +141,7 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
         "/v1/recipes/{name}": recipe,
         "/v1/recipes/{name}/items": items,
         "/v1/recipes/{name}/popular": popular,
-        "/v1/recipes/{name}/somebody": anybody,
+        "/v1/recipes/{name}/somebody": random_user,
         "/v1/recipes/{name}/versions": versions,
         "/v1/metrics": metrics,
         "/v1/openapi.json": openapi,

@@ -98,7 +98,7 @@ class Admitted(NamedTuple):
     preflight: Response | None
 
 
-class Asked:
+class ParsedHead:
     """A parsed head without its credential.
 
     It is made once for all requests that share the head.
@@ -114,30 +114,30 @@ class Asked:
         self.admitted: Admitted | None = None
 
     @classmethod
-    def of(cls, head: Head) -> Asked:
+    def of(cls, head: Head) -> ParsedHead:
         """Return the instance that is kept with the head.
 
         The first request with this head makes it.
         """
-        asked: Asked | None = head.notes.get("asked")
-        if asked is None:
-            asked = head.notes["asked"] = cls(head)
-        return asked
+        parsed: ParsedHead | None = head.notes.get("parsed")
+        if parsed is None:
+            parsed = head.notes["parsed"] = cls(head)
+        return parsed
 
 
 class Request:
     """A request of a client, with its headers by name in lower case."""
 
-    __slots__ = ("_asked", "_checks", "_incoming", "key", "method", "origin_headers", "permit", "request_id", "route")
+    __slots__ = ("_checks", "_incoming", "_parsed", "key", "method", "origin_headers", "permit", "request_id", "route")
 
     def __init__(self, incoming: Incoming, checks: Checks) -> None:
         head = incoming.head
-        self._asked = asked = Asked.of(head)
-        self.key = key_in(asked.headers if head.credential is None else dict([head.credential]))
+        self._parsed = parsed = ParsedHead.of(head)
+        self.key = key_in(parsed.headers if head.credential is None else dict([head.credential]))
         self._incoming = incoming
         self._checks = checks
         self.method = head.method
-        self.request_id = asked.request_id or new_request_id()
+        self.request_id = parsed.request_id or new_request_id()
         self.origin_headers: Headers = ()
         self.route: Route | None = None
         self.permit: Permit | None = None
@@ -173,21 +173,21 @@ class Request:
 
     @property
     def headers(self) -> Mapping[bytes, bytes]:
-        return self._asked.headers
+        return self._parsed.headers
 
     @property
     def trace(self) -> Trace | None:
         """The trace that the request belongs to."""
-        return self._asked.trace
+        return self._parsed.trace
 
     def admit(self, router: Router) -> Admitted:
         """Return the route of the request, and the answer if it is a preflight.
 
         Raises the ApiError that refuses the request.
         """
-        admitted = self._asked.admitted
+        admitted = self._parsed.admitted
         if admitted is None:
-            admitted = self._asked.admitted = self._admit(router)
+            admitted = self._parsed.admitted = self._admit(router)
         self.route, self.origin_headers = admitted.route, admitted.origin_headers
         return admitted
 

@@ -21,7 +21,7 @@ from svc.serving.api.bodies.requests import (
     RecommendRequest,
     RelatedBatch,
     RelatedRequest,
-    SomebodyQuery,
+    SampleUserQuery,
     UsersRequest,
 )
 from svc.serving.api.routing.console_files import CONSOLE, REFERENCE, SHARED, SWAGGER_UI
@@ -161,7 +161,7 @@ RESOURCES = (
         path="/v1/recipes/{name}/somebody",
         public=False,
         summary="A user of the model with a part of their history, for people who try a recipe; only with the console.",
-        query=SomebodyQuery,
+        query=SampleUserQuery,
         response=responses.Somebody,
         errors=(*RECIPE, errors.UnknownUser),
         is_served=_with_console,

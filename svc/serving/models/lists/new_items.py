@@ -112,14 +112,18 @@ def read_new_items(
 
 
 def place(
-    listed: NewItemList, model: Model, declared: serving_schema.NewItems, *, rest: Callable[[], None] = lambda: None
+    listed: NewItemList,
+    model: Model,
+    declared: serving_schema.NewItems,
+    *,
+    yield_gil: Callable[[], None] = lambda: None,
 ) -> PlacedItems:
     """Return the items of the list that the model does not know.
 
-    Slow for long lists: call it in a thread. `rest` is called behind each item. Raises FeaturesNotSupported and
+    Slow for long lists: call it in a thread. `yield_gil` is called behind each item. Raises FeaturesNotSupported and
     FeatureValueUnusable.
     """
-    items = model.new_items(listed.ids, listed.features, declared.max_share, declared.min_share, rest=rest)
+    items = model.new_items(listed.ids, listed.features, declared.max_share, declared.min_share, yield_gil=yield_gil)
     rows = model.unknown(listed.ids)
     metadata = None
     if listed.metadata is not None:

@@ -21,7 +21,7 @@ from svc.model.ids import IdTable
 from svc.serving.models.lists.availability import Available, ItemList, line_up
 from svc.serving.models.lists.new_items import NewItemList, PlacedItems, joined_filters, place
 from svc.serving.models.registry import Entry, ListsInForce, Registry
-from svc.serving.models.threads import Breaks, be_nice
+from svc.serving.models.threads import GilYielder, lower_priority
 
 if TYPE_CHECKING:
     from svc.model.model import Model
@@ -219,8 +219,8 @@ def _line_up(entry: Entry, beside: Beside) -> ListsInForce:
     """
     new: PlacedItems | None = None
     if entry.new_items is not None and entry.new_listed is not None:
-        be_nice()
-        new = place(entry.new_listed, beside.model, entry.new_items, rest=Breaks())
+        lower_priority()
+        new = place(entry.new_listed, beside.model, entry.new_items, yield_gil=GilYielder())
     available = None
     if entry.availability is not None:
         items = None if new is None else new.items

@@ -339,7 +339,7 @@ def check(model: Model, questions: list[tuple[dict[str, Any], Restriction]]) -> 
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=40)
 @given(questions=st.lists(st.tuples(bodies, restrictions), min_size=4, max_size=9))
-def test_a_new_item_stands_where_the_learning_part_would_put_it(name: str, questions: Any) -> None:
+def test_a_new_item_stands_where_the_embedder_would_put_it(name: str, questions: Any) -> None:
     """By its own score, or by rank where another part answers; with every control of a request together."""
     check(hiding(name), questions)
 
@@ -398,7 +398,7 @@ def test_a_new_item_is_explained_by_its_own_score() -> None:
 
 
 @pytest.mark.parametrize("name", ["aware blend", "blend"])
-def test_the_learning_part_weighs_histories_by_its_own_recency(name: str) -> None:
+def test_the_embedder_weighs_histories_by_its_own_recency(name: str) -> None:
     """Not by that of other parts, which would turn the order of new items round for some of these users.
 
     For a stranger with a history, behind the history of a training user, and for that history alone where the learning

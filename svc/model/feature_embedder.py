@@ -4,10 +4,10 @@
 |---|---|
 | candidate | an item of the model that may come back for a query |
 | new item | one that training never saw; see `new_items` |
-| rank | of a new item: how many candidates the learning part scores at least as high for this user |
+| rank | of a new item: how many candidates the embedder scores at least as high for this user |
 
 A new item of rank r stands directly before the candidate at position r of the final ranking and carries its score. A
-new item behind the last candidate carries the score of the last candidate. If the learning part itself makes the
+new item behind the last candidate carries the score of the last candidate. If the embedder itself makes the
 ranking, each new item carries its own score, which leads to the same places. If a minimum share of new items is due
 (see `rerank.Share`), more new items are needed than those places give: these are the spare ones.
 """
@@ -35,7 +35,7 @@ Vectors = NDArray[np.float64]
 Scores = NDArray[np.float64]
 
 
-class LearningPart:
+class FeatureEmbedder:
     """The part of a model that learned from features of items, and the recency by which it weighs histories."""
 
     def __init__(self, scorer: IALSScorer, history: History, recency: float) -> None:
@@ -44,7 +44,7 @@ class LearningPart:
         self._recency = recency
 
     @classmethod
-    def of(cls, scorer: Scorer, history: History, recency: float) -> LearningPart | None:
+    def of(cls, scorer: Scorer, history: History, recency: float) -> FeatureEmbedder | None:
         """Return the part for `scorer` or its factor part, or None if neither reads item features."""
         part = scorer
         if isinstance(scorer, BlendScorer) and scorer.factors is not None:
@@ -147,7 +147,7 @@ class LearningPart:
 
 
 def scores_of_new(candidates: NewCandidates, vector: Vectors) -> Scores:
-    """Return the learning part's scores of new items for a user, (K,). Equal vectors have equal scores."""
+    """Return the embedder's scores of new items for a user, (K,). Equal vectors have equal scores."""
     new = candidates.items
     vectors = new.vectors if len(candidates.rows) == len(new) else new.vectors[candidates.rows]
     scores: Scores = np.vecdot(vectors, vector)
@@ -166,8 +166,8 @@ def joined(
 ) -> Ranking:
     """Return the ranking of the model's candidates, by falling score, with the new items at their places.
 
-    `scores` are the new items' scores by the learning part. `by` are its scores of the model's candidates, falling, as
-    many as `of_model` has. It is None if the learning part made `of_model` itself, in the order of its scores. Unless
+    `scores` are the new items' scores by the embedder. `by` are its scores of the model's candidates, falling, as
+    many as `of_model` has. It is None if the embedder made `of_model` itself, in the order of its scores. Unless
     `is_whole`, both `of_model` and the result are beginnings of a ranking that end with the same item. With `spare` the
     result names the new items behind that item. Only the `most` best new items take part.
     """
