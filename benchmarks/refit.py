@@ -52,7 +52,7 @@ from svc.training.search import prepare
 from svc.training.search.blend_search import WeightSearch
 from svc.training.search.objective import train_trial
 from svc.training.search.trials import SearchResult, TrialRecord
-from svc.training.winner.refit import train_final
+from svc.training.winner.final_model import train_final
 
 CUTOFF, DAY_S, FULL_TRIALS, SEED = 20, 86_400, 40, 42
 KEY = "SVC_SIGNING_KEYS"

@@ -17,7 +17,7 @@ from svc.recipe.algorithms import BLEND
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.sources import digests
-from svc.training import reuse
+from svc.training import refit
 from svc.training.algorithms.registry import check_available
 from svc.training.data import fetch
 from svc.training.outcome import REFUSED, Outcome, TrainResult, now
@@ -34,8 +34,8 @@ from svc.training.winner.publication import publish
 if TYPE_CHECKING:
     from svc.recipe.promotion_schema import Promotion
     from svc.training.ranker.learn import Learned
-    from svc.training.winner.confidence import Confidence
-    from svc.training.winner.refit import FinalModel
+    from svc.training.winner.final_model import FinalModel
+    from svc.training.winner.measurements import WinnerMeasurements
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class _Run:
         if self.options.cold and not self.options.refit:
             raise UsageError("--cold says how a refit starts: give --refit too, or leave it out")
         if self.options.refit:
-            reuse.check_alone(location, search_only=self.options.search_only)
+            refit.check_alone(location, search_only=self.options.search_only)
         if self.options.search_only:
             return self._search_only(location)
         keys = self._keys()
@@ -239,24 +239,24 @@ class _Run:
 
     def _train(self, location: StorageLocation, keys: signing.SigningKeys) -> TrainResult:
         from svc.training.evaluation.rank_cost import rank_ms
-        from svc.training.winner.confidence import measure_confidence
+        from svc.training.winner.measurements import measure_winner
 
-        reusable = reuse.find_reusable(self.loaded, keys, self.settings) if self.options.refit else None
+        reusable = refit.find_reusable(self.loaded, keys, self.settings) if self.options.refit else None
         task = self._task(keys)
-        reused = None if reusable is None else reuse.start_refit(task, reusable, self.settings, cold=self.options.cold)
+        reused = None if reusable is None else refit.start_refit(task, reusable, self.settings, cold=self.options.cold)
         if reused is None:
             result = self._search(task, location)
             self.progress.phase("measuring the winner")
         else:
             self.progress.phase("measuring the winner")
-            result = reuse.measure(task, *reused)
+            result = refit.measure(task, *reused)
             prepare.check_scores(self.loaded, task.data, result.best.score or 0.0)
-        confidence = measure_confidence(task, result)
-        diversity = self.report.diversity(task, confidence)
+        measured = measure_winner(task, result)
+        diversity = self.report.diversity(task, measured)
         result = replace(result, trained=None, evaluation=None)
-        learned = self._learned(task, result, confidence)
+        learned = self._learned(task, result, measured)
         # Over large data a trained model takes several times the memory of its matrix, and the final one is to come.
-        confidence = replace(confidence, winner=confidence.winner if self._rules else None)
+        measured = replace(measured, winner=measured.winner if self._rules else None)
         self.progress.phase("training the final model")
         final = self._final_model(task, result, learned if learned is not None and learned.ships else None)
         matrix, model = final.matrix, final.model
@@ -273,7 +273,7 @@ class _Run:
             algorithms=self.loaded.recipe.training.algorithms,
             n_trials=1 if reused else task.plan.total + sum(1 for trial in result.trials if trial.parts),
             result=result,
-            confidence=confidence,
+            measured=measured,
             diversity=diversity,
             cold_start=cold_start,
             new_items=new_items,
@@ -286,7 +286,7 @@ class _Run:
             self.loaded, self.settings, keys, facts.trained_at, self.inputs
         )
         # The decision comes last, so that it is about the model that is live by then.
-        promotion = self._decide(task, confidence, learned, facts.rank_ms, keys)
+        promotion = self._decide(task, measured, learned, facts.rank_ms, keys)
         head |= {} if promotion is None else {"promotion": promotion}
         earlier = self.report.earlier(keys)
         self.progress.phase("writing the artifact")
@@ -306,7 +306,7 @@ class _Run:
     def _decide(
         self,
         task: prepare.Task,
-        confidence: Confidence,
+        measured: WinnerMeasurements,
         learned: Learned | None,
         rank_ms: float,
         keys: signing.SigningKeys,
@@ -316,12 +316,12 @@ class _Run:
         from svc.training.promotion.compare import Candidate, decide
 
         self.progress.phase("comparing with the live model")
-        own = confidence.winner
+        own = measured.winner
         ranker = own if own is None or learned is None or not learned.ships else learned.over(own)
-        candidate = None if ranker is None else Candidate(ranker, rank_ms, confidence.choice)
+        candidate = None if ranker is None else Candidate(ranker, rank_ms, measured.choice)
         return decide(task, self._rules, candidate, keys, self.settings)
 
-    def _learned(self, task: prepare.Task, result: SearchResult, confidence: Confidence) -> Learned | None:
+    def _learned(self, task: prepare.Task, result: SearchResult, measured: WinnerMeasurements) -> Learned | None:
         """What was learned of the order of pages; None where nothing was."""
         if self.loaded.recipe.training.ranker == "off":
             return None
@@ -330,10 +330,10 @@ class _Run:
 
         self.progress.phase("learning the order of pages")
         tables = item_tables(self.loaded, task.data, self.settings, self.options.variables)
-        return learn(task, result.best, confidence.winner, tables)
+        return learn(task, result.best, measured.winner, tables)
 
     def _final_model(self, task: prepare.Task, result: SearchResult, learned: Learned | None) -> FinalModel:
-        from svc.training.winner.refit import train_final
+        from svc.training.winner.final_model import train_final
 
         return train_final(task, result, learned)
 

@@ -18,7 +18,7 @@ from svc.settings import Settings
 if TYPE_CHECKING:
     from svc.model.model import Model
     from svc.training.search.prepare import Task
-    from svc.training.winner.confidence import Confidence
+    from svc.training.winner.measurements import WinnerMeasurements
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +38,17 @@ class RunReport:
 
             check_report(self.path)
 
-    def diversity(self, task: Task, confidence: Confidence) -> Mapping[str, Any] | None:
+    def diversity(self, task: Task, measured: WinnerMeasurements) -> Mapping[str, Any] | None:
         """What diversity costs the winner; None also where the recipe leaves it out."""
         if self.path is None or not self.loaded.recipe.training.report_diversity:
             return None
-        if confidence.winner is None:
+        if measured.winner is None:
             return None
         from svc.training.winner.diversity import measure_diversity
 
         self.progress.phase("measuring diversity")
         seed = self.loaded.recipe.training.split.seed
-        return measure_diversity(confidence.winner, task.objective.evaluators.full, seed=seed)
+        return measure_diversity(measured.winner, task.objective.evaluators.full, seed=seed)
 
     def earlier(self, keys: SigningKeys) -> Mapping[str, Any] | None:
         """The header of the artifact that is about to be replaced; None if none can be trusted."""

@@ -136,7 +136,7 @@ def test_each_part_of_a_blend_counts_by_a_recency_of_its_own(
         lambda trials: sorted(trials, key=lambda trial: (trial.algorithm != "BlendRecommender", trial.number)),
     )
     monkeypatch.setattr(
-        "svc.training.search.blend_search._Parts._candidates",
+        "svc.training.search.blend_search._BlendTrainer._candidates",
         lambda parts: [tuple(own[trial.algorithm] for trial in parts._trials)],
     )
     monkeypatch.setattr("svc.training.search.blend_search.WeightSearch.best", lambda _: (4, 3, 3))

@@ -26,7 +26,7 @@ from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.outcome import TrainResult
 from svc.training.run import TrainOptions, train
-from svc.training.winner import confidence, refit
+from svc.training.winner import final_model, measurements
 
 Make = Callable[..., LoadedRecipe]
 ORDER = [
@@ -110,7 +110,7 @@ def test_the_measured_model_is_gone_when_the_final_one_is_trained(
     """Two models at once would be the most memory that a training over large data takes."""
     measured: list[weakref.ref[Any]] = []
     gone: list[bool] = []
-    measure, train_last = confidence.measure_confidence, refit.train_final
+    measure, train_last = measurements.measure_winner, final_model.train_final
 
     def watched(*arguments: Any) -> Any:
         found = measure(*arguments)
@@ -122,8 +122,8 @@ def test_the_measured_model_is_gone_when_the_final_one_is_trained(
         gone.append(measured[0]() is None)
         return train_last(*arguments, **options)
 
-    monkeypatch.setattr(confidence, "measure_confidence", watched)
-    monkeypatch.setattr(refit, "train_final", last_of_all)
+    monkeypatch.setattr(measurements, "measure_winner", watched)
+    monkeypatch.setattr(final_model, "train_final", last_of_all)
     assert run(make_recipe()).exit_code == 0
     assert gone == [True]
 

@@ -123,7 +123,7 @@ class Interactions:
     `dropped["where"]` is the same count if it is not zero. `hidden_by_rule` counts the rows of cleansing.hide, None
     without that filter.
 
-    `put_off` is the rule that joins several rows of one user and item after the split, else "none".
+    `deferred_dedup` is the rule that joins several rows of one user and item after the split, else "none".
     `popularity` is (i,) how much each item was chosen lately, None if all choices count alike.
     """
 
@@ -139,7 +139,7 @@ class Interactions:
     reference: int | None = None
     future: FutureRows | None = None
     dropped_by_where: int | None = None
-    put_off: Dedup = "none"
+    deferred_dedup: Dedup = "none"
     popularity: NDArray[np.float64] | None = None
     hidden_by_rule: int | None = None
     hidden_unknown: HiddenUnknown | None = None
@@ -168,7 +168,7 @@ class Interactions:
     @property
     def has_weights(self) -> bool:
         """Return whether pairs have weights: given ones, or the sum or count of their rows."""
-        return self.weights is not None or self.put_off in {"sum", "count"}
+        return self.weights is not None or self.deferred_dedup in {"sum", "count"}
 
     def of_rows(self, rows: NDArray[np.int64]) -> Interactions:
         """Return the rows at `rows`, (r,), with the same users and items."""
@@ -181,15 +181,17 @@ class Interactions:
         )
 
     def collapsed(self) -> Interactions:
-        """Return one row for each user and item, joined by `put_off`.
+        """Return one row for each user and item, joined by `deferred_dedup`.
 
         Raise WeightOutOfRange for an infinite sum.
         """
-        if self.put_off == "none":
+        if self.deferred_dedup == "none":
             return self
         rated = None if self.weights is None else self.weights.astype(np.float64)
-        rows, weights = _distinct_pairs((self.users, self.items), self.times, rated, self.put_off, len(self.item_ids))
-        pairs = replace(self.of_rows(rows), put_off="none")
+        rows, weights = _distinct_pairs(
+            (self.users, self.items), self.times, rated, self.deferred_dedup, len(self.item_ids)
+        )
+        pairs = replace(self.of_rows(rows), deferred_dedup="none")
         if weights is not None:
             summed = in_single_precision(
                 weights, lambda row: _pair(row, pairs.users, self.user_ids, pairs.items, self.item_ids)
@@ -203,7 +205,7 @@ class Interactions:
         An entry is the number of rows of the pair, or the sum of their weights.
         Raise WeightOutOfRange for an infinite sum.
         """
-        if self.put_off != "none":
+        if self.deferred_dedup != "none":
             return self.collapsed().matrix()
         if self.weights is None:
             return self._sparse(np.ones(len(self), dtype=np.float32), self.users, self.items)

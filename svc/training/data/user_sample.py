@@ -93,8 +93,8 @@ def solve_users(
     rows = np.arange(matrix.shape[0]) if rows is None else rows
     chunks = [rows[start : start + _USERS_AT_ONCE] for start in range(0, len(rows), _USERS_AT_ONCE)]
     with ThreadPoolExecutor(usable_cores()) as pool:
-        placed = pool.map(lambda chunk: solved(scorer, matrix, chunk, features), chunks)
-        for chunk, vectors in zip(chunks, placed, strict=True):
+        solved_chunks = pool.map(lambda chunk: solved(scorer, matrix, chunk, features), chunks)
+        for chunk, vectors in zip(chunks, solved_chunks, strict=True):
             users[chunk] = vectors
     if not np.isfinite(users).all():
         raise TrainingError("users cannot be placed by their histories: their vectors are not finite numbers")

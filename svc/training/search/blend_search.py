@@ -37,7 +37,7 @@ from svc.training.evaluation.score_ranker import Scorer, best_columns
 from svc.training.search.objective import train_trial
 from svc.training.search.prepare import Task
 from svc.training.search.quick_scores import standardized, weighted
-from svc.training.search.recency import Weighing, choose, is_gain
+from svc.training.search.recency import RecencySearch, choose, is_gain
 from svc.training.search.served import blended
 from svc.training.search.trials import SearchResult, TrialRecord, by_score
 
@@ -79,7 +79,7 @@ def add_blend(task: Task, result: SearchResult) -> SearchResult:
         ]
     except FeatureRidgeFailed:
         return _skipped(result, "a part cannot be trained a second time")
-    parts = _Parts(task, [*chosen, *popular], trained)
+    parts = _BlendTrainer(task, [*chosen, *popular], trained)
     number = 1 + max(trial.number for trial in result.trials)
     record = parts.best(number, shared)
     blend = blended(parts.models_of(record), record)
@@ -106,7 +106,7 @@ def add_blend(task: Task, result: SearchResult) -> SearchResult:
     return replace(result, trained=next(iter(kept), None), evaluation=evaluation if is_best else None)
 
 
-class _Tried(NamedTuple):
+class _ScoredBlend(NamedTuple):
     """A blend with `recencies` and `weights` of all parts, and its scores, (users,), of the sample."""
 
     recencies: Recencies
@@ -119,7 +119,7 @@ class _Tried(NamedTuple):
         return sum(weight * recency for weight, recency in zip(self.weights, self.recencies, strict=False))
 
 
-class _Parts:
+class _BlendTrainer:
     """The parts of a blend: `trained` are the models of `trials`, each of another algorithm.
 
     The last ones are popularity with different half-lives.
@@ -173,8 +173,8 @@ class _Parts:
     def _shared(self, own: Recencies) -> float:
         """Return the best recency for all parts, with the best weights at their `own` recencies."""
         weights, objective = self._weights(own), self._objective
-        weighing = Weighing(self._values, lambda recency: self._ranker(self._alike(recency), weights))
-        return choose(weighing, objective.evaluators.brief, objective.metric, lambda: None).recency
+        search = RecencySearch(self._values, lambda recency: self._ranker(self._alike(recency), weights))
+        return choose(search, objective.evaluators.brief, objective.metric, lambda: None).recency
 
     def _weights(self, recencies: Recencies) -> Weights:
         """Return the best weights of all parts at `recencies`."""
@@ -183,9 +183,9 @@ class _Parts:
             self._searches[recencies] = search
         return self._searches[recencies].best()
 
-    def _tried(self, recencies: Recencies) -> _Tried:
+    def _tried(self, recencies: Recencies) -> _ScoredBlend:
         weights = self._weights(recencies)
-        return _Tried(recencies, weights, self._searches[recencies].by_user(weights))
+        return _ScoredBlend(recencies, weights, self._searches[recencies].by_user(weights))
 
     def _ranker(self, recencies: Recencies, weights: Weights) -> Ranker:
         """Return the ranker of a blend of the parts with weight."""
@@ -198,7 +198,7 @@ class _Parts:
         """Return the scorers of all parts."""
         return [part.at(recency) for part, recency in zip(self._histories, recencies, strict=True)] + self._popular
 
-    def _record(self, tried: _Tried, number: int, shared: Params) -> TrialRecord:
+    def _record(self, tried: _ScoredBlend, number: int, shared: Params) -> TrialRecord:
         weighed = _weighed(tried.weights)
         recencies = (*tried.recencies, *[0.0] * len(self._popular))
         parts = tuple(replace(self._trials[position], recency=recencies[position]) for position in weighed)

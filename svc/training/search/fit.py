@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from svc.training.algorithms.registry import Epochs
 from svc.training.evaluation.evaluator import Evaluation, Evaluator, Ranker
-from svc.training.search.recency import BEYOND_DOUBT, SAMPLE_USERS, Weighing, choose, is_gain
+from svc.training.search.recency import BEYOND_DOUBT, SAMPLE_USERS, RecencySearch, choose, is_gain
 from svc.training.search.warm_start import WarmStart
 
 QUICK_USERS = 2_000
@@ -106,7 +106,7 @@ def train(
 
 
 def judge(
-    weighing: Weighing, evaluators: Evaluators, check: Callable[[], None], report: Callable[[float], None]
+    search: RecencySearch, evaluators: Evaluators, check: Callable[[], None], report: Callable[[float], None]
 ) -> Fitted:
     """Evaluate a trained model at its best recency.
 
@@ -114,26 +114,26 @@ def judge(
     sample is taken if it beats the lowest value on all users by more than chance. If the screening users already show
     this clearly, the lowest value is not evaluated on all users.
     """
-    metric, lowest, is_sampled = evaluators.metric, weighing.values[0], evaluators.full is not evaluators.quick
+    metric, lowest, is_sampled = evaluators.metric, search.values[0], evaluators.full is not evaluators.quick
 
     def fitted(evaluation: Evaluation, recency: float) -> Fitted:
         return Fitted(evaluation.metrics, None, evaluation.by_user(metric), recency)
 
     check()
-    if len(weighing.values) == 1:
-        ranker = weighing.at(lowest)
+    if len(search.values) == 1:
+        ranker = search.at(lowest)
         ranked = evaluators.quick.rankings(ranker)
         if is_sampled:
             report(evaluators.quick.score(ranked, metric))
         return fitted(evaluators.full.complete(ranker, evaluators.quick, ranked), lowest)
-    chosen = choose(weighing, evaluators.brief, metric, check)
+    chosen = choose(search, evaluators.brief, metric, check)
     if is_sampled:
         report(chosen.score)
     check()
-    evaluation = evaluators.full.evaluate(weighing.at(chosen.recency))
+    evaluation = evaluators.full.evaluate(search.at(chosen.recency))
     if chosen.recency == lowest:
         return fitted(evaluation, lowest)
-    baseline = weighing.at(lowest)
+    baseline = search.at(lowest)
     check()
     if is_sampled:
         screened = evaluation.by_user(metric)[evaluators.screened]

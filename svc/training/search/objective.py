@@ -32,10 +32,10 @@ from svc.training.evaluation.served_ranker import ServedRanker
 from svc.training.search.fit import Evaluators, Fitted, judge, train, train_epochs
 from svc.training.search.processes.trial_task import TrialPruned
 from svc.training.search.quick_scores import QuickScores
-from svc.training.search.recency import Order, Weighing
+from svc.training.search.recency import HistoryOrder, RecencySearch
 from svc.training.search.run_in_thread import run_in_thread
 from svc.training.search.screening import SCREENING_STEP
-from svc.training.search.served import blended, place_users, recency_of_histories, to_history, to_scorer
+from svc.training.search.served import blended, fold_in_users, recency_of_histories, to_history, to_scorer
 from svc.training.search.trials import TrialRecord
 from svc.training.search.warm_start import WarmStart
 
@@ -112,7 +112,7 @@ class TrialObjective:
     features: Matrices
     times: sparse.csr_matrix | None = None
     hidden: sparse.csr_matrix | None = None
-    order: Order | None = None
+    order: HistoryOrder | None = None
     repeats: bool = False
 
     @property
@@ -151,7 +151,7 @@ class TrialObjective:
             rows = judged.offset + judged.evaluated_users
         scorer = _copied(trained)
         scorer.ready()
-        place_users(trial, scorer, matrix, positions, features=self.features.get("user"), rows=rows)
+        fold_in_users(trial, scorer, matrix, positions, features=self.features.get("user"), rows=rows)
         history = to_history(matrix, with_values=True, positions=positions, recency=recency)
         return self._served(scorer, history)
 
@@ -189,13 +189,13 @@ class TrialObjective:
         scorer = to_scorer(recommender, algorithm)
         scores = self.quick_scores(scorer, params)
         values = () if self.order is None else self.order.values(algorithm)
-        weighing = Weighing(values or (0.0,), lambda recency: self.quick_ranker(scores.at(recency)))
+        search = RecencySearch(values or (0.0,), lambda recency: self.quick_ranker(scores.at(recency)))
 
         def screened(score: float) -> None:
             if epochs is None:
                 report(SCREENING_STEP, score)
 
-        fitted = judge(weighing, self.evaluators, check, screened)
+        fitted = judge(search, self.evaluators, check, screened)
         return replace(fitted, epochs=best_epoch, rank_ms=rank_ms_of(scorer, matrix))
 
 

@@ -33,7 +33,7 @@ from svc.training.search.loop import Limits, Search, TrialLogging
 from svc.training.search.objective import Builder, Threads, TrialObjective, how_many_fit
 from svc.training.search.processes.fork_server import ForkServer
 from svc.training.search.processes.parallel import Parallelism
-from svc.training.search.recency import Order
+from svc.training.search.recency import HistoryOrder
 from svc.training.search.sampler import AlgorithmSampler
 from svc.training.search.storage import StorageLocation, open_storage
 
@@ -164,7 +164,7 @@ def make_task(loaded: LoadedRecipe, data: TrainingData, parts: Split, settings: 
     return Task(loaded, data, parts, plan, builder(usable_cores()), objective, parallelism)
 
 
-def _order(loaded: LoadedRecipe, parts: Split) -> Order | None:
+def _order(loaded: LoadedRecipe, parts: Split) -> HistoryOrder | None:
     """Return the search's use of the order of histories, or None to ignore the order."""
     wanted = loaded.recipe.recency
     if wanted == 0.0:
@@ -172,7 +172,7 @@ def _order(loaded: LoadedRecipe, parts: Split) -> Order | None:
     assert parts.times is not None, "the split keeps times wherever recency plays a part"
     spaces = loaded.recipe.training.search_space or {}
     bounds = {name: space[RECENCY] for name, space in spaces.items() if RECENCY in space}
-    return Order(
+    return HistoryOrder(
         positions_of(parts.times),
         None if wanted == "search" else wanted,
         {name: (float(low), float(high)) for name, (low, high) in bounds.items()},
@@ -340,7 +340,7 @@ def _fingerprint(task: Task) -> str:
     if task.loaded.recipe.recency != 0.0:
         choices.append(f"recency {task.loaded.recipe.recency}")
     if training.repeats:
-        choices.append(f"repeats {interactions.put_off}")
+        choices.append(f"repeats {interactions.deferred_dedup}")
     for hidden in interactions.hidden or ():
         digest.update(b"" if hidden is None else hidden.tobytes())
     digest.update(json.dumps(choices).encode())

@@ -45,7 +45,7 @@ def is_gain(first: UserScores, second: UserScores, deviations: float = _CERTAIN)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Order:
+class HistoryOrder:
     """The order of the histories that a search trains on, and the bounds of its use.
 
     `positions` has the entries of the training matrix. `fixed` is the recency of every model. It is None if recency is
@@ -71,7 +71,7 @@ class Order:
         return tuple(sorted({low, high, *(value for value in VALUES if low < value < high)}))
 
 
-class Weighing(NamedTuple):
+class RecencySearch(NamedTuple):
     """Inputs of the recency search of one trained model: its ranker at each of the ascending `values`."""
 
     values: Sequence[float]
@@ -85,7 +85,7 @@ class Chosen(NamedTuple):
     score: float
 
 
-def choose(weighing: Weighing, sample: Evaluator, metric: str, check: Callable[[], None]) -> Chosen:
+def choose(search: RecencySearch, sample: Evaluator, metric: str, check: Callable[[], None]) -> Chosen:
     """Return the best of the values for the users of `sample`, or the lowest if no other is a gain.
 
     Scores are assumed to have one peak. So every third value is scored, and then the neighbours of the best until both
@@ -96,11 +96,11 @@ def choose(weighing: Weighing, sample: Evaluator, metric: str, check: Callable[[
         check()
         return sample.scores_of_users(ranker, metric)
 
-    values, lowest = weighing.values, scores_of(weighing.at(weighing.values[0]))
+    values, lowest = search.values, scores_of(search.at(search.values[0]))
     best, scores = 0, {0: lowest}
     unscored = {*range(_STRIDE, len(values), _STRIDE), len(values) - 1} - {0}
     while unscored:
-        scores |= {index: scores_of(weighing.at(values[index])) for index in sorted(unscored)}
+        scores |= {index: scores_of(search.at(values[index])) for index in sorted(unscored)}
         best = max(scores, key=lambda index: _mean(scores[index]))
         unscored = {index for index in (best - 1, best + 1) if 0 < index < len(values)} - scores.keys()
     if best and is_gain(scores[best], lowest, _PROMISING):

@@ -159,7 +159,7 @@ def blended(parts: Sequence[Scorer], trial: TrialRecord) -> BlendScorer:
     )
 
 
-def place_users(
+def fold_in_users(
     trial: TrialRecord,
     scorer: Scorer,
     matrix: sparse.csr_matrix,

@@ -69,6 +69,6 @@ class WarmStart:
 
 def _placed(drawn: Vectors, live: Vectors, rows: Rows) -> Vectors:
     """Return `drawn`, (n, K), with the live vectors in rows that have one."""
-    placed = drawn.copy()
-    placed[rows >= 0] = live[rows[rows >= 0]]
-    return placed
+    vectors = drawn.copy()
+    vectors[rows >= 0] = live[rows[rows >= 0]]
+    return vectors

@@ -18,7 +18,7 @@ from svc.recipe.load import LoadedRecipe
 from svc.training.data.fetch import TrainingData
 from svc.training.evaluation.intervals import PER_USER
 from svc.training.search.trials import SearchResult
-from svc.training.winner.confidence import Confidence
+from svc.training.winner.measurements import WinnerMeasurements
 
 _DIGITS = 10
 _MOST_TRIALS = 400
@@ -40,7 +40,7 @@ class Facts:
     algorithms: tuple[str, ...]
     n_trials: int
     result: SearchResult
-    confidence: Confidence
+    measured: WinnerMeasurements
     diversity: Mapping[str, Any] | None
     cold_start: Mapping[str, Any]
     new_items: Mapping[str, Any] | None
@@ -76,7 +76,7 @@ def header(loaded: LoadedRecipe, facts: Facts) -> dict[str, Any]:
         "tuning": _tuning(facts),
         "evaluation": {
             **best.metrics,
-            **facts.confidence.evaluation,
+            **facts.measured.evaluation,
             **({} if facts.diversity is None else {"diversity": dict(facts.diversity)}),
             **({"cold_start": dict(facts.cold_start)} if facts.cold_start else {}),
             **({} if facts.new_items is None else {"new_items": dict(facts.new_items)}),
@@ -126,7 +126,7 @@ def data_stats(facts: Facts) -> dict[str, Any]:
 
 
 def _tuning(facts: Facts) -> dict[str, Any]:
-    result, intervals = facts.result, facts.confidence.intervals
+    result, intervals = facts.result, facts.measured.intervals
     return {
         **({} if result.reused is None else {"reused_from": result.reused.as_fields()}),
         **({} if result.reused is None or result.reused.start is None else {"vectors_from": result.reused.start.sha8}),

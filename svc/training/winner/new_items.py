@@ -33,7 +33,7 @@ from svc.recipe.algorithms import FEATURE_AWARE
 from svc.training.evaluation.intervals import user_scores
 from svc.training.search.objective import solves_for_all_items, train_trial
 from svc.training.search.prepare import Task
-from svc.training.search.served import place_users, recency_of_histories
+from svc.training.search.served import fold_in_users, recency_of_histories
 from svc.training.search.trials import SearchResult, TrialRecord
 from svc.training.winner.coldstart import (
     ALWAYS_ALLOWED_WORK,
@@ -179,7 +179,7 @@ def _fold(
         assert objective.order is not None, "a trial has a recency only where order plays a part"
         positions = objective.order.positions[:, kept]
     scorer = trained(best)
-    place_users(best, scorer, matrix, positions, features=features.get("user"))
+    fold_in_users(best, scorer, matrix, positions, features=features.get("user"))
     cold = None
     if len(_trained_trials(best, aware)) > 1:
         placing = trained(aware)

@@ -17,7 +17,7 @@ from svc.training.evaluation.evaluator import Evaluator
 from svc.training.evaluation.score_ranker import ScoreRanker
 from svc.training.search.fit import Evaluators, judge
 from svc.training.search.fit import train as train_model
-from svc.training.search.recency import Weighing, is_gain
+from svc.training.search.recency import RecencySearch, is_gain
 from svc.training.winner.export import export
 
 PARAMETERS: Params = {"n_components": 6, "alpha0": 0.1, "reg": 0.02, "train_epochs": 4, "n_threads": 1}
@@ -56,8 +56,8 @@ def score(recommender: Any, name: str, train: sparse.csr_matrix, heldout: sparse
 
     train_with = {"between": ranker, "check": lambda: None, "report": lambda *_: None}
     train_model(recommender, ALGORITHMS[name].epochs, evaluators, **train_with)  # type: ignore[arg-type]
-    weighing = Weighing((0.0,), lambda _: ranker(recommender))
-    fitted = judge(weighing, evaluators, lambda: None, lambda _: None)
+    search = RecencySearch((0.0,), lambda _: ranker(recommender))
+    fitted = judge(search, evaluators, lambda: None, lambda _: None)
     assert fitted.by_user is not None
     return fitted.by_user
 

@@ -189,7 +189,7 @@ def test_repeats_are_split_before_duplicates_are_joined(scheme: Scheme, dedup: D
         weights = rng.choice([0.5, 1.0, 3.0], len(users)) if is_weighted else np.ones(len(users))
         data = Interactions(
             users, items, times, [f"u{u}" for u in range(12)], [f"i{i}" for i in range(6)], {},
-            weights=weights.astype(np.float32) if is_weighted else None, reference=0, put_off=dedup,
+            weights=weights.astype(np.float32) if is_weighted else None, reference=0, deferred_dedup=dedup,
         )  # fmt: skip
         plan = SplitPlan(scheme, 0.3, 1.0, 1, keep_times=True, repeats=True)
         rows = list(zip(users.tolist(), items.tolist(), times.tolist(), weights.tolist(), strict=True))
@@ -209,7 +209,10 @@ def test_repeats_are_split_before_duplicates_are_joined(scheme: Scheme, dedup: D
 def test_the_time_of_a_pair_that_trains_is_its_latest_before_the_holdout() -> None:
     """A pair keeps its latest time before the holdout, also where dedup keeps its first row."""
     data = replace(
-        interactions([[0, 1, 0, 1]], [[1, 2, 3, 9]]), reference=10, put_off="keep_first", weights=np.ones(4, np.float32)
+        interactions([[0, 1, 0, 1]], [[1, 2, 3, 9]]),
+        reference=10,
+        deferred_dedup="keep_first",
+        weights=np.ones(4, np.float32),
     )
     found = split(data, SplitPlan("leave_one_out", 0.1, 1.0, 1, keep_times=True, repeats=True))
     assert found.heldout.indices.tolist() == [1]

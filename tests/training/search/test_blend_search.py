@@ -23,7 +23,7 @@ from svc.settings import Settings
 from svc.training.run import TrainOptions, train
 from svc.training.search.blend_search import HALF_LIVES, candidates, popularity, simplex
 from svc.training.search.trials import SearchResult, TrialRecord
-from svc.training.winner import confidence
+from svc.training.winner import measurements
 
 Make = Callable[..., LoadedRecipe]
 TRAINING = {
@@ -190,13 +190,13 @@ def test_a_winner_that_was_trained_for_the_blend_is_measured_as_it_is(
 ) -> None:
     """Whether the blend wins or one of its parts: it need not be trained again, and the figures are the same."""
     refitted: list[str] = []
-    train_again, measure = confidence.train_trial, confidence.measure_confidence
+    train_again, measure = measurements.train_trial, measurements.measure_winner
 
     def counted(builder: Any, trial: TrialRecord, *inputs: Any) -> Any:
         refitted.append(trial.algorithm)
         return train_again(builder, trial, *inputs)
 
-    def measured_twice(task: Any, result: SearchResult) -> confidence.Confidence:
+    def measured_twice(task: Any, result: SearchResult) -> measurements.WinnerMeasurements:
         kept = measure(task, result)
         assert refitted == []
         again = measure(task, replace(result, trained=None, evaluation=None))
@@ -204,8 +204,8 @@ def test_a_winner_that_was_trained_for_the_blend_is_measured_as_it_is(
         assert (kept.evaluation, kept.intervals) == (again.evaluation, again.intervals)
         return kept
 
-    monkeypatch.setattr(confidence, "train_trial", counted)
-    monkeypatch.setattr(confidence, "measure_confidence", measured_twice)
+    monkeypatch.setattr(measurements, "train_trial", counted)
+    monkeypatch.setattr(measurements, "measure_winner", measured_twice)
     monkeypatch.setattr("svc.training.search.trials.by_score", blend_wins if blend_is_best else blend_loses)
     search = {**TRAINING, "algorithms": ["IALS", "CosineKNN", "Blend"], "n_trials": 2}
     _, head = trained(make_recipe(training=search))

@@ -13,7 +13,7 @@ from svc.training.algorithms.registry import Epochs
 from svc.training.evaluation.evaluator import Evaluator
 from svc.training.evaluation.score_ranker import ScoreRanker
 from svc.training.search.fit import Evaluators, Fitted, Stop, judge, train, train_epochs
-from svc.training.search.recency import Weighing
+from svc.training.search.recency import RecencySearch
 
 N_USERS, N_ITEMS = 4, 6
 EMPTY = sparse.csr_matrix((N_USERS, N_ITEMS), dtype=np.float32)
@@ -68,8 +68,8 @@ def trained(
 ) -> tuple[Fitted, list[tuple[int, float]]]:
     told: list[tuple[int, float]] = []
     best = train(learner, epochs, evaluators, between=ranker, check=check, report=lambda *at: told.append(at))
-    weighing = Weighing((0.0,), lambda _: ranker(learner))
-    fitted = judge(weighing, evaluators, check, lambda score: told.append((0, score)))
+    search = RecencySearch((0.0,), lambda _: ranker(learner))
+    fitted = judge(search, evaluators, check, lambda score: told.append((0, score)))
     return replace(fitted, epochs=best), told
 
 

@@ -14,8 +14,8 @@ from svc.training.data.recency import positions_of
 from svc.training.evaluation.evaluator import Evaluator
 from svc.training.search.fit import Evaluators
 from svc.training.search.objective import Builder, Threads, TrialObjective, train_trial
-from svc.training.search.recency import Order
-from svc.training.search.served import place_users, recency_of_histories
+from svc.training.search.recency import HistoryOrder
+from svc.training.search.served import fold_in_users, recency_of_histories
 from svc.training.search.trials import TrialRecord
 from svc.training.winner.export import assemble
 
@@ -70,7 +70,7 @@ def problem(*, repeats: bool) -> TrialObjective:
     evaluator = Evaluator(sparse.csr_matrix(held[OFFSET:].astype(np.float32)), offset=OFFSET, cutoff=CUTOFF)
     builder = Builder(1, Threads.choose(1, available=1))
     evaluators = Evaluators.of(evaluator, "ndcg", 1)
-    order = Order(positions_of(times))
+    order = HistoryOrder(positions_of(times))
     return TrialObjective(builder, train, evaluators, {}, times=times, hidden=hidden, order=order, repeats=repeats)
 
 
@@ -84,7 +84,7 @@ def test_the_judged_rankings_are_the_answers(name: str, repeats: bool) -> None:
     assert objective.order is not None
     positions = objective.order.positions if judged.recency else None
     served = train_trial(objective.builder, judged, objective.train, {}, objective.times)
-    place_users(judged, served, objective.train, positions, features=None)
+    fold_in_users(judged, served, objective.train, positions, features=None)
     model = assemble(
         served,
         user_ids=[f"u{row}" for row in range(N_USERS)],

@@ -9,7 +9,7 @@ from scipy import sparse
 from svc.training.evaluation.evaluator import Evaluator, Rankings, Rows
 from svc.training.evaluation.score_ranker import ScoreRanker, Scores
 from svc.training.search.fit import Evaluators, judge
-from svc.training.search.recency import VALUES, Order, Weighing, choose, is_gain
+from svc.training.search.recency import VALUES, HistoryOrder, RecencySearch, choose, is_gain
 
 N_USERS, N_ITEMS = 200, 10
 EMPTY = sparse.csr_matrix((N_USERS, N_ITEMS), dtype=np.float32)
@@ -27,8 +27,8 @@ def finding(n_users: int) -> ScoreRanker:
 
 
 def chosen(found: dict[float, int]) -> tuple[float, float]:
-    weighing = Weighing(tuple(found), lambda value: finding(found[value]))
-    best = choose(weighing, evaluation(), "hit", lambda: None)
+    search = RecencySearch(tuple(found), lambda value: finding(found[value]))
+    best = choose(search, evaluation(), "hit", lambda: None)
     return best.recency, best.score
 
 
@@ -63,11 +63,11 @@ def test_a_gain_is_more_than_chance(gains: list[float], expected: bool) -> None:
 
 def test_bounds_fixed_values_and_families_without_order() -> None:
     """A range tries its ends too."""
-    order = Order(EMPTY, bounds={"RP3betaRecommender": (0.3, 0.8)})
+    order = HistoryOrder(EMPTY, bounds={"RP3betaRecommender": (0.3, 0.8)})
     assert order.values("RP3betaRecommender") == (0.3, 0.35, 0.5, 0.75, 0.8)
     assert order.values("IALSRecommender") == VALUES
     assert order.values("TopPopRecommender") == order.values("BPRFMRecommender") == ()
-    assert Order(EMPTY, fixed=0.7).values("IALSRecommender") == (0.7,)
+    assert HistoryOrder(EMPTY, fixed=0.7).values("IALSRecommender") == (0.7,)
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_bounds_fixed_values_and_families_without_order() -> None:
 )
 def test_all_users_decide_whether_it_is_taken(found: dict[float, int], expected: tuple[float, float]) -> None:
     """A gain that only promises is none."""
-    weighing = Weighing(tuple(found), lambda value: finding(found[value]))
-    fitted = judge(weighing, Evaluators.of(evaluation(), "hit", 1), lambda: None, lambda _: None)
+    search = RecencySearch(tuple(found), lambda value: finding(found[value]))
+    fitted = judge(search, Evaluators.of(evaluation(), "hit", 1), lambda: None, lambda _: None)
     assert (fitted.recency, fitted.metrics["hit"]) == expected
 
 
@@ -97,8 +97,8 @@ def test_a_gain_beyond_doubt_on_the_users_of_the_screening_is_not_confirmed_on_a
         n_rows.append(len(rows))
         return finding(20)(rows, size)
 
-    weighing = Weighing((0.0, 0.5), lambda value: finding(20 + gain) if value else lowest)
-    fitted = judge(weighing, evaluators, lambda: None, lambda _: None)
+    search = RecencySearch((0.0, 0.5), lambda value: finding(20 + gain) if value else lowest)
+    fitted = judge(search, evaluators, lambda: None, lambda _: None)
     assert (fitted.recency, fitted.metrics["hit"]) == (0.5, (20 + gain) / N_USERS)
     assert set(n_rows) == judged
 
@@ -113,6 +113,6 @@ def test_a_peak_is_reached_without_scoring_every_value(peak: int) -> None:
         scored.append(value)
         return finding(hits[value])
 
-    weighing = Weighing(VALUES, at)
-    assert choose(weighing, evaluation(), "hit", lambda: None) == (VALUES[peak], 0.5)
+    search = RecencySearch(VALUES, at)
+    assert choose(search, evaluation(), "hit", lambda: None) == (VALUES[peak], 0.5)
     assert len(scored) == len(set(scored)) <= 7

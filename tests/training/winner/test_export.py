@@ -30,7 +30,7 @@ from svc.training.algorithms.dense_slim import SparseEDLAERecommender
 from svc.training.algorithms.rp3beta import TransitionRP3betaRecommender
 from svc.training.algorithms.truncated_svd import WeightedSVDRecommender
 from svc.training.data.features import fit_side
-from svc.training.search.served import blended, most_chosen_first, place_users, reordered, to_scorer
+from svc.training.search.served import blended, fold_in_users, most_chosen_first, reordered, to_scorer
 from svc.training.search.trials import TrialRecord
 from svc.training.winner.export import assemble, export
 from tests.model.ranker.records import random_ranker
@@ -268,7 +268,7 @@ def of_blend(matrix: sps.csr_matrix) -> Model:
     weights = {"weights": dict(zip(names, (0.5, 0.2, 0.3), strict=True))}
     trial = TrialRecord(2, BLEND, weights, "complete", 0.2, {}, None, 1.0, parts)
     scorer = blended([to_scorer(trained(name, matrix), name) for name in names], trial)
-    place_users(trial, scorer, matrix, None, features=None)
+    fold_in_users(trial, scorer, matrix, None, features=None)
     return assemble(scorer, user_ids=ids("u", N_USERS), item_ids=ids("i", N_ITEMS), X=matrix, features=None)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from svc.recipe.load import LoadedRecipe
-from svc.training.winner import refit
+from svc.training.winner import final_model
 from tests.training.data.test_weights import DAY, SCHEMA
 from tests.training.test_run import Make, last, run, small_training
 
@@ -92,14 +92,14 @@ def test_a_model_that_a_server_would_refuse_is_not_written(
     loaded = recipe(make_recipe, tmp_path, Bad([1], "sum"))
     assert run(loaded).exit_code == 0
     before = _files(tmp_path / "out")
-    train_final = refit.train_trial
+    train_final = final_model.train_trial
 
     def damaged(*arguments: Any, **options: Any) -> Any:
         scorer = train_final(*arguments, **options)
         scorer.weights[:] = np.nan
         return scorer
 
-    monkeypatch.setattr(refit, "train_trial", damaged)
+    monkeypatch.setattr(final_model, "train_trial", damaged)
     assert run(loaded).exit_code == 4
     assert last(log)["code"] == "model_not_servable"
     assert "rehearsal: " in last(log)["error"]

@@ -21,7 +21,7 @@ from svc.training.search.prepare import Task
 from svc.training.search.storage import StorageLocation
 from svc.training.search.trials import Reused, SearchResult, TrialRecord
 from svc.training.search.warm_start import WarmStart
-from svc.training.winner.confidence import evaluate_winner
+from svc.training.winner.measurements import evaluate_winner
 
 _COMPARED = ("training", "features", "schema", "cleansing")
 _NO_PARAMETERS = frozenset(

@@ -18,7 +18,7 @@ from svc.artifact.versions import Versions
 from svc.errors import RefitRefused
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
-from svc.training import reuse
+from svc.training import refit
 from svc.training.promotion.incumbent import Incumbent
 from tests.recipe.loading import load
 from tests.training.promotion.gated import ENFORCE, OUTPUT, Make, header, live, run, said, training, write_tastes
@@ -170,14 +170,14 @@ def test_any_edit_that_may_be_made_passes(seed: int, tmp_path: Path, monkeypatch
     head = json.loads(json.dumps({"recipe": searched.unexpanded, "recipe_hash": searched.recipe_hash}))
     head |= {"trained_at": datetime.now(UTC).isoformat(), "evaluation": {"chosen_among": {"stretch": 1.5}}}
     incumbent = Incumbent(head, "0" * 64, memoryview(b""))
-    monkeypatch.setattr(reuse, "read_incumbent", lambda *_: incumbent)
-    found = reuse.find_reusable(now, development_keys(), Settings())
+    monkeypatch.setattr(refit, "read_incumbent", lambda *_: incumbent)
+    found = refit.find_reusable(now, development_keys(), Settings())
     assert not isinstance(found, str)
     assert found.origin.stretch == 1.5
     blocks = edited(kept, random)
     blocks["training"]["seed"] = 4
     with pytest.raises(RefitRefused, match=r"training\.seed was 3 and is 4"):
-        reuse.find_reusable(load(tmp_path, blocks), development_keys(), Settings())
+        refit.find_reusable(load(tmp_path, blocks), development_keys(), Settings())
 
 
 def test_the_stretch_of_a_search_stays_with_its_parameters(make_recipe: Make, tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_chain_of_refits_is_as_old_as_its_search(
             return datetime.now(tz) + timedelta(days=8)
 
     log.clear()
-    monkeypatch.setattr(reuse, "datetime", EightDaysLater)
+    monkeypatch.setattr(refit, "datetime", EightDaysLater)
     assert "reused_from" not in header(run(bounded, refit=True).artifact)["tuning"]
     (said_once,) = said(log, "refit_started")
     assert said_once["reused_from"] is None

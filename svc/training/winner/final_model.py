@@ -22,7 +22,7 @@ from svc.training.evaluation.factors import Columns
 from svc.training.ranker.learn import Learned
 from svc.training.search.objective import train_trial
 from svc.training.search.prepare import Task
-from svc.training.search.served import most_chosen_first, place_users, recency_of_histories, reordered
+from svc.training.search.served import fold_in_users, most_chosen_first, recency_of_histories, reordered
 from svc.training.search.trials import FEATURES_AND_SEEDS, SearchResult, TrialRecord
 from svc.training.search.warm_start import WarmStart
 from svc.training.winner.export import assemble
@@ -64,7 +64,7 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
     in_order = best.recency or (learned is not None and learned.ranker.record.ordered)
     in_order = in_order or (beside is not None and beside.recency)
     positions = reordered(task.positions(everybody=sampled), columns) if in_order else None
-    place_users(best, scorer, matrix, positions, features=task.features.get("user"))
+    fold_in_users(best, scorer, matrix, positions, features=task.features.get("user"))
     logs.emit(events.FINAL_MODEL_TRAINED, recommender=best.algorithm)
     cold, parts = None, []
     if best.parts:

@@ -39,7 +39,7 @@ Scores = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Confidence:
+class WinnerMeasurements:
     """The header's figures about the reliability of scores.
 
     `evaluation` joins the header's `evaluation`. `intervals` are those of the best trial of each algorithm. `winner`
@@ -53,7 +53,7 @@ class Confidence:
     choice: Choice | None = None
 
 
-def measure_confidence(task: Task, result: SearchResult) -> Confidence:
+def measure_winner(task: Task, result: SearchResult) -> WinnerMeasurements:
     """Measure the reliability of the scores, and log the winner's interval and lead."""
     seed = task.loaded.recipe.training.split.seed
     winner, evaluated_users = result.best, task.objective.evaluators.full.evaluated_users
@@ -77,14 +77,14 @@ def measure_confidence(task: Task, result: SearchResult) -> Confidence:
     trained = _train(task, winner) if result.trained is None else result.trained
     ranker = None if trained is None else task.objective.ranker_of(trained, winner)
     if trained is not None and ranker is not None:
-        evaluation |= _winner_again(task, result.evaluation or evaluate_winner(task, ranker))
+        evaluation |= _cutoff_metrics(task, result.evaluation or evaluate_winner(task, ranker))
         evaluation |= _winner_on_test(task, ranker, others)
         if result.reused is None:  # a refit skips it: 11 evaluations cost a training
             evaluation |= _by_recency(task, winner, trained)
     if task.split.test is None and choice is not None:
         evaluation |= _lead(result, choice, seed)
     _emit(task, winner, evaluation)
-    return Confidence(evaluation, spans, ranker, choice)
+    return WinnerMeasurements(evaluation, spans, ranker, choice)
 
 
 def evaluate_winner(task: Task, ranker: Ranker) -> Evaluation:
@@ -208,7 +208,7 @@ def _winner_on_test(task: Task, ranker: Ranker, others: tuple[str, Scores] | Non
     return measured
 
 
-def _winner_again(task: Task, evaluation: Evaluation) -> dict[str, Any]:
+def _cutoff_metrics(task: Task, evaluation: Evaluation) -> dict[str, Any]:
     """Return the winner's metrics at CUTOFFS and their breakdown, from its second training."""
     seen, full = task.objective.seen, task.objective.evaluators.full
     cutoffs = [cutoff for cutoff in CUTOFFS if cutoff <= seen.shape[1]]
