@@ -26,7 +26,7 @@ from svc.export.manifest import Manifest, MergedManifest
 from svc.export.merge import merge
 from svc.export.progress import LogDisplay
 from svc.export.request import EVERYBODY, ExportRequest
-from svc.export.run import OpenedArtifact, check, export, open_artifact
+from svc.export.run import OpenedArtifact, export, open_artifact
 from svc.progress import Progress
 from svc.settings import Settings
 
@@ -66,7 +66,6 @@ def export_on_dask(
     `engine` is the scheduler, `dask://host:port` or `tls://host:port`. Raises ConfigError when no scheduler answers.
     Raises the error of a shard that fails for good.
     """
-    check(request)
     whole = replace(
         request,
         output=_absolute(request.output),
@@ -144,7 +143,7 @@ def run_task(task: _Task) -> Manifest:
     """Write one shard, in a worker."""
     logs.configure_for_library()
     settings = _worker_settings()
-    opened = _opened.get(task.artifact, settings)
+    opened = _opened.get(task.artifact, task.model_version, settings)
     if opened.model_version != task.model_version:
         raise ExportIncomplete(
             f"{task.artifact} is now {opened.model_version}, the export began with {task.model_version}"
@@ -178,13 +177,13 @@ class _Opened:
         self._address: str | None = None
         self._last: OpenedArtifact | None = None
 
-    def get(self, address: str, settings: Settings) -> OpenedArtifact:
-        """Return the verified artifact at an address.
+    def get(self, address: str, model_version: str, settings: Settings) -> OpenedArtifact:
+        """Return the verified artifact at an address, read again if the last one is of another version.
 
         One thread of the worker verifies it while the others wait.
         """
         with self._lock:
-            if self._last is None or self._address != address:
+            if self._last is None or (self._address, self._last.model_version) != (address, model_version):
                 self._last = None  # drop it before reading the next artifact, so memory holds only one
                 self._last = open_artifact(address, _keys(settings), settings)
                 self._address = address

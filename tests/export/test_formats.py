@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.export.conftest import MODELS, Artifact, Export, manifest_of, rows_of
+from tests.export.conftest import MODELS, N_USERS, Artifact, Export, manifest_of, rows_of
 
 
 @pytest.mark.parametrize("family", MODELS)
@@ -30,3 +30,19 @@ def test_formats_hold_the_same_rows(artifact: Artifact, recommend: Export, tmp_p
         assert manifest["model_version"] == "sha256:" + hashlib.sha256(Path(source).read_bytes()).hexdigest()
         assert manifest["skipped"] == 0
     assert manifest["empty"] == (1 if family == "neighbours" else 0)
+
+
+def test_a_parquet_file_has_row_groups_of_bounded_size(
+    artifact: Artifact, recommend: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group is written once it is full. Readers skip groups by the bounds of the leading id, and no cell is empty."""
+    monkeypatch.setattr("svc.export.formats.ROW_GROUP", 256 * 7)
+    assert recommend(artifact("factors"), "--output", tmp_path / "out.parquet", "--limit", "7") == 0
+    found = pq.read_metadata(tmp_path / "out.parquet")
+    groups = [found.row_group(number) for number in range(found.num_row_groups)]
+    assert [group.num_rows for group in groups] == [256 * 7, 256 * 7, (N_USERS - 512) * 7]
+    columns = [groups[0].column(number) for number in range(4)]
+    assert [column.is_stats_set for column in columns] == [True, False, False, False]
+    assert [column.has_dictionary_page for column in columns] == [True, False, True, False]
+    assert {column.compression for column in columns} == {"SNAPPY"}
+    assert not any(field.nullable for field in pq.read_schema(tmp_path / "out.parquet"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,12 +27,13 @@ PART = Manifest(
 
 
 def test_a_part_reads_back_as_it_was_written(tmp_path: Path) -> None:
-    """Shards are told apart by it; a whole export names no shard."""
+    """Shards are told apart by it; a whole export names no shard. People read it too: a field a line."""
     path = tmp_path / f"all.csv{SUFFIX}"
     path.write_bytes(encoded(PART))
     assert read(str(path), source_context(Settings())) == PART
     whole = Manifest(**{**PART.as_dict(), "shard": None})
     assert "shard" not in json.loads(encoded(whole))
+    assert encoded(replace(PART, path="ü.csv")).decode().startswith('{\n  "path": "ü.csv",\n  "rows": 7,\n')
 
 
 def test_an_invalid_manifest_is_refused_with_advice(tmp_path: Path) -> None:

@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 
+from svc import events, logs
+from svc.export.progress import LogDisplay
+from svc.progress import EVERY_S, State
+from svc.settings import Settings
 from tests.export.conftest import Artifact, Export
 
 
@@ -24,3 +28,21 @@ def test_progress_and_end_are_logged(
     assert [step["rows"] for step in steps] == [2560, 5120, 7000]
     assert steps[-1]["seconds_left"] == 0
     assert lines[-1]["rows"] == 7000
+
+
+def test_a_line_is_due_after_every_s_and_names_what_is_known(capsys: Any) -> None:
+    """Not before, and not again until as much time has passed. Nothing is told before the first step is done."""
+    now = [5.0]
+    logs.configure(Settings())
+    display = LogDisplay(lambda: now[0])
+    for now[0], state in (
+        (5.0 + EVERY_S, State("", total=4)),
+        (4.9 + EVERY_S, State("", done=1, total=4)),
+        (5.0 + EVERY_S, State("", done=2, total=4, rows=30, seconds=4.0)),
+        (5.0 + EVERY_S, State("", done=3, total=4)),
+        (5.0 + 2 * EVERY_S, State("", done=5, total=4)),
+    ):
+        display.show(state)
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    fields = events.EXPORT_PROGRESS.fields
+    assert [[line[name] for name in fields] for line in lines] == [[2, 4, 30, 8, 4], [5, 4, 0, 0, None]]

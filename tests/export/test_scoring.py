@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Generator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from svc.artifact.keys import parse_signing_keys
+from svc.export.request import ExportRequest
 from svc.export.run import open_artifact
+from svc.export.scoring import score_all
 from svc.model.model import Model
 from svc.serving.models.fragments import ItemFragments
 from svc.settings import Settings
@@ -64,3 +69,18 @@ def test_an_export_is_the_same_whenever_it_runs(
         assert recommend(artifact("factors"), "--output", out) == 0
         seen.add((out.read_bytes(), Path(f"{out}.manifest.json").read_bytes()))
     assert len(seen) == 1
+
+
+def test_scoring_stays_two_chunks_a_thread_ahead_and_ends_with_its_reader() -> None:
+    """A slow writer holds memory for these only. A reader that leaves ends the threads."""
+    model, threads = MODELS["popularity"](), 2
+    taken: list[int] = []
+    model.ready()
+    rows = (np.array([number], dtype=np.int32) for number in range(100) if not taken.append(number))
+    scored = score_all(model, ExportRequest("x.csv", limit=1), rows, threads)
+    assert isinstance(scored, Generator)
+    assert next(scored).rows.tolist() == [0]
+    assert len(taken) == 2 * threads + 1
+    scored.close()
+    assert len(taken) == 2 * threads + 1
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("svc-export")]
