@@ -4,14 +4,17 @@ The payload, big-endian, offsets from its own start:
 
     buffer count u32 · zero u32 · pickle length u64 · count × (offset u64, length u64) · pickle · buffers
 
-Buffers start at multiples of 64, so arrays over them are aligned. The pickle (protocol 5) holds only plain
-values and calls. Every array lies in a buffer of its own.
+Buffers start at multiples of 64, so arrays over them are aligned. The pickle (protocol 5) holds only plain values and
+calls. Every array lies in a buffer of its own.
 
-Three gates stand before anything is built. The operations of the pickle are compared with those that
-`encode` uses (`operations.py`): none of them sets state, makes instances, or jumps in the memo. Names are looked up in
-`ALLOWED`, whole and single. A name gives not the class itself but a builder that can do one
-thing: make an instance from its state. numpy's own reconstruction functions are not among the names:
-an array is rebuilt by `array` here, from an element type that must be in `DTYPES`.
+Three checks come before anything is built:
+
+1. The operations of the pickle are compared with those that `encode` uses (`operations.py`). None of them sets state,
+   makes instances, or jumps in the memo.
+2. Each name must be a pair of module and name in `ALLOWED`. It resolves to a `_Builder`, which can only create an
+   instance from its state, and never to the class itself.
+3. The element type of an array must be in `DTYPES`. `array` rebuilds it: numpy's own reconstruction functions are not
+   in `ALLOWED`.
 
 Error messages give types and lengths of unchecked values, never the values as text: a few hundred bytes can encode a
 value whose text has a billion characters.
@@ -77,10 +80,7 @@ ALLOWED: Final = frozenset(
 
 
 def array(buffer: Bytes, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
-    """Return a read-only array over `buffer`, which it must fill exactly.
-
-    `order` is "C" or "F".
-    """
+    """Return a read-only array over `buffer`, which it must fill exactly. `order` is "C" or "F"."""
     if type(dtype) is not str or dtype not in DTYPES or type(order) is not str or order not in ("C", "F"):
         raise PayloadInvalid(f"payload: no array may have the element type {_shown(dtype)} in order {_shown(order)}")
     element = np.dtype(dtype)
@@ -91,7 +91,7 @@ def array(buffer: Bytes, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
 
 
 def _shown(value: object) -> str:
-    """Return a short string unchanged, and the type and length of any other value."""
+    """Return the repr of a short string, and only the type and length of any other value."""
     if type(value) is str and len(value) <= 20:
         return repr(value)
     size = f" of {len(value)}" if isinstance(value, str | bytes | tuple | list | dict | set | frozenset) else ""
@@ -144,10 +144,10 @@ def _reduce_instance(value: Any) -> tuple[type[Any], tuple[Any, ...]]:
 
 
 def _interned(state: Any) -> Any:
-    """Return `state` with one object for each of its names.
+    """Return `state` with interned names, so that equal models have equal bytes.
 
-    A pickle writes an object once and refers to it afterwards. A name that came out of another artifact is an equal
-    text but another object, and would give the same model other bytes.
+    A pickle writes an object once and refers to it afterwards. A name decoded from another artifact is an equal text
+    but another object, so the pickle would write it again.
     """
     if not isinstance(state, dict):
         return state
@@ -191,13 +191,11 @@ class _Decoder(pickle.Unpickler):
 
 
 def encode(value: object) -> list[Bytes]:
-    """Return the payload of `value`, as pieces to be written one after the other.
+    """Return the payload of `value`, as pieces to be written one after the other. `decode` turns it back.
 
-    `decode` turns the payload back into `value`.
-
-    `value` may consist of instances of allowed classes, numpy arrays of the types in `DTYPES`, None, bool, int,
-    float, str, bytes, tuple, list, dict, set and frozenset. Contiguous arrays are not copied: do not change them
-    before the pieces are written. Raises ForbiddenClass for anything else.
+    `value` may consist of instances of allowed classes, numpy arrays of the types in `DTYPES`, None, bool, int, float,
+    str, bytes, tuple, list, dict, set and frozenset. Contiguous arrays are not copied: do not change them before the
+    pieces are written. Raises ForbiddenClass for anything else.
     """
     arrays: list[pickle.PickleBuffer] = []
     out = io.BytesIO()
@@ -222,7 +220,7 @@ def _lay_out(pickled: bytes, buffers: Sequence[memoryview]) -> list[Bytes]:
 
 
 def decode(payload: memoryview) -> Any:
-    """Return the object that `encode` received.
+    """Return the value that `encode` wrote to `payload`.
 
     Its arrays are read-only views of `payload`: nothing is copied. Call it only on bytes with a verified signature.
     Raises ForbiddenClass or PayloadInvalid, and nothing else, for any bytes.

@@ -42,15 +42,15 @@ Matrix = NDArray[np.float64]
 Against = tuple[Matrix, Matrix]
 """Item vectors of dislikes, (B, D, K), and their weights: (B, D), or (D,) for a single user."""
 DENSE_FEATURES = 64
-"""Feature vectors up to this length are multiplied densely; longer ones by their non-zero entries only."""
+"""Longer feature vectors are multiplied by their non-zero entries only."""
 
 
 class LeastSquares(Stored):
     """The exact minimizer of the iALS objective for users and items that training did not see.
 
-    `user_mean`, (K,) float32, is the prior of users without features; None: zero.
-    `confidence` and `target_weight` are those of an interaction of value 1. `user_weights`, (F, K) float32, and
-    `item_weights` are W of either side, None where the model has no features there.
+    `user_mean`, (K,) float32, is the prior of users without features. None: zero. `confidence` and `target_weight` are
+    those of an interaction of value 1. `user_weights` and `item_weights`, (F, K) float32, are W of either side. None:
+    the model has no features of that side.
     """
 
     STORED_NAMES: ClassVar[dict[str, str]] = {"target_weight": "pull"}
@@ -124,7 +124,7 @@ class LeastSquares(Stored):
 
         `weights`, (B, S), are the values of the interactions. None: all are 1.
 
-        Every product is a stack of small matrix products of one fixed shape, so that a result has the same bits in any
+        Every product is a stack of small matrix products of one fixed shape: a user's result has the same bits in any
         batch.
         """
         r = self.regularization(seeds.shape[1], self.n_items)
@@ -160,9 +160,9 @@ class LeastSquares(Stored):
     ) -> tuple[Matrix, Matrix | None, Matrix | None]:
         """Return the contribution of each part of a history to the scores of `items`, (m, K).
 
-        The parts are the seeds, (s, K), with their weights, the unseen items that are `described` by their features,
-        and the user's own features. As x = A⁻¹b, the score v·x is the sum of v·A⁻¹ times the addends of b. The addends
-        of features are given at their `explained_places`. Dislikes change A alone.
+        The parts are the seeds, (s, K), with their weights, the unseen items in `described`, and the user's own
+        `features`. As x = A⁻¹b, the score v·x is the sum of v·A⁻¹ times the addends of b. The addends of features stand
+        at their `explained_places`. Dislikes change A alone.
         """
         unseen = self.items_from_features(described) if described else np.empty((0, seeds.shape[1]))
         count = len(seeds) + len(unseen)
@@ -199,7 +199,7 @@ class LeastSquares(Stored):
         return np.log1p(weights * math.expm1(self.confidence))
 
     def _solve(self, diagonal: Vector, z: Matrix, b: Matrix, confidence: Matrix | None) -> Matrix:
-        """Solve (diag + Σ c zᵀz) y = b through z zᵀ or zᵀz, whichever is smaller.
+        """Solve (diag + Σ c zᵀz) y = b through the smaller of z zᵀ and zᵀz.
 
         `confidence`, (B, S), holds c of each seed. None: c of an interaction of value 1.
         """
@@ -230,7 +230,7 @@ class LeastSquares(Stored):
 
 
 def _mapped(features: Sequence[Encoded], matrix: Matrix | None) -> Matrix:
-    """Return features · matrix, computed row by row so that the bits of a row do not depend on the other rows."""
+    """Return features · matrix, row by row, so that the bits of a row do not depend on the other rows."""
     if matrix is None:
         raise ValueError("the model has no map for features of this side")
     if len(matrix) <= DENSE_FEATURES:

@@ -23,16 +23,16 @@ Matrix = NDArray[np.float64]
 MOST_EXPLAINED = 5000
 """Feature vectors up to this length are explained as a whole."""
 _ROUNDING = 1e-9
-"""Relative to the contributions. A smaller difference between their sum and the score is rounding."""
+"""A difference between a score and the sum of its contributions below this part of them is rounding."""
 
 
 class Contributions(NamedTuple):
-    """Addends of the scores of m items: of s interactions, (m, s), and of the places of feature vectors, (m, f).
+    """Addends of the scores of m items: (m, s) of s interactions, and (m, f) of the places of feature vectors.
 
     `columns`, (s,), are the item columns of the interactions, the last `n_disliked` of which are dislikes. Feature
     places are the `explained_places` of either side, or None if the query has no features of that side.
     `of_popularity`, (m,), is the addend of popularity if it is a part of a blend. `of_groups`, (m, g), are the addends
-    of the ranker's feature groups, which `groups` names.
+    of the ranker's feature groups. `groups` names these.
     """
 
     columns: NDArray[np.int32]
@@ -60,7 +60,10 @@ Reasons = tuple[tuple[int | str, float], ...]
 
 
 class Because(NamedTuple):
-    """The strongest reasons for one item, and those with negative shares, `in_spite_of` which it ranks here."""
+    """The strongest reasons for the rank of one item.
+
+    `rest` is the positive share of all unlisted reasons. `in_spite_of` lists the strongest negative ones.
+    """
 
     reasons: Reasons
     rest: float
@@ -79,7 +82,7 @@ def reasons_of(
     user_names: list[str | None],
     item_names: list[str | None],
 ) -> tuple[Because, ...]:
-    """Return for each item the `most` largest positive and negative shares, by size, without zeros."""
+    """Return for each item the `most` largest positive and the `most` largest negative shares, largest first."""
     columns = contributions.columns.tolist()
     liked = len(columns) - contributions.n_disliked
     names: list[int | str | None] = [*columns[:liked], *map(Disliked, columns[liked:])]
@@ -114,7 +117,7 @@ def _because(row: NDArray[np.float64], score: float, names: list[int | str | Non
 
 
 def explained_places(vectors: Sequence[Encoded]) -> NDArray[np.intp]:
-    """Return the places of feature vectors of one side whose addends are computed, rising.
+    """Return the places, rising, at which the addends of feature vectors of one side are computed.
 
     Vectors up to `MOST_EXPLAINED` have all places. Longer ones have the places that are non-zero in any vector: the
     others add nothing, and there are thousands of them for each item.

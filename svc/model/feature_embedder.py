@@ -1,4 +1,4 @@
-"""The part of a model that learned from item features. It places new items in the ranking of the model's items.
+"""Embed new items by their features, and place them in the ranking of the model's items.
 
 | symbol | meaning |
 |---|---|
@@ -7,9 +7,9 @@
 | rank | of a new item: how many candidates the embedder scores at least as high for this user |
 
 A new item of rank r stands directly before the candidate at position r of the final ranking and carries its score. A
-new item behind the last candidate carries the score of the last candidate. If the embedder itself makes the
-ranking, each new item carries its own score, which leads to the same places. If a minimum share of new items is due
-(see `rerank.Share`), more new items are needed than those places give: these are the spare ones.
+new item behind the last candidate carries the score of the last candidate. If the embedder itself makes the ranking,
+each new item carries its own score, which leads to the same places. If a minimum share of new items is due (see
+`rerank.Share`), more new items are needed than those places give: these are the spare ones.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ class FeatureEmbedder:
         return self._scorer if len(self._scorer.users) else None
 
     def answers(self, query: Query, scorer: Scorer) -> bool:
-        """Return whether `scorer`, the part that answers `query`, ranks by the scores of this part."""
+        """Return whether `scorer`, which answers `query`, ranks by the scores of this embedder."""
         if isinstance(scorer, BlendScorer):
             described = query.user_features is not None or bool(query.seed_features)
             return scorer.factors is self._scorer and described
         return scorer is self._scorer
 
     def asked(self, query: Query) -> Query:
-        """Return the query for this part, which uses the history if there are no vectors of the training users."""
+        """Return the query for this embedder, by the history if the vectors of training users are not stored."""
         if query.user >= 0 and not len(self._scorer.users):
             query = query._replace(user=-1).of_profile(joined_profile(self._history, query.user, NOTHING_GIVEN))
         return query.at_recency(self._recency)
@@ -91,7 +91,7 @@ class FeatureEmbedder:
     def join(
         self, queries: Sequence[Query], rankings: Sequence[Ranking], scorer_of: Callable[[Query], Scorer]
     ) -> list[Ranking]:
-        """Return the rankings of the model's items that answer `queries`, with the new items of each query."""
+        """Return the rankings with the new items of each query. `rankings` hold the model's items alone."""
         answers = list(rankings)
         numbers = [number for number, query in enumerate(queries) if query.new is not None]
         asked = [self.asked(queries[number]) for number in numbers]
@@ -120,12 +120,12 @@ class FeatureEmbedder:
         return answers
 
     def contributions(self, query: Query, new: NewItems, items: Items) -> tuple[Contributions, Scores]:
-        """Return the addends of this part's scores of some new items, by column, and the scores."""
+        """Return the addends, by column, of the embedder's scores of some new items, and the scores."""
         asked, vectors = self.asked(query), new.vectors[items - new.n_known]
         return self._scorer.contributions_to(asked, vectors), np.vecdot(vectors, self.vectors([asked])[0])
 
     def similar(self, items: Items, new: NewItems, similar: Callable[[Items], Similar]) -> Similar:
-        """Return similarities within a pool: cosines of this part's vectors if either item is new, else `similar`."""
+        """Return similarities within a pool: cosines of embedder vectors if either item is new, else by `similar`."""
         is_known = items < new.n_known
         among = cosines(self._vectors_of(items, new))
         among_known, position_of = similar(items[is_known]), np.cumsum(is_known) - 1
@@ -166,10 +166,10 @@ def joined(
 ) -> Ranking:
     """Return the ranking of the model's candidates, by falling score, with the new items at their places.
 
-    `scores` are the new items' scores by the embedder. `by` are its scores of the model's candidates, falling, as
-    many as `of_model` has. It is None if the embedder made `of_model` itself, in the order of its scores. Unless
-    `is_whole`, both `of_model` and the result are beginnings of a ranking that end with the same item. With `spare` the
-    result names the new items behind that item. Only the `most` best new items take part.
+    `scores` are the new items' scores by the embedder. `by` are its scores of the model's candidates, falling, one for
+    each item of `of_model`. It is None if the embedder made `of_model` itself, in the order of its scores. Unless
+    `is_whole`, `of_model` and the result are beginnings of longer rankings and end with the same item. With `spare` the
+    result also names the new items behind that item. Only the `most` best new items take part.
     """
     falling = of_model.scores if by is None else by
     behind_all = -np.inf if is_whole else float(falling[-1]) if len(falling) else np.inf
@@ -182,6 +182,7 @@ def joined(
     items = np.insert(of_model.items, ranks, candidates.items.n_known + candidates.rows[rows])
     if by is None or not len(of_model.items):
         return Ranking(items, np.insert(of_model.scores, ranks, scores[rows]), spare=behind)
+    # Equal scores are ordered by `ties`: a new item stands before its anchor, or after it behind the last candidate.
     anchors = np.minimum(ranks, len(of_model.items) - 1)
     order = np.arange(len(rows)) + np.where(ranks > anchors, len(rows) + 1, 0)
     step = 2 * len(rows) + 1

@@ -1,8 +1,12 @@
 """Encode features of users and items as vectors, by the same rules in training and in serving.
 
-A side's vector holds, in the order of its columns, one place for each token of a `categorical` or `multi_label`
-column (1 where the value is or contains the token), one for a `numerical` column that varies (its standardized
-value), one for each word of a `text` column and each dimension of a `vector` column, and at the end the constant 1.
+A side's vector holds these places, in the order of its columns:
+
+- `categorical` and `multi_label`: one for each token, 1 if the value is or contains the token
+- `numerical`: the standardized value, unless the column does not vary
+- `text`: one for each word
+- `vector`: one for each dimension
+- at the end of all columns, the constant 1
 """
 
 from __future__ import annotations
@@ -58,9 +62,8 @@ class TokenColumn(Stored):
         return list(dict.fromkeys(text for text in texts if text is not None))
 
     def encode(self, value: object) -> Value:
-        """Return the places of the known tokens, and a 1 for each.
-
-        Tokens that training did not see or pruned are left out.
+        """Return the places of the known tokens, and a 1 for each. Tokens that training did not see or pruned are left
+        out.
         """
         return self.read(value)[0]
 
@@ -116,10 +119,7 @@ class NumberColumn(Stored):
         return int(self.deviation > LEAST_DEVIATION * max(abs(self.mean), 1.0))
 
     def standardize(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return standardized values, (n,), of a column that varies.
-
-        A value that is not finite becomes 0, the mean.
-        """
+        """Return standardized values, (n,), of a column that varies. A value that is not finite becomes 0, the mean."""
         standard = (np.clip(values, self.low, self.high) - self.mean) / self.deviation
         return np.where(np.isfinite(values), standard, 0.0)
 
@@ -192,9 +192,9 @@ class SideEncoder(Stored):
     def encode_sparse(self, features: Mapping[str, object]) -> tuple[Encoded, tuple[str, ...]]:
         """Return the vector without its zeros, places rising, and the ignored features.
 
-        Ignored features are keys that name no declared column, in the order of the request, then values that
-        training did not see or did not keep, as `column=value`, and for texts the number of their words,
-        as "column: 3 words".
+        Ignored features are, first, keys that name no declared column, in the order of the request. Values that
+        training did not see or did not keep follow as `column=value`. A text column gives the number of its unknown
+        words, as "column: 3 words".
 
         Raises FeatureValueUnusable, naming the column, for a value of a wrong kind or far out of range.
         """

@@ -1,7 +1,12 @@
 """Turn a ranking by score into the final one: `rerank` with the query's rules, then explanations.
 
-The order of all steps: history and profile; then filter, availability, include, exclude and seen; then scores; then
-boosts, rotation, diversity and limits, pins; and finally the cut at the offset.
+A request passes these steps:
+
+1. history and profile
+2. filter, availability, included, excluded and seen items
+3. scores
+4. boosts, rotation, diversity and limits, pins
+5. the cut at the offset
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ Rank = Callable[[Sequence[Query]], list[Ranking]]
 
 
 def candidate_query(query: Query, n_items: int) -> Query:
-    """Return the query for the items that the rules of `query` choose from: its best items, or all."""
+    """Return the query for the candidates of the rules of `query`: its best items, or all if a rule needs all."""
     if query.rules is None:
         return query
     if query.rules.needs_all:
@@ -52,7 +57,7 @@ def reranked(query: Query, ranking: Ranking, n_items: int, similar: Callable[[It
 
 
 def is_complete(ranking: Ranking, asked: int, n_items: int) -> bool:
-    """Return whether a ranking that was limited to `asked` items of the model has all that may come back."""
+    """Return whether `ranking`, limited to `asked` items of the model, holds every item that may come back."""
     return asked == n_items or int(np.count_nonzero(ranking.items < n_items)) < asked
 
 
@@ -82,8 +87,8 @@ def explained(
 ) -> Ranking:
     """Add reasons to the items of the ranking from the offset on. Items before it are not shown.
 
-    An item that the `ranker` moved is explained by groups of ranker features and the winner's reasons. A new item gets
-    its own score by the `embedder`, the only score of it that can be explained.
+    An item that the `ranker` moved is explained by groups of ranker features and the winner's reasons. A new item
+    carries its score by the `embedder` afterwards, because no other score of it can be explained.
     """
     if not query.explain or not len(ranking.items):
         return ranking
@@ -119,7 +124,7 @@ def _reasons(
 
 
 def _as_objects(because: Sequence[Because]) -> NDArray[np.object_]:
-    """Return an array of one dimension: numpy would make a table of the tuples."""
+    """Return a one-dimensional array of objects. `np.array` would make a table of these tuples."""
     array = np.empty(len(because), dtype=object)
     array[:] = because
     return array

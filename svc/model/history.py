@@ -1,4 +1,4 @@
-"""The items of each training user. They are the seen items to exclude, and the profile for item-weight models."""
+"""The items of each training user: the seen items to exclude, and the profile for item-weight models."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ class History(Stored):
     `offsets` is (n_users + 1,) and `columns` (nnz,) int32. `weights`, (nnz,) float32, is None if all stored values are
     1 or no scorer reads them.
 
-    Columns rise within a row unless order plays a part. Then they stand oldest first, and `ties`, (nnz,) bool, marks
-    items that share the time of the item before them (None: no ties). Order plays a part in three cases. `recency`
-    above 0 weighs the items. `recency_by_part` lets each part of a blend weigh them by its own recency. `keeps_order`
-    keeps the order but weighs all items alike. With `recency_beside` the part beside the scorer weighs the items by its
-    own recency.
+    Columns rise within a row unless it `is_ordered`. Then items stand oldest first, and `ties`, (nnz,) bool, marks each
+    item of the same time as the item before it (None: no ties). Rows are ordered in three cases:
+
+    - `recency` above 0 weighs the items by their age.
+    - `recency_by_part` lets each part of a blend weigh them by its own recency.
+    - `keeps_order` keeps the order but weighs all items alike.
+
+    With `recency_beside`, the cold start weighs the items by its own recency.
     """
 
     recency: float = 0.0
@@ -72,7 +75,9 @@ class History(Stored):
         return self.weights[self.offsets[user] : self.offsets[user + 1]]
 
     def times(self, user: int) -> NDArray[np.intp]:
-        """Return whole numbers, (h,), that never fall, equal for items of `items(user)` that share their time."""
+        """Return the time index of each of `items(user)`, (h,): it rises with time, and is equal for items of the same
+        time.
+        """
         if self.ties is None:
             return np.arange(self.offsets[user + 1] - self.offsets[user])
         return (~self.ties[self.offsets[user] : self.offsets[user + 1]]).cumsum()
@@ -96,7 +101,7 @@ class History(Stored):
     def weighed_at(
         self, entries: slice | NDArray[np.intp], starts: NDArray[Any], recency: float | None = None
     ) -> NDArray[np.float64] | None:
-        """Return the weights of some entries of all rows, (m,), as in `weighed`. Row i begins at `starts[i]`."""
+        """Return the weights of some `entries` of all rows, (m,), as in `weighed`. Row i begins at `starts[i]`."""
         values = None if self.weights is None else self.weights[entries].astype(np.float64)
         recency = self.recency if recency is None else recency
         if not recency:

@@ -32,7 +32,8 @@ Lengths = NDArray[np.int64]
 
 
 class IdFinder:
-    """Finds rows of the ids of `table`. Derived data takes 12 bytes an id unless it is a dict. Reading is thread-safe.
+    """Finds the rows of many ids of `table` at once. Takes 12 bytes an id unless it holds a dict. Reading is
+    thread-safe.
 
     A client can choose ids that share a digest, so every match is compared byte by byte. An id whose match fails is
     looked up by itself.
@@ -43,7 +44,7 @@ class IdFinder:
     def __init__(self, table: IdTable) -> None:
         self._table = table
         if len(table) <= AT_HAND:
-            # not dict(zip(...)), which would hold the interpreter for milliseconds
+            # not dict(zip(...)): it would hold the interpreter's lock for milliseconds
             self._at_hand = {text: row for row, text in enumerate(table.all())}
             return
         digests = np.empty(len(table), dtype=np.uint64)
@@ -73,7 +74,7 @@ class IdFinder:
     def _spelled(
         self, rows: NDArray[np.int32], letters: Letters, lengths: Lengths, places: Lengths
     ) -> NDArray[np.bool_]:
-        """Return whether the ids of `rows` have these letters."""
+        """Return whether the ids of `rows` consist of these letters, (n,)."""
         starts = self._table.offsets[rows].astype(np.int64)
         alike: NDArray[np.bool_] = self._table.offsets[rows + 1] - starts == lengths
         own = np.repeat(starts, lengths) + places

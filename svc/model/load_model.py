@@ -33,10 +33,10 @@ _MINOR = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})(?![0-9])")
 
 @dataclass(frozen=True, slots=True)
 class SkewResult:
-    """Why a header was accepted.
+    """The reason for which a header's irspack version was accepted.
 
-    The caller logs `irspack_version_skew_allowed` for "allowed",
-    `irspack_version_unknown` for "unknown", and nothing for "compatible".
+    The caller logs `irspack_version_skew_allowed` for "allowed", `irspack_version_unknown` for "unknown", and nothing
+    for "compatible".
     """
 
     outcome: Literal["compatible", "allowed", "unknown"]
@@ -46,7 +46,7 @@ class SkewResult:
 
 @cache
 def running_irspack_version() -> str:
-    """Return the installed irspack's version, or "" without one. Reads package metadata: irspack is not imported."""
+    """Return the installed irspack's version, or "" without one. Reads its metadata: importing irspack takes longer."""
     try:
         return version("irspack")
     except PackageNotFoundError:
@@ -75,7 +75,7 @@ def check_version_skew(header: Mapping[str, Any], running: str, *, allow: bool) 
 
 
 def _classes(header: Mapping[str, Any]) -> list[object]:
-    """Return the recommender classes in the payload: those of a blend's parts, or the best class."""
+    """Return the recommender classes in the payload: the classes of a blend's parts, or the best class."""
     parts = header.get("parts")
     names = [part.get("class") for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
     return names or [header.get("best_class")]
@@ -113,7 +113,7 @@ def check_feature_version(header: Mapping[str, Any]) -> None:
 
 
 def load_model(header: Mapping[str, Any], payload: memoryview, *, name: str, allow_skew: bool) -> Model:
-    """Decode the model, ready to be rehearsed. Call it only on parts with a verified signature.
+    """Return the decoded model, ready to be rehearsed. Call it only on parts with a verified signature.
 
     `name` appears in log records. The model's arrays are views of `payload`. Raises a subclass of ArtifactError.
     """

@@ -49,7 +49,7 @@ Features = Mapping[str, object]
 MIN_HISTORY_OF_LIFT = 5
 """The shortest history of users ranked by lift, unless a request sets another: lift misleads for shorter ones."""
 PLACED_AT_ONCE = 256
-"""New items whose encoded features are held at once."""
+"""Number of new items that are encoded before their vectors are computed together. Bounds memory."""
 
 
 class Model(Stored):
@@ -61,14 +61,14 @@ class Model(Stored):
 
     cold: Scorer | None = None
     cold_recency: float = 0.0
-    """The recency by which `cold` weighs histories if the parts of the model differ in it. Stored if above 0."""
+    """The recency by which `cold` weighs histories if it differs from that of `history`. Stored if above 0."""
     hidden: History | None = None
     """Items not shown to a user. Stored only if the training data has any.
 
     Those with a value below 1 come back if a request includes seen items.
     """
     hidden_new: History | None = None
-    """Items as in `hidden` that only hidden rows name. Its columns are rows of `hidden_new_ids`."""
+    """Hidden items that occur only in hidden rows, so `item_ids` lacks them. Columns are rows of `hidden_new_ids`."""
     hidden_new_ids: IdTable | None = None
     repeats: bool = False
     """Whether users get items that they have chosen before, unless a request says otherwise. Stored if true."""
@@ -129,7 +129,7 @@ class Model(Stored):
     def ready(self) -> None:
         """Compute the derived data of all parts. Takes up to about a second for a large model.
 
-        Raises PayloadInvalid if parts do not belong together.
+        Raises PayloadInvalid if the parts do not fit each other.
         """
         self._queries = QueryBuilder(self.item_ids, self.history)
         consistency.check_sizes(
@@ -181,12 +181,12 @@ class Model(Stored):
     ) -> Prepared:
         """Return the query for a user, from the history of a known `user_id` or a cold start from `user_features`.
 
-        A `history` of known items is added to that of a known user, or replaces it with `replace`. For an unknown user
-        it is the whole history. New items of a stranger's `history` are placed by their features if none of its items
-        is known, and are ignored otherwise. With `include_seen`, items of these histories may come back (None: as the
-        model was trained). Items of `dislikes` never come back. If the scorer reads dislikes, they also change the
-        user's vector. Dislikes alone are no profile. With `fallback`, a user without any profile gets the most chosen
-        items.
+        - `history`: its known items join the history of a known user, or replace it with `replace`. For an unknown user
+          they are the whole history. Without known items, an unknown user is placed by the features of new items in it.
+        - `include_seen`: items of these histories may come back. None: as the model was trained.
+        - `dislikes`: these items never come back. If the scorer reads dislikes, they also change the user's vector.
+          They are no profile by themselves.
+        - `fallback`: a user without any profile gets the most chosen items.
 
         Raises UnknownUser, FeaturesNotSupported and FeatureValueUnusable.
         """
@@ -260,7 +260,7 @@ class Model(Stored):
         restriction: Restriction = UNRESTRICTED,
         new: NewItems | None = None,
     ) -> Prepared:
-        """Return the query for related items, which takes the seeds as the history of an unknown user.
+        """Return the query for items related to the seeds, which count as the history of an unknown user.
 
         `item_features` describes one unknown item, or maps item ids to such descriptions. A known id counts as a seed,
         and its features are ignored. A seed among the `new` items has the features of their list. Seeds that are
@@ -412,7 +412,7 @@ class Model(Stored):
     ) -> NewItems:
         """Compute the vectors of unknown items by their features. Slow for many items: use a thread.
 
-        `yield_gil` is called after each item, so that a server's thread can let others have the interpreter.
+        `yield_gil` is called after each item, to yield the interpreter to other threads of a server.
 
         Raises FeaturesNotSupported if the model has no item features. Raises FeatureValueUnusable with the item and its
         place in the list, from 1.
@@ -461,7 +461,7 @@ class Model(Stored):
         ]
 
     def _is_reordered(self, query: Query) -> bool:
-        """Return whether the ranker orders the best items: it knows the scores of the winner, not those of `cold`."""
+        """Return whether the ranker orders the best items. It reads scores of `scorer`, not those of `cold`."""
         return query.reordered and self.scorer_of(query) is self.scorer
 
     def _by_scorers(self, queries: Sequence[Query]) -> list[Ranking]:
@@ -477,10 +477,10 @@ class Model(Stored):
 
     @cached_property
     def _most_chosen_first(self) -> tuple[NDArray[np.int32], NDArray[Any]]:
-        """Return columns by descending count of recent choices or, without these, of users, and the count by column.
+        """Return all columns, most chosen first, and the count of each column.
 
-        Ties stand in the order of columns, which is that of all-time popularity. If no item was chosen recently all
-        choices count: boosts of items that all count 0 would have no effect.
+        Counts recent choices, or all users of an item if nothing was chosen recently: boosts would not change scores of
+        0. Ties stand in the order of columns, which is all-time popularity.
         """
         counts: NDArray[Any] | None = self.popularity
         if counts is None or not counts.any():
@@ -493,7 +493,7 @@ class Model(Stored):
         return Ranking(items, counts[items].astype(np.float64), popular=True)
 
     def _of_user(self, query: Query, user: int, given: Given, against: Given) -> tuple[Query, Profile]:
-        """Return the query for a row of the training matrix, with `given` joined to its history, and with dislikes."""
+        """Return the query for a row of the training matrix, with `given` added to its history, and the profile."""
         profile: Profile = "user+history" if len(given.columns) else "user"
         query = _with_dislikes(query, self.scorer, against)
         if profile == "user" and not len(query.dislikes) and not (query.explain and self.scorer.explains_by_profile):
@@ -510,13 +510,13 @@ class Model(Stored):
         return query._replace(exclude=np.union1d(query.exclude, items).astype(np.int32))
 
     def _hidden_new_of(self, user: int, *, brings_back: bool = False) -> list[str]:
-        """Return the unknown ids of items hidden from a user, or from a stranger, −1."""
+        """Return the ids of items in `hidden_new` that are hidden from a user. None are for a stranger, −1."""
         if self.hidden_new is None or self.hidden_new_ids is None or user < 0:
             return []
         return [self.hidden_new_ids.at(row) for row in _hidden_items(self.hidden_new, user, brings_back=brings_back)]
 
     def known_user(self, user: int, *, limit: int, restriction: Restriction = UNRESTRICTED) -> Query:
-        """Return the query for a row of the training matrix, as for a request that only names the user."""
+        """Return the query for a row of the training matrix, as for a request with the user id alone."""
         query, _ = self._queries.build(limit, (), restriction, include_seen=self.repeats)
         if restriction.new is not None:
             query = with_candidates(query, restriction, self._hidden_new_of(user))

@@ -7,8 +7,8 @@ Nothing is built here. Sizes are checked because a small pickle can be very expe
 - A tuple nested a million levels deep overflows the C stack.
 - Numbers chosen to share one hash make a dict take quadratic time.
 
-So a container is charged for everything inside it, as often as it occurs. Keys must be strings, whose hashes are
-randomized.
+Therefore the size of a container counts everything inside it, as often as it occurs. Keys must be strings, because
+Python randomizes their hashes.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ _OBJECT_OPERATIONS: Final = frozenset(
 
 
 def check_operations(pickled: bytes | memoryview) -> None:
-    """Raise if a pickle has an operation that `codec.encode` does not use, or exceeds the bounds above.
+    """Raise ForbiddenClass or PayloadInvalid if a pickle has foreign operations or exceeds the bounds above.
 
-    Raises ForbiddenClass or PayloadInvalid, and for a malformed pickle any error of its reading.
+    Foreign are operations that `codec.encode` does not use. A malformed pickle may raise any error of `pickletools`.
     """
     end = 0
     stack = _Stack()
@@ -76,7 +76,7 @@ def check_operations(pickled: bytes | memoryview) -> None:
 
 
 class _Value:
-    """Represents one value: the number of values in it, itself included, and its nesting depth.
+    """The size of one value: the number of values in it, itself included, and its nesting depth.
 
     `is_held` is set once another value contains it. It must not grow afterwards, or its container would be larger than
     counted.

@@ -32,7 +32,7 @@ from svc.model.recommenders.base import excluded_columns
 
 
 class QueryBuilder:
-    """Translates ids into columns of the training matrix, `history`. Thread-safe."""
+    """Translator of ids into columns of the training matrix, `history`. Thread-safe."""
 
     def __init__(self, item_ids: IdTable, history: History) -> None:
         self._finder = IdFinder(item_ids)
@@ -52,7 +52,7 @@ class QueryBuilder:
         return columns[columns >= 0]
 
     def given(self, history: Sequence[Interaction]) -> Given:
-        """Return the known items of a request's history, settled."""
+        """Return the known items of a request's history, in the form that `settled` gives them, and its unknown ids."""
         if not history:
             return NOTHING_GIVEN
         columns = self._finder.indices([interaction.item_id for interaction in history])
@@ -69,7 +69,7 @@ class QueryBuilder:
     def disliked(self, dislikes: Sequence[Interaction], new: NewItems | None) -> Given:
         """Return the known disliked items, and all unknown ids that are not new items.
 
-        Weights of one item add up. Items of weight 0 are left out.
+        Weights of a repeated item add up. Items of weight 0 are left out.
         """
         if not dislikes:
             return NOTHING_GIVEN
@@ -117,9 +117,9 @@ class QueryBuilder:
         return query, tuple(ignored)
 
     def varied(self, restriction: Restriction) -> tuple[Restriction, tuple[str, ...]]:
-        """Add the rotation to the rules of the restriction, and return it with the unknown ids of shown items.
+        """Return the restriction with the requested rotation among its rules, and the unknown ids of shown items.
 
-        The counts of an item that is named more than once add up.
+        The counts of a repeated item add up.
         """
         asked = restriction.variation
         if asked is None:
@@ -176,7 +176,7 @@ class QueryBuilder:
 
 
 def with_candidates(query: Query, restriction: Restriction, excluded: Sequence[str]) -> Query:
-    """Add the new items of the restriction that may come back, without the `excluded` ids."""
+    """Return the query with the new items of the restriction that may come back, without the `excluded` ids."""
     new = restriction.new
     assert new is not None, "asked only where there are new items"
     rows = new.candidates(excluded, restriction.include_items, restriction.allowed)
@@ -187,7 +187,7 @@ def with_candidates(query: Query, restriction: Restriction, excluded: Sequence[s
 
 
 def _why_not_shown(column: np.int32, query: Query, excluded: NDArray[np.int32]) -> PinFault:
-    """Return why the item of a pin is left out. `excluded` are all columns that must not come back."""
+    """Return the reason that the item of a pin is left out. `excluded` holds all columns that must not come back."""
     if column < 0:
         return "unknown"
     if column in query.exclude:

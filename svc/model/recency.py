@@ -1,10 +1,10 @@
-"""Weighs the items of a history by how recent they are.
+"""Weigh the items of a history by how recent they are.
 
 The item at position k counts exp(-δk) times its weight, where δ is the recency of the model. Positions are dense ranks
 of the items' latest times: 0 for the latest time, 1 for the next earlier distinct time, and so on.
 
-Scorers know nothing of it: they see weights. So the weighing is the same for every family: item-weight models multiply
-the rows that they add, least squares takes it as confidence, and a projection multiplies the item vectors.
+Scorers see only the resulting weights. Item-weight models multiply the rows that they add by them, least squares takes
+them as confidences, and a projection multiplies the item vectors by them.
 
 The weights of Ludewig and Jannach, "Evaluation of Session-based Recommendation Algorithms" (2018) and "Empirical
 Analysis of Session-based Recommendation Algorithms" (2021), and of Choi et al., "Session-aware Linear Item-Item Models
@@ -22,23 +22,23 @@ from svc.model.ranking.item_sets import firsts
 
 Weights = NDArray[np.float64]
 LEAST = 1e-30
-"""Lower bound of a factor: the confidence of an interaction must stay above zero, and fit into float32."""
+"""Lower bound of a factor: the confidence of an interaction must stay above zero and fit into float32."""
 
 
 def factors(positions: NDArray[Any], recency: float) -> Weights:
-    """exp(-recency · position), (h,)."""
+    """Return the factor of each position, exp(-recency · position), (h,)."""
     return np.maximum(np.exp(-recency * positions), LEAST)
 
 
 def positions_of(times: NDArray[Any]) -> NDArray[np.intp]:
-    """(h,) positions of items whose times, (h,), never fall."""
+    """Return the positions, (h,), of items with these `times`, (h,), which never fall."""
     positions = np.zeros(len(times), dtype=np.intp)
     np.cumsum(times[:0:-1] != times[-2::-1], out=positions[-2::-1])
     return positions
 
 
 def decayed(weights: Weights | None, positions: NDArray[Any], recency: float) -> Weights | None:
-    """The `weights`, (h,), decayed by their `positions`, (h,); None: all are 1."""
+    """Return the `weights`, (h,), decayed by the `positions`, (h,), of their items. None: all are 1."""
     if not recency:
         return weights
     decay = factors(positions, recency)
@@ -46,9 +46,9 @@ def decayed(weights: Weights | None, positions: NDArray[Any], recency: float) ->
 
 
 class Ordered(NamedTuple):
-    """Distinct item columns, (h,), oldest first, what each weighs, (h,), and its position, (h,).
+    """Distinct item columns, (h,), oldest first, with their weights, (h,), and positions, (h,).
 
-    `weights` are None where all are 1.
+    `weights` is None if all are 1.
     """
 
     columns: NDArray[np.int32]
@@ -57,9 +57,10 @@ class Ordered(NamedTuple):
 
 
 def ordered(columns: NDArray[np.int32], weights: Weights | None, times: NDArray[Any]) -> Ordered:
-    """The distinct ones of `columns`, (h,), whose `times`, (h,), never fall; `weights` are None where all are 1.
+    """Return each item of `columns`, (h,), once, oldest first. The `times`, (h,), never fall. `weights` None: all are
+    1.
 
-    An item that comes again takes its latest time, and its weights add up.
+    A repeated item takes its latest time, and its weights add up.
     """
     order = columns.argsort(kind="stable")
     is_first = firsts(columns[order])

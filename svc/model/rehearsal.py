@@ -1,4 +1,4 @@
-"""Rehearses a model before it goes live: queries for 32 of its users, and one query of every other kind."""
+"""Rehearse a model before it goes live: queries for 32 of its users, and one query of every other kind."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ N_USERS = 32
 LIMIT = 10
 
 RehearsalQuery = tuple[Query, str]
-"""A query, and for messages a name of whom it is for."""
+"""A query, and the name of its user or kind for messages."""
 
 
 def rehearse(model: Model) -> list[Ranking]:
-    """The answers of a model that is ready: the users in one batch, one alone, then seeds and cold starts alike.
+    """Return the answers of a ready model to queries for known users and for strangers, alone and in batches.
 
-    The users are those with the lowest hashes, so that successive models rehearse the same ones as long as they stay.
-    One of them ranks every item, so that an item without a finite score is found wherever it stands. A batch of 32
-    takes 0.2 s for 41,000 items and 2 s for a million. Raises RehearsalFailed.
+    The users are those with the lowest hashes: successive models rehearse the same users if they still have them. One
+    user ranks every item, which finds an item without a finite score at any rank. A batch of 32 takes 0.2 s for 41,000
+    items and 2 s for a million. Raises RehearsalFailed.
     """
     with np.errstate(all="ignore"):
         users = _picked(model.user_ids)
@@ -44,7 +44,7 @@ def rehearse(model: Model) -> list[Ranking]:
 
 
 def require_known_users(user_ids: IdTable, live_user_ids: IdTable, share: float) -> None:
-    """Raise RehearsalFailed when fewer than `share` of the live model's users are among `user_ids`."""
+    """Raise RehearsalFailed if fewer than `share` of the live model's users are among `user_ids`."""
     n_shared, total = user_ids.n_shared(live_user_ids), len(live_user_ids)
     if n_shared < share * total:
         raise RehearsalFailed(
@@ -55,7 +55,7 @@ def require_known_users(user_ids: IdTable, live_user_ids: IdTable, share: float)
 
 
 def _picked(ids: IdTable) -> list[int]:
-    """The rows of the ids with the lowest hashes."""
+    """Return the rows of the ids with the lowest hashes."""
     return [int(row) for row in ids.rows[:N_USERS]]
 
 
@@ -67,7 +67,7 @@ def _of_user(model: Model, user: int) -> Query:
 
 
 def _unknown(model: Model) -> Iterator[RehearsalQuery]:
-    """Queries for users who are not in the training data, each with the name of its kind for messages."""
+    """Yield queries for users outside the training data, each with the name of its kind for messages."""
     yield Query(limit=LIMIT, seeds=model.item_ids.rows[:1].astype(np.int32), include_seen=True), "a seed item"
     features = model.features
     if features is not None and features.user is not None:
@@ -77,14 +77,14 @@ def _unknown(model: Model) -> Iterator[RehearsalQuery]:
 
 
 def _answered(model: Model, asked: list[RehearsalQuery]) -> list[Ranking]:
-    """One ranking per query, none of them empty, with finite scores."""
+    """Return one ranking per query. Raise RehearsalFailed if one is empty or has a score that is not finite."""
     try:
         rankings = model.rank([query for query, _ in asked])
     except MemoryError:
         raise
     except Exception as error:
         for question in asked if len(asked) > 1 else ():
-            _answered(model, [question])  # ranks them one at a time to name the one that fails
+            _answered(model, [question])  # one query at a time, to name the one that fails
         who = asked[0][1] if len(asked) == 1 else f"a batch of {len(asked)}"
         raise RehearsalFailed(f"rehearsal: {who} got no answer: {type(error).__name__}: {error!s:.100}") from error
     for ranking, (_, who) in zip(rankings, asked, strict=True):

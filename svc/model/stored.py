@@ -1,4 +1,4 @@
-"""What goes into the payload and what is computed again after loading."""
+"""Choose the attributes of a model's objects that go into the payload. The others are computed again after loading."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 
 
 class Stored:
-    """Base of the payload's objects: attributes with a leading underscore are derived and stay out of it.
+    """Base of the payload's objects. Attributes with a leading underscore are derived and not stored.
 
-    So do attributes that are None, 0, False or empty if their class has a default for them, so that artifacts without
-    them keep their bytes, unless ALWAYS_STORED names them. `STORED_NAMES` gives an attribute another name in the
-    payload, so that renaming it in the code changes no artifact.
+    If a class has a default for an attribute, its values None, 0, False and empty are not stored either, unless
+    ALWAYS_STORED names it: a new optional attribute leaves the bytes of other artifacts as they are. `STORED_NAMES`
+    gives an attribute another name in the payload, so that renaming it in the code changes no artifact.
     """
 
     ALWAYS_STORED: ClassVar[frozenset[str]] = frozenset()
@@ -29,7 +29,9 @@ class Stored:
         return is_optional and isinstance(value, NoneType | bool | float | tuple) and not value
 
     def parts(self) -> dict[str, int]:
-        """Bytes of each stored array, by the name of its attribute; those of stored objects as `outer.inner`."""
+        """Return the bytes of each stored array, by the name of its attribute: `outer.inner` for one of a stored
+        object.
+        """
         return {path: size for name, value in self.__getstate__().items() for path, size in _parts(name, value)}
 
 

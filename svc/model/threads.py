@@ -1,4 +1,4 @@
-"""How many threads the linear algebra library uses, and how they wait."""
+"""Set how many threads the linear algebra library uses, and how long they wait for work."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _WAIT_CYCLES_LOG2 = 20
 
 
 def shorten_blas_waits() -> None:
-    """Let the threads of OpenBLAS sleep a fraction of a millisecond after an operation, and not 25 ms after it.
+    """Let the threads of OpenBLAS sleep after a fraction of a millisecond without work, instead of after 25 ms.
 
-    Until they sleep they use their processors fully. Between two matrix products of a training there is mostly longer
-    work of one thread: their waiting took a fifth of the processor time of a training without a search. OpenBLAS reads
-    the variable when numpy is imported, so this has no effect afterwards.
+    Saves a fifth of the processor time of a training without a search: waiting threads use their processors fully, and
+    between two matrix products there is mostly longer work of a single thread. OpenBLAS reads the variable when numpy
+    is imported, so this has no effect afterwards.
     """
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", str(_WAIT_CYCLES_LOG2))
 
@@ -24,7 +24,7 @@ def limit_blas_threads(count: int) -> None:
     """Let each array operation use at most `count` threads, in the whole process from now on.
 
     A server runs several scoring threads and the event loop side by side, so it wants one thread per operation. Before
-    numpy is imported this sets the variables that its library reads; after, it speaks to the library.
+    numpy is imported, this sets the variables that its library reads. Afterwards it calls the library.
     """
     if "numpy" not in sys.modules:
         os.environ.update(dict.fromkeys(VARIABLES, str(count)))

@@ -1,4 +1,4 @@
-"""Ranks the training users of a model for an item, among those who may be named."""
+"""Rank the training users of a model for an item, among those who may be named."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from svc.model.recommenders.users import UserScorer, UserSummary, best_users
 
 
 class UserRanker:
-    """The summary of the users of a scorer, and that of the part that learned from features where it is another one."""
+    """Ranker of users: by the scorer for a known item, and by the embedder for a new one."""
 
     def __init__(
         self,
@@ -46,18 +46,18 @@ class UserRanker:
 
     @property
     def can_rank(self) -> bool:
-        """Whether the scores of the model differ between users."""
+        """Return whether the scores of the model differ between users."""
         return self._summaries is not None
 
     def vector_of(self, features: Encoded) -> NDArray[np.float64]:
-        """The vector of an item by its features. Raises UsersNotServed where no users have vectors to match."""
+        """Return the vector of an item by its features. Raises UsersNotServed if no users have vectors to match."""
         if self._embedder is None or self._embedder.of_users is None:
             raise UsersNotServed(UsersNotServed.without_vectors)
         vector: NDArray[np.float64] = self._embedder.place([features])[0]
         return vector
 
     def rank(self, query: Query) -> Ranking:
-        """The rows of the best users for the audience of the query."""
+        """Return the rows of the best users for the audience of the query."""
         audience = query.audience
         assert audience is not None and self._summaries is not None, "the model prepares no other query"
         if audience.vector is None:
@@ -71,7 +71,7 @@ class UserRanker:
         return best_users(scores, audience.order, summary, self._wanted(query, audience), query.limit)
 
     def _wanted(self, query: Query, audience: Audience) -> NDArray[np.bool_]:
-        """Whether each user, (n_users,), may be named."""
+        """Return whether each user, (n_users,), may be named."""
         wanted: NDArray[np.bool_] = np.diff(self._history.offsets) >= audience.min_history
         if audience.include is not None:
             is_included = np.zeros(len(wanted), dtype=np.bool_)
@@ -87,7 +87,7 @@ class UserRanker:
 
 
 def owners(history: History, column: int, least: float = 0.0) -> NDArray[np.intp]:
-    """The users whose rows hold the item with a value of at least `least`."""
+    """Return the users who have the item with a value of at least `least`."""
     entries = np.flatnonzero(history.columns == column)
     if history.weights is not None:
         entries = entries[history.weights[entries] >= least]

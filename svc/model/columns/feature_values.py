@@ -1,4 +1,4 @@
-"""Helpers of all feature columns: scalars as text, and the encoded form of one value."""
+"""Values of feature columns: scalars as text, and the encoded form of one value."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ NOTHING: Value = (np.empty(0, dtype=np.intp), np.empty(0))
 
 
 class Encoded(NamedTuple):
-    """An encoded feature vector without its zeros: a batch of requests may describe thousands of items.
+    """An encoded feature vector without its zeros, because a batch of requests may describe thousands of items.
 
-    `places`, (z,), are those of the `values`, (z,), among `dim`.
+    `places`, (z,), are the positions of `values`, (z,), in the vector of length `dim`.
     """
 
     places: NDArray[np.intp]
@@ -32,7 +32,7 @@ class Encoded(NamedTuple):
 
     @classmethod
     def at(cls, places: Sequence[NDArray[np.intp]], values: Sequence[NDArray[np.float64]], dim: int) -> Encoded:
-        """Join parts, in any order, none of which repeats a place."""
+        """Join parts with distinct places, in any order."""
         joined, all_values = np.concatenate(places), np.concatenate(values)
         order = np.argsort(joined)
         order = order[all_values[order] != 0]

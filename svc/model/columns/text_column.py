@@ -4,8 +4,8 @@ The weight of a word that a text has `count` times is `count · idf` with
 
     idf = ln((1 + n_items) / (1 + items with the word)) + 1
 
-and the weights of a text are scaled to length one. This is the smooth formula of scikit-learn's `TfidfVectorizer`,
-with which the tests compare; it is computed here so that a server needs no scikit-learn.
+and the weights of a text are scaled to length one. This is the smooth formula of scikit-learn's `TfidfVectorizer`. It
+is computed here so that a server needs no scikit-learn.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def words_of(text: str, analyzer: Analyzer) -> list[str]:
 def _with_joiners(run: re.Match[str]) -> str:
     """Return the run with a joiner after each 30 marks in a row.
 
-    Normalizing sorts the marks of each run by insertion, in quadratic time and holding the interpreter: a text of
-    65,536 marks took 6.9 s.
+    Bounds the time of normalization, which sorts the marks of a run by insertion while it holds the interpreter: a text
+    of 65,536 marks took 6.9 s.
     """
     parts, n_marks = [], 0
     for character in run[0]:
@@ -75,8 +75,8 @@ def _with_joiners(run: re.Match[str]) -> str:
 class TextColumn(Stored):
     """A `text` column: one place for each word of the vocabulary.
 
-    `vocabulary` holds W words. `item_counts`, (W,) int32, counts the training items, of `n_items`, that contain each
-    word.
+    `vocabulary` holds W words. `item_counts`, (W,) int32, is the number of training items that contain each word.
+    `n_items` is the number of all training items.
     """
 
     kind: Literal["text"] = "text"
@@ -117,7 +117,9 @@ class TextColumn(Stored):
         return np.asarray(np.log((1.0 + self.n_items) / (1.0 + self.item_counts)) + 1.0, dtype=np.float64)
 
     def check(self, value: object) -> str | None:
-        """Return the text of one value, or None if it is missing. Raises FeatureValueUnusable if unusable."""
+        """Return the text of one value, or None if it is missing. Raises FeatureValueUnusable for a value that is no
+        text.
+        """
         try:
             text = token_text(value)
         except (TypeError, ValueError):

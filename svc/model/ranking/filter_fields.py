@@ -1,4 +1,4 @@
-"""The columns that filters read, by item, and filters compiled to item sets.
+"""Filter fields of items, and filters compiled to item sets.
 
 | symbol | meaning |
 |---|---|
@@ -34,12 +34,12 @@ from svc.model.ids import IdTable
 from svc.model.ranking.item_sets import ItemSet
 
 Tree = tuple[Any, ...]
-"""A canonical filter tree, as `svc.recipe.filter_tree` makes it: checked, and over fields that may be read."""
+"""A canonical filter tree of `svc.recipe.filter_tree`: checked, and over fields that may be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientTree:
-    """A filter as a client wrote it: any JSON value, of which nothing is known. It may look like a canonical tree."""
+    """A filter as a client wrote it: any JSON value, not checked yet. It may look like a canonical tree."""
 
     value: object
 
@@ -49,7 +49,7 @@ Steps = Generator[None, None, ItemSet]
 CACHE_BYTES: Final = 8 << 20
 """Memory for the item sets of recent filters: room for 1,600 of them at 41,000 items."""
 LEAST_CACHED: Final = 40
-"""Room for a filter and 16 boosts of a request, in both forms."""
+"""Room for a filter and 16 boosts of a request, each as a client's tree and as a canonical one."""
 MAX_SHOWN_VALUES: Final = 200
 _COMPARE: Final[Mapping[str, Callable[[Any, float], Any]]] = {
     "gt": operator.gt,
@@ -63,7 +63,7 @@ _COMPARE: Final[Mapping[str, Callable[[Any, float], Any]]] = {
 class LabelField:
     """A `categorical` or `multi_label` field: the items of each label, and the labels of each item.
 
-    The items of the label l are `items[item_starts[l]:item_starts[l + 1]]`, rising; the labels of the item i are
+    The items of the label l are `items[item_starts[l]:item_starts[l + 1]]`, rising. The labels of the item i are
     `labels[label_starts[i]:label_starts[i + 1]]`.
     """
 
@@ -84,7 +84,7 @@ class LabelField:
 
     @classmethod
     def read(cls, name: str, kind: Any, delimiter: str, values: Iterable[object], n_items: int) -> LabelField:
-        """From one value an item, in column order. Raises MetadataError for a value that has no labels."""
+        """Build the field from one value per item, in column order. Raises MetadataError for a wrong kind of value."""
         column = TokenColumn(name, kind, IdTable.from_ids([]), delimiter)
         codes: dict[str, int] = {}
         pairs: list[tuple[int, int]] = []
@@ -97,7 +97,7 @@ class LabelField:
         return cls(kind, n_items, np.array(pairs, dtype=np.int32).reshape(-1, 2), IdTable.from_ids(list(codes)))
 
     def of_items(self, items: NDArray[np.int64]) -> LabelField:
-        """The field of some items alone, in their order."""
+        """Return the field of some items alone, in their order."""
         counts = np.diff(self.label_starts)[items]
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         labels = self.labels[np.repeat(self.label_starts[items], counts) + within]
@@ -108,7 +108,7 @@ class LabelField:
         )
 
     def followed_by(self, other: LabelField) -> LabelField:
-        """The field of the items of this one, followed by the items of `other`."""
+        """Return the field of the items of this one, followed by the items of `other`."""
         others = other.names.all()
         codes = self._finder.indices(others)
         unknown = np.flatnonzero(codes < 0)
@@ -121,20 +121,20 @@ class LabelField:
         return LabelField(self.kind, self.n_items + other.n_items, np.concatenate(pairs), names)
 
     def arrays(self) -> tuple[NDArray[Any], ...]:
-        """The arrays of which the field consists."""
+        """Return the arrays that make up the field."""
         return self.names.blob, self.names.offsets, self.labels, self.label_starts
 
     def _pairs(self) -> NDArray[np.int32]:
-        """Item and label, (p, 2), by item."""
+        """Return pairs of item and label, (p, 2), by item."""
         items = np.repeat(np.arange(self.n_items, dtype=np.int32), np.diff(self.label_starts))
         return np.column_stack([items, self.labels])
 
     def labels_of(self, item: int) -> NDArray[np.int32]:
-        """The labels of one item."""
+        """Return the labels of one item."""
         return self.labels[self.label_starts[item] : self.label_starts[item + 1]]
 
     def having(self, label: int) -> ItemSet:
-        """The items of one label."""
+        """Return the items of one label."""
         return ItemSet.of_columns(self.items[self.item_starts[label] : self.item_starts[label + 1]], self.n_items)
 
     def matching(self, name: str, operand: Any) -> ItemSet:
@@ -151,12 +151,15 @@ class LabelField:
         return ItemSet.of_flags(times == len(items))
 
     def described(self) -> dict[str, Any]:
-        """Return the most frequent values first, ties by name."""
+        """Return the most frequent values, ties by name."""
         return {"values": list(self._most_frequent)}
 
     @cached_property
     def _most_frequent(self) -> list[str]:
-        """Found once, in steps of the interpreter: sorting 100,000 names would hold up all other threads for 0.1 s."""
+        """Return the most frequent names, computed once.
+
+        Many short steps let other threads run in between: sorting 100,000 names at once would hold them up for 0.1 s.
+        """
         counts = np.diff(self.item_starts)
         n_rare = max(len(counts) - MAX_SHOWN_VALUES, 0)
         least = np.partition(counts, n_rare)[n_rare] if len(counts) else 0
@@ -166,7 +169,7 @@ class LabelField:
 
 
 class NumberField:
-    """A `numerical` field: the number of each item, (n,) float64, NaN where it is missing."""
+    """A `numerical` field: the number of each item, (n,) float64, NaN if it is missing."""
 
     kind: Final = "numerical"
 
@@ -176,19 +179,19 @@ class NumberField:
 
     @classmethod
     def read(cls, name: str, values: Iterable[object], n_items: int) -> NumberField:
-        """From one value an item, in column order. Raises MetadataError for what is no number."""
+        """Build the field from one value per item, in column order. Raises MetadataError if one is not a number."""
         return cls(np.fromiter((_number(name, value) for value in values), np.float64, n_items))
 
     def of_items(self, items: NDArray[np.int64]) -> NumberField:
-        """The field of some items alone, in their order."""
+        """Return the field of some items alone, in their order."""
         return NumberField(self.numbers[items])
 
     def followed_by(self, other: NumberField) -> NumberField:
-        """The field of the items of this one, followed by the items of `other`."""
+        """Return the field of the items of this one, followed by the items of `other`."""
         return NumberField(np.concatenate([self.numbers, other.numbers]))
 
     def arrays(self) -> tuple[NDArray[Any], ...]:
-        """The arrays of which the field consists."""
+        """Return the arrays that make up the field."""
         return (self.numbers,)
 
     def matching(self, name: str, operand: Any) -> ItemSet:
@@ -209,7 +212,7 @@ Field = LabelField | NumberField
 class FilterFields:
     """The filter fields of one served model, with a bounded cache of compiled filters. Thread-safe.
 
-    `hidden` fields serve the recipe's own filter and no request.
+    `hidden` fields are for the recipe's own filter. Requests cannot name them.
     """
 
     def __init__(self, fields: Mapping[str, Field], n_items: int, hidden: Sequence[str] = ()) -> None:
@@ -225,31 +228,31 @@ class FilterFields:
         return FilterFields, (self.fields, self._n_items, self.hidden)
 
     def of_items(self, items: NDArray[np.int64]) -> FilterFields:
-        """The fields of some items alone, in their order."""
+        """Return the fields of some items alone, in their order."""
         fields = {name: field.of_items(items) for name, field in self.fields.items()}
         return FilterFields(fields, len(items), self.hidden)
 
     def followed_by(self, other: FilterFields) -> FilterFields:
-        """The fields of the items of this model, followed by the items of `other`, which has the same fields."""
+        """Return the fields of these items, followed by the items of `other`, which has the same fields."""
         fields: dict[str, Field] = {}
         for name, field in self.fields.items():
             fields[name] = field.followed_by(cast(Any, other.fields[name]))
         return FilterFields(fields, self._n_items + other._n_items, self.hidden)
 
     def cached(self, tree: Tree | ClientTree) -> ItemSet | None:
-        """The item set of a tree that was asked for before in this form, unless it has been dropped since."""
+        """Return the item set of a tree in this form, or None if the cache does not hold it."""
         key = _key(tree)
         with self._lock:
             return self._cache.get(key)
 
     def items(self, tree: Tree) -> ItemSet:
-        """The items that satisfy `tree`. Up to a millisecond at 41,000 items when it is new."""
+        """Return the items that satisfy `tree`. Takes up to a millisecond at 41,000 items if it is not cached."""
         return _result(self._compile(tree))
 
     def items_as_asked(self, tree: ClientTree, canonical: Callable[[object], Tree]) -> ItemSet:
-        """The items that satisfy a client's tree. `canonical` checks its value and makes a canonical tree of it.
+        """Return the items that satisfy a client's tree. `canonical` checks its value and returns a canonical tree.
 
-        A tree that has passed the check before is not looked at again.
+        A cached tree has passed the check before and skips it.
         """
         return _result(self.compile(tree, canonical))
 
@@ -262,7 +265,7 @@ class FilterFields:
         return items
 
     def described(self) -> list[dict[str, Any]]:
-        """Name, kind and first values of each field that requests may name."""
+        """Return name, kind and first values of each field that requests may name."""
         return [{"name": name, "kind": kind, **self.fields[name].described()} for name, kind in self.kinds.items()]
 
     def _keep(self, tree: Tree | ClientTree, items: ItemSet) -> None:
@@ -292,7 +295,7 @@ class FilterFields:
         raise ValueError("not a canonical filter tree")
 
     def _join(self, join: Callable[[ItemSet, ItemSet], ItemSet], parts: Sequence[Tree], enough: int) -> Steps:
-        """Join the item sets of the parts; stop as soon as a set of `enough` items can no longer change."""
+        """Join the item sets of the parts. Stop at a set of `enough` items, which can no longer change."""
         items = yield from self._compile_node(parts[0])
         for part in parts[1:]:
             if items.count == enough:
@@ -302,7 +305,7 @@ class FilterFields:
 
 
 def _result(steps: Steps) -> ItemSet:
-    """Take all steps, and return the result."""
+    """Run all steps and return the result."""
     while True:
         try:
             next(steps)
@@ -311,10 +314,10 @@ def _result(steps: Steps) -> ItemSet:
 
 
 def _key(tree: Tree | ClientTree) -> bytes:
-    """The cache key: a short digest, so that a cache of long filters stays small.
+    """Return the cache key: a short digest, so that a cache of long filters stays small.
 
-    Both kinds of trees may be the same JSON, so each has keys of its own: what a client writes in the form of a
-    canonical tree has not been checked.
+    Both kinds of trees may be the same JSON, so each has keys of its own: a client's JSON in the form of a canonical
+    tree has not been checked.
     """
     if isinstance(tree, ClientTree):
         return blake2b(to_json(tree.value), digest_size=16, person=b"client tree").digest()
@@ -328,7 +331,7 @@ def _starts(codes: NDArray[np.int32], count: int) -> NDArray[np.int64]:
 
 
 def _number(name: str, value: object) -> float:
-    """NaN for what is missing: null, a blank text, no finite number."""
+    """Return the number of a value, or NaN if it is missing: null, a blank text, or not finite."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return math.nan
     try:
