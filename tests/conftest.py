@@ -17,6 +17,7 @@ import trio.testing
 from svc import logs
 from svc.events import Event
 from svc.serving.models import threads
+from tests.object_store import ObjectsInMemory
 from tests.project.keyword_index import KeywordIndex
 
 # Examples have no deadline: the first one may import a library, and machines are busy.
@@ -91,6 +92,14 @@ def own_priority() -> None:
     A process without privileges cannot raise it again, so all later tests, and what they start, would be slower.
     """
     threads._thread.nice = True
+
+
+@pytest.fixture
+def objects_in_memory(monkeypatch: pytest.MonkeyPatch) -> ObjectsInMemory:
+    """A store for all addresses of objects, s3://, gs:// and az://, without a server."""
+    objects = ObjectsInMemory()
+    monkeypatch.setattr("svc.objects.url_to_fs", lambda uri, **_options: (objects.client(), uri))
+    return objects
 
 
 @pytest.fixture

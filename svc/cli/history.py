@@ -41,7 +41,7 @@ def command(
     env_var: EnvVar = None,
     dev_allow_unsigned: DevAllowUnsigned = False,
 ) -> int:
-    versions = open_versions(recipe_file, env_var, unsigned=dev_allow_unsigned, signs=False)
+    versions = open_versions(recipe_file, env_var, unsigned=dev_allow_unsigned)
     if verify:
         problems = versions.problems()
         _print_problems(problems, versions.log().lines, as_json=as_json)

@@ -26,7 +26,7 @@ The version's signature is checked before the pointer moves.
 def command(
     recipe_file: RecipeFile, sha8: Sha8, env_var: EnvVar = None, dev_allow_unsigned: DevAllowUnsigned = False
 ) -> None:
-    versions = open_versions(recipe_file, env_var, unsigned=dev_allow_unsigned, signs=True)
+    versions = open_versions(recipe_file, env_var, unsigned=dev_allow_unsigned)
     named = versions.named(sha8)
     before = versions.promote(named)
     typer.echo(f"{named} is live (before: {before or 'none'}); trainings move the pointer again")

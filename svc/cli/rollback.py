@@ -35,7 +35,7 @@ def command(
     env_var: EnvVar = None,
     dev_allow_unsigned: DevAllowUnsigned = False,
 ) -> None:
-    versions = open_versions(recipe_file, env_var, unsigned=dev_allow_unsigned, signs=True)
+    versions = open_versions(recipe_file, env_var, unsigned=dev_allow_unsigned)
     live, before = versions.rollback(None if to is None else versions.named(to), hold=hold)
     held = "; held there until `svc promote`" if versions.log().held else ""
     typer.echo(f"{live} is live (before: {before or 'none'}){held}")

@@ -34,6 +34,8 @@ def test_it_counts_new_and_known_items(tmp_path: Path) -> None:
     def detail() -> tuple[bool, str]:
         check = check_new_items(recipe, settings, {})
         assert check is not None
+        assert check.name == "serving.new_items"
+        assert (check.exit_code, check.code) == ((0, "") if check.ok else (3, "data_source_error"))
         return check.ok, check.detail
 
     assert detail() == (True, "2 items; there is no model yet that may know some of them")

@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 Sha8 = Annotated[str, typer.Argument(metavar="SHA8", help="A version as `svc history` shows it, or its first digits.")]
 
 
-def open_versions(recipe_file: Path, env_var: Sequence[str] | None, *, unsigned: bool, signs: bool) -> Versions:
+def open_versions(recipe_file: Path, env_var: Sequence[str] | None, *, unsigned: bool) -> Versions:
     """Return the versions of the recipe.
 
-    `signs` says that the command will write a line to their log, which needs a signing key.
     Raises UsageError for a recipe without versions, ConfigError without keys.
     """
     from svc import logs
@@ -34,8 +33,6 @@ def open_versions(recipe_file: Path, env_var: Sequence[str] | None, *, unsigned:
     logs.configure(settings)
     loaded, _ = load_for_serving(recipe_file, env_var, settings)
     keys = verifying_keys(settings, unsigned=development)
-    if signs:
-        _ = keys.active
     if loaded.recipe.output.versioning != "append_sha":
         raise UsageError(
             f"{recipe_file}: output.versioning is {loaded.recipe.output.versioning}, which keeps one file without a "

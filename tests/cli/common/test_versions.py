@@ -11,20 +11,32 @@ from pathlib import Path
 
 import pytest
 
+from svc.artifact.keys import parse_signing_keys, public_entry
 from svc.cli import main
 from tests.cli.conftest import KEY, history, train
 
 
 def test_an_impossible_request_is_refused_with_its_reason(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing to go back to, no such version: 5. No keys: 8. A recipe without versions: 2."""
+    """Nothing to go back to, no such version, one of another recipe: 5. No key that signs: 8. No versions: 2."""
+    monkeypatch.setenv("SVC_ARTIFACT_SIGNATURE", "ed25519")
     train(recipe, "r1")
     pointer = (recipe.parent / "out/books.svc").read_text()
     assert main.run(["rollback", str(recipe)]) == 5
     assert main.run(["rollback", str(recipe), "--to", "00000000"]) == 5
     assert main.run(["promote", str(recipe), "nothex"]) == 5
-    assert (recipe.parent / "out/books.svc").read_text() == pointer
+    sha8, text = pointer.split(".")[-2], recipe.read_text()
+    recipe.write_text(text.replace("name: books", "name: films"))
+    assert main.run(["promote", str(recipe), sha8]) == 5
+    recipe.write_text(text)
+    assert train(recipe, "r2") == 0
+    files = {path: path.read_bytes() for path in recipe.parent.rglob("books*")}
     monkeypatch.delenv("SVC_SIGNING_KEYS")
     assert main.run(["rollback", str(recipe)]) == 8
+    monkeypatch.setenv("SVC_VERIFY_KEYS", public_entry(*parse_signing_keys(KEY).active))
+    assert main.run(["history", str(recipe)]) == 0
+    for command in (["promote", str(recipe), sha8], ["rollback", str(recipe)]):
+        assert main.run(command) == 8
+    assert {path: path.read_bytes() for path in recipe.parent.rglob("books*")} == files
     monkeypatch.setenv("SVC_SIGNING_KEYS", KEY)
     text = recipe.read_text().replace(", versioning: append_sha, keep: 4", "")
     recipe.write_text(text, encoding="utf-8")
