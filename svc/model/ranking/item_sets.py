@@ -1,4 +1,4 @@
-"""Sets of items, at most one bit an item: what a filter, a list of available items or a request allows."""
+"""Sets of items that a filter, a list of available items or a request allows. They take at most one bit an item."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 _BIT = np.uint8(0x80) >> np.arange(8, dtype=np.uint8)
 """The bit of each column within its byte."""
 COLUMNS_SHARE = 32
-"""Sets of at most one item in this many are held as columns, which then take no more memory than the bits."""
+"""Sets of at most one item in this many are held as columns, which then take no more memory than bits."""
 
 
 class ItemSet:
@@ -33,7 +33,7 @@ class ItemSet:
 
     @classmethod
     def of_flags(cls, flags: NDArray[np.bool_]) -> Self:
-        """From one truth value an item, (n,)."""
+        """Build the set from one truth value per item, (n,)."""
         count = int(np.count_nonzero(flags))
         if count * COLUMNS_SHARE <= len(flags):
             return cls(len(flags), count, columns=flags.nonzero()[0].astype(np.int32))
@@ -41,7 +41,7 @@ class ItemSet:
 
     @classmethod
     def of_columns(cls, columns: NDArray[Any], n_items: int) -> Self:
-        """From columns in any order, repeated or not."""
+        """Build the set from columns in any order, repeated or not."""
         if len(columns) * COLUMNS_SHARE <= n_items:
             own = distinct(columns).astype(np.int32, copy=False)
             return cls(n_items, len(own), columns=own)
@@ -71,7 +71,7 @@ class ItemSet:
 
     @property
     def bits(self) -> NDArray[np.uint8]:
-        """One bit an item, eight in a byte, the first item in the highest. Not to be written to."""
+        """Return one bit per item, eight in a byte, the first item in the highest. Do not write to them."""
         return np.packbits(self.flags()) if self._bits is None else self._bits
 
     @property
@@ -79,7 +79,7 @@ class ItemSet:
         return sum(part.nbytes for part in (self._bits, self._columns) if part is not None)
 
     def flags(self) -> NDArray[np.bool_]:
-        """One truth value an item, (n,), in an array of its own."""
+        """Return one truth value per item, (n,), in a new array."""
         if self._bits is not None:
             return _unpacked(self._bits, self.n_items)
         flags = np.zeros(self.n_items, dtype=np.bool_)
@@ -87,18 +87,18 @@ class ItemSet:
         return flags
 
     def contains(self, columns: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Whether each of some columns is in the set; bits are not unpacked for it."""
+        """Return whether each of some columns is in the set. Bits are not unpacked for it."""
         if self._bits is None:
             return self.flags().take(columns)
         bits: NDArray[np.uint8] = self._bits.take(columns >> 3) & _BIT.take(columns & 7)
         return bits.astype(np.bool_)
 
     def columns(self) -> NDArray[np.int32]:
-        """The columns, rising. Not to be written to."""
+        """Return the columns, rising. Do not write to them."""
         return self.flags().nonzero()[0].astype(np.int32) if self._columns is None else self._columns
 
     def columns_without(self, excluded: NDArray[np.int32]) -> NDArray[np.int32]:
-        """The columns, rising, less the `excluded`."""
+        """Return the columns, rising, without the `excluded` ones."""
         if self._columns is not None:
             return without(self._columns, excluded, self.n_items)
         flags = self.flags()
@@ -111,7 +111,7 @@ def _unpacked(bits: NDArray[np.uint8], n_items: int) -> NDArray[np.bool_]:
 
 
 def distinct(columns: NDArray[Any]) -> NDArray[Any]:
-    """The different ones of some columns, rising."""
+    """Return each different column once, rising."""
     rising = np.sort(columns)
     return rising[firsts(rising)]
 
@@ -119,7 +119,7 @@ def distinct(columns: NDArray[Any]) -> NDArray[Any]:
 def added_up(
     columns: NDArray[np.int32], weights: NDArray[np.float64] | None
 ) -> tuple[NDArray[np.int32], NDArray[np.float64] | None]:
-    """Distinct columns, rising, with their weights added up; None for weights that are all 1."""
+    """Return the distinct columns, rising, with their weights added up. None: all weights are 1."""
     if weights is None:
         rising = distinct(columns)
         if len(rising) == len(columns):
@@ -134,16 +134,16 @@ def added_up(
 
 
 def firsts(rising: NDArray[Any]) -> NDArray[np.bool_]:
-    """Whether each of some rising columns is the first of its equals."""
+    """Return whether each of some rising columns is the first of its equals."""
     is_first = np.ones(len(rising), dtype=np.bool_)
     np.not_equal(rising[1:], rising[:-1], out=is_first[1:])
     return is_first
 
 
 def mask(scores: NDArray[Any], flags: NDArray[np.bool_]) -> None:
-    """Set the scores, (n,) float32 or float64, whose flag is not set to minus infinity, in place.
+    """Set the scores, (n,) float32 or float64, without a set flag to minus infinity, in place.
 
-    Done on the bits of the numbers: assigning through a mask that keeps about half of them is several times slower,
+    Works on the bits of the numbers: assigning through a mask that keeps about half of them is several times slower,
     because the processor mispredicts its branches.
     """
     whole = np.dtype(f"i{scores.itemsize}")
@@ -157,7 +157,7 @@ def mask(scores: NDArray[Any], flags: NDArray[np.bool_]) -> None:
 
 
 def joined(*sets: ItemSet | None) -> ItemSet | None:
-    """The intersection of those that are given; None, no restriction, when none is."""
+    """Return the intersection of all sets but None, or None, no restriction, if there is no other."""
     result: ItemSet | None = None
     for item_set in sets:
         if item_set is not None:
@@ -166,7 +166,7 @@ def joined(*sets: ItemSet | None) -> ItemSet | None:
 
 
 def without(columns: NDArray[np.int32], excluded: NDArray[np.int32], n_items: int) -> NDArray[np.int32]:
-    """`columns` less those in `excluded`, in their order."""
+    """Return `columns` without those in `excluded`, in their order."""
     if not len(excluded):
         return columns
     is_excluded = np.zeros(n_items, dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""Items that nobody has chosen yet, as a model sees them: ids, and vectors that were made from features."""
+"""New items for one model: their ids, and vectors made from their features."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from svc.model.ranking.rerank import Share
 
 
 class Descriptions(NamedTuple):
-    """The encoded features of items, one after the other; those of the item i are at `starts[i]`..`starts[i + 1]`."""
+    """The encoded features of items, end to end. Those of the item i are at `starts[i]`..`starts[i + 1]`."""
 
     starts: NDArray[np.intp]
     places: NDArray[np.intp]
@@ -37,11 +37,11 @@ class Descriptions(NamedTuple):
 
 
 class NewItems:
-    """The items of one list that one model does not know: their ids, and their vectors, (m, K) float64, by row.
+    """The items of one list that one model does not know: ids, and vectors, (m, K) float64, by row.
 
     They have the columns n, n + 1, … behind the `n_known` items of the model, in the order of the list. `max_share` is
-    their largest share of any beginning of a ranking; None: no bound. `min_share` is the smallest, as long as there are
-    candidates. `descriptions` are their features, by which a request may name them as history or seeds; None: it may
+    their largest share of any beginning of a ranking. None: no bound. `min_share` is the smallest, as long as there are
+    candidates. `descriptions` are their features, by which a request may name them as history or seeds. None: it may
     not. Reading is thread-safe.
     """
 
@@ -71,17 +71,17 @@ class NewItems:
 
     @property
     def share(self) -> Share | None:
-        """What the two shares say of rankings; None where they say nothing."""
+        """Return the bounds of the share of new items in a ranking, or None if there are none."""
         if self.max_share is None and not self.min_share:
             return None
         return Share(self.n_known, 1.0 if self.max_share is None else self.max_share, self.min_share)
 
     def rows(self, ids: Sequence[str]) -> NDArray[np.int32]:
-        """The rows of `ids`, (len(ids),), −1 for each that is no new item."""
+        """Return the rows of `ids`, (len(ids),), with −1 for ids that are no new items."""
         return self._finder.indices(ids)
 
     def described(self, ids: Sequence[str]) -> dict[str, Encoded]:
-        """The features of those of `ids` that are new items, by id."""
+        """Return the features of the new items among `ids`, by id."""
         descriptions = self.descriptions
         if descriptions is None or not ids:
             return {}
@@ -91,14 +91,14 @@ class NewItems:
     def candidates(
         self, excluded: Sequence[str], included: Sequence[str] | None, allowed: ItemSet | None
     ) -> NDArray[np.int32]:
-        """The rows, rising, that are not excluded and are among the included ones.
+        """Return the rows, rising, of new items that are allowed, included and not excluded.
 
-        `allowed` is a set of columns of the model's and the new items; None: all.
+        `allowed` is a set of columns of the model's and the new items. None: all.
         """
         may = np.ones(len(self), dtype=np.bool_) if allowed is None else allowed.flags()[self.n_known :]
         if included is not None:
             named = np.zeros(len(self) + 1, dtype=np.bool_)
-            named[self.rows(included)] = True  # what is no new item goes to the last place
+            named[self.rows(included)] = True  # the row −1 of other ids sets the extra last place
             may &= named[:-1]
         rows = self.rows(excluded)
         may[rows[rows >= 0]] = False

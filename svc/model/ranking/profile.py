@@ -1,9 +1,9 @@
-"""The profile that a history makes: distinct item columns, and what each of them counts.
+"""The profile that a history makes: distinct item columns and their weights.
 
-Without recency order plays no part, and a request's history is `settled` at once: columns rise, weights are added up.
-With it the history stays as it was given until it is known whether it stands alone or behind that of a training user.
-Where each part of a blend weighs it by a recency of its own, it is not weighed here but keeps the positions of its
-items. For a part beside the scorer that has another recency it keeps them too.
+Without recency, order plays no part, and a request's history is `settled` at once: columns rise, weights are added up.
+With recency, it stays as given until it is known whether it stands alone or follows that of a training user. If each
+part of a blend has its own recency, the profile is not weighed here but keeps the positions of its items. It also keeps
+them for a cold-start part of another recency.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from svc.model.recency import decayed, ordered
 
 
 def settled(given: Given, history: History) -> Given:
-    """`given` with its columns distinct and rising, unless order plays a part."""
+    """Return `given` with its columns distinct and rising, unless histories are ordered."""
     if history.is_ordered:
         return given
     columns, weights = added_up(given.columns, given.weights)
@@ -26,14 +26,14 @@ def settled(given: Given, history: History) -> Given:
 
 
 def profile_of(given: Given, history: History) -> Seeds:
-    """The history of a request alone, which is settled."""
+    """Return the seeds for the settled history of a request alone."""
     if not history.is_ordered or not len(given.columns):
         return Seeds(given.columns, given.weights)
     return _in_order(given.columns, given.weights, np.arange(len(given.columns)), history)
 
 
 def joined_profile(history: History, user: int, given: Given) -> Seeds:
-    """The history of a training user, followed by that of a request, which is settled."""
+    """Return the seeds for the history of a training user, followed by the settled one of a request."""
     own_columns, values = history.items(user), history.values(user)
     weights = None
     if values is not None or given.weights is not None:

@@ -16,7 +16,7 @@ from svc.model.ranking.rerank import Rules
 from svc.model.recency import decayed
 
 Unweighed = tuple[NDArray[np.float64] | None, NDArray[np.intp]]
-"""Values of seeds, None where all are 1, and their positions, before the order counts."""
+"""Values of seeds (None: all are 1) and their positions, before recency weighs them."""
 NO_ITEMS: NDArray[np.int32] = np.empty(0, dtype=np.int32)
 
 
@@ -33,9 +33,9 @@ Order = Literal["score", "lift", "balanced"]
 class Audience(NamedTuple):
     """The training users to rank for an item: a column, or the vector, (K,), of an item that training never saw.
 
-    Users with fewer than `min_history` items are left out, and so are those of `exclude`, rows. With `include` only its
-    rows are ranked. Users who have the item are left out unless the query includes seen items; those from whom it is
-    hidden come back with `brings_back` alone, and never where it is hidden for good.
+    Users with fewer than `min_history` items and the rows of `exclude` are left out. With `include`, only its rows are
+    ranked. Users who have the item are left out unless the query includes seen items. Users from whom it is hidden come
+    back only with `brings_back`, and never if it is hidden for good.
     """
 
     column: int = -1
@@ -48,23 +48,29 @@ class Audience(NamedTuple):
 
 
 class Query(NamedTuple):
-    """One ranking to compute. Exactly one of `user`, `seeds`/`seed_features` or `user_features` says for whom.
+    """One ranking to compute. `user`, seeds or `user_features` describe its user.
 
-    `user` is a row of the training matrix: its history is the profile. `seeds` are item columns, (s,) int32, and
-    `seed_features` describe items never seen: together they are the history of an unseen user. `user_features` is an
-    encoded vector, (user dim,) float64: alone a cold start, beside seeds a prior. `seed_weights` are the values of
-    `seeds`, (s,) float64, where they are not all 1. With `seed_positions`, (s,), these are the values before the order
-    of the seeds counts: each part of a blend weighs them by its own recency (see `at_recency`). With
-    `seeds_beside`, such values and positions, so does the part beside the scorer. `exclude` are item
-    columns that must not come back, (e,) int32; unless `include_seen`, the seeds and the history of `user` must not
-    either. With `allowed` only its items are ranked. `limit` is the most items to return. A `popular` query asks for
-    the most chosen items of the training data, the same for every user. `of_trained_user` marks seeds that hold the
-    history of a training user. `rules` rerank the items. With `explain`, each item from position `offset` on gets at
-    most that many reasons. `dislikes`, (d,) int32, are item columns that count `dislike_weights`, (d,), above 0,
-    against others; a query with them has no `user`. The ranking of an `unordered` query may come in any order: it is
-    asked for all items, of which its rules select the best. With `new`, new items are ranked too; the query then has
-    `rules`. With an `audience` training users are ranked, not items: the ranking holds their rows.
-    The best items of a `reordered` query stand in the order of the model's ranker.
+    | field | meaning |
+    |---|---|
+    | `limit` | the most items to return |
+    | `user` | a row of the training matrix, with its history as profile |
+    | `seeds`, `seed_features` | item columns, (s,) int32, and features of unseen items: the history of an unseen user |
+    | `user_features` | an encoded vector, (user dim,) float64: a cold start, or a prior beside seeds |
+    | `seed_weights` | values of `seeds`, (s,) float64; None: all are 1 |
+    | `seed_positions` | (s,), if `seed_weights` are not decayed yet: each part does so by its recency (`at_recency`) |
+    | `seeds_beside` | the same for the cold-start part: values and positions |
+    | `exclude` | item columns that must not come back, (e,) int32 |
+    | `include_seen` | the seeds and the history of `user` may come back |
+    | `allowed` | the only items to rank |
+    | `popular` | rank the most chosen items of the training data, the same for every user |
+    | `of_trained_user` | the seeds hold the history of a training user |
+    | `rules` | the rules that rerank the items |
+    | `explain` | the most reasons for each item from position `offset` on |
+    | `unordered` | the ranking is of all items and may have any order, because its rules select the best |
+    | `new` | new items to rank as well; the query then has `rules` |
+    | `audience` | rank rows of training users instead of items |
+    | `dislikes`, `dislike_weights` | item columns, (d,) int32, and weights above 0 against others; without `user` |
+    | `reordered` | the best items stand in the order of the model's ranker |
     """
 
     limit: int
@@ -91,29 +97,30 @@ class Query(NamedTuple):
     reordered: bool = False
 
     def signed(self) -> tuple[NDArray[np.int32], NDArray[np.float64] | None]:
-        """The seeds with their weights, and behind them the dislikes with theirs below 0; None: all are 1."""
+        """Return the seeds and their weights, followed by the dislikes and weights below 0. None: all are 1."""
         if self.dislike_weights is None:
             return self.seeds, self.seed_weights
         weights = np.ones(len(self.seeds)) if self.seed_weights is None else self.seed_weights
         return np.concatenate([self.seeds, self.dislikes]), np.concatenate([weights, -self.dislike_weights])
 
     def at_recency(self, recency: float) -> Query:
-        """The query with its seeds weighed by the recency of the part that answers it."""
+        """Return the query with its seeds weighed by the recency of the part that answers it."""
         values, positions = self.seeds_beside or (self.seed_weights, self.seed_positions)
         if positions is None:
             return self
         return self._replace(seed_weights=decayed(values, positions, recency), seed_positions=None, seeds_beside=None)
 
     def of_profile(self, profile: Seeds) -> Query:
-        """The query with the seeds of a history."""
+        """Return the query with the seeds of a history."""
         columns, weights, positions, beside = profile
         return self._replace(seeds=columns, seed_weights=weights, seed_positions=positions, seeds_beside=beside)
 
 
 class Seeds(NamedTuple):
-    """Columns, (s,), and their weights, (s,); None: all are 1. `positions`, (s,), are there where parts weigh.
+    """Item columns, (s,), and their weights, (s,). None: all are 1.
 
-    `beside` is there for the part beside the scorer where it weighs by another recency.
+    `positions`, (s,), are set if each part of a blend weighs by its own recency, and `beside` if the cold-start part
+    does.
     """
 
     columns: NDArray[np.int32]
@@ -123,7 +130,7 @@ class Seeds(NamedTuple):
 
 
 class Interaction(NamedTuple):
-    """An item that a request names as chosen or disliked, and how much that counts."""
+    """An item that a request names as chosen or disliked, and its weight."""
 
     item_id: str
     weight: float = 1.0
@@ -137,9 +144,9 @@ class Shown(NamedTuple):
 
 
 class Variation(NamedTuple):
-    """What makes a page differ from earlier ones: the items `shown` before, and a `seed`.
+    """The variation of a page against earlier ones: the items `shown` before, and a `seed`.
 
-    Their weights, `rotation` and `shuffle`, are those of a `Rotation`.
+    `rotation` and `shuffle` are their weights in a `Rotation`.
     """
 
     shown: Sequence[Shown]
@@ -149,9 +156,9 @@ class Variation(NamedTuple):
 
 
 class Given(NamedTuple):
-    """The history of a request: columns of its known items, their weights (None: all 1), and ids that are unknown.
+    """The history of a request: columns of its known items, their weights (None: all 1), and its unknown ids.
 
-    Columns are distinct and rise; for a model that weighs by order, they stand oldest first and may repeat.
+    Columns are distinct and rise. For a model that weighs by order, they stand oldest first and may repeat.
     """
 
     columns: NDArray[np.int32]
@@ -163,11 +170,11 @@ NOTHING_GIVEN = Given(NO_ITEMS, None, ())
 
 
 class Restriction(NamedTuple):
-    """The items that may answer a request: those of `allowed` that are also in `include_items`; None means all.
+    """The items that may answer a request: those of `allowed` that are also in `include_items`. None means all.
 
-    The answer leaves the first `offset` items of the ranking out. `rules` and `pins`, ids with their places, arrange
-    it, as `variation` does, and `explain` is the number of reasons for each item. With `new` items the sets of
-    `allowed` and of the rules have columns for these too.
+    The answer leaves out the first `offset` items of the ranking. `rules`, `pins` (ids with their places) and
+    `variation` arrange it. `explain` is the number of reasons for each item. With `new` items, the sets of `allowed`
+    and of the rules have columns for these too.
     """
 
     offset: int = 0
@@ -186,9 +193,9 @@ UNRESTRICTED = Restriction()
 class Ranking(NamedTuple):
     """Item columns, (k,) int32, by descending score, and their scores, (k,) float64. Ties: lower column first.
 
-    The scores of a `popular` ranking are what choices count, not scores of the model. `reasons` name the rules that put
-    each item at its position; `because` explains each score. Both are empty unless asked for. `ties`, (k,), rise among
-    items of equal scores; None: columns do.
+    The scores of a `popular` ranking are counts of choices, not scores of the model. `reasons` name the rules that put
+    each item at its position. `because` explains each score. Both are empty unless requested. `ties`, (k,), rise among
+    items of equal scores. None: columns do. `spare` are new items behind the last one, for a minimum share.
     """
 
     items: NDArray[np.int32]
@@ -200,7 +207,7 @@ class Ranking(NamedTuple):
     spare: NDArray[np.int32] = NO_ITEMS
 
     def from_place(self, position: int) -> Ranking:
-        """The ranking from position `position` on."""
+        """Return the ranking from position `position` on."""
         if not position:
             return self
         reasons, because = self.reasons[position:], self.because[position:]
@@ -208,11 +215,11 @@ class Ranking(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A query, and what its answer says in addition to the items.
+    """A query, and the facts that its answer reports beside the items.
 
-    `ignored_features` are keys of the request that named no declared column, `ignored_items` ids that the model does
-    not know, and those of pins that may not be shown; `ignored_pins` says why of each of these. `profile` says what the
-    ranking goes by. The answer begins at the place `offset` of the ranking.
+    `ignored_features` are keys of the request that name no declared column. `ignored_items` are unknown ids, and the
+    ids of pins that may not be shown. `ignored_pins` gives the reason for each of these pins. `profile` names the basis
+    of the ranking. The answer begins at the place `offset` of the ranking.
     """
 
     query: Query

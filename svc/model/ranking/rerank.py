@@ -1,7 +1,6 @@
-"""Rearranges a ranking for display: boosts, rotation, diversity and limits, pins. The entry point is `rerank`.
+"""Rearrange a ranking for display: boosts, rotation, diversity and limits, pins. The entry point is `rerank`.
 
-Which items may be shown is decided earlier: filters, availability, exclusions and seen items have already been applied,
-and no rule here adds an item that they removed.
+Filters, availability, exclusions and seen items have been applied before. No rule here adds an item that they removed.
 
 | symbol | meaning |
 |---|---|
@@ -54,9 +53,9 @@ class Pin(NamedTuple):
 
 
 class Share(NamedTuple):
-    """Of the first n items of a ranking, whatever n, at most floor(most · n) have the column `first` or a later one.
+    """Bounds of the share of items with the column `first` or a later one, in every beginning of a ranking.
 
-    They are also at least floor(least · n), as long as any of them is eligible.
+    They are at most floor(most · n) of the first n items, and at least floor(least · n) as long as any is eligible.
     """
 
     first: int
@@ -64,11 +63,11 @@ class Share(NamedTuple):
     least: float = 0.0
 
     def room(self, n: int) -> int:
-        """How many of the first `n` items these may be; 0.29 · 100 is 29, though floats multiply to less."""
+        """Return the most of these items among the first `n`: 29 for 0.29 · 100, though floats multiply to less."""
         return math.floor(self.most * n + _ROUNDING)
 
     def due(self, n: int) -> int:
-        """How many of the first `n` items these must be."""
+        """Return the fewest of these items among the first `n`."""
         return math.floor(self.least * n + _ROUNDING)
 
 
@@ -84,11 +83,11 @@ class Rules(NamedTuple):
 
     @property
     def needs_all(self) -> bool:
-        """True when a rule may lift any item to the top, so that ranking only the best items is not enough."""
+        """Return whether a rule may lift any item to the top, so that ranking only the best items is not enough."""
         return bool(self.boosts)
 
     def pool(self, wanted: int) -> int:
-        """How many of the best items must be ranked so that `wanted` of them can be chosen."""
+        """Return how many of the best items must be ranked so that `wanted` of them can be chosen."""
         if self.diversity or self.limits:
             return max(POOL, POOL_PER_ITEM * wanted)
         return max(wanted + len(self.pins), 0 if self.rotation is None else ROTATED)
@@ -103,10 +102,10 @@ class Reranked(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """A ranking by descending score. When `items` are only its beginning, `whole` returns all of it, in any order.
+    """A ranking by descending score. If `items` are only its beginning, `whole` returns all of it, in any order.
 
-    With boosts the items may come in any order. `ties` rise among items of equal scores; None: columns do. `spare` are
-    the items of a share that stand behind such a beginning, best first, where some of them may be due.
+    With boosts the items may come in any order. `ties` rise among items of equal scores. None: columns do. `spare` are
+    items of a share behind such a beginning, best first, from which a minimum share is filled.
     """
 
     items: Items
@@ -120,7 +119,7 @@ class Candidates(NamedTuple):
 def rerank(
     candidates: Candidates, rules: Rules, wanted: int, similar: Callable[[Items], Similar], pinned: Scores
 ) -> Reranked:
-    """The first `wanted` items under `rules`. `similar` makes similarities of a pool; `pinned` scores the pins."""
+    """Return the first `wanted` items under `rules`. `similar` compares a pool. `pinned` holds scores of pins."""
     most = rules.pool(wanted) if rules.share is None else len(candidates.items)
     ordered = _ordered(candidates, rules.boosts, most)
     best = ordered.items[:ROTATED]
@@ -145,7 +144,7 @@ def rerank(
 
 
 class _Valued(NamedTuple):
-    """Items with their values: the score, or what the boosts make of it."""
+    """Items with their values: scores, multiplied by boosts."""
 
     items: Items
     scores: Scores
@@ -154,12 +153,12 @@ class _Valued(NamedTuple):
     ties: Items | Ties
 
     def at(self, positions: NDArray[np.intp], *, is_whole: bool) -> _Valued:
-        """The items at some places."""
+        """Return the items at some places."""
         items, scores, values, _, ties = self
         return _Valued(items[positions], scores[positions], values[positions], is_whole, ties[positions])
 
     def rotated(self, places: slice | list[int], order: NDArray[np.intp] | None) -> _Valued:
-        """Rearrange the items at `places` and their scores by `order`. Values and ties stay where they are."""
+        """Rearrange the items at `places` and their scores by `order`. Values and ties stay at their places."""
         if order is None:
             return self
         items, scores = self.items.copy(), self.scores.copy()
@@ -168,12 +167,12 @@ class _Valued(NamedTuple):
 
 
 def _risen(best: Items, order: NDArray[np.intp] | None) -> set[int]:
-    """The items that come further ahead when the best are rearranged by `order`."""
+    """Return the items that move ahead when the best are rearranged by `order`."""
     return set() if order is None else set(best[order[order > np.arange(len(order))]].tolist())
 
 
 def _reasons(items: Items, boosts: Sequence[Boost], rotated: set[int], diversified: set[int]) -> list[tuple[str, ...]]:
-    """The rules that moved each item, in the order in which they apply."""
+    """Return the rules that moved each item, in the order in which they apply."""
     boosted = set(items[_factors(items, boosts) != 1.0].tolist())
     by_rule = (("boosted", boosted), ("rotated", rotated), ("diversified", diversified))
     return [tuple(name for name, moved in by_rule if item in moved) for item in items.tolist()]
@@ -186,7 +185,7 @@ def _whole(candidates: Candidates) -> Candidates:
 
 
 def _valued(candidates: Candidates, boosts: Sequence[Boost]) -> _Valued:
-    """The candidates in the order in which they stand."""
+    """Return the candidates with their values, in the given order."""
     items, scores = candidates.items, candidates.scores
     ties = items if candidates.ties is None else candidates.ties
     if not boosts or not len(items):
@@ -196,7 +195,7 @@ def _valued(candidates: Candidates, boosts: Sequence[Boost]) -> _Valued:
 
 
 def _ordered(candidates: Candidates, boosts: Sequence[Boost], most: int) -> _Valued:
-    """The candidates by descending value; with boosts only the best `most` of them."""
+    """Return the candidates by descending value. With boosts, return only the best `most` of them."""
     valued = _valued(candidates, boosts)
     if not boosts or not len(candidates.items):
         return valued
@@ -205,13 +204,13 @@ def _ordered(candidates: Candidates, boosts: Sequence[Boost], most: int) -> _Val
 
 
 def _best(valued: _Valued, positions: NDArray[np.intp], most: int) -> NDArray[np.intp]:
-    """The `most` best of some places, and others of equal value, by descending value and rising ties."""
+    """Return the `most` best of some places, and few others, by descending value and rising ties."""
     leaders = positions[reaching(valued.values[positions], most)]
     return leaders[np.lexsort((valued.ties[leaders], -valued.values[leaders]))]
 
 
 def _places(items: Items, some: Items) -> list[int]:
-    """The positions of `some` of the items, in their order."""
+    """Return the positions of `some` of the items, in the order of `some`."""
     position_of = np.zeros(int(items.max(initial=0)) + 1, dtype=np.intp)
     position_of[items] = np.arange(len(items))
     positions: list[int] = position_of[some].tolist()
@@ -219,7 +218,7 @@ def _places(items: Items, some: Items) -> list[int]:
 
 
 def _factors(items: Items, boosts: Sequence[Boost]) -> Scores:
-    """The product of the boost factors of each item."""
+    """Return the product of the boost factors of each item."""
     factors = np.ones(len(items))
     for boost in boosts:
         factors[boost.items.contains(items)] *= boost.factor
@@ -227,11 +226,11 @@ def _factors(items: Items, boosts: Sequence[Boost]) -> Scores:
 
 
 class _Choice:
-    """The items chosen so far, by their places in `ordered` or, behind it, among the spare ones; and what may follow.
+    """The items chosen so far, as positions in `items`, and the items that may follow.
 
-    An item is eligible until it is chosen or one of its labels has reached its limit; a pinned item never is. `anchors`
-    are the places of the items whose scores the chosen ones carry: their own, but for an item of the share that is due.
-    It carries the score of the best item that could have stood there.
+    `items` are those of `ordered` and, behind them, the spare ones. An item is eligible until it is chosen or one of
+    its labels has reached its limit. A pinned item never is. A chosen item carries the score of the item at its anchor.
+    This is the item itself, unless a minimum share required it: then it is the best item that could have stood there.
     """
 
     def __init__(self, ordered: _Valued, spare: Items, rules: Rules) -> None:
@@ -248,7 +247,7 @@ class _Choice:
         self._n_sharing = 0
 
     def among(self, ordered: _Valued, rules: Rules) -> _Choice:
-        """The same choice in a ranking that has all items."""
+        """Return the same choice in a ranking that has all items."""
         choice = _Choice(ordered, NO_SPARE, rules)
         positions = _places(ordered.items, self.items[self.chosen])
         anchors = _places(ordered.items, self.items[self.anchors])
@@ -257,14 +256,14 @@ class _Choice:
         return choice
 
     def now(self) -> NDArray[np.bool_]:
-        """Whether each item of the ranking may come next, (n,); one of the share only where there is room for it."""
+        """Return whether each item of the ranking may come next, (n,). One of the share also needs room for it."""
         eligible, share = self.eligible[: len(self.ordered.items)], self._share
         if share is None or self._n_sharing < share.room(len(self.chosen) + 1):
             return eligible
         return eligible & (self.ordered.items < share.first)
 
     def due(self) -> int | None:
-        """The best eligible item of the share, by position, where one must come next; None where none must, or can."""
+        """Return the position of the best eligible item of the share if one must come next, else None."""
         share = self._share
         if share is None or self._n_sharing >= share.due(len(self.chosen) + 1):
             return None
@@ -286,8 +285,9 @@ class _Choice:
 
 
 def _diversify(choice: _Choice, rules: Rules, wanted: int, similar: Callable[[Items], Similar]) -> set[int]:
-    """Choose the items that diversity takes from the pool; the columns of those that it preferred to a more relevant
-    item. Pinned items are part of the pool, so a pin does not change the relevance of the others.
+    """Choose the items that diversity takes from the pool. Return those preferred to a more relevant item.
+
+    Pinned items are part of the pool, so a pin does not change the relevance of the others.
     """
     if not rules.diversity:
         return set()
@@ -325,14 +325,14 @@ def _continue(choice: _Choice, rules: Rules, wanted: int) -> None:
         position = rank + int(np.argmax(may_come))
         due = choice.due()
         choice.take(position if due is None else due, position)
-        if rules.share is None:  # else items before it may come later, once there is room for them
+        if rules.share is None:  # with a share, items before it may come later, once there is room for them
             rank = position
 
 
 def _select(choice: _Choice, wanted: int) -> None:
     """Choose the best eligible items of all, selected by partitions, until there are `wanted`.
 
-    Items that are not eligible any more are left out before each partition, which is larger each time.
+    Each partition is larger than the one before, and leaves out items that are no longer eligible.
     """
     most = POOL
     while len(choice.chosen) < wanted:
@@ -353,7 +353,7 @@ def _relevance(values: Scores) -> Scores:
 def _insert_pins(
     rows: list[tuple[int, float, tuple[str, ...]]], pins: Sequence[Pin], pinned: Scores, wanted: int
 ) -> Reranked:
-    """Insert each pin at its position. One beyond the whole ranking goes to its end, if `rows` reach that far."""
+    """Insert each pin at its position. A pin beyond the whole ranking goes to its end, if `rows` reach that far."""
     ends = len(rows) < wanted
     for number in sorted(range(len(pins)), key=lambda number: pins[number].position):
         pin = pins[number]

@@ -1,4 +1,4 @@
-"""Rotates the beginning of a ranking, so that a user who comes back does not see the same page again.
+"""Rotate the beginning of a ranking, so that a user who comes back does not see the same page again.
 
 | symbol | meaning |
 |---|---|
@@ -17,16 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 ROTATED: Final = 100
-"""How many of the best items take part. They change places among themselves, so the pages behind them stay."""
+"""Number of the best items that take part. They change places among themselves, so the pages behind them stay."""
 _HASH_BITS: Final = 52
-"""The most of which each value plus a half is a float: no hash gives 0 or 1, whose noise is infinite."""
+"""The most for which every hash plus a half is exact as a float. No hash gives 0 or 1, with infinite noise."""
 
 
 class Rotation(NamedTuple):
-    """What moves items among the best: how often each column was shown, and a seed.
+    """The rotation of the best items, by how often each column was shown, and by a seed.
 
-    Each time takes `rotation` deviations from the value of an item. With a `seed` each item gets `shuffle` deviations
-    times its noise. `id_of` maps a column to its id.
+    Each time that an item was shown lowers its value by `rotation` deviations. With a `seed`, each item gains `shuffle`
+    deviations times its noise. `id_of` maps a column to its id.
     """
 
     times: Mapping[int, int]
@@ -37,11 +37,11 @@ class Rotation(NamedTuple):
 
     @property
     def moves(self) -> bool:
-        """Whether any item can change its place."""
+        """Return whether any item can change its place."""
         return bool((self.times and self.rotation) or (self.seed and self.shuffle))
 
     def order(self, items: NDArray[np.int32], values: NDArray[np.float64]) -> NDArray[np.intp]:
-        """Return the new order of items, by their places, given their values. Equal new values keep their order."""
+        """Return the new order of items with these values, as places. Equal new values keep their order."""
         if not len(items):
             return np.arange(0)
         gains = [-self.rotation * self.times.get(column, 0) for column in items.tolist()]
@@ -55,13 +55,13 @@ class Rotation(NamedTuple):
 
 
 class _Noise:
-    """The noise of each item under one seed, whatever else is ranked."""
+    """The noise of each item under one seed. It does not depend on the other items."""
 
     def __init__(self, seed: str) -> None:
         self._hash = blake2b(f"{seed}\0".encode(), digest_size=8)
 
     def of(self, item_id: str) -> float:
-        """The noise of one item."""
+        """Return the noise of one item."""
         hashed = self._hash.copy()
         hashed.update(item_id.encode())
         uniform = ((int.from_bytes(hashed.digest(), "big") >> (64 - _HASH_BITS)) + 0.5) / 2**_HASH_BITS

@@ -1,4 +1,4 @@
-"""Exact top-k selection that does not sort entries which cannot be among the best.
+"""Exact top-k selection that sorts only entries which may be among the best.
 
 | symbol | meaning |
 |---|---|
@@ -15,18 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 SORT_BELOW = 256
-"""Up to this many entries are sorted as a whole; looking for a bound first would take longer."""
+"""Up to this many entries are sorted as a whole: looking for a bound first would take longer."""
 PARTITION_BELOW = 2048
-"""Up to this many entries are partitioned directly; group maxima would not save anything."""
+"""Up to this many entries are partitioned directly: group maxima would not save anything."""
 
 
 def group_count(limit: int) -> int:
-    """Groups for finding the `limit` best: few enough to be cheap, many enough to give a sharp bound."""
+    """Return the number of groups for the `limit` best: few enough to be cheap, many enough for a sharp bound."""
     return max(128, 1 << (4 * limit - 1).bit_length())
 
 
 def group_maxima(scores: NDArray[Any], groups: int) -> NDArray[Any]:
-    """Maxima of the groups of each row: (b, n) to (b, g), or (b, g + n mod g) with the odd tail as it stands.
+    """Return the maxima of the groups of each row: (b, n) to (b, g), or (b, g + n mod g) with the ungrouped tail.
 
     Rows with no more than `groups` entries come back unchanged.
     """
@@ -41,9 +41,9 @@ def group_maxima(scores: NDArray[Any], groups: int) -> NDArray[Any]:
 
 
 def best(scores: NDArray[np.float64], limit: int) -> NDArray[np.intp]:
-    """Indices of the `limit` largest of `scores`, (n,), best first; ties: lower index first.
+    """Return the indices of the `limit` largest of `scores`, (n,), best first, ties by lower index.
 
-    Entries of minus infinity never come back, so fewer than `limit` may. No entry may be NaN.
+    Entries of minus infinity never come back, so there may be fewer than `limit`. No entry may be NaN.
     """
     if len(scores) <= SORT_BELOW:
         order = (-scores).argsort(kind="stable")[:limit]
@@ -56,7 +56,7 @@ def best(scores: NDArray[np.float64], limit: int) -> NDArray[np.intp]:
 
 
 def reaching(scores: NDArray[Any], limit: int, slack: float = 0.0) -> NDArray[np.intp]:
-    """Indices, rising, of all entries that are not below the `limit`-th largest less `slack`, and few others.
+    """Return the indices, rising, of all entries not below the `limit`-th largest less `slack`, and of few others.
 
     Entries of minus infinity are left out.
     """
@@ -73,7 +73,7 @@ def reaching(scores: NDArray[Any], limit: int, slack: float = 0.0) -> NDArray[np
 def _thinned(
     candidates: NDArray[np.intp], values: NDArray[np.float64], limit: int
 ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """The `limit` best of many: all above the `limit`-th value, then its ties from the lowest index on."""
+    """Return the `limit` best: all candidates above the `limit`-th value, then its ties from the lowest index on."""
     position = len(values) - limit
     last = np.partition(values, position)[position]
     above = np.flatnonzero(values > last)

@@ -16,52 +16,53 @@ from svc.model.ranking.topk import best
 
 Side = Literal["user", "item"]
 Profile = tuple[NDArray[np.int32], NDArray[np.float64] | None]
-"""Item columns, (h,), and what each of them counts, (h,); None: all count 1."""
+"""Item columns, (h,), and their weights, (h,). None: all weigh 1."""
 FEW_SHARE = 8
-"""Up to one allowed item in this many, only the allowed items are scored; above it all items are, and then masked."""
+"""Up to one allowed item in this many, only allowed items are scored. Above it, all are scored and others masked."""
 SPARE_TIMES = 2
-"""Over-fetch factor: rank this many times the number expected to contain `limit` allowed items."""
+"""Over-fetch factor: rank this many times the number of items that is expected to contain `limit` allowed ones."""
 
 
 class Scorer(Protocol):
-    """Ranks items for queries. All methods but `ready` may run in several threads at once."""
+    """A recommender that ranks items for queries. All methods but `ready` may run in several threads at once."""
 
     kind: ClassVar[str]
     """Names the family in logs and descriptions."""
     reads_values: ClassVar[bool]
-    """Whether scores depend on the values of the history, or only on which items are in it."""
+    """Whether scores depend on the values of the history, and not only on its items."""
     explains_by_profile: ClassVar[bool]
-    """Whether explaining a known user means solving for its vector again from its history; the scores then come from
-    that vector.
+    """Whether an explanation for a known user solves for its vector again from its history.
+
+    The scores then come from that vector.
     """
 
     reads_dislikes: ClassVar[bool]
-    """Whether dislikes change scores; the others only leave them out."""
+    """Whether dislikes change scores. Other scorers only leave the disliked items out."""
 
     @property
     def n_items(self) -> int: ...
 
     def ready(self) -> None:
-        """Compute what is kept in addition to the stored arrays. Called once, before the first ranking."""
+        """Compute the data that is derived from the stored arrays. Called once, before the first ranking."""
 
     def feature_dim(self, side: Side) -> int | None:
-        """Places of the feature vectors of a side that can be scored; None: features of that side cannot."""
+        """Return the length of the feature vectors of a side, or None if such features cannot be scored."""
 
     def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
-        """One ranking per query, in order. The bits of a ranking depend on its query alone."""
+        """Return one ranking per query, in order. The bits of a ranking depend on its query alone."""
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions | None:
-        """The addends of the scores of some items; None where scores are no sums over a profile."""
+        """Return the addends of the scores of some items, or None if scores are no sums over a profile."""
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
-        """For a place among `items`, (m,), the cosine similarities of its item to all of them, (m,)."""
+        """Return a function from a place among `items`, (m,), to the cosines of its item with all of them, (m,)."""
 
     def parts(self) -> dict[str, int]:
-        """Bytes of the stored arrays by name."""
+        """Return the bytes of the stored arrays by name."""
 
 
 def excluded_columns(query: Query, history: History) -> NDArray[np.int32]:
-    """Item columns that must not come back; some may be named twice."""
+    """Return the item columns that must not come back. Some may be repeated."""
     excluded = query.exclude
     if not query.include_seen:
         if len(query.seeds):
@@ -73,7 +74,7 @@ def excluded_columns(query: Query, history: History) -> NDArray[np.int32]:
 
 
 def best_items(scores: NDArray[np.float64], query: Query, history: History) -> NDArray[np.int32]:
-    """Columns of the best items that may come back, by the score of every item, (n,), which is changed."""
+    """Return the columns of the best items that may come back. Changes `scores`, (n,), one for each item."""
     scores[excluded_columns(query, history)] = -np.inf
     allowed = query.allowed
     if query.unordered and query.limit >= len(scores):
@@ -94,14 +95,14 @@ def best_items(scores: NDArray[np.float64], query: Query, history: History) -> N
 
 
 def is_few(allowed: ItemSet) -> bool:
-    """Whether scoring the allowed items one by one is cheaper than scoring all and masking the others."""
+    """Return whether scoring the allowed items one by one is cheaper than scoring all and masking the others."""
     return allowed.count * FEW_SHARE <= allowed.n_items
 
 
 def cosines(vectors: NDArray[Any]) -> Callable[[int], NDArray[np.float64]]:
-    """For a place, the cosines of that row of `vectors`, (m, K), with all of them; those of a zero vector are 0.
+    """Return a function from a row of `vectors`, (m, K), to its cosines with all rows. Those of a zero row are 0.
 
-    Products are computed row by row, so that equal rows have equal cosines wherever they stand.
+    Products are computed row by row, so that equal rows have equal cosines at any place.
     """
     norms = np.sqrt(np.vecdot(vectors, vectors).astype(np.float64))
     scales = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
@@ -109,7 +110,7 @@ def cosines(vectors: NDArray[Any]) -> Callable[[int], NDArray[np.float64]]:
 
 
 def profile(query: Query, history: History, recency: float | None = None) -> Profile:
-    """The profile of the query, dislikes last. `recency` is that of a part of a blend; None: that of all histories."""
+    """Return the profile of the query, dislikes last. `recency` is that of a part of a blend, None that of all."""
     if query.user < 0:
         own = query if recency is None else query.at_recency(recency)
         return own.signed()

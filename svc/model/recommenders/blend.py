@@ -1,4 +1,4 @@
-"""Models whose score is a weighted sum of the scores of other models, each divided by its deviation."""
+"""Models that score by a weighted sum of the scores of other models, each divided by its deviation."""
 
 from __future__ import annotations
 
@@ -28,15 +28,18 @@ Values = NDArray[np.float64]
 
 
 class BlendScorer(Stored):
-    """Σ weight · score / deviation over the parts: at most one factor model, any number of item-weight models, and
-    popularity.
+    """The sum of weight · score / deviation over the parts of a blend.
 
-    The deviation is that of a user's scores over all items. Those of the training users are stored, `deviations`,
-    (parts, n_users) float64, the factor part first, as in `weights`; for others they follow from the covariance of the
-    item vectors, or from the sums of item weights. Users given by features are scored by the factor part alone: the
-    other parts know only items. `recencies`, in the order of `weights`, are there where the parts weigh histories
-    differently; else every part sees them as they are weighed for all. `popularity`, where it is a part, scores all
-    users alike: its weight and its deviation are in it, and not among the others.
+    The parts are at most one factor model, any number of item-weight models, and popularity.
+
+    The deviation is that of a user's scores over all items. `deviations`, (parts, n_users) float64, are those of the
+    training users, the factor part first, as in `weights`. For other users they follow from the covariance of the item
+    vectors, or from the sums of item weights. Users described by features are scored by the factor part alone: the
+    other parts know only items.
+
+    `recencies`, in the order of `weights`, are set if the parts weigh histories differently. Otherwise every part sees
+    them as `History` weighs them. `popularity` scores all users alike. Its weight and its deviation are part of it, and
+    not among the others.
     """
 
     kind: ClassVar[str] = "blend"
@@ -72,7 +75,7 @@ class BlendScorer(Stored):
         *,
         popularity: PopularPart | None = None,
     ) -> BlendScorer:
-        """A blend with the deviations of the users of `history`, the training histories; None: not measured yet."""
+        """Return a blend with the deviations of the users of the training `history`. None: not measured yet."""
         scorer = cls(factors, tuple(sums), tuple(weights), np.empty((len(weights), 0)))
         if popularity is not None:
             scorer.popularity = popularity
@@ -86,7 +89,7 @@ class BlendScorer(Stored):
         from threadpoolctl import threadpool_limits
 
         self.deviations = np.zeros((len(self.weights), len(history)))
-        # As in a server: a product of two vectors takes microseconds, and waiting for a second thread milliseconds.
+        # One thread: a product of two vectors takes microseconds, and waiting for a second thread milliseconds.
         with threadpool_limits(limits=1, user_api="blas"):
             for user in range(len(history)) if rows is None else rows.tolist():
                 self.deviations[:, user] = self._deviations_of(Query(limit=1, user=user), history)
@@ -126,10 +129,10 @@ class BlendScorer(Stored):
         return [rankings[position] for position in range(len(queries))]
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions | None:
-        """The contributions of every part, times its weight and divided by its deviation for the whole profile.
+        """Return the contributions of every part, times its weight and divided by its deviation for the profile.
 
-        The deviations are held fixed: those of a profile without one of its items would be others, so that removing the
-        strongest reason may even raise a score.
+        The deviations are held fixed, although a profile without one of its items has other ones. Therefore removing
+        the strongest reason may even raise a score.
         """
         if self.factors is not None and _is_described(query):
             return self.factors.contributions(self._of_part(query, 0), history, items)
@@ -146,7 +149,7 @@ class BlendScorer(Stored):
         return Contributions(rows, addends, n_disliked=len(query.dislikes), of_popularity=popular)
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], Values]:
-        """Similarities by the factor part; without one, by the first part of item weights."""
+        """Return similarities by the factor part, or by the first item-weight part if there is none."""
         return (self.factors or self.sums[0]).similar(items)
 
     def scores_of_users(self, column: int, history: History, longest: float) -> UserScores:
@@ -165,7 +168,7 @@ class BlendScorer(Stored):
         return UserScores(values, np.abs(share) * own.errors, lambda rows: share[rows] * own.exact(rows) + total[rows])
 
     def summary_of_users(self, history: History) -> UserSummary:
-        """The summary from the scores of all items of one user after the other: the parts' scores are not independent.
+        """Return the summary, from all scores of one user after the other: those of the parts are not independent.
 
         Float32 is precise enough for the products of the factor part: its errors are below 1e-6 of the deviation.
         """
@@ -181,7 +184,7 @@ class BlendScorer(Stored):
         return UserSummary.measured(scores_of, len(history), longest)
 
     def _shares(self) -> Values:
-        """The factor of the scores of each part for each training user, (parts, n_users)."""
+        """Return the factor of the scores of each part for each training user, (parts, n_users)."""
         weights = np.array(self.weights)[:, np.newaxis]
         zeros = np.zeros_like(self.deviations)
         shares: Values = np.divide(weights, self.deviations, out=zeros, where=self.deviations > 0)
@@ -202,7 +205,7 @@ class BlendScorer(Stored):
         return scan(self.factors.index.layout, vectors, wanted)
 
     def _scaled(self, query: Query) -> Values:
-        """The vector of the factor part times its share, (K,)."""
+        """Return the vector of the factor part times its share, (K,)."""
         vector = self._vector(query)
         is_trained = query.user >= 0
         deviation = float(self.deviations[0, query.user]) if is_trained else self._deviation_of(vector)
@@ -210,7 +213,7 @@ class BlendScorer(Stored):
         return scaled
 
     def _offsets(self, query: Query, history: History) -> Values:
-        """The weighted sum of the scores by all parts but factors, (n,); by position where there are factors."""
+        """Return the weighted sum of the scores by all parts but factors, (n,), by position if there are factors."""
         totals = self._totals(query, history)
         first = len(self.weights) - len(totals)
         offsets = None
@@ -223,19 +226,19 @@ class BlendScorer(Stored):
         return self._popular.copy() if offsets is None else np.add(offsets, self._popular, out=offsets)
 
     def _totals(self, query: Query, history: History) -> list[Values]:
-        """The scores of all items, (n,), by each part of item weights; by position where there are factors."""
+        """Return the scores of all items, (n,), by each item-weight part, by position if there are factors."""
         positions = None if self.factors is None else self.factors.index.layout.positions
         profiles = self._profiles(query, history)
         return [part.totals(*own, positions) for part, own in zip(self.sums, profiles, strict=True)]
 
     def _profiles(self, query: Query, history: History) -> list[Profile]:
-        """The profile of the query as each part of item weights sees it."""
+        """Return the profile of the query for each item-weight part."""
         if not self.recencies:
             return [profile(query, history)] * len(self.sums)
         return [profile(query, history, recency) for recency in self.recencies[-len(self.sums) :]]
 
     def _of_part(self, query: Query, number: int) -> Query:
-        """The query with its seeds weighed for that part."""
+        """Return the query with its seeds weighed for that part."""
         return query.at_recency(self.recencies[number]) if self.recencies else query
 
     def _vector(self, query: Query) -> Values:
@@ -252,13 +255,13 @@ class BlendScorer(Stored):
         return float(np.sqrt(max(float(vector @ self._covariance @ vector), 0.0)))
 
     def _deviations_of(self, query: Query, history: History) -> list[float]:
-        """Deviations of one user's scores by each part."""
+        """Return the deviations of one user's scores by each part."""
         by_sums = [_deviation(total) for total in self._totals(query, history)]
         return by_sums if self.factors is None else [self._deviation_of(self._vector(query)), *by_sums]
 
 
 def _is_described(query: Query) -> bool:
-    """Whether features describe the user or an item of the history, which the factor part alone understands."""
+    """Return whether features describe the user or an item of the history. Only the factor part reads them."""
     return query.user_features is not None or bool(query.seed_features)
 
 

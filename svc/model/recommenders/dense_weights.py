@@ -1,4 +1,4 @@
-"""Models whose score is the sum of dense weights of the items in the profile."""
+"""Models that score by the sum of dense weights of the items in the profile."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from svc.model.stored import Stored
 
 ROWS_AT_ONCE = 256
 CELLS_AT_ONCE = 1 << 20
-"""Weights that are copied at once: a long history takes more time, but little memory."""
+"""Weights that are copied at once. Bounds the memory, but not the time, of a long history."""
 
 
 class DenseWeightsScorer(Stored):
     """Item-to-item weights, (n, n) float32 by row.
 
-    Candidates come from a float32 product; what is returned is summed again in float64, in the order of the profile.
+    Candidates come from a float32 product. Their scores are summed again in float64, in the order of the profile.
     """
 
     kind: ClassVar[str] = "dense_weights"
@@ -59,7 +59,10 @@ class DenseWeightsScorer(Stored):
         values: NDArray[np.float64] | None,
         positions: NDArray[np.int32] | None = None,
     ) -> NDArray[np.float64]:
-        """Σ value · weights[row] in float64, (n,), row after row; with `positions`, (n,), column c at positions[c]."""
+        """Return Σ value · weights[row] in float64, (n,), row after row.
+
+        With `positions`, (n,), the sum of column c is at positions[c].
+        """
         total = np.zeros(self.n_items)
         for number, row in enumerate(rows):
             exact = self.weights[row].astype(np.float64)
@@ -77,7 +80,10 @@ class DenseWeightsScorer(Stored):
         return Contributions(rows, addends, n_disliked=len(query.dislikes))
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
-        """Cosines of the rows of the weights without their diagonal, in float32: rows are as long as the catalogue."""
+        """Return cosines of the rows of the weights without their diagonal.
+
+        They are float32, because rows are as long as the catalogue.
+        """
         rows = self.weights[items]
         rows[np.arange(len(items)), items] = 0
         return cosines(rows)
@@ -86,7 +92,7 @@ class DenseWeightsScorer(Stored):
         return sums_of_users(self.weights_towards(column), history)
 
     def weights_towards(self, column: int) -> NDArray[np.float32]:
-        """The weight of each item in the score of one, (n,)."""
+        """Return the weight of each item in the score of one, (n,)."""
         return self.weights[:, column]
 
     def summary_of_users(self, history: History) -> UserSummary:
@@ -108,7 +114,7 @@ class DenseWeightsScorer(Stored):
     def _candidates(
         self, rows: NDArray[np.int32], values: NDArray[np.float64], query: Query, excluded: NDArray[np.int32]
     ) -> NDArray[np.intp]:
-        """Columns, rising, of all items that may be among the best, and few others."""
+        """Return the columns, rising, of all items that may be among the best, and few others."""
         approximate = self._approximate(rows, values.astype(np.float32))
         approximate[excluded] = -np.inf
         if query.allowed is not None:
@@ -117,7 +123,7 @@ class DenseWeightsScorer(Stored):
         return reaching(approximate, query.limit, 2 * slack)
 
     def _approximate(self, rows: NDArray[np.int32], values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Σ value · weights[row] in float32, (n,)."""
+        """Return Σ value · weights[row] in float32, (n,)."""
         total = np.zeros(self.n_items, dtype=np.float32)
         for start in range(0, len(rows), ROWS_AT_ONCE):
             part = slice(start, start + ROWS_AT_ONCE)
@@ -125,7 +131,7 @@ class DenseWeightsScorer(Stored):
         return total
 
     def _exact(self, rows: NDArray[np.int32], values: NDArray[np.float64], items: NDArray[Any]) -> NDArray[np.float64]:
-        """Σ value · weights[row, item] in float64 for each of `items`, (m,)."""
+        """Return Σ value · weights[row, item] in float64 for each of `items`, (m,)."""
         scores = np.empty(len(items))
         step = max(1, CELLS_AT_ONCE // max(1, len(rows)))
         for start in range(0, len(items), step):

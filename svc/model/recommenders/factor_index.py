@@ -1,4 +1,4 @@
-"""Item vectors in the order in which a scan goes through them."""
+"""Item vectors in the order of a scan."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from svc.model.stored import Stored
 
 BLOCK_ROWS = 4096
 EVEN = 0.5
-"""Norms hardly differ if the median is at least this share of the longest: then scans leave hardly any item out."""
+"""Norms hardly differ if the median is at least this share of the longest. Scans then leave hardly any item out."""
 LEAST_ROUNDED = 1 << 22
-"""Numbers in the vectors from which on a look at rounded ones pays; fewer stay in the processor's cache."""
+"""Vectors of at least this many numbers are also rounded. Smaller ones stay in the processor's cache."""
 LARGEST = float(np.finfo(np.float32).max)
 
 
 class FactorIndex(Stored):
     """Item vectors, (n, K) float32 by falling norm, and the column, (n,) int32, at each position.
 
-    `ready` must be called before anything is looked up.
+    Call `ready` before any lookup.
     """
 
     _layout: Layout
@@ -34,7 +34,7 @@ class FactorIndex(Stored):
 
     @classmethod
     def build(cls, factors: NDArray[np.float32]) -> FactorIndex:
-        """From item vectors in column order, (n, K)."""
+        """Build the index from item vectors in column order, (n, K)."""
         order = np.argsort(-_row_norms(factors), kind="stable")
         return cls(np.ascontiguousarray(factors[order], dtype=np.float32), order.astype(np.int32))
 
@@ -44,11 +44,11 @@ class FactorIndex(Stored):
 
     @property
     def layout(self) -> Layout:
-        """The arrays that a scan by inner product reads."""
+        """Return the arrays that a scan by inner product reads."""
         return self._layout
 
     def ready(self) -> None:
-        """Compute what a scan reads in addition to the stored arrays."""
+        """Compute the arrays that a scan reads in addition to the stored ones."""
         n = self.n_items
         positions = np.empty(n, dtype=np.int32)
         positions[self.columns] = np.arange(n, dtype=np.int32)
@@ -58,7 +58,7 @@ class FactorIndex(Stored):
         self._layout = Layout(self.factors, self.columns, positions, norms.tolist(), norms, even, rounded)
 
     def cosines(self) -> Layout:
-        """The arrays of a scan by the product with items scaled to length 1, the last component, a bias, left out."""
+        """Return the arrays of a scan by cosines, which ignore the last component of an item vector, a bias."""
         norms = np.concatenate([bias_free_norms(part.astype(np.float64)) for part in _blocks(self.factors)])
         inverse = np.divide(1.0, norms, out=np.zeros(len(norms)), where=norms > 0)
         return replace(
@@ -69,12 +69,12 @@ class FactorIndex(Stored):
         )
 
     def vectors(self, columns: NDArray[np.int32]) -> NDArray[np.float64]:
-        """Item vectors of the columns, (s, K)."""
+        """Return the item vectors of the columns, (s, K)."""
         return self.factors.take(self._layout.positions[columns], axis=0).astype(np.float64)
 
 
 def gram(factors: NDArray[np.float32]) -> NDArray[np.float64]:
-    """FᵀF in float64, (K, K)."""
+    """Return FᵀF in float64, (K, K)."""
     total = np.zeros((factors.shape[1], factors.shape[1]))
     for part in _blocks(factors):
         exact = part.astype(np.float64)
@@ -83,7 +83,7 @@ def gram(factors: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def _blocks(factors: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
-    """The rows in blocks, as views, so that converting to float64 takes little memory; at least one block."""
+    """Yield the rows in blocks, as views, at least one. Converting a block to float64 takes little memory."""
     for start in range(0, max(1, len(factors)), BLOCK_ROWS):
         yield factors[start : start + BLOCK_ROWS]
 

@@ -1,4 +1,4 @@
-"""Models whose score is the inner product of a user vector and an item vector."""
+"""Models that score by the inner product of a user vector and an item vector."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from svc.model.stored import Stored
 
 Matrix = NDArray[np.float64]
 CELLS_AT_ONCE = 1 << 19
-"""Numbers in the seed vectors that are processed at once, so that a batch of long seed lists takes little memory."""
+"""Numbers in the seed vectors that are processed at once. Bounds the memory of a batch of long seed lists."""
 
 USERS_AT_ONCE = 4096
-"""Users whose vectors are held in float64 at once."""
+"""User vectors that are held in float64 at once."""
 
 
 class FactorScorer(Stored, ABC):
@@ -55,7 +55,7 @@ class FactorScorer(Stored, ABC):
         return self.search(queries, self.vectors(queries), history)
 
     def vectors(self, queries: Sequence[Query]) -> Matrix:
-        """The vectors of the users of queries, (B, K)."""
+        """Return the vectors of the users of queries, (B, K)."""
         if len(queries) == 1:
             (query,) = queries
             return self.users[[query.user]].astype(np.float64) if query.user >= 0 else self.embed_cold(queries)
@@ -69,14 +69,14 @@ class FactorScorer(Stored, ABC):
         return vectors
 
     def search(self, queries: Sequence[Query], vectors: Matrix, history: History) -> list[Ranking]:
-        """The rankings of queries whose users have these vectors, (B, K)."""
+        """Return the rankings of queries for users with these vectors, (B, K)."""
         return scan(self.index.layout, vectors, [wanted_of(query, history) for query in queries])
 
     def scores_of_users(self, column: int, history: History, longest: float) -> UserScores:  # noqa: ARG002
         return self.scores_towards(self.index.vectors(np.array([column], dtype=np.int32))[0], longest)
 
     def scores_towards(self, vector: NDArray[np.float64], longest: float) -> UserScores:
-        """The scores of the item with this vector for all training users."""
+        """Return the scores of the item with this vector for all training users."""
         components = self.users.shape[1]
         look = np.dot(self.users, vector[:components].astype(np.float32)).astype(np.float64)
         error = error_bound(len(vector), longest * float(np.linalg.norm(vector)))
@@ -96,13 +96,13 @@ class FactorScorer(Stored, ABC):
         return UserSummary.of(sums[0], sums[1], float(np.sqrt(sums[2].max(initial=0.0))))
 
     def _trained(self, rows: NDArray[np.intp], components: int) -> Matrix:
-        """The vectors of training users, (m, K); 1 stands where the item vectors have a bias."""
+        """Return the vectors of training users, (m, K), with a 1 for the bias of item vectors that have one."""
         vectors = np.ones((len(rows), components))
         vectors[:, : self.users.shape[1]] = self.users[rows]
         return vectors
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
-        """Cosines of the item vectors."""
+        """Return cosines of the item vectors."""
         return cosines(self.index.vectors(items))
 
     @abstractmethod
@@ -110,14 +110,14 @@ class FactorScorer(Stored, ABC):
 
     @abstractmethod
     def embed_cold(self, queries: Sequence[Query]) -> Matrix:
-        """Vectors, (B, K), of users who are not in the training data but described by seeds or features."""
+        """Return vectors, (B, K), of users outside the training data, described by seeds or features."""
 
 
 class IALSScorer(FactorScorer):
-    """Implicit alternating least squares: the vector of an unseen user is solved exactly."""
+    """Implicit alternating least squares. The vector of an unseen user is solved exactly."""
 
     STORED_NAMES: ClassVar[dict[str, str]] = {"least_squares": "placing"}
-    reads_values: ClassVar[bool] = True  # only where a request adds to a known history, or asks for an explanation
+    reads_values: ClassVar[bool] = True  # only if a request adds to a known history or asks for an explanation
 
     def __init__(self, users: NDArray[np.float32], index: FactorIndex, least_squares: LeastSquares) -> None:
         super().__init__(users, index)
@@ -147,14 +147,14 @@ class IALSScorer(FactorScorer):
         return vectors
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions:  # noqa: ARG002
-        """The addends of the exact solve for the history of the query. Dislikes are none: they change what others add.
+        """Return the addends of the exact solve for the history. Dislikes have none: they change those of others.
 
         See Hu, Koren and Volinsky, "Collaborative Filtering for Implicit Feedback Datasets" (2008), section 5.
         """
         return self.contributions_to(query, self.index.vectors(items))
 
     def contributions_to(self, query: Query, vectors: Matrix) -> Contributions:
-        """As `contributions`, for items with these vectors, (m, K)."""
+        """Return `contributions` for items with these vectors, (m, K)."""
         of_seeds, of_described, of_features = self.least_squares.addends(
             vectors,
             self.index.vectors(query.seeds),
@@ -168,7 +168,7 @@ class IALSScorer(FactorScorer):
         return Contributions(query.seeds, of_seeds, of_features, of_described)
 
     def _place(self, queries: Sequence[Query], seeds: int, prior: bool, weighted: bool, dislikes: int) -> Matrix:
-        """Vectors of queries that agree in what `_alike` compares."""
+        """Return the vectors of queries of one group of `_alike`."""
         features = np.array([query.user_features for query in queries], dtype=np.float64) if prior else None
         if features is not None and not seeds and not dislikes:
             return self.least_squares.users_from_features([Encoded.of(vector) for vector in features])
@@ -180,7 +180,7 @@ class IALSScorer(FactorScorer):
         return self.least_squares.users_from_seeds(self._seed_vectors(queries), features, weights, against)
 
     def _seed_vectors(self, queries: Sequence[Query]) -> Matrix:
-        """Item vectors of queries with as many seeds each, (B, S, K)."""
+        """Return item vectors of queries with equal numbers of seeds, (B, S, K)."""
         if not any(query.seed_features for query in queries):
             columns = np.array([query.seeds for query in queries], dtype=np.int32)
             return self.index.vectors(columns)
@@ -194,7 +194,7 @@ class IALSScorer(FactorScorer):
 
 
 class ColdStartScorer(IALSScorer):
-    """iALS for users whom training never saw: beside the items only UᵀU, (K, K) float64, of the trained users."""
+    """iALS for users outside the training data: the items, and UᵀU, (K, K) float64, of the trained users."""
 
     def __init__(self, index: FactorIndex, least_squares: LeastSquares, user_gram: NDArray[np.float64]) -> None:
         super().__init__(np.empty((0, index.factors.shape[1]), dtype=np.float32), index, least_squares)
@@ -202,7 +202,7 @@ class ColdStartScorer(IALSScorer):
 
     @classmethod
     def of(cls, scorer: IALSScorer) -> ColdStartScorer:
-        """The part of `scorer` that answers for users whom training never saw."""
+        """Return the part of `scorer` that answers for users outside the training data."""
         return cls(scorer.index, scorer.least_squares, gram(scorer.users))
 
     def _gram_of_users(self) -> NDArray[np.float64]:
@@ -210,12 +210,16 @@ class ColdStartScorer(IALSScorer):
 
 
 def wanted_of(query: Query, history: History) -> Wanted:
-    """What the ranking of a query may hold."""
+    """Return the conditions on the ranking of a query."""
     return Wanted(query.limit, excluded_columns(query, history), query.allowed, query.unordered)
 
 
 def _alike(queries: Sequence[Query]) -> dict[tuple[int, bool, bool, int], list[int]]:
-    """Positions of the queries, grouped by numbers of seeds and dislikes and by having user features, and weights."""
+    """Return the positions of the queries, grouped by array shapes that they need.
+
+    The key holds the number of seeds, whether there are user features, whether there are weights, and the number of
+    dislikes.
+    """
     groups: dict[tuple[int, bool, bool, int], list[int]] = {}
     for position, query in enumerate(queries):
         n_seeds = len(query.seeds) + len(query.seed_features)
@@ -225,9 +229,9 @@ def _alike(queries: Sequence[Query]) -> dict[tuple[int, bool, bool, int], list[i
 
 
 class SVDScorer(FactorScorer):
-    """Truncated SVD: the vector of an unseen user is the projection of its history.
+    """Truncated SVD. The vector of an unseen user is the projection of its history.
 
-    `scales`, (n_items,) float32 by column, are what item vectors are multiplied by in a history; None: 1.
+    `scales`, (n_items,) float32 by column, multiply the item vectors of a history. None: 1.
     """
 
     reads_values: ClassVar[bool] = True  # as for iALS
@@ -248,7 +252,7 @@ class SVDScorer(FactorScorer):
         return Contributions(columns, self.index.vectors(items) @ vectors.T, n_disliked=len(query.dislikes))
 
     def _history_vectors(self, query: Query) -> tuple[NDArray[np.int32], Matrix]:
-        """The columns of the history and of the dislikes, and what each of them adds to the vector of the user."""
+        """Return the columns of the history and of the dislikes, and their addends to the vector of the user."""
         columns, weights = query.signed()
         vectors = self.index.vectors(columns)
         if self.scales is not None:
@@ -263,7 +267,7 @@ class SVDScorer(FactorScorer):
 class BPRScorer(FactorScorer):
     """Bayesian personalized ranking, with item biases as the last component of the item vectors.
 
-    It cannot place new users; seeds are answered by the cosine between their mean direction and the items' vectors.
+    It cannot place new users. It answers seeds by the cosine between their mean direction and the items' vectors.
     """
 
     explains_by_profile: ClassVar[bool] = False
@@ -296,7 +300,10 @@ class BPRScorer(FactorScorer):
         return scan(layout, vectors, [wanted_of(query, history) for query in queries])
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions | None:  # noqa: ARG002
-        """None for a known user, whose vector was learned as a whole; that of a history is a sum of directions."""
+        """Return the addends of a history's mean direction, or None for a known user.
+
+        The vector of a known user was learned as a whole.
+        """
         if query.user >= 0:
             return None
         seeds, vectors = self.index.vectors(query.seeds)[:, :-1], self.index.vectors(items)[:, :-1]
@@ -305,28 +312,28 @@ class BPRScorer(FactorScorer):
         return Contributions(query.seeds, addends / length if length else addends)
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
-        """Cosines of the item vectors without their biases."""
+        """Return cosines of the item vectors without their biases."""
         return cosines(self.index.vectors(items)[:, :-1])
 
     def embed_cold(self, queries: Sequence[Query]) -> Matrix:
-        """The mean directions of the seeds, scaled to length 1 so that scores are cosines."""
+        """Return the mean directions of the seeds, scaled to length 1 so that scores are cosines."""
         return np.array([_mean_direction(self.index.vectors(query.seeds)[:, :-1], query) for query in queries])
 
 
 def _weighted(vectors: Matrix, query: Query) -> Matrix:
-    """The vectors of the seeds, (s, K), times their weights."""
+    """Return the vectors of the seeds, (s, K), times their weights."""
     return vectors if query.seed_weights is None else vectors * query.seed_weights[:, np.newaxis]
 
 
 def _directions(vectors: Matrix) -> Matrix:
-    """The rows scaled to length 1; zero ones stay."""
+    """Return the rows scaled to length 1. Zero rows stay."""
     norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))[:, np.newaxis]
     directions: Matrix = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
     return directions
 
 
 def _mean_direction(vectors: Matrix, query: Query) -> NDArray[np.float64]:
-    """The mean direction of the seeds, (K,), scaled to length 1; zero if no seed has a direction."""
+    """Return the mean direction of the seeds, (K,), scaled to length 1, or zero if no seed has a direction."""
     total: NDArray[np.float64] = _weighted(_directions(vectors), query).sum(axis=0)
     length = float(np.sqrt(total @ total))
     return total / length if length else total

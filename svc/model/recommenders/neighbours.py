@@ -1,4 +1,4 @@
-"""Models whose score is the sum of the weights of the items in the profile."""
+"""Models that score by the sum of sparse weights of the items in the profile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from svc.model.stored import Stored
 class NeighbourScorer(Stored):
     """Sparse item-to-item weights, (n, n), by row: `offsets` (n + 1,), `columns` int32, `weights` float32.
 
-    Sums are in float64 and in the order of the profile, so they are the same wherever a query is answered.
+    Sums are in float64 and in the order of the profile, so a query has the same bits in any batch.
     """
 
     kind: ClassVar[str] = "neighbours"
@@ -37,7 +37,7 @@ class NeighbourScorer(Stored):
         return len(self.offsets) - 1
 
     def ready(self) -> None:
-        """Nothing to compute."""
+        """Do nothing: no data is derived."""
 
     def feature_dim(self, side: Side) -> int | None:  # noqa: ARG002
         return None
@@ -63,7 +63,7 @@ class NeighbourScorer(Stored):
         return Contributions(rows, addends, n_disliked=len(query.dislikes))
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
-        """Cosines of the rows of the weights without their diagonal."""
+        """Return cosines of the rows of the weights without their diagonal."""
         starts = self.offsets[items]
         lengths = self.offsets[items + 1] - starts
         ends = np.cumsum(lengths)
@@ -75,7 +75,7 @@ class NeighbourScorer(Stored):
         firsts = (ends - lengths)[filled]
 
         def sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
-            """The sum over the entries of each item; `reduceat` cannot sum an empty slice."""
+            """Return the sum over the entries of each item. `reduceat` cannot sum an empty slice."""
             totals = np.zeros(len(items))
             if len(filled):
                 totals[filled] = np.add.reduceat(values, firsts)
@@ -99,7 +99,7 @@ class NeighbourScorer(Stored):
         return sums_of_users(self.weights_towards(column), history)
 
     def weights_towards(self, column: int) -> NDArray[np.float32]:
-        """The weight of each item in the score of one, (n,)."""
+        """Return the weight of each item in the score of one, (n,)."""
         weights = np.zeros(self.n_items, dtype=np.float32)
         entries = np.flatnonzero(self.columns == column)
         weights[np.searchsorted(self.offsets, entries, side="right") - 1] = self.weights[entries]
@@ -114,7 +114,7 @@ class NeighbourScorer(Stored):
         values: NDArray[np.float64] | None,
         positions: NDArray[np.int32] | None = None,
     ) -> NDArray[np.float64]:
-        """Σ value · weights[row], (n,), by column, or with `positions`, (n,), column c at positions[c]."""
+        """Return Σ value · weights[row], (n,), by column. With `positions`, (n,), column c is at positions[c]."""
         starts = self.offsets[rows]
         lengths = self.offsets[rows + 1] - starts
         ends = np.cumsum(lengths)

@@ -1,4 +1,4 @@
-"""The same ranking for every user."""
+"""Models that give every user the same ranking."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class PopularityScorer(Stored):
         return [self._rank(query, excluded_columns(query, history)) for query in queries]
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> None:  # noqa: ARG002
-        """None: every user gets the same order, so no item of a profile is a reason."""
+        """Return None: every user gets the same order, so no item of a profile is a reason."""
         return
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
-        """Zeros: the model does not know how items relate, so diversity changes nothing."""
+        """Return zeros: the model does not know how items relate, so diversity changes nothing."""
         return lambda _: np.zeros(len(items))
 
     def _rank(self, query: Query, excluded: NDArray[np.int32]) -> Ranking:
@@ -55,25 +55,25 @@ class PopularityScorer(Stored):
 
 
 class PopularPart(Stored):
-    """What popularity adds to the score of each item in a blend, (n,) float64: the same for every user."""
+    """The addends of popularity to the score of each item in a blend, (n,) float64, the same for every user."""
 
     def __init__(self, addends: NDArray[np.float64]) -> None:
         self.addends = addends
 
     @classmethod
     def of(cls, scorer: PopularityScorer, weight: float) -> PopularPart:
-        """Weight · score / deviation over all items; 0 where all are equally popular."""
+        """Return weight · score / deviation over all items, or 0 if all are equally popular."""
         deviation = float(scorer.scores.std())
         return cls(scorer.scores * (weight / deviation if deviation > 0 else 0.0))
 
 
 def by_count(counts: NDArray[Any]) -> NDArray[np.int32]:
-    """Columns by descending count, ties by column."""
+    """Return columns by descending count, ties by column."""
     return np.argsort(-counts, kind="stable").astype(np.int32)
 
 
 def first_of(order: NDArray[np.int32], query: Query, excluded: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The first items of `order`, (n,), that may come back."""
+    """Return the first items of `order`, (n,), that may come back."""
     if query.allowed is None:
         return without(order[: query.limit + len(excluded)], excluded, len(order))[: query.limit]
     return without(order[query.allowed.flags()[order]], excluded, len(order))[: query.limit]

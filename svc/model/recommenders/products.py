@@ -1,9 +1,9 @@
-"""Float32 inner products of a few vectors or many with the items, in the way that is faster on this machine.
+"""Float32 inner products of vectors with the items, in the way that is fastest on this machine.
 
-A matrix product copies its operands before it multiplies, which takes longer than the product itself for a few vectors
-only. On some processors OpenBLAS multiplies small matrices without copying, so there the items are multiplied block by
-block, each small enough for that; on others this takes longer. The last bits of the products depend on the way, which
-is why they are only a first look at the items.
+A matrix product copies its operands first. For a few vectors this takes longer than the product itself. On some
+processors OpenBLAS multiplies small matrices without copying, so the items are multiplied in blocks that are small
+enough. On other processors blocks take longer. The last bits of the products depend on the way, so scans use them only
+as a first look at the items.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from numpy.typing import NDArray
 Matrix = NDArray[np.float32]
 
 SMALL = 1_000_000
-"""OpenBLAS takes its kernels for small matrices up to so many multiplications."""
+"""The most multiplications for which OpenBLAS uses its kernels for small matrices."""
 FEW, COMPONENTS_FOR_EACH = 64, 2
-"""More vectors than this are multiplied faster at once on every processor; of few components even fewer, as turning the
-products back takes longer than what is saved."""
+"""More vectors than this are multiplied faster at once on every processor. With few components the limit is lower,
+because transposing the products takes longer than blocks save."""
 GEMM_FROM = 8
-"""Fewer vectors than this are multiplied faster one at a time where small products do not pay."""
+"""Fewer vectors than this are multiplied faster one at a time if small products do not pay."""
 CLEARLY = 0.9
 TIMED = 5
 
 
 def inner_products(vectors: Matrix, factors: Matrix) -> Matrix:
-    """Of each row of `vectors`, (b, K), with each row of `factors`, (m, K): (b, m)."""
+    """Return the inner products of all pairs of rows of `vectors`, (b, K), and `factors`, (m, K): (b, m)."""
     products = np.empty((len(vectors), len(factors)), dtype=np.float32)
     few = min(FEW, vectors.shape[1] // COMPONENTS_FOR_EACH)
     if 1 < len(vectors) <= few and small_products_pay():
@@ -44,12 +44,12 @@ def inner_products(vectors: Matrix, factors: Matrix) -> Matrix:
 
 @cache
 def small_products_pay() -> bool:
-    """Whether products block by block are clearly faster here; it takes about a millisecond to find out."""
+    """Return whether products block by block are clearly faster here. Takes about a millisecond, once."""
     vectors, factors = np.ones((16, 128), dtype=np.float32), np.ones((2048, 128), dtype=np.float32)
     products = np.empty((16, 2048), dtype=np.float32)
 
     def seconds(multiply: Callable[[Matrix, Matrix, Matrix], object]) -> float:
-        """The least of several: another thread may interrupt a measurement."""
+        """Return the least of several times, because another thread may interrupt a measurement."""
         taken = []
         for _ in range(TIMED):
             started = time.perf_counter()

@@ -9,9 +9,10 @@
 
     u·v = t·s·(p·q) + t·p·e + r·v ,   so by Cauchy and Schwarz   |u·v − t·s·(p·q)| ≤ ‖t·p‖·‖e‖ + ‖r‖·‖v‖
 
-p·q is a whole number that fits into 32 bits for K up to 2¹⁷, and it is computed exactly from a quarter of the bytes
-that a float32 product reads. It comes from numkong, which the extra `fast` installs; without it there is no such look.
-The rest is float32: within the bounds of LEAST and MOST no result leaves its range, and rounding is in the error.
+p·q is a whole number that fits into 32 bits for K up to 2¹⁷. numkong, which the extra `fast` installs, computes it
+exactly from a quarter of the bytes that a float32 product reads. Without numkong, scans do not use rounded vectors. The
+other operations are in float32. Within the bounds of LEAST and MOST no result leaves its range, and the error includes
+rounding.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ MOST_COMPONENTS = 1 << 17
 ITEMS_AT_ONCE = 4096
 """Products that are scaled and transposed while they are in the processor's cache."""
 LEAST, MOST = 1e-15, 1e15
-"""Largest components of vectors of which something can be told."""
+"""The largest component of a vector must lie between these: otherwise float32 cannot bound its errors."""
 ROUNDINGS = 8
-"""More than the operations in float32 of which a score comes."""
+"""Upper bound of the number of float32 operations that make a score."""
 
 Values = NDArray[np.float64]
 Scores = NDArray[np.float32]
@@ -51,9 +52,9 @@ class RoundedItems:
 
     @classmethod
     def of(cls, factors: NDArray[np.float32]) -> RoundedItems | None:
-        """From item vectors, (n, K).
+        """Build from item vectors, (n, K).
 
-        None without numkong, where its products are not exact on this processor, and for tiny and huge vectors.
+        Returns None without numkong, if its products are not exact on this processor, and for tiny and huge vectors.
         """
         if find_spec("numkong") is None or factors.shape[1] > MOST_COMPONENTS or not _is_exact(factors.shape[1]):
             return None
@@ -70,7 +71,7 @@ class RoundedItems:
         return cls(steps, sizes, *(np.maximum.accumulate(part[::-1])[::-1] for part in (longest, losses)))
 
     def vectors(self, vectors: Values) -> RoundedVectors:
-        """The rows of `vectors`, (b, K), rounded."""
+        """Return the rows of `vectors`, (b, K), rounded."""
         peaks = np.abs(vectors).max(axis=1)
         usable = (peaks == 0) | (peaks > LEAST) & (peaks < MOST)
         vectors = np.where(usable[:, np.newaxis], vectors, 0.0)
@@ -81,7 +82,7 @@ class RoundedItems:
         return RoundedVectors(self, steps, sizes.astype(np.float32), lengths, losses)
 
     def products(self, steps: Steps, sizes: Scores, start: int, stop: int) -> Scores:
-        """Inner products of rounded vectors, (b, K), with those of the positions start..stop."""
+        """Return inner products of rounded vectors, (b, K), with those of the positions start..stop."""
         import numkong
 
         scores = np.empty((len(steps), stop - start), dtype=np.float32)
@@ -102,7 +103,7 @@ class RoundedItems:
 class RoundedVectors(NamedTuple):
     """The rounded vectors of a scan: `steps`, (b, K), their `sizes`, and ‖t·p‖ and ‖r‖ of each, (b,).
 
-    `losses` are infinite for vectors of which nothing can be told.
+    `losses` are infinite for vectors outside the bounds of LEAST and MOST.
     """
 
     items: RoundedItems
@@ -112,7 +113,7 @@ class RoundedVectors(NamedTuple):
     losses: Values
 
     def look(self, rows: list[int], start: int, stop: int) -> tuple[Scores, list[float]]:
-        """Products of some rows with the positions start..stop, (b, stop − start), and bounds of their errors."""
+        """Return products of some rows with the positions start..stop, (b, stop − start), and their error bounds."""
         longest, loss = (float(part[start // ITEMS_AT_ONCE]) for part in (self.items.longest, self.items.losses))
         lengths = self.lengths[rows]
         errors = lengths * loss + self.losses[rows] * longest
@@ -121,7 +122,7 @@ class RoundedVectors(NamedTuple):
 
 
 def _is_exact(components: int) -> bool:
-    """Whether numkong's products of the largest and of mixed steps are those of numpy on this processor."""
+    """Return whether numkong's products equal numpy's on this processor, for the largest steps and for mixed ones."""
     rng = np.random.default_rng(0)
     steps = rng.integers(-MOST_STEPS, MOST_STEPS, (3, components), dtype=np.int8, endpoint=True)
     steps[0], steps[1] = -MOST_STEPS, MOST_STEPS
@@ -132,7 +133,7 @@ def _is_exact(components: int) -> bool:
 
 
 def _rounded(vectors: Values) -> tuple[Steps, Values]:
-    """The rows of `vectors` in whole steps, and the size of a step of each row; 1 for a row of zeros."""
+    """Return the rows of `vectors` in whole steps, and the size of a step of each row, 1 for a row of zeros."""
     sizes = np.abs(vectors).max(axis=1) / MOST_STEPS
     sizes[sizes == 0] = 1.0
     return np.rint(vectors / sizes[:, np.newaxis]).astype(np.int8), sizes
@@ -143,6 +144,6 @@ def _norms(vectors: Values) -> Values:
 
 
 def row_sums(products: Values) -> Values:
-    """Sums of the rows of a C-contiguous (m, K); the bits of each depend on its row alone."""
+    """Return the sums of the rows of a C-contiguous (m, K). The bits of each depend on its row alone."""
     sums: Values = np.add.reduce(products, axis=1)
     return sums

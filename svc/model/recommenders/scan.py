@@ -1,4 +1,4 @@
-"""The exact scan: the best items by the score of each, of one question or of several together.
+r"""The exact scan: the best items by score, for one question or for several together.
 
 | symbol | meaning |
 |---|---|
@@ -7,16 +7,16 @@
 | column | place of an item in the training matrix |
 | offset | the score of an item by the other parts of a blend, (n,) by position, exact in float64 |
 | look | approximate scores of a block of positions: a product in float32, or of int8 (see rounded.py) |
-| error | bound of \\|look − exact\\| for any item of the block |
+| error | bound of \|look − exact\| for any item of the block |
 | approximate | a float32 product and the offset; its last bits depend on the shape of the product |
 | exact | the float64 sum of K products in a fixed order, and the offset, which depend on the question alone |
-| slack | bound of \\|approximate − exact\\| for any item |
+| slack | bound of \|approximate − exact\| for any item |
 | bound | a value that at least `limit` of the approximate scores so far reach |
 | floor | bound − slack − error: what is below in a look cannot be in the answer |
 
-A scan goes through the index in blocks. What reaches the floor becomes a candidate, and the bound rises. Once no offset
-with ‖vector‖·‖next item‖ reaches bound − slack, no later item can be in the answer. Candidates are scored exactly and
-sorted by that, ties by column: so the bits of an answer depend on nothing but its question.
+A scan goes through the index in blocks. Items that reach the floor become candidates, and the bound rises. Once no
+offset with ‖vector‖·‖next item‖ reaches bound − slack, no later item can be in the answer. Candidates are sorted by
+exact score, ties by column. Therefore the bits of an answer depend on its question alone.
 """
 
 from __future__ import annotations
@@ -39,41 +39,41 @@ from svc.model.recommenders.products import inner_products
 from svc.model.recommenders.rounded import UNIT_ROUNDOFF, RoundedItems, row_sums
 
 NORM_STEP = 256
-"""Norms are kept for every such position."""
+"""Norms are kept for the positions that are multiples of this."""
 FIRST_BLOCK, FIRST_BLOCK_PER_ITEM = 4096, 128
-"""Positions of the first block, at least and for each item wanted: fewer blocks for long answers."""
+"""Positions of the first block: at least, and for each item wanted. Long answers then take fewer blocks."""
 HEAD_SHARE, LONE_HEAD_SHARE = 6, 64
-"""With offsets the first block is at least one item in this many, for several vectors and for one."""
+"""With offsets, the first block has at least one item in this many: for several vectors, and for a single one."""
 FULL_SHARE = 6
 """Above one item in this many, scoring all in order is faster than gathering some."""
 FIRST_GATHERED, GATHERED_PER_ITEM = 512, 16
-"""Rows gathered at first, at least and for each item wanted, when only few items are allowed."""
+"""Rows gathered first if few items are allowed: at least, and for each item wanted."""
 ROWS_AT_ONCE = 256
-"""Vectors that are searched together at most."""
+"""The most vectors that are searched together."""
 LEAST_AT_ONCE = 32
-"""Vectors with offsets that are searched together at least, even if the offsets take more memory than BLOCK_SCORES."""
+"""The fewest vectors with offsets that are searched together, even if these take more than BLOCK_SCORES."""
 MANY_FROM = 8
 """Below this number of vectors, operations on all of them at once save nothing."""
 MANY_ROUNDED_FROM = 32
-"""The same, where vectors are rounded: one product of many in float32 is as fast and leaves fewer candidates."""
+"""The same for rounded vectors: a float32 product of many is as fast and leaves fewer candidates."""
 SMALL_LIMIT = 32
-"""Questions up to this limit are searched in a batch of their own: longer ones would make them scan more."""
+"""Questions up to this limit are searched in a batch of their own: longer ones would lengthen their scan."""
 RESCORE_AT_ONCE = 1 << 11
 """Candidates scored exactly at once: many long answers together would otherwise take tens of MB for a moment."""
 BLOCK_SCORES = 1 << 22
 """Approximate scores held in memory at once: 16 MiB of float32."""
 POOL_LIMIT = 1 << 18
-"""Candidates beyond twice those wanted that may be collected before they are reduced to the best of each vector."""
+"""Candidates, beyond twice those wanted, that are collected before they are reduced to the best of each vector."""
 
 LOWEST = float(np.finfo(np.float32).min)
 MOST = 1e37
-"""Larger scores may be beyond the range of float32: then all items are scored exactly."""
+"""Scores above this may leave the range of float32. All items are then scored exactly."""
 MOST_LOST = 1e-6
-"""Cosines of items so short that more may be lost are beyond the precision of float32."""
+"""If the cosines of short items may lose more than this, float32 is not precise enough for them."""
 LOST = 1e-44
-"""More than a component below the smallest normal number loses when it becomes float32."""
+"""Upper bound of the loss of a component below the smallest normal number when it becomes float32."""
 OFFSET_ROUNDINGS = 4
-"""More than the operations in float32 by which an offset is added."""
+"""Upper bound of the number of float32 operations that add an offset."""
 
 Positions = NDArray[np.intp]
 Scores = NDArray[np.float32]
@@ -83,24 +83,26 @@ NOTHING: Scores = np.empty(0, dtype=np.float32)
 
 
 class Wanted(NamedTuple):
-    """What one ranking may hold: at most `limit` items, none of the `excluded` columns, and of `allowed` alone."""
+    """The conditions on one ranking: at most `limit` items, no `excluded` column, and only items of `allowed`."""
 
     limit: int
     excluded: NDArray[np.int32]
     allowed: ItemSet | None = None
     unordered: bool = False
-    """The ranking may come in any order, if it is of all items."""
+    """A ranking of all items may come in any order."""
     offsets: Callable[[], Values] | None = None
-    """Computes the offsets, so that those of many questions are not in memory at once."""
+    """Computes the offsets when they are needed, so that those of many questions are not in memory at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """The arrays of an index. `norms` and `norm_array` are those of every NORM_STEP-th position, then 0. `even` says
-    that norms hardly differ.
+    """The arrays of an index.
 
-    `positions` leads from columns, (n,). With `inverse_norms`, (n,), of the items without their last component, scores
-    are divided by these norms; that of an item of norm 0 is 0. No item is pruned by its norm then.
+    `norms` and `norm_array` are those of every NORM_STEP-th position, then 0. `even` says that norms hardly differ.
+    `positions`, (n,), maps columns to positions.
+
+    With `inverse_norms`, (n,), scores are divided by the norms of the items without their last component. The score of
+    an item of norm 0 is 0. No item is pruned by its norm then.
     """
 
     factors: NDArray[np.float32]
@@ -114,7 +116,7 @@ class Layout:
     largest_inverse: float = 0.0
 
     def slacks(self, lengths: list[float]) -> list[float]:
-        """Bounds of the errors of float32 products with vectors of norm `lengths`; infinite if nothing can be told."""
+        """Return bounds of the errors of float32 products with vectors of norm `lengths`, infinite if unbounded."""
         components, longest = self.factors.shape[1], self.norms[0]
         lost = error_bound(components, 0.0)
         each = error_bound(components, longest if self.inverse_norms is None else 1.0) - lost
@@ -123,19 +125,19 @@ class Layout:
         return [length * each + lost if length < most else math.inf for length in lengths]
 
     def longest(self, position: int) -> float:
-        """A norm that no item from `position` on exceeds."""
+        """Return a norm that no item from `position` on exceeds."""
         return self.norms[position // NORM_STEP] * (1 + 1e-9)
 
     def end_of_norms(self, norm: float) -> int:
-        """A position from which on no norm reaches `norm`; it may be beyond the first such."""
+        """Return a position from which on no norm reaches `norm`, not always the first such position."""
         return min(bisect_right(self.norms, -norm, key=float.__neg__) * NORM_STEP, len(self.columns))
 
     def end_of_reach(self, score: float, length: float) -> int:
-        """A position from which on no item reaches `score`, above 0, with a vector of norm `length`."""
+        """Return a position from which on no item reaches `score`, above 0, with a vector of norm `length`."""
         return self.end_of_norms(score / length * (1 - 1e-9)) if length else 0
 
     def reaching(self, start: int, score: float, length: float, offsets: Values) -> Positions:
-        """Positions from `start` on at which offset + `length`·‖item‖ may reach `score`."""
+        """Return the positions from `start` on at which offset + `length`·‖item‖ may reach `score`."""
         end = len(offsets) // NORM_STEP * NORM_STEP
         start -= start % NORM_STEP
         needed = score - length * (1 + 1e-9) * self.norm_array[start // NORM_STEP : -1]
@@ -144,28 +146,28 @@ class Layout:
         return np.concatenate([reached + start, np.flatnonzero(offsets[end:] >= needed[-1]) + end])
 
     def scores(self, vectors: Scores, start: int, stop: int) -> Scores:
-        """Approximate products of the positions start..stop with each of `vectors`, (b, stop − start)."""
+        """Return approximate products of the positions start..stop with each of `vectors`, (b, stop − start)."""
         scores = inner_products(vectors, self.factors[start:stop])
         if self.inverse_norms is not None:
             scores *= self.inverse_norms[start:stop]
         return scores
 
     def scores_of_one(self, vector: Scores, start: int, stop: int) -> Scores:
-        """Approximate products of the positions start..stop with one vector, (stop − start,)."""
+        """Return approximate products of the positions start..stop with one vector, (stop − start,)."""
         scores: Scores = np.dot(self.factors[start:stop], vector)
         if self.inverse_norms is not None:
             scores *= self.inverse_norms[start:stop]
         return scores
 
     def scores_at(self, vector: Scores, positions: Positions) -> Scores:
-        """Approximate products of m positions with one vector, (m,)."""
+        """Return approximate products of m positions with one vector, (m,)."""
         scores: Scores = np.dot(self.factors.take(positions, axis=0), vector)
         if self.inverse_norms is not None:
             scores *= self.inverse_norms[positions]
         return scores
 
     def exact(self, vectors: Values, positions: Positions, rows: Positions | None = None) -> Values:
-        """Exact products of m positions, (m,), with one vector, (K,), or each with one of the `rows` of `vectors`."""
+        """Return exact products of m positions, (m,), with one vector, (K,), or each with its row of `vectors`."""
         scores = np.empty(len(positions))
         for start in range(0, len(positions), RESCORE_AT_ONCE):
             part = slice(start, start + RESCORE_AT_ONCE)
@@ -178,7 +180,7 @@ class Layout:
 
 
 def scan(layout: Layout, vectors: Values, wanted: Sequence[Wanted]) -> list[Ranking]:
-    """The best items of each row of `vectors`, (b, K). The bits of a ranking depend on its own row and `wanted`."""
+    """Return the best items of each row of `vectors`, (b, K). Their bits depend on the row and its `wanted` alone."""
     with np.errstate(over="ignore"):
         lengths = [math.sqrt(np.dot(vector, vector)) for vector in vectors]
     slacks = layout.slacks(lengths)
@@ -207,9 +209,10 @@ def scan(layout: Layout, vectors: Values, wanted: Sequence[Wanted]) -> list[Rank
 
 
 class _Question:
-    """The scan of one vector, (K,). A small index takes some ten microseconds, so every array operation counts here.
+    """The scan of one vector, (K,).
 
-    `end` is the position from which on no item can be in the answer.
+    Every array operation counts here: a scan of a small index takes some ten microseconds. `end` is the position from
+    which on no item can be in the answer.
     """
 
     def __init__(self, layout: Layout, vector: Values, wanted: Wanted, length: float, slack: float) -> None:
@@ -226,7 +229,7 @@ class _Question:
         self._flags: NDArray[np.bool_] | None = None
 
     def alone(self) -> Ranking:
-        """The ranking of this question, without others."""
+        """Return the ranking of this question, without others."""
         wanted, n_items = self.wanted, len(self.layout.columns)
         if not self.length and wanted.offsets is None and not self.vector.any():
             columns = self._columns(wanted.limit + len(wanted.excluded))[: wanted.limit]
@@ -244,7 +247,7 @@ class _Question:
         return self.ranking()
 
     def _look_alone(self) -> None:
-        """As `_Looks`, in two thirds of the time for a small index."""
+        """Scan as `_Looks` does, in two thirds of the time for a small index."""
         layout, start, size = self.layout, 0, _first_block(self.layout, [self.wanted], LONE_HEAD_SHARE)
         approximate = self.vector.astype(np.float32)
         while start < self.end:
@@ -259,7 +262,7 @@ class _Question:
             self.slack += OFFSET_ROUNDINGS * UNIT_ROUNDOFF * reach if reach < MOST else math.inf
 
     def flags(self) -> NDArray[np.bool_]:
-        """Whether each column may come back, (n,)."""
+        """Return whether each column may come back, (n,)."""
         if self._flags is None:
             allowed = self.wanted.allowed
             self._flags = np.ones(len(self.layout.columns), dtype=np.bool_) if allowed is None else allowed.flags()
@@ -267,7 +270,7 @@ class _Question:
         return self._flags
 
     def take(self, look: Scores, error: float, start: int, stop: int) -> None:
-        """Collect the candidates of the positions start..stop from a look at them, which is changed."""
+        """Collect the candidates of the positions start..stop by their `look`. Changes `look`."""
         layout, wanted = self.layout, self.wanted
         if not start:
             self._add_offsets()
@@ -296,7 +299,7 @@ class _Question:
             self._shorten(stop)
 
     def ranking(self) -> Ranking:
-        """The best of the candidates by their exact scores."""
+        """Return the best of the candidates by their exact scores."""
         wanted, positions = self.wanted, self.positions
         if self.slack < math.inf:
             positions = positions[self.values >= self._floor(self.slack)]
@@ -310,22 +313,22 @@ class _Question:
         return Ranking(columns[order], scores[order])
 
     def _floor(self, error: float) -> float:
-        """The least score of a candidate. It is above minus infinity, the score of excluded items."""
+        """Return the least score of a candidate. It is above minus infinity, the score of excluded items."""
         return max(self.bound - self.slack - error, LOWEST)
 
     def _columns(self, most: int) -> NDArray[np.int32]:
-        """The first columns that may come back, rising, at least as far as `most`."""
+        """Return the columns below `most`, or more, that may come back, rising."""
         allowed, excluded, n_items = self.wanted.allowed, self.wanted.excluded, len(self.layout.columns)
         if allowed is not None:
             return allowed.columns_without(excluded)
         return without(np.arange(min(n_items, most), dtype=np.int32), excluded, n_items)
 
     def _take_all(self) -> None:
-        """Make all items candidates, when nothing can be told about them by float32."""
+        """Make all items candidates, because float32 cannot bound their scores."""
         self.positions, self.end = self.layout.positions[self._columns(self.end)].astype(np.intp), 0
 
     def _gather(self, positions: Positions) -> None:
-        """Collect the candidates among some positions, rising, and leave those out that no bound reaches."""
+        """Collect the candidates among some positions, rising. Leave out positions that cannot reach the bound."""
         if self.slack == math.inf:
             self.positions = positions
             return
@@ -369,7 +372,7 @@ class _Question:
 
 
 class _Looks:
-    """The scan of several vectors, (b, K), by common looks at blocks of items, each of which every question takes."""
+    """The scan of several vectors, (b, K), which share looks at blocks of items."""
 
     def __init__(
         self,
@@ -402,7 +405,7 @@ class _Looks:
         return [rankings[row] for row in range(len(self.questions))]
 
     def _look(self, rows: list[int], start: int, stop: int) -> tuple[Scores, list[float]]:
-        """Looks of some rows at the positions start..stop, (b, stop − start), and the errors of their products."""
+        """Return looks of some rows at the positions start..stop, (b, stop − start), and errors of their products."""
         if self.rounded is not None:
             return self.rounded.look(rows, start, stop)
         vectors = self.approximate if len(rows) == len(self.questions) else self.approximate[rows]
@@ -412,8 +415,7 @@ class _Looks:
 class _Matrix:
     """One pass over the index for many vectors, by operations on all of them at once.
 
-    Takes half of the time that questions with small answers take one by one. `alive` are the rows for which later items
-    may matter.
+    Halves the time of questions with small answers. `alive` are the rows for which later items may matter.
     """
 
     def __init__(
@@ -454,7 +456,7 @@ class _Matrix:
         return [Ranking(columns[a:b], scores[a:b]) for a, b in pairwise(ends)]
 
     def _block(self, alive: Positions, start: int, stop: int) -> tuple[Positions, int]:
-        """Score the positions start..stop for the rows `alive`; returns who stays alive and the end of their scan."""
+        """Score the positions start..stop for the rows `alive`. Return the rows still alive and their end."""
         scores = self.layout.scores(self.approximate[alive], start, stop)
         self._mask(scores, alive, start, stop)
         bounds = self._raise_bounds(scores, alive)
@@ -484,7 +486,7 @@ class _Matrix:
         scores[rows[scored], self.excluded_positions[inside[scored]] - start] = -np.inf
 
     def _raise_bounds(self, scores: Scores, alive: Positions) -> Scores:
-        """Update the bounds with new scores; returns the bound of each row of `alive`."""
+        """Update the bounds with new scores. Return the bound of each row of `alive`."""
         maxima = group_maxima(scores, group_count(self.most))
         merged = np.concatenate([self.leaders[alive], maxima], axis=1)
         leaders = np.partition(merged, merged.shape[1] - self.most, axis=1)[:, -self.most :]
@@ -495,7 +497,7 @@ class _Matrix:
         return bounds
 
     def _settle(self) -> tuple[Positions, Positions, Values]:
-        """Rows, positions and exact scores of the `limit` best candidates of each row, in order."""
+        """Return rows, positions and exact scores of the `limit` best candidates of each row, in order."""
         rows, positions, approximate = (np.concatenate(parts) for parts in zip(*self.pool, strict=True))
         reaching = np.flatnonzero(approximate >= self.floors[rows])
         rows, positions = rows[reaching], positions[reaching]
@@ -509,7 +511,7 @@ class _Matrix:
 
 
 def _by_set(wanted: Sequence[Wanted]) -> list[tuple[ItemSet, list[int]]]:
-    """Each set of allowed items with the rows that share it; rows without a set are left out."""
+    """Return each set of allowed items with the rows that share it. Rows without a set are left out."""
     by_bits: dict[bytes, tuple[ItemSet, list[int]]] = {}
     for row, own in enumerate(wanted):
         if own.allowed is not None:
@@ -518,9 +520,9 @@ def _by_set(wanted: Sequence[Wanted]) -> list[tuple[ItemSet, list[int]]]:
 
 
 def _first_block(layout: Layout, wanted: Sequence[Wanted], share: int) -> int:
-    """How many items are looked at first for questions together, a multiple of NORM_STEP.
+    """Return the size of the first block for questions together, a multiple of NORM_STEP.
 
-    With offsets at least one item in `share`, and all if their norms hardly differ.
+    With offsets it is at least one item in `share`. It is the whole index if norms hardly differ.
     """
     size = max(FIRST_BLOCK, FIRST_BLOCK_PER_ITEM * max([own.limit for own in wanted]))
     if wanted[0].offsets is not None:
@@ -529,7 +531,7 @@ def _first_block(layout: Layout, wanted: Sequence[Wanted], share: int) -> int:
 
 
 def _bound_of_groups(scores: Scores, limit: int) -> float:
-    """A value that `limit` scores reach: that many groups have a maximum so large. The odd tail is left out."""
+    """Return a value that `limit` scores reach: so many groups have such a maximum. The odd tail is left out."""
     groups = group_count(limit)
     depth = len(scores) // groups
     if depth <= 1:
@@ -540,23 +542,23 @@ def _bound_of_groups(scores: Scores, limit: int) -> float:
 
 
 def _kth(values: Scores, k: int) -> float:
-    """The k-th largest value; minus infinity if there are fewer."""
+    """Return the k-th largest value, or minus infinity if there are fewer."""
     if len(values) < k:
         return -math.inf
     return float(np.partition(values, len(values) - k)[len(values) - k])
 
 
 def error_bound(components: int, reach: float) -> float:
-    """Bound of the error of a float32 inner product of vectors whose norms multiply to `reach`.
+    """Return a bound of the error of a float32 inner product of vectors whose norms multiply to `reach`.
 
-    Rounding the vector to float32 and K products and sums, in any order, err by at most about (K + 1) unit
-    roundoffs times Σ|uᵢvᵢ| <= ‖u‖‖v‖; the rest is room for rounding the floor. Results below the smallest
-    normal number may be lost altogether.
+    Rounding the vector to float32 and K products and sums, in any order, err by at most about (K + 1) unit roundoffs
+    times Σ|uᵢvᵢ| <= ‖u‖‖v‖. The rest is room for rounding the floor. Results below the smallest normal number may be
+    lost altogether.
     """
     return (components + 8) * (UNIT_ROUNDOFF * 1.01 * reach + 1e-37)
 
 
 def bias_free_norms(factors: Values) -> Values:
-    """Norms of the rows without their last component."""
+    """Return the norms of the rows without their last component."""
     directions = factors[:, :-1]
     return np.sqrt(row_sums(directions * directions))

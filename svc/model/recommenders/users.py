@@ -1,4 +1,4 @@
-"""Ranks the training users for one item, exactly: a look at all of them, then exact scores of what its error leaves.
+"""Rank the training users for one item, exactly: approximate scores of all, then exact ones of those within the error.
 
 | symbol | meaning |
 |---|---|
@@ -24,7 +24,7 @@ Rows = NDArray[np.intp]
 NOISE = 1e-12
 """A variance below this share of the second moment is rounding."""
 FEW: Final = 4
-"""One item in so many, or more, must have a weight for all entries to be read without a look for those that count."""
+"""If at least one item in this many has a weight, all entries are read, else only entries of items with a weight."""
 
 
 class UserSummary(NamedTuple):
@@ -41,7 +41,7 @@ class UserSummary(NamedTuple):
 
     @classmethod
     def measured(cls, scores_of: Callable[[int], Values], n_users: int, longest: float = 0.0) -> UserSummary:
-        """The summary from the scores of all items, (n,), of one user after the other."""
+        """Return the summary from the scores of all items, (n,), of one user after the other."""
         moments = np.empty((2, n_users))
         for user in range(n_users):
             scores = scores_of(user)
@@ -50,7 +50,7 @@ class UserSummary(NamedTuple):
 
 
 class UserScores(NamedTuple):
-    """Scores of one item for all users, (n_users,), each off by at most `errors`; `exact` gives those of some rows."""
+    """Scores of one item for all users, (n_users,), each off by at most `errors`. `exact` scores some rows exactly."""
 
     values: Values
     errors: Values | float
@@ -59,19 +59,19 @@ class UserScores(NamedTuple):
 
 @runtime_checkable
 class UserScorer(Protocol):
-    """A scorer that can say who may want an item: one whose scores differ between users."""
+    """A scorer that can rank users for an item: its scores differ between users."""
 
     def scores_of_users(self, column: int, history: History, longest: float) -> UserScores:
-        """The scores of one item for all training users. `longest` is that of the summary."""
+        """Return the scores of one item for all training users. `longest` is that of the summary."""
 
     def summary_of_users(self, history: History) -> UserSummary:
-        """Compute mean and deviation of the scores of each training user."""
+        """Return mean and deviation of the scores of each training user."""
 
 
 def best_users(
     scores: UserScores, order: Order, summary: UserSummary, is_wanted: NDArray[np.bool_], limit: int
 ) -> Ranking:
-    """The best users among those of `is_wanted`, (n_users,), as rows; ties: lower row first."""
+    """Return the best users among those of `is_wanted`, (n_users,), as rows, ties by lower row."""
     values = scores.values
     slope, offset = np.ones(len(values)), np.zeros(len(values))
     if order != "score":
@@ -93,9 +93,9 @@ def best_users(
 
 
 def sums_of_users(weights: NDArray[np.float32], history: History, recency: float | None = None) -> UserScores:
-    """Σ value · weights[item] over the history of each user, exact, from the weights, (n,), towards one item.
+    """Return Σ value · weights[item] over the history of each user, exact. `weights`, (n,), are those towards one item.
 
-    Where few items have a weight, only their entries are read.
+    If few items have a weight, only their entries are read.
     """
     entries: slice | NDArray[np.intp] = slice(None)
     starts: NDArray[Any] = history.offsets
