@@ -22,7 +22,10 @@ def test_a_changed_log_is_told_and_fails(recipe: Path, capsys: pytest.CaptureFix
 
 
 def test_a_whole_log_is_told_with_its_length(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 0; for programs the same as one object."""
+    """Exit code 0; for programs the same as one object. Without a version the way to the first one is told."""
+    assert main.run(["history", str(recipe)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.endswith(f"No version is there yet: svc train {recipe} writes the first one.")
     train(recipe, "r1")
     train(recipe, "r2")
     capsys.readouterr()

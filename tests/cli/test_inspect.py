@@ -124,6 +124,10 @@ def test_inspect_says_in_thirteen_lines_what_a_model_is(
         rank_ms=0.1234,
         evaluation={"interval": [0.10833, 0.11973]},
         tuning={"completed": 12, "best_per_algorithm": {"TopPopRecommender": {"score": 0.0847}}},
+        features={
+            "user": {"columns": ["country"]},
+            "item": {"columns": ["genre", "title"], "texts": [{"column": "title", "words": 1200}, "x"]},
+        },
         data_stats={"n_rows": 87024, "n_users": 4000, "n_items": 1000},
     )
     for head in (told, header(evaluation=[1], tuning={"best_per_algorithm": 3}, data_stats="x", features=[])):
@@ -133,6 +137,7 @@ def test_inspect_says_in_thirteen_lines_what_a_model_is(
         assert len(lines) == 13
         if head is told:
             assert "score: ndcg@20 0.11421 (0.10833 to 0.11973)" in lines
+            assert "features: user (country), item (genre, title; 1,200 words of title)" in lines
             assert {"popularity: 0.0847", "rank_ms: 0.1234", "data: 87,024 rows, 4,000 users, 1,000 items"} <= set(
                 lines
             )

@@ -201,3 +201,6 @@ def test_an_unexpected_error_is_one_line_with_the_way_to_its_traceback(
     monkeypatch.setenv("SVC_LOG_LEVEL", "debug")
     assert main.run(["schema"]) == 1
     assert "in explode" in str(last_error(capsys)["traceback"])
+    monkeypatch.setenv("SVC_LOG_FORMAT", "console")
+    assert main.run(["schema"]) == 1
+    assert "in explode\n" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import pytest
 
 from svc.artifact.keys import parse_signing_keys
 from svc.cli.new_items import check_new_items, new_items
+from svc.errors import DataSourceError
 from svc.export.request import ExportRequest
 from svc.export.run import export, open_artifact
 from svc.model.columns.text_column import TextColumn
@@ -49,6 +50,8 @@ def test_it_counts_new_and_known_items(tmp_path: Path) -> None:
         False,
         "the model cannot use the list: data row 1, item 'x': feature 'age': a text is not a number; give one or null",
     )
+    with pytest.raises(DataSourceError, match="the model cannot use the list of new items: data row 1, item 'x'"):
+        new_items(recipe, model(), settings, {})
     (tmp_path / "new.csv").write_text("item_id,tag,age\nx,a,1\nx,a,1\n", encoding="utf-8")
     assert detail()[0] is False
 

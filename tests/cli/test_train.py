@@ -90,8 +90,12 @@ def test_a_file_that_could_not_be_read_or_written_is_refused_first(tmp_path: Pat
     """Not after an hour of training."""
     with pytest.raises(UsageError, match=r"must end in \.prom"):
         check_metrics_file(tmp_path / "books.txt")
-    with pytest.raises(ConfigError, match="missing or closed"):
-        check_metrics_file(tmp_path / "nowhere" / "books.prom")
+    for path in (tmp_path / "nowhere" / "books.prom", tmp_path / "folder.prom"):
+        (tmp_path / "folder.prom").mkdir(exist_ok=True)
+        with pytest.raises(ConfigError, match=f"{path} cannot be written: .* is missing or closed"):
+            check_metrics_file(path)
+        with pytest.raises(ConfigError, match=f"{path} cannot be written: (No such|Is a dir)"):
+            write_metrics_file(path, "books", 0, 1)
 
 
 def test_a_recipe_that_cannot_be_loaded_counts_under_its_file(tmp_path: Path) -> None:

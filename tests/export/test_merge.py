@@ -6,8 +6,12 @@ import hashlib
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
+
+import pytest
 
 from tests.export.conftest import N_USERS, Artifact, Export, manifest_of, rows_of
+from tests.object_store import ObjectsInMemory
 
 
 def test_sixteen_shards_are_one_run(artifact: Artifact, recommend: Export, tmp_path: Path) -> None:
@@ -67,6 +71,11 @@ def test_merge_refuses_missing_damaged_stale_or_foreign_parts(
     assert "not what its manifest describes" in capsys.readouterr().err
     part.unlink()
     assert recommend("--merge", "--output", out) == 5
+    named = tmp_path / "all.1-of-3.csv.manifest.json"
+    named.write_bytes((tmp_path / "all.0-of-3.csv.manifest.json").read_bytes())
+    capsys.readouterr()
+    assert recommend("--merge", "--output", out) == 5
+    assert "describes all.0-of-3.csv, shard 0/3; run shard 1/3 again" in capsys.readouterr().err
     (tmp_path / "all.1-of-3.csv.manifest.json").write_text("{}")
     assert recommend("--merge", "--output", out) == 5
     assert not Path(f"{out}.manifest.json").exists()
@@ -97,3 +106,30 @@ def test_merge_of_several_numbers_of_shards(artifact: Artifact, recommend: Expor
     assert recommend("--merge", "--output", out) == 2
     assert recommend("--merge", "--output", out, "--shards", "2") == 0
     assert len(manifest_of(out)["parts"]) == 2
+
+
+def test_parts_are_found_wherever_they_can_be_listed(
+    artifact: Artifact,
+    recommend: Export,
+    objects_in_memory: ObjectsInMemory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+) -> None:
+    """In a store by their names below its folder. A web server lists nothing, and a closed folder is told."""
+    out = "s3://shop/out/all.csv"
+    assert recommend("--merge", "--output", out) == 5
+    for index in range(2):
+        assert recommend(artifact("popularity"), "--output", out, "--limit", "1", "--shard", f"{index}/2") == 0
+    objects_in_memory.pipe_file("s3://shop/out/deeper/all.0-of-7.csv.manifest.json", b"")
+    assert recommend("--merge", "--output", out) == 0
+    merged = json.loads(objects_in_memory.cat_file(f"{out}.manifest.json"))
+    assert (merged["rows"], len(merged["parts"])) == (N_USERS, 2)
+    capsys.readouterr()
+    assert recommend("--merge", "--output", "https://example.org/all.csv") == 2
+    assert recommend("--merge", "--output", "nowhere/all.csv") == 5
+    monkeypatch.setattr(Path, "iterdir", Mock(side_effect=PermissionError(13, "Permission denied")))
+    assert recommend("--merge", "--output", "closed/all.csv") == 5
+    errors = [json.loads(line)["error"] for line in capsys.readouterr().err.splitlines()]
+    assert "lists no files" in errors[0]
+    assert "no part of nowhere/all.csv is there" in errors[1]
+    assert errors[2].endswith("closed cannot be listed: Permission denied")

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import structlog
 
 import svc
+from svc import events, logs
 from svc.errors import ArtifactReadError, ConfigError, SignatureMismatch, UnknownKid
+from svc.settings import Settings
 from tests.export.conftest import MODELS
 from tests.serving.artifacts import SIGNING_KEYS, header, write_artifact
 
@@ -64,3 +67,16 @@ def test_a_program_keeps_its_own_logging(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_records_go_to_the_logger_of_the_program(artifact: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where nothing has set up logging for a command."""
+    structlog.reset_defaults()
+    try:
+        svc.load(artifact, keys=SIGNING_KEYS)
+        logs.emit(events.PYTHON_WARNING, category="a", message="b")
+    finally:
+        logs.configure(Settings())
+    assert [(record.name, record.getMessage()) for record in caplog.records] == [
+        ("svc", "event='python_warning' category='a' message='b'")
+    ]

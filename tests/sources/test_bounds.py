@@ -85,8 +85,12 @@ def test_ten_times_what_the_items_need_is_read(tmp_path: Path, rows: Callable[[P
 
 
 def test_bounds_grow_with_the_model() -> None:
-    """In rows, and in bytes by the columns that are read."""
-    assert (FEW.max_rows, FEW.max_bytes) == (LEAST_ROWS, LEAST_BYTES)
+    """In rows, and in bytes by the columns that are read. As much as the bound is read, and not one more."""
+    assert (FEW.max_rows, FEW.max_bytes) == (LEAST_ROWS, 64 << 20) == (1 << 20, LEAST_BYTES)
+    FEW.check(FEW.max_rows, FEW.max_bytes, "the list")
+    for rows, size, words in ((1, 0, f"the list has more than {1 << 20} rows"), (0, 1, f"to more than {64 << 20} byt")):
+        with pytest.raises(SourceTooLarge, match=words):
+            FEW.check(FEW.max_rows + rows, FEW.max_bytes + size, "the list")
     large = TableBounds.for_serving(1_000_000, 3)
     assert (large.max_rows, large.max_bytes) == (10_000_000, 10 * 1_000_000 * 3 * 512)
 

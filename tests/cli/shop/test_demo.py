@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from svc.cli.common.signals import Interrupted
 from svc.cli.main import run
+from svc.cli.shop import demo
 from svc.cli.shop.demo import FILES, print_requests
 
 ROOT = Path(__file__).parents[3]
@@ -84,13 +87,101 @@ def test_the_files_make_a_folder_to_work_in(tmp_path: Path) -> None:
     assert (folder / "keys.env").stat().st_mode & 0o077 == 0
 
 
-def test_a_second_demo_keeps_the_keys(tmp_path: Path) -> None:
+def test_a_second_demo_keeps_the_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Artifacts and clients of the first one stay valid."""
     folder = tmp_path / "shop"
     assert run(["demo", "--files-only", "--folder", str(folder)]) == 0
     keys = (folder / "keys.env").read_text()
     assert run(["demo", "--files-only", "--folder", str(folder)]) == 0
     assert (folder / "keys.env").read_text() == keys
+    (folder / "keys.env").write_text(keys.replace("DEMO_API_KEY=", "OTHER="))
+    capsys.readouterr()
+    assert run(["demo", "--files-only", "--folder", str(folder)]) == 8
+    assert "keys.env lacks DEMO_API_KEY: delete the file" in json.loads(capsys.readouterr().err)["error"]
+
+
+class Child:
+    """Stands for a command of svc in a process: what it was told, and how it ends.
+
+    `ends` are the results of waiting for it, one after another: an exit code, or an error to raise.
+    """
+
+    def __init__(self, *ends: Any, running: bool = True) -> None:
+        self.ends, self.running, self.told = list(ends), running, []
+        self.returncode = None if running else 8
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, limit: float | None = None) -> int:
+        end = self.ends.pop(0)
+        self.told.append(f"wait {limit or 'for ever'}")
+        if isinstance(end, BaseException):
+            raise end
+        self.returncode = end
+        return int(end)
+
+    def terminate(self) -> None:
+        self.told.append("terminate")
+
+    def kill(self) -> None:
+        self.told.append("kill")
+
+
+LATE = subprocess.TimeoutExpired("svc", demo.STOP_TIMEOUT_S)
+STOPPED = ["wait for ever", "terminate", "wait 10.0"]
+
+
+@pytest.mark.parametrize(
+    ("children", "code", "told", "words"),
+    [
+        ([Child(3, 3)], 3, [STOPPED], ""),
+        (
+            [Child(0, 0), Child(0, 0), Child(Interrupted(signal.SIGINT), LATE, -9)],
+            0,
+            [STOPPED, STOPPED, [*STOPPED, "kill", "wait for ever"]],
+            "svc demo ended",
+        ),
+        ([Child(0, 0), Child(0, 0), Child(8, running=False)], 1, [STOPPED, STOPPED, STOPPED[1:]], "exit code 8"),
+        ([Child(0, 0), Child(0, 0), Child(0)], 1, [STOPPED, STOPPED, STOPPED[1:]], "not ready within 0 seconds"),
+    ],
+)
+def test_every_command_that_was_started_is_ended(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    children: list[Child],
+    code: int,
+    told: list[list[str]],
+    words: str,
+) -> None:
+    """A training that fails ends the demo with its exit code; Ctrl-C ends it well; a server that hangs is killed."""
+    started: list[tuple[list[str], dict[str, Any]]] = []
+    waiting = iter(children)
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **how: started.append((command, how)) or next(waiting))
+    monkeypatch.setattr(demo, "READY_TIMEOUT_S", 0.0 if "ready" in words else 60.0)
+    monkeypatch.setattr("urllib.request.urlopen", lambda url, timeout: nullcontext(asked.append((url, timeout))))
+    monkeypatch.setattr(demo, "print_requests", lambda url, _folder, key: shown.append((url, len(key) > 20)))
+    asked: list[tuple[str, float]] = []
+    shown: list[tuple[str, bool]] = []
+    folder = tmp_path / "shop"
+    assert run(["demo", "--folder", str(folder), "--remove"]) == code
+    written = capsys.readouterr()
+    assert words in written.out + written.err
+    assert [child.told for child in children] == told
+    assert not folder.exists()
+    commands = [command[3:] for command, _ in started]
+    assert commands[:2] == [["train", f"{folder}/recipes/{name}.yaml", "--quiet"] for name in demo.RECIPES][: len(told)]
+    for _, how in started:
+        assert how["process_group"] == 0
+        assert how["env"].keys() >= {*os.environ, "SVC_SIGNING_KEYS", "SVC_API_KEYS"}
+        assert how["env"]["SVC_CONSOLE"] == "1"
+    if len(commands) == 3:
+        port = commands[2][-1]
+        assert commands[2] == ["serve", "--recipes", f"{folder}/recipes", "--host", "127.0.0.1", "--port", port]
+        url = f"http://127.0.0.1:{port}"
+        assert (asked, shown) == (([(f"{url}/v1/health/ready", 1)], [(url, True)]) if code == 0 else ([], []))
 
 
 @pytest.mark.parametrize("name", ["recipes/books.yaml", "data/purchases.csv"])
@@ -139,6 +230,10 @@ def test_taste_can_be_learned(purchases: pd.DataFrame) -> None:
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No file of the user is overwritten, not even with --remove."""
     (tmp_path / "thesis.tex").write_text("precious")
+    assert run(["demo", "--folder", str(tmp_path / "thesis.tex"), "--files-only"]) == 2
+    assert "thesis.tex is a file" in json.loads(capsys.readouterr().err)["error"]
+    assert run(["demo", "--folder", str(tmp_path / "thesis.tex" / "shop"), "--files-only"]) == 8
+    assert "cannot be made: Not a directory" in json.loads(capsys.readouterr().err)["error"]
     assert run(["demo", "--folder", str(tmp_path), "--files-only", "--remove"]) == 2
     assert json.loads(capsys.readouterr().err)["code"] == "usage_error"
     assert (tmp_path / "thesis.tex").read_text() == "precious"
