@@ -1,7 +1,7 @@
 """svc turns a recipe into a recommendation API: `svc train` writes one signed file, `svc serve` answers from it.
 
-For Python programs and notebooks there are `svc.train`, `svc.load` and `svc.evaluate`; their libraries are imported
-with the first use, so that `svc --help` stays light.
+Python programs and notebooks use `svc.train`, `svc.load` and `svc.evaluate`. Their libraries are imported with the
+first use, so that `svc --help` stays light.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 __version__ = "2.1.2"
 DISTRIBUTION = "svc-recommender"
-"""The name to install by. Package and command are `svc`, but on the package index that name is another project's."""
+"""The name to install by. Package and command are `svc`, a name that another project has on the package index."""
 
 
 def install_command(extra: str) -> str:
-    """Return the way to an extra, as messages show it. The one file without Python takes no packages."""
+    """Return the way to install an extra, for messages. The single-file build of svc takes no packages."""
     if getattr(sys, "frozen", False):
         return f"this one file lacks the extra {extra}; run svc from its Python package or container with it"
     return f"pip install '{DISTRIBUTION}[{extra}]'"

@@ -10,9 +10,9 @@ _OWN_GROUP = Path("/proc/self/cgroup")
 
 
 def usable_cores(root: Path = CGROUPS, own_group: Path = _OWN_GROUP) -> int:
-    """Cores by affinity, bounded by the processor quota of the control groups around it, and at least 1.
+    """Return the cores by affinity, at most the processor quota of the surrounding control groups, and at least 1.
 
-    Part of a core counts as none: a process or thread more than there is time for makes each slower.
+    Fractions are rounded down: one process or thread more than there is time for slows down all of them.
     """
     try:
         by_affinity = len(os.sched_getaffinity(0))
@@ -35,7 +35,10 @@ def _groups(root: Path, own_group: Path) -> list[Path]:
 
 
 def _quota(folder: Path) -> float | None:
-    """Cores that a group may use: `cpu.max` of version 2, `cpu.cfs_quota_us` of version 1; None without a bound."""
+    """Return the cores that a group may use, or None without a bound.
+
+    Reads `cpu.max` of version 2, or `cpu.cfs_quota_us` of version 1.
+    """
     try:
         quota, period = (folder / "cpu.max").read_text(encoding="ascii").split()
         return None if quota == "max" else int(quota) / int(period)

@@ -36,8 +36,7 @@ def environment(recipes: Path | None = None, environ: Mapping[str, str] | None =
 
     `recipes` is the folder of the recipes that a command works on, or the current one. Without SVC_ENV_FILE, and unless
     SVC_ENV names an environment other than development, the file is `keys.env` in that folder or beside it, if it
-    exists. Raises ConfigError for a file that is named but missing, that cannot be looked for, that others may read, or
-    that has another form.
+    exists. Raises ConfigError for a file that is named but missing, out of reach, open to other users, or malformed.
     """
     environ = os.environ if environ is None else environ
     path = _path(recipes, environ)
@@ -108,7 +107,7 @@ def _is_private(status: os.stat_result) -> bool:
 def read_lines(path: Path) -> list[str]:
     """Return the lines of a file of variables.
 
-    Raises ConfigError for another file, and for a file that others may read.
+    Raises ConfigError for a malformed file, and for a file that others may read.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):

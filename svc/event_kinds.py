@@ -28,7 +28,7 @@ EVENTS: dict[str, Event] = {}
 
 
 def event(name: str, level: Level, fields: str) -> Event:
-    """Add a row to the table. `fields` are separated by blanks. Raises ValueError if the name is there already."""
+    """Add a row to the table. `fields` are separated by blanks. Raises ValueError for a repeated name."""
     if name in EVENTS:
         raise ValueError(f"the event {name} is there twice")
     EVENTS[name] = Event(name, level, tuple(fields.split()))

@@ -1,4 +1,4 @@
-"""The name, level and fields of every event that svc logs; `docs/reference/events.md` is made from this module."""
+"""The name, level and fields of every event that svc logs. `docs/reference/events.md` is made from this module."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ WINNER_MEASURED = _event("winner_measured", "info", "best_class metric score int
 COLD_START_PART_TRAINED = _event("cold_start_part_trained", "info", "recommender score bytes")
 """The best feature-aware trial was refitted beside the winner."""
 FEATURES_INACTIVE = _event("features_inactive", "warning", "reason")
-"""The model cannot be asked with features."""
+"""Requests to this model cannot use features."""
 COLD_START_EVALUATED = _event("cold_start_evaluated", "info", "side metric score popularity_score")
 """Held-out ids were scored from features alone."""
 ARTIFACT_WRITTEN = _event("artifact_written", "info", "versioning artifact kid artifact_bytes payload_bytes")
@@ -83,7 +83,7 @@ RANKER_SKIPPED = _event("ranker_skipped", "warning", "reason")
 RANKER_METADATA_LEFT_OUT = _event("ranker_metadata_left_out", "warning", "recipe reason")
 """The order of pages is learned without item_metadata, which cannot be read."""
 RECIPE_WARNING = _event("recipe_warning", "warning", "code field message")
-"""A part of the recipe works, but hardly as meant."""
+"""A part of the recipe works, but probably not as intended."""
 INCUMBENT_NOT_COMPARABLE = _event("incumbent_not_comparable", "warning", "recipe reason")
 """No earlier model that can be verified and compared. The run goes on."""
 PROMOTION_DECIDED = _event("promotion_decided", "info", "recipe decision mode metric against guardrails")
@@ -99,7 +99,7 @@ FUTURE_TIMES = _event("future_times", "warning", "count detail")
 MANY_ROWS_DROPPED = _event("many_rows_dropped", "warning", "count n_rows detail")
 """More than 5% of rows lack an id or readable time."""
 IDS_HARDLY_MEANT = _event("ids_hardly_meant", "warning", "side reason count example")
-"""Ids that nobody can ask for (`too_long`), or that became `7.0` (`floating_point`)."""
+"""Ids that no request can name (`too_long`), or that became `7.0` (`floating_point`)."""
 TRIAL_TIMED_OUT = _event("trial_timed_out", "warning", "number algorithm seconds")
 """A trial went over its time."""
 TRIAL_FAILED = _event("trial_failed", "warning", "number algorithm error")
@@ -147,7 +147,7 @@ WORKER_TEMPLATE_RESTARTED = _event("worker_template_restarted", "warning", "erro
 MONITORING_STARTED = _event("monitoring_started", "info", "host port")
 """With SVC_METRICS_PORT: metrics and probes are here too."""
 SPANS_EXPORT_FAILED = _event("spans_export_failed", "warning", "spans error")
-"""No collector takes spans. Said once, until one does."""
+"""No collector accepts spans. Logged once, until one does."""
 SPANS_EXPORT_RESUMED = _event("spans_export_resumed", "info", "lost")
 """Spans are exported again."""
 SERVE_DRAINING = _event("serve_draining", "info", "signal drain_seconds")
@@ -167,13 +167,13 @@ RECIPES_END_IN_YML = _event("recipes_end_in_yml", "warning", "files way_out")
 KEYS_RELOADED = _event("keys_reloaded", "info", "signing_keys api_keys_configured")
 """After SIGHUP: keys and certificate were read again."""
 KEYS_RELOAD_FAILED = _event("keys_reload_failed", "error", "error")
-"""After SIGHUP: keys or certificate cannot be used. Those before stay."""
+"""After SIGHUP: keys or certificate cannot be used. The earlier ones stay."""
 KEY_POLICIES_LOADED = _event("key_policies_loaded", "info", "policies unknown_kids")
 """SVC_API_KEY_POLICIES was read."""
 KEY_POLICIES_WITHOUT_KEY = _event("key_policies_without_key", "warning", "unknown_kids")
 """Policies name kids that no API key has."""
 KEY_POLICIES_FAILED = _event("key_policies_failed", "error", "error")
-"""SVC_API_KEY_POLICIES changed and cannot be used. Those before stay."""
+"""SVC_API_KEY_POLICIES changed and cannot be used. The earlier policies stay."""
 UNSAFE_MODE_ACTIVE = _event("unsafe_mode_active", "warning", "modes")
 """Repeated while an unsafe mode is on."""
 
@@ -241,7 +241,7 @@ IRSPACK_VERSION_UNKNOWN = _event("irspack_version_unknown", "warning", "name art
 KID_EXTRACTION_FAILED = _event("kid_extraction_failed", "warning", "name error")
 """The kid could not be parsed."""
 SIZE_CAP_PROBE_FAILED = _event("size_cap_probe_failed", "warning", "name error")
-"""A store did not tell a size. The read itself is capped."""
+"""A store did not report a size. The read itself is capped."""
 ARTIFACT_STAT_TIMEOUT = _event("artifact_stat_timeout", "warning", "name timeout_s")
 """A stat call went over its time."""
 ARTIFACT_STAT_FAILED = _event("artifact_stat_failed", "warning", "name error")
@@ -271,7 +271,7 @@ REQUEST_FAILED = _event("request_failed", "error", "error")
 CONNECTION_FAILED = _event("connection_failed", "warning", "error")
 """One connection was closed over a defect, or not accepted."""
 REQUEST_ANSWERED = _event("request_answered", "info", "method recipe verb status ms client kid")
-"""The access log (SVC_ACCESS_LOG). `verb` is the endpoint's name where it is none of the four."""
+"""The access log (SVC_ACCESS_LOG). `verb` is the endpoint's name for endpoints other than the four verbs."""
 REQUESTS_REFUSED = _event("requests_refused", "warning", "code kid count seconds")
 """KEY_NOT_ALLOWED, RATE_LIMITED or OVERLOADED refusals of one key in the last seconds."""
 RECIPE_NOT_FOUND = _event("recipe_not_found", "info", "name")

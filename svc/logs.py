@@ -1,7 +1,7 @@
-"""All log records pass here: one set-up, one redaction, JSON lines or a terminal.
+"""Set up logging: one redaction for all records, and JSON lines or text for a terminal.
 
-`emit(events.X, field=...)` writes a record with the level that the event declares. Records of other
-libraries and Python warnings join the same stream, so the redaction holds for them too.
+`emit(events.X, field=...)` writes a record with the level that the event declares. Records of other libraries and
+Python warnings join the same stream, so the redaction holds for them too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SHORTEST_KEY: Final = 43
 _KEY_CHARACTERS: Final = "".join(map(chr, (*range(48, 58), *range(65, 91), *range(97, 123), 45, 95)))
 _BLANK = re.compile(r"\s")
 MAX_TEXT: Final = 32 << 10
-"""Characters of one text that are looked at and written; of a longer one its begin and its end."""
+"""The most characters of a text that are read and written. Of a longer text, they are its beginning and its end."""
 _TAIL: Final = 8 << 10
 _MAX_DEPTH = 6
 _EVENT_WIDTH = 20
@@ -70,10 +70,10 @@ def redact_text(text: str) -> str:
 
 
 def _cut(text: str) -> str:
-    """Return the begin and the end of `text`, without parts of secrets that the cut split.
+    """Return the beginning and the end of `text`, without parts of secrets that the cut split.
 
-    The begin may stop within user-info, before the `@` that reveals it. It stops before a word that may be a key. The
-    end starts after a blank, thus in no URL and no key.
+    The beginning may stop within user-info, before the `@` that reveals it. It stops before a word that may be a key.
+    The end starts after a blank, thus in no URL and no key.
     """
     head = _OPEN_USER_INFO.sub(f"://{REDACTED}", text[: MAX_TEXT - _TAIL])
     head = head[:-_LONGEST_KEY] + head[-_LONGEST_KEY:].rstrip(_KEY_CHARACTERS)
@@ -141,7 +141,7 @@ def redact(_logger: Any, _method: str, record: Record) -> Record:
 
 
 def _for_terminals(_logger: Any, _method: str, record: Record) -> Record:
-    """Escape all characters that are not shown, except line breaks (structlog processor)."""
+    """Escape unprintable characters, except line breaks (structlog processor)."""
     return {name: _visible(value) if isinstance(value, str) else value for name, value in record.items()}
 
 
@@ -150,7 +150,7 @@ def _visible(text: str) -> str:
 
 
 def _ascii_where_unseen(_logger: Any, _method: str, line: str) -> str:
-    """Write letters that no terminal shows as they are as JSON escapes.
+    """Replace unprintable characters by JSON escapes.
 
     This structlog processor runs behind the JSON renderer. JSON itself keeps U+009B, U+202E and U+2028, which steer a
     terminal or split the line in a viewer.
@@ -189,7 +189,7 @@ def _write_line(message: str) -> None:
 
 
 def wants_console(settings: Settings, stream: TextIO | None = None) -> bool:
-    """Return True if people read the log: by setting, or on a terminal under `auto`."""
+    """Return whether people read the log: by setting, or on a terminal under `auto`."""
     if settings.log_format != "auto":
         return settings.log_format == "console"
     stream = sys.stderr if stream is None else stream
@@ -205,7 +205,7 @@ _OUTCOMES = frozenset(
         events.PROMOTION_DECIDED,
     )
 )
-"""What is written of a quiet command, beside its warnings and errors."""
+"""Events that a quiet command writes beside its warnings and errors."""
 
 
 def _outcomes_alone(_logger: Any, _method: str, record: Record) -> Record:
@@ -336,10 +336,7 @@ class _ToStructlog(logging.Handler):
 
 
 def _named(error: BaseException) -> str:
-    """Return the class and the text of an error.
-
-    For a group, return those of its members.
-    """
+    """Return the class and the text of an error. For a group, return those of its members."""
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(_named(member) for member in error.exceptions)
     return f"{type(error).__name__}: {error}"

@@ -140,7 +140,7 @@ COUNTED_BY_REQUESTS = (
     AUTH_FAILURES,
     KEY_REFUSALS,
 )
-"""What processes that answer requests count. The others belong to the process that watches and loads."""
+"""Metrics of processes that answer requests. The others are those of the process that watches and loads."""
 
 TRAINING_METRICS: tuple[Metric, ...] = (
     Metric("svc_train_last_exit_code", "gauge", ("recipe",), "Exit code of the last training."),
@@ -159,7 +159,7 @@ TRAINING_METRICS: tuple[Metric, ...] = (
         "Decisions about going live, promoted or refused, with a promotion block.",
     ),
 )
-"""What `svc train --metrics-file` writes; a server has none of them."""
+"""Metrics that `svc train --metrics-file` writes. A server has none of them."""
 
 
 class Instrument(Protocol):
@@ -196,10 +196,9 @@ class Metrics:
 
     @classmethod
     def create(cls, collector: Any = None) -> Metrics:
-        """Create real metrics in a registry of their own, with those of the process.
+        """Create real metrics in a new registry, with those of the process. Needs the extra `metrics`.
 
-        Needs the extra `metrics`. A `collector` of prometheus-client's kind gives the families of COUNTED_BY_REQUESTS
-        and of the process instead.
+        A `collector` of prometheus-client's kind gives the families of COUNTED_BY_REQUESTS and of the process instead.
         """
         try:
             import prometheus_client as prometheus

@@ -17,11 +17,11 @@ HTTP_SCHEMES: Final = frozenset({"http", "https"})
 Versioning = Literal["append_sha", "always_overwrite"]
 
 MAX_ID_CHARACTERS: Final = 256
-"""Requests take no longer ids of users and items."""
+"""The longest id of a user or item in a request."""
 
 
 def is_float_text(name: str) -> bool:
-    """Return True for a whole number that some tool wrote as a floating point number: 7.0."""
+    """Return whether a text is a whole number written as a floating point number: 7.0."""
     return name.endswith(".0") and name[:-2].removeprefix("-").isdecimal()
 
 

@@ -32,7 +32,7 @@ MAX_LOCATION_CHARACTERS: Final = 8192
 """A redirect to a longer address is refused before anything else looks at it."""
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 _UNICAST: Final = ipaddress.ip_network("2000::/3")
-"""All of IPv6 that is given out for the open internet; what lies outside is refused without being listed."""
+"""The IPv6 addresses of the open internet. All others are refused without being listed."""
 _CLOSED: Final = tuple(
     ipaddress.ip_network(network)
     for network in (
@@ -82,7 +82,7 @@ class Response:
 
     @property
     def length(self) -> int | None:
-        """The body's length if the server tells it, else None."""
+        """Return the length of the body, or None if the server does not state it."""
         text = self.headers.get("content-length", "")
         return int(text) if text.isascii() and text.isdigit() else None
 
@@ -209,8 +209,7 @@ def _send(client: httpx.Client, asked: _Asked, url: httpx.URL, rules: HttpRules)
 def addresses(url: httpx.URL, rules: HttpRules) -> list[str]:
     """Return the addresses of the URL's host.
 
-    Private addresses need the permission of the rules. Raises FetchForbidden if an address is private without it,
-    FetchError if there are no addresses.
+    Raises FetchForbidden if one is private and the rules do not allow it, and FetchError if there are none.
     """
     try:
         entries = socket.getaddrinfo(url.raw_host.decode("ascii"), url.port or 0, type=socket.SOCK_STREAM)
@@ -227,10 +226,7 @@ def addresses(url: httpx.URL, rules: HttpRules) -> list[str]:
 
 
 def is_public(address: str) -> bool:
-    """Return True for addresses of the open internet.
-
-    If an IPv6 address embeds an IPv4 address, the IPv4 address decides.
-    """
+    """Return whether an address belongs to the open internet. An IPv4 address embedded in an IPv6 one decides."""
     parsed: Address = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(parsed, ipaddress.IPv6Address):
         inner = parsed.ipv4_mapped or parsed.sixtofour or (parsed.teredo or (None, None))[1]

@@ -30,7 +30,7 @@ class ObjectStore:
     """The client for the store of `uri`.
 
     `timeout_s` bounds each call, the client's own retries included. Calls raise the client's exceptions. `explain`
-    describes such an exception in a line, and `is_missing` tells whether the object does not exist.
+    describes such an exception in a line, and `is_missing` finds the exceptions for a missing object.
     """
 
     def __init__(self, uri: str, timeout_s: float) -> None:
@@ -47,10 +47,7 @@ class ObjectStore:
             raise ConfigError(f"{scheme}:// needs the extra {extra}: {install_command(extra)}") from None
 
     def _call(self, method: str, *arguments: Any, n_bytes: int = 0, **options: Any) -> Any:
-        """Run one operation of the file system on fsspec's own thread, with a timeout.
-
-        The timeout grows with `n_bytes`.
-        """
+        """Run one operation of the file system on fsspec's thread. Its timeout grows with `n_bytes`."""
         operation = getattr(self._fs, f"_{method}")
         timeout_s = self._timeout_s + n_bytes / LEAST_BYTES_PER_S
         return sync(self._fs.loop, operation, *arguments, timeout=timeout_s, **options)
@@ -59,10 +56,7 @@ class ObjectStore:
         return str(self._fs._strip_protocol(uri))
 
     def info(self, uri: str) -> Mapping[str, Any]:
-        """Return the store's facts about an object without fetching it.
-
-        Raises FileNotFoundError if `uri` is no object.
-        """
+        """Return the store's facts about an object without fetching it. Raises FileNotFoundError if it is none."""
         info: Mapping[str, Any] = self._call("info", self._path(uri))
         if info.get("type") != "file":
             raise FileNotFoundError(uri)
@@ -76,10 +70,7 @@ class ObjectStore:
             return None
 
     def list_files(self, uri: str) -> list[tuple[str, int]]:
-        """Return address and size of every object below the folder `uri`.
-
-        The list is empty if there is no such folder.
-        """
+        """Return address and size of every object below the folder `uri`. A missing folder has none."""
         base, folder = uri.rstrip("/"), self._path(uri).rstrip("/")
         objects = self._call("find", folder, detail=True)
         return [
@@ -98,7 +89,7 @@ class ObjectStore:
     def read(self, uri: str, start: int, end: int, *, expected: int | None = None) -> bytes:
         """Return the bytes from `start` to `end`, or fewer if the object ends before.
 
-        `expected` is the expected number of bytes.
+        `expected` is their probable number, from which the timeout follows.
         """
         n_bytes = end - start if expected is None else expected
         content: bytes = self._call("cat_file", self._path(uri), n_bytes=n_bytes, start=start, end=end)
@@ -123,10 +114,7 @@ def _options(scheme: str, timeout_s: float) -> dict[str, Any]:
 
 
 def identity(info: Mapping[str, Any]) -> str:
-    """Return a text that changes with every write.
-
-    It is a version or generation if the store has them, else the ETag.
-    """
+    """Return a text that changes with every write: a version or generation if the store has them, else the ETag."""
     return "|".join(str(info[key]) for key in _IDENTITY if info.get(key) is not None)
 
 
@@ -139,7 +127,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def is_missing(error: BaseException) -> bool:
-    """Return True if a client's error means that there is no such object."""
+    """Return whether a client's error means that there is no such object."""
     return isinstance(error, FileNotFoundError) or status_of(error) == 404
 
 
@@ -165,9 +153,9 @@ def _answer_of(error: BaseException) -> Mapping[str, Any]:
 
 
 def explain(error: BaseException) -> str:
-    """Return one line on the failure.
+    """Return one line about the failure.
 
-    From the store's answer, only its status and its code are shown: its text may repeat the request.
+    It shows only the status and the code of the store's answer: its text may repeat the request.
     """
     if isinstance(error, TimeoutError):
         last = [cause for cause in _causes(error) if isinstance(cause, Exception) and type(cause) not in _GIVEN_UP]

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 _IN_SECONDS = 100
-"""From here on times are written with the next larger unit."""
+"""From this many on, times are shown in the next larger unit."""
 EVERY_S = 10.0
-"""How often a log or a file gets a line: lines stay, so there are few of them."""
+"""Seconds between two lines in a log or a file. Lines stay, so there are few of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class State:
 
     @property
     def detail(self) -> str:
-        """The text that people see beside the phase."""
+        """Return the text that stands beside the phase."""
         return self.note or (f"{self.rows:,} rows, {self.rows_per_s:,.0f} a second" if self.rows else "")
 
     def __str__(self) -> str:

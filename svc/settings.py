@@ -1,8 +1,8 @@
-"""The environment, read once into frozen settings.
+"""Read the environment once into frozen settings.
 
-One field, one variable: name, default, bounds and help stand together, and `docs/reference/environment.md`
-is checked against them. A value that cannot be parsed is a `ConfigError` that names its variable. A number
-out of bounds is clamped.
+One field, one variable: name, default, bounds and help stand together, and `docs/reference/environment.md` is checked
+against them. A value that cannot be parsed is a `ConfigError` that names its variable. A number out of bounds is
+clamped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ENVS = ("development", "dev", "test", "staging", "production", "prod")
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """What the environment may say for one setting. `low` and `high` bound numbers, in the setting's unit."""
+    """The environment variable of one setting. `low` and `high` bound numbers, in the setting's unit."""
 
     env: str
     parse: Callable[[str], Any]
@@ -44,7 +44,7 @@ class Variable:
         return self.within_bounds(value)
 
     def within_bounds(self, value: Any) -> Any:
-        """`value`, or the bound that it lies beyond."""
+        """Return `value`, or the nearest bound."""
         if self.low is not None and value is not None:
             value = max(type(value)(self.low), value)
         if self.high is not None and value is not None:
@@ -88,7 +88,7 @@ MOST_WORKERS = 64
 
 
 def parse_workers(text: str) -> int | None:
-    """A number of workers; None for `auto`. Raises ValueError."""
+    """Return a number of workers, or None for `auto`. Raises ValueError."""
     if text == "auto":
         return None
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:3]) <= MOST_WORKERS:
@@ -127,7 +127,7 @@ def _var(env: str, default: Any, parse: Callable[[str], Any], **bounds: Any) -> 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that the environment decides. `_s` is seconds, `_bytes` bytes.
+    """The settings of the environment. `_s` is seconds, `_bytes` bytes.
 
     The reference page is made from the docstrings of the fields, and its headings from the comments.
     """
@@ -265,7 +265,7 @@ class Settings:
         return cls(**values)
 
     def is_denied(self, field: str) -> bool:
-        """Tell whether SVC_METADATA_FIELD_DENY names `field`, in any case of letters."""
+        """Return whether SVC_METADATA_FIELD_DENY names `field`, in any case of letters."""
         return field.casefold() in {name.casefold() for name in self.metadata_field_deny}
 
     @property
@@ -274,7 +274,7 @@ class Settings:
 
     @property
     def is_closed(self) -> bool:
-        """True where the OpenAPI document is off, and the console unless it is asked for."""
+        """Return whether the OpenAPI document is off, and the console unless it is requested."""
         return self.env in CLOSED_ENVS
 
     @property
@@ -283,12 +283,12 @@ class Settings:
 
 
 def variables() -> list[tuple[str, Any, Variable]]:
-    """(field name, default, variable) of every setting, in order; for the reference page."""
+    """Return (field name, default, variable) of every setting, in order, for the reference page."""
     return [(item.name, item.default, item.metadata["variable"]) for item in fields(Settings)]
 
 
 def clamped_variables(environ: Mapping[str, str]) -> list[tuple[str, str, Any]]:
-    """Numbers out of bounds: name, text, and the bound that is used in its place. Unreadable values are left out."""
+    """Return numbers out of bounds: name, text, and the bound that replaces it. Leave out unreadable values."""
     clamped = []
     for _, _, variable in variables():
         if text := environ.get(variable.env, ""):
@@ -302,11 +302,11 @@ def clamped_variables(environ: Mapping[str, str]) -> list[tuple[str, str, Any]]:
 
 
 _MISSPELT_FROM = 0.85
-"""Likeness from which a name is taken for a misspelt one: clusters set SVC_PORT_8080_TCP for a service called svc."""
+"""Likeness that makes a name a misspelt one. Clusters set SVC_PORT_8080_TCP for a service called svc."""
 
 
 def misspelt_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Variables with svc's prefix that are almost those of settings, each with the one that was probably meant."""
+    """Return variables with svc's prefix that are almost those of settings, each with the likely one."""
     names = [item.metadata["variable"].env for item in fields(Settings)]
     strangers = sorted(name for name in environ if name.startswith("SVC_") and name not in names)
     near = ((name, difflib.get_close_matches(name, names, n=1, cutoff=_MISSPELT_FROM)) for name in strangers)

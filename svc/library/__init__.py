@@ -1,1 +1,1 @@
-"""What `import svc` offers beside the command line: train, load, recommend and evaluate, with pandas in and out."""
+"""The functions of `import svc` besides the command line: train, load, recommend, evaluate, with pandas in and out."""

@@ -1,4 +1,4 @@
-"""Rankings as DataFrames: one row an item, with what the API says of it."""
+"""Rankings as DataFrames: one row per item, with the facts that the API gives about it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ if TYPE_CHECKING:
 
 
 def frame_of(answerer: Answerer, pages: Sequence[Ranking]) -> pd.DataFrame:
-    """The items of the pages, one after another.
+    """Return the items of the pages, one page after another.
 
-    Columns `item_id` and `score`; `reason`, a list, where an item is new, a rule put it at its place, or it is shown
-    for its popularity, which has no score; `because` and `rest` where explanations were asked for; then the items'
-    columns.
+    The columns are:
+
+    - `item_id` and `score`
+    - `reason`, a list, if any item is new, moved by a rule, or shown for its popularity, which has no score
+    - `because`, `in_spite_of` and `rest`, if explanations were requested
+    - the columns of the items
     """
     items = answerer.items
     columns: NDArray[np.int32] = np.concatenate([np.empty(0, np.int32), *(page.items for page in pages)])
@@ -49,7 +52,7 @@ def frame_of(answerer: Answerer, pages: Sequence[Ranking]) -> pd.DataFrame:
 
 
 def reasons_frame(answerer: Answerer, ranking: Ranking) -> pd.DataFrame:
-    """The reasons for the items of an explained ranking, one a row; what they leave over is the reason `rest`."""
+    """Return the reasons for the items of an explained ranking, one per row. The last one of an item is `rest`."""
     name_of = answerer.item_id
     rows = []
     for rank, (item, score, because) in enumerate(

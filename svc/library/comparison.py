@@ -1,4 +1,4 @@
-"""Which of several trainings recommends best: `svc.compare`."""
+"""`svc.compare`: find the best of several trainings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BLOCKS = ("training", "cleansing")
-"""What a compared recipe says of itself; its data are those of the comparison."""
+"""The blocks of a compared recipe that count. The data are those of the comparison."""
 
 
 class Comparison(pd.DataFrame):
@@ -101,7 +101,7 @@ def compare(
         progress: As for `svc.train`.
 
     Raises:
-        svc.errors.UsageError: An argument is not what it has to be.
+        svc.errors.UsageError: An argument is invalid.
         svc.errors.SvcError: As `svc.train`.
     """
     named = _named(candidates)
@@ -124,7 +124,7 @@ def compare(
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """How candidates are compared, as the arguments of `compare` say."""
+    """The arguments of `compare` that candidates share."""
 
     user: str
     item: str
@@ -171,7 +171,7 @@ def _blocks(candidate: Any) -> tuple[str, Mapping[str, Any]]:
 
 
 def _judged(result: TrainResult, kept: pd.DataFrame, asked: _Options) -> pd.DataFrame:
-    """One row a user who can be judged by the rows that were kept from training, one column a metric."""
+    """Return one row for each user who can be judged by the `kept` rows, one column for each metric."""
     model = result.recommender.model
     judged = align(model, kept[asked.user], kept[asked.item])
     values = user_scores(rank(model, judged.rows, asked.cutoff), judged.truth)
@@ -200,7 +200,7 @@ def _values(
 
 
 def _is_held(frame: pd.DataFrame, asked: _Options, seed: int) -> NDArray[np.bool_]:
-    """(rows,) whether each row is kept from training: the last share of each user's rows, never all of them."""
+    """Return (rows,) whether each row is held out: the last share of each user's rows, never all of them."""
     draws = np.random.default_rng([seed, 17]).random(len(frame))
     order = pd.DataFrame({"user": frame[asked.user], "draw": draws})
     if asked.time is not None:
@@ -211,7 +211,7 @@ def _is_held(frame: pd.DataFrame, asked: _Options, seed: int) -> NDArray[np.bool
 
 
 def _comparison(values: Sequence[Sequence[pd.DataFrame]], names: Sequence[str], asked: _Options) -> Comparison:
-    """Compare by the users whom all candidates could be judged on with all seeds, so that differences are paired."""
+    """Return the comparison over users judged for all candidates with all seeds, so that differences are paired."""
     common = sorted(set.intersection(*(set(scores.index) for seeds in values for scores in seeds)))
     tables = [np.stack([scores.loc[common].to_numpy(dtype=np.float64) for scores in seeds]) for seeds in values]
     comparison = Comparison(_figures(tables, names, "mean", asked))
@@ -234,12 +234,12 @@ def _figures(tables: Sequence[NDArray[np.float64]], names: Sequence[str], word: 
 
 
 def _widening(table: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return by how much wider the interval of one split is than that of the means over seeds, for each metric.
+    """Return the ratio of interval widths, of a single split to the mean over seeds, for each metric.
 
-    `table` is (seeds, users, metrics). With S seeds whose scores of a user have the correlation r, this is
-    sqrt(S / (1 + (S - 1) r)). Other data would change the scores of all seeds together, which the means do not show:
-    without the factor, intervals at 95% for three seeds held the truth of a simulated shop in 0.83 of 70 data sets,
-    and in 0.96 with it.
+    `table` is (seeds, users, metrics). With S seeds whose scores of a user have the correlation r, this is sqrt(S / (1
+    + (S - 1) r)). Other data would change the scores of all seeds together, which the means do not show: without the
+    factor, intervals at 95% for three seeds held the truth of a simulated shop in 0.83 of 70 data sets, and in 0.96
+    with it.
     """
     of_means = table.mean(axis=0).var(axis=0)
     of_one = table.var(axis=1).mean(axis=0)

@@ -1,4 +1,4 @@
-"""How good a trained model is on interactions that it has not seen: `svc.evaluate`."""
+"""`svc.evaluate`: measure a trained model on interactions that it has not seen."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Evaluation:
 
     @property
     def overall(self) -> pd.DataFrame:
-        """The figures about everybody, coverage and novelty among them."""
+        """The figures over all users, coverage and novelty among them."""
         return self._of("all").drop(columns=["group", "part"])
 
     @property
@@ -112,7 +112,7 @@ def evaluate(
         seed: Of the bootstrap.
 
     Raises:
-        svc.errors.UsageError: An argument is not what it has to be.
+        svc.errors.UsageError: An argument is invalid.
         svc.errors.TrainingError: Not one user can be judged.
         svc.errors.ArtifactError: The artifact cannot be read, trusted or used.
     """
@@ -163,8 +163,10 @@ def check_metrics(metrics: Sequence[str], cutoff: int, confidence: float) -> Non
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Aligned:
-    """`rows` are the users who are judged; row r of `truth` holds what `rows[r]` chose, unknown items behind all
-    others."""
+    """Interactions in rows and columns of a model.
+
+    `rows` are the judged users. Row r of `truth` holds the choices of `rows[r]`, with unknown items behind all others.
+    """
 
     rows: NDArray[np.int32]
     truth: sparse.csr_matrix
@@ -175,7 +177,7 @@ class Aligned:
 
 
 def align(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> Aligned:
-    """Line the interactions up with the model. Raises TrainingError if nothing is left."""
+    """Translate interactions into rows and columns of the model. Raises TrainingError if nothing is left."""
     pairs, n_unknown_users, n_strange = _pairs(model, users, items)
     seen = np.zeros(len(pairs), dtype=bool) if model.repeats else _is_seen(model, pairs)
     fresh = pairs[~seen]
@@ -198,7 +200,7 @@ def align(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> Aligned
 def _pairs(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> tuple[NDArray[np.int64], int, int]:
     """Return (n, 2) distinct rows and columns of known users, and the numbers of unknown users and items.
 
-    Unknown items have columns of their own behind those of the model.
+    Unknown items have columns behind those of the model.
     """
     user_codes, user_names = pd.factorize(users.astype(str).where(users.notna()))
     item_codes, item_names = pd.factorize(items.astype(str).where(items.notna()))
@@ -219,7 +221,7 @@ def _is_seen(model: Model, pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
     )
     seen = np.zeros(len(pairs), dtype=bool)
     inside = pairs[:, 1] < model.n_items
-    if inside.any():  # for no pairs scipy gives a sparse matrix back
+    if inside.any():  # scipy returns a sparse matrix for no pairs
         seen[inside] = np.asarray(history[pairs[inside, 0], pairs[inside, 1]]).ravel() > 0
     return seen
 

@@ -1,4 +1,4 @@
-"""What a caller knows of items: a DataFrame whose columns filters read and frames of answers show."""
+"""The caller's table of items: filters read its columns, and answers show them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from svc.settings import Settings
 
 DELIMITER = "|"
-"""Between the labels of a cell, as by default in recipes."""
+"""Separates the labels of a cell, as by default in recipes."""
 RESERVED = frozenset(
     {"user_id", "rank", "item_id", "score", "reason", "because", "in_spite_of", "rest"}
-)  # columns that frames of answers have themselves
+)  # columns of answers
 
 
 class ItemTable:
-    """The columns known of a model's items, one row an item in the order of the model.
+    """The known columns of a model's items, one row per item in the order of the model.
 
-    `frame` is shown beside recommended items; `filters` are what requests may filter, limit and boost by.
+    `frame` is shown beside recommended items. `filters` are the fields by which requests may filter, limit and boost.
     """
 
     def __init__(self, frame: pd.DataFrame, filters: FilterFields | None) -> None:
@@ -39,18 +39,18 @@ class ItemTable:
         self.filters = filters
 
     def of(self, columns: NDArray[Any]) -> pd.DataFrame:
-        """The rows of these item columns, (n,)."""
+        """Return the rows of these item columns, (n,)."""
         return self.frame.iloc[columns].reset_index(drop=True)
 
     def facts(self, column: int) -> dict[str, Any]:
-        """What is known of one item."""
+        """Return the known values of one item, by column name."""
         return {str(name): _cell(values.iloc[column]) for name, values in self.frame.items()}
 
 
 def item_table(items: Any, item_ids: IdTable, id_column: str) -> ItemTable:
-    """From a caller's DataFrame, in which items may be missing and of several rows of one item the last one counts.
+    """Return the table of a caller's DataFrame. It may lack items. If an item has several rows, the last one counts.
 
-    The ids are those of `id_column`, or of `item_id` where it lacks that. Raises UsageError.
+    The ids are in `id_column`, or in `item_id` if it lacks that. Raises UsageError.
     """
     if not is_table(items):
         raise UsageError(f"items: give a DataFrame with a row for each item, not {_article(items)}")
@@ -77,7 +77,7 @@ def item_table(items: Any, item_ids: IdTable, id_column: str) -> ItemTable:
 def items_of_recipe(
     recipe: LoadedRecipe, settings: Settings, item_ids: IdTable, variables: Mapping[str, str]
 ) -> ItemTable | None:
-    """What the recipe's `item_metadata` says, as a server reads it; None without one. Raises MetadataError."""
+    """Return the items of the recipe's `item_metadata`, as a server reads it, or None. Raises MetadataError."""
     tables = load_metadata(recipe, settings, item_ids, variables)
     if tables.metadata is None and tables.filters is None:
         return None
@@ -89,7 +89,10 @@ def items_of_recipe(
 
 
 def _field(name: str, column: pd.Series[Any]) -> Field:
-    """The filter field of a column: numbers, labels where a cell is a list or text with a delimiter, or one text."""
+    """Return the filter field of a column.
+
+    It has numbers, several labels if any cell is a list or text with a delimiter, or else one label.
+    """
     if types.is_numeric_dtype(column) and not types.is_bool_dtype(column):
         numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
         return NumberField(np.where(np.isfinite(numbers), numbers, np.nan))
@@ -99,7 +102,7 @@ def _field(name: str, column: pd.Series[Any]) -> Field:
 
 
 def _cell(value: Any) -> object:
-    """The labels of one cell: a list, one value, or None."""
+    """Return the labels of one cell: a list, one value, or None."""
     if isinstance(value, np.ndarray | list | tuple | set | frozenset):
         return [_cell(label) for label in _ordered(value)]
     if value is None or value is pd.NA or value is pd.NaT or (isinstance(value, float) and np.isnan(value)):

@@ -1,4 +1,4 @@
-"""Signing keys as a caller may give them."""
+"""Signing keys in the forms that a caller may give."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from svc.key_files import key_list
 from svc.settings import Settings
 
 Keys = str | Mapping[str, str] | None
-"""`kid:hex64` entries separated by commas, as in SVC_SIGNING_KEYS; or hex64 by kid; None: those of SVC_SIGNING_KEYS."""
+"""`kid:hex64` entries separated by commas, as in SVC_SIGNING_KEYS, or hex64 by kid. None: SVC_SIGNING_KEYS itself."""
 
 
 def keys_text(keys: Keys, settings: Settings, artifact: str | None = None) -> str:
-    """The keys in the form of SVC_SIGNING_KEYS.
+    """Return the keys in the form of SVC_SIGNING_KEYS.
 
-    Raises ConfigError if there are none, and ArtifactReadError if the local file `artifact` does not even exist.
+    Raises ConfigError if there are none, and ArtifactReadError if the local file `artifact` does not exist either.
     """
     if keys is None:
         text = key_list(settings.signing_keys, settings.signing_keys_file, "SVC_SIGNING_KEYS")
@@ -37,7 +37,7 @@ def keys_text(keys: Keys, settings: Settings, artifact: str | None = None) -> st
 
 
 def signing_keys(keys: Keys, settings: Settings, artifact: str | None = None) -> SigningKeys:
-    """The parsed keys, with those of SVC_VERIFY_KEYS when none are given. Raises ConfigError, which shows no key."""
+    """Return the parsed keys, with SVC_VERIFY_KEYS if `keys` is None. Raises ConfigError, which shows no key."""
     if keys is None and settings.verify_keys:
         return load_signing_keys(settings)
     return parse_signing_keys(keys_text(keys, settings, artifact))

@@ -1,4 +1,4 @@
-"""`svc.load`: an artifact, verified as by a server, becomes a recommender."""
+"""`svc.load`: verify an artifact as a server does, and make a recommender of it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def load(
         new_items_min_share: The smallest share while new items are left.
 
     Raises:
-        svc.errors.UsageError: An argument is not what it has to be.
+        svc.errors.UsageError: An argument is invalid.
         svc.errors.FeaturesNotSupported: There are new items, and the model was trained without features of items.
         svc.errors.ConfigError: There are no keys, or they cannot be parsed.
         svc.errors.ArtifactError: The artifact cannot be read, trusted or used.
@@ -52,6 +52,6 @@ def load(
 
 
 def id_column_of(opened: OpenedArtifact) -> str:
-    """The column of item ids that the training named."""
+    """Return the column of item ids that the training named."""
     recipe = opened.header.get("recipe") or {}
     return str((recipe.get("schema") or {}).get("item_column", "item_id"))

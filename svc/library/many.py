@@ -1,4 +1,4 @@
-"""Many users at once: rankings by all cores, and scores of pairs."""
+"""Many users at once: rankings on all cores, and scores of pairs."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 def many_frame(answerer: Answerer, request: RecommendRequest, users: Sequence[str], *, skip: bool) -> pd.DataFrame:
-    """The items of each user, one user after another.
+    """Return the items of each user, one user after another.
 
-    `skip` leaves users out of whom nothing is known; else they raise UnknownUser.
+    `skip` leaves unknown users out. Otherwise they raise UnknownUser.
     """
     answered = _answerable(answerer, request, users, skip=skip)
     pages = list(_pages(answerer, request, answered))
@@ -42,7 +42,7 @@ def many_frame(answerer: Answerer, request: RecommendRequest, users: Sequence[st
 
 
 def _answerable(answerer: Answerer, request: RecommendRequest, users: Sequence[str], *, skip: bool) -> Sequence[str]:
-    """The users who can be answered: all of them where the request also describes those whom training did not see."""
+    """Return the users who can be answered: all of them if the request also describes users outside the training."""
     is_stranger = answerer.model.user_ids.indices(users) < 0
     if not is_stranger.any():
         return users
@@ -64,7 +64,7 @@ def _asked_for(request: RecommendRequest, user: str) -> RecommendRequest:
 
 
 def _pages(answerer: Answerer, request: RecommendRequest, users: Sequence[str]) -> Iterator[Ranking]:
-    """The page of each user, in order."""
+    """Yield the page of each user, in order."""
 
     def ranked(chunk: Sequence[str]) -> list[Ranking]:
         prepared = [prepare(_asked_for(request, user), answerer) for user in chunk]
@@ -78,7 +78,7 @@ def _pages(answerer: Answerer, request: RecommendRequest, users: Sequence[str]) 
 
 
 def score_frame(model: Model, users: Sequence[str], items: Sequence[str]) -> pd.DataFrame:
-    """The score of each pair; NaN where training did not see the user or the item. Raises UsageError."""
+    """Return the score of each pair, or NaN if training did not see the user or the item. Raises UsageError."""
     if len(users) != len(items):
         raise UsageError(f"score: give as many users as items, not {len(users)} and {len(items)}: they are pairs")
     rows, columns = model.user_ids.indices(users), model.item_ids.indices(items)
@@ -95,7 +95,7 @@ def score_frame(model: Model, users: Sequence[str], items: Sequence[str]) -> pd.
 
 
 def _query(model: Model, row: int, columns: NDArray[np.int32]) -> Query:
-    """All of these items, ranked for one user."""
+    """Return the query that ranks all of these items for one user."""
     return Query(limit=len(columns), user=row, include_seen=True, allowed=ItemSet.of_columns(columns, model.n_items))
 
 

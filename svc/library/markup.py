@@ -1,4 +1,4 @@
-"""Tables in HTML as notebooks show them, in the colours of the page around them, light or dark."""
+"""HTML tables for notebooks, in the colours of the page around them, light or dark."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 _CELL = "text-align:left;padding:0.2em 1em 0.2em 0"
 _TABLE = '<table style="color:inherit;font:inherit"'
-"""In pages without a doctype, tables are black whatever the colour of the text around them."""
+"""Inherits the colour: in pages without a doctype, tables are black on any background."""
 
 
 def facts_table(title: str, facts: Mapping[str, object], more: str = "") -> str:
-    """A heading and one row a fact; `more` is HTML that follows. Text keeps the colour of the page."""
+    """Return a heading and a table with one row per fact. `more` is HTML that follows."""
     rows = "".join(
         f'<tr><th scope="row" style="{_CELL}">{html.escape(name)}</th>'
         f'<td style="{_CELL}">{html.escape(_shown(fact))}</td></tr>'

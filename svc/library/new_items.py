@@ -1,4 +1,4 @@
-"""Items that training never saw, for a recommender in Python: from a caller's DataFrame or from the recipe's list."""
+"""New items for a recommender in Python, from a caller's DataFrame or from the recipe's list."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def new_items_of(items: Any, opened: OpenedArtifact, max_share: float | None, min_share: float) -> NewItems | None:
-    """Those of the table's items that the model does not know, placed by their features; None where `items` is None.
+    """Return the items of the table that the model does not know, placed by features, or None if `items` is None.
 
-    The ids stand in the column that held them in the features of the training, or in `item_id`. Raises UsageError,
-    which names row and column, and FeaturesNotSupported for a model without features of items.
+    The ids are in the id column of the training's features, or in `item_id`. Raises UsageError, which names row and
+    column, and FeaturesNotSupported for a model without features of items.
     """
     if items is None:
         return None
@@ -58,7 +58,7 @@ def new_items_of(items: Any, opened: OpenedArtifact, max_share: float | None, mi
 def new_items_of_recipe(
     recipe: LoadedRecipe, model: Model, settings: Settings, variables: Mapping[str, str]
 ) -> NewItems | None:
-    """The new items of the recipe's list, as a server reads it; None without one.
+    """Return the new items of the recipe's list, as a server reads it, or None without a list.
 
     Raises DataSourceError, MetadataError and FeatureValueUnusable, which names the row.
     """
@@ -72,11 +72,11 @@ def new_items_of_recipe(
 
 
 def _feature_id_column(recipe: Mapping[str, Any]) -> str:
-    """The column that held the ids in the table of the items' features, by the recipe of a training."""
+    """Return the id column of the items' feature table in the recipe of a training."""
     item = (recipe.get("features") or {}).get("item") or {}
     return str(item.get("id_column", "item_id"))
 
 
 def ids_with(item_ids: IdTable, new: NewItems | None) -> IdTable:
-    """The ids of a model's items, and behind them those of the new ones."""
+    """Return the ids of a model's items, followed by those of the new ones."""
     return item_ids if new is None else IdTable.from_ids([*item_ids.all(), *new.ids.all()])

@@ -1,4 +1,4 @@
-"""Questions in Python as requests of the API: the same names, the same checks, the same queries."""
+"""Calls in Python as requests of the API: the same names, the same checks, the same queries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FILTERING = ("filter", "limits", "boosts")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answerer:
-    """A model as requests see it, with what is known of its items, the policy of its recipe, and new items.
+    """A model for requests, with the table of its items, the policy of its recipe, and new items.
 
     `items` has rows for the model's items, and behind them for the new ones.
     """
@@ -49,25 +49,25 @@ class Answerer:
 
     @property
     def new_items(self) -> NewItems | None:
-        """The new items that may be recommended; None: there are none."""
+        """Return the new items that may be recommended, or None if there are none."""
         return None if self.new is None or not len(self.new) else self.new
 
     def item_id(self, column: int) -> str:
-        """The id of an item of the model or of a new one."""
+        """Return the id of an item of the model or of a new one."""
         n_items = self.model.n_items
         if self.new is not None and column >= n_items:
             return self.new.ids.at(column - n_items)
         return self.model.item_ids.at(column)
 
     def allowed(self, own: ItemSet | None = None) -> ItemSet | None:
-        """The items that may be shown; None: all. `own` are those that satisfy the question's own filter."""
+        """Return the items that may be shown. None: all. `own` are those that satisfy the request's own filter."""
         tree = self.policy.filter
         always = None if tree is None or self.filters is None else self.filters.items(tree)
         return joined(always, own)
 
 
 def question(schema: type[AnyQuestion], answerer: Answerer, controls: Mapping[str, Any]) -> AnyQuestion:
-    """The validated request of these controls; those that are None are left out. Raises UsageError."""
+    """Return the validated request of these controls. Controls that are None are left out. Raises UsageError."""
     given = {name: _given(name, value) for name, value in controls.items() if value is not None}
     asked = next((name for name in _FILTERING if given.get(name)), None)
     if asked is not None and answerer.filters is None:
@@ -79,7 +79,7 @@ def question(schema: type[AnyQuestion], answerer: Answerer, controls: Mapping[st
 
 
 def prepare(request: RecommendRequest | RelatedRequest | PopularQuery, answerer: Answerer) -> Prepared:
-    """The query of a valid request. Raises UsageError, and the errors of the model."""
+    """Return the query of a valid request. Raises UsageError, and the errors of the model."""
     try:
         return request.prepare(answerer)
     except ValidationFailed as error:
@@ -87,12 +87,12 @@ def prepare(request: RecommendRequest | RelatedRequest | PopularQuery, answerer:
 
 
 def in_python(error: ValidationFailed) -> UsageError:
-    """The error without words of HTTP."""
+    """Return the error without words of HTTP."""
     return UsageError(error.message.removeprefix("request body: ").removeprefix("query: "))
 
 
 def checked_id(name: str, value: object) -> str:
-    """One id. Raises UsageError for anything but text."""
+    """Return one id. Raises UsageError for anything but text."""
     if isinstance(value, str):
         return str(value)
     if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
@@ -104,7 +104,7 @@ def checked_id(name: str, value: object) -> str:
 
 
 def checked_ids(name: str, values: object) -> list[str]:
-    """Ids in any iterable, such as a column of a DataFrame. Raises UsageError."""
+    """Return the ids of any iterable, such as a column of a DataFrame. Raises UsageError."""
     return [checked_id(name, value) for value in _listed(name, values)]
 
 
@@ -119,7 +119,7 @@ def _listed(name: str, values: object) -> list[Any]:
 
 
 def _given(name: str, value: object) -> object:
-    """The value as JSON has it."""
+    """Return the value in the form of JSON."""
     if name in ("user_id", "item_id"):
         return checked_id(name, value)
     if name in _IDS:
@@ -137,13 +137,13 @@ def _entry(name: str, entry: object) -> object:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers, lists and mappings of numpy and pandas as those of JSON; missing values are None."""
+    """Return numbers, lists and mappings of numpy and pandas as those of JSON. Missing values become None."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is pd.NA or value is pd.NaT or (isinstance(value, float) and math.isnan(value)):
         return None
     if isinstance(value, pd.Series) and not isinstance(value.index, pd.RangeIndex):
-        value = value.to_dict()  # a row of a frame, by its columns
+        value = value.to_dict()  # a row of a frame, as a mapping by column
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, Sequence | np.ndarray | pd.Series | pd.Index | set) and not isinstance(value, str | bytes):

@@ -65,7 +65,7 @@ class Recommender:
 
     @property
     def model(self) -> Model:
-        """The model itself, for other modules of svc."""
+        """The model, for other modules of svc."""
         return self._opened.model
 
     @property
@@ -159,7 +159,7 @@ class Recommender:
             svc.errors.UnknownUser: The user is not in the training data and has no features.
             svc.errors.FeaturesNotSupported: The model was trained without features of users.
             svc.errors.FeatureValueUnusable: A value cannot be used.
-            svc.errors.UsageError: An argument is not what it has to be.
+            svc.errors.UsageError: An argument is invalid.
         """
         return self._answer(self._question(RecommendRequest, locals()))
 
@@ -204,7 +204,7 @@ class Recommender:
 
         Raises:
             svc.errors.UnknownUser: Nothing is known of a user, and `unknown` is `raise`.
-            svc.errors.UsageError: An argument is not what it has to be.
+            svc.errors.UsageError: An argument is invalid.
         """
         if unknown not in ("raise", "skip"):
             raise UsageError(f"unknown: {unknown!r} is neither 'raise' nor 'skip'")
@@ -246,7 +246,7 @@ class Recommender:
             svc.errors.UnknownSeedItems: No seed is known or described.
             svc.errors.FeaturesNotSupported: The model was trained without features of that side.
             svc.errors.FeatureValueUnusable: A value cannot be used.
-            svc.errors.UsageError: An argument is not what it has to be.
+            svc.errors.UsageError: An argument is invalid.
         """
         if isinstance(seed_items, Sequence) and not len(seed_items):
             del seed_items
@@ -287,7 +287,7 @@ class Recommender:
         Raises:
             svc.errors.UnknownSeedItems: The item is not in the training data and has no features.
             svc.errors.UsersNotServed: The model has the same scores for every user.
-            svc.errors.UsageError: An argument is not what it has to be.
+            svc.errors.UsageError: An argument is invalid.
         """
         request = self._question(UsersRequest, locals())
         if not self.model.ranks_users:
@@ -314,7 +314,7 @@ class Recommender:
             Columns `item_id`, `score`, which is missing, and `reason`, then the columns of `items`.
 
         Raises:
-            svc.errors.UsageError: An argument is not what it has to be.
+            svc.errors.UsageError: An argument is invalid.
         """
         request = self._question(PopularQuery, locals())
         prepared = prepare(request, self._answerer)
@@ -336,7 +336,7 @@ class Recommender:
             see the user or the item. Compare only scores of one user.
 
         Raises:
-            svc.errors.UsageError: An argument is not what it has to be.
+            svc.errors.UsageError: An argument is invalid.
         """
         return score_frame(self.model, checked_ids("users", users), checked_ids("items", items))
 
@@ -396,7 +396,7 @@ class Recommender:
         return self.model.rank([query])[0]
 
     def _question(self, schema: type[AnyQuestion], arguments: Mapping[str, Any]) -> AnyQuestion:
-        """Return the request whose fields are the arguments of their names."""
+        """Return the request with the arguments as fields of the same names."""
         controls = {name: value for name, value in arguments.items() if name in schema.model_fields}
         return question(schema, self._answerer, controls)
 

@@ -1,4 +1,4 @@
-"""DataFrames of callers: what is accepted as a table, and what is said of those that cannot be used."""
+"""Tables of callers: check them, and convert them to Arrow and pandas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_SHOWN_COLUMNS = 20
 
 
 def is_table(data: object) -> TypeGuard[Any]:
-    """Whether `data` is a DataFrame, a dict of columns, or anything with Arrow's own protocol."""
+    """Return whether `data` is a DataFrame, a dict of columns, or anything with Arrow's own protocol."""
     if isinstance(data, pd.Series) or type(data).__name__ == "Series":
         return False
     kinds = (pd.DataFrame, pa.Table, pa.RecordBatch)
@@ -22,14 +22,14 @@ def is_table(data: object) -> TypeGuard[Any]:
 
 
 def _is_of_columns(data: object) -> TypeGuard[Mapping[str, Any]]:
-    """Whether `data` is a dict of columns. A recipe has texts and blocks among its values."""
+    """Return whether `data` is a dict of columns. A recipe has texts and blocks among its values."""
     if not isinstance(data, Mapping) or not data:
         return False
     return not any(column is None or isinstance(column, str | int | float | Mapping) for column in data.values())
 
 
 def as_table(data: Any, what: str) -> Any:
-    """The table in a form that names its columns and can be read again: a reader is read to its end.
+    """Return the table in a form that names its columns and can be read again. Reads a reader to its end.
 
     Raises UsageError.
     """
@@ -44,7 +44,7 @@ def as_table(data: Any, what: str) -> Any:
 
 
 def id_series(values: Sequence[str]) -> pd.Series[Any]:
-    """The ids as a column of an answer, of the type that this pandas has for text, so that frames of callers join."""
+    """Return the ids as a column of an answer, in this pandas' type for text, so that frames of callers join."""
     return pd.Series(values, dtype="str")
 
 
@@ -53,7 +53,7 @@ def _column(values: Any) -> pa.Array | pa.ChunkedArray:
 
 
 def column_names(data: Any, what: str) -> list[str]:
-    """The names of the columns, each of them once. Raises UsageError."""
+    """Return the names of the columns. Raises UsageError for a repeated one."""
     names = [str(name) for name in (data.column_names if isinstance(data, pa.Table) else data.columns)]
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
@@ -62,7 +62,7 @@ def column_names(data: Any, what: str) -> list[str]:
 
 
 def as_arrow(data: Any, columns: Sequence[str], what: str) -> pa.Table:
-    """The named columns as an Arrow table. Raises UsageError for a column that Arrow cannot hold."""
+    """Return the named columns as an Arrow table. Raises UsageError for a column that Arrow cannot hold."""
     if isinstance(data, pd.DataFrame):
         return pa.table({name: _arrow_column(data[name], name, what) for name in columns})
     try:
@@ -73,7 +73,7 @@ def as_arrow(data: Any, columns: Sequence[str], what: str) -> pa.Table:
 
 
 def _owned(kind: pa.DataType) -> pa.DataType:
-    """The type with text that owns its bytes, where it has views of text: few functions of Arrow take those."""
+    """Return the type with owned text in place of views of text, which few functions of Arrow accept."""
     if pa.types.is_string_view(kind):
         return pa.large_string()
     if pa.types.is_dictionary(kind):
@@ -84,7 +84,7 @@ def _owned(kind: pa.DataType) -> pa.DataType:
 
 
 def as_pandas(data: Any, what: str) -> pd.DataFrame:
-    """The table as a pandas frame, with lists as lists. Raises UsageError."""
+    """Return the table as a pandas frame, with lists as lists. Raises UsageError."""
     if isinstance(data, pd.DataFrame):
         return data
     frame: pd.DataFrame = as_arrow(data, column_names(data, what), what).to_pandas()
@@ -103,9 +103,9 @@ def _arrow_column(column: pd.Series[Any], name: str, what: str) -> pa.Array:
 
 
 def check_interactions(table: pa.Table, ids: Mapping[str, str], *, drop_missing: bool) -> None:
-    """Raise UsageError for rows that cannot be trained on. `ids` are the id columns by the argument that named each.
+    """Raise UsageError for rows that cannot be trained on. `ids` are id columns by the argument that names each.
 
-    Missing ids are an error unless the caller has asked for such rows to be dropped.
+    With `drop_missing`, rows without ids are no error.
     """
     if not table.num_rows:
         raise UsageError("data: has no rows; there is nothing to train on")
@@ -120,7 +120,7 @@ def check_interactions(table: pa.Table, ids: Mapping[str, str], *, drop_missing:
 
 
 def check_id_type(table: pa.Table, name: str, argument: str, what: str = "data") -> None:
-    """Raise UsageError for a column of ids that are no text; `what` is the caller's name for the table."""
+    """Raise UsageError for a column of ids that are not text. `what` is the caller's name for the table."""
     column = table.column(name)
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
@@ -140,7 +140,10 @@ def _said(kind: pa.DataType) -> str:
 
 
 def _advice(name: str, kind: pa.DataType, what: str) -> str:
-    """How to make ids of such values. Floats go by way of whole numbers: 1.0 would become the id "1.0"."""
+    """Return the way to make ids of such values.
+
+    Floats become whole numbers first: 1.0 would otherwise become the id "1.0".
+    """
     if pa.types.is_null(kind) or pa.types.is_nested(kind):
         return ""
     convert = "astype('Int64').astype(str)" if pa.types.is_floating(kind) else "astype(str)"

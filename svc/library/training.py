@@ -42,7 +42,7 @@ from svc.sources.in_memory import offered
 from svc.training.run import TrainOptions, train_or_raise
 
 OWN_KID = "own"
-"""The kid of the key that a training makes for itself when nothing is to be written."""
+"""The kid of the temporary key of a training that writes nothing."""
 USER, ITEM = "user_id", "item_id"
 
 
@@ -98,7 +98,7 @@ class TrainResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Trained:
-    """What it takes to answer with a trained model. `opened` is the model where no file of it stays."""
+    """The recipe, settings and tables for answering with a trained model. `opened` is the model if its file is gone."""
 
     recipe: LoadedRecipe
     artifact: str
@@ -219,7 +219,7 @@ def train(
 def _recipe(
     data: Any, columns: Mapping[str, str | None], time_unit: str | None, overrides: Mapping[str, Any]
 ) -> Iterator[Path | Mapping[str, Any]]:
-    """The recipe that `data` is, or the one for a table, which trainings may read within the context."""
+    """Yield the recipe in `data`, or one for a table, which trainings may read within the context."""
     if is_table(data):
         with _offered(data, columns, time_unit, overrides) as recipe:
             yield recipe
@@ -286,19 +286,13 @@ def _load(
 
 
 def _without_output(loaded: LoadedRecipe, folder: Path) -> LoadedRecipe:
-    """Return the recipe with an artifact in a temporary folder.
-
-    Its hash and header are those of the recipe that the caller wrote.
-    """
+    """Return the recipe with an artifact in a temporary folder. Hash and header stay those of the caller's recipe."""
     output = Output(path=str(folder / "model.svc"), expires_after=loaded.recipe.output.expires_after)
     return replace(loaded, recipe=loaded.recipe.model_copy(update={"output": output}))
 
 
 def in_place(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the overrides at their places in the recipe. Raises RecipeError.
-
-    Keys of the `training` block go there.
-    """
+    """Return the overrides at their places in the recipe: keys of `training` in that block. Raises RecipeError."""
     blocks = {field.alias or name for name, field in Recipe.model_fields.items()}
     tree: dict[str, Any] = {}
     for name, value in overrides.items():

@@ -1,4 +1,4 @@
-"""Lifetimes of processes, by Linux's prctl.
+"""Set the ends of processes, by Linux's prctl.
 
 The kernel can end a process with its parent, and can give orphans to a process that adopts them.
 """
@@ -16,7 +16,7 @@ _PDEATHSIG, _SUBREAPER = 1, 36
 def end_with(parent: int) -> None:
     """Let the kernel end this process when `parent` ends.
 
-    It works however the parent ends, and also while this process runs C++ code.
+    Works for every end of the parent, and while this process runs C++ code.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

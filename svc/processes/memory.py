@@ -72,7 +72,7 @@ class SealedMemory(mmap.mmap):
 
     @classmethod
     def of(cls, parts: Iterable[bytes | memoryview]) -> Self:
-        """Create a file that holds these parts, one behind the other, or one zero byte if they are empty."""
+        """Create a file of these parts, end to end, or of one zero byte if they are empty."""
         descriptor = os.memfd_create("svc-model", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         with _closed_on_error(descriptor):
             size = sum(_append(descriptor, part) for part in parts)
@@ -82,9 +82,9 @@ class SealedMemory(mmap.mmap):
 
     @classmethod
     def moved(cls, view: memoryview) -> Self:
-        """Create a file with the bytes of a private buffer.
+        """Create a file with the bytes of a private buffer, without needing memory for both.
 
-        The buffer's pages are given back chunk by chunk while they are copied. No code may read the buffer afterwards.
+        The buffer's pages are given back chunk by chunk while they are copied. Do not read the buffer afterwards.
         """
         pages = view.obj
 
