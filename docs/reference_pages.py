@@ -30,7 +30,7 @@ from svc.settings import GIB, KIB, MIB, Variable
 
 FOLDER = Path(__file__).parent / "reference"
 _COMMON = 3  # commands that have an option, from which on the page explains it once
-_WIDTH = 88
+_WIDTH = 86
 NOTE = "<!-- Written by docs/reference_pages.py: change the code, then run it. -->\n"
 
 

@@ -135,10 +135,11 @@ def test_the_training_page_has_a_way_out_of_every_failure() -> None:
     assert {c.code for c in classes} - shown == set()
 
 
-@pytest.mark.parametrize("page", sorted((DOCS / "reference").glob("*.md")), ids=lambda p: p.name)
-def test_code_of_reference_pages_fits_the_screen(page: Path) -> None:
-    """A block of at most 88 characters needs no scrolling at 1280 pixels."""
-    assert [line for block in blocks(page) for line in block.text.splitlines() if len(line) > 88] == []
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_code_fits_the_screen(page: Path) -> None:
+    """A block of at most 86 characters needs no scrolling at 1280 pixels. Lines of cron cannot be broken."""
+    shown = [block for block in blocks(page) if block.language != "cron"]
+    assert [line for block in shown for line in block.text.splitlines() if len(line) > 86] == []
 
 
 def test_every_dependency_has_its_reason() -> None:
