@@ -30,11 +30,11 @@ from benchmarks.common import origin
 from svc.model.threads import limit_blas_threads
 from svc.recipe.side_tables import FeatureSide
 from svc.settings import Settings
-from svc.training.algorithms.ials import MeanPriorIALSRecommender
 from svc.training.data.features import fit_side
 from svc.training.evaluation.evaluator import Evaluator
 from svc.training.evaluation.score_ranker import ScoreRanker
-from svc.training.search.fit import train_epochs
+from svc.training.fitting.algorithms.ials import MeanPriorIALSRecommender
+from svc.training.fitting.epochs import train_epochs
 from svc.training.winner.coldstart import place
 
 COMPONENTS, EPOCHS, CUTOFF, SHARES = 32, 6, 20, 10

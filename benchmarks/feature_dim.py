@@ -39,7 +39,7 @@ def measure(places: int) -> dict[str, Any]:
     from svc.model.model import payload_parts
     from svc.model.ranking.query import Query
     from svc.model.threads import limit_blas_threads
-    from svc.training.winner.export import export
+    from svc.training.fitting.assemble import export
 
     limit_blas_threads(1)
     random = np.random.default_rng(0)

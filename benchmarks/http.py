@@ -42,7 +42,7 @@ from svc.model.codec import encode
 from svc.model.load_model import running_irspack_version
 from svc.model.model import Model
 from svc.settings import Settings
-from svc.training.winner.export import export
+from svc.training.fitting.assemble import export
 
 KEY = "11" * 32
 ENV = {

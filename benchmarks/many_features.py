@@ -49,7 +49,7 @@ def peak() -> float:
 
 
 def solve(rows: int, places: int, components: int) -> dict[str, float]:
-    from svc.training.algorithms.feature_ridge import solve_ridge
+    from svc.training.fitting.algorithms.feature_ridge import solve_ridge
 
     features = texts_like(rows, places)
     rng = np.random.default_rng(1)
@@ -62,7 +62,7 @@ def solve(rows: int, places: int, components: int) -> dict[str, float]:
 
 
 def epoch(rows: int, places: int, components: int) -> dict[str, float]:
-    from svc.training.algorithms.ials import MeanPriorIALSRecommender
+    from svc.training.fitting.algorithms.ials import MeanPriorIALSRecommender
 
     rng = np.random.default_rng(1)
     users = rng.integers(0, rows // 20, 3 * rows).astype(np.int32)
@@ -79,7 +79,7 @@ def epoch(rows: int, places: int, components: int) -> dict[str, float]:
 
 
 def equal(_rows: int, _places: int, components: int) -> dict[str, float]:
-    from svc.training.algorithms.feature_ridge import solve_ridge
+    from svc.training.fitting.algorithms.feature_ridge import solve_ridge
 
     features = texts_like(EQUAL_ROWS, EQUAL_PLACES)
     rng = np.random.default_rng(1)

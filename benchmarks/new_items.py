@@ -31,8 +31,9 @@ from svc.recipe.load import load_recipe
 from svc.recipe.serving_schema import NewItems
 from svc.settings import Settings
 from svc.training.data import fetch
+from svc.training.fitting.trial import TrialRecord
 from svc.training.search import prepare
-from svc.training.search.trials import SearchResult, TrialRecord
+from svc.training.search.trials import SearchResult
 from svc.training.winner.new_items import MEASURES, evaluate_new_items
 
 MAX_SHARE, MIN_SHARES, CUTOFF = 0.2, (0.0, 0.05, 0.1, 0.2), 20

@@ -33,7 +33,7 @@ from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import IALSScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.model.threads import limit_blas_threads
-from svc.training.algorithms.transitions import TransitionsRecommender
+from svc.training.fitting.algorithms.transitions import TransitionsRecommender
 
 N_USERS, N_ITEMS, COMPONENTS, NEIGHBOURS, LENGTH = 1_000, 41_000, 64, 200, 30
 LIMIT, REQUESTS, ROUNDS, GIVEN, RECENCY, BY_PART = 10, 64, 9, 10, 0.5, (1.0, 0.2)

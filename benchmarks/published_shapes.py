@@ -26,7 +26,7 @@ from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import SVDScorer
-from svc.training.search.served import to_history
+from svc.training.fitting.export import to_history
 
 PUBLISHED = {50: (70, 437), 250: (24, 160)}
 """Requests a second by number of factors: exact, and approximate. Of 32 cores."""

@@ -47,11 +47,12 @@ from svc.recipe.load import load_recipe
 from svc.settings import Settings
 from svc.training.data import fetch
 from svc.training.evaluation.intervals import interval
+from svc.training.fitting.train import train_trial
+from svc.training.fitting.trial import TrialRecord
 from svc.training.promotion.live_trial import trainable
 from svc.training.search import prepare
 from svc.training.search.blend_search import WeightSearch
-from svc.training.search.objective import train_trial
-from svc.training.search.trials import SearchResult, TrialRecord
+from svc.training.search.trials import SearchResult
 from svc.training.winner.final_model import train_final
 
 CUTOFF, DAY_S, FULL_TRIALS, SEED = 20, 86_400, 40, 42

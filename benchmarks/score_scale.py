@@ -22,7 +22,7 @@ from benchmarks.common import ids, origin
 from svc.model.model import Model
 from svc.model.ranking.query import NO_ITEMS, Query
 from svc.model.threads import limit_blas_threads
-from svc.training.winner.export import export
+from svc.training.fitting.assemble import export
 
 N_WARM, N_COLD, N_ITEMS, N_GROUPS, PER_USER = 5_000, 1_000, 1_500, 12, 30
 BANDS = (-np.inf, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, np.inf)

@@ -33,8 +33,8 @@ from svc.model.ranking.query import Query
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.threads import limit_blas_threads
-from svc.training.search.served import to_history, to_scorer
-from svc.training.winner.export import export
+from svc.training.fitting.assemble import export
+from svc.training.fitting.export import to_history, to_scorer
 
 LIMIT = 10
 BATCHES = (1, 16, 64, 256)

@@ -45,9 +45,9 @@ from svc.settings import Settings
 from svc.training.data import fetch
 from svc.training.evaluation.evaluator import Evaluator
 from svc.training.evaluation.score_ranker import ScoreRanker
+from svc.training.fitting.train import train_trial
 from svc.training.search import prepare
 from svc.training.search.blend_search import add_blend
-from svc.training.search.objective import train_trial
 from svc.training.search.quick_scores import QuickScores
 from svc.training.search.storage import preflight
 from svc.training.search.trials import SearchResult

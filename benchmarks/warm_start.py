@@ -27,11 +27,11 @@ from benchmarks.refit import ByUser, Days, difference, ndcg, over_seeds, task_of
 from svc import logs
 from svc.model.ids import IdTable
 from svc.settings import Settings
+from svc.training.fitting.assemble import assemble
+from svc.training.fitting.export import to_scorer
+from svc.training.fitting.train import Builder
+from svc.training.fitting.warm_start import WarmStart
 from svc.training.search import prepare
-from svc.training.search.objective import Builder
-from svc.training.search.served import to_scorer
-from svc.training.search.warm_start import WarmStart
-from svc.training.winner.export import assemble
 
 IALS = "IALSRecommender"
 HOURS = 24

@@ -14,13 +14,14 @@ from svc.errors import ArtifactError, RefitRefused, UsageError
 from svc.recipe.algorithms import LEAST_SQUARES
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
+from svc.training.fitting.train import train_trial
+from svc.training.fitting.trial import TrialRecord
+from svc.training.fitting.warm_start import WarmStart
 from svc.training.promotion.incumbent import Incumbent, read_incumbent
 from svc.training.promotion.live_trial import Unfit, checked, feature_trial_of, trainable
-from svc.training.search.objective import train_trial
 from svc.training.search.prepare import Task
 from svc.training.search.storage import StorageLocation
-from svc.training.search.trials import Reused, SearchResult, TrialRecord
-from svc.training.search.warm_start import WarmStart
+from svc.training.search.trials import Reused, SearchResult
 from svc.training.winner.measurements import evaluate_winner
 
 _COMPARED = ("training", "features", "schema", "cleansing")

@@ -18,8 +18,8 @@ from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.sources import digests
 from svc.training import refit
-from svc.training.algorithms.registry import check_available
 from svc.training.data import fetch
+from svc.training.fitting.algorithms.registry import check_available
 from svc.training.outcome import REFUSED, Outcome, TrainResult, now
 from svc.training.promotion.incumbent import check_data_change, read_incumbent
 from svc.training.run_report import RunReport

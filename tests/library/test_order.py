@@ -17,10 +17,10 @@ from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factors import IALSScorer, SVDScorer
-from svc.training.algorithms.self_weight import with_diagonal
-from svc.training.algorithms.transitions import TransitionsRecommender
 from svc.training.data.user_sample import solve_users
-from svc.training.winner.export import to_scorer
+from svc.training.fitting.algorithms.self_weight import with_diagonal
+from svc.training.fitting.algorithms.transitions import TransitionsRecommender
+from svc.training.fitting.assemble import to_scorer
 from tests.families import N_ITEMS, N_USERS, family
 from tests.library.test_answers import both
 

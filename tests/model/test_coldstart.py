@@ -16,7 +16,7 @@ from svc.model.columns.feature_values import Encoded
 from svc.model.features import FEATURE_VERSION, FeatureState, NumberColumn, SideEncoder, TokenColumn
 from svc.model.ids import IdTable
 from svc.model.model import Model
-from svc.training.winner.export import export
+from svc.training.fitting.assemble import export
 
 N_USERS, N_ITEMS, COMPONENTS = 80, 50, 6
 FORMS = list(product(["IALSPP", "ORIGINAL"], ["none", "log"], [(0.0, None), (0.5, None), (1.0, None), (0.5, 1.0)]))

@@ -14,8 +14,8 @@ from svc.model.coldstart import LeastSquares
 from svc.model.features import FEATURE_VERSION, FeatureState, SideEncoder
 from svc.model.model import Model
 from svc.model.ranking.query import Interaction
-from svc.training.algorithms.truncated_svd import WeightedSVDRecommender
-from svc.training.winner.export import export
+from svc.training.fitting.algorithms.truncated_svd import WeightedSVDRecommender
+from svc.training.fitting.assemble import export
 
 N_USERS, N_ITEMS = 80, 60
 FORMS = list(product(["IALSPP", "ORIGINAL"], ["none", "log"], [0.0, 0.5, 1.0]))

@@ -6,14 +6,12 @@ only see the decayed matrix.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from optuna.distributions import CategoricalDistribution
 from scipy import sparse
 
-from svc.training.algorithms.registry import Space
 from svc.training.data.weights import in_single_precision
 
 HALF_LIFE = "half_life"
@@ -42,15 +40,3 @@ def decayed(matrix: sparse.csr_matrix, times: sparse.csr_matrix | None, params: 
     factors = np.maximum(np.exp2(np.minimum(times.data, 0) / 1e9 / half_life_s), _LEAST)
     data = in_single_precision(matrix.data * factors, lambda _: "a weight after training.time_decay")
     return sparse.csr_matrix((data, matrix.indices, matrix.indptr), shape=matrix.shape)
-
-
-def with_half_life(space: Space, half_lives: Sequence[str]) -> Space:
-    """Add the half-life to `space` as a parameter.
-
-    The first trials try each half-life with the first guess.
-    """
-    choices = CategoricalDistribution(tuple(half_lives))
-    guesses = space.guesses or ({},)
-    first = [{**guesses[0], HALF_LIFE: half_life} for half_life in half_lives]
-    others = [{**guess, HALF_LIFE: half_lives[0]} for guess in guesses[1:]]
-    return Space({**space, HALF_LIFE: choices}, (*first, *others), space.grows)

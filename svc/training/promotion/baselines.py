@@ -19,11 +19,11 @@ from svc.settings import Settings
 from svc.training.data.split import global_cutoff
 from svc.training.evaluation.evaluator import Evaluator, Ranker
 from svc.training.evaluation.served_ranker import ServedRanker
+from svc.training.fitting.train import train_trial
+from svc.training.fitting.trial import TrialRecord
 from svc.training.promotion.incumbent import Incumbent, read_incumbent
 from svc.training.promotion.live_trial import Unfit, trainable
-from svc.training.search.objective import train_trial
 from svc.training.search.prepare import Task, split_plan
-from svc.training.search.trials import TrialRecord
 
 
 @dataclass(frozen=True, slots=True, eq=False)

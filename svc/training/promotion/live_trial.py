@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from svc.recipe.algorithms import BLEND, FEATURE_AWARE, SELF_WEIGHT
-from svc.training.algorithms.registry import ALGORITHMS, search_space
 from svc.training.data.decay import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE
-from svc.training.search.objective import how_many_fit
+from svc.training.fitting.algorithms.registry import ALGORITHMS, search_space
+from svc.training.fitting.train import how_many_fit
+from svc.training.fitting.trial import FEATURES_AND_SEEDS, TrialRecord
 from svc.training.search.prepare import Task
-from svc.training.search.trials import FEATURES_AND_SEEDS, TrialRecord
 
 _EPOCHS = "train_epochs"
 

@@ -21,13 +21,13 @@ from svc.training.data.recency import positions_of
 from svc.training.evaluation.intervals import Change
 from svc.training.evaluation.rank_cost import LIMIT, N_USERS, median_ms
 from svc.training.evaluation.served_ranker import ServedRanker
+from svc.training.fitting.export import to_history
+from svc.training.fitting.trial import TrialRecord
 from svc.training.ranker.fit import Pages, fit
 from svc.training.ranker.judge import judge
 from svc.training.ranker.ordered import OrderedRanker, Pooling
 from svc.training.ranker.record import ItemTables, item_record, windows_within
 from svc.training.search.prepare import Task
-from svc.training.search.served import to_history
-from svc.training.search.trials import TrialRecord
 
 CANDIDATES: Final = 100
 """The number of items of each user on which the weights are fitted."""

@@ -19,11 +19,11 @@ from svc import install_command
 from svc.atomic_write import replace_file
 from svc.errors import ArtifactWriteError, ConfigError
 from svc.model.history import History
+from svc.training.fitting.trial import TrialRecord
 from svc.training.report.confidence import headline, lead_sentences, popularity_sentences, warnings
 from svc.training.report.promotion import decision_sentences
 from svc.training.report.verdict import verdict
 from svc.training.report.words import definitions, feature_sentences, plain_name
-from svc.training.search.trials import TrialRecord
 
 if TYPE_CHECKING:
     from jinja2 import Template

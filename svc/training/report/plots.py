@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from svc.training.search.trials import TrialRecord
+from svc.training.fitting.trial import TrialRecord
 
 _COLOURS = ("#2f6fb0", "#d9822b", "#3a9a5b", "#a8518a", "#7a6a4f", "#c0453f", "#5a6b7b")
 _SIZES = re.compile(r'\s(?:width|height)="[^"]*"')

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from svc.training.evaluation.intervals import PER_USER
+from svc.training.fitting.trial import TrialRecord
 from svc.training.report.confidence import span
 from svc.training.report.order import recency_rows
 from svc.training.report.promotion import comparison_rows, guardrail_rows
 from svc.training.report.ranker import weight_rows
 from svc.training.report.words import plain_name
-from svc.training.search.trials import TrialRecord
 
 Header = Mapping[str, Any]
 

@@ -28,18 +28,19 @@ from svc import events, logs
 from svc.errors import FeatureRidgeFailed
 from svc.model.recommenders.base import Scorer as ServedScorer
 from svc.recipe.algorithms import BLEND, BLENDED, FACTORS, TOP_POP
-from svc.training.algorithms.registry import Params
 from svc.training.data.decay import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE
 from svc.training.evaluation.evaluator import CUTOFFS, Evaluator, Ranker, Rankings, Rows
 from svc.training.evaluation.intervals import user_scores
 from svc.training.evaluation.rank_cost import rank_ms_of
 from svc.training.evaluation.score_ranker import Scorer, best_columns
-from svc.training.search.objective import train_trial
+from svc.training.fitting.algorithms.registry import Params
+from svc.training.fitting.export import blended
+from svc.training.fitting.train import train_trial
+from svc.training.fitting.trial import TrialRecord
 from svc.training.search.prepare import Task
 from svc.training.search.quick_scores import standardized, weighted
 from svc.training.search.recency import RecencySearch, choose, is_gain
-from svc.training.search.served import blended
-from svc.training.search.trials import SearchResult, TrialRecord, by_score
+from svc.training.search.trials import SearchResult, by_score
 
 MOST_PARTS = 3
 _USERS_AT_ONCE = 128

@@ -1,23 +1,15 @@
-"""Train one recommender: with early stopping while searching, for a known number of epochs afterwards.
-
-irspack's `learn_with_optimizer` draws a progress bar on standard output, cannot be interrupted, and scores the best
-state a second time. So its few lines are reimplemented here over the same irspack objects.
-"""
+"""Judge a trained model at its best recency."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.training.algorithms.registry import Epochs
-from svc.training.evaluation.evaluator import Evaluation, Evaluator, Ranker
+from svc.training.evaluation.evaluator import Evaluation, Evaluator
 from svc.training.search.recency import BEYOND_DOUBT, SAMPLE_USERS, RecencySearch, choose, is_gain
-from svc.training.search.warm_start import WarmStart
 
 QUICK_USERS = 2_000
 """Screenings and epochs are judged on at most so many validation users, as judging costs more than an epoch; the score
@@ -62,49 +54,6 @@ class Fitted:
     rank_ms: float | None = None
 
 
-class Stop(Exception):
-    """Raised by a `check` to end a training, because its time is over or its score is too low."""
-
-
-def train(
-    recommender: Any,
-    epochs: Epochs | None,
-    evaluators: Evaluators,
-    *,
-    between: Callable[[Any], Ranker],
-    check: Callable[[], None],
-    report: Callable[[int, float], None],
-) -> int | None:
-    """Train `recommender` to its best epoch and return this epoch, or None for training without epochs.
-
-    `check` runs before each epoch and `report(epoch, score)` after each evaluation. An exception of either ends the
-    training. `between` makes the ranker that compares epochs, from the user vectors of the training: solving for these
-    users exactly takes longer than an epoch.
-    """
-    check()
-    if epochs is None:
-        recommender.learn()
-        return None
-    recommender.start_learning()
-    best_score, best_epoch, without_gain = -math.inf, 0, 0
-    for epoch in range(1, epochs.most + 1):
-        check()
-        recommender.run_epoch()
-        if epoch % epochs.every:
-            continue
-        score = evaluators.quick.score(evaluators.quick.rankings(between(recommender)), evaluators.metric)
-        if score > best_score:
-            best_score, best_epoch, without_gain = score, epoch, 0
-            recommender.save_state()
-        else:
-            without_gain += 1
-            if without_gain >= epochs.patience:
-                break
-        report(epoch, score)
-    recommender.load_state()
-    return best_epoch
-
-
 def judge(
     search: RecencySearch, evaluators: Evaluators, check: Callable[[], None], report: Callable[[float], None]
 ) -> Fitted:
@@ -144,19 +93,3 @@ def judge(
     if is_gain(evaluation.by_user(metric), other.by_user(metric)):
         return fitted(evaluation, chosen.recency)
     return fitted(other, lowest)
-
-
-def train_epochs(recommender: Any, epochs: int | None, start: WarmStart | None = None) -> Any:
-    """Train `recommender` for good and return it.
-
-    A model with epochs is trained for `epochs`, or for fewer from a `start`.
-    """
-    if epochs is None:
-        return recommender.learn()
-    recommender.start_learning()
-    if start is not None:
-        start.place(recommender)
-        epochs = start.epochs(epochs)
-    for _ in range(epochs):
-        recommender.run_epoch()
-    return recommender

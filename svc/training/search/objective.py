@@ -1,101 +1,39 @@
-"""The objective of a trial: build a recommender with its parameters, train it, and score it."""
+"""The objective of a trial: train a recommender with its parameters, and score it."""
 
 from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
-from svc.errors import FeatureRidgeFailed
 from svc.model.history import History
 from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
-from svc.recipe.algorithms import LEAST_SQUARES, SELF_WEIGHT
-from svc.training.algorithms.registry import ALGORITHMS, Params
-from svc.training.algorithms.self_weight import set_self_weights
-from svc.training.data.decay import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE, decayed
-from svc.training.data.features import SideName
+from svc.training.data.decay import decayed
 from svc.training.evaluation.evaluator import Evaluator
-from svc.training.evaluation.factors import AS_TRAINED, Columns
 from svc.training.evaluation.rank_cost import rank_ms_of
 from svc.training.evaluation.score_ranker import Scorer as ScoresOfUsers
 from svc.training.evaluation.score_ranker import ScoreRanker
 from svc.training.evaluation.served_ranker import ServedRanker
-from svc.training.search.fit import Evaluators, Fitted, judge, train, train_epochs
+from svc.training.fitting.algorithms.registry import ALGORITHMS, Params
+from svc.training.fitting.algorithms.self_weight import set_self_weights
+from svc.training.fitting.epochs import train
+from svc.training.fitting.export import fold_in_users, recency_of_histories, to_history, to_scorer
+from svc.training.fitting.train import Builder, Matrices, failures
+from svc.training.fitting.trial import TrialRecord
+from svc.training.search.fit import Evaluators, Fitted, judge
 from svc.training.search.processes.trial_task import TrialPruned
 from svc.training.search.quick_scores import QuickScores
 from svc.training.search.recency import HistoryOrder, RecencySearch
-from svc.training.search.run_in_thread import run_in_thread
 from svc.training.search.screening import SCREENING_STEP
-from svc.training.search.served import blended, fold_in_users, recency_of_histories, to_history, to_scorer
-from svc.training.search.trials import TrialRecord
-from svc.training.search.warm_start import WarmStart
-
-Matrices = Mapping[SideName, sparse.csr_matrix]
-_DENSE_COPIES = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Threads:
-    """Numbers of threads for irspack.
-
-    `exact` is for trainings with results that depend on the number in their last bits, `free` for all others.
-    """
-
-    exact: int
-    free: int
-
-    @classmethod
-    def choose(cls, wanted: int | None, *, available: int) -> Threads:
-        """Return the user's `wanted` number for both, else 1 for `exact` and all `available` ones for `free`.
-
-        iALS, BPR and SLIM add floats in the order in which threads finish.
-        """
-        return cls(exact=wanted or 1, free=wanted or available)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Builder:
-    """Makes untrained recommenders, with everything fixed but the parameters of a trial."""
-
-    seed: int
-    threads: Threads
-
-    def build(
-        self,
-        name: str,
-        matrix: sparse.csr_matrix,
-        params: Params,
-        features: Matrices,
-        times: sparse.csr_matrix | None = None,
-    ) -> Any:
-        """Return an untrained recommender over `matrix`, (users, items), whose decay has been applied.
-
-        `features`, and `times` with the entries of `matrix`, are passed to algorithms that accept them.
-        """
-        algorithm = ALGORITHMS[name]
-        fixed: Params = {}
-        if algorithm.seed:
-            fixed[algorithm.seed] = self.seed & 0x7FFFFFFF
-        if algorithm.threads:
-            fixed[algorithm.threads] = self.threads.exact if algorithm.threads_change_bits else self.threads.free
-        if algorithm.takes_features:
-            fixed.update({f"{side}_features": encoded for side, encoded in features.items()})
-        if algorithm.takes_times:
-            fixed["times"] = times
-        matrix = decayed(matrix, times, {HALF_LIFE: params.get(POPULARITY_HALF_LIFE, NO_DECAY)})
-        own = {
-            name: value for name, value in params.items() if name not in {HALF_LIFE, SELF_WEIGHT, POPULARITY_HALF_LIFE}
-        }
-        return algorithm.irspack_class(matrix, **own, **fixed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,6 +106,14 @@ class TrialObjective:
         model.ready()
         return ServedRanker.alike(model)
 
+    def _score_epoch(self, recommender: Any, *, algorithm: str, history: History) -> float:
+        """Return the score of an epoch, by the user vectors of the training.
+
+        Solving for these users exactly takes longer than an epoch.
+        """
+        quick = self.evaluators.quick
+        return quick.score(quick.rankings(self._served(to_scorer(recommender, algorithm), history)), self.metric)
+
     def __call__(
         self, algorithm: str, params: Params, *, check: Callable[[], None], report: Callable[[int, float], None]
     ) -> Fitted:
@@ -175,14 +121,8 @@ class TrialObjective:
         try:
             recommender = self.builder.build(algorithm, matrix, params, self.features, self.times)
             history = to_history(matrix, with_values=True)
-            best_epoch = train(
-                recommender,
-                epochs,
-                self.evaluators,
-                between=lambda trained: self._served(to_scorer(trained, algorithm), history),
-                check=check,
-                report=report,
-            )
+            score = partial(self._score_epoch, algorithm=algorithm, history=history)
+            best_epoch = train(recommender, epochs, score=score, check=check, report=report)
             set_self_weights(recommender, params)
         except failures(algorithm) as error:
             raise TrialPruned(str(error)) from error
@@ -211,70 +151,3 @@ def _copied(scorer: Scorer) -> Scorer:
 def _numbers(count: int) -> IdTable:
     """Return ids for `count` users or items of a model that is never asked by id."""
     return IdTable.from_ids([str(number) for number in range(count)])
-
-
-def train_trial(
-    builder: Builder,
-    trial: TrialRecord,
-    matrix: sparse.csr_matrix,
-    features: Matrices,
-    times: sparse.csr_matrix | None = None,
-    *,
-    start: WarmStart | None = None,
-    columns: Columns = AS_TRAINED,
-) -> Scorer:
-    """Train on all data for the trial's best number of epochs, or for fewer epochs of iALS from a `start`.
-
-    The items of the scorer are in the order of `columns`. Raise FeatureRidgeFailed if the weights of its features
-    cannot be solved for.
-    """
-    name = trial.algorithm
-    if trial.parts:
-        parts = [
-            train_trial(builder, part, matrix, features, times, start=start, columns=columns) for part in trial.parts
-        ]
-        return blended(parts, trial)
-    recommender = builder.build(name, matrix, trial.params, features, times)
-    try:
-        placed = start if name == LEAST_SQUARES else None
-        run_in_thread(lambda: train_epochs(recommender, trial.epochs, placed))
-    except failures(name) as error:
-        raise FeatureRidgeFailed(
-            f"the final training of {name} failed: the system for its feature weights is singular in floating point "
-            f"({error}). Raise min_frequency of the feature columns so that rare values are left out."
-        ) from error
-    set_self_weights(recommender, trial.params)
-    return to_scorer(recommender, name, columns)
-
-
-def failures(name: str) -> tuple[type[Exception], ...]:
-    """Return the errors that irspack raises if algorithm `name` cannot be trained with some parameters."""
-    errors: tuple[type[Exception], ...] = ALGORITHMS[name].irspack_class.optuna_trial_failure_exceptions
-    return errors
-
-
-def solves_for_all_items(name: str) -> bool:
-    """Return whether training an algorithm inverts a dense matrix of all items."""
-    return ALGORITHMS[name].needs_dense_items
-
-
-def how_many_fit(name: str, n_items: int) -> int | None:
-    """Return how many trainings of an algorithm fit into the memory that is free now, or None for any number.
-
-    Only trainings with dense item matrices are limited.
-    """
-    if not solves_for_all_items(name):
-        return None
-    available = _available_bytes()
-    return None if available == float("inf") else int(available // (n_items**2 * 4 * _DENSE_COPIES))
-
-
-def _available_bytes() -> float:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return float("inf")
-    for line in lines:
-        if line.startswith("MemAvailable:"):
-            return float(line.split()[1]) * 1024
-    return float("inf")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import optuna
+from optuna.distributions import CategoricalDistribution
 from scipy import sparse
 
 from svc import events, logs
@@ -18,19 +20,20 @@ from svc.recipe.algorithms import BLEND, FACTORS, ITEM_WEIGHTS, RECENCY, SELF_WE
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import Training
 from svc.settings import Settings
-from svc.training.algorithms.registry import Params, Space, search_space
-from svc.training.algorithms.self_weight import with_self_weight
-from svc.training.data.decay import HALF_LIFE, decayed, with_half_life
+from svc.training.data.decay import HALF_LIFE, decayed
 from svc.training.data.features import SideName
 from svc.training.data.fetch import TrainingData
 from svc.training.data.recency import positions_of
 from svc.training.data.split import Split, SplitPlan, order_items, smallest_working_ratio, split
 from svc.training.evaluation.evaluator import Evaluator
+from svc.training.fitting.algorithms.registry import Params, Space, search_space
+from svc.training.fitting.algorithms.self_weight import with_self_weight
+from svc.training.fitting.train import Builder, Threads, how_many_fit
 from svc.training.search.budget import TrialPlan, plan_trials
 from svc.training.search.fit import Evaluators
 from svc.training.search.kept_scores import KeptScores
 from svc.training.search.loop import Limits, Search, TrialLogging
-from svc.training.search.objective import Builder, Threads, TrialObjective, how_many_fit
+from svc.training.search.objective import TrialObjective
 from svc.training.search.processes.fork_server import ForkServer
 from svc.training.search.processes.parallel import Parallelism
 from svc.training.search.recency import HistoryOrder
@@ -229,7 +232,19 @@ def _space(name: str, loaded: LoadedRecipe, data: TrainingData) -> Space:
     )
     if training.repeats and name in ITEM_WEIGHTS:
         space = with_self_weight(space, (training.search_space or {}).get(name, {}).get(SELF_WEIGHT))
-    return space if training.time_decay is None else with_half_life(space, training.time_decay.half_life)
+    return space if training.time_decay is None else _with_half_life(space, training.time_decay.half_life)
+
+
+def _with_half_life(space: Space, half_lives: Sequence[str]) -> Space:
+    """Add the half-life to `space` as a parameter.
+
+    The first trials try each half-life with the first guess.
+    """
+    choices = CategoricalDistribution(tuple(half_lives))
+    guesses = space.guesses or ({},)
+    first = [{**guesses[0], HALF_LIFE: half_life} for half_life in half_lives]
+    others = [{**guess, HALF_LIFE: half_lives[0]} for guess in guesses[1:]]
+    return Space({**space, HALF_LIFE: choices}, (*first, *others), space.grows)
 
 
 def _most_seconds(training: Training) -> float | None:

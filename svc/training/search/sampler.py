@@ -18,7 +18,7 @@ from optuna.samplers import BaseSampler, TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from svc.training.algorithms.registry import GROWS_FROM, Params, Space, nearest
+from svc.training.fitting.algorithms.registry import GROWS_FROM, Params, Space, nearest
 from svc.training.search.budget import ALGORITHM, MOST_OF_ONE_NUMBER, TrialPlan
 from svc.training.search.line_search import next_position
 

@@ -33,9 +33,10 @@ from svc.training.data.feature_overlap import shared_values
 from svc.training.data.features import FittedSide, SideName
 from svc.training.evaluation.bootstrap import CONFIDENCE
 from svc.training.evaluation.evaluator import METRICS, Evaluator, Ranker, Rankings, Rows
-from svc.training.search.objective import train_trial
+from svc.training.fitting.train import train_trial
+from svc.training.fitting.trial import TrialRecord
 from svc.training.search.prepare import Task
-from svc.training.search.trials import SearchResult, TrialRecord
+from svc.training.search.trials import SearchResult
 
 N_DRAWS = 10
 MOST_IDS = 5000

@@ -18,14 +18,15 @@ from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
 from svc.model.stored import Stored
 from svc.recipe.algorithms import FACTORS, FEATURE_AWARE, TOP_POP
 from svc.training.data.decay import HALF_LIFE
-from svc.training.evaluation.factors import Columns
+from svc.training.fitting.assemble import assemble
+from svc.training.fitting.export import fold_in_users, most_chosen_first, recency_of_histories, reordered
+from svc.training.fitting.factors import Columns
+from svc.training.fitting.train import train_trial
+from svc.training.fitting.trial import FEATURES_AND_SEEDS, TrialRecord
+from svc.training.fitting.warm_start import WarmStart
 from svc.training.ranker.learn import Learned
-from svc.training.search.objective import train_trial
 from svc.training.search.prepare import Task
-from svc.training.search.served import fold_in_users, most_chosen_first, recency_of_histories, reordered
-from svc.training.search.trials import FEATURES_AND_SEEDS, SearchResult, TrialRecord
-from svc.training.search.warm_start import WarmStart
-from svc.training.winner.export import assemble
+from svc.training.search.trials import SearchResult
 
 EVERYTHING = "everything"
 KNOWN_USERS = "known users"

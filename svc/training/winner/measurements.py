@@ -26,9 +26,10 @@ from svc.training.evaluation.choice import Choice
 from svc.training.evaluation.evaluator import CUTOFFS, Evaluation, Ranker
 from svc.training.evaluation.intervals import PER_USER, Change, interval, intervals, lead, paired_change
 from svc.training.evaluation.served_ranker import ServedRanker
-from svc.training.search.objective import train_trial
+from svc.training.fitting.train import train_trial
+from svc.training.fitting.trial import TrialRecord
 from svc.training.search.prepare import Task
-from svc.training.search.trials import SearchResult, TrialRecord, by_score
+from svc.training.search.trials import SearchResult, by_score
 
 MOST_SHARE_OF_SEARCH = 0.25
 ALWAYS_ALLOWED_S = 10.0

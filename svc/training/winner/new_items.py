@@ -31,10 +31,12 @@ from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
 from svc.recipe import serving_schema
 from svc.recipe.algorithms import FEATURE_AWARE
 from svc.training.evaluation.intervals import user_scores
-from svc.training.search.objective import solves_for_all_items, train_trial
+from svc.training.fitting.assemble import assemble
+from svc.training.fitting.export import fold_in_users, recency_of_histories
+from svc.training.fitting.train import solves_for_all_items, train_trial
+from svc.training.fitting.trial import TrialRecord
 from svc.training.search.prepare import Task
-from svc.training.search.served import fold_in_users, recency_of_histories
-from svc.training.search.trials import SearchResult, TrialRecord
+from svc.training.search.trials import SearchResult
 from svc.training.winner.coldstart import (
     ALWAYS_ALLOWED_WORK,
     MOST_SHARE_OF_SEARCH,
@@ -45,7 +47,6 @@ from svc.training.winner.coldstart import (
     popularity_of_unseen,
     training_work,
 )
-from svc.training.winner.export import assemble
 
 MOST_USERS = 500
 """Validation users of one draw: each is ranked for twice, which takes as long as many trainings otherwise."""

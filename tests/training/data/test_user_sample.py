@@ -16,10 +16,10 @@ import svc
 from svc.errors import RecipeError
 from svc.model.ranking.query import Query
 from svc.model.recommenders.factors import FactorScorer, SVDScorer
-from svc.training.algorithms.truncated_svd import WeightedSVDRecommender
 from svc.training.data.interactions import HiddenRows, Interactions
 from svc.training.data.user_sample import draw_users, solve_users
-from svc.training.search.served import to_scorer
+from svc.training.fitting.algorithms.truncated_svd import WeightedSVDRecommender
+from svc.training.fitting.export import to_scorer
 from tests.serving.artifacts import SIGNING_KEYS
 
 N_USERS, N_ITEMS = 300, 60

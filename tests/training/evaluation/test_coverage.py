@@ -14,8 +14,8 @@ from scipy import sparse
 from svc.training.evaluation.evaluator import Evaluator
 from svc.training.evaluation.intervals import paired_change, user_scores
 from svc.training.evaluation.score_ranker import ScoreRanker
-from svc.training.search.fit import train_epochs
-from svc.training.search.objective import Builder, Threads
+from svc.training.fitting.epochs import train_epochs
+from svc.training.fitting.train import Builder, Threads
 
 N_USERS, N_ITEMS, HISTORY, CUTOFF, JUDGED = 2000, 60, 8, 10, 400
 

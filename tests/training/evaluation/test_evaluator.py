@@ -20,7 +20,7 @@ from svc.training.data.split import SplitPlan, order_items, split
 from svc.training.evaluation.evaluator import METRICS, Evaluator
 from svc.training.evaluation.intervals import interval
 from svc.training.evaluation.score_ranker import Scorer, ScoreRanker
-from svc.training.search.fit import train_epochs
+from svc.training.fitting.epochs import train_epochs
 
 RNG = np.random.default_rng(5)
 FULL = sparse.csr_matrix((RNG.random((60, 700)) < 0.06).astype(np.float32))

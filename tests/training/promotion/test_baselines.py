@@ -20,11 +20,11 @@ from svc.settings import Settings
 from svc.training.evaluation.evaluator import Rankings
 from svc.training.evaluation.intervals import paired_change
 from svc.training.evaluation.served_ranker import ServedRanker
+from svc.training.fitting.train import train_trial
 from svc.training.promotion import baselines
 from svc.training.promotion.baselines import heldout, live_model
 from svc.training.promotion.incumbent import read_incumbent
 from svc.training.promotion.live_trial import trial_of
-from svc.training.search.objective import train_trial
 from svc.training.search.prepare import Task
 from tests.training.promotion.gated import OUTPUT, Make, header, run, said, task_of, training, write_tastes
 

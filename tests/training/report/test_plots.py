@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from svc.training.fitting.trial import TrialRecord
 from svc.training.report.plots import algorithms_plot, cost_plot, search_plot, tail_plot
-from svc.training.search.trials import TrialRecord
 
 
 def trial(number: int, algorithm: str, score: float | None) -> TrialRecord:

@@ -20,9 +20,10 @@ from svc.model.rehearsal import rehearse
 from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
+from svc.training.fitting.trial import TrialRecord
 from svc.training.run import TrainOptions, train
 from svc.training.search.blend_search import HALF_LIVES, candidates, popularity, simplex
-from svc.training.search.trials import SearchResult, TrialRecord
+from svc.training.search.trials import SearchResult
 from svc.training.winner import measurements
 
 Make = Callable[..., LoadedRecipe]

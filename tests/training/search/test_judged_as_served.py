@@ -12,12 +12,13 @@ from scipy import sparse
 from svc.recipe.algorithms import BLEND, TAKES_RECENCY
 from svc.training.data.recency import positions_of
 from svc.training.evaluation.evaluator import Evaluator
+from svc.training.fitting.assemble import assemble
+from svc.training.fitting.export import fold_in_users, recency_of_histories
+from svc.training.fitting.train import Builder, Threads, train_trial
+from svc.training.fitting.trial import TrialRecord
 from svc.training.search.fit import Evaluators
-from svc.training.search.objective import Builder, Threads, TrialObjective, train_trial
+from svc.training.search.objective import TrialObjective
 from svc.training.search.recency import HistoryOrder
-from svc.training.search.served import fold_in_users, recency_of_histories
-from svc.training.search.trials import TrialRecord
-from svc.training.winner.export import assemble
 
 N_USERS, N_ITEMS, OFFSET, CUTOFF = 90, 60, 20, 12
 FEW = {"n_components": 6}

@@ -16,7 +16,7 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from svc.progress import Progress
-from svc.training.algorithms.registry import Space
+from svc.training.fitting.algorithms.registry import Space
 from svc.training.search import budget
 from svc.training.search.budget import TrialPlan
 from svc.training.search.fit import Fitted

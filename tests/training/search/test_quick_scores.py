@@ -9,10 +9,10 @@ import pytest
 import scipy.sparse as sps
 from irspack.recommenders import CosineKNNRecommender, DenseSLIMRecommender, IALSRecommender
 
-from svc.training.algorithms.truncated_svd import WeightedSVDRecommender
 from svc.training.data.recency import weighed
+from svc.training.fitting.algorithms.truncated_svd import WeightedSVDRecommender
+from svc.training.fitting.export import to_scorer
 from svc.training.search.quick_scores import QuickScores, standardized, weighted
-from svc.training.search.served import to_scorer
 
 N_USERS, N_ITEMS = 40, 24
 RNG = np.random.default_rng(3)

@@ -15,9 +15,9 @@ from svc.artifact.store import read_verified
 from svc.model import codec
 from svc.recipe.algorithms import BLEND, BLENDED
 from svc.settings import Settings
-from svc.training.algorithms.registry import ALGORITHMS, search_space
-from svc.training.search.objective import Builder, Threads, train_trial
-from svc.training.search.trials import TrialRecord
+from svc.training.fitting.algorithms.registry import ALGORITHMS, search_space
+from svc.training.fitting.train import Builder, Threads, train_trial
+from svc.training.fitting.trial import TrialRecord
 from tests.training.test_run import Make, run
 
 N_USERS, N_ITEMS = 600, 80

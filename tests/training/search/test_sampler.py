@@ -12,7 +12,7 @@ import pytest
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from svc.training.algorithms.registry import Space
+from svc.training.fitting.algorithms.registry import Space
 from svc.training.search.budget import ALGORITHM, TrialPlan
 from svc.training.search.sampler import AlgorithmSampler
 

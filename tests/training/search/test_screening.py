@@ -6,9 +6,10 @@ import numpy as np
 from scipy import sparse
 
 from svc.training.evaluation.evaluator import Evaluator
+from svc.training.fitting.train import Builder, Threads
 from svc.training.search import screening
 from svc.training.search.fit import Evaluators
-from svc.training.search.objective import Builder, Threads, TrialObjective
+from svc.training.search.objective import TrialObjective
 from svc.training.search.processes.trial_task import TrialTask, run_trial
 from svc.training.search.screening import is_passed
 

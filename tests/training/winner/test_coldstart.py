@@ -19,11 +19,12 @@ from svc.settings import Settings
 from svc.training.data import fetch
 from svc.training.data.feature_overlap import shared_values
 from svc.training.data.features import FittedSide
+from svc.training.fitting.epochs import train_epochs
+from svc.training.fitting.export import to_scorer
+from svc.training.fitting.trial import TrialRecord
 from svc.training.search import prepare
-from svc.training.search.fit import train_epochs
 from svc.training.search.prepare import Task
-from svc.training.search.served import to_scorer
-from svc.training.search.trials import SearchResult, TrialRecord
+from svc.training.search.trials import SearchResult
 from svc.training.winner.coldstart import evaluate_cold_start, ranker_of_held, search_work, training_work
 
 Make = Callable[..., LoadedRecipe]

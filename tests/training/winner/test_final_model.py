@@ -16,8 +16,8 @@ from svc.model.model import Model
 from svc.model.ranking.query import Interaction, Query
 from svc.model.rehearsal import rehearse
 from svc.settings import Settings
+from svc.training.fitting.trial import TrialRecord
 from svc.training.outcome import TrainResult
-from svc.training.search.trials import TrialRecord
 from tests.training.test_run import Make, item_features, run, small_training
 
 

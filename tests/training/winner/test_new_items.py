@@ -15,9 +15,10 @@ from svc.recipe.load import LoadedRecipe
 from svc.recipe.serving_schema import NewItems
 from svc.settings import Settings
 from svc.training.data import fetch
+from svc.training.fitting.trial import TrialRecord
 from svc.training.search import prepare
 from svc.training.search.prepare import Task
-from svc.training.search.trials import SearchResult, TrialRecord
+from svc.training.search.trials import SearchResult
 from svc.training.winner.new_items import MEASURES, evaluate_new_items
 
 Make = Callable[..., LoadedRecipe]

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from svc.training.algorithms.registry import Params
+from svc.training.fitting.algorithms.registry import Params
 from svc.training.search import screening
-from svc.training.search.fit import Fitted, Stop
+from svc.training.search.fit import Fitted
 from svc.training.search.pruner import Curve, is_outclassed
 
 State = Literal["complete", "pruned", "failed"]
@@ -24,6 +24,10 @@ class Objective(Protocol):
     def __call__(
         self, algorithm: str, params: Params, *, check: Callable[[], None], report: Callable[[int, float], None]
     ) -> Fitted: ...
+
+
+class Stop(Exception):
+    """Raised by a `check` to end a training, because its time is over or its score is too low."""
 
 
 class TrialPruned(Exception):

@@ -20,10 +20,9 @@ from typing import Protocol
 
 from svc import events, logs
 from svc.model.threads import VARIABLES, limit_blas_threads
-from svc.training.search.fit import Stop
 from svc.training.search.processes.fork_server import ForkServer
 from svc.training.search.processes.shared_object import MemoryLocation, SharedObject, attach
-from svc.training.search.processes.trial_task import Objective, TrialOutcome, TrialTask, run_trial
+from svc.training.search.processes.trial_task import Objective, Stop, TrialOutcome, TrialTask, run_trial
 
 Ended = Callable[[TrialOutcome], None]
 _Setting = tuple[MemoryLocation, int]

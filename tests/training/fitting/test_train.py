@@ -10,8 +10,8 @@ from irspack.recommenders.ials import FeatureRidgeCholeskyError
 from scipy import sparse
 
 from svc.errors import FeatureRidgeFailed
-from svc.training.search.objective import Builder, Threads, train_trial
-from svc.training.search.trials import TrialRecord
+from svc.training.fitting.train import Builder, Threads, train_trial
+from svc.training.fitting.trial import TrialRecord
 
 
 class Singular:

@@ -11,10 +11,10 @@ from scipy import sparse
 from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.model.recommenders.blend import BlendScorer
-from svc.training.algorithms.ials import MeanPriorIALSRecommender
-from svc.training.search.fit import train_epochs
-from svc.training.search.served import to_history, to_scorer
-from svc.training.search.warm_start import WarmStart
+from svc.training.fitting.algorithms.ials import MeanPriorIALSRecommender
+from svc.training.fitting.epochs import train_epochs
+from svc.training.fitting.export import to_history, to_scorer
+from svc.training.fitting.warm_start import WarmStart
 from tests.families import family
 
 USERS, ITEMS = [f"u{number}" for number in range(30)], [f"i{number}" for number in range(12)]

@@ -25,8 +25,8 @@ from svc.model.recommenders.popularity import PopularityScorer, PopularPart, by_
 from svc.recipe.algorithms import FACTORS, TOP_POP, TRANSITIONS
 from svc.training.data.recency import in_order, weighed
 from svc.training.data.user_sample import solve_users
-from svc.training.evaluation.factors import AS_TRAINED, Columns, checked_finite, finite_float32, ials_scorer, svd_scorer
-from svc.training.search.trials import TrialRecord
+from svc.training.fitting.factors import AS_TRAINED, Columns, checked_finite, finite_float32, ials_scorer, svd_scorer
+from svc.training.fitting.trial import TrialRecord
 
 
 def to_scorer(recommender: Any, class_name: str, columns: Columns = AS_TRAINED) -> Scorer:

@@ -13,7 +13,7 @@ from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.model.ranker.page_ranker import PageRanker
 from svc.model.recommenders.base import Scorer
-from svc.training.search.served import to_history, to_scorer
+from svc.training.fitting.export import to_history, to_scorer
 
 
 def export(

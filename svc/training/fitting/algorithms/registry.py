@@ -145,7 +145,7 @@ _TABLE = (
         threads="n_threads",
         threads_change_bits=True,
         takes_features=True,
-        variant="svc.training.algorithms.ials:MeanPriorIALSRecommender",
+        variant="svc.training.fitting.algorithms.ials:MeanPriorIALSRecommender",
     ),
     Algorithm(
         "CosineKNNRecommender",
@@ -174,13 +174,13 @@ _TABLE = (
             "strongest_of": CategoricalDistribution(("SOURCE", "TARGET")),
         },
         threads="n_threads",
-        variant="svc.training.algorithms.rp3beta:TransitionRP3betaRecommender",
+        variant="svc.training.fitting.algorithms.rp3beta:TransitionRP3betaRecommender",
     ),
     Algorithm(
         "DenseSLIMRecommender",
         guesses=({"reg": 300.0},),
         needs_dense_items=True,
-        variant="svc.training.algorithms.dense_slim:UnlockedDenseSLIMRecommender",
+        variant="svc.training.fitting.algorithms.dense_slim:UnlockedDenseSLIMRecommender",
     ),
     Algorithm(
         "TruncatedSVDRecommender",
@@ -191,7 +191,7 @@ _TABLE = (
         },
         grows=("n_components",),
         seed="random_seed",
-        variant="svc.training.algorithms.truncated_svd:WeightedSVDRecommender",
+        variant="svc.training.fitting.algorithms.truncated_svd:WeightedSVDRecommender",
     ),
     Algorithm(
         "BPRFMRecommender",
@@ -200,7 +200,7 @@ _TABLE = (
         seed="random_seed",
         threads="n_threads",
         threads_change_bits=True,
-        variant="svc.training.algorithms.bprfm:SeededBPRFMRecommender",
+        variant="svc.training.fitting.algorithms.bprfm:SeededBPRFMRecommender",
     ),
     Algorithm(
         "SLIMRecommender",
@@ -221,7 +221,7 @@ _TABLE = (
         guesses=({"reg": 200.0, "dropout_p": 0.3, "top_k": 500},),
         ranges={"top_k": IntDistribution(50, 1000, log=True)},
         needs_dense_items=True,
-        variant="svc.training.algorithms.dense_slim:SparseEDLAERecommender",
+        variant="svc.training.fitting.algorithms.dense_slim:SparseEDLAERecommender",
     ),
     Algorithm(
         TRANSITIONS,
@@ -238,7 +238,7 @@ _TABLE = (
             "top_k": IntDistribution(10, 2000, log=True),
         },
         takes_times=True,
-        variant="svc.training.algorithms.transitions:TransitionsRecommender",
+        variant="svc.training.fitting.algorithms.transitions:TransitionsRecommender",
     ),
 )
 ALGORITHMS = {algorithm.name: algorithm for algorithm in _TABLE}

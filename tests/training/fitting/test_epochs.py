@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from svc.training.algorithms.registry import Epochs
 from svc.training.evaluation.evaluator import Evaluator
 from svc.training.evaluation.score_ranker import ScoreRanker
-from svc.training.search.fit import Evaluators, Fitted, Stop, judge, train, train_epochs
+from svc.training.fitting.algorithms.registry import Epochs
+from svc.training.fitting.epochs import train, train_epochs
+from svc.training.search.fit import Evaluators, Fitted, judge
+from svc.training.search.processes.trial_task import Stop
 from svc.training.search.recency import RecencySearch
 
 N_USERS, N_ITEMS = 4, 6
@@ -67,7 +69,11 @@ def trained(
     learner: Learner, epochs: Epochs | None, evaluators: Evaluators, check: Callable[[], None]
 ) -> tuple[Fitted, list[tuple[int, float]]]:
     told: list[tuple[int, float]] = []
-    best = train(learner, epochs, evaluators, between=ranker, check=check, report=lambda *at: told.append(at))
+
+    def score(learner: Learner) -> float:
+        return evaluators.quick.score(evaluators.quick.rankings(ranker(learner)), evaluators.metric)
+
+    best = train(learner, epochs, score=score, check=check, report=lambda *at: told.append(at))
     search = RecencySearch((0.0,), lambda _: ranker(learner))
     fitted = judge(search, evaluators, check, lambda score: told.append((0, score)))
     return replace(fitted, epochs=best), told

@@ -8,8 +8,8 @@ import scipy.sparse as sps
 from irspack.recommenders import IALSRecommender
 
 from svc.errors import TrainingError
-from svc.training.algorithms.truncated_svd import WeightedSVDRecommender
-from svc.training.evaluation.factors import finite_float32, ials_scorer, svd_scorer
+from svc.training.fitting.algorithms.truncated_svd import WeightedSVDRecommender
+from svc.training.fitting.factors import finite_float32, ials_scorer, svd_scorer
 
 MATRIX = sps.csr_matrix((np.random.default_rng(3).random((20, 12)) < 0.3).astype(np.float64))
 

@@ -7,7 +7,7 @@ import pytest
 from irspack.recommenders import TruncatedSVDRecommender
 from scipy import sparse
 
-from svc.training.algorithms.truncated_svd import WeightedSVDRecommender
+from svc.training.fitting.algorithms.truncated_svd import WeightedSVDRecommender
 
 ROWS = np.arange(60)
 

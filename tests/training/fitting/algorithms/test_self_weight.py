@@ -7,8 +7,8 @@ import pytest
 from optuna.distributions import FloatDistribution
 from scipy import sparse
 
-from svc.training.algorithms.registry import search_space
-from svc.training.algorithms.self_weight import VALUES, with_diagonal, with_self_weight
+from svc.training.fitting.algorithms.registry import search_space
+from svc.training.fitting.algorithms.self_weight import VALUES, with_diagonal, with_self_weight
 
 
 @pytest.mark.parametrize("is_sparse", [True, False])

@@ -17,7 +17,7 @@ from irspack.recommenders.ials import IALSTrainer
 from numpy.typing import NDArray
 from scipy import sparse
 
-from svc.training.algorithms.feature_ridge import solve_ridge
+from svc.training.fitting.algorithms.feature_ridge import solve_ridge
 
 MOST_DENSE_PLACES = 5_000
 """Encoded features of one side up to this number are left to irspack, whose solve is faster for few of them."""

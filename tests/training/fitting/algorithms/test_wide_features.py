@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from svc.training.algorithms import wide_features
-from svc.training.algorithms.ials import MeanPriorIALSRecommender
-from svc.training.algorithms.wide_features import WideFeatureTrainer
+from svc.training.fitting.algorithms import wide_features
+from svc.training.fitting.algorithms.ials import MeanPriorIALSRecommender
+from svc.training.fitting.algorithms.wide_features import WideFeatureTrainer
 
 N_USERS, N_ITEMS = 300, 200
 

@@ -21,8 +21,8 @@ from svc.model.model import Model
 from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
-from svc.training.algorithms import transitions
-from svc.training.algorithms.transitions import MAX_GAPS_NS, TransitionsRecommender
+from svc.training.fitting.algorithms import transitions
+from svc.training.fitting.algorithms.transitions import MAX_GAPS_NS, TransitionsRecommender
 from svc.training.run import TrainOptions, train
 
 N_USERS, N_ITEMS = 30, 12

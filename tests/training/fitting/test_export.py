@@ -1,4 +1,4 @@
-"""What is served of a trained recommender; tests/training/winner/test_export.py asks whole models of it."""
+"""What is served of a trained recommender; tests/training/fitting/test_assemble.py asks whole models of it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from scipy import sparse as sps
 
 from svc.errors import TrainingError
-from svc.training.algorithms.truncated_svd import WeightedSVDRecommender
-from svc.training.search.served import to_scorer
+from svc.training.fitting.algorithms.truncated_svd import WeightedSVDRecommender
+from svc.training.fitting.export import to_scorer
 
 
 def test_an_unknown_class_is_refused() -> None:

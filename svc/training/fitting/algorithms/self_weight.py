@@ -17,7 +17,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from scipy import sparse
 
 from svc.recipe.algorithms import SELF_WEIGHT
-from svc.training.algorithms.registry import Params, Space, nearest
+from svc.training.fitting.algorithms.registry import Params, Space, nearest
 
 VALUES = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """What the search chooses from, unless the recipe bounds it."""

@@ -7,7 +7,7 @@ import pytest
 from irspack.recommenders import DenseSLIMRecommender, EDLAERecommender
 from scipy import sparse
 
-from svc.training.algorithms.dense_slim import SparseEDLAERecommender, UnlockedDenseSLIMRecommender
+from svc.training.fitting.algorithms.dense_slim import SparseEDLAERecommender, UnlockedDenseSLIMRecommender
 
 
 def test_the_weights_are_those_of_irspack() -> None:

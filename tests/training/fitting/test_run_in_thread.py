@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from svc.cli.common.signals import Interrupted, interrupts
-from svc.training.search.run_in_thread import run_in_thread
+from svc.training.fitting.run_in_thread import run_in_thread
 
 
 def test_it_returns_and_raises_what_the_work_does() -> None:

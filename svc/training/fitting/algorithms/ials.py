@@ -14,7 +14,7 @@ import numpy as np
 from irspack.recommenders import IALSRecommender
 from scipy import sparse
 
-from svc.training.algorithms.wide_features import WideFeatureTrainer, is_wide
+from svc.training.fitting.algorithms.wide_features import WideFeatureTrainer, is_wide
 
 _MEAN_RIDGE = 1.0  # negligible beside the sum over all users; it only keeps the system for the mean solvable
 _INIT_STD = 1.0  # with irspack's 0.1 the mean takes dozens of epochs to reach its final size

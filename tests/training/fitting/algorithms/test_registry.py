@@ -6,7 +6,7 @@ import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from svc.recipe.algorithms import TUNED
-from svc.training.algorithms.registry import ALGORITHMS, search_space
+from svc.training.fitting.algorithms.registry import ALGORITHMS, search_space
 
 TRAINABLE = [name for name in ALGORITHMS if name != "BPRFMRecommender"]
 

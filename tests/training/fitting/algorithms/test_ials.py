@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.model.ranking.query import Query
-from svc.training.algorithms.ials import MeanPriorIALSRecommender
-from svc.training.algorithms.registry import ALGORITHMS, Params, search_space
 from svc.training.evaluation.evaluator import Evaluator
 from svc.training.evaluation.score_ranker import ScoreRanker
+from svc.training.fitting.algorithms.ials import MeanPriorIALSRecommender
+from svc.training.fitting.algorithms.registry import ALGORITHMS, Params, search_space
+from svc.training.fitting.assemble import export
+from svc.training.fitting.epochs import train as train_model
 from svc.training.search.fit import Evaluators, judge
-from svc.training.search.fit import train as train_model
 from svc.training.search.recency import RecencySearch, is_gain
-from svc.training.winner.export import export
 
 PARAMETERS: Params = {"n_components": 6, "alpha0": 0.1, "reg": 0.02, "train_epochs": 4, "n_threads": 1}
 EXACT: Params = {**PARAMETERS, "solver_type": "CHOLESKY"}

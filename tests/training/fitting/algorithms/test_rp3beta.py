@@ -9,7 +9,7 @@ import pytest
 from irspack.recommenders import RP3betaRecommender
 from scipy import sparse
 
-from svc.training.algorithms.rp3beta import TransitionRP3betaRecommender
+from svc.training.fitting.algorithms.rp3beta import TransitionRP3betaRecommender
 
 
 def interactions(*, counts: bool = False) -> sparse.csr_matrix:

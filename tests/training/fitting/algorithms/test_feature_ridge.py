@@ -7,8 +7,8 @@ import pytest
 from irspack.recommenders._ials_core import FeatureRidgeCholeskyError
 from scipy import sparse
 
-from svc.training.algorithms import feature_ridge
-from svc.training.algorithms.feature_ridge import solve_ridge
+from svc.training.fitting.algorithms import feature_ridge
+from svc.training.fitting.algorithms.feature_ridge import solve_ridge
 
 ROWS, PLACES, FACTORS = 3_000, 600, 8
 

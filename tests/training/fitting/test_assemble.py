@@ -26,13 +26,13 @@ from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
 from svc.recipe.algorithms import BLEND
 from svc.recipe.side_tables import FeatureSide
 from svc.settings import Settings
-from svc.training.algorithms.dense_slim import SparseEDLAERecommender
-from svc.training.algorithms.rp3beta import TransitionRP3betaRecommender
-from svc.training.algorithms.truncated_svd import WeightedSVDRecommender
 from svc.training.data.features import fit_side
-from svc.training.search.served import blended, fold_in_users, most_chosen_first, reordered, to_scorer
-from svc.training.search.trials import TrialRecord
-from svc.training.winner.export import assemble, export
+from svc.training.fitting.algorithms.dense_slim import SparseEDLAERecommender
+from svc.training.fitting.algorithms.rp3beta import TransitionRP3betaRecommender
+from svc.training.fitting.algorithms.truncated_svd import WeightedSVDRecommender
+from svc.training.fitting.assemble import assemble, export
+from svc.training.fitting.export import blended, fold_in_users, most_chosen_first, reordered, to_scorer
+from svc.training.fitting.trial import TrialRecord
 from tests.model.ranker.records import random_ranker
 
 N_USERS, N_ITEMS = 90, 60
