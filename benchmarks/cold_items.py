@@ -31,11 +31,11 @@ from svc.model.threads import limit_blas_threads
 from svc.recipe.side_tables import FeatureSide
 from svc.settings import Settings
 from svc.training.data.features import fit_side
-from svc.training.evaluation.evaluator import Evaluator
-from svc.training.evaluation.score_ranker import ScoreRanker
 from svc.training.fitting.algorithms.ials import MeanPriorIALSRecommender
 from svc.training.fitting.epochs import train_epochs
-from svc.training.winner.coldstart import place
+from svc.training.judging.coldstart import place
+from svc.training.judging.evaluator import Evaluator
+from svc.training.judging.score_ranker import ScoreRanker
 
 COMPONENTS, EPOCHS, CUTOFF, SHARES = 32, 6, 20, 10
 REG, RIDGES = 0.05, (1_000.0, 10_000.0, 100_000.0, 1_000_000.0)

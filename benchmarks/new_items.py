@@ -32,9 +32,10 @@ from svc.recipe.serving_schema import NewItems
 from svc.settings import Settings
 from svc.training.data import fetch
 from svc.training.fitting.trial import TrialRecord
+from svc.training.judging.new_items import MEASURES, evaluate_new_items
+from svc.training.judging.search_result import SearchResult
+from svc.training.judging.task import Task, split_data
 from svc.training.search import prepare
-from svc.training.search.trials import SearchResult
-from svc.training.winner.new_items import MEASURES, evaluate_new_items
 
 MAX_SHARE, MIN_SHARES, CUTOFF = 0.2, (0.0, 0.05, 0.1, 0.2), 20
 SEARCHED = {"n_components": 64, "alpha0": 0.0476, "reg": 0.012, "mean_prior": False, "lambda_item_feature": 9_396.0}
@@ -49,7 +50,7 @@ def trial(params: dict[str, Any], epochs: int) -> TrialRecord:
     return TrialRecord(0, "IALSRecommender", params, "complete", 0.1, {}, epochs, 1.0)
 
 
-def task_of(folder: Path, rows: pd.DataFrame, items: pd.DataFrame, columns: Sequence[Any]) -> prepare.Task:
+def task_of(folder: Path, rows: pd.DataFrame, items: pd.DataFrame, columns: Sequence[Any]) -> Task:
     """What a training of a plain recipe prepares; both tables have the columns `user` and `item`, or `item`."""
     rows.to_csv(folder / "rows.csv", index=False)
     items.to_parquet(folder / "items.parquet")
@@ -65,10 +66,10 @@ def task_of(folder: Path, rows: pd.DataFrame, items: pd.DataFrame, columns: Sequ
     (folder / "new.yaml").write_text(json.dumps(recipe), encoding="utf-8")
     loaded = load_recipe(folder / "new.yaml", {}, settings=Settings())
     data = fetch.load(loaded, Settings(), {}, Progress())
-    return prepare.make_task(loaded, data, prepare.split_data(loaded, data), Settings())
+    return prepare.make_task(loaded, data, split_data(loaded, data), Settings())
 
 
-def measured(task: prepare.Task, chosen: TrialRecord, min_share: float) -> dict[str, Any]:
+def measured(task: Task, chosen: TrialRecord, min_share: float) -> dict[str, Any]:
     shares = {"max_share": MAX_SHARE, "min_share": min_share}
     declared = NewItems.model_validate({"source": {"type": "csv", "path": "new.csv"}, **shares})
     result = SearchResult([chosen] * ENOUGH, seconds=1.0, n_orphaned=0)

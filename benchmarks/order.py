@@ -29,7 +29,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from svc.training.evaluation.intervals import interval
+from svc.training.judging.intervals import interval
 
 CUTOFF, SEED, AT_ONCE = 20, 42, 256
 KNOWS_ORDER = ("recency", "with order")

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from benchmarks.common import origin
 from benchmarks.hide import HELD_OUT, arguments, held_out, judged
 from benchmarks.order import KEY, SEED, pages_of, ranks, server, train
-from svc.training.evaluation.intervals import paired_change
+from svc.training.judging.intervals import paired_change
 
 DAYS = 7
 RELATED = 5

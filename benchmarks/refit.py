@@ -46,13 +46,14 @@ from svc.recipe.algorithms import BLEND
 from svc.recipe.load import load_recipe
 from svc.settings import Settings
 from svc.training.data import fetch
-from svc.training.evaluation.intervals import interval
 from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
-from svc.training.promotion.live_trial import trainable
+from svc.training.judging.intervals import interval
+from svc.training.judging.live_trial import trainable
+from svc.training.judging.search_result import SearchResult
+from svc.training.judging.task import Task, split_data
 from svc.training.search import prepare
 from svc.training.search.blend_search import WeightSearch
-from svc.training.search.trials import SearchResult
 from svc.training.winner.final_model import train_final
 
 CUTOFF, DAY_S, FULL_TRIALS, SEED = 20, 86_400, 40, 42
@@ -202,28 +203,28 @@ def over_seeds(scores: list[list[ByUser]]) -> list[ByUser]:
     ]
 
 
-def task_of(recipe: Path) -> prepare.Task:
+def task_of(recipe: Path) -> Task:
     loaded = load_recipe(recipe, {}, settings=Settings())
     data = fetch.load(loaded, Settings(), {}, Progress())
-    return prepare.make_task(loaded, data, prepare.split_data(loaded, data), Settings())
+    return prepare.make_task(loaded, data, split_data(loaded, data), Settings())
 
 
 def mean(scores: ByUser) -> float:
     return float(np.mean(list(scores.values())))
 
 
-def search_weights_again(task: prepare.Task, trial: TrialRecord) -> TrialRecord:
+def search_weights_again(task: Task, trial: TrialRecord) -> TrialRecord:
     """The blend `trial` with the weights that suit its parts on the holdout of `task`."""
-    objective = task.objective
+    holdout = task.holdout
     trained = [
-        train_trial(task.builder, part, objective.decayed(part.params), objective.features, objective.times)
+        train_trial(task.builder, part, holdout.decayed(part.params), holdout.features, holdout.times)
         for part in trial.parts
     ]
     scorers = [
-        objective.quick_scores(scorer, part.params).at(part.recency)
+        task.objective.quick_scores(scorer, part.params).at(part.recency)
         for scorer, part in zip(trained, trial.parts, strict=True)
     ]
-    weights = WeightSearch(objective.evaluators.quick, scorers, task).best()
+    weights = WeightSearch(holdout.evaluators.quick, scorers, task).best()
     kept = [(part, weight / 10) for part, weight in zip(trial.parts, weights, strict=True) if weight]
     params = {**trial.params, "weights": {part.algorithm: weight for part, weight in kept}}
     return replace(trial, params=params, parts=tuple(part for part, _ in kept))

@@ -43,14 +43,15 @@ from svc.recipe.algorithms import BLEND, DEFAULT_ALGORITHMS
 from svc.recipe.load import load_recipe
 from svc.settings import Settings
 from svc.training.data import fetch
-from svc.training.evaluation.evaluator import Evaluator
-from svc.training.evaluation.score_ranker import ScoreRanker
 from svc.training.fitting.train import train_trial
+from svc.training.judging.evaluator import Evaluator
+from svc.training.judging.score_ranker import ScoreRanker
+from svc.training.judging.search_result import SearchResult
+from svc.training.judging.task import Task, split_data
 from svc.training.search import prepare
 from svc.training.search.blend_search import add_blend
 from svc.training.search.quick_scores import QuickScores
 from svc.training.search.storage import preflight
-from svc.training.search.trials import SearchResult
 
 CUTOFF, SEED = 20, 42
 ALL = (*DEFAULT_ALGORITHMS, "SLIMRecommender", "EDLAERecommender")
@@ -108,10 +109,10 @@ def equal_shares(options: argparse.Namespace) -> dict[str, int]:
     return {name: max(1, options.trials // len(tuned)) for name in tuned}
 
 
-def run_svc(folder: Path, options: argparse.Namespace) -> tuple[prepare.Task, SearchResult, Watch]:
+def run_svc(folder: Path, options: argparse.Namespace) -> tuple[Task, SearchResult, Watch]:
     loaded = recipe(folder, options)
     found = fetch.load(loaded, Settings(), {}, Progress())
-    task = prepare.make_task(loaded, found, prepare.split_data(loaded, found), Settings())
+    task = prepare.make_task(loaded, found, split_data(loaded, found), Settings())
     watch = Watch()
     location = preflight("", folder)
     search = prepare.open_search(task, location, "benchmark", watch, quiet=True, verbose=False)
@@ -123,7 +124,7 @@ def run_svc(folder: Path, options: argparse.Namespace) -> tuple[prepare.Task, Se
     return task, result, watch
 
 
-def run_irspack(task: prepare.Task, name: str, n_trials: int) -> tuple[float, float]:
+def run_irspack(task: Task, name: str, n_trials: int) -> tuple[float, float]:
     evaluator = IrspackEvaluator(task.split.heldout, offset=task.split.val_offset, cutoff=CUTOFF, target_metric="ndcg")
     cls = getattr(irspack_recommenders, name)
     begin = time.monotonic()
@@ -132,7 +133,7 @@ def run_irspack(task: prepare.Task, name: str, n_trials: int) -> tuple[float, fl
     return time.monotonic() - begin, -float(trials["value"].min())
 
 
-def held_out(task: prepare.Task, options: argparse.Namespace) -> sparse.csr_matrix:
+def held_out(task: Task, options: argparse.Namespace) -> sparse.csr_matrix:
     """The test file over the users and items of the training file, (users, items)."""
     frame = pairs(options.test, options.user, options.item, [])
     users, items = (
@@ -150,7 +151,7 @@ def held_out(task: prepare.Task, options: argparse.Namespace) -> sparse.csr_matr
     return matrix
 
 
-def public_split(task: prepare.Task, result: SearchResult, options: argparse.Namespace) -> Iterator[str]:
+def public_split(task: Task, result: SearchResult, options: argparse.Namespace) -> Iterator[str]:
     """A line for the best of each algorithm: trained on the whole training file, scored on the test file."""
     test, matrix = held_out(task, options), task.data.interactions.matrix()
     evaluator = Evaluator(test, offset=0, cutoff=CUTOFF)
@@ -167,7 +168,7 @@ def public_split(task: prepare.Task, result: SearchResult, options: argparse.Nam
         yield f"{name:24} test users {len(truths):,}  recall@20 {np.mean(recall):.5f}  ndcg@20 {np.mean(ndcg):.5f}"
 
 
-def compare(task: prepare.Task, best: dict[str, Any]) -> None:
+def compare(task: Task, best: dict[str, Any]) -> None:
     """irspack's `tune` with the trials that each algorithm had in svc's search."""
     total, top = 0.0, 0.0
     for name, share in task.plan.shares.items():

@@ -23,9 +23,9 @@ from benchmarks.common import Shape, ids, interactions, origin
 from svc.model.model import Model
 from svc.model.ranking.query import Query
 from svc.training.data.user_sample import solve_users
-from svc.training.evaluation.intervals import paired_change, user_scores
 from svc.training.fitting.assemble import assemble
 from svc.training.fitting.export import to_scorer
+from svc.training.judging.intervals import paired_change, user_scores
 
 SMALL = Shape("small", 60_000, 10_000, 2_000_000, 64)
 LARGE = Shape("large", 200_000, 20_000, 10_000_000, 64)

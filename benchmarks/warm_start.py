@@ -31,7 +31,7 @@ from svc.training.fitting.assemble import assemble
 from svc.training.fitting.export import to_scorer
 from svc.training.fitting.train import Builder
 from svc.training.fitting.warm_start import WarmStart
-from svc.training.search import prepare
+from svc.training.judging.task import Task
 
 IALS = "IALSRecommender"
 HOURS = 24
@@ -47,11 +47,11 @@ STARTED: Sequence[tuple[Mapping[str, Any], int]] = (
 class Learned:
     """What an iALS has learned on the data of `task`, and the processor seconds that this took."""
 
-    task: prepare.Task
+    task: Task
     trained: Any
     seconds: float
 
-    def start_for(self, task: prepare.Task) -> WarmStart:
+    def start_for(self, task: Task) -> WarmStart:
         """Its vectors as the start on the data of `task`, as `--refit` takes those of the live model."""
         core, before, now = self.trained.trainer.core_trainer, self.task.data.interactions, task.data.interactions
         rows = [
@@ -70,9 +70,7 @@ class Learned:
         )
 
 
-def learn(
-    task: prepare.Task, params: Mapping[str, Any], epochs: int, seed: int, start: WarmStart | None = None
-) -> Learned:
+def learn(task: Task, params: Mapping[str, Any], epochs: int, seed: int, start: WarmStart | None = None) -> Learned:
     """iALS after so many epochs, from random vectors or from `start`."""
     matrix, began = task.matrix(dict(params)), time.process_time()
     trained = Builder(seed, task.builder.threads).build(IALS, matrix, dict(params), {})

@@ -22,8 +22,8 @@ from svc.recipe.load import load_recipe
 from svc.recipe.normalize import merged, normalize
 from svc.recipe.variables import recipe_variables
 from svc.settings import Settings
-from svc.training.evaluation.bootstrap import CONFIDENCE
-from svc.training.evaluation.intervals import intervals, user_scores
+from svc.training.judging.bootstrap import CONFIDENCE
+from svc.training.judging.intervals import intervals, user_scores
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -19,9 +19,9 @@ from svc.library.load import load
 from svc.library.markup import facts_table
 from svc.library.recommender import Recommender
 from svc.library.tables import as_arrow, as_table, column_names, is_table, require
-from svc.training.evaluation.bootstrap import CONFIDENCE
-from svc.training.evaluation.breakdown import TrainingCounts, as_rows, breakdown, mean_popularity
-from svc.training.evaluation.intervals import PER_USER
+from svc.training.judging.bootstrap import CONFIDENCE
+from svc.training.judging.breakdown import TrainingCounts, as_rows, breakdown, mean_popularity
+from svc.training.judging.intervals import PER_USER
 
 if TYPE_CHECKING:
     from pathlib import Path

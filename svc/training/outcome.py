@@ -12,7 +12,7 @@ from svc import events, logs
 from svc.progress import Progress
 
 if TYPE_CHECKING:
-    from svc.training.search.trials import SearchResult
+    from svc.training.judging.search_result import SearchResult
     from svc.training.winner.publication import Publication
 
 INTERNAL_ERROR = "internal_error"

@@ -17,12 +17,12 @@ from svc.settings import Settings
 from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.fitting.warm_start import WarmStart
-from svc.training.promotion.incumbent import Incumbent, read_incumbent
-from svc.training.promotion.live_trial import Unfit, checked, feature_trial_of, trainable
-from svc.training.search.prepare import Task
+from svc.training.judging.incumbent import Incumbent, read_incumbent
+from svc.training.judging.live_trial import Unfit, checked, feature_trial_of, trainable
+from svc.training.judging.measurements import evaluate_winner
+from svc.training.judging.search_result import Reused, SearchResult
+from svc.training.judging.task import Task
 from svc.training.search.storage import StorageLocation
-from svc.training.search.trials import Reused, SearchResult
-from svc.training.winner.measurements import evaluate_winner
 
 _COMPARED = ("training", "features", "schema", "cleansing")
 _NO_PARAMETERS = frozenset(
@@ -185,7 +185,7 @@ def measure(task: Task, trial: TrialRecord, reused: Reused) -> SearchResult:
 
     Raises FeatureRidgeFailed where its feature weights cannot be solved for.
     """
-    began, inputs = time.monotonic(), task.objective
+    began, inputs = time.monotonic(), task.holdout
     trained = train_trial(task.builder, trial, inputs.decayed(trial.params), inputs.features, inputs.times)
     evaluation = evaluate_winner(task, inputs.ranker_of(trained, trial))
     seconds = round(time.monotonic() - began, 3)

@@ -20,22 +20,23 @@ from svc.sources import digests
 from svc.training import refit
 from svc.training.data import fetch
 from svc.training.fitting.algorithms.registry import check_available
+from svc.training.judging.incumbent import check_data_change, read_incumbent
+from svc.training.judging.search_result import SearchResult
+from svc.training.judging.task import check_scores, split_data
 from svc.training.outcome import REFUSED, Outcome, TrainResult, now
-from svc.training.promotion.incumbent import check_data_change, read_incumbent
 from svc.training.run_report import RunReport
 from svc.training.search import prepare
 from svc.training.search.processes.fork_server import ForkServer
 from svc.training.search.storage import StorageLocation, preflight
-from svc.training.search.trials import SearchResult
 from svc.training.winner.freshness import Inputs, fresh_fields, is_asked
 from svc.training.winner.header import Facts, header
 from svc.training.winner.publication import publish
 
 if TYPE_CHECKING:
     from svc.recipe.promotion_schema import Promotion
+    from svc.training.judging.measurements import WinnerMeasurements
     from svc.training.ranker.learn import Learned
     from svc.training.winner.final_model import FinalModel
-    from svc.training.winner.measurements import WinnerMeasurements
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +164,14 @@ class _Run:
         with run_lock(output, timeout_s=self.options.lock_timeout, settings=self.settings):
             yield
 
-    def _task(self, keys: signing.SigningKeys | None = None) -> prepare.Task:
+    def _task(self, keys: signing.SigningKeys | None = None) -> prepare.SearchTask:
         is_recorded = is_asked(self.loaded, self.settings)
         with digests.record_digests(self.inputs.record) if is_recorded else contextlib.nullcontext():
             loaded = fetch.load(self.loaded, self.settings, self.options.variables, self.progress)
         if keys is not None:
             self._check_data_change(loaded, keys)
         self.progress.phase("splitting")
-        split = prepare.split_data(self.loaded, loaded)
+        split = split_data(self.loaded, loaded)
         return prepare.make_task(self.loaded, loaded, split, self.settings)
 
     def _check_data_change(self, loaded: fetch.TrainingData, keys: signing.SigningKeys) -> None:
@@ -181,7 +182,7 @@ class _Run:
         if last is not None:
             check_data_change(last.data_stats, loaded.interactions, bounds)
 
-    def _search(self, task: prepare.Task, location: StorageLocation) -> SearchResult:
+    def _search(self, task: prepare.SearchTask, location: StorageLocation) -> SearchResult:
         if location.shared:
             self.outcome.kept = f"finished trials are kept: continue with --run-id {self.options.run_id}"
         search = prepare.open_search(
@@ -227,7 +228,7 @@ class _Run:
             n_completed=len(result.completed),
             **({"too_slow": result.n_too_slow} if result.n_too_slow else {}),
         )
-        prepare.check_scores(self.loaded, task.data, best.score or 0.0)
+        check_scores(self.loaded, task.data, best.score or 0.0)
         return result
 
     def _search_only(self, location: StorageLocation) -> TrainResult:
@@ -238,8 +239,8 @@ class _Run:
         return TrainResult(0)
 
     def _train(self, location: StorageLocation, keys: signing.SigningKeys) -> TrainResult:
-        from svc.training.evaluation.rank_cost import rank_ms
-        from svc.training.winner.measurements import measure_winner
+        from svc.training.judging.measurements import measure_winner
+        from svc.training.judging.rank_cost import rank_ms
 
         reusable = refit.find_reusable(self.loaded, keys, self.settings) if self.options.refit else None
         task = self._task(keys)
@@ -250,7 +251,7 @@ class _Run:
         else:
             self.progress.phase("measuring the winner")
             result = refit.measure(task, *reused)
-            prepare.check_scores(self.loaded, task.data, result.best.score or 0.0)
+            check_scores(self.loaded, task.data, result.best.score or 0.0)
         measured = measure_winner(task, result)
         diversity = self.report.diversity(task, measured)
         result = replace(result, trained=None, evaluation=None)
@@ -305,7 +306,7 @@ class _Run:
 
     def _decide(
         self,
-        task: prepare.Task,
+        task: prepare.SearchTask,
         measured: WinnerMeasurements,
         learned: Learned | None,
         rank_ms: float,
@@ -321,7 +322,7 @@ class _Run:
         candidate = None if ranker is None else Candidate(ranker, rank_ms, measured.choice)
         return decide(task, self._rules, candidate, keys, self.settings)
 
-    def _learned(self, task: prepare.Task, result: SearchResult, measured: WinnerMeasurements) -> Learned | None:
+    def _learned(self, task: prepare.SearchTask, result: SearchResult, measured: WinnerMeasurements) -> Learned | None:
         """What was learned of the order of pages; None where nothing was."""
         if self.loaded.recipe.training.ranker == "off":
             return None
@@ -332,29 +333,29 @@ class _Run:
         tables = item_tables(self.loaded, task.data, self.settings, self.options.variables)
         return learn(task, result.best, measured.winner, tables)
 
-    def _final_model(self, task: prepare.Task, result: SearchResult, learned: Learned | None) -> FinalModel:
+    def _final_model(self, task: prepare.SearchTask, result: SearchResult, learned: Learned | None) -> FinalModel:
         from svc.training.winner.final_model import train_final
 
         return train_final(task, result, learned)
 
-    def _cold_start(self, task: prepare.Task, result: SearchResult, final: FinalModel) -> Mapping[str, Any]:
+    def _cold_start(self, task: prepare.SearchTask, result: SearchResult, final: FinalModel) -> Mapping[str, Any]:
         if final.aware is None:
             return {}
         if result.reused is not None:
             return {side: {"skipped": "a training with --refit does not measure it"} for side in task.features}
-        from svc.training.winner.coldstart import evaluate_cold_start
+        from svc.training.judging.coldstart import evaluate_cold_start
 
         self.progress.phase("evaluating cold start")
         return evaluate_cold_start(task, final.aware, result)
 
-    def _new_items(self, task: prepare.Task, result: SearchResult, final: FinalModel) -> Mapping[str, Any] | None:
+    def _new_items(self, task: prepare.SearchTask, result: SearchResult, final: FinalModel) -> Mapping[str, Any] | None:
         """What new items are worth; None where the recipe does not recommend any, or the model cannot."""
         serving = self.loaded.recipe.serving
         if serving is None or serving.new_items is None or final.aware is None:
             return None
         if result.reused is not None:
             return {"skipped": "a training with --refit does not measure it"}
-        from svc.training.winner.new_items import evaluate_new_items
+        from svc.training.judging.new_items import evaluate_new_items
 
         self.progress.phase("evaluating new items")
         return evaluate_new_items(task, result, final.aware, serving.new_items)

@@ -17,8 +17,8 @@ from svc.settings import Settings
 
 if TYPE_CHECKING:
     from svc.model.model import Model
-    from svc.training.search.prepare import Task
-    from svc.training.winner.measurements import WinnerMeasurements
+    from svc.training.judging.measurements import WinnerMeasurements
+    from svc.training.judging.task import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class RunReport:
             return None
         if measured.winner is None:
             return None
-        from svc.training.winner.diversity import measure_diversity
+        from svc.training.judging.diversity import measure_diversity
 
         self.progress.phase("measuring diversity")
         seed = self.loaded.recipe.training.split.seed
-        return measure_diversity(measured.winner, task.objective.evaluators.full, seed=seed)
+        return measure_diversity(measured.winner, task.holdout.evaluators.full, seed=seed)
 
     def earlier(self, keys: SigningKeys) -> Mapping[str, Any] | None:
         """The header of the artifact that is about to be replaced; None if none can be trusted."""

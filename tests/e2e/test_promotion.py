@@ -14,7 +14,7 @@ from svc.artifact.versions import Versions
 from svc.settings import Settings
 from tests.e2e.server import Server, put, until
 from tests.serving.artifacts import SIGNING_KEYS
-from tests.training.promotion.gated import write_tastes
+from tests.training.judging.gated import write_tastes
 
 pytestmark = pytest.mark.integration
 

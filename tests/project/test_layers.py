@@ -93,14 +93,14 @@ WINGS = {
         "recommenders": {"coldstart", "columns", "explain", "history", "ranking", "stored"},
     },
     "svc.training": {
-        "algorithms": set(),
-        "data": {"algorithms"},
-        "evaluation": {"data"},
-        "search": {"algorithms", "data", "evaluation"},
-        "ranker": {"data", "evaluation", "search"},
-        "winner": {"data", "evaluation", "ranker", "search"},
-        "promotion": {"algorithms", "data", "evaluation", "search"},
-        "report": {"evaluation", "search"},
+        "data": set(),
+        "fitting": {"data"},
+        "judging": {"data", "fitting"},
+        "search": {"data", "fitting", "judging"},
+        "ranker": {"data", "fitting", "judging"},
+        "winner": {"data", "fitting", "judging", "ranker"},
+        "promotion": {"judging"},
+        "report": {"fitting", "judging"},
     },
 }
 """The rooms of a package, and what each may import of the same package beside itself."""

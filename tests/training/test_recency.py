@@ -21,8 +21,8 @@ from svc.model import codec
 from svc.model.model import Model
 from svc.model.ranking.query import Interaction, Restriction
 from svc.settings import Settings
-from svc.training.promotion.live_trial import feature_trial_of, trial_of
-from svc.training.search.recency import VALUES
+from svc.training.judging.live_trial import feature_trial_of, trial_of
+from svc.training.judging.recency import VALUES
 from tests.training.test_run import Make, run
 
 DELTA = 0.4
@@ -132,7 +132,7 @@ def test_each_part_of_a_blend_counts_by_a_recency_of_its_own(
     """Known users, histories alone and behind known ones; the header says it of each part, and its shares add up."""
     own = {"IALSRecommender": 1.5, "RP3betaRecommender": 0.0, "DenseSLIMRecommender": 0.2}
     monkeypatch.setattr(
-        "svc.training.search.trials.by_score",
+        "svc.training.judging.search_result.by_score",
         lambda trials: sorted(trials, key=lambda trial: (trial.algorithm != "BlendRecommender", trial.number)),
     )
     monkeypatch.setattr(
@@ -186,7 +186,7 @@ def test_every_family_counts_exp_of_minus_delta_k(
     """
     if "Blend" in algorithms:
         monkeypatch.setattr(
-            "svc.training.search.trials.by_score",
+            "svc.training.judging.search_result.by_score",
             lambda trials: sorted(trials, key=lambda trial: (trial.algorithm != "BlendRecommender", trial.number)),
         )
     events = write_events(tmp_path / "events.csv", weighted=detailed, ties=detailed)
@@ -360,7 +360,7 @@ def test_the_part_for_features_beside_the_winner_weighs_histories_by_its_own_rec
     """In the model, its header, and the trial that a refit reads from the header."""
     own = {"RP3betaRecommender": winners, "IALSRecommender": besides}
     monkeypatch.setattr(
-        "svc.training.search.trials.by_score",
+        "svc.training.judging.search_result.by_score",
         lambda trials: sorted(
             (replace(trial, recency=own[trial.algorithm]) for trial in trials), key=lambda trial: -len(trial.algorithm)
         ),

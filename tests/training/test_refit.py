@@ -19,9 +19,9 @@ from svc.errors import RefitRefused
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training import refit
-from svc.training.promotion.incumbent import Incumbent
+from svc.training.judging.incumbent import Incumbent
 from tests.recipe.loading import load
-from tests.training.promotion.gated import ENFORCE, OUTPUT, Make, header, live, run, said, training, write_tastes
+from tests.training.judging.gated import ENFORCE, OUTPUT, Make, header, live, run, said, training, write_tastes
 
 EVERYTHING = {
     "algorithms": ["IALS", "CosineKNN", "Blend"],

@@ -24,9 +24,10 @@ from svc.model.rehearsal import rehearse
 from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
+from svc.training.judging import measurements
 from svc.training.outcome import TrainResult
 from svc.training.run import TrainOptions, train
-from svc.training.winner import final_model, measurements
+from svc.training.winner import final_model
 
 Make = Callable[..., LoadedRecipe]
 ORDER = [
@@ -201,7 +202,7 @@ def test_an_unexpected_error_is_internal(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("surprise")
 
-    monkeypatch.setattr("svc.training.search.prepare.split", broken)
+    monkeypatch.setattr("svc.training.judging.task.split", broken)
     assert run(make_recipe()).exit_code == 4
     assert (last(log)["event"], last(log)["code"]) == ("train_error", "internal_error")
     assert last(log)["error"] == "ZeroDivisionError: surprise"

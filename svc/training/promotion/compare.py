@@ -20,14 +20,14 @@ from svc.artifact.keys import SigningKeys
 from svc.errors import ArtifactError, TrainingError
 from svc.recipe.promotion_schema import BASELINE, GUARDED, INCUMBENT, Promotion
 from svc.settings import Settings
-from svc.training.evaluation.choice import Choice
-from svc.training.evaluation.evaluator import Evaluator, Rankings, Rows
-from svc.training.evaluation.intervals import paired_change
-from svc.training.evaluation.rank_cost import rank_ms
-from svc.training.promotion.baselines import ComparedModel, baseline, heldout, live_model
-from svc.training.promotion.incumbent import Incumbent, counts
+from svc.training.judging.baselines import ComparedModel, baseline, heldout, live_model
+from svc.training.judging.choice import Choice
+from svc.training.judging.evaluator import Evaluator, Rankings, Rows
+from svc.training.judging.incumbent import Incumbent, counts
+from svc.training.judging.intervals import paired_change
+from svc.training.judging.rank_cost import rank_ms
+from svc.training.judging.task import Task
 from svc.training.promotion.refusal import warn_of_tight_bound
-from svc.training.search.prepare import Task
 
 _DIGITS = 12
 _TINY = float(np.finfo(np.float64).tiny)
@@ -83,7 +83,7 @@ class Candidate:
         if self.choice is None or task.split.test is not None:
             return None
         return self.choice.of_users(
-            np.flatnonzero(np.isin(task.objective.evaluators.full.evaluated_users, evaluator.evaluated_users))
+            np.flatnonzero(np.isin(task.holdout.evaluators.full.evaluated_users, evaluator.evaluated_users))
         )
 
 
@@ -108,7 +108,7 @@ def decide(
     decision = {
         "decision": "promoted" if _is_allowed(comparisons, guardrails, rules) else "refused",
         "mode": rules.mode,
-        "metric": task.objective.metric,
+        "metric": task.holdout.metric,
         "min_relative_change": rules.min_relative_change,
         "confidence": rules.confidence,
         "against": [comparison.as_fields() for comparison in comparisons],
@@ -124,7 +124,7 @@ def compare(task: Task, candidate: Candidate, compared: ComparedModel, confidenc
     """Evaluate the candidate and the compared model by the same users."""
     ranker = candidate.ranker if compared.excluded is None else candidate.ranker.excluding(compared.excluded)
     mine, other = compared.evaluator.evaluate(ranker), compared.evaluator.evaluate(compared.ranker)
-    first, second = mine.by_user(task.objective.metric), other.by_user(task.objective.metric)
+    first, second = mine.by_user(task.holdout.metric), other.by_user(task.holdout.metric)
     seed = task.loaded.recipe.training.seed
     choice = candidate.choice_by(task, compared.evaluator)
     change = paired_change(first, second, seed=seed, confidence=confidence, relative=True, choice=choice)

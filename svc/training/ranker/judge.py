@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.model.ranker.page_ranker import REORDERED
-from svc.training.evaluation.intervals import Change, paired_change, user_scores
+from svc.training.judging.intervals import Change, paired_change, user_scores
 from svc.training.ranker.fit import Pages, fit
 
 FOLDS: Final = 4

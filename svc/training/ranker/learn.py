@@ -18,16 +18,16 @@ from svc.model.ranker.item_record import ItemRecord
 from svc.model.ranker.page_ranker import PageRanker
 from svc.model.ranking.query import Query, Ranking
 from svc.training.data.recency import positions_of
-from svc.training.evaluation.intervals import Change
-from svc.training.evaluation.rank_cost import LIMIT, N_USERS, median_ms
-from svc.training.evaluation.served_ranker import ServedRanker
 from svc.training.fitting.export import to_history
 from svc.training.fitting.trial import TrialRecord
+from svc.training.judging.intervals import Change
+from svc.training.judging.rank_cost import LIMIT, N_USERS, median_ms
+from svc.training.judging.served_ranker import ServedRanker
+from svc.training.judging.task import Task
 from svc.training.ranker.fit import Pages, fit
 from svc.training.ranker.judge import judge
 from svc.training.ranker.ordered import OrderedRanker, Pooling
 from svc.training.ranker.record import ItemTables, item_record, windows_within
-from svc.training.search.prepare import Task
 
 CANDIDATES: Final = 100
 """The number of items of each user on which the weights are fitted."""
@@ -89,9 +89,9 @@ def learn(task: Task, winner: TrialRecord, own: ServedRanker | None, tables: Ite
     would take longer than the recipe allows.
     """
     began = time.monotonic()
-    training, objective, parts = task.loaded.recipe.training, task.objective, task.split
+    training, holdout, parts = task.loaded.recipe.training, task.holdout, task.split
     seed = training.split.seed
-    evaluator = objective.evaluators.full.sample(MOST_USERS, seed)
+    evaluator = holdout.evaluators.full.sample(MOST_USERS, seed)
     n_users = len(evaluator.evaluated_users)
     if own is None:
         logs.emit(

@@ -13,7 +13,7 @@ from scipy import sparse
 from svc.model.history import History
 from svc.model.ranker.page_ranker import REORDERED, PageRanker
 from svc.model.ranking.query import Query, Ranking
-from svc.training.evaluation.evaluator import Rankings, Rows
+from svc.training.judging.evaluator import Rankings, Rows
 
 
 class Pooling(Protocol):

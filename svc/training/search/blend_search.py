@@ -29,18 +29,19 @@ from svc.errors import FeatureRidgeFailed
 from svc.model.recommenders.base import Scorer as ServedScorer
 from svc.recipe.algorithms import BLEND, BLENDED, FACTORS, TOP_POP
 from svc.training.data.decay import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE
-from svc.training.evaluation.evaluator import CUTOFFS, Evaluator, Ranker, Rankings, Rows
-from svc.training.evaluation.intervals import user_scores
-from svc.training.evaluation.rank_cost import rank_ms_of
-from svc.training.evaluation.score_ranker import Scorer, best_columns
 from svc.training.fitting.algorithms.registry import Params
 from svc.training.fitting.export import blended
 from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
-from svc.training.search.prepare import Task
+from svc.training.judging.evaluator import CUTOFFS, Evaluator, Ranker, Rankings, Rows
+from svc.training.judging.intervals import user_scores
+from svc.training.judging.rank_cost import rank_ms_of
+from svc.training.judging.recency import RecencySearch, choose, is_gain
+from svc.training.judging.score_ranker import Scorer, best_columns
+from svc.training.judging.search_result import SearchResult, by_score
+from svc.training.judging.task import Task
+from svc.training.search.prepare import SearchTask
 from svc.training.search.quick_scores import standardized, weighted
-from svc.training.search.recency import RecencySearch, choose, is_gain
-from svc.training.search.trials import SearchResult, by_score
 
 MOST_PARTS = 3
 _USERS_AT_ONCE = 128
@@ -57,7 +58,7 @@ Recencies = tuple[float, ...]
 """One for each part but popularity."""
 
 
-def add_blend(task: Task, result: SearchResult) -> SearchResult:
+def add_blend(task: SearchTask, result: SearchResult) -> SearchResult:
     """Return `result` with the best blend as one more trial.
 
     If no blend can be made or served in time, log an event and return `result` as it is.
@@ -70,13 +71,12 @@ def add_blend(task: Task, result: SearchResult) -> SearchResult:
         return _skipped(result, "fewer than two algorithms that it can blend have a complete trial")
     if limit is not None and result.seconds >= limit:
         return _skipped(result, "training.timeout_seconds is over")
-    objective = task.objective
+    holdout = task.holdout
     shared = {name: value for name, value in chosen[0].params.items() if name == HALF_LIFE}
-    train = objective.decayed(shared)
+    train = holdout.decayed(shared)
     try:
         trained = [
-            train_trial(task.builder, trial, train, objective.features, objective.times)
-            for trial in (*chosen, *popular)
+            train_trial(task.builder, trial, train, holdout.features, holdout.times) for trial in (*chosen, *popular)
         ]
     except FeatureRidgeFailed:
         return _skipped(result, "a part cannot be trained a second time")
@@ -84,10 +84,10 @@ def add_blend(task: Task, result: SearchResult) -> SearchResult:
     number = 1 + max(trial.number for trial in result.trials)
     record = parts.best(number, shared)
     blend = blended(parts.models_of(record), record)
-    evaluation = objective.evaluators.full.evaluate(objective.ranker_of(blend, record), longest=max(CUTOFFS))
+    evaluation = holdout.evaluators.full.evaluate(holdout.ranker_of(blend, record), longest=max(CUTOFFS))
     metrics, rank_ms = evaluation.metrics, rank_ms_of(blend, train)
     seconds = round(time.monotonic() - began, 3)
-    record = replace(record, score=metrics[objective.metric], metrics=metrics, seconds=seconds, rank_ms=rank_ms)
+    record = replace(record, score=metrics[holdout.metric], metrics=metrics, seconds=seconds, rank_ms=rank_ms)
     logs.emit(
         events.BLEND_SEARCHED,
         weights=record.params["weights"],
@@ -98,7 +98,7 @@ def add_blend(task: Task, result: SearchResult) -> SearchResult:
     most_ms = task.loaded.recipe.training.max_rank_ms
     if most_ms is not None and rank_ms > most_ms:
         return _skipped(result, f"a ranking by it takes {rank_ms:g} ms, more than training.max_rank_ms")
-    by_user = {**result.by_user, number: evaluation.by_user(objective.metric)}
+    by_user = {**result.by_user, number: evaluation.by_user(holdout.metric)}
     result = replace(result, trials=[*result.trials, record], by_user=by_user)
     is_best = result.best is record
     kept: list[ServedScorer] = [blend] if is_best else parts.models_of(result.best)
@@ -126,13 +126,13 @@ class _BlendTrainer:
     The last ones are popularity with different half-lives.
     """
 
-    def __init__(self, task: Task, trials: Sequence[TrialRecord], trained: Sequence[ServedScorer]) -> None:
+    def __init__(self, task: SearchTask, trials: Sequence[TrialRecord], trained: Sequence[ServedScorer]) -> None:
         self._task = task
-        self._objective = task.objective
+        self._objective, self._holdout = task.objective, task.holdout
         self._trials = trials
         self._trained = trained
-        self._sample = self._objective.evaluators.quick
-        order = self._objective.order
+        self._sample = self._holdout.evaluators.quick
+        order = self._holdout.order
         self._values = () if order is None else order.values(BLEND)
         self._histories = [
             self._objective.quick_scores(part, trial.params)
@@ -173,9 +173,9 @@ class _BlendTrainer:
 
     def _shared(self, own: Recencies) -> float:
         """Return the best recency for all parts, with the best weights at their `own` recencies."""
-        weights, objective = self._weights(own), self._objective
+        weights, holdout = self._weights(own), self._holdout
         search = RecencySearch(self._values, lambda recency: self._ranker(self._alike(recency), weights))
-        return choose(search, objective.evaluators.brief, objective.metric, lambda: None).recency
+        return choose(search, holdout.evaluators.brief, holdout.metric, lambda: None).recency
 
     def _weights(self, recencies: Recencies) -> Weights:
         """Return the best weights of all parts at `recencies`."""
@@ -298,8 +298,8 @@ class WeightSearch:
         self._sample = sample
         self._scorers = scorers
         self._n_popular = n_popular
-        self._metric = task.objective.metric
-        users, seen = sample.offset + sample.evaluated_users, task.objective.seen
+        self._metric = task.holdout.metric
+        users, seen = sample.offset + sample.evaluated_users, task.holdout.seen
         parts = [users[begin : begin + _USERS_AT_ONCE] for begin in range(0, len(users), _USERS_AT_ONCE)]
         self._blocks = [self._block(rows, seen[rows]) for rows in parts]
         self._scores: dict[Weights, NDArray[np.float64]] = {}

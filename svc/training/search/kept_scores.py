@@ -1,7 +1,7 @@
 """The scores of single users, kept in memory for the complete trials of this process.
 
 A trial's score is a mean over the validation users. The scores of trials are correlated over users, and the correction
-for choosing among trials depends on that, so each trial's per-user scores are needed (see evaluation/choice.py). They
+for choosing among trials depends on that, so each trial's per-user scores are needed (see judging/choice.py). They
 are too large for the study, so those of trials from other processes of a shared search are missing.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.training.search.recency import is_gain
+from svc.training.judging.recency import is_gain
 
 MOST_BYTES = 512 << 20
 """Above this the trials with the lowest scores are left out: it is them that chance would not have chosen."""

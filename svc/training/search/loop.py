@@ -23,6 +23,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from svc import events, logs
 from svc.progress import Progress
+from svc.training.judging.search_result import SearchResult
 from svc.training.search import budget, screening, trials
 from svc.training.search.kept_scores import KeptScores
 from svc.training.search.processes.process_identity import own_identity
@@ -31,7 +32,6 @@ from svc.training.search.processes.workers import Workers
 from svc.training.search.pruner import complete_curves
 from svc.training.search.sampler import AlgorithmSampler, own_parameters
 from svc.training.search.storage import StudyStorage
-from svc.training.search.trials import SearchResult
 
 _POLL_S = 0.5
 _AHEAD = 3

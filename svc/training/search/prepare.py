@@ -1,4 +1,4 @@
-"""Prepare a search from data: split, objective, budget, study."""
+"""Prepare a search: objective, spaces, budget, study."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from dataclasses import dataclass
 import numpy as np
 import optuna
 from optuna.distributions import CategoricalDistribution
-from scipy import sparse
 
 from svc import events, logs
 from svc.cores import usable_cores
-from svc.errors import CutoffTooLarge, TrainingError, ZeroScore
+from svc.errors import TrainingError
 from svc.progress import Progress
 from svc.recipe.algorithms import BLEND, FACTORS, ITEM_WEIGHTS, RECENCY, SELF_WEIGHT
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import Training
 from svc.settings import Settings
-from svc.training.data.decay import HALF_LIFE, decayed
-from svc.training.data.features import SideName
+from svc.training.data.decay import HALF_LIFE
 from svc.training.data.fetch import TrainingData
 from svc.training.data.recency import positions_of
-from svc.training.data.split import Split, SplitPlan, order_items, smallest_working_ratio, split
-from svc.training.evaluation.evaluator import Evaluator
-from svc.training.fitting.algorithms.registry import Params, Space, search_space
+from svc.training.data.split import Split
+from svc.training.fitting.algorithms.registry import Space, search_space
 from svc.training.fitting.algorithms.self_weight import with_self_weight
 from svc.training.fitting.train import Builder, Threads, how_many_fit
+from svc.training.judging.evaluator import Evaluator
+from svc.training.judging.holdout import Holdout
+from svc.training.judging.judge import Evaluators
+from svc.training.judging.recency import HistoryOrder
+from svc.training.judging.task import Task
 from svc.training.search.budget import TrialPlan, plan_trials
-from svc.training.search.fit import Evaluators
 from svc.training.search.kept_scores import KeptScores
 from svc.training.search.loop import Limits, Search, TrialLogging
 from svc.training.search.objective import TrialObjective
 from svc.training.search.processes.fork_server import ForkServer
 from svc.training.search.processes.parallel import Parallelism
-from svc.training.search.recency import HistoryOrder
 from svc.training.search.sampler import AlgorithmSampler
 from svc.training.search.storage import StorageLocation, open_storage
 
@@ -44,95 +44,15 @@ _FINGERPRINT = "svc:data"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Task:
-    """Inputs of the search. `features` have the row order of the interactions, not of the split.
+class SearchTask(Task):
+    """A task to search for. Its `objective` has a builder that leaves cores to other trials."""
 
-    `builder` makes the final model, with all cores. The objective has another one that leaves cores to other trials.
-    """
-
-    loaded: LoadedRecipe
-    data: TrainingData
-    split: Split
     plan: TrialPlan
-    builder: Builder
     objective: TrialObjective
     parallelism: Parallelism
 
-    def matrix(self, params: Params, *, everybody: bool = False) -> sparse.csr_matrix:
-        """Return the interactions to train on, (users, items), with the decay of the half-life in `params`.
 
-        They are those of the sample if the recipe asks for one, or those of all users with `everybody`.
-        """
-        interactions = self.data.interactions if everybody else self.data.trained
-        matrix = interactions.matrix()
-        return decayed(matrix, interactions.latest(), params) if HALF_LIFE in params else matrix
-
-    def positions(self, *, everybody: bool = False) -> sparse.csr_matrix:
-        """Return the positions of the entries of `matrix` in the order of each history."""
-        return positions_of((self.data.interactions if everybody else self.data.trained).latest())
-
-    @property
-    def features(self) -> dict[SideName, sparse.csr_matrix]:
-        return {side: fitted.matrix for side, fitted in self.data.sides.items()}
-
-
-def split_data(loaded: LoadedRecipe, data: TrainingData) -> Split:
-    """Split the data.
-
-    Raise CutoffTooLarge or ZeroScore if no search could score the split.
-    """
-    training = loaded.recipe.training
-    n_items = len(data.interactions.item_ids)
-    if training.cutoff > n_items:
-        raise CutoffTooLarge(
-            f"training.cutoff is {training.cutoff}, but the cleaned data has only {n_items} items: "
-            f"lower it to {n_items} or less"
-        )
-    plan = split_plan(loaded)
-    logs.emit(events.SPLITTING_DATA, scheme=plan.scheme)
-    parts = split(data.trained, plan)
-    logs.emit(events.SPLIT_DONE, val_offset=parts.val_offset, n_heldout_interactions=parts.n_heldout)
-    if not parts.n_heldout:
-        raise ZeroScore(f"no interaction is held out, so every score would be 0. {_remedy(loaded, data)}")
-    return order_items(parts, plan.seed)
-
-
-def split_plan(loaded: LoadedRecipe) -> SplitPlan:
-    chosen = loaded.recipe.training.split
-    return SplitPlan(
-        chosen.scheme,
-        chosen.heldout_ratio,
-        chosen.test_user_ratio,
-        chosen.seed,
-        chosen.test,
-        keep_times=loaded.recipe.trains_on_times,
-        repeats=loaded.recipe.training.repeats,
-    )
-
-
-def check_scores(loaded: LoadedRecipe, data: TrainingData, best_score: float) -> None:
-    """Raise ZeroScore if no trial ranked a single held-out item."""
-    if best_score <= 0.0:
-        raise ZeroScore(f"every trial scored 0. {_remedy(loaded, data)}")
-
-
-def _remedy(loaded: LoadedRecipe, data: TrainingData) -> str:
-    plan = split_plan(loaded)
-    if plan.scheme == "leave_one_out":
-        return "Use deeper histories (leave_one_out needs users with two items), or lower training.cutoff."
-    ratio, given = smallest_working_ratio(data.trained, plan), plan.heldout_ratio
-    if ratio is None:
-        raise_ratio = "No split.heldout_ratio works with these histories: deepen them"
-    elif ratio > given:
-        raise_ratio = f"Raise split.heldout_ratio (it is {given:g}; {ratio!r} is the smallest that holds out anything)"
-    else:
-        raise_ratio = f"Raise split.heldout_ratio above {given:g} ({ratio!r} is the smallest that holds out anything)"
-    if ratio is not None:
-        raise_ratio += ", set split.scheme: leave_one_out (it holds out the latest item of each user with two or more)"
-    return f"{raise_ratio}, use deeper histories, raise split.test_user_ratio, or lower training.cutoff."
-
-
-def make_task(loaded: LoadedRecipe, data: TrainingData, parts: Split, settings: Settings) -> Task:
+def make_task(loaded: LoadedRecipe, data: TrainingData, parts: Split, settings: Settings) -> SearchTask:
     training = loaded.recipe.training
     plan = _plan(loaded, data)
     parallelism = Parallelism.choose(
@@ -154,8 +74,7 @@ def make_task(loaded: LoadedRecipe, data: TrainingData, parts: Split, settings: 
     if "item" in features:
         features["item"] = features["item"][parts.item_order]
     evaluators = Evaluators.of(evaluator, training.metric, training.split.seed)
-    objective = TrialObjective(
-        builder(parallelism.threads),
+    holdout = Holdout(
         parts.train,
         evaluators,
         features,
@@ -164,7 +83,8 @@ def make_task(loaded: LoadedRecipe, data: TrainingData, parts: Split, settings: 
         order=_order(loaded, parts),
         repeats=training.repeats,
     )
-    return Task(loaded, data, parts, plan, builder(usable_cores()), objective, parallelism)
+    objective = TrialObjective(builder(parallelism.threads), holdout)
+    return SearchTask(loaded, data, parts, builder(usable_cores()), holdout, plan, objective, parallelism)
 
 
 def _order(loaded: LoadedRecipe, parts: Split) -> HistoryOrder | None:
@@ -254,7 +174,7 @@ def _most_seconds(training: Training) -> float | None:
 
 
 def open_search(
-    task: Task,
+    task: SearchTask,
     location: StorageLocation,
     run_id: str,
     progress: Progress,

@@ -19,8 +19,8 @@ from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.model.recommenders.popularity import PopularityScorer
 from svc.training.data.recency import weighed
 from svc.training.data.user_sample import solved
-from svc.training.evaluation.evaluator import Rows
-from svc.training.evaluation.score_ranker import Scorer, Scores
+from svc.training.judging.evaluator import Rows
+from svc.training.judging.score_ranker import Scorer, Scores
 
 _DENSE_FROM = 8
 """Item weights of which one in so many is not zero are added up faster by whole rows."""

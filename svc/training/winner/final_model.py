@@ -24,9 +24,9 @@ from svc.training.fitting.factors import Columns
 from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import FEATURES_AND_SEEDS, TrialRecord
 from svc.training.fitting.warm_start import WarmStart
+from svc.training.judging.search_result import SearchResult
+from svc.training.judging.task import Task
 from svc.training.ranker.learn import Learned
-from svc.training.search.prepare import Task
-from svc.training.search.trials import SearchResult
 
 EVERYTHING = "everything"
 KNOWN_USERS = "known users"

@@ -16,9 +16,9 @@ from svc.model.columns.text_column import TextColumn
 from svc.model.features import FEATURE_VERSION, SideEncoder
 from svc.recipe.load import LoadedRecipe
 from svc.training.data.fetch import TrainingData
-from svc.training.evaluation.intervals import PER_USER
-from svc.training.search.trials import SearchResult
-from svc.training.winner.measurements import WinnerMeasurements
+from svc.training.judging.intervals import PER_USER
+from svc.training.judging.measurements import WinnerMeasurements
+from svc.training.judging.search_result import SearchResult
 
 _DIGITS = 10
 _MOST_TRIALS = 400

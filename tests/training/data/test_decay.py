@@ -17,8 +17,8 @@ from svc.recipe.schema import Cleansing
 from svc.settings import Settings
 from svc.training.data import decay, fetch
 from svc.training.data.interactions import from_frame
+from svc.training.judging.task import Task, split_data
 from svc.training.search import prepare
-from svc.training.search.prepare import Task
 from tests.training.data.test_weights import DAY, SCHEMA, WEIGHTED, frame
 from tests.training.test_run import Make, run
 
@@ -95,7 +95,7 @@ def _task(make_recipe: Make, tmp_path: Path, scheme: str, stray: int, **training
         ratings=_table(tmp_path / "stray.csv", stray), schema=SCHEMA, training=_training(split=split, **training)
     )
     found = fetch.load(loaded, Settings(), {}, Progress())
-    return prepare.make_task(loaded, found, prepare.split_data(loaded, found), Settings())
+    return prepare.make_task(loaded, found, split_data(loaded, found), Settings())
 
 
 def _oldest_age_s(matrix: sparse.csr_matrix) -> float:
@@ -110,7 +110,7 @@ def test_the_final_training_weighs_what_the_search_saw_as_the_search_did(
 ) -> None:
     """Both count ages from the same time; under time_global, whose search knows nothing later, from the cut-off."""
     task = _task(make_recipe, tmp_path, scheme, stray)
-    searched = task.objective.decayed(MONTH)
+    searched = task.holdout.decayed(MONTH)
     final = task.matrix(MONTH)[task.split.order][:, task.split.item_order]
     both = np.asarray(final[searched.nonzero()]).ravel()
     if scheme == "time_global":

@@ -24,7 +24,7 @@ from svc.training.data import fetch
 from svc.training.data.interactions import from_rows
 from svc.training.data.popularity import recent_choices
 from svc.training.data.where import kept_rows
-from tests.training.promotion.gated import Make, header, run, training, write_tastes
+from tests.training.judging.gated import Make, header, run, training, write_tastes
 
 DAY = 86_400
 START_S = 1_700_000_000

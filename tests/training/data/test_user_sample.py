@@ -138,7 +138,7 @@ def test_users_outside_the_sample_are_served(recipe: Path, algorithm: str) -> No
 def test_a_blend_trained_on_a_sample_serves_all_users(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Deviations are those of every user's own history, so a user outside the sample scores as a new one would."""
     monkeypatch.setattr(
-        "svc.training.search.trials.by_score", lambda trials: sorted(trials, key=lambda one: not one.parts)
+        "svc.training.judging.search_result.by_score", lambda trials: sorted(trials, key=lambda one: not one.parts)
     )
     result = svc.train(
         recipe, keys=SIGNING_KEYS, algorithms=["TruncatedSVD", "CosineKNN", "Blend"], n_trials=2, sample_users=120

@@ -20,9 +20,9 @@ from svc.recipe.schema import Cleansing, InteractionSchema
 from svc.settings import Settings
 from svc.training.data.interactions import HiddenRows, Interactions, from_frame
 from svc.training.data.split import SplitPlan, split
-from svc.training.evaluation.evaluator import Evaluator
-from svc.training.evaluation.intervals import user_scores
-from svc.training.evaluation.score_ranker import ScoreRanker
+from svc.training.judging.evaluator import Evaluator
+from svc.training.judging.intervals import user_scores
+from svc.training.judging.score_ranker import ScoreRanker
 from svc.training.run import TrainOptions, train
 
 Make = Callable[..., LoadedRecipe]

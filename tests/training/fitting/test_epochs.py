@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from svc.training.evaluation.evaluator import Evaluator
-from svc.training.evaluation.score_ranker import ScoreRanker
 from svc.training.fitting.algorithms.registry import Epochs
 from svc.training.fitting.epochs import train, train_epochs
-from svc.training.search.fit import Evaluators, Fitted, judge
+from svc.training.judging.evaluator import Evaluator
+from svc.training.judging.judge import Evaluators, Fitted, judge
+from svc.training.judging.recency import RecencySearch
+from svc.training.judging.score_ranker import ScoreRanker
 from svc.training.search.processes.trial_task import Stop
-from svc.training.search.recency import RecencySearch
 
 N_USERS, N_ITEMS = 4, 6
 EMPTY = sparse.csr_matrix((N_USERS, N_ITEMS), dtype=np.float32)

@@ -13,7 +13,7 @@ from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
 from svc.artifact.versions import Versions
 from svc.settings import Settings
-from tests.training.promotion.gated import ENFORCE, OUTPUT, Make, header, live, run, said, training
+from tests.training.judging.gated import ENFORCE, OUTPUT, Make, header, live, run, said, training
 
 
 def test_a_worse_model_is_written_and_does_not_go_live(make_recipe: Make, log: list[dict[str, Any]]) -> None:
@@ -140,7 +140,7 @@ def test_a_model_that_is_too_slow_is_refused(make_recipe: Make, monkeypatch: pyt
     """Where the guardrail is set: three times the time of the live model is more than twice of it."""
     free = {"mode": "enforce", "against": ["incumbent"], "min_relative_change": -1}
     assert run(make_recipe(output=OUTPUT, promotion=free, training=training())).exit_code == 0
-    monkeypatch.setattr("svc.training.evaluation.rank_cost.rank_ms", lambda _: 6.0)
+    monkeypatch.setattr("svc.training.judging.rank_cost.rank_ms", lambda _: 6.0)
     monkeypatch.setattr("svc.training.promotion.compare.rank_ms", lambda _: 2.0)
     guarded = {**free, "guardrails": {"rank_ms": {"max_relative_change": 1.0}}}
     refused = run(make_recipe(output=OUTPUT, promotion=guarded, training=training()))

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from svc.recipe.promotion_schema import Promotion
-from svc.training.evaluation.choice import Choice
+from svc.training.judging.choice import Choice
 from svc.training.promotion.refusal import refusal, warn_of_tight_bound
-from tests.training.promotion.gated import ENFORCE, OUTPUT, Make, live, run, said, training
+from tests.training.judging.gated import ENFORCE, OUTPUT, Make, live, run, said, training
 
 DECISION: dict[str, Any] = {
     "metric": "ndcg",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
-from svc.training.evaluation.intervals import Change
+from svc.training.judging.intervals import Change
 from svc.training.ranker.fit import Pages
 from svc.training.ranker.judge import judge
 

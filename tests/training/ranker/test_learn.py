@@ -18,7 +18,7 @@ from svc.recipe.load import LoadedRecipe
 from svc.recipe.promotion_schema import BASELINE
 from svc.settings import Settings
 from tests.model.ranker.test_page_ranker import plain_page
-from tests.training.promotion.gated import OUTPUT, Make, run, said
+from tests.training.judging.gated import OUTPUT, Make, run, said
 
 N_ITEMS, N_GENRES = 120, 8
 

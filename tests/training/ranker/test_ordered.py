@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.model.ranking.query import Ranking
-from svc.training.evaluation.evaluator import Rows
+from svc.training.judging.evaluator import Rows
 from svc.training.ranker.ordered import OrderedRanker
 from tests.model.ranker.records import random_ranker
 from tests.model.ranker.test_page_ranker import HISTORY, N_ITEMS, plain_page

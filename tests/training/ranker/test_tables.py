@@ -9,7 +9,7 @@ from svc.settings import Settings
 from svc.training.data import fetch
 from svc.training.ranker.record import item_record
 from svc.training.ranker.tables import item_tables
-from tests.training.promotion.gated import Make
+from tests.training.judging.gated import Make
 
 
 def test_a_column_counts_once_and_that_of_the_features_first(make_recipe: Make, items_csv: Path) -> None:

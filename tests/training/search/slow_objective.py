@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from svc.training.search.fit import Fitted
+from svc.training.judging.judge import Fitted
 
 
 class SlowObjective:

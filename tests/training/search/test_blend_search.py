@@ -21,10 +21,10 @@ from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.fitting.trial import TrialRecord
+from svc.training.judging import measurements
+from svc.training.judging.search_result import SearchResult
 from svc.training.run import TrainOptions, train
 from svc.training.search.blend_search import HALF_LIVES, candidates, popularity, simplex
-from svc.training.search.trials import SearchResult
-from svc.training.winner import measurements
 
 Make = Callable[..., LoadedRecipe]
 TRAINING = {
@@ -87,7 +87,7 @@ def test_where_choices_follow_releases_recent_popularity_raises_the_blend(
     make_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: list[str]
 ) -> None:
     """The half-life that suits is found, told in the header, and that of the model that is served and refitted."""
-    monkeypatch.setattr("svc.training.search.trials.by_score", blend_wins)
+    monkeypatch.setattr("svc.training.judging.search_result.by_score", blend_wins)
     ratings = drifting(tmp_path / "drifting.csv")
     training = {**TRAINING, "n_trials": 3, "split": {"scheme": "time_global", "heldout_ratio": 0.1}}
     loaded = make_recipe(ratings=ratings, training={**training, "algorithms": [*others, "TopPop", "Blend"]})
@@ -140,7 +140,7 @@ def test_a_blend_is_searched_stored_by_parts_and_served(
     make_recipe: Make, monkeypatch: pytest.MonkeyPatch, log: list[dict[str, Any]]
 ) -> None:
     """The header names weights and parts; the payload holds each part once; the same run gives the same bytes."""
-    monkeypatch.setattr("svc.training.search.trials.by_score", blend_wins)
+    monkeypatch.setattr("svc.training.judging.search_result.by_score", blend_wins)
     model, head = trained(make_recipe(training=TRAINING))
     assert head["best_class"] == "BlendRecommender"
     weights = head["best_params"]["weights"]
@@ -163,7 +163,7 @@ def test_a_blend_is_searched_stored_by_parts_and_served(
 def test_a_blend_with_features_answers_cold_starts_by_its_own_part(
     make_recipe: Make, items_csv: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("svc.training.search.trials.by_score", blend_wins)
+    monkeypatch.setattr("svc.training.judging.search_result.by_score", blend_wins)
     columns = [{"name": "group", "kind": "categorical"}]
     side = {"source": {"type": "csv", "path": str(items_csv)}, "id_column": "item_id", "columns": columns}
     model, head = trained(make_recipe(training=TRAINING, features={"item": side}))
@@ -207,7 +207,7 @@ def test_a_winner_that_was_trained_for_the_blend_is_measured_as_it_is(
 
     monkeypatch.setattr(measurements, "train_trial", counted)
     monkeypatch.setattr(measurements, "measure_winner", measured_twice)
-    monkeypatch.setattr("svc.training.search.trials.by_score", blend_wins if blend_is_best else blend_loses)
+    monkeypatch.setattr("svc.training.judging.search_result.by_score", blend_wins if blend_is_best else blend_loses)
     search = {**TRAINING, "algorithms": ["IALS", "CosineKNN", "Blend"], "n_trials": 2}
     _, head = trained(make_recipe(training=search))
     assert (head["best_class"] == "BlendRecommender") == blend_is_best

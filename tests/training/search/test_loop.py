@@ -17,9 +17,9 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 from svc.progress import Progress
 from svc.training.fitting.algorithms.registry import Space
+from svc.training.judging.judge import Fitted
 from svc.training.search import budget
 from svc.training.search.budget import TrialPlan
-from svc.training.search.fit import Fitted
 from svc.training.search.loop import Limits, Search
 from svc.training.search.processes.trial_task import TrialPruned
 from svc.training.search.processes.workers import ThreadWorkers

@@ -1,4 +1,4 @@
-"""From data to a search: what no search could score, and what it may not be continued with."""
+"""What a search may not be continued with."""
 
 from __future__ import annotations
 
@@ -7,25 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.training.test_run import Make, last, run, small_training
-
-
-def test_the_named_ratio_cures_a_zero_score(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """The message names the smallest heldout_ratio that works, and a run with it works."""
-    split = {"scheme": "time_user", "heldout_ratio": 0.01}
-    assert run(make_recipe(training=small_training(split=split))).exit_code == 4
-    error = last(log)
-    assert error["code"] == "zero_score"
-    ratio = float(next(word for word in error["error"].replace(";", " ").split() if word.startswith("0.08")))
-    split["heldout_ratio"] = ratio
-    assert run(make_recipe(training=small_training(split=split))).exit_code == 0
-
-
-def test_a_cutoff_above_the_number_of_items_is_refused(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """Before any training, with the number of items; exactly all items is fine."""
-    assert run(make_recipe(training=small_training(cutoff=41))).exit_code == 4
-    assert last(log)["code"] == "cutoff_too_large"
-    assert "40 items" in last(log)["error"]
-    assert run(make_recipe(training=small_training(cutoff=40))).exit_code == 0
 
 
 def test_a_study_of_other_data_is_not_continued(

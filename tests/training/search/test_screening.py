@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
-from svc.training.evaluation.evaluator import Evaluator
 from svc.training.fitting.train import Builder, Threads
+from svc.training.judging.evaluator import Evaluator
+from svc.training.judging.holdout import Holdout
+from svc.training.judging.judge import Evaluators
 from svc.training.search import screening
-from svc.training.search.fit import Evaluators
 from svc.training.search.objective import TrialObjective
 from svc.training.search.processes.trial_task import TrialTask, run_trial
 from svc.training.search.screening import is_passed
@@ -42,7 +43,7 @@ def test_the_better_half_passes() -> None:
 def test_a_trial_that_fails_its_look_is_not_judged_in_full() -> None:
     """Its score stands as step 0 of the curve. Where there are no more users than a look takes there is none."""
     train, evaluators = problem()
-    objective = TrialObjective(Builder(1, Threads.choose(None, available=1)), train, evaluators, {})
+    objective = TrialObjective(Builder(1, Threads.choose(None, available=1)), Holdout(train, evaluators, {}))
     good = {"top_k": 50, "shrinkage": 0.0, "feature_weighting": "NONE", "normalize": True}
     passed = run_trial(objective, TrialTask(0, "CosineKNNRecommender", good, (), (0.1, 0.1, 0.1)), lambda: None)
     assert passed.state == "complete"
@@ -53,5 +54,5 @@ def test_a_trial_that_fails_its_look_is_not_judged_in_full() -> None:
     assert ials.fitted is not None
     assert screening.SCREENING_STEP not in ials.curve
     few = Evaluators.of(Evaluator(evaluators.full.heldout[:900], offset=N_OTHERS, cutoff=5), "ndcg", 1)
-    objective = TrialObjective(objective.builder, train[: N_OTHERS + 900], few, {})
+    objective = TrialObjective(objective.builder, Holdout(train[: N_OTHERS + 900], few, {}))
     assert run_trial(objective, TrialTask(4, "CosineKNNRecommender", good), lambda: None).curve == {}

@@ -25,7 +25,7 @@ def test_features_answer_cold_starts_whoever_wins(
     make_recipe: Make, items_csv: Path, monkeypatch: pytest.MonkeyPatch, log: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     """The winner answers for known users as it does alone; the best feature-aware trial for features and seeds."""
-    monkeypatch.setattr("svc.training.search.trials.by_score", last_first)
+    monkeypatch.setattr("svc.training.judging.search_result.by_score", last_first)
     plain = run(make_recipe(training=small_training(algorithms=["TopPop", "CosineKNN"], n_trials=3)))
     alone, _ = loaded(plain)
     training = small_training(algorithms=["TopPop", "IALS", "CosineKNN"], n_trials=5)
@@ -65,7 +65,7 @@ def test_features_without_a_complete_trial_of_theirs_are_said_to_be_inactive(
     monkeypatch.setattr("svc.training.winner.final_model.FEATURE_AWARE", "Nobody")
     training = small_training(algorithms=["TopPop", "IALS"], n_trials=2)
     monkeypatch.setattr(
-        "svc.training.search.trials.by_score", lambda trials: sorted(trials, key=lambda one: one.number)
+        "svc.training.judging.search_result.by_score", lambda trials: sorted(trials, key=lambda one: one.number)
     )
     model, head = loaded(run(make_recipe(training=training, features=item_features(items_csv))))
     assert head["best_class"] == "TopPopRecommender"

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.model.ranking.query import Query
-from svc.training.evaluation.evaluator import Evaluator
-from svc.training.evaluation.score_ranker import ScoreRanker
 from svc.training.fitting.algorithms.ials import MeanPriorIALSRecommender
 from svc.training.fitting.algorithms.registry import ALGORITHMS, Params, search_space
 from svc.training.fitting.assemble import export
 from svc.training.fitting.epochs import train as train_model
-from svc.training.search.fit import Evaluators, judge
-from svc.training.search.recency import RecencySearch, is_gain
+from svc.training.judging.evaluator import Evaluator
+from svc.training.judging.judge import Evaluators, judge
+from svc.training.judging.recency import RecencySearch, is_gain
+from svc.training.judging.score_ranker import ScoreRanker
 
 PARAMETERS: Params = {"n_components": 6, "alpha0": 0.1, "reg": 0.02, "train_epochs": 4, "n_threads": 1}
 EXACT: Params = {**PARAMETERS, "solver_type": "CHOLESKY"}
@@ -54,8 +54,11 @@ def score(recommender: Any, name: str, train: sparse.csr_matrix, heldout: sparse
     def ranker(trained: Any) -> ScoreRanker:
         return ScoreRanker(trained.get_score, train)
 
-    train_with = {"between": ranker, "check": lambda: None, "report": lambda *_: None}
-    train_model(recommender, ALGORITHMS[name].epochs, evaluators, **train_with)  # type: ignore[arg-type]
+    def score_epoch(trained: Any) -> float:
+        return evaluators.quick.score(evaluators.quick.rankings(ranker(trained)), "ndcg")
+
+    epochs = ALGORITHMS[name].epochs
+    train_model(recommender, epochs, score=score_epoch, check=lambda: None, report=lambda *_: None)
     search = RecencySearch((0.0,), lambda _: ranker(recommender))
     fitted = judge(search, evaluators, lambda: None, lambda _: None)
     assert fitted.by_user is not None

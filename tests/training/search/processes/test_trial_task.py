@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from svc.training.judging.judge import Fitted
 from svc.training.search import screening
-from svc.training.search.fit import Fitted
 from svc.training.search.processes.trial_task import Stop, TrialPruned, TrialTask, run_trial
 
 FITTED = Fitted({"ndcg": 0.5}, 3)

@@ -1,1 +1,0 @@
-"""Scores of recommenders on held-out interactions, with intervals and breakdowns."""

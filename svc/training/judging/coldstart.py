@@ -1,0 +1,242 @@
+"""Measure how well the winner scores unseen items and users, from their features alone.
+
+This is a ten-fold cross-validation for each side with features. A tenth of its ids is removed from the data, the winner
+is trained on the rest, and the removed ids are scored from their features. Every id is held out once, up to 50,000 of
+them. The ranking of a held-out user is compared with the items of their history. The ranking of a known user is
+compared with those held-out items that they chose. The baselines are a random order and popularity: for users the
+count of each item, for unseen items the mean count of the items that share a feature value (see sharing.py).
+
+A fold of few items may contain a very popular one by chance, which then helps or hurts all users together. So the
+intervals are computed over the ten folds (Student's t), not over users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.special import stdtrit
+
+from svc import events, logs
+from svc.errors import FeatureRidgeFailed
+from svc.model.columns.feature_values import Encoded
+from svc.model.history import History
+from svc.model.ranking.query import NO_ITEMS, Query
+from svc.model.recommenders.base import Scorer
+from svc.model.recommenders.factor_index import FactorIndex
+from svc.model.recommenders.factors import IALSScorer
+from svc.recipe.algorithms import FEATURE_AWARE
+from svc.training.data.feature_overlap import shared_values
+from svc.training.data.features import FittedSide, SideName
+from svc.training.fitting.train import train_trial
+from svc.training.fitting.trial import TrialRecord
+from svc.training.judging.bootstrap import CONFIDENCE
+from svc.training.judging.evaluator import METRICS, Evaluator, Ranker, Rankings, Rows
+from svc.training.judging.search_result import SearchResult
+from svc.training.judging.task import Task
+
+N_DRAWS = 10
+MOST_IDS = 5000
+"""Most ids that are held out in one fold."""
+MOST_SHARE_OF_SEARCH = 0.5
+ALWAYS_ALLOWED_WORK = 2e11
+"""A side is skipped if measuring it and the sides before it would take both more than this share of the work of the
+search and more than so many multiplications, some twenty seconds of one core."""
+DEFAULT_COMPONENTS = 20
+"""Of irspack's iALS, for a trial whose parameters do not name them."""
+_AT_ONCE = 256
+_DIGITS = 12
+
+Measured = dict[str, dict[str, float]]
+
+
+def evaluate_cold_start(task: Task, trial: TrialRecord, result: SearchResult) -> dict[str, Any]:
+    """Return the figures of `_evaluate_side` for each side, or `{"skipped": reason}`.
+
+    `trial` is the best trial of the search that learned from features. A side is skipped if it would take too much work
+    beside the search, or if the held-out ids have no interactions. Work is counted, not timed, so that the same
+    training measures the same sides on a busy machine.
+    """
+    matrix = task.matrix(trial.params)
+    sides: dict[str, Any] = {}
+    for count, side in enumerate(task.features, start=1):
+        work = count * N_DRAWS * training_work(trial, matrix)
+        if work > max(MOST_SHARE_OF_SEARCH * search_work(result, matrix), ALWAYS_ALLOWED_WORK):
+            sides[side] = {"skipped": "ten trainings would take more than half of the work of the search"}
+            continue
+        sides[side] = _evaluate_side(side, task, trial, matrix)
+        _emit(side, task, sides[side])
+    return sides
+
+
+def training_work(trial: TrialRecord, matrix: sparse.csr_matrix) -> float:
+    """Return the approximate number of multiplications of one iALS training.
+
+    In each epoch, each interaction adds a product of components to two systems, and each user and item has a system to
+    solve.
+    """
+    n = float(trial.params.get("n_components", DEFAULT_COMPONENTS))
+    return float((trial.epochs or 1) * (2.0 * matrix.nnz * n**2 + sum(matrix.shape) * n**3))
+
+
+def search_work(result: SearchResult, matrix: sparse.csr_matrix) -> float:
+    """Return the multiplications of all complete iALS trainings of the search, without other algorithms."""
+    return sum(training_work(trial, matrix) for trial in result.completed if trial.algorithm == FEATURE_AWARE)
+
+
+def _emit(side: str, task: Task, measured: Mapping[str, Any]) -> None:
+    if "model" in measured:
+        metric = task.holdout.metric
+        logs.emit(
+            events.COLD_START_EVALUATED,
+            side=side,
+            metric=metric,
+            score=measured["model"][metric],
+            popularity_score=measured["popularity"][metric],
+        )
+
+
+def _evaluate_side(side: SideName, task: Task, winner: TrialRecord, matrix: sparse.csr_matrix) -> dict[str, Any]:
+    """Return the figures of one side as they stand in the header.
+
+    These are n_draws, n_held and n_interactions of all draws, the cutoff, METRICS of model, popularity and random as
+    means over draws, and `intervals` of the training's metric for each of the three and for the model's lead over
+    popularity.
+    """
+    axis = 0 if side == "user" else 1
+    chosen, chosen_by = task.loaded.recipe.training, task.matrix({})  # without decay: a choice counts fully at any age
+    measured: list[Measured] = []
+    n_held = n_interactions = cutoff = 0
+    for draw_number, held in enumerate(draws(matrix.shape[axis], chosen.split.seed, axis)):
+        truth = (chosen_by[held] if side == "user" else chosen_by[:, held]).tocsr()
+        if not truth.nnz:
+            continue
+        cutoff = min(chosen.cutoff, truth.shape[1])
+        evaluator = Evaluator(truth, offset=0, cutoff=cutoff, weighted=chosen.weighted_metric)
+        rng = np.random.default_rng([chosen.split.seed + draw_number, 11])
+        try:
+            measured.append(_measure(side, task, winner, matrix, held=held, evaluator=evaluator, rng=rng))
+        except FeatureRidgeFailed:
+            return {"skipped": "the feature weights cannot be solved for without the held-out ids"}
+        n_held, n_interactions = n_held + len(held), n_interactions + int(truth.nnz)
+    if not measured:
+        return {"skipped": "the held-out ids have no interactions"}
+    return {
+        "n_draws": len(measured),
+        "n_held": n_held,
+        "n_interactions": n_interactions,
+        "cutoff": cutoff,
+        **{name: _means([draw[name] for draw in measured]) for name in measured[0]},
+        "intervals": _intervals(measured, chosen.metric),
+    }
+
+
+def _measure(
+    side: SideName,
+    task: Task,
+    winner: TrialRecord,
+    matrix: sparse.csr_matrix,
+    *,
+    held: NDArray[np.int64],
+    evaluator: Evaluator,
+    rng: np.random.Generator,
+) -> Measured:
+    """Return METRICS of model, popularity and random for one draw of held-out ids."""
+    keep = np.setdiff1d(np.arange(matrix.shape[0 if side == "user" else 1]), held)
+    train = (matrix[keep] if side == "user" else matrix[:, keep]).tocsr()
+    features = {
+        name: matrix_of_side[keep] if name == side else matrix_of_side for name, matrix_of_side in task.features.items()
+    }
+    trained = train_trial(task.builder, winner, train, features)
+    counts = popularity_of_unseen(side, train, task.data.sides[side], keep, held)
+    order = np.lexsort((rng.random(len(counts)), -counts))
+    rankers: dict[str, Ranker] = {
+        "model": ranker_of_held(side, trained, task.features[side][held]),
+        "popularity": lambda users, size: [order[:size].tolist()] * len(users),
+        "random": lambda users, size: [rng.choice(len(counts), size, replace=False).tolist() for _ in users],
+    }
+    return {name: evaluator.metrics(ranker) for name, ranker in rankers.items()}
+
+
+def draws(n: int, seed: int, axis: int) -> Iterator[NDArray[np.int64]]:
+    """Yield disjoint, sorted sets of ids: ten tenths of all, or fewer sets if there are fewer ids."""
+    order = np.random.default_rng([seed, 5, axis]).permutation(n)[: N_DRAWS * MOST_IDS]
+    for held in np.array_split(order, min(N_DRAWS, max(n - 1, 1))):
+        yield np.sort(held)
+
+
+def _means(draws: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: round(float(np.mean([draw[name] for draw in draws])), _DIGITS) for name in METRICS}
+
+
+def _intervals(measured: Sequence[Measured], metric: str) -> dict[str, list[float]]:
+    scores = {name: np.asarray([draw[name][metric] for draw in measured]) for name in measured[0]}
+    scores["lead_over_popularity"] = scores["model"] - scores["popularity"]
+    return {name: mean_interval(values) for name, values in scores.items() if len(values) > 1}
+
+
+def mean_interval(values: NDArray[np.float64]) -> list[float]:
+    """Return the interval of the mean of few independent `values`."""
+    n = len(values)
+    reach = float(stdtrit(n - 1, (1.0 + CONFIDENCE) / 2.0)) * float(values.std(ddof=1)) / n**0.5
+    mean = float(values.mean())
+    return [round(mean - reach, _DIGITS), round(mean + reach, _DIGITS)]
+
+
+def ranker_of_held(side: SideName, served: Scorer, features: sparse.csr_matrix) -> Ranker:
+    """Return the ranker of all items for held-out users, or of held-out items for all users.
+
+    It answers like the served model.
+    """
+    assert isinstance(served, IALSScorer), "no other algorithm learns from features"
+    nothing = History(np.zeros(1, np.int32), NO_ITEMS)
+    served.ready()
+    if side == "item":
+        vectors = served.least_squares.items_from_features(encoded(features)).astype(np.float32)
+        served = IALSScorer(served.users, FactorIndex.build(vectors), served.least_squares)
+        served.index.ready()
+
+    def query(row: int, size: int) -> Query:
+        if side == "item":
+            return Query(size, user=row, include_seen=True)
+        return Query(size, user_features=features[row].toarray()[0].astype(np.float64))
+
+    def rank(users: Rows, size: int) -> Rankings:
+        parts = [users[start : start + _AT_ONCE].tolist() for start in range(0, len(users), _AT_ONCE)]
+        ranked = (served.rank([query(row, size) for row in part], nothing) for part in parts)
+        return [ranking.items.tolist() for rankings in ranked for ranking in rankings]
+
+    return rank
+
+
+def encoded(features: sparse.csr_matrix) -> list[Encoded]:
+    """Return the rows of `features` in the form that scorers accept."""
+    return [Encoded(row.indices.astype(np.intp), row.data.astype(np.float64), features.shape[1]) for row in features]
+
+
+def popularity_of_unseen(
+    side: SideName,
+    train: sparse.csr_matrix,
+    fitted: FittedSide,
+    keep: NDArray[np.int64],
+    held: NDArray[np.int64],
+) -> NDArray[np.float64]:
+    """Return one popularity score for each candidate.
+
+    A known item has its own count. An unseen item has the mean count of the items that share a value, averaged over its
+    values. An item without any value gets the mean count of all.
+    """
+    counts = np.asarray((train != 0).sum(axis=0), dtype=np.float64).ravel()
+    if side == "user":
+        return counts
+    on = shared_values(fitted, keep)
+    n_sharing = np.asarray(on[keep].sum(axis=0)).ravel()
+    chosen_values = on[:, n_sharing > 0]
+    of_value = (chosen_values[keep].T @ counts) / n_sharing[n_sharing > 0]
+    n_values = np.asarray(chosen_values[held].sum(axis=1)).ravel()
+    return np.asarray(
+        np.where(n_values > 0, (chosen_values[held] @ of_value) / np.maximum(n_values, 1.0), counts.mean())
+    )

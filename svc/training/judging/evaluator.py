@@ -1,0 +1,161 @@
+"""Score the rankings of a trained model on held-out interactions, with irspack's own metrics."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from irspack.evaluation._core_evaluator import evaluate_list_vs_list
+from numpy.typing import NDArray
+from scipy import sparse
+
+from svc.training.judging.intervals import PER_USER, user_scores
+
+METRICS = ("ndcg", "map", "recall", "hit", "precision", "gini_index", "entropy", "appeared_item", "catalog_coverage")
+CUTOFFS = (5, 10, 20, 50)
+"""At which a winner is judged."""
+_SCORE_DIGITS = 12
+
+Rows = NDArray[np.int64]
+Rankings = list[list[int]]
+"""The best items of each of some users, best first."""
+Ranker = Callable[[Rows, int], Rankings]
+"""Returns for (r,) ascending rows of the training matrix at most so many items each, only those that may be shown."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluation:
+    """All METRICS of `rankings`. Row u of `truth` has the choices of the user of ranking u.
+
+    `scores` are the (users,) scores by each metric of PER_USER, and `metrics` has their means. `longer` are the same
+    rankings with more items, if more were asked for.
+    """
+
+    metrics: dict[str, float]
+    rankings: Rankings
+    truth: sparse.csr_matrix
+    scores: dict[str, NDArray[np.float64]]
+    longer: Rankings
+
+    def by_user(self, metric: str) -> NDArray[np.float64]:
+        """Return the (evaluated users,) scores behind the mean in `metrics`."""
+        return self.scores[metric]
+
+    def at_cutoffs(self, cutoffs: Sequence[int]) -> dict[int, dict[str, float]]:
+        """Return the metrics that are means over users, at each of `cutoffs`.
+
+        No cutoff may exceed the length of `longer`.
+        """
+        return {
+            cutoff: {
+                name: round(float(scores.mean()), _SCORE_DIGITS)
+                for name, scores in user_scores([ranking[:cutoff] for ranking in self.longer], self.truth).items()
+            }
+            for cutoff in cutoffs
+        }
+
+
+class Evaluator:
+    """Evaluates the rankings of validation users by their held-out items.
+
+    `heldout` is (v, items), one row for each validation user. Its row r belongs to row `offset + r` of the training
+    matrix. Users without held-out items are ignored. With `weighted`, the values of `heldout` count in the metrics of
+    PER_USER. Without it they are set to 1, so every metric counts items alike.
+    """
+
+    def __init__(self, heldout: sparse.csr_matrix, *, offset: int, cutoff: int, weighted: bool = False) -> None:
+        self.weighted = weighted
+        self.heldout = self._counted(heldout)
+        self.offset = offset
+        self.cutoff = cutoff
+
+    def sample(self, n_users: int, seed: int) -> Evaluator:
+        """Return an evaluator of at most `n_users` validation users.
+
+        The same seed draws the same users.
+        """
+        with_items = np.flatnonzero(np.diff(self.heldout.indptr))
+        if len(with_items) <= n_users:
+            return self
+        rows = np.random.default_rng([seed, 3]).permutation(with_items)[:n_users]
+        is_sampled = np.zeros(self.heldout.shape[0], dtype=bool)
+        is_sampled[rows] = True
+        sampled = sparse.diags(is_sampled.astype(np.float32)) @ self.heldout
+        sampled.eliminate_zeros()
+        return self.of(sampled)
+
+    def of(self, heldout: sparse.csr_matrix) -> Evaluator:
+        """Return an evaluator of the same users by other held-out items, with the same rows and columns."""
+        other = copy.copy(self)
+        other.heldout = self._counted(heldout)
+        return other
+
+    def _counted(self, heldout: sparse.csr_matrix) -> sparse.csr_matrix:
+        """Return `heldout` with the value by which each item counts."""
+        if self.weighted or (heldout.data == 1).all():
+            return heldout
+        counted = heldout.copy()
+        counted.eliminate_zeros()
+        counted.data = np.ones_like(counted.data)
+        return counted
+
+    @property
+    def evaluated_users(self) -> NDArray[np.int64]:
+        """Return the (j,) rows of `heldout` with any item, ascending."""
+        self.heldout.eliminate_zeros()
+        return np.flatnonzero(np.diff(self.heldout.indptr))
+
+    def evaluate(self, ranker: Ranker, *, longest: int = 0) -> Evaluation:
+        """Rank once, and return rankings and metrics.
+
+        Rankings of `longest` items are kept too, if that exceeds the cutoff.
+        """
+        longer = ranker(self.offset + self.evaluated_users, max(self.cutoff, longest))
+        return self._evaluation([ranking[: self.cutoff] for ranking in longer], longer)
+
+    def complete(self, ranker: Ranker, sample: Evaluator, ranked: Rankings) -> Evaluation:
+        """Evaluate all users, given that the same ranker already `ranked` the users of `sample`."""
+        evaluated, by_user = self.evaluated_users, dict(zip(sample.evaluated_users.tolist(), ranked, strict=True))
+        others = evaluated[~np.isin(evaluated, sample.evaluated_users)]
+        by_user.update(zip(others.tolist(), ranker(self.offset + others, self.cutoff), strict=True))
+        rankings = [by_user[row] for row in evaluated.tolist()]
+        return self._evaluation(rankings, rankings)
+
+    def score(self, rankings: Rankings, metric: str) -> float:
+        """Return the metric of the rankings of the evaluated users.
+
+        A metric of PER_USER costs less than all METRICS.
+        """
+        if metric not in PER_USER:
+            return self._evaluation(rankings, rankings).metrics[metric]
+        scores = user_scores(rankings, self.heldout[self.evaluated_users])[metric]
+        return round(float(scores.mean()), _SCORE_DIGITS)
+
+    def scores_of_users(self, ranker: Ranker, metric: str) -> NDArray[np.float64]:
+        """Return (evaluated users,) scores by one metric of PER_USER, which costs less than all METRICS."""
+        return user_scores(self.rankings(ranker), self.heldout[self.evaluated_users])[metric]
+
+    def metrics(self, ranker: Ranker) -> dict[str, float]:
+        """Return all METRICS at the cutoff."""
+        return self.evaluate(ranker).metrics
+
+    def _evaluation(self, rankings: Rankings, longer: Rankings) -> Evaluation:
+        truth = self.heldout[self.evaluated_users]
+        truths = [truth.indices[begin:end].tolist() for begin, end in pairwise(truth.indptr.tolist())]
+        n_items = truth.shape[1]
+        metrics = evaluate_list_vs_list(rankings, truths, n_items, 1).as_dict()
+        metrics["catalog_coverage"] = metrics["appeared_item"] / n_items
+        scores = user_scores(rankings, truth)
+        metrics.update({name: values.mean() for name, values in scores.items() if len(values)})
+        rounded = {name: round(float(metrics[name]), _SCORE_DIGITS) for name in METRICS}
+        return Evaluation(rounded, rankings, truth, scores, longer)
+
+    def rankings(self, ranker: Ranker) -> Rankings:
+        """Return the best items of each evaluated user, best first.
+
+        A list is shorter than the cutoff if fewer items may be shown.
+        """
+        return ranker(self.offset + self.evaluated_users, self.cutoff)

@@ -1,0 +1,111 @@
+"""The trial that a model came from, read from its header, and whether the recipe of now can train it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from svc.recipe.algorithms import BLEND, FEATURE_AWARE, SELF_WEIGHT
+from svc.training.data.decay import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE
+from svc.training.fitting.algorithms.registry import ALGORITHMS, search_space
+from svc.training.fitting.train import how_many_fit
+from svc.training.fitting.trial import FEATURES_AND_SEEDS, TrialRecord
+from svc.training.judging.task import Task
+
+_EPOCHS = "train_epochs"
+
+
+class Unfit(Exception):
+    """The live model cannot be trained again; says why."""
+
+
+def trainable(task: Task, header: Mapping[str, Any]) -> TrialRecord:
+    """The trial of the model with this header, with no more components than the data of now allows.
+
+    Raises Unfit for what this svc, or the recipe of now, cannot train.
+    """
+    trial = trial_of(header)
+    if trial.recency and task.holdout.order is None:
+        raise Unfit("it weighs histories by their order, and the recipe no longer has training.recency")
+    return checked(task, trial, header)
+
+
+def checked(task: Task, trial: TrialRecord, header: Mapping[str, Any]) -> TrialRecord:
+    """`trial`, which the header names, as the data of now can train it. Raises Unfit."""
+    declared = [side for side in ("user", "item") if side in (header.get("features") or {})]
+    trial = replace(_fitted(task, trial), parts=tuple(_fitted(task, part) for part in trial.parts))
+    for part in trial.parts or (trial,):
+        _check(task, part, declared)
+    return trial
+
+
+def trial_of(header: Mapping[str, Any]) -> TrialRecord:
+    """The class and parameters of a model, as its header tells them, in the form of the trial that chose them."""
+    try:
+        name, params = str(header["best_class"]), dict(header["best_params"])
+        recency = float(header.get("recency", 0.0))
+        if name != BLEND:
+            return replace(_record(name, params), recency=recency)
+        parts = [part for part in header["parts"] if "weight" in part]
+        params["weights"] = {part["class"]: part["weight"] for part in parts}
+        trials = tuple(
+            replace(
+                _record(part["class"], dict(part["params"])),
+                recency=float(part.get("recency", 0.0)) if _is_by_part(header) else recency,
+            )
+            for part in parts
+        )
+    except (KeyError, TypeError, ValueError):
+        raise Unfit("its header does not tell its class and parameters") from None
+    return replace(_record(name, params), parts=trials, recency=recency)
+
+
+def feature_trial_of(header: Mapping[str, Any]) -> TrialRecord | None:
+    """The trial of the part that answers for features beside the winner; None where there is no such part."""
+    for part in header.get("parts") or ():
+        if part.get("class") == FEATURE_AWARE and "weight" not in part and part["answers"] == FEATURES_AND_SEEDS:
+            recency = float(part.get("recency", 0.0 if _is_by_part(header) else header.get("recency", 0.0)))
+            return replace(_record(FEATURE_AWARE, dict(part["params"])), score=part.get("score"), recency=recency)
+    return None
+
+
+def _is_by_part(header: Mapping[str, Any]) -> bool:
+    """Whether the parts of a blend differ by their recency."""
+    return any("recency" in part and "weight" in part for part in header.get("parts") or ())
+
+
+def _record(name: str, params: dict[str, Any]) -> TrialRecord:
+    epochs = params.pop(_EPOCHS, None)
+    return TrialRecord(0, name, params, "complete", None, {}, epochs, 0.0)
+
+
+def _fitted(task: Task, trial: TrialRecord) -> TrialRecord:
+    """`trial` with no more components than the data of now allows."""
+    most = min(task.holdout.train.shape) - 1
+    wanted = trial.params.get("n_components")
+    if trial.algorithm != "TruncatedSVDRecommender" or not isinstance(wanted, int) or wanted <= most:
+        return trial
+    return replace(trial, params={**trial.params, "n_components": max(1, most)})
+
+
+def _check(task: Task, trial: TrialRecord, declared: list[str]) -> None:
+    """Raise Unfit for what this svc, or this recipe, cannot train."""
+    name = trial.algorithm
+    if name not in ALGORITHMS:
+        raise Unfit(f"this version of svc cannot train its class {name[:64]}")
+    if how_many_fit(name, task.holdout.train.shape[1]) == 0:
+        raise Unfit(f"the dense item matrices of its class {name} would not fit into the free memory")
+    missing = [side for side in declared if side not in task.holdout.features]
+    if missing and ALGORITHMS[name].takes_features:
+        raise Unfit(f"it was trained with features of the {missing[0]}s, which the recipe no longer has")
+    n_users, n_items = task.holdout.train.shape
+    parameters = search_space(name, n_users=n_users, n_items=n_items, feature_sides=tuple(declared))
+    strange = sorted(set(trial.params) - set(parameters) - {HALF_LIFE, SELF_WEIGHT, POPULARITY_HALF_LIFE})
+    if strange:
+        raise Unfit(f"this version of svc does not know the parameter {strange[0][:64]} of its class {name}")
+    takes_times = ALGORITHMS[name].takes_times or trial.params.get(POPULARITY_HALF_LIFE, NO_DECAY) != NO_DECAY
+    if takes_times and task.holdout.times is None:
+        raise Unfit(f"its class {name} learns from times, which this recipe does not read")
+    if trial.params.get(HALF_LIFE, NO_DECAY) != NO_DECAY and task.loaded.recipe.training.time_decay is None:
+        raise Unfit("it was trained with a half-life, and the recipe no longer has training.time_decay")

@@ -1,0 +1,282 @@
+"""Intervals of a search's scores, the winner's lead, and its metrics at other cutoffs and on test users.
+
+Intervals come from a bootstrap over the evaluated users. If a trial was chosen on the same users, its interval is
+corrected for that choice (see judging/choice.py). The search keeps the per-user scores of its own trials. If another
+process trained the best trial of an algorithm, that trial is trained again here if time allows. The other trials of
+that process count as independent. If the split has test users, the lead is measured on them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc import events, logs
+from svc.errors import FeatureRidgeFailed
+from svc.model.recommenders.base import Scorer
+from svc.training.fitting.train import train_trial
+from svc.training.fitting.trial import TrialRecord
+from svc.training.judging.bootstrap import CONFIDENCE
+from svc.training.judging.breakdown import TrainingCounts, as_rows, breakdown, mean_popularity
+from svc.training.judging.choice import Choice
+from svc.training.judging.evaluator import CUTOFFS, Evaluation, Ranker
+from svc.training.judging.intervals import PER_USER, Change, interval, intervals, lead, paired_change
+from svc.training.judging.search_result import SearchResult, by_score
+from svc.training.judging.served_ranker import ServedRanker
+from svc.training.judging.task import Task
+
+MOST_SHARE_OF_SEARCH = 0.25
+ALWAYS_ALLOWED_S = 10.0
+"""Algorithms ranked third or lower are trained again only within this share of the search time, or these seconds."""
+_DIGITS = 12
+
+Scores = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class WinnerMeasurements:
+    """The header's figures about the reliability of scores.
+
+    `evaluation` joins the header's `evaluation`. `intervals` are those of the best trial of each algorithm. `winner`
+    ranks by the winner, trained again on the training part of the split. `choice` has the trials that the winner was
+    chosen from, scored on the validation users. Each of these two is None if it could not be computed.
+    """
+
+    evaluation: Mapping[str, Any] = field(default_factory=dict)
+    intervals: Mapping[str, list[float]] = field(default_factory=dict)
+    winner: ServedRanker | None = None
+    choice: Choice | None = None
+
+
+def measure_winner(task: Task, result: SearchResult) -> WinnerMeasurements:
+    """Measure the reliability of the scores, and log the winner's interval and lead."""
+    seed = task.loaded.recipe.training.split.seed
+    winner, evaluated_users = result.best, task.holdout.evaluators.full.evaluated_users
+    by_trial = {**result.by_user, **dict(_scores_of_users(task, result))}
+    choice = _choice(result, by_trial)
+    spans = dict(_spans(result, by_trial, choice, seed))
+    evaluation: dict[str, Any] = {
+        "n_scored_users": len(evaluated_users),
+        "n_users": task.split.train.shape[0],
+        "confidence": CONFIDENCE,
+    }
+    if choice is not None:
+        evaluation["interval"] = spans[winner.algorithm]
+        stretch = choice.stretch(seed=seed, confidence=CONFIDENCE)
+        evaluation["chosen_among"] = {
+            "trials": len(choice.algorithms),
+            "unknown": choice.n_unknown,
+            "stretch": round(stretch, _DIGITS),
+        }
+    others = _runner_up_on_test(task, result)  # before training the winner: two models at once may not fit
+    trained = _train(task, winner) if result.trained is None else result.trained
+    ranker = None if trained is None else task.holdout.ranker_of(trained, winner)
+    if trained is not None and ranker is not None:
+        evaluation |= _cutoff_metrics(task, result.evaluation or evaluate_winner(task, ranker))
+        evaluation |= _winner_on_test(task, ranker, others)
+        if result.reused is None:  # a refit skips it: 11 evaluations cost a training
+            evaluation |= _by_recency(task, winner, trained)
+    if task.split.test is None and choice is not None:
+        evaluation |= _lead(result, choice, seed)
+    _emit(task, winner, evaluation)
+    return WinnerMeasurements(evaluation, spans, ranker, choice)
+
+
+def evaluate_winner(task: Task, ranker: Ranker) -> Evaluation:
+    """Evaluate on all validation users, with rankings that are long enough for all CUTOFFS."""
+    return task.holdout.evaluators.full.evaluate(ranker, longest=max(CUTOFFS))
+
+
+def _choice(result: SearchResult, by_trial: Mapping[int, Scores]) -> Choice | None:
+    """Return the complete trials, best first, or None if the winner's per-user scores are missing."""
+    if result.best.number not in by_trial:
+        return None
+    ranked = by_score(result.completed)
+    trials = [trial for trial in ranked if trial.number in by_trial]
+    n_unknown = len(_different(ranked) - _different(trials))
+    scores = np.column_stack([by_trial[trial.number] for trial in trials])
+    carried = 1.0 if result.reused is None else result.reused.stretch
+    return Choice(scores, [trial.algorithm for trial in trials], n_unknown, carried=carried)
+
+
+def _different(trials: Sequence[TrialRecord]) -> set[str]:
+    """Return one key for each distinct training.
+
+    The sampler may propose the same training twice, which then has one result.
+    """
+    return {json.dumps([trial.algorithm, trial.params], sort_keys=True) for trial in trials}
+
+
+def _spans(
+    result: SearchResult, by_trial: Mapping[int, Scores], choice: Choice | None, seed: int
+) -> Iterator[tuple[str, list[float]]]:
+    """Yield the interval of the best trial of each algorithm.
+
+    The winner was chosen among all trials, the others among the trials of their algorithm.
+    """
+    for name, trial in result.best_per_algorithm.items():
+        if choice is not None and trial.number in by_trial:
+            chosen = choice if trial.number == result.best.number else choice.among(name)
+            yield name, _rounded(interval(by_trial[trial.number], seed=seed, choice=chosen))
+
+
+def _scores_of_users(task: Task, result: SearchResult) -> Iterator[tuple[int, Scores]]:
+    """Yield number and per-user scores of the best trial of each algorithm that another process trained."""
+    allowed_s = max(MOST_SHARE_OF_SEARCH * result.seconds, ALWAYS_ALLOWED_S)
+    began = time.monotonic()
+    for rank, trial in enumerate(result.best_per_algorithm.values()):
+        if trial.number in result.by_user:
+            continue
+        if rank > 1 and time.monotonic() - began + trial.seconds > allowed_s:
+            continue
+        trained = _train(task, trial)
+        if trained is not None:
+            evaluation = task.holdout.evaluators.full.evaluate(task.holdout.ranker_of(trained, trial))
+            yield trial.number, evaluation.by_user(task.holdout.metric)
+
+
+def _train(task: Task, trial: TrialRecord) -> Scorer | None:
+    """Train `trial` again on the training part of the split, and return None if that fails."""
+    try:
+        inputs = task.holdout
+        return train_trial(task.builder, trial, inputs.decayed(trial.params), inputs.features, inputs.times)
+    except FeatureRidgeFailed:
+        return None
+
+
+def _lead(result: SearchResult, choice: Choice, seed: int) -> dict[str, Any]:
+    """Compare the winner with the best trial of the next algorithm, on the users on which both were chosen."""
+    names = list(result.best_per_algorithm)
+    if len(names) < 2 or names[1] not in choice.algorithms or choice.algorithms[choice.runner_up] != names[1]:
+        return {}
+    return {"lead": _change_fields(names[1], lead(choice, seed=seed), "validation")}
+
+
+def _change_fields(over: str, change: Change, users: str) -> dict[str, Any]:
+    return {
+        "over": over,
+        "change": round(change.value, _DIGITS),
+        "interval": _rounded((change.low, change.high)),
+        "more_than_chance": change.low > 0.0,
+        "users": users,
+    }
+
+
+def _runner_up_on_test(task: Task, result: SearchResult) -> tuple[str, Scores] | None:
+    """Return the next algorithm and the scores of its best trial on the test users.
+
+    Return None without a next algorithm or test users.
+    """
+    names = list(result.best_per_algorithm)
+    if task.split.test is None or len(names) < 2:
+        return None
+    trial = result.best_per_algorithm[names[1]]
+    trained = _train(task, trial)
+    if trained is None:
+        return None
+    ranker = task.holdout.ranker_of(trained, trial)
+    evaluation = task.holdout.evaluators.full.of(task.split.test).evaluate(ranker)
+    return names[1], evaluation.by_user(task.holdout.metric)
+
+
+def _winner_on_test(task: Task, ranker: Ranker, others: tuple[str, Scores] | None) -> dict[str, Any]:
+    """Return the winner's scores on users that no trial has seen, and its lead there.
+
+    These need no correction, as nothing was chosen on these users.
+    """
+    if task.split.test is None:
+        return {}
+    seed = task.loaded.recipe.training.split.seed
+    evaluator = task.holdout.evaluators.full.of(task.split.test)
+    evaluation = evaluator.evaluate(ranker)
+    scores = evaluation.by_user(task.holdout.metric)
+    measured: dict[str, Any] = {
+        "test": {
+            **{name: evaluation.metrics[name] for name in PER_USER},
+            "n_scored_users": len(evaluator.evaluated_users),
+            "interval": _rounded(interval(scores, seed=seed)),
+        }
+    }
+    if others is not None:
+        name, runner_up = others
+        measured["lead"] = _change_fields(name, paired_change(scores, runner_up, seed=seed), "test")
+    return measured
+
+
+def _cutoff_metrics(task: Task, evaluation: Evaluation) -> dict[str, Any]:
+    """Return the winner's metrics at CUTOFFS and their breakdown, from its second training."""
+    seen, full = task.holdout.seen, task.holdout.evaluators.full
+    cutoffs = [cutoff for cutoff in CUTOFFS if cutoff <= seen.shape[1]]
+    measured: dict[str, Any] = {}
+    if cutoffs:
+        measured["cutoffs"] = {str(cutoff): at for cutoff, at in evaluation.at_cutoffs(cutoffs).items()}
+    trained_on, held_out = task.split.train.indices, full.heldout.indices
+    users_of = np.bincount(trained_on, minlength=seen.shape[1])
+    measured["mean_popularity"] = {
+        "held_out": _shortened(mean_popularity(held_out, users_of)),
+        "trained": _shortened(mean_popularity(trained_on, users_of)),
+    }
+    measured["breakdown"] = _breakdown(task, evaluation)
+    return measured
+
+
+def _by_recency(task: Task, winner: TrialRecord, trained: Scorer) -> dict[str, Any]:
+    """Return the winner's score at each recency that was tried, on the sample of users on which it was chosen.
+
+    If the parts of a blend differ in recency, each value is tried for all parts at once. The score with their own
+    values is added.
+    """
+    holdout, order = task.holdout, task.holdout.order
+    values = () if order is None else order.values(winner.algorithm)
+    if len(values) < 2:
+        return {}
+    sample = holdout.evaluators.brief
+    tried = [winner.at_recency(value) for value in values] + [winner] * winner.recency_by_part
+    rankers = [holdout.ranker_of(trained, trial, sample) for trial in tried]
+    scores = np.stack([sample.scores_of_users(ranker, holdout.metric) for ranker in rankers], axis=1)
+    spans = intervals(scores, seed=task.loaded.recipe.training.split.seed)
+    rows = [
+        {"recency": value, "score": round(float(mean), _DIGITS), "interval": _rounded(span)}
+        for value, mean, span in zip([trial.recency for trial in tried], scores.mean(axis=0), spans, strict=True)
+    ]
+    by_recency = {"n_users": len(scores), "values": rows[: len(values)]}
+    if winner.recency_by_part:
+        by_recency["by_part"] = {name: rows[-1][name] for name in ("score", "interval")}
+    return {"recency": by_recency}
+
+
+def _breakdown(task: Task, evaluation: Evaluation) -> list[Mapping[str, Any]]:
+    """Return the winner's figures by activity of the validation users and popularity of the items, as rows."""
+    train, full = task.split.train, task.holdout.evaluators.full
+    lengths = np.diff(train.indptr)[full.offset + full.evaluated_users]
+    training = TrainingCounts(lengths, np.bincount(train.indices, minlength=train.shape[1]), train.shape[0])
+    scores = breakdown(evaluation.rankings, evaluation.truth, training, seed=task.loaded.recipe.training.split.seed)
+    return [{name: _shortened(value) for name, value in row.items()} for row in as_rows(scores)]
+
+
+def _shortened(value: object) -> object:
+    return round(value, _DIGITS) if isinstance(value, float) else value
+
+
+def _rounded(values: tuple[float, float]) -> list[float]:
+    return [round(value, _DIGITS) for value in values]
+
+
+def _emit(task: Task, winner: TrialRecord, evaluation: Mapping[str, Any]) -> None:
+    logs.emit(
+        events.WINNER_MEASURED,
+        best_class=winner.algorithm,
+        metric=task.holdout.metric,
+        score=winner.score,
+        interval=evaluation.get("interval"),
+        n_scored_users=evaluation["n_scored_users"],
+        n_users=evaluation["n_users"],
+        lead=evaluation.get("lead"),
+        **({"test": evaluation["test"]} if "test" in evaluation else {}),
+    )

@@ -1,0 +1,264 @@
+"""Measure the effect of `serving.new_items`: whether new items reach the users who choose them, and the loss of others.
+
+A tenth at a time, the items of coldstart.py's draws are removed from the training part of the split, and the winner is
+trained on the rest. The served form of this model ranks the removed items as new ones, by their features, among all
+others, for at most MOST_USERS validation users a draw. Pages are as long as the cutoff of the recipe and keep both
+shares of `serving.new_items`.
+
+A ranking by popularity alone never shows a new item, as nobody has chosen it. So the baseline keeps the places of new
+items and fills them with the new items that have the highest mean count of items that share a feature value (see
+coldstart.py). These are the same for every user. If features say nothing, this is a random choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from svc.errors import FeatureRidgeFailed
+from svc.model.feature_embedder import FeatureEmbedder
+from svc.model.ids import IdTable
+from svc.model.model import Model
+from svc.model.ranking.new_items import NewItems
+from svc.model.ranking.query import UNRESTRICTED, Restriction
+from svc.model.recommenders.base import Scorer
+from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
+from svc.recipe import serving_schema
+from svc.recipe.algorithms import FEATURE_AWARE
+from svc.training.fitting.assemble import assemble
+from svc.training.fitting.export import fold_in_users, recency_of_histories
+from svc.training.fitting.train import solves_for_all_items, train_trial
+from svc.training.fitting.trial import TrialRecord
+from svc.training.judging.coldstart import (
+    ALWAYS_ALLOWED_WORK,
+    MOST_SHARE_OF_SEARCH,
+    N_DRAWS,
+    draws,
+    encoded,
+    mean_interval,
+    popularity_of_unseen,
+    training_work,
+)
+from svc.training.judging.intervals import user_scores
+from svc.training.judging.search_result import SearchResult
+from svc.training.judging.task import Task
+
+MOST_USERS = 500
+"""Validation users of one draw: each is ranked for twice, which takes as long as many trainings otherwise."""
+MEASURES = ("recall", "known_change", "share", "popularity_recall")
+_USERS_AT_ONCE = 256
+_DIGITS = 12
+
+Columns = NDArray[np.int64]
+Pages = list[list[int]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fold:
+    """A model trained without the items `held`, columns of the training part of the split.
+
+    Its own items are `kept`. `new_items` are the held-out ones, in the order of `held`.
+    """
+
+    model: Model
+    kept: Columns
+    held: Columns
+    new_items: NewItems
+
+    def pages(self, users: Sequence[int], cutoff: int, *, with_new: bool) -> Pages:
+        """Return the first `cutoff` items recommended to each user, as columns of the training part of the split."""
+        restriction = Restriction(new=self.new_items) if with_new else UNRESTRICTED
+        queries = [self.model.known_user(user, limit=cutoff, restriction=restriction) for user in users]
+        columns = np.concatenate([self.kept, self.held])
+        chunks = [queries[start : start + _USERS_AT_ONCE] for start in range(0, len(queries), _USERS_AT_ONCE)]
+        return [columns[ranking.items].tolist() for chunk in chunks for ranking in self.model.rank(chunk)]
+
+
+def evaluate_new_items(
+    task: Task, result: SearchResult, aware: TrialRecord, declared: serving_schema.NewItems
+) -> dict[str, Any]:
+    """Return the figures of the header, or `{"skipped": reason}`.
+
+    These are MEASURES as means over draws, `intervals`, n_draws, n_held, cutoff and both shares. `recall` is the mean
+    share of a user's new items that stand on the page, over the users who chose one. `popularity_recall` is that of the
+    baseline. `share` is the mean share of new items on the pages of all users. `known_change` is the relative change of
+    the ndcg of known items against pages without new items: −0.01 is a loss of 1%. `aware` is the trial that learned
+    from features.
+    """
+    if _is_too_much(task, result, aware):
+        return {"skipped": "ten trainings would take more than half of the work of the search"}
+    cutoff, n_held = task.loaded.recipe.training.cutoff, 0
+    measured: list[Mapping[str, float]] = []
+    try:
+        for number, held in enumerate(_held_columns(task)):
+            figures = _measure(_fold(task, result.best, aware, held, declared), task, number)
+            if figures is not None:
+                measured.append(figures)
+                n_held += len(held)
+    except FeatureRidgeFailed:
+        return {"skipped": "the feature weights cannot be solved for without the held-out ids"}
+    if not measured:
+        return {"skipped": "no validation user chose one of the held-out items"}
+    values = {name: np.array([figures[name] for figures in measured]) for name in MEASURES}
+    return {
+        "n_draws": len(measured),
+        "n_held": n_held,
+        "cutoff": cutoff,
+        "max_share": declared.max_share,
+        "min_share": declared.min_share,
+        **{name: round(float(of_draws.mean()), _DIGITS) for name, of_draws in values.items()},
+        "intervals": {name: mean_interval(of_draws) for name, of_draws in values.items() if len(of_draws) > 1},
+    }
+
+
+def _is_too_much(task: Task, result: SearchResult, aware: TrialRecord) -> bool:
+    """Return whether the trainings exceed the limit of coldstart.py for one side, in addition to its own.
+
+    Work is counted, not timed, so that a busy machine measures the same.
+    """
+    matrix = task.holdout.train
+    search = sum(_work(trial, matrix) for trial in result.completed if not trial.parts)
+    once = sum(_work(trial, matrix) for trial in _trained_trials(result.best, aware))
+    return N_DRAWS * once > max(MOST_SHARE_OF_SEARCH * search, ALWAYS_ALLOWED_WORK)
+
+
+def _trained_trials(best: TrialRecord, aware: TrialRecord) -> tuple[TrialRecord, ...]:
+    """Return the trials that each draw trains.
+
+    These are the winner, and the feature-aware trial if it is no part of the winner.
+    """
+    return (best,) if aware is best or aware in best.parts else (best, aware)
+
+
+def _work(trial: TrialRecord, matrix: sparse.csr_matrix) -> float:
+    """Return the approximate number of multiplications of one training.
+
+    A dense solve takes the cube of the items. Other item weights take the pairs of items in all histories. This is also
+    an upper bound for factor models without least squares.
+    """
+    if trial.parts:
+        return sum(_work(part, matrix) for part in trial.parts)
+    if trial.algorithm == FEATURE_AWARE:
+        return training_work(trial, matrix)
+    if solves_for_all_items(trial.algorithm):
+        return float(matrix.shape[1]) ** 3
+    return float((np.diff(matrix.indptr).astype(np.float64) ** 2).sum())
+
+
+def _held_columns(task: Task) -> Iterator[Columns]:
+    """Yield the items of each draw of coldstart.py as ascending columns of the training part of the split."""
+    item_order = task.split.item_order
+    column_of = np.empty(len(item_order), dtype=np.int64)
+    column_of[item_order] = np.arange(len(item_order))
+    for held in draws(len(item_order), task.loaded.recipe.training.split.seed, axis=1):
+        yield np.sort(column_of[held])
+
+
+def _fold(
+    task: Task,
+    best: TrialRecord,
+    aware: TrialRecord,
+    held: Columns,
+    declared: serving_schema.NewItems,
+) -> _Fold:
+    holdout, recipe = task.holdout, task.loaded.recipe
+    kept = np.setdiff1d(np.arange(holdout.train.shape[1]), held)
+    features = {**holdout.features, "item": holdout.features["item"][kept]}
+    times = None if holdout.times is None else holdout.times[:, kept]
+
+    def trained(trial: TrialRecord) -> Scorer:
+        return train_trial(task.builder, trial, holdout.decayed(trial.params)[:, kept], features, times)
+
+    matrix = holdout.decayed(best.params)[:, kept]
+    positions = None
+    if best.recency or aware.recency:
+        assert holdout.order is not None, "a trial has a recency only where order plays a part"
+        positions = holdout.order.positions[:, kept]
+    scorer = trained(best)
+    fold_in_users(best, scorer, matrix, positions, features=features.get("user"))
+    cold = None
+    if len(_trained_trials(best, aware)) > 1:
+        placing = trained(aware)
+        assert isinstance(placing, IALSScorer), "feature-aware is iALS alone"
+        cold = ColdStartScorer.of(placing)
+    new_ids = [f"new {column}" for column in range(len(held))]
+    model = assemble(
+        scorer,
+        user_ids=[str(row) for row in range(matrix.shape[0])],
+        item_ids=[f"known {column}" for column in range(len(kept))],
+        X=matrix,
+        features=task.data.feature_state,
+        cold=cold,
+        cold_recency=None if cold is None else aware.recency,
+        hidden=None if holdout.hidden is None else holdout.hidden[:, kept],
+        hidden_new=None if holdout.hidden is None else holdout.hidden[:, held],
+        hidden_new_ids=new_ids,
+        keep_values=True,
+        positions=positions,
+        recency=recency_of_histories(best),
+        repeats=recipe.training.repeats,
+    )
+    embedder = FeatureEmbedder.of(model.cold or model.scorer, model.history, model.cold_recency)
+    assert embedder is not None, "the trial that learned from features is part of the model"
+    vectors = embedder.place(encoded(holdout.features["item"][held]))
+    new = NewItems(IdTable.from_ids(new_ids), vectors, model.n_items, declared.max_share, declared.min_share)
+    return _Fold(model, kept, held, new)
+
+
+def _measure(fold: _Fold, task: Task, number: int) -> Mapping[str, float] | None:
+    """Return MEASURES of one draw.
+
+    Return None if none of its users chose a new item, or none a known one.
+    """
+    holdout, training = task.holdout, task.loaded.recipe.training
+    sample = holdout.evaluators.full.sample(MOST_USERS, training.split.seed + number)
+    validated = sample.evaluated_users
+    rows = validated + sample.offset
+    is_new = np.zeros(holdout.train.shape[1])
+    is_new[fold.held] = 1.0
+    heldout = sample.heldout[validated]
+    of_known = _only(heldout, 1.0 - is_new)
+    of_new = _only(((holdout.train[rows] != 0) + (heldout != 0)).astype(np.float32), is_new)
+    choosing = np.flatnonzero(np.diff(of_new.indptr))
+    judged = np.flatnonzero(np.diff(of_known.indptr))
+    if not len(choosing) or not len(judged):
+        return None
+    cutoff = min(training.cutoff, len(fold.kept))
+    mixed = fold.pages(rows.tolist(), cutoff, with_new=True)
+    known_alone = fold.pages(rows[judged].tolist(), cutoff, with_new=False)
+    by_popularity = _by_popularity(fold, task, [int(is_new[page].sum()) for page in mixed])
+    without = _mean("ndcg", known_alone, of_known[judged])
+    with_new = _mean("ndcg", [mixed[row] for row in judged], of_known[judged])
+    return {
+        "recall": _mean("recall", [mixed[row] for row in choosing], of_new[choosing]),
+        "known_change": with_new / without - 1.0 if without else 0.0,
+        "share": float(np.mean([is_new[page].mean() if page else 0.0 for page in mixed])),
+        "popularity_recall": _mean("recall", [by_popularity[row] for row in choosing], of_new[choosing]),
+    }
+
+
+def _only(matrix: sparse.csr_matrix, columns: NDArray[np.float64]) -> sparse.csr_matrix:
+    """Return `matrix` with the columns at which `columns`, (n,), is 1."""
+    kept = (matrix @ sparse.diags(columns)).tocsr()
+    kept.eliminate_zeros()
+    return kept
+
+
+def _mean(metric: str, pages: Pages, truth: sparse.csr_matrix) -> float:
+    return float(user_scores(pages, truth)[metric].mean())
+
+
+def _by_popularity(fold: _Fold, task: Task, n_new: Sequence[int]) -> Pages:
+    """Return `n_new` new items for each user, the most popular by their features first.
+
+    Equally popular items keep the order of the split's columns, which is random.
+    """
+    item_order, train = task.split.item_order, task.holdout.train[:, fold.kept]
+    counts = popularity_of_unseen("item", train, task.data.sides["item"], item_order[fold.kept], item_order[fold.held])
+    best_first = fold.held[np.argsort(-counts, kind="stable")].tolist()
+    return [best_first[:count] for count in n_new]

@@ -1,0 +1,87 @@
+"""What a search has found: its trials, and the best of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.model.recommenders.base import Scorer
+from svc.training.fitting.trial import TrialRecord
+from svc.training.fitting.warm_start import WarmStart
+from svc.training.judging.evaluator import Evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class Reused:
+    """Origin of the parameters of a training without a search: a version, and the time of its search (ISO 8601).
+
+    `feature_aware` is the trial of its part for features and seeds, if that is not the winner or a part of it. `start`
+    has the vectors from which the final model starts to learn, or None for random ones. `stretch` is that of the
+    interval of the search (see judging/choice.py), as the parameters are still those chosen among its trials.
+    """
+
+    sha8: str
+    searched_at: str
+    feature_aware: TrialRecord | None = None
+    start: WarmStart | None = None
+    stretch: float = 1.0
+
+    def as_fields(self) -> dict[str, str]:
+        """Return the fields of the artifact's header."""
+        return {"sha8": self.sha8, "searched_at": self.searched_at}
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """`trials` are the trials of the whole study that used its budget.
+
+    `seconds`, `n_orphaned` and `workers`, the number of simultaneous trials, are those of this process. So is
+    `by_user`, the (users,) scores of its complete trials by number (see kept_scores.py).
+
+    `trained` is the model of the best trial, trained on the training part of the split. If it was kept, measuring it
+    needs no second training. `evaluation` is that of `trained`, with rankings for all cutoffs, or None.
+
+    With `reused` there was no search, and `trials` has the one trial with the parameters of an earlier search.
+    """
+
+    trials: list[TrialRecord]
+    seconds: float
+    n_orphaned: int
+    workers: int = 1
+    by_user: Mapping[int, NDArray[np.float64]] = field(default_factory=dict)
+    trained: Scorer | None = None
+    evaluation: Evaluation | None = None
+    reused: Reused | None = None
+
+    @property
+    def completed(self) -> list[TrialRecord]:
+        return [trial for trial in self.trials if trial.is_complete]
+
+    def count(self, state: str) -> int:
+        return sum(1 for trial in self.trials if trial.state == state)
+
+    @property
+    def n_too_slow(self) -> int:
+        return sum(trial.too_slow for trial in self.trials)
+
+    @property
+    def best(self) -> TrialRecord:
+        """Return the trial with the highest score, the first of equal ones.
+
+        There must be a complete trial.
+        """
+        return next(iter(by_score(self.completed)))
+
+    @property
+    def best_per_algorithm(self) -> dict[str, TrialRecord]:
+        best: dict[str, TrialRecord] = {}
+        for trial in by_score(self.completed):
+            best.setdefault(trial.algorithm, trial)
+        return best
+
+
+def by_score(trials: list[TrialRecord]) -> list[TrialRecord]:
+    return sorted(trials, key=lambda trial: (-(trial.score or 0.0), trial.number))

@@ -1,0 +1,68 @@
+"""Trainings with a promotion block, for the tests of what it decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from svc.artifact.keys import development_keys
+from svc.artifact.store import read_verified
+from svc.artifact.versions import Versions
+from svc.progress import Progress
+from svc.recipe.load import LoadedRecipe
+from svc.settings import Settings
+from svc.training.data import fetch
+from svc.training.judging.task import Task, split_data
+from svc.training.outcome import TrainResult
+from svc.training.run import TrainOptions, train
+from svc.training.search import prepare
+
+Make = Callable[..., LoadedRecipe]
+OUTPUT = {"path": "out/small.svc", "versioning": "append_sha"}
+ENFORCE = {"mode": "enforce"}
+SPLIT = {"scheme": "time_user", "heldout_ratio": 0.3}
+
+
+def training(algorithm: str = "CosineKNN", **changes: Any) -> dict[str, Any]:
+    return {"algorithms": [algorithm], "n_trials": 1, "cutoff": 5, "split": SPLIT, **changes}
+
+
+def run(loaded: LoadedRecipe, **options: Any) -> TrainResult:
+    return train(loaded, TrainOptions(run_id="r1", dev_unsigned=True, **options), Settings(), Progress())
+
+
+def header(artifact: str | None) -> Mapping[str, Any]:
+    assert artifact is not None
+    return read_verified(artifact, development_keys(), Settings())[1].header
+
+
+def live(loaded: LoadedRecipe) -> str | None:
+    return Versions(loaded.output_uri, development_keys(), Settings()).live()
+
+
+def said(log: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
+    return [record for record in log if record["event"] == event]
+
+
+def task_of(loaded: LoadedRecipe) -> Task:
+    """What the search of this recipe would work on."""
+    found = fetch.load(loaded, Settings(), {}, Progress())
+    return prepare.make_task(loaded, found, split_data(loaded, found), Settings())
+
+
+def write_tastes(path: Path, *, n_users: int = 90, start_s: int = 1_600_000_000, last: slice = slice(None)) -> Path:
+    """Users of three groups, each with its own third of 60 items, bought at times that are spread over all users.
+
+    `last` picks some of each user's 12 purchases, by time.
+    """
+    rng = np.random.default_rng(3)
+    lines = ["user_id,item_id,ts"]
+    for user in range(n_users):
+        own = np.arange(20) * 3 + user % 3
+        bought = list(enumerate(rng.choice(own, size=12, replace=False).tolist()))
+        lines += [f"u{user},i{item},{start_s + step * 86_400 + user}" for step, item in bought[last]]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path

@@ -1,0 +1,267 @@
+"""The live model is compared fairly: never by what it was trained on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import sparse
+
+from svc.artifact.keys import development_keys
+from svc.errors import FeatureRidgeFailed
+from svc.model.load_model import load_model
+from svc.model.model import Model
+from svc.model.ranking.query import Query
+from svc.recipe.load import LoadedRecipe
+from svc.settings import Settings
+from svc.training.fitting.train import train_trial
+from svc.training.judging import baselines
+from svc.training.judging.baselines import heldout, live_model
+from svc.training.judging.evaluator import Rankings
+from svc.training.judging.incumbent import read_incumbent
+from svc.training.judging.intervals import paired_change
+from svc.training.judging.live_trial import trial_of
+from svc.training.judging.served_ranker import ServedRanker
+from svc.training.judging.task import Task
+from tests.training.judging.gated import OUTPUT, Make, header, run, said, task_of, training, write_tastes
+
+SCHEMES: dict[str, dict[str, Any]] = {
+    "random": {"scheme": "random", "heldout_ratio": 0.3},
+    "time_user": {"scheme": "time_user", "heldout_ratio": 0.3},
+    "time_global": {"scheme": "time_global", "heldout_ratio": 0.3},
+    "leave_one_out": {"scheme": "leave_one_out"},
+}
+FUTURE_S = 4_000_000_000
+LEARNS_BY_HEART = {"TruncatedSVD": {"n_components": [59, 59], "weighting": ["NONE"]}}
+
+
+def open_live(loaded: LoadedRecipe) -> Model:
+    found = read_incumbent(loaded, development_keys(), Settings())
+    assert found is not None
+    return load_model(found.header, found.payload, name="small", allow_skew=False)
+
+
+def naive_scores(task: Task, model: Model, *, leaves_out_history: bool) -> NDArray[np.float64]:
+    """(judged users,) scores of the live model on the held-out rows, as if it had never seen them."""
+    trained, nothing = task.data.trained, sparse.csr_matrix(task.holdout.train.shape, dtype=np.float32)
+    places = ServedRanker.of(model, task.split, trained.user_ids, trained.item_ids, nothing)
+
+    def rank(rows: NDArray[np.int64], size: int) -> Rankings:
+        column_of = np.argsort(places.columns)
+        queries = [Query(size, user=int(user), include_seen=not leaves_out_history) for user in places.rows[rows]]
+        seen = [places.columns[task.holdout.seen[row].indices].astype(np.int32) for row in rows.tolist()]
+        asked = [query._replace(exclude=gone) for query, gone in zip(queries, seen, strict=True)]
+        return [column_of[ranking.items].tolist() for ranking in model.rank(asked)]
+
+    return heldout(task).evaluate(rank).by_user(task.holdout.metric)
+
+
+def new_scores(task: Task, artifact: str | None) -> NDArray[np.float64]:
+    """(judged users,) scores of the new model, trained on what the search trained on."""
+    trial = trial_of(header(artifact))
+    winner = train_trial(task.builder, trial, task.holdout.train, {})
+    return heldout(task).evaluate(task.holdout.ranker_of(winner, trial)).by_user(task.holdout.metric)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_model_that_learned_the_held_out_rows_by_heart_does_not_stay(
+    scheme: str, make_recipe: Make, tmp_path: Path
+) -> None:
+    """The trap: it knows every row and nothing else. On the rows that it was trained on it beats everybody; on what
+    it cannot know it is beaten. So the naive comparison would have kept it, and ours lets the better model go live."""
+    table = write_tastes(tmp_path / "tastes.csv", n_users=240)
+    bound = -0.2  # what it knows by heart, in the precision of a model, gives away the group of a user
+    rules = {"mode": "enforce", "against": ["incumbent"], "min_relative_change": bound}
+    blocks = {"ratings": table, "output": OUTPUT, "promotion": {**rules, "guardrails": {"catalog_coverage": None}}}
+    by_heart = training("TruncatedSVD", search_space=LEARNS_BY_HEART, split=SCHEMES[scheme])
+    assert run(make_recipe(training=by_heart, **blocks)).exit_code == 0
+    better = make_recipe(training=training(split=SCHEMES[scheme]), **blocks)
+    task, trapped = task_of(better), open_live(better)
+    result = run(better)
+    naive = paired_change(
+        new_scores(task, result.artifact), naive_scores(task, trapped, leaves_out_history=False), seed=42, relative=True
+    )
+    assert naive.high < bound, "the naive comparison refuses"
+    assert result.exit_code == 0
+    (comparison,) = header(result.artifact)["promotion"]["against"]
+    assert comparison["scored"] == "refitted"
+    assert comparison["interval"][0] >= bound
+    assert comparison["change"] > 0.0
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_worse_model_does_not_win_against_one_that_must_not_repeat_itself(
+    scheme: str, make_recipe: Make, tmp_path: Path
+) -> None:
+    """The other trap: as it is served the live model never recommends what its users have, and that is all that is
+    held out. The naive comparison gives it nothing and lets anything go live; ours refuses what is worse."""
+    table = write_tastes(tmp_path / "tastes.csv", n_users=240)
+    blocks = {"ratings": table, "output": OUTPUT, "promotion": {"mode": "enforce", "against": ["incumbent"]}}
+    assert run(make_recipe(training=training(split=SCHEMES[scheme]), **blocks)).exit_code == 0
+    worse = make_recipe(training=training("TopPop", split=SCHEMES[scheme]), **blocks)
+    task, trapped = task_of(worse), open_live(worse)
+    result = run(worse)
+    naive = naive_scores(task, trapped, leaves_out_history=True)
+    assert new_scores(task, result.artifact).mean() > naive.mean() == 0.0, "the naive comparison promotes"
+    assert result.exit_code == 9
+    (comparison,) = header(result.artifact)["promotion"]["against"]
+    assert comparison["interval"][1] < -0.2
+
+
+def two_times(folder: Path, *, repeats: bool = False) -> tuple[Path, Path]:
+    """A table of the past, and the same with what is still to come: a quarter of its rows will be held out."""
+    past = write_tastes(folder / "past.csv", last=slice(0, 7)).read_text().splitlines()
+    soon = write_tastes(folder / "soon.csv", start_s=FUTURE_S, last=slice(7, 9)).read_text().splitlines()[1:]
+    late = write_tastes(folder / "late.csv", start_s=FUTURE_S, last=slice(9, 12)).read_text().splitlines()[1:]
+    again = [line.replace(line.rsplit(",")[2], str(FUTURE_S + 2_000_000)) for line in past[1:31]] if repeats else []
+    strangers = [f"stranger{n},i{n + day},{FUTURE_S + day * 86_400}" for n in range(5) for day in (7, 10)]
+    both = folder / "both.csv"
+    both.write_text("\n".join([*past, *soon, *late, *again, *strangers]) + "\n", encoding="utf-8")
+    return folder / "past.csv", both
+
+
+@pytest.mark.parametrize("hides", [False, True])
+@pytest.mark.parametrize("repeats", [False, True])
+def test_a_model_older_than_the_cut_off_is_scored_as_it_is_served(
+    repeats: bool, hides: bool, make_recipe: Make, tmp_path: Path
+) -> None:
+    """Its own rankings, by users that it knows, on items that nobody of them had in its training data, or hid there."""
+    past, both = two_times(tmp_path, repeats=repeats)
+    split = {"scheme": "time_global", "heldout_ratio": 0.25}
+    cleansing = {"cleansing": {"hide": {"ts": {"lt": 1_600_086_400}}}} if hides else {}  # the first item of each user
+    run(make_recipe(ratings=past, output=OUTPUT, training=training("IALS", split=split), **cleansing))
+    new = make_recipe(
+        ratings=both, output=OUTPUT, promotion={"mode": "report"}, training=training("CosineKNN", split=split)
+    )
+    task, model = task_of(new), open_live(new)
+    assert (model.hidden is not None) == hides
+    expected = brute_force(task, model)
+    incumbent, baseline = header(run(new).artifact)["promotion"]["against"]
+    assert (incumbent["scored"], baseline["scored"]) == ("live", "refitted")
+    assert incumbent["n_users"] == len(expected) < baseline["n_users"], "strangers are not judged"
+    assert incumbent["other"] == pytest.approx(float(np.mean(expected)))
+    assert incumbent["other"] > 0
+
+
+def brute_force(task: Task, model: Model) -> list[float]:
+    """The ndcg of each user of the live model, from the rankings that it would serve, user by user."""
+    split, trained = task.split, task.data.trained
+    items = [trained.item_ids[column] for column in split.item_order]
+    found = []
+    for row in range(split.heldout.shape[0]):
+        user = trained.user_ids[split.order[split.val_offset + row]]
+        place = model.user_ids.index(user)
+        if place < 0:
+            continue
+        history = {model.item_ids.at(column) for column in model.history.items(place).tolist()}
+        if model.hidden is not None:
+            history |= {model.item_ids.at(column) for column in model.hidden.items(place).tolist()}
+        wanted = {items[column] for column in split.heldout[row].indices} - history
+        seen = {items[column] for column in split.train[split.val_offset + row].indices}
+        if not wanted:
+            continue
+        ranking = model.rank([model.known_user(place, limit=model.n_items)])[0]
+        assert len(set(ranking.scores.tolist())) == len(ranking.scores), "no ties, whose order is drawn"
+        names = [name for name in map(model.item_ids.at, ranking.items.tolist()) if name not in seen][:5]
+        gain = sum(1 / np.log2(place + 2) for place, name in enumerate(names) if name in wanted)
+        found.append(gain / sum(1 / np.log2(place + 2) for place in range(min(len(wanted), 5))))
+    return found
+
+
+def test_a_clock_that_lies_opens_no_way_round(make_recipe: Make, tmp_path: Path) -> None:
+    """All times are in the future, so the cut-off is after the training; but the live model knows each held-out row."""
+    table = write_tastes(tmp_path / "tastes.csv", start_s=FUTURE_S)
+    split = {"scheme": "time_global", "heldout_ratio": 0.25}
+    loaded = make_recipe(ratings=table, output=OUTPUT, promotion={"mode": "report"}, training=training(split=split))
+    run(loaded)
+    assert header(run(loaded).artifact)["promotion"]["against"][0]["scored"] == "refitted"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"algorithms": ["IALS"], "n_trials": 2},
+        {"algorithms": ["TruncatedSVD"], "n_trials": 2},
+        {"algorithms": ["RP3beta"], "time_decay": {"half_life": "2d"}},
+        {"algorithms": ["DenseSLIM"]},
+        {"algorithms": ["TopPop"]},
+        {"algorithms": ["CosineKNN", "IALS", "Blend"], "n_trials": 4},
+        {"algorithms": ["CosineKNN", "IALS", "Blend"], "n_trials": 4, "recency": 0.7},
+        {"algorithms": ["RP3beta"], "recency": 0.7},
+        {"algorithms": ["CosineKNN"], "split": {"scheme": "random", "heldout_ratio": 0.3, "test": 0.4}},
+    ],
+    ids=lambda changes: changes["algorithms"][-1] + ("-test" if "split" in changes else ""),
+)
+def test_the_same_training_twice_changes_nothing(changes: dict[str, Any], make_recipe: Make) -> None:
+    """Class, parameters, epochs, weights of a blend, half-life and recency come back, also with hidden rows."""
+    early = {"hide": {"all": [{"item_id": {"any": [f"i{n}" for n in range(20)]}}, {"ts": {"lt": 1_600_040_000}}]}}
+    loaded = make_recipe(output=OUTPUT, promotion={"mode": "report"}, cleansing=early, training=training(**changes))
+    assert task_of(loaded).holdout.hidden is not None
+    first = header(run(loaded).artifact)
+    second = header(run(loaded).artifact)["promotion"]["against"][0]
+    assert second["candidate"] == second["other"] > 0
+    assert (second["change"], second["interval"]) == (0.0, [0.0, 0.0])
+    if "test" in changes.get("split", {}):
+        assert second["n_users"] == first["evaluation"]["test"]["n_scored_users"]
+        assert second["candidate"] == pytest.approx(first["evaluation"]["test"]["ndcg"])
+    else:
+        assert second["candidate"] == pytest.approx(first["best_score"])
+
+
+def test_features_are_learned_again(make_recipe: Make, items_csv: Path, log: list[dict[str, Any]]) -> None:
+    """The live model is trained with features again; without them in the recipe it cannot be."""
+    column = {"name": "group", "kind": "categorical"}
+    source = {"type": "csv", "path": str(items_csv)}
+    features = {"item": {"source": source, "id_column": "item_id", "columns": [column]}}
+    blocks = {"output": OUTPUT, "promotion": {"mode": "report"}, "training": training("IALS")}
+    run(make_recipe(features=features, **blocks))
+    again = header(run(make_recipe(features=features, **blocks)).artifact)["promotion"]["against"][0]
+    assert (again["name"], again["change"]) == ("incumbent", 0.0)
+    log.clear()
+    lost = header(run(make_recipe(**blocks)).artifact)["promotion"]["against"]
+    assert [comparison["name"] for comparison in lost] == ["TopPop"]
+    assert "features of the items" in said(log, "incumbent_not_comparable")[0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ({}, "does not tell its class"),
+        ({"best_class": "Blend", "best_params": 3}, "does not tell its class"),
+        ({"best_class": "BlendRecommender", "best_params": {"weights": {}}}, "does not tell its class"),
+        ({"best_class": "GoneRecommender", "best_params": {}}, "cannot train its class GoneRecommender"),
+        ({"best_class": "TopPopRecommender", "best_params": {"odd": 1}}, "does not know the parameter odd"),
+        ({"best_class": "TopPopRecommender", "best_params": {"half_life": "7d"}}, "with a half-life"),
+        ({"best_class": "RP3betaRecommender", "best_params": {}, "recency": 0.7}, "no longer has training.recency"),
+    ],
+)
+def test_a_live_model_that_cannot_be_trained_again_is_logged_and_not_compared(
+    told: dict[str, Any], reason: str, make_recipe: Make, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model of an older svc, or of another recipe: an event says why there is no comparison."""
+    loaded = make_recipe(output=OUTPUT, training=training("TopPop", recency="off"))
+    run(loaded)
+    incumbent = read_incumbent(loaded, development_keys(), Settings())
+    assert incumbent is not None
+    changed = type(incumbent)(told, incumbent.sha256, incumbent.payload)
+    monkeypatch.setattr(baselines, "read_incumbent", lambda *_: changed)
+    assert live_model(task_of(loaded), development_keys(), Settings()) is None
+    assert reason in said(log, "incumbent_not_comparable")[-1]["reason"]
+
+
+def test_a_live_model_whose_features_became_singular_is_passed(
+    make_recipe: Make, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its system for feature weights has no solution on the data of now."""
+    loaded = make_recipe(output=OUTPUT, training=training("TopPop"))
+    run(loaded)
+
+    def singular(*_: Any) -> None:
+        raise FeatureRidgeFailed("singular")
+
+    monkeypatch.setattr(baselines, "train_trial", singular)
+    assert live_model(task_of(loaded), development_keys(), Settings()) is None
+    assert said(log, "incumbent_not_comparable")[-1]["reason"] == "singular"

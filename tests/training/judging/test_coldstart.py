@@ -1,0 +1,158 @@
+"""Cold ids are scored exactly as by irspack's exact solver, and measured without luck."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from irspack.recommenders import IALSRecommender
+from scipy import sparse
+
+from svc.model.features import NumberColumn, SideEncoder, TokenColumn
+from svc.model.ids import IdTable
+from svc.progress import Progress
+from svc.recipe.load import LoadedRecipe
+from svc.settings import Settings
+from svc.training.data import fetch
+from svc.training.data.feature_overlap import shared_values
+from svc.training.data.features import FittedSide
+from svc.training.fitting.epochs import train_epochs
+from svc.training.fitting.export import to_scorer
+from svc.training.fitting.trial import TrialRecord
+from svc.training.judging.coldstart import evaluate_cold_start, ranker_of_held, search_work, training_work
+from svc.training.judging.search_result import SearchResult
+from svc.training.judging.task import Task, split_data
+from svc.training.search import prepare
+
+Make = Callable[..., LoadedRecipe]
+
+
+@pytest.mark.parametrize("nu", [0.0, 1.0])
+@pytest.mark.parametrize("loss", ["IALSPP", "ORIGINAL"])
+def test_rankings_are_those_of_irspack_with_cholesky(nu: float, loss: str) -> None:
+    """For both sides, both losses and both scalings of the regularization."""
+    rng = np.random.default_rng(3)
+    matrix = sparse.csr_matrix((rng.random((50, 40)) < 0.2).astype(np.float32))
+    users, items = rng.random((50, 3)).astype(np.float32), rng.random((40, 4)).astype(np.float32)
+    trained = train_epochs(
+        IALSRecommender(
+            matrix, n_components=6, alpha0=0.2, reg=0.05, nu=nu, loss_type=loss, solver_type="CHOLESKY", n_threads=1,
+            user_features=users, item_features=items, lambda_user_feature=1.0, lambda_item_feature=1.0,
+        ),
+        4,
+    )  # fmt: skip
+    served = to_scorer(trained, "IALSRecommender")
+    for side, features, expected in (
+        ("user", users, trained.compute_user_embedding_from_features(users) @ trained.get_item_embedding().T),
+        ("item", items, trained.get_user_embedding() @ trained.compute_item_embedding_from_features(items).T),
+    ):
+        ranker = ranker_of_held(side, served, sparse.csr_matrix(features))  # type: ignore[arg-type]
+        ranked = np.array(ranker(np.arange(len(expected)), expected.shape[1]))
+        assert (np.sort(ranked, axis=1) == np.arange(expected.shape[1])).all()
+        assert (np.diff(np.take_along_axis(expected, ranked, axis=1), axis=1) < 2e-5).all()
+
+
+def _task(make_recipe: Make, tmp_path: Path, columns: dict[str, list[str]], kind: str) -> Task:
+    """Film-like data: popular items come first in the table, with the given feature columns."""
+    rng = np.random.default_rng(4)
+    n_users, n_items = 300, 120
+    chance = 1.0 / np.arange(2, n_items + 2)
+    lines = ["user_id,item_id,ts"]
+    for user in range(n_users):
+        liked = rng.choice(n_items, size=8, replace=False, p=chance / chance.sum())
+        lines += [f"u{user},i{item},{user * 100 + step}" for step, item in enumerate(liked)]
+    (tmp_path / "r.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    rows = [f"i{item}," + ",".join(values[item] for values in columns.values()) for item in range(n_items)]
+    (tmp_path / "f.csv").write_text("\n".join(["item_id," + ",".join(columns), *rows]) + "\n", encoding="utf-8")
+    declared = [{"name": name, "kind": kind} for name in columns]
+    source = {"type": "csv", "path": str(tmp_path / "f.csv")}
+    loaded = make_recipe(
+        ratings=tmp_path / "r.csv",
+        features={"item": {"source": source, "id_column": "item_id", "columns": declared}},
+        training={"algorithms": ["IALS"], "n_trials": 1, "cutoff": 5, "split": {"heldout_ratio": 0.2}},
+    )
+    found = fetch.load(loaded, Settings(), {}, Progress())
+    return prepare.make_task(loaded, found, split_data(loaded, found), Settings())
+
+
+def _trial(strength: float) -> TrialRecord:
+    params = {"n_components": 8, "alpha0": 0.1, "reg": 0.05, "lambda_item_feature": strength}
+    return TrialRecord(0, "IALSRecommender", params, "complete", 0.1, {}, 4, 1.0)
+
+
+def _search() -> SearchResult:
+    """A search of one short trial."""
+    return SearchResult([_trial(1.0)], seconds=1.0, n_orphaned=0)
+
+
+@pytest.mark.parametrize("strength", [1.0, 1e6])
+def test_features_of_pure_noise_show_no_skill(make_recipe: Make, tmp_path: Path, strength: float) -> None:
+    """Neither where they are learned by heart nor where they weigh nothing and all unseen items are tied."""
+    noise = np.random.default_rng(8).normal(size=(2, 120))
+    task = _task(make_recipe, tmp_path, {"a": [f"{x}" for x in noise[0]], "b": [f"{x}" for x in noise[1]]}, "numerical")
+    cold = evaluate_cold_start(task, _trial(strength), _search())["item"]
+    assert (cold["n_draws"], cold["n_held"], cold["n_interactions"]) == (10, 120, 300 * 8)
+    low, high = cold["intervals"]["model"]
+    assert low <= cold["random"]["ndcg"] <= high
+    low, high = cold["intervals"]["popularity"]
+    assert low <= cold["random"]["ndcg"] <= high
+
+
+def test_a_feature_that_tells_popularity_shows_skill(make_recipe: Make, tmp_path: Path) -> None:
+    """The baseline takes it from the bins of a number, the model from its place."""
+    task = _task(make_recipe, tmp_path, {"rank": [str(item) for item in range(120)]}, "numerical")
+    cold = evaluate_cold_start(task, _trial(1.0), _search())["item"]
+    for name in ("model", "popularity"):
+        assert cold["intervals"][name][0] > cold["intervals"]["random"][1], name
+    low, high = cold["intervals"]["lead_over_popularity"]
+    assert low < cold["model"]["ndcg"] - cold["popularity"]["ndcg"] < high
+
+
+def test_the_baseline_sees_the_few_items_that_differ_from_most(make_recipe: Make, tmp_path: Path) -> None:
+    """Nine items in ten have the same number; the popular ones have others."""
+    numbers = [str(1 + item) if item < 12 else "0" for item in range(120)]
+    task = _task(make_recipe, tmp_path, {"stars": numbers}, "numerical")
+    cold = evaluate_cold_start(task, _trial(1.0), _search())["item"]
+    assert cold["intervals"]["popularity"][0] > cold["intervals"]["random"][1]
+
+
+def test_a_side_that_would_take_too_long_is_skipped(make_recipe: Make, tmp_path: Path) -> None:
+    """Counted by its work: ten trainings of 4,000 epochs are too much after a search of a few short ones."""
+    task = _task(make_recipe, tmp_path, {"a": ["x"] * 60 + ["y"] * 60}, "categorical")
+    long = replace(_trial(1.0), epochs=4000, params={**_trial(1.0).params, "n_components": 128})
+    assert "skipped" in evaluate_cold_start(task, long, _search())["item"]
+
+
+def test_whether_a_side_is_measured_does_not_depend_on_the_clock(make_recipe: Make, tmp_path: Path) -> None:
+    """A search that took no time and trials that took hours, as on a machine that is busy, change nothing."""
+    task = _task(make_recipe, tmp_path, {"a": ["x"] * 60 + ["y"] * 60}, "categorical")
+    slow = replace(_trial(1.0), seconds=36_000.0)
+    busy = SearchResult([slow], seconds=0.0, n_orphaned=0)
+    assert evaluate_cold_start(task, slow, busy) == evaluate_cold_start(task, _trial(1.0), _search())
+
+
+def test_a_search_of_more_work_allows_more() -> None:
+    """Half of the work of all its trainings of iALS; pruned ones and other algorithms are not counted."""
+    matrix = sparse.csr_matrix(np.ones((30, 20), np.float32))
+    long = replace(_trial(1.0), epochs=40)
+    others = [replace(long, state="pruned"), replace(long, algorithm="TopPopRecommender")]
+    result = SearchResult([long, long, *others], seconds=1.0, n_orphaned=0)
+    assert search_work(result, matrix) == 2 * training_work(long, matrix) == 20 * training_work(_trial(1.0), matrix)
+
+
+def test_shared_values_are_tokens_and_bins_without_the_constant() -> None:
+    """A label is shared as it is, a number by the tenth that it falls into; one that does not vary says nothing."""
+    tokens = TokenColumn("g", "multi_label", IdTable.from_ids(["x", "y"]))
+    number = NumberColumn.fit("n", np.arange(100.0))
+    same = NumberColumn.fit("s", np.ones(100))
+    labels = sparse.csr_matrix(np.tile([[1.0, 0.0], [1.0, 1.0]], (50, 1)))
+    standard = sparse.csr_matrix(number.standardize(np.arange(100.0))[:, np.newaxis])
+    matrix = sparse.hstack([labels, standard, np.ones((100, 1))], format="csr", dtype=np.float32)
+    on = shared_values(FittedSide(SideEncoder((tokens, number, same)), matrix), np.arange(100)).toarray()
+    assert on.shape == (100, 2 + 10)
+    assert on[:, :2].tolist() == labels.toarray().tolist()
+    assert on[:, 2:].sum(axis=1).tolist() == [1.0] * 100
+    assert on[:, 2:].sum(axis=0).tolist() == [10.0] * 10

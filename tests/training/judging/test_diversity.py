@@ -1,0 +1,141 @@
+"""What diversity costs a winner: measured with the function that serves, on the lists of the evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from svc.artifact.keys import development_keys
+from svc.artifact.store import read_verified
+from svc.model.history import History
+from svc.model.ids import IdTable
+from svc.model.model import Model
+from svc.model.ranking.query import Query
+from svc.model.ranking.rerank import Rules
+from svc.model.recommenders.factor_index import FactorIndex
+from svc.model.recommenders.factors import SVDScorer
+from svc.model.recommenders.popularity import PopularityScorer
+from svc.progress import Progress
+from svc.recipe.load import LoadedRecipe
+from svc.settings import Settings
+from svc.training.judging import diversity
+from svc.training.judging.diversity import VALUES, measure_diversity
+from svc.training.judging.evaluator import Evaluator
+from svc.training.judging.served_ranker import ServedRanker
+from svc.training.run import TrainOptions, train
+
+N_USERS, N_ITEMS, CUTOFF = 60, 300, 8
+
+
+def parts(seed: int = 0) -> tuple[Model, Evaluator]:
+    """A factor model with groups of alike items, as a model, and what was held out."""
+    rng = np.random.default_rng(seed)
+    tastes = rng.standard_normal((12, 6))
+    items = (tastes[rng.integers(0, 12, N_ITEMS)] + 0.3 * rng.standard_normal((N_ITEMS, 6))).astype(np.float32)
+    users = (tastes[rng.integers(0, 12, N_USERS)] + 0.3 * rng.standard_normal((N_USERS, 6))).astype(np.float32)
+    seen = sparse.random(N_USERS, N_ITEMS, 0.03, "csr", random_state=seed, dtype=np.float64)
+    heldout = sparse.random(N_USERS, N_ITEMS, 0.05, "csr", random_state=seed + 1, dtype=np.float64)
+    scorer = SVDScorer(users, FactorIndex.build(items))
+    model = Model(
+        user_ids=IdTable.from_ids([f"u{row}" for row in range(N_USERS)]),
+        item_ids=IdTable.from_ids([f"i{row}" for row in range(N_ITEMS)]),
+        history=History(seen.indptr.astype(np.int32), seen.indices.astype(np.int32)),
+        scorer=scorer,
+        features=None,
+    )
+    model.ready()
+    return model, Evaluator(heldout, offset=0, cutoff=CUTOFF)
+
+
+def test_the_lists_are_those_that_a_server_answers_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each value, the same items in the same order as the model gives under this diversity."""
+    model, evaluator = parts()
+    kept: dict[float, list[list[int]]] = {}
+    row_of = diversity._row
+
+    def keeping(value: float, lists: Any, *rest: Any) -> dict[str, Any]:
+        kept[value] = lists.rankings
+        return row_of(value, lists, *rest)
+
+    monkeypatch.setattr(diversity, "_row", keeping)
+    measure_diversity(ServedRanker.alike(model), evaluator, seed=1)
+    users = evaluator.evaluated_users.tolist()
+    for value in VALUES:
+        rules = Rules(diversity=value) if value else None
+        answers = model.rank([Query(limit=CUTOFF, user=user, rules=rules) for user in users])
+        assert kept[value] == [answer.items.tolist() for answer in answers]
+
+
+def test_the_figures_are_what_they_say() -> None:
+    """ndcg at 0 is that of the evaluation, distances are those of the vectors, and grow with diversity."""
+    model, evaluator = parts()
+    found = measure_diversity(ServedRanker.alike(model), evaluator, seed=1)
+    evaluation = evaluator.evaluate(ServedRanker.alike(model))
+    first, *_, last = found["values"]
+    assert [row["diversity"] for row in found["values"]] == list(VALUES)
+    assert found["n_users"] == len(evaluation.rankings)
+    assert first["ndcg"] == pytest.approx(evaluation.metrics["ndcg"], abs=1e-6)
+    assert first["coverage"] == pytest.approx(evaluation.metrics["catalog_coverage"], abs=1e-6)
+    assert first["interval"][0] < first["ndcg"] < first["interval"][1]
+    vectors = model.scorer.index.vectors(np.arange(N_ITEMS, dtype=np.int32))  # type: ignore[attr-defined]
+    directions = vectors / np.linalg.norm(vectors, axis=1)[:, np.newaxis]
+    apart = []
+    for ranking in evaluation.rankings:
+        cosine = directions[ranking] @ directions[ranking].T
+        apart.append(1 - cosine[np.triu_indices(len(ranking), 1)].mean())
+    assert first["distance"] == pytest.approx(np.mean(apart), abs=1e-6)
+    distances = [row["distance"] for row in found["values"]]
+    assert distances == sorted(distances)
+    assert last["distance"] > first["distance"] + 0.1
+
+
+def test_a_model_without_similarities_gains_nothing() -> None:
+    """Popularity: the same lists for every value."""
+    model, evaluator = parts()
+    scores = np.arange(N_ITEMS, dtype=np.float64)
+    model.scorer = PopularityScorer(scores)
+    model.ready()
+    rows = measure_diversity(ServedRanker.alike(model), evaluator, seed=1)["values"]
+    assert len({(row["ndcg"], row["coverage"]) for row in rows}) == 1
+
+
+def test_many_users_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many users are sampled, so that no value costs more than an evaluation."""
+    monkeypatch.setattr("svc.training.judging.diversity.MOST_USERS", 20)
+    model, evaluator = parts()
+    assert measure_diversity(ServedRanker.alike(model), evaluator, seed=1)["n_users"] == 20
+
+
+Make = Callable[..., LoadedRecipe]
+
+
+@pytest.mark.parametrize("algorithms", [["CosineKNN"], ["IALS"], ["TopPop"]])
+def test_trainings_with_a_report_measure_it(make_recipe: Make, tmp_path: Path, algorithms: list[str]) -> None:
+    """The header holds it and the page draws it, unless the recipe leaves it out; nobody else's artifact has it."""
+
+    def trained(report: Path | None, **training: Any) -> tuple[dict[str, Any], LoadedRecipe]:
+        loaded = make_recipe(training={"algorithms": algorithms, "n_trials": 1, "cutoff": 5, **training})
+        options = TrainOptions(run_id="r1", dev_unsigned=True, report=report)
+        artifact = train(loaded, options, Settings(), Progress()).artifact
+        assert artifact is not None
+        return dict(read_verified(artifact, development_keys(), Settings())[1].header["evaluation"]), loaded
+
+    page = tmp_path / "page.html"
+    measured, _ = trained(page)
+    assert [row["diversity"] for row in measured["diversity"]["values"]] == list(VALUES)
+    assert "What diversity costs" in page.read_text(encoding="utf-8")
+    assert (
+        'aria-label="Accuracy and mean distance of two items of a list for each value of diversity"'
+        in page.read_text(encoding="utf-8")
+    )
+    plain, recipe = trained(None)
+    assert "diversity" not in plain
+    left_out, other = trained(page, report_diversity=False)
+    assert "diversity" not in left_out
+    assert "What diversity costs" not in page.read_text(encoding="utf-8")
+    assert recipe.recipe_hash == other.recipe_hash, "a report does not make another model"

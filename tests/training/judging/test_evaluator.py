@@ -1,0 +1,151 @@
+"""Rankings and metrics, held against irspack's own evaluator."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from irspack import Evaluator as IrspackEvaluator
+from irspack.recommenders import (
+    CosineKNNRecommender,
+    DenseSLIMRecommender,
+    IALSRecommender,
+    RP3betaRecommender,
+    TopPopRecommender,
+    TruncatedSVDRecommender,
+)
+from scipy import sparse
+
+from svc.training.data.interactions import Interactions
+from svc.training.data.split import SplitPlan, order_items, split
+from svc.training.fitting.epochs import train_epochs
+from svc.training.judging.evaluator import METRICS, Evaluator
+from svc.training.judging.intervals import interval
+from svc.training.judging.score_ranker import Scorer, ScoreRanker
+
+RNG = np.random.default_rng(5)
+FULL = sparse.csr_matrix((RNG.random((60, 700)) < 0.06).astype(np.float32))
+HELD_MASK = sparse.csr_matrix((RNG.random((60, 700)) < 0.3).astype(np.float32))
+HELD = FULL.multiply(HELD_MASK).tocsr()
+TRAIN = (FULL - HELD).tocsr()
+TRAIN.eliminate_zeros()
+
+
+def ranker(scorer: Scorer) -> ScoreRanker:
+    return ScoreRanker(scorer, TRAIN)
+
+
+@pytest.mark.filterwarnings("ignore:Found col-major")
+@pytest.mark.parametrize(
+    ("cls", "epochs", "parameters"),
+    [
+        (IALSRecommender, 3, {"n_components": 8, "alpha0": 0.1, "n_threads": 1}),
+        (DenseSLIMRecommender, None, {}),
+        (TruncatedSVDRecommender, None, {"n_components": 8}),
+    ],
+)
+@pytest.mark.parametrize("cutoff", [1, 20, 700])
+def test_metrics_are_those_of_irspack(cls: type, epochs: int | None, parameters: dict, cutoff: int) -> None:
+    """Every metric agrees, for families without tied scores (irspack breaks ties by number) and for all cutoffs."""
+    trained = train_epochs(cls(TRAIN, **parameters), epochs)
+    expected = IrspackEvaluator(HELD[20:], offset=20, cutoff=cutoff, n_threads=1).get_score(trained)
+    found = Evaluator(HELD[20:], offset=20, cutoff=cutoff).metrics(ranker(trained.get_score))
+    for name in ("ndcg", "map", "recall", "hit", "precision"):
+        assert found[name] == pytest.approx(expected[name], abs=3e-3 if cutoff == 700 else 1e-9), name
+    assert set(found) == set(METRICS)
+
+
+@pytest.mark.parametrize("levels", [1, 2, 40])
+def test_longer_rankings_give_the_metrics_of_every_cutoff(levels: int) -> None:
+    """One evaluation with long rankings equals one for each cutoff, whatever is tied."""
+    scores = np.random.default_rng(levels).integers(0, levels, FULL.shape).astype(np.float32)
+    plain = {cutoff: Evaluator(HELD[20:], offset=20, cutoff=cutoff) for cutoff in (5, 20, 50)}
+    alone = {cutoff: judge.evaluate(ranker(lambda rows: scores[rows])) for cutoff, judge in plain.items()}
+    found = plain[20].evaluate(ranker(lambda rows: scores[rows]), longest=50)
+    assert (found.metrics, found.rankings, found.longer) == (alone[20].metrics, alone[20].rankings, alone[50].rankings)
+    for cutoff, metrics in found.at_cutoffs(list(plain)).items():
+        assert metrics == {name: alone[cutoff].metrics[name] for name in metrics}
+
+
+def _learnable(name: str) -> sparse.csr_matrix:
+    """Interactions whose popular items come first, as they do in every table that is read in order of time."""
+    n_users, n_items, each = {"tiny": (40, 300, 4), "sparse": (400, 2000, 5), "dense": (300, 200, 40)}[name]
+    rng = np.random.default_rng(1)
+    chance = 1.0 / np.arange(1, n_items + 1)
+    items = [rng.choice(n_items, each, replace=False, p=chance / chance.sum()) for _ in range(n_users)]
+    rows = np.repeat(np.arange(n_users), each)
+    return sparse.csr_matrix((np.ones(len(rows), np.float32), (rows, np.concatenate(items))), shape=(n_users, n_items))
+
+
+@pytest.mark.parametrize("data", ["tiny", "sparse", "dense"])
+@pytest.mark.parametrize(
+    ("cls", "parameters"), [(TopPopRecommender, {}), (CosineKNNRecommender, {"top_k": 5}), (RP3betaRecommender, {})]
+)
+def test_the_order_of_the_table_is_worth_nothing(data: str, cls: type, parameters: dict) -> None:
+    """The score of the table's own order lies within the interval of a shuffled one, and the other way round."""
+    matrix = _learnable(data).tocoo()
+    n_users, n_items = matrix.shape
+    times = np.random.default_rng(3).permutation(matrix.nnz)
+    names = [[f"{side}{number}" for number in range(size)] for side, size in (("u", n_users), ("i", n_items))]
+    scores = []
+    for rng in (None, np.random.default_rng(2)):
+        rows, columns = (np.arange(n) if rng is None else rng.permutation(n) for n in (n_users, n_items))
+        users, items = rows[matrix.row].astype(np.int32), columns[matrix.col].astype(np.int32)
+        table = Interactions(users, items, times, *names, {})
+        found = order_items(split(table, SplitPlan("time_user", 0.4, 1.0, 5)), 5)
+        trained = cls(found.train, **parameters).learn()
+        evaluator = Evaluator(found.heldout, offset=found.val_offset, cutoff=20)
+        served = ScoreRanker(trained.get_score, found.train)
+        scores.append(evaluator.evaluate(served).by_user("ndcg"))
+    for one, other in (scores, scores[::-1]):
+        low, high = interval(other, seed=1)
+        assert low <= one.mean() <= high
+
+
+def test_seen_items_never_count() -> None:
+    """A held-out item that is also in training can not be recommended."""
+    truth = sparse.csr_matrix(([1.0], ([0], [0])), shape=(1, 4))
+    found = Evaluator(truth, offset=0, cutoff=4).metrics(ScoreRanker(lambda rows: np.ones((len(rows), 4)), truth))
+    assert found["hit"] == 0.0
+
+
+def test_a_sample_is_seeded_and_no_larger_than_asked() -> None:
+    """Between epochs few users stand for all; the same ones in every run."""
+    evaluation = Evaluator(HELD, offset=0, cutoff=5)
+    one, two = evaluation.sample(7, 1), evaluation.sample(7, 1)
+    assert np.count_nonzero(np.diff(one.heldout.indptr)) == 7
+    assert (one.heldout != two.heldout).nnz == 0
+    assert evaluation.sample(1000, 1) is evaluation
+
+
+@pytest.mark.parametrize("n_users", [1, 7, 1000])
+def test_users_of_a_sample_who_were_ranked_are_not_scored_again(n_users: int) -> None:
+    """The evaluation of all is the same, and the score of the sample that of all its metrics."""
+    full, scored, scores = Evaluator(HELD, offset=0, cutoff=20), set[int](), RNG.random(HELD.shape)
+    sample = full.sample(n_users, seed=1)
+    ranked = sample.rankings(ranker(lambda rows: scores[rows].copy()))
+    metrics = sample.metrics(ranker(lambda rows: scores[rows].copy()))
+    assert all(sample.score(ranked, name) == metrics[name] for name in METRICS)
+
+    def scorer(rows: np.ndarray) -> np.ndarray:
+        scored.update(rows.tolist())
+        return scores[rows].copy()
+
+    found = full.complete(ranker(scorer), sample, ranked)
+    expected = full.evaluate(ranker(lambda rows: scores[rows].copy()))
+    assert scored == set(full.evaluated_users.tolist()) - set(sample.evaluated_users.tolist())
+    assert (found.rankings, found.metrics) == (expected.rankings, expected.metrics)
+    assert (found.by_user("ndcg") == expected.by_user("ndcg")).all()
+
+
+@pytest.mark.parametrize("n_users", [1, 7, 1000])
+def test_each_judged_user_is_scored_once_and_no_other(n_users: int) -> None:
+    """Each of them once, wherever in the matrix they are: scoring is what an epoch's judgement costs."""
+    evaluator = Evaluator(HELD[20:], offset=20, cutoff=5).sample(n_users, 1)
+    scored: list[int] = []
+
+    def scorer(rows: np.ndarray) -> np.ndarray:
+        scored.extend(rows.tolist())
+        return np.zeros((len(rows), HELD.shape[1]))
+
+    evaluator.metrics(ranker(scorer))
+    assert scored == (20 + evaluator.evaluated_users).tolist()

@@ -1,0 +1,123 @@
+"""A training stops before the search when its data moved too far from that of the live model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svc.errors import DataChangedTooMuch
+from svc.progress import Progress
+from svc.recipe.load import LoadedRecipe
+from svc.recipe.schema import MaxChange
+from svc.settings import Settings
+from svc.training.judging.incumbent import check_data_change
+from svc.training.run import TrainOptions, train
+
+BOUNDS = {"max_change": {"n_rows": 0.5, "n_users": 0.5, "n_items": 0.5}}
+
+
+def run(loaded: LoadedRecipe, **options: Any) -> int:
+    options.setdefault("dev_unsigned", True)
+    return train(loaded, TrainOptions(run_id="r1", **options), Settings(), Progress()).exit_code
+
+
+class Table:
+    """Interactions of which only the counts matter."""
+
+    def __init__(self, n_rows: int, n_users: int, n_items: int) -> None:
+        self.n_rows, self.user_ids, self.item_ids = n_rows, range(n_users), range(n_items)
+
+    def __len__(self) -> int:
+        return self.n_rows
+
+
+@pytest.mark.parametrize("after", [(50, 10, 4), (150, 10, 4), (100, 5, 4), (100, 15, 6)])
+def test_a_change_up_to_its_bound_passes(after: tuple[int, int, int]) -> None:
+    """In both directions; a count without a bound, or unknown before, is not looked at."""
+    before = {"n_rows": 100, "n_users": 10, "n_items": 4}
+    check_data_change(before, Table(*after), MaxChange(**BOUNDS["max_change"]))
+    check_data_change(before, Table(1, 10, 4), MaxChange(n_users=0.1))
+    check_data_change({}, Table(1, 1, 1), MaxChange(n_users=0.1))
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        ((40, 10, 4), "n_rows from 100 to 40 (-60%; max_change allows 50%)"),
+        ((151, 10, 4), "n_rows from 100 to 151 (+51%; max_change allows 50%)"),
+        ((100, 4, 1), "n_users from 10 to 4 (-60%; max_change allows 50%), n_items from 4 to 1"),
+    ],
+)
+def test_a_larger_change_names_both_counts(after: tuple[int, int, int], said: str) -> None:
+    """The message names both counts and the flag that accepts the change."""
+    before = {"n_rows": 100, "n_users": 10, "n_items": 4}
+    with pytest.raises(DataChangedTooMuch) as caught:
+        check_data_change(before, Table(*after), MaxChange(**BOUNDS["max_change"]))
+    assert said in caught.value.message
+    assert "--accept-data-change" in caught.value.message
+    assert caught.value.fields["before"] == before
+    assert caught.value.fields["after"]["n_rows"] == after[0]
+
+
+def test_a_training_on_part_of_the_rows_stops_before_the_search(
+    make_recipe: Callable[..., LoadedRecipe], make_ratings: Callable[..., Path], log: list[dict]
+) -> None:
+    """40% of the last rows: exit 4, nothing searched, the artifact unchanged; accepted once it trains."""
+    assert run(make_recipe(cleansing=BOUNDS)) == 0
+    assert [record["event"] for record in log].count("incumbent_not_comparable") == 1
+    half = make_recipe(cleansing=BOUNDS, ratings=make_ratings("less.csv", n_users=32))
+    before = Path(half.output_uri).read_bytes()
+    log.clear()
+    assert run(half) == 4
+    assert (log[-1]["event"], log[-1]["code"]) == ("train_error", "data_changed_too_much")
+    assert "search_started" not in {record["event"] for record in log}
+    assert Path(half.output_uri).read_bytes() == before
+    assert run(half, accept_data_change=True) == 0
+    assert run(half) == 0
+
+
+def test_a_live_model_that_cannot_be_verified_counts_as_none(
+    make_recipe: Callable[..., LoadedRecipe], make_ratings: Callable[..., Path], log: list[dict]
+) -> None:
+    """Its key was dropped, or it is damaged: the run says so and goes on."""
+    loaded = make_recipe(cleansing=BOUNDS)
+    Path(loaded.output_uri).write_bytes(b"no artifact")
+    assert run(loaded) == 0
+    said = [record["reason"] for record in log if record["event"] == "incumbent_not_comparable"]
+    assert len(said) == 1
+    assert "magic bytes mismatch" in said[0]
+
+
+def test_an_incumbent_that_the_store_keeps_to_itself_stops_the_run(
+    make_recipe: Callable[..., LoadedRecipe], log: list[dict]
+) -> None:
+    """It may be fine: a store that fails for a moment must not let unproven data or models pass."""
+    loaded = make_recipe(cleansing=BOUNDS)
+    Path(loaded.output_uri).mkdir(parents=True)
+    assert run(loaded) == 5
+    assert log[-1]["event"] == "train_error"
+    assert "incumbent_not_comparable" not in {record["event"] for record in log}
+
+
+def test_a_pointer_to_a_missing_artifact_counts_as_no_live_model(
+    make_recipe: Callable[..., LoadedRecipe], log: list[dict]
+) -> None:
+    """Its target was deleted: there is no live model, and the next training mends that."""
+    loaded = make_recipe(cleansing=BOUNDS, output={"path": "out/small.svc", "versioning": "append_sha"})
+    assert run(loaded) == 0
+    for version in Path(loaded.output_uri).parent.glob("small.*.svc"):
+        version.unlink()
+    log.clear()
+    assert run(loaded) == 0
+    assert "does not exist" in next(r["reason"] for r in log if r["event"] == "incumbent_not_comparable")
+
+
+def test_the_bounds_are_no_part_of_the_hash(make_recipe: Callable[..., LoadedRecipe]) -> None:
+    """The bounds of a data change do not change the model, so the hash leaves them out."""
+    plain = make_recipe()
+    assert make_recipe(cleansing=BOUNDS).recipe_hash == plain.recipe_hash
+    kept = {"path": "out/small.svc", "versioning": "append_sha"}
+    assert make_recipe(output={**kept, "keep": 3}).recipe_hash == make_recipe(output=kept).recipe_hash

@@ -1,0 +1,88 @@
+"""Scores of single users are irspack's, and the bootstrap covers what it says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from irspack.evaluation._core_evaluator import evaluate_list_vs_list
+from scipy import sparse
+
+from svc.training.judging.bootstrap import resample
+from svc.training.judging.intervals import PER_USER, interval, paired_change, user_scores
+
+
+@pytest.mark.parametrize("longest", [0, 1, 5, 30])
+def test_the_means_over_users_are_the_metrics_of_irspack(longest: int) -> None:
+    """For rankings of any length, empty ones too."""
+    rng = np.random.default_rng(longest)
+    truth = sparse.csr_matrix((rng.random((200, 40)) < 0.1).astype(np.float32))
+    truth = truth[np.diff(truth.indptr) > 0]
+    rankings = [rng.permutation(40)[: rng.integers(0, longest + 1)].tolist() for _ in range(truth.shape[0])]
+    truths = [row.indices.tolist() for row in truth]
+    expected = evaluate_list_vs_list(rankings, truths, 40, 1).as_dict()
+    found = user_scores(rankings, truth)
+    assert set(found) == set(PER_USER)
+    for name, scores in found.items():
+        assert scores.mean() == pytest.approx(expected[name], abs=1e-12), name
+
+
+@pytest.mark.parametrize("n_users", [50, 4096, 20_000])
+def test_an_interval_is_as_wide_as_theory_says(n_users: int) -> None:
+    """With many users the bootstrap of a mean has the width 2·1.96·s/√n, whether users or groups are drawn."""
+    scores = np.random.default_rng(n_users).random(n_users) ** 3
+    low, high = interval(scores, seed=1)
+    assert low < scores.mean() < high
+    assert high - low == pytest.approx(2 * 1.96 * scores.std() / np.sqrt(n_users), rel=0.06)
+
+
+def test_nineteen_of_twenty_intervals_hold_the_truth() -> None:
+    """Coverage over 200 samples of 300 users whose mean is known."""
+    rng = np.random.default_rng(4)
+    covered = 0
+    for seed in range(200):
+        low, high = interval((rng.random(300) < 0.2).astype(float), seed=seed)
+        covered += low <= 0.2 <= high
+    assert 0.90 <= covered / 200 <= 0.99
+
+
+def test_pairs_find_a_difference_that_single_intervals_hide() -> None:
+    """One model is a little better for everybody: their intervals overlap, the paired change is above zero."""
+    rng = np.random.default_rng(6)
+    second = rng.random(500)
+    first = second + 0.01 + rng.normal(0, 0.01, 500)
+    assert interval(first, seed=1)[0] < interval(second, seed=1)[1]
+    change = paired_change(first, second, seed=1)
+    assert change.low > 0.0
+    assert change.low < change.value < change.high
+    assert change.share == 1.0
+    alike = paired_change(second, rng.permutation(second), seed=1)
+    assert alike.low <= 0.0 <= alike.high
+
+
+@pytest.mark.parametrize("other", [0.5, 0.0])
+def test_a_relative_change_divides_by_the_second_and_stays_finite(other: float) -> None:
+    """Twice as good is a change of 1; a second model that finds nothing is an enormous but finite one."""
+    first, second = np.full(10, 1.0), np.full(10, other)
+    change = paired_change(first, second, seed=1, relative=True)
+    assert np.isfinite([change.value, change.low, change.high]).all()
+    assert change.value == pytest.approx(1.0) if other else change.value > 1e100
+
+
+def test_one_user_has_an_interval_of_no_width_and_a_seed_decides_the_draws() -> None:
+    """A single user has an interval of no width; the same seed draws the same users."""
+    assert interval(np.array([0.25]), seed=1) == (0.25, 0.25)
+    scores = np.random.default_rng(1).random((90, 2))
+    assert (resample(scores, seed=5, n=40) == resample(scores, seed=5, n=40)).all()
+    assert (resample(scores, seed=5, n=40) != resample(scores, seed=6, n=40)).any()
+
+
+@pytest.mark.parametrize("n_users", [20, 100])
+def test_intervals_of_few_users_are_not_far_too_short(n_users: int) -> None:
+    """Most scores are 0, as those of users are, so that a mean of few is skewed."""
+    rng = np.random.default_rng(n_users)
+    held = 0
+    for seed in range(200):
+        scores = np.where(rng.random(n_users) < 0.15, rng.random(n_users), 0.0)
+        low, high = interval(scores, seed=seed)
+        held += low <= 0.15 / 2 <= high
+    assert held / 200 >= 0.88
