@@ -6,9 +6,10 @@ import mmap
 
 
 def private_buffer(size: int) -> memoryview:
-    """`size` writable zero bytes. Pages use memory only after they are written.
+    """Return `size` writable zero bytes.
 
-    The memory is anonymous, not a mapping of a file, so verified bytes cannot change.
+    Pages use memory only after they are written. The memory is anonymous, not a mapping of a file, so verified bytes
+    cannot change.
     """
     if size == 0:
         return memoryview(bytearray())

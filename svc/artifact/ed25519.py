@@ -1,7 +1,7 @@
 """Ed25519 signatures by the library `cryptography`, which is imported on first use.
 
-The signed message is a context followed by the sha256 of the content. So a check takes one pass over the content, as
-an HMAC does, and a signature of one kind of content is not valid for another kind.
+The signed message is a context followed by the sha256 of the content. The sha256 lets a check take one pass over the
+content, as an HMAC does. The context makes a signature of one kind of content invalid for another kind.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ _SMALL: Final = frozenset(
         b"\xee" + b"\xff" * 30 + b"\x7f",
     }
 )
-"""Points of small order, without their sign: under such a key one signature is valid for many contents."""
+"""Points of small order, without their sign. Under such a key one signature is valid for many contents."""
 
 
 def public_half(seed: bytes) -> bytes:
-    """The public key (32 bytes) of a signing key (32 bytes)."""
+    """Return the public key (32 bytes) of a signing key (32 bytes)."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
 
 
 def sign(seed: bytes, context: bytes, sha256: bytes) -> bytes:
-    """The signature (64 bytes) of a content with this sha256 (32 bytes)."""
+    """Return the signature (64 bytes) of content with this sha256 (32 bytes)."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return Ed25519PrivateKey.from_private_bytes(seed).sign(context + sha256)
 
 
 def is_signed(public: bytes, signature: bytes, context: bytes, sha256: bytes) -> bool:
-    """Whether the private key of `public` made `signature` over this context and sha256."""
+    """Return whether the private key of `public` made `signature` over this context and sha256."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -57,5 +57,5 @@ def is_signed(public: bytes, signature: bytes, context: bytes, sha256: bytes) ->
 
 
 def is_weak(public: bytes) -> bool:
-    """Whether the public key is a point of small order, whose signatures prove nothing."""
+    """Return whether the public key is a point of small order. Its signatures prove nothing."""
     return public[:-1] + bytes([public[-1] & ~_TOP_BIT]) in _SMALL

@@ -1,7 +1,7 @@
 """Signing and verification keys of artifacts, and the check of an artifact's signature.
 
-`SVC_SIGNING_KEYS` holds secrets that sign and verify: as HMAC keys for format version 1, as seeds of Ed25519 keys for
-version 2. `SVC_VERIFY_KEYS` holds public halves of the latter: they verify version 2 and nothing else.
+`SVC_SIGNING_KEYS` has secrets that sign and verify: HMAC keys in format version 1, seeds of Ed25519 keys in version 2.
+`SVC_VERIFY_KEYS` has public halves of Ed25519 keys, which only verify version 2.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class SigningKeys:
 
     @property
     def active(self) -> tuple[str, bytes]:
-        """The pair that signs. Raises ConfigError when there is none, or when its kid may be a key in the wrong place.
+        """Return the pair that signs.
 
-        Artifacts and logs show the kid to everybody.
+        Raises ConfigError if there is none, or if its kid looks like a key. Artifacts and logs show the kid.
         """
         if not self.entries:
             raise ConfigError("SVC_SIGNING_KEYS is empty: make a key with `svc keygen --type signing --kid <kid>`")
@@ -66,10 +66,7 @@ class SigningKeys:
         return next((key for name, key in self.entries if name == kid), None)
 
     def public_of(self, kid: str) -> bytes | None:
-        """Return the Ed25519 public key of `kid`, or None for an unknown kid.
-
-        The key is listed as such, or derived from a listed secret.
-        """
+        """Return the Ed25519 public key of `kid`, listed or derived from its secret, or None for an unknown kid."""
         secret = self.get(kid)
         if secret is not None:
             return ed25519.public_half(secret)
@@ -94,12 +91,12 @@ class SigningKeys:
 
 
 def looks_like_key(kid: str) -> bool:
-    """Tell whether `kid` is 32 or more hex digits: as long as secrets are, and longer than names need."""
+    """Return whether `kid` is 32 or more hex digits, as secrets are."""
     return _KEY_LIKE.fullmatch(kid) is not None
 
 
 def fingerprint(key: bytes) -> str:
-    """Return the first 8 hex characters of the key's sha256. It distinguishes keys without revealing them."""
+    """Return the first 8 hex characters of the key's sha256, which distinguish keys without revealing them."""
     return hashlib.sha256(key).hexdigest()[:8]
 
 
@@ -172,12 +169,12 @@ def _entries(text: str) -> Iterator[tuple[str, bytes]]:
 
 
 def development_keys() -> SigningKeys:
-    """Return the one key that unsigned mode signs and verifies with. It is public, so it proves nothing."""
+    """Return the one key of unsigned mode. It is public, so its signatures prove nothing."""
     return SigningKeys(((DEVELOPMENT_KID, _DEVELOPMENT_KEY),))
 
 
 def is_development(kid: str, keys: SigningKeys) -> bool:
-    """Return whether the key of `kid` is the public development key. Its signatures prove nothing."""
+    """Return whether the key of `kid` is the development key, which everyone knows."""
     return keys.get(kid) == _DEVELOPMENT_KEY
 
 
@@ -190,7 +187,7 @@ def signer_fingerprint(key: bytes, signature: Signature) -> str:
 
 
 def verify(parsed: Parsed, keys: SigningKeys) -> None:
-    """Check that the key that the artifact's kid names made its signature, with the algorithm of its format version.
+    """Check the signature by the key of the artifact's kid and the algorithm of its format version.
 
     Raises UnknownKid or SignatureMismatch. Takes about as long as one sha256 of the file and releases the GIL. A
     public key is never used as an HMAC secret, because everyone who knows it could then sign.
@@ -219,7 +216,7 @@ def _unknown_kid_hint(parsed: Parsed, keys: SigningKeys) -> str:
 
 
 def _mismatch_reason(parsed: Parsed, key: bytes) -> str:
-    """Explain a mismatch by the fingerprint in the unverified header. It only helps to find the right key."""
+    """Explain a mismatch by the fingerprint in the header. The header is unverified, so this is only a hint."""
     own = fingerprint(key)
     match = _SIGNED_BY.search(parsed.header_json)
     if match is None:

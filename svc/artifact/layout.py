@@ -56,7 +56,7 @@ class Written:
 
 @dataclass(frozen=True, eq=False)
 class Parsed:
-    """Views into one artifact. None of them is trusted before `keys.verify` has passed.
+    """Views into one artifact, untrusted until `keys.verify` has passed.
 
     `signed` is every byte that the signature covers.
     """
@@ -70,7 +70,7 @@ class Parsed:
 
     @cached_property
     def header(self) -> dict[str, Any]:
-        """The header. Raises HeaderInvalid when it is not a JSON object."""
+        """Return the header. Raises HeaderInvalid if it is not a JSON object."""
         try:
             header = json.loads(bytes(self.header_json))
         except (ValueError, RecursionError) as error:
@@ -124,11 +124,9 @@ def _header_json(header: Mapping[str, Any]) -> bytes:
 
 
 def kid_of(buffer: memoryview) -> str:
-    """Return the kid that an artifact claims.
+    """Return the unverified kid of an artifact.
 
-    Bytes that are not UTF-8 and unprintable characters are escaped.
-
-    The kid is unverified. Raises HeaderInvalid when the file is too short.
+    Bytes that are not UTF-8 and unprintable characters are escaped. Raises HeaderInvalid if the file is too short.
     """
     length = min(_START.unpack_from(buffer)[2], MAX_KID_BYTES) if len(buffer) >= _START.size else 0
     kid = bytes(buffer[_START.size : _START.size + length])
@@ -138,10 +136,9 @@ def kid_of(buffer: memoryview) -> str:
 
 
 def parse(buffer: memoryview, *, max_payload_bytes: int) -> Parsed:
-    """Split an artifact into its parts by magic, version and lengths, without reading the parts.
+    """Split an artifact by its magic, version and lengths, without reading header and payload.
 
-    Raises MagicMismatch (also for a file that is cut off or has grown), UnsupportedFormat, HeaderTooLarge
-    and PayloadTooLarge.
+    Raises MagicMismatch, also for a truncated or extended file, UnsupportedFormat, HeaderTooLarge and PayloadTooLarge.
     """
     if bytes(buffer[: len(MAGIC)]) != MAGIC:
         raise MagicMismatch(f"magic bytes mismatch: not an artifact but {_probable_type(buffer)}")

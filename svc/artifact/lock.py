@@ -18,9 +18,9 @@ from svc.settings import Settings
 
 
 def lock_path(uri: str, settings: Settings) -> Path:
-    """`<output.path>.lock`, or for a remote output a local file whose name is derived from the URI.
+    """Return `<output.path>.lock`, or for a remote output a local path with a name derived from the URI.
 
-    Remote locks lie in `SVC_LOCK_DIR`, else in the user's cache folder.
+    Locks of remote outputs are in `SVC_LOCK_DIR`, else in the user's cache folder.
     """
     if scheme_of(uri) in ("", "file"):
         path = local_path(uri)
@@ -34,8 +34,8 @@ def lock_path(uri: str, settings: Settings) -> Path:
 def run_lock(output_uri: str, *, timeout_s: float, settings: Settings) -> Iterator[Path]:
     """Hold the lock of `output_uri` inside the block. The system releases it when the process ends or is killed.
 
-    Waits up to `timeout_s` seconds: 0 tries once, a negative number waits forever. Raises LockContestedError when
-    another run holds the lock, ConfigError when the lock file cannot be created.
+    Waits up to `timeout_s` seconds: 0 tries once, a negative number waits forever. Raises LockContestedError if
+    another run holds the lock, ConfigError if the lock file cannot be created.
     """
     path = lock_path(output_uri, settings)
     lock = FileLock(path, mode=0o600, fallback_to_soft=False)

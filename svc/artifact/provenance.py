@@ -14,7 +14,7 @@ _CHOSEN: Final = ("algorithms", "metric", "cutoff", "best_class", "best_params",
 
 
 def statement(header: Mapping[str, Any], *, name: str, sha256: str) -> dict[str, Any]:
-    """The statement about the artifact `name` with this sha256. Fields that the header lacks are omitted."""
+    """Return the statement about the artifact `name`. Fields that the header lacks are omitted."""
     return {
         "_type": STATEMENT,
         "subject": [{"name": name, "digest": {"sha256": sha256}}],
@@ -22,8 +22,8 @@ def statement(header: Mapping[str, Any], *, name: str, sha256: str) -> dict[str,
         "predicate": {
             "buildDefinition": {
                 "buildType": BUILD_TYPE,
-                "externalParameters": _named(header, "recipe_name", "recipe_hash", "recipe"),
-                "internalParameters": _named(header, *_CHOSEN),
+                "externalParameters": _selected_fields(header, "recipe_name", "recipe_hash", "recipe"),
+                "internalParameters": _selected_fields(header, *_CHOSEN),
                 "resolvedDependencies": list(_dependencies(header)),
             },
             "runDetails": {
@@ -39,12 +39,12 @@ def statement(header: Mapping[str, Any], *, name: str, sha256: str) -> dict[str,
     }
 
 
-def _named(header: Mapping[str, Any], *names: str) -> dict[str, Any]:
+def _selected_fields(header: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: header[name] for name in names if name in header}
 
 
 def _dependencies(header: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The input files with their sha256, and the packages whose versions affect the results."""
+    """Yield the input files with their sha256, then the packages with a version that affects the results."""
     inputs = header.get("inputs")
     for item in inputs if isinstance(inputs, list) else ():
         if isinstance(item, Mapping):
@@ -63,5 +63,5 @@ def _versions(header: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _byproducts(header: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The evaluation and the promotion decision, as far as the header has them."""
+    """Return the evaluation and the promotion decision, without those that the header lacks."""
     return [{"name": name, "annotations": header[name]} for name in ("evaluation", "promotion") if name in header]

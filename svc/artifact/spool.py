@@ -14,9 +14,10 @@ T = TypeVar("T")
 
 @contextmanager
 def spooled(write: Callable[[BinaryIO], T]) -> Iterator[tuple[BinaryIO, T]]:
-    """Call `write` on an unnamed temporary file in `TMPDIR`; yields the file and the result of `write`.
+    """Yield an unnamed temporary file that `write` has filled, and the result of `write`.
 
-    The file is deleted after the block or with the process. Raises ArtifactWriteError when it cannot be written.
+    The file is in `TMPDIR`. It is deleted after the block or with the process. Raises ArtifactWriteError if it cannot
+    be written.
     """
     try:
         with TemporaryFile() as file:

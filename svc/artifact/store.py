@@ -41,7 +41,7 @@ _GONE = (404, 410)
 
 
 class HttpFolder:
-    """The siblings of one URL. Its query, such as an access signature, is sent with requests but never shown."""
+    """The objects beside one URL. The query of the URL, such as an access signature, is sent but never shown."""
 
     def __init__(self, uri: str, settings: Settings, label: str) -> None:
         self._parts = urlsplit(uri)
@@ -62,7 +62,7 @@ class HttpFolder:
 
     @contextmanager
     def _reading(self, method: str, name: str) -> Iterator[Response]:
-        """The successful response to a request for `name`."""
+        """Yield the successful response to a request for `name`."""
         try:
             with self._answer(method, name) as response:
                 if response.status in _GONE:
@@ -91,7 +91,7 @@ class HttpFolder:
                 )
             if response.length is None:
                 logs.emit(events.SIZE_CAP_PROBE_FAILED, name=self._label, error="no Content-Length")
-            # Without Content-Length the buffer has the maximal size; only written pages use memory.
+            # Without Content-Length the buffer has the maximal size. It is cheap, since only written pages use memory.
             buffer = private_buffer(max_bytes if response.length is None else min(response.length, max_bytes))
             filled = 0
             for chunk in response.chunks(max_bytes):
@@ -129,10 +129,10 @@ _LOG_SUFFIX = ".log.jsonl"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blob:
-    """The bytes of one artifact in a private, page-aligned, read-only buffer, and the sha256 of these bytes.
+    """The bytes of one artifact in a private, page-aligned, read-only buffer, and their sha256.
 
-    `resolved` is the location after following a pointer. `named` are the first 8 hex digits of a sha256 in the name
-    of a version, otherwise None. The name is untrusted: everyone who can write to the store can choose it.
+    `resolved` is the location after following a pointer. `named` is the start of a sha256, 8 hex digits, in the file
+    name of a version, otherwise None. It is untrusted: everyone who can write to the store can choose the name.
     """
 
     view: memoryview
@@ -173,7 +173,7 @@ class Folder(Protocol):
         ...
 
     def put(self, write: Callable[[BinaryIO], T], name_of: Callable[[T], str]) -> T:
-        """Let `write` fill a new object, then publish it atomically under `name_of` of the result."""
+        """Publish a new object atomically. `write` fills it. `name_of` makes its name from the result of `write`."""
         ...
 
     def names(self) -> list[str] | None:
@@ -181,7 +181,7 @@ class Folder(Protocol):
         ...
 
     def remove(self, name: str) -> None:
-        """Remove an object. A missing object is not an error. Raises ArtifactWriteError."""
+        """Remove an object, if it exists. Raises ArtifactWriteError."""
         ...
 
 
@@ -202,7 +202,7 @@ class Store:
         Raises ArtifactReadError, also for a missing file, and PayloadTooLarge.
         """
         name, view = self._name, self._read(self._name, max_bytes)
-        target = _pointed_at(view, self._name)
+        target = _pointer_target(view, self._name)
         if target is None:
             return self._blob(name, view, None)
         name, view = self._follow(target, max_bytes)
@@ -220,12 +220,13 @@ class Store:
     def _follow(self, target: str, max_bytes: int) -> tuple[str, memoryview]:
         """Read the target of the pointer.
 
-        If the target is missing, the pointer is read again: a training may have replaced it.
+        If it is missing, a training may have replaced the pointer and removed the version. So the pointer is read
+        again.
         """
         try:
             return target, self._read(target, max_bytes)
         except ArtifactReadError as error:
-            newer = _pointed_at(self._read(self._name, max_bytes), self._name)
+            newer = _pointer_target(self._read(self._name, max_bytes), self._name)
             if newer is None or newer == target:
                 raise ArtifactReadError(f"{self.uri} points to an artifact that cannot be read: {error}") from error
             return newer, self._read(newer, max_bytes)
@@ -238,9 +239,7 @@ class Store:
             return memoryview(b"")
 
     def marker(self) -> str:
-        """Return the text to compare between two polls.
-
-        With a pointer, it is the text of the pointer.
+        """Return the text that two polls compare: the marker of the artifact, or of its pointer.
 
         Raises FileNotFoundError for a missing object, ArtifactReadError for every other failure.
         """
@@ -260,8 +259,8 @@ class Store:
     def publish(self, write: Callable[[BinaryIO], Written], versioning: Versioning) -> Published:
         """Publish the output of `write`.
 
-        With `append_sha` the artifact is written before the pointer. Raises ArtifactWriteError.
-        Readers then still see the previous artifact.
+        With `append_sha` the artifact is written before the pointer. Raises ArtifactWriteError. After an error readers
+        still see the previous artifact.
         """
         if versioning == "always_overwrite":
             written = self._folder.put(write, lambda _: self._name)
@@ -271,10 +270,7 @@ class Store:
         return Published(self.uri_of_version(sha8), self.uri, written)
 
     def put_version(self, write: Callable[[BinaryIO], Written]) -> tuple[str, Written]:
-        """Write a version without moving the pointer.
-
-        Returns the first 8 hex digits of its sha256.
-        """
+        """Write a version without moving the pointer. Returns the first 8 hex digits of its sha256."""
         written = self._folder.put(write, lambda made: _target_name(self._name, made.sha256_hex))
         return written.sha256_hex[:8], written
 
@@ -286,15 +282,12 @@ class Store:
         return self._folder.uri_of(_target_name(self._name, sha8))
 
     def live(self) -> str | None:
-        """Return the version that the pointer names.
-
-        Returns None when the object is missing or not a pointer.
-        """
+        """Return the version that the pointer names, or None if the object is missing or is no pointer."""
         try:
             view = self._folder.read(self._name, MAX_POINTER_BYTES)
         except (FileNotFoundError, PayloadTooLarge):
             return None
-        target = _pointed_at(view, self._name)
+        target = _pointer_target(view, self._name)
         return None if target is None else _sha8_in(target)
 
     def versions(self) -> set[str] | None:
@@ -309,7 +302,7 @@ class Store:
         return self._has(_target_name(self._name, sha8))
 
     def read_version(self, sha8: str, max_bytes: int) -> Blob:
-        """Read a version as `read` does, without a pointer. Raises NoSuchVersion."""
+        """Read the version `sha8`. Raises NoSuchVersion, and the errors of `read`."""
         name = _target_name(self._name, sha8)
         if not re.fullmatch(r"[0-9a-f]{8}", sha8) or not self._has(name):
             raise NoSuchVersion(f"there is no version {sha8} beside {self.uri}")
@@ -344,8 +337,8 @@ def _version_pattern(name: str) -> re.Pattern[str]:
     return re.compile(re.escape(name.removesuffix(_SUFFIX)) + r"\.([0-9a-f]{8})" + re.escape(_SUFFIX))
 
 
-def _pointed_at(view: memoryview, name: str) -> str | None:
-    """Return the target that a pointer names, or None when the bytes are not a pointer.
+def _pointer_target(view: memoryview, name: str) -> str | None:
+    """Return the target that a pointer names, or None if the bytes are no pointer.
 
     Only versions of the pointer's own name are accepted, so that a pointer cannot lead to another file.
     """
@@ -386,9 +379,9 @@ def open_store(uri: str, settings: Settings, *, label: str | None = None) -> Sto
 def open_folder(
     uri: str, settings: Settings, *, label: str | None = None, root: Path | None = None
 ) -> tuple[Folder, str]:
-    """Return the folder of the object at `uri`, and the object's name in it, as `open_store`.
+    """Return the folder of the object at `uri`, and the object's name in it.
 
-    In a local folder, nothing outside of `root` is read or written.
+    In a local folder, nothing outside of `root` is read or written. Raises UsageError as `open_store` does.
     """
     scheme = scheme_of(uri)
     if scheme in ("", "file"):
@@ -412,8 +405,8 @@ def open_folder(
 def read_verified(uri: str, keys: signing.SigningKeys, settings: Settings) -> tuple[Blob, Parsed]:
     """Read an artifact and check its lengths, caps and signature.
 
-    The payload is not decoded. SVC_ARTIFACT_ROOT does not apply: it bounds the paths in recipes,
-    and here the caller names the file. Raises ArtifactError in one of its forms.
+    The payload is not decoded. SVC_ARTIFACT_ROOT does not apply: it bounds the paths in recipes, and here the caller
+    names the file. Raises ArtifactError.
     """
     blob = open_store(uri, replace(settings, artifact_root=None)).read(settings.max_artifact_bytes)
     try:
@@ -425,8 +418,8 @@ def read_verified(uri: str, keys: signing.SigningKeys, settings: Settings) -> tu
 def verified(blob: Blob, keys: signing.SigningKeys, settings: Settings) -> Parsed:
     """Return the parts of an artifact after checking its caps, signature and name.
 
-    It must be signed with one of `keys`, and be the version that its file name promises. Otherwise a signed older
-    version could stand under the name of another. Raises ArtifactError in one of its forms.
+    It must be signed with one of `keys`, and its sha256 must match the file name. Otherwise a signed older version
+    could be stored under the name of another. Raises ArtifactError.
     """
     parsed = layout.parse(blob.view, max_payload_bytes=settings.max_payload_bytes)
     signing.verify(parsed, keys)

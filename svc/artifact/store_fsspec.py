@@ -53,7 +53,7 @@ class ObjectFolder:
         return buffer
 
     def _probe(self, name: str) -> Mapping[str, Any] | None:
-        """The object's information before it is read; None and a warning when the store does not report a size."""
+        """Return the object's information, or None with a warning if the store does not report a size."""
         try:
             with self._reading(name):
                 info = self._objects.info(self.uri_of(name))
@@ -63,7 +63,7 @@ class ObjectFolder:
             return None
 
     def _read_unprobed(self, name: str, max_bytes: int) -> memoryview:
-        """Read at most one byte above the cap: receiving that byte means that the object is too large."""
+        """Read at most one byte above the cap. Receiving that byte means that the object is too large."""
         with self._reading(name):
             content = self._objects.read(self.uri_of(name), 0, max_bytes + 1, expected=0)
         if len(content) > max_bytes:
@@ -85,9 +85,10 @@ class ObjectFolder:
         return result
 
     def _has_arrived(self, uri: str, file: BinaryIO) -> bool:
-        """Whether the object holds the bytes of `file`: a store may write an object, and its answer be lost.
+        """Return whether the object has the bytes of `file`, although the store reported an error.
 
-        A version that is taken for unwritten would stay in the store without a line in the log.
+        The store may have written the object, and only its answer was lost. Treating this as a failure would leave a
+        version in the store without a line in the log.
         """
         file.seek(0)
         try:
@@ -100,7 +101,7 @@ class ObjectFolder:
                     return False
                 start = end
         except Exception:
-            return False  # the first error is what the caller hears of
+            return False  # the caller raises the first error, not this one
         return True
 
     def names(self) -> list[str] | None:

@@ -3,8 +3,8 @@
 A new file replaces the old one atomically and durably. A writer first removes the temporary files of killed runs
 (see svc/atomic_write.py).
 
-With a root (SVC_ARTIFACT_ROOT) the check is free of races: the file or folder is opened first (O_PATH), its location
-is checked by the descriptor, and all access goes through that descriptor.
+The check of a root (SVC_ARTIFACT_ROOT) is free of races. The file or folder is opened first (O_PATH), its location is
+checked by the descriptor, and all access goes through that descriptor.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _MISSING = (errno.ENOENT, errno.ENOTDIR)
 
 
 class LocalFolder:
-    """Files of one folder. `base` is the prefix of temporary files, so that a run removes only those of its output.
+    """The files of one folder. `base` is the prefix of temporary files, so that a run removes only those of its output.
 
-    With a `root` nothing outside of it is read or written, also not through links.
+    With a `root` nothing outside of it is read or written, not even through links.
     """
 
     def __init__(self, folder: Path, base: str, root: Path | None = None) -> None:
@@ -42,7 +42,7 @@ class LocalFolder:
     def read(self, name: str, max_bytes: int) -> memoryview:
         path = self._folder / name
         with _reading(path), self._checked_path(path, 0) as opened:
-            # O_NONBLOCK: opening must not wait for a writer when a pipe has replaced the file.
+            # If a named pipe has replaced the file, opening without O_NONBLOCK would wait forever for a writer.
             descriptor = os.open(opened, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             with os.fdopen(descriptor, "rb", buffering=0) as file:
                 return _read_all(file, path, max_bytes)
@@ -84,7 +84,10 @@ class LocalFolder:
 
     @contextmanager
     def _checked_path(self, path: Path, flags: int) -> Iterator[Path]:
-        """The path through which to access `path`: with a root, that of a descriptor verified to be below the root."""
+        """Yield the path through which to access `path`.
+
+        With a root, it is the path of an open descriptor that was verified to be below the root.
+        """
         if self._root is None:
             yield path
             return

@@ -1,7 +1,7 @@
 """The log of a recipe's versions, `<output.path>.log.jsonl`: one signed line for each training and each move.
 
 Each line contains the signature of the line before it and is itself signed, so that changed, removed and reordered
-lines are detected. Everyone who can write to the store can also write lines: a line counts only when a configured key
+lines are detected. Everyone who can write to the store can also write lines. So a line counts only if a configured key
 has signed it for this recipe and it is later than the lines before it.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 from svc.artifact import ed25519
 from svc.artifact.keys import SigningKeys
 from svc.artifact.layout import Signature
-from svc.artifact.replay.freshness import holds, signed_line
+from svc.artifact.replay.freshness import has_valid_signature, signed_line
 from svc.names import KEY_ID
 
 Action = Literal["train", "promote", "rollback"]
@@ -30,10 +30,10 @@ _KID: Final = re.compile(KEY_ID)
 class Line:
     """One command. `before` and `live` are the versions (8 hex digits) that were live before and after it.
 
-    `version` are the facts of `sha8`, the version that the command is about; `held` whether trainings may not move
+    `version` has the facts of `sha8`, the version that the command is about. If `held` is True, trainings do not move
     the pointer from now on. A rollback or promotion has the `sha256` of the version too, and `from_serial`, the
-    highest serial of the kid `serial_kid` until then: servers that remember serials follow it (see freshness.py).
-    `kid` names the key that signed the line; it is empty in a line that is still to be written.
+    highest serial of the kid `serial_kid` until then. Servers that remember serials use it (see freshness.py). `kid`
+    names the key that signed the line. It is empty in a line that is not yet written.
     """
 
     at: str
@@ -52,7 +52,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class VersionLog:
-    """`lines` are the valid lines in order. `problems` describe the defects of the file, by line.
+    """The parsed log: `lines` are the valid lines in order, `problems` the defects of the file.
 
     `ignored` are the problems of the lines after the last valid one. The next line contains `last_signature`.
     """
@@ -74,17 +74,21 @@ class VersionLog:
         return None
 
     def knows_as_live(self, sha8: str | None) -> bool:
-        """Whether the newest line leaves this version live, or would have if its command had not been killed."""
+        """Return whether the newest line has this version as live, after its command or before it.
+
+        The version before counts, because a command may be killed before it moves the pointer.
+        """
         return bool(self.lines) and sha8 in (self.lines[-1].live, self.lines[-1].before)
 
     def before(self, live: str) -> list[str]:
-        """What was live before `live`, the nearest first. What a rollback left behind is not gone back to.
+        """Return the versions that were live before `live`, the latest first.
 
-        Only versions that a line made live are told: what a line found live was told to it by an unsigned pointer.
+        Versions that a rollback replaced are left out. So are versions that a line names only as live before it,
+        because that name comes from the unsigned pointer.
         """
         stack: list[str] = []
         for line in self.lines:
-            if line.before in stack:  # what stands behind it was never live: its command was killed
+            if line.before in stack:  # versions after it never became live, because their command was killed
                 del stack[stack.index(line.before) + 1 :]
             if line.live != line.sha8:
                 continue
@@ -97,10 +101,7 @@ class VersionLog:
 
 
 def next_time(log: VersionLog) -> str:
-    """Return the current time, but at least 1 µs after the newest line.
-
-    A clock set back thus cannot make the next line too old.
-    """
+    """Return the current time, but at least 1 µs after the newest line, so that a clock set back does no harm."""
     moment = datetime.now(UTC)
     if log.lines:
         moment = max(moment, datetime.fromisoformat(log.lines[-1].at) + timedelta(microseconds=1))
@@ -201,12 +202,13 @@ def _problem(fields: Mapping[str, Any], keys: SigningKeys) -> str:
         return _CHANGED
     is_public = len(code) == ed25519.SIGNATURE_BYTES
     if (keys.public_of(kid) if is_public else keys.get(kid)) is None:
-        named = f" {kid}" if _KID.fullmatch(kid) else ""  # anybody can write the line: nothing else goes to a terminal
-        return f"its key{named} is not here, so it cannot be verified and does not count"
-    return "" if holds(content, code, keys) else _CHANGED
+        # Anyone can write a line, so only a valid kid reaches the terminal.
+        shown_kid = f" {kid}" if _KID.fullmatch(kid) else ""
+        return f"its key{shown_kid} is not here, so it cannot be verified and does not count"
+    return "" if has_valid_signature(content, code, keys) else _CHANGED
 
 
 def newest_first(versions: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the sha8 of (sha8, trained_at) pairs, newest first. Of equal times the last pair comes first."""
+    """Return the sha8 of (sha8, trained_at) pairs, newest first. Among equal times the last pair comes first."""
     order = sorted(range(len(versions)), key=lambda index: (versions[index][1], index), reverse=True)
     return [versions[index][0] for index in order]

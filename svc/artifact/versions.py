@@ -1,11 +1,11 @@
 """The versions of a recipe's artifact: lists them, names the live one, publishes, promotes, rolls back.
 
 A command writes its log line first and then moves the pointer, under a short lock on this host. A command killed
-between the two leaves a last line without effect: the pointer alone decides which version is live.
+between the two leaves a last line without effect, because the pointer alone decides which version is live.
 
-The pointer, the files and the log are untrusted: everyone who can write to the store can change them. The pointer
-moves only to a version whose signature is valid and which matches its name and recipe; signed lines contain only
-facts from signed lines and artifacts.
+The pointer, the files and the log are untrusted, because everyone who can write to the store can change them. The
+pointer moves only to a version with a valid signature that matches its name and recipe. A new line takes its facts
+only from signed lines and artifacts.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A version that a training wrote. `promoted` is False when the pointer stayed. `held` says why.
+    """A version that a training wrote. `promoted` is False if the pointer did not move, `held` True if a hold kept it.
 
-    `live` is the version that the pointer names from now on, if any.
+    `live` is the version that the pointer names now, or None.
     """
 
     sha8: str
@@ -119,12 +119,12 @@ class Versions:
         return [Version(sha8, **facts[sha8], live=sha8 == live, held=sha8 == live and log.held) for sha8 in order]
 
     def _names(self, log: VersionLog) -> list[str]:
-        """Return the existing versions in the order of the log, after versions without a line."""
+        """Return the existing versions: first those without a log line, then the others in the order of the log."""
         logged = list(dict.fromkeys(line.sha8 for line in log.lines))
         listed = self._store.versions()
         if listed is None:  # a web server cannot list its objects
             return [sha8 for sha8 in logged if self._store.has_version(sha8)]
-        live = self.live()  # trained_at has whole seconds: of equal times the live version is the newest
+        live = self.live()  # trained_at has whole seconds. Among equal times the live version counts as the newest.
         unlogged = sorted(listed - set(logged), key=lambda sha8: (sha8 == live, sha8))
         return [*unlogged, *(sha8 for sha8 in logged if sha8 in listed)]
 
@@ -138,10 +138,7 @@ class Versions:
         return _as_facts(facts)
 
     def problems(self) -> list[str]:
-        """Return the output of `svc history --verify`.
-
-        It lists changed, missing and misplaced lines, and versions without a line.
-        """
+        """Return the problems of the log: changed, missing and misplaced lines, and versions without a line."""
         log, live = self.log(), self.live()
         problems = [*log.problems, *self._misplaced(log)]
         if log.lines and log.lines[-1].live != live:
@@ -160,27 +157,27 @@ class Versions:
         return problems
 
     def _misplaced(self, log: VersionLog) -> Iterator[str]:
-        """Yield the problems of versions with content that does not match their name or recipe."""
+        """Yield a problem for each version with content that does not match its name or recipe."""
         for sha8 in self._names(log):
             try:
                 self._verified(sha8)
             except ArtifactMisplaced as error:
                 yield f"version {sha8}: {error.message}"
             except ArtifactError:
-                continue  # damaged, or signed with a removed key: no command can make it live
+                continue  # a damaged version, or one signed with a removed key, cannot become live
 
     def publish(
         self, write: Callable[[BinaryIO], Written], header: Mapping[str, Any], *, move: bool, keep: int | None
     ) -> Training:
         """Write a new version. With `move` and without a hold, the pointer moves to it.
 
-        A hold does not prevent creating a missing pointer.
+        A missing pointer is created in spite of a hold.
         """
         sha8, written = self._store.put_version(write)
         with self._withdrawn_on_error(sha8), self._lock():
-            log, live = self._log_to_go_on(), self.live()
+            log, live = self._log_to_continue(), self.live()
             promoted = move and not (log.held and live is not None)
-            before = _believed(log, live)
+            before = _confirmed_live(log, live)
             line = Line(
                 at=version_log.next_time(log),
                 action="train",
@@ -198,7 +195,7 @@ class Versions:
 
     @contextmanager
     def _withdrawn_on_error(self, sha8: str) -> Iterator[None]:
-        """On an error, remove the version if no line names it: it would look as if its line had been deleted."""
+        """Remove the version on an error, unless a line names it. Otherwise its line would seem to be deleted."""
         try:
             yield
         except BaseException:
@@ -212,49 +209,50 @@ class Versions:
 
         Raises NoSuchVersion, ArtifactError.
         """
-        return self._go("promote", lambda _log, _live: sha8, hold=False)
+        return self._make_live("promote", lambda _log, _live: sha8, hold=False)
 
     def named(self, prefix: str) -> str:
         """Return the only version that begins with `prefix`.
 
-        A store that cannot list its versions takes `prefix` for the whole name. Raises NoSuchVersion, which lists the
-        newest versions.
+        If the store cannot list its versions, `prefix` is taken for the whole name. Raises NoSuchVersion, which lists
+        the newest versions.
         """
         listed = self._store.versions()
         if listed is None or prefix in listed:
             return prefix
-        meant = sorted(sha8 for sha8 in listed if sha8.startswith(prefix.lower()))
-        if prefix and len(meant) == 1:
-            return meant[0]
+        matches = sorted(sha8 for sha8 in listed if sha8.startswith(prefix.lower()))
+        if prefix and len(matches) == 1:
+            return matches[0]
         newest = ", ".join(version.sha8 for version in self.history()[:_MOST_LISTED]) or "none"
-        why = f"{len(meant)} versions begin" if meant else "no version begins"
+        why = f"{len(matches)} versions begin" if matches else "no version begins"
         raise NoSuchVersion(f"{why} with {prefix!r} beside {self.uri}; the newest are {newest}")
 
     def rollback(self, to: str | None, *, hold: bool) -> tuple[str, str | None]:
         """Go back to `to` or to the previously live version.
 
-        Returns the new and the former live version. `hold` sets a hold. An existing hold stays.
-        Raises NoSuchVersion, ArtifactError.
+        Returns the new and the former live version. `hold` sets a hold. An existing hold stays. Raises NoSuchVersion,
+        ArtifactError.
         """
-        chosen: list[str] = []
+        targets: list[str] = []
 
         def choose(log: VersionLog, live: str | None) -> str:
-            chosen.append(to or self._before(log, live))
-            return chosen[0]
+            targets.append(to or self._rollback_target(log, live))
+            return targets[0]
 
-        before = self._go("rollback", choose, hold=hold)
-        return chosen[0], before
+        before = self._make_live("rollback", choose, hold=hold)
+        return targets[0], before
 
-    def _go(self, action: Action, choose: Callable[[VersionLog, str | None], str], *, hold: bool) -> str | None:
+    def _make_live(self, action: Action, choose: Callable[[VersionLog, str | None], str], *, hold: bool) -> str | None:
+        """Log the move to the version that `choose` returns, then move the pointer. Returns the former live version."""
         with self._lock():
-            log, live = self._log_to_go_on(), self.live()
+            log, live = self._log_to_continue(), self.live()
             sha8 = choose(log, live)
             blob, parsed = self._verified(sha8)
             line = Line(
                 at=version_log.next_time(log),
                 action=action,
                 sha8=sha8,
-                before=_believed(log, live),
+                before=_confirmed_live(log, live),
                 live=sha8,
                 held=hold or (action == "rollback" and log.held),
                 version=facts_of(parsed.header),
@@ -266,10 +264,10 @@ class Versions:
             self._move(line, live)
         return live
 
-    def _log_to_go_on(self) -> VersionLog:
-        """Return the log before the next line.
+    def _log_to_continue(self) -> VersionLog:
+        """Return the log before the next line is written.
 
-        Logs an event when invalid lines after the last valid line are ignored.
+        Logs an event if invalid lines after the last valid line are ignored.
         """
         log = self.log()
         if log.ignored:
@@ -282,7 +280,7 @@ class Versions:
             )
         return log
 
-    def _before(self, log: VersionLog, live: str | None) -> str:
+    def _rollback_target(self, log: VersionLog, live: str | None) -> str:
         """Return the target of a rollback without `to`. Raises NoSuchVersion."""
         if live is None:
             raise NoSuchVersion(f"{self.uri} is no pointer to a version, so there is nothing to go back to")
@@ -297,31 +295,29 @@ class Versions:
         raise NoSuchVersion(f"there is no version before {live} beside {self.uri}: nothing to go back to")
 
     def _live_before(self, log: VersionLog, live: str) -> str | None:
-        """Return the existing version that was live last before `live`, else the next older version."""
+        """Return the existing version that was live before `live`, else the next older version."""
         names = self._names(log)
         return next((sha8 for sha8 in log.before(live) if sha8 in names), None) or self._older_than(live)
 
     def _older_than(self, live: str) -> str | None:
-        """Return the newest version that was trained before `live` and not refused by the promotion."""
+        """Return the newest version that was trained before `live` and was not refused."""
         trained = [version for version in self.history() if version.trained_at is not None]
         index = next((index for index, version in enumerate(trained) if version.sha8 == live), len(trained))
         return next((version.sha8 for version in trained[index + 1 :] if version.decision != "refused"), None)
 
     def _highest_serial(self, log: VersionLog, live: str | None, kid: str) -> int | None:
-        """Return the highest serial of `kid` in the log and the live version.
+        """Return the highest serial of `kid` in the log and the live version, or None without serials.
 
-        Returns None without serials.
-
-        Only lines signed by `kid` or by the active key are read: another key may have been stolen.
+        Only lines signed by `kid` or by the active key are read, because another key may have been stolen.
         """
         lines = [line for line in log.lines if line.kid in (kid, self._keys.active[0])]
         serials = [serial for line in lines for serial in _serials(line, kid)]
         try:
             parsed = self._verified(live)[1] if live else None
-            now = serial_of(parsed.header) if parsed is not None and parsed.kid == kid else None
+            live_serial = serial_of(parsed.header) if parsed is not None and parsed.kid == kid else None
         except ArtifactError:
-            now = None  # a rollback often leaves a damaged version
-        return max([*serials, *([] if now is None else [now])], default=None)
+            live_serial = None  # the live version is often damaged: that is a reason to roll back
+        return max([*serials, *([] if live_serial is None else [live_serial])], default=None)
 
     def _verified(self, sha8: str) -> tuple[Blob, Parsed]:
         """Read and verify the version `sha8` of this recipe. Raises NoSuchVersion and ArtifactError."""
@@ -344,7 +340,7 @@ class Versions:
             )
 
     def _move(self, line: Line, live: str | None) -> None:
-        """Write the line, then move the pointer to the version it makes live unless that is already `live`."""
+        """Write the line, then move the pointer to its live version if that is not `live` already."""
         data = bytes(self._store.read_log(MAX_LOG_BYTES))
         log = version_log.parse(data, self._keys, self._recipe)
         signature = self._settings.artifact_signature
@@ -355,7 +351,8 @@ class Versions:
     def _tidy(self, keep: int) -> None:
         """Remove versions older than the newest `keep`, except the live version and the rollback target.
 
-        A version without a line, trained after the log began, is kept: a concurrent training may be publishing it.
+        A version without a line that was trained after the log began is kept, because a concurrent training may be
+        publishing it.
         """
         log, live = self.log(), self.live()
         trained = [version for version in self.history() if version.trained_at is not None]
@@ -378,13 +375,13 @@ class Versions:
             yield
 
 
-def _believed(log: VersionLog, live: str | None) -> str | None:
-    """Return `live` if the signed log confirms it or is empty, otherwise None: the pointer is unsigned."""
+def _confirmed_live(log: VersionLog, live: str | None) -> str | None:
+    """Return `live` if the signed log confirms it or is empty, else None, because the pointer is unsigned."""
     return live if not log.lines or log.knows_as_live(live) else None
 
 
 def _serials(line: Line, kid: str) -> Iterator[int]:
-    """Yield the serials of `kid` in a line: the highest before a move, and that of its version."""
+    """Yield the serials of `kid` in a line: the highest before a move, and the serial of the line's version."""
     if (line.serial_kid or line.kid) == kid:
         for serial in (line.from_serial, line.version.get("serial")):
             if type(serial) is int and 0 <= serial <= MAX_SERIAL:

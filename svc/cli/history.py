@@ -1,4 +1,4 @@
-"""`svc history`: the versions beside a recipe's pointer, and whether their log is whole."""
+"""`svc history`: list the versions beside a recipe's pointer, or check their log."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`svc inspect`: verify an artifact and show its header, in short or whole.
-
-The payload is never decoded.
-"""
+"""`svc inspect`: verify an artifact and print a summary of its header, or all of it. The payload is never decoded."""
 
 from __future__ import annotations
 
@@ -47,17 +44,17 @@ def command(
     settings = Settings.from_env(environment(Path()))
     unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=confirmed, runs_payload=False)
     logs.configure(settings)
-    shown = _read(artifact, verifying_keys(settings, unsigned=unsigned, artifact=artifact), settings)
+    header = _read(artifact, verifying_keys(settings, unsigned=unsigned, artifact=artifact), settings)
     if provenance:
-        shown, as_json = _provenance(shown), True
-    typer.echo(_as_json(shown) if as_json else "\n".join(_lines(shown if everything else _summary(shown))))
+        header, as_json = _provenance(header), True
+    typer.echo(_as_json(header) if as_json else "\n".join(_lines(header if everything else _summary(header))))
 
 
-def _provenance(shown: dict[str, Any]) -> dict[str, Any]:
+def _provenance(header: dict[str, Any]) -> dict[str, Any]:
     from svc.artifact.provenance import statement
 
-    sha256 = str(shown["model_version"]).removeprefix("sha256:")
-    return statement(shown, name=str(shown["artifact"]).rpartition("/")[2], sha256=sha256)
+    sha256 = str(header["model_version"]).removeprefix("sha256:")
+    return statement(header, name=str(header["artifact"]).rpartition("/")[2], sha256=sha256)
 
 
 def _read(artifact: str, keys: SigningKeys, settings: Settings) -> dict[str, Any]:
@@ -76,7 +73,7 @@ def _read(artifact: str, keys: SigningKeys, settings: Settings) -> dict[str, Any
 
 
 def _columns(side: dict[str, Any]) -> str:
-    """The columns of features of one side, and how many words the model holds of texts."""
+    """Return the feature columns of one side, and the number of words that the model keeps of each text column."""
     texts = side.get("texts")
     words = [
         f"{_number(text.get('words'))} words of {_text(text.get('column'))}"
@@ -86,64 +83,64 @@ def _columns(side: dict[str, Any]) -> str:
     return "; ".join([_text(side.get("columns")), *words])
 
 
-def _summary(shown: dict[str, Any]) -> dict[str, str]:
-    """What most readers look for, in thirteen lines, and one more where the order of histories counts.
+def _summary(header: dict[str, Any]) -> dict[str, str]:
+    """Return the most important fields of the header, each as one line.
 
-    A header from elsewhere may lack any of it, or hold anything.
+    Every field is looked up with care: the header of a foreign program may lack it or have another type.
     """
-    tuning, evaluation, stats = (_mapping(shown.get(name)) for name in ("tuning", "evaluation", "data_stats"))
+    tuning, evaluation, stats = (_mapping(header.get(name)) for name in ("tuning", "evaluation", "data_stats"))
     best = _mapping(tuning.get("best_per_algorithm"))
-    features, promotion = _mapping(shown.get("features")), _mapping(shown.get("promotion"))
+    features, promotion = _mapping(header.get("features")), _mapping(header.get("promotion"))
     sides = [side for side in ("user", "item") if side in features]
     counts = (f"{_number(stats.get(f'n_{name}'))} {name}" for name in ("rows", "users", "items"))
-    metric = f"{_text(shown.get('metric'))}@{_text(shown.get('cutoff'))}"
+    metric = f"{_text(header.get('metric'))}@{_text(header.get('cutoff'))}"
     span = evaluation.get("interval")
     interval = f" ({_number(span[0])} to {_number(span[1])})" if isinstance(span, list) and len(span) == 2 else ""
     return {
-        "artifact": _text(shown["artifact"]),
-        "model_version": _text(shown["model_version"]),
-        "kid": _text(shown["kid"]),
-        "bytes": _number(shown["artifact_bytes"]),
-        "recipe": f"{_text(shown.get('recipe_name'))}, hash {_text(shown.get('recipe_hash'))}",
-        "trained_at": f"{_text(shown.get('trained_at'))} by svc {_text(shown.get('svc_version'))}",
+        "artifact": _text(header["artifact"]),
+        "model_version": _text(header["model_version"]),
+        "kid": _text(header["kid"]),
+        "bytes": _number(header["artifact_bytes"]),
+        "recipe": f"{_text(header.get('recipe_name'))}, hash {_text(header.get('recipe_hash'))}",
+        "trained_at": f"{_text(header.get('trained_at'))} by svc {_text(header.get('svc_version'))}",
         "data": ", ".join(counts),
-        "algorithm": f"{_text(shown.get('best_class'))}, the best of {_number(tuning.get('completed'))} trials",
-        **_recency(shown),
-        "score": f"{metric} {_number(shown.get('best_score'))}{interval}",
-        **_ranker(shown),
+        "algorithm": f"{_text(header.get('best_class'))}, the best of {_number(tuning.get('completed'))} trials",
+        **_recency(header),
+        "score": f"{metric} {_number(header.get('best_score'))}{interval}",
+        **_ranker(header),
         "popularity": _number(_mapping(best.get("TopPopRecommender")).get("score")),
-        "rank_ms": _number(shown.get("rank_ms")),
+        "rank_ms": _number(header.get("rank_ms")),
         "features": ", ".join(f"{side} ({_columns(_mapping(features[side]))})" for side in sides) or "-",
         "promotion": _text(promotion.get("decision")),
     }
 
 
-def _recency(shown: dict[str, Any]) -> dict[str, str]:
+def _recency(header: dict[str, Any]) -> dict[str, str]:
     """Return the recency of the model, or of each part of a blend that has its own.
 
-    The result is empty if order plays no part.
+    The result is empty for a model that ignores the order of histories.
     """
-    if "recency" not in shown:
+    if "recency" not in header:
         return {}
-    parts = shown.get("parts")
+    parts = header.get("parts")
     listed = [_mapping(part) for part in parts] if isinstance(parts, list) else []
     own = [f"{_text(part.get('class'))} {_number(part['recency'])}" for part in listed if "recency" in part]
-    return {"recency": ", ".join(own) or _number(shown["recency"])}
+    return {"recency": ", ".join(own) or _number(header["recency"])}
 
 
-def _ranker(shown: dict[str, Any]) -> dict[str, str]:
-    """Return whether a learned order of the first page ships, its gain, and its groups of features, strongest first.
+def _ranker(header: dict[str, Any]) -> dict[str, str]:
+    """Return whether the learned ranker ships, its gain, and its groups of features, strongest first.
 
-    The result is empty if none was judged.
+    The result is empty if the training judged no ranker.
     """
-    told = _mapping(shown.get("ranker"))
-    if not told:
+    ranker = _mapping(header.get("ranker"))
+    if not ranker:
         return {}
-    gain, groups = _mapping(told.get("gain")), _mapping(told.get("groups"))
+    gain, groups = _mapping(ranker.get("gain")), _mapping(ranker.get("groups"))
     span = f"{_number(gain.get('value'))} ({_number(gain.get('low'))} to {_number(gain.get('high'))})"
     parts = sorted(groups.items(), key=lambda group: -group[1] if isinstance(group[1], float) else 0.0)
     by = f", by {', '.join(f'{_text(name)} {_number(value)}' for name, value in parts)}" if parts else ""
-    return {"ranker": f"{'ships' if told.get('ships') is True else 'stays away'}, gain {span}{by}"}
+    return {"ranker": f"{'ships' if ranker.get('ships') is True else 'stays away'}, gain {span}{by}"}
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -156,18 +153,18 @@ def _number(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else _text(value)
 
 
-def _as_json(shown: dict[str, Any]) -> str:
+def _as_json(header: dict[str, Any]) -> str:
     import json
 
-    return json.dumps(shown, indent=2, ensure_ascii=False)
+    return json.dumps(header, indent=2, ensure_ascii=False)
 
 
-def _lines(shown: dict[str, Any], prefix: str = "") -> list[str]:
+def _lines(header: dict[str, Any], prefix: str = "") -> list[str]:
     """Return one `name: value` line for each leaf, with dots in the names of nested leaves."""
     from svc.logs import printable
 
     lines: list[str] = []
-    for name, value in shown.items():
+    for name, value in header.items():
         deeper = _by_place(value)
         if isinstance(deeper, dict) and deeper:
             lines += _lines(deeper, f"{prefix}{name}.")

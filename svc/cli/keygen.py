@@ -33,10 +33,10 @@ EPILOG = """
 
 
 def add_entry(path: Path, variable: str, entry: str) -> None:
-    """Append `entry`, which begins with its kid, to the list of `variable`; the file is made if it is missing.
+    """Append `entry`, which begins with its kid, to the list of `variable` in a file. A missing file is created.
 
-    Entries that are there never change, so the first signing key keeps signing. Raises UsageError for a kid that is
-    there, ConfigError for a file of another form, one that others may read, and one that cannot be written.
+    Existing entries never change, so the first signing key keeps signing. Raises UsageError for a kid that is listed
+    already. Raises ConfigError for a file of another form, a file that others may read, and one that cannot be written.
     """
     try:
         before = path.stat() if path.exists() else None

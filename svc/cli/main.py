@@ -1,7 +1,7 @@
-"""The `svc` command: its commands, and the handling of their errors.
+"""The `svc` command: its subcommands, and the handling of their errors.
 
-Every way to end has one exit code: 0, an `SvcError.exit_code`, 1 for an error that svc does not know,
-2 for wrong usage, 130 and 143 after SIGINT and SIGTERM.
+The exit code is 0, the `exit_code` of an SvcError, 1 for an unexpected error, 2 for wrong usage, 130 after SIGINT, and
+143 after SIGTERM.
 """
 
 from __future__ import annotations
@@ -102,13 +102,13 @@ def usage_text(error: TyperException) -> str:
     text = error.format_message().rstrip(".")
     context = getattr(error, "ctx", None)
     option = str(getattr(error, "option_name", ""))
-    if option.startswith("--") and "--recipes" not in text and (hint := _home_of_option(option)):
+    if option.startswith("--") and "--recipes" not in text and (hint := _hint_for_option(option)):
         text = f"there is no option {option}: {hint}"
     return f"{text}. See: {context.command_path if context else 'svc'} --help"
 
 
-def _home_of_option(option: str) -> str:
-    """Return the way out for an option that is a key of recipes, or an empty text."""
+def _hint_for_option(option: str) -> str:
+    """Return a hint for an option that is a field of recipes, or "" for any other option."""
     from svc.recipe.schema import Recipe, Training
 
     name = option.removeprefix("--").replace("-", "_")
@@ -128,7 +128,7 @@ def report_error(error: SvcError, *, command: str) -> int:
 def report_unexpected(error: Exception, *, command: str) -> int:
     """Report an error that svc does not raise on purpose, and return exit code 1.
 
-    The message names the way to the traceback.
+    The message tells how to see the traceback.
     """
     text = f"unexpected {type(error).__name__}: {error}"
     if not _debugging():
@@ -155,7 +155,7 @@ def _write(text: str, fields: dict[str, object], error: Exception, command: str)
 
 
 def _settings() -> Settings:
-    """Return the settings for writing, or the defaults if the environment cannot be read."""
+    """Return the settings for the error report, or the defaults if the environment cannot be read."""
     try:
         return Settings.from_env()
     except ConfigError:
@@ -188,7 +188,7 @@ def _root(
 def _warn_of_variables() -> None:
     """Log the variables of the environment that are misspelt or out of bounds.
 
-    A sound environment costs no import.
+    The imports come after the check, so a sound environment costs none.
     """
     misspelt, clamped = misspelt_variables(os.environ), clamped_variables(os.environ)
     if not misspelt and not clamped:
@@ -199,8 +199,8 @@ def _warn_of_variables() -> None:
         logs.configure(Settings.from_env())
     except ConfigError:  # the command itself names the unreadable variable or file
         return
-    for variable, meant in misspelt:
-        logs.emit(events.VARIABLE_UNKNOWN, variable=variable, did_you_mean=meant)
+    for variable, suggestion in misspelt:
+        logs.emit(events.VARIABLE_UNKNOWN, variable=variable, did_you_mean=suggestion)
     for variable, value, used in clamped:
         logs.emit(events.VARIABLE_CLAMPED, variable=variable, value=value, used=used)
 
@@ -222,8 +222,8 @@ for module in COMMANDS:
     app.command(module.NAME, help=module.HELP, epilog=module.EPILOG)(_ending_on_signals(module.command))
 
 
-def _no_command(name: str) -> str:
-    """Return the way out for a command of earlier versions or of other programs, or an empty text."""
+def _hint_for_command(name: str) -> str:
+    """Return a hint for a command of earlier versions or of other programs, or "" for any other name."""
     if name in REMOVED:
         return f"`svc {name}` is no longer a command: {REMOVED[name]}"
     return f"`svc {name}` is no command: did you mean `svc {OTHER_NAMES[name]}`?" if name in OTHER_NAMES else ""
@@ -232,7 +232,7 @@ def _no_command(name: str) -> str:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line, without the program's name, and return its exit code."""
     name = next((argument for argument in arguments if not argument.startswith("-")), "")
-    if refusal := _no_command(name):
+    if refusal := _hint_for_command(name):
         return report_error(UsageError(refusal), command=name)
     try:
         result = app(args=list(arguments), prog_name="svc", standalone_mode=False)
@@ -252,7 +252,7 @@ def main() -> None:
     """Run the console script."""
     code = run(sys.argv[1:])
     if code in INTERRUPTED:
-        # The command has cleaned up. A trial that is deep in C++ must not delay the exit, nor print errors at it.
+        # The command has cleaned up. Skip Python's own exit: a trial inside C++ would delay it and print errors.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -1,4 +1,4 @@
-"""A recipe's list of new items in commands: `svc validate` counts them, `svc recommend` recommends them."""
+"""A recipe's list of new items in commands. `svc validate` counts the items, `svc recommend` recommends them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAME = "serving.new_items"
 
 
 def check_new_items(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str]) -> Check | None:
-    """Count the items of the list that are new, and the items that the model knows.
+    """Count the items of the list that are new to the model, and those that it knows.
 
     Returns None if the recipe has no list.
     """
@@ -45,30 +45,30 @@ def check_new_items(loaded: LoadedRecipe, settings: Settings, variables: Mapping
 
 
 def _unknown_words(listed: NewItemList, model: Model) -> str:
-    """Return a note of unknown words for each text column of the new items, and of unknown labels for each other one.
+    """Return a note on the words of each text column and the labels of each other column of the new items.
 
-    It counts the different ones, and how many of these training did not see or keep.
+    It counts the distinct words or labels, and how many of them the model does not know.
     """
     from svc.model.columns.text_column import TextColumn
     from svc.model.features import TokenColumn
 
-    told = ""
+    note = ""
     new = [listed.features[position] for position in model.unknown(listed.ids).tolist()]
     encoder = None if model.features is None else model.features.item
     for column in () if encoder is None else encoder.encoders:
         if isinstance(column, TextColumn):
             words = {word for features in new for word in column.words(features.get(column.name))}
             n_unknown = len(column.unknown(words))
-            told += f"; it does not know {n_unknown} of the {len(words)} words in their {column.name!r}"
+            note += f"; it does not know {n_unknown} of the {len(words)} words in their {column.name!r}"
         elif isinstance(column, TokenColumn):
             labels = sorted({label for features in new for label in column.split(features.get(column.name))})
             unknown = [label for label, row in zip(labels, column.tokens.indices(labels), strict=True) if row < 0]
             if unknown:
-                told += (
+                note += (
                     f"; it has never seen {len(unknown)} of the {len(labels)} labels in their {column.name!r}, such as "
                     f"{unknown[0][:40]!r}, which say nothing of an item"
                 )
-    return told
+    return note
 
 
 def new_items(
@@ -76,8 +76,8 @@ def new_items(
 ) -> PlacedItems | None:
     """Return the new items that the recipe's server would recommend at this moment.
 
-    Returns None if the recipe has no list. Raises DataSourceError and MetadataError, because an export has no earlier
-    list to go on with.
+    Returns None if the recipe has no list. Raises DataSourceError and MetadataError: an export has no earlier list to
+    use instead.
     """
     from svc.serving.models.lists.new_items import declared_in, place, read_new_items
 

@@ -1,4 +1,4 @@
-"""`svc recommend`: the recommendations of all users as one file, as shards, or by a cluster."""
+"""`svc recommend`: write the recommendations of all users, as one file, as shards, or on a cluster."""
 
 from __future__ import annotations
 
@@ -51,10 +51,7 @@ not know.
 
 
 def parse_json(text: str | None) -> Any:
-    """Return the tree of --filter.
-
-    Raises UsageError.
-    """
+    """Return the tree of --filter. Raises UsageError for text that is not JSON."""
     if text is None:
         return None
     try:
@@ -65,62 +62,62 @@ def parse_json(text: str | None) -> Any:
 
 def allowed_items(
     recipe: LoadedRecipe,
-    asked: Any,
+    tree: Any,
     item_ids: IdTable,
     settings: Settings,
     variables: Mapping[str, str],
     *,
     new: PlacedItems | None = None,
 ) -> ItemSet | None:
-    """Return the items that `serving.filter`, the list of available items and the tree `asked` leave.
+    """Return the items that pass `serving.filter`, the list of available items and the filter `tree` of --filter.
 
     None means all items. With `new` items the set has columns for these too.
 
     Raises UsageError for a tree that is no filter, MetadataError and DataSourceError for tables that cannot be read.
     """
     serving = recipe.recipe.serving
-    if asked is None and serving is None:
+    if tree is None and serving is None:
         return None
     from svc.model.ranking.item_sets import joined
     from svc.serving.models.policy import Policy
 
-    trees = [tree for tree in (Policy.of(recipe.recipe).filter, _checked(asked, recipe, settings)) if tree is not None]
-    filtered = _filtered(trees, recipe, item_ids, settings, variables, new=new)
-    return joined(*filtered, _available(recipe, item_ids, settings, variables, new=new))
+    own, requested = Policy.of(recipe.recipe).filter, _parse_tree(tree, recipe, settings)
+    filters = [one for one in (own, requested) if one is not None]
+    matching = _matching_items(filters, recipe, item_ids, settings, variables, new)
+    return joined(*matching, _available_items(recipe, item_ids, settings, variables, new=new))
 
 
-def _checked(asked: Any, recipe: LoadedRecipe, settings: Settings) -> Filter | None:
-    if asked is None:
+def _parse_tree(tree: Any, recipe: LoadedRecipe, settings: Settings) -> Filter | None:
+    if tree is None:
         return None
     kinds = recipe.recipe.filter_kinds
     open_kinds = {name: kind for name, kind in kinds.items() if not settings.is_denied(name)}
     try:
-        return parse_filter(asked, open_kinds)
+        return parse_filter(tree, open_kinds)
     except FilterProblem as problem:
         path = ".".join(map(str, problem.place))
         raise UsageError(f"--filter{': ' if path else ''}{path}: {problem.message}") from None
 
 
-def _filtered(
-    trees: list[Filter],
+def _matching_items(
+    filters: list[Filter],
     recipe: LoadedRecipe,
     item_ids: IdTable,
     settings: Settings,
     variables: Mapping[str, str],
-    *,
     new: PlacedItems | None,
 ) -> list[ItemSet]:
-    if not trees:
+    if not filters:
         return []
     from svc.serving.models.lists.new_items import joined_filters
     from svc.serving.models.metadata import load_metadata
 
     fields = joined_filters(load_metadata(recipe, settings, item_ids, variables).filters, new)
     assert fields is not None, "a filter names declared fields"
-    return [fields.items(tree) for tree in trees]
+    return [fields.items(one) for one in filters]
 
 
-def _available(
+def _available_items(
     recipe: LoadedRecipe,
     item_ids: IdTable,
     settings: Settings,
@@ -128,7 +125,7 @@ def _available(
     *,
     new: PlacedItems | None,
 ) -> ItemSet | None:
-    """Return the current list, because an export has no earlier list to go on with."""
+    """Return the items of the current list. Raises if it cannot be read: an export has no earlier list to use."""
     serving = recipe.recipe.serving
     if serving is None or serving.availability is None:
         return None
@@ -265,7 +262,6 @@ def _order(text: str) -> Order:
 
 
 def _filter(text: str | None, source: str) -> Any:
-
     if text is not None and not _is_recipe(source):
         raise UsageError("--filter needs a recipe, whose item_metadata says what items are: name one instead of a file")
     return parse_json(text)
@@ -279,7 +275,7 @@ def _export(source: str, request: ExportRequest, env_var: list[str], settings: S
     from svc.export.run import check, export
     from svc.model.threads import limit_blas_threads
 
-    limit_blas_threads(1)
+    limit_blas_threads(1)  # the export scores in several threads of its own
     check(request)
     with progress_for(settings) as progress:
         opened, request = _open(source, request, env_var, settings, unsigned=how.unsigned)
@@ -298,10 +294,7 @@ def _export(source: str, request: ExportRequest, env_var: list[str], settings: S
 def _open(
     source: str, request: ExportRequest, env_var: list[str], settings: Settings, *, unsigned: bool
 ) -> tuple[OpenedArtifact, ExportRequest]:
-    """Return the verified model, and the request with its allowed items.
-
-    The allowed items are the items that the recipe's server would allow.
-    """
+    """Return the verified model, and the request with the items that the recipe's server would allow."""
     from svc.export.run import open_artifact
 
     if not _is_recipe(source):

@@ -1,4 +1,4 @@
-"""`svc report`: the page of a training, made again from its artifact."""
+"""`svc report`: write the HTML report of a training again, from its artifact."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 NAME = "report"
 _MOST_VERSIONS = 6
-"""Number of newest files to search for the run before.
-
-Each file is read whole to be verified.
-"""
+"""Number of newest files to search for the previous version. Each is read whole to verify it."""
 HELP = "Write the HTML report of an artifact's training, without training again."
 EPILOG = """
 [bold]Examples[/bold]
@@ -92,9 +89,9 @@ def _counts(payload: memoryview) -> Any:
 def _trained_before(
     resolved: str, header: Mapping[str, Any], keys: SigningKeys, settings: Settings
 ) -> Mapping[str, Any] | None:
-    """Return the header of the last version that was trained before a local version.
+    """Return the header of the last version that was trained before the local version at `resolved`.
 
-    The two versions lie in one folder. Returns None if no earlier version can be verified.
+    Only its folder is searched. Returns None if no earlier version can be verified.
     """
     from svc.artifact.store import local_path, read_verified, scheme_of
     from svc.errors import SvcError

@@ -1,4 +1,4 @@
-"""`svc schema`: the recipe's JSON Schema, for editors; or the OpenAPI document of the server, for generators."""
+"""`svc schema`: print the recipe's JSON Schema for editors, or the server's OpenAPI document for generators."""
 
 from __future__ import annotations
 

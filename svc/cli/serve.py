@@ -1,4 +1,4 @@
-"""`svc serve`: answer over HTTP from the artifacts of a folder of recipes."""
+"""`svc serve`: serve the recommendations of a folder of recipes over HTTP."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EPILOG = """
 """
 
 _MISSPELT_KEYS = re.compile("SVC_(API_?(KEYS?|TOKENS?)|KEYS?|TOKENS?|AUTH_?(KEYS?|TOKENS?))(_FILE)?")
-"""Names that users of other servers give an API key."""
+"""Names that other servers use for the variable of an API key."""
 
 
 def command(
@@ -58,7 +58,7 @@ def command(
     from svc.settings import Settings, parse_workers
 
     try:
-        asked = None if workers is None else parse_workers(workers)
+        n_workers = None if workers is None else parse_workers(workers)
     except ValueError as error:
         raise UsageError(f"--workers: {workers!r} {error}") from None
     environ = environment(recipes)
@@ -88,13 +88,13 @@ def command(
         port=settings.port if port is None else port,
         insecure_no_auth=insecure_no_auth,
         dev_allow_unsigned=unsigned,
-        workers=(settings.workers if workers is None else asked) or min(usable_cores(), MOST_WORKERS),
+        workers=(settings.workers if workers is None else n_workers) or min(usable_cores(), MOST_WORKERS),
     )
     return serve(options, settings, recipe_variables(environ, env_var or ()), environ)
 
 
 def _refuse_misspelt_keys(environ: Mapping[str, str]) -> None:
-    """Raise ConfigError for an API key in a variable that svc does not read, if the server would have no keys."""
+    """Raise ConfigError for an API key in a variable that svc does not read, unless the server has other keys."""
     if environ.get("SVC_API_KEYS") or environ.get("SVC_API_KEYS_FILE"):
         return
     variable = next((name for name, value in environ.items() if value and _MISSPELT_KEYS.fullmatch(name)), None)

@@ -1,4 +1,4 @@
-"""`svc train`: from a recipe to a signed artifact."""
+"""`svc train`: train a recipe's model and write a signed artifact."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ EPILOG = """
 """
 _EXIT_CODE, _ENDED, _SECONDS, _SUCCESS, _PROMOTIONS = TRAINING_METRICS
 _DECISIONS = ("promoted", "refused")
-_WELL = (0, 9)
-"""Exit codes of trainings that did what they should: 9 wrote a model that was refused."""
+_SUCCESSFUL = (0, 9)
+"""Exit codes of successful trainings. After 9 the artifact was refused and is not live."""
 _SUCCESS_LINE = re.compile(rf"^{_SUCCESS.name}\{{[^}}\n]*\}} ([0-9.]+)$", re.MULTILINE)
 _PROMOTION_LINE = re.compile(
     rf'^{_PROMOTIONS.name}\{{recipe="[^"\n]*",decision="(promoted|refused)"\}} ([0-9.]+)$', re.MULTILINE
@@ -52,7 +52,7 @@ _PROMOTION_LINE = re.compile(
 
 
 def check_metrics_file(path: Path) -> None:
-    """Check before a training that the file of metrics can be written after it. Raises ConfigError."""
+    """Check before a training that its file of metrics can be written. Raises UsageError and ConfigError."""
     if path.suffix != ".prom":
         raise UsageError(f"--metrics-file: {path} must end in .prom, or the textfile collector does not read it")
     folder = path.absolute().parent
@@ -61,13 +61,12 @@ def check_metrics_file(path: Path) -> None:
 
 
 def write_metrics_file(path: Path, recipe: str, exit_code: int, seconds: float, decision: str | None = None) -> None:
-    """Put the file in place, whole.
+    """Replace the file of metrics atomically.
 
-    A failed run keeps the time of the last success. `decision` is added to the decisions that the file has counted so
-    far. Raises ConfigError.
+    A failed run keeps the time of the last success. `decision` is added to the counts in the file. Raises ConfigError.
     """
     now, before = time.time(), _content(path)
-    success = now if exit_code in _WELL else _last_success(before)
+    success = now if exit_code in _SUCCESSFUL else _last_success(before)
     values = {_EXIT_CODE: exit_code, _ENDED: now, _SECONDS: seconds, _SUCCESS: success}
     text = "".join(_lines(metric, {"recipe": recipe}, value) for metric, value in values.items() if value is not None)
     text += _promotions(recipe, decision, before)
@@ -87,15 +86,15 @@ def _line(metric: Metric, labels: Mapping[str, str], value: float) -> str:
 
 
 def _promotions(recipe: str, decision: str | None, before: str) -> str:
-    """Return both counts once there was any decision.
+    """Return the lines of both decisions' counters, or "" before the first decision.
 
-    A series that begins at 1 has no increase, so the other decision starts at 0.
+    Both start together, because Prometheus sees no increase in a series that begins at 1.
     """
-    counted = {match[1]: float(match[2]) for match in _PROMOTION_LINE.finditer(before)}
-    if decision is None and not counted:
+    counts = {match[1]: float(match[2]) for match in _PROMOTION_LINE.finditer(before)}
+    if decision is None and not counts:
         return ""
     first, second = (
-        (_PROMOTIONS, {"recipe": recipe, "decision": name}, counted.get(name, 0.0) + (name == decision))
+        (_PROMOTIONS, {"recipe": recipe, "decision": name}, counts.get(name, 0.0) + (name == decision))
         for name in _DECISIONS
     )
     return _lines(*first) + _line(*second)
@@ -187,18 +186,18 @@ def command(
         check_metrics_file(metrics_file)
     began = time.monotonic()
     with interrupts():
-        done = _train(recipe_file, env_var or [], options, settings)
-    if metrics_file is not None and done.ran:
-        write_metrics_file(metrics_file, done.name, done.exit_code, time.monotonic() - began, done.decision)
-    return done.exit_code
+        outcome = _train(recipe_file, env_var or [], options, settings)
+    if metrics_file is not None and outcome.ran:
+        write_metrics_file(metrics_file, outcome.name, outcome.exit_code, time.monotonic() - began, outcome.decision)
+    return outcome.exit_code
 
 
-def _run_id(given: str | None) -> str:
-    if given is None:
+def _run_id(text: str | None) -> str:
+    if text is None:
         return secrets.token_hex(6)
-    if not _RUN_ID.fullmatch(given):
-        raise UsageError(f"--run-id: {given!r} is not a run id: use 1 to 64 letters, digits, '_', '.' or '-'")
-    return given
+    if not _RUN_ID.fullmatch(text):
+        raise UsageError(f"--run-id: {text!r} is not a run id: use 1 to 64 letters, digits, '_', '.' or '-'")
+    return text
 
 
 class _Outcome(NamedTuple):
@@ -231,16 +230,16 @@ def _train(recipe_file: Path, env_var: list[str], options: dict[str, Any], setti
         from svc.training.search.processes.fork_server import ForkServer
         from svc.training.search.processes.workers import work
 
-        given = TrainOptions(variables=variables, **options)
+        train_options = TrainOptions(variables=variables, **options)
         # Fork now, before the training starts threads for the bar and the sources.
-        with nullcontext() if given.refit else closing(ForkServer.forked(work)) as server:
-            result = train(loaded, given, settings, progress or Progress(), server)
+        with nullcontext() if train_options.refit else closing(ForkServer.forked(work)) as server:
+            result = train(loaded, train_options, settings, progress or Progress(), server)
         ran = result.exit_code != 0 or result.artifact is not None
         return _Outcome(loaded.recipe.name, result.exit_code, result.decision, ran)
 
 
 def _report_unusable_recipe(recipe_file: Path, run_id: str, error: SvcError) -> int:
-    """Log `train_error` as the last line, as any failed run does, and return the exit code."""
+    """Log `train_error` as the last line of a failed run, and return the exit code."""
     from datetime import UTC, datetime
 
     from svc import events, logs

@@ -4,8 +4,8 @@ SvcError
 ├─ UsageError               2  wrong use of the command line
 ├─ RecipeError              2  the recipe cannot be used
 │  ├─ RecipeUnreadable         ... because its file could not be read this time
-│  ├─ RefitRefused             ... with --refit: it is not the one that was searched
-│  └─ RecipeSecurityError      ... and must not be: traversal, scheme, embedded credentials
+│  ├─ RefitRefused             ... with --refit: the live artifact comes from another recipe
+│  └─ RecipeSecurityError      ... for security: traversal, scheme, embedded credentials
 ├─ DataSourceError          3  data could not be fetched
 │  └─ SourceTooLarge           ... a byte or row cap was reached
 ├─ FetchError               3  an http(s) exchange failed; callers raise an error of their own from it
@@ -29,11 +29,10 @@ SvcError
 ├─ ConfigError              8  the environment or the machine is set up wrongly
 │  ├─ StoragePathUnusable      training.storage_path
 │  └─ ResourcesExhausted       no more memory, threads or open files
-└─ ApiError                    an HTTP answer other than 200; only while serving
+└─ ApiError                    an HTTP answer other than 200, only while serving
 
-`commands` holds the families with an exit code, `http` those with an HTTP status; all are imported from here.
-Nobody reads message texts to learn what happened: `code`, `exit_code`, `reason`, `stage` and
-`http_status` say it.
+`commands` has the families with an exit code, `http` those with an HTTP status. Import all of them from here.
+Handlers decide by `code`, `exit_code`, `reason`, `stage` and `http_status`, never by the message text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Errors that end a command. The family decides the exit code; schedulers and scripts depend on it."""
+"""Errors that end a command. Each family has one exit code, which schedulers and scripts depend on."""
 
 from __future__ import annotations
 
@@ -23,10 +23,7 @@ class RecipeError(SvcError):
 
 
 class RecipeUnreadable(RecipeError):
-    """The file could not be read this time.
-
-    Nothing is known of the recipe itself.
-    """
+    """The recipe file could not be read this time. The recipe itself may be valid."""
 
 
 class RecipeSecurityError(RecipeError):
@@ -63,11 +60,11 @@ class FetchError(SvcError):
 
 
 class FetchForbidden(FetchError):
-    """The URL or a redirect leads where svc may not go, or there were too many redirects."""
+    """The URL or a redirect leads to a forbidden address, or there were too many redirects."""
 
 
 class FetchStatus(FetchError):
-    """The server answered with a status that the caller does not accept. `fields["status"]` is its status."""
+    """The server answered with a status that the caller does not accept. `fields["status"]` holds it."""
 
 
 class FetchTimedOut(FetchError):
@@ -84,7 +81,10 @@ class TrainingError(SvcError):
 
 
 class MinDataViolation(TrainingError):
-    """`fields` holds n_rows, n_users, n_items, min_rows, min_users and min_items."""
+    """The data has too few rows, users or items.
+
+    `fields` holds n_rows, n_users, n_items, min_rows, min_users and min_items.
+    """
 
     code = "min_data_violation"
 
@@ -110,7 +110,10 @@ class FeatureRidgeFailed(TrainingError):
 
 
 class DataChangedTooMuch(TrainingError):
-    """`fields` holds before and after, each with n_rows, n_users and n_items."""
+    """The counts of the data differ too much from those of the live version.
+
+    `fields` holds before and after, each with n_rows, n_users and n_items.
+    """
 
     code = "data_changed_too_much"
 
@@ -148,7 +151,7 @@ class ModelNotServable(TrainingError):
 class ArtifactError(SvcError):
     """An artifact cannot be read, trusted or used.
 
-    `stage` is how far loading came; `reason` is the label of `svc_artifact_load_failures_total`.
+    `stage` is the step of loading that failed. `reason` is the label of `svc_artifact_load_failures_total`.
     """
 
     code = "artifact_error"
@@ -181,7 +184,7 @@ class HeaderInvalid(ArtifactError):
 
 
 class PayloadTooLarge(ArtifactError):
-    """The file or its payload is above a cap. Found before reading it whole where the store tells sizes."""
+    """The file or its payload is above a cap. It is raised before reading if the store reports sizes."""
 
     stage = "read"
     reason = "size_cap"
@@ -198,19 +201,19 @@ class SignatureMismatch(ArtifactError):
 
 
 class ArtifactMisplaced(ArtifactError):
-    """Its signature holds, but the content is not the one that its file name or its recipe stands for."""
+    """The signature is valid, but the content does not belong to this file name or recipe."""
 
     reason = "misplaced"
 
 
 class ArtifactReplayed(ArtifactError):
-    """An older artifact than one that was served before, which no signed rollback names."""
+    """The artifact is older than one that was served before, and no signed rollback names it."""
 
     reason = "replayed"
 
 
 class ArtifactExpired(ArtifactError):
-    """Its signed time of expiry has passed."""
+    """The signed time of expiry has passed."""
 
     reason = "expired"
 
@@ -243,14 +246,14 @@ class FeatureStateMismatch(ArtifactError):
 
 
 class RehearsalFailed(ArtifactError):
-    """The model opens, but cannot answer, or knows too few of the users of the one that is served."""
+    """The model loads, but cannot answer, or knows too few users of the served model."""
 
     stage = "deserialize"
     reason = "rehearsal"
 
 
 class NoSuchVersion(ArtifactError):
-    """A version to go to that is not there."""
+    """The version to promote or to roll back to does not exist."""
 
     code = "no_such_version"
     stage = "read"
@@ -299,9 +302,9 @@ class ResourcesExhausted(ConfigError):
 
 
 def exhaustion(error: Exception) -> ResourcesExhausted | None:
-    """Return the message for an `error` about a limit of the machine, with the way out.
+    """Return the error that names the exhausted limit of the machine and the way out.
 
-    None for an error about something else.
+    Returns None if `error` is about something else.
     """
     if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         missing = "memory: give the process more, or less data (training.sample_users, cleansing.where)"

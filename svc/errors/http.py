@@ -1,4 +1,4 @@
-"""Errors that a client of the HTTP API sees: status, code, and the usual text of each, once.
+"""Errors that clients of the HTTP API see, each with its status, code and usual text.
 
 The body of the answer, the OpenAPI examples, the reference page and the metric label are all read from these classes.
 """
@@ -14,12 +14,13 @@ from svc.errors.base import SvcError
 class ApiError(SvcError):
     """An HTTP answer other than 200. `message` goes to the client as `detail`.
 
-    `detail` of a class is its usual message, and the example in the OpenAPI document. If the message holds a value of
-    the moment, `template` is the text with a gap for it, and `detail` the text with an example. `metric_status` is the
-    `status` label of `svc_v1_requests_total`: the code in lower case for the client's mistakes, `error` for the
-    server's, unless the class sets another. An answer that `protects_others` may be sent very often, so the log counts
-    it instead of having a line for each. `fields["retry_after"]`, in whole seconds, becomes a header. An answer that
-    `ends_connection` is the last one: bytes behind a message that is not HTTP may mean anything.
+    - `detail` is the usual message of the class, and the example in the OpenAPI document.
+    - `template` is the message with a gap, if it contains a value of the moment. `detail` then has an example value.
+    - `metric_status` is the `status` label of `svc_v1_requests_total`. Unless the class sets another, it is the code
+      in lower case for 4xx and `error` for 5xx.
+    - `protects_others` marks answers that may be very frequent. The log counts them, without a line for each.
+    - `ends_connection` closes the connection: bytes after a message that is not HTTP may mean anything.
+    - `fields["retry_after"]`, in whole seconds, becomes the header Retry-After.
     """
 
     code = "INTERNAL_ERROR"
@@ -94,7 +95,7 @@ class UnknownSeedItems(ApiError):
 class UsersNotServed(ApiError):
     """The recipe or its model cannot rank users for an item.
 
-    `svc recommend --to-users` ends with it too, with the exit code of wrong usage.
+    `svc recommend --to-users` raises it too and ends with the exit code of wrong usage.
     """
 
     code = "USERS_NOT_SERVED"
@@ -137,7 +138,7 @@ class PayloadTooLargeForRequest(ApiError):
 
 
 class EncodingNotSupported(ApiError):
-    """The body is compressed: a small one could grow to any size."""
+    """The body is compressed. A small compressed body could expand to any size."""
 
     code = "ENCODING_NOT_SUPPORTED"
     http_status = 415
@@ -166,7 +167,7 @@ class ValidationFailed(ApiError):
     example: ClassVar[tuple[dict[str, Any], ...]] = (
         {"loc": ["body", "limit"], "msg": "Input should be a valid integer", "type": "int_type"},
     )
-    """`errors` as they belong to `detail`, for the OpenAPI document."""
+    """The `errors` that belong to `detail`, for the OpenAPI document."""
 
     def __init__(self, message: str, *, errors: list[dict[str, Any]] | None = None) -> None:
         super().__init__(message)
@@ -188,7 +189,8 @@ class InvalidApiKey(ApiError):
 class KeyNotAllowed(ApiError):
     """The policy of the key does not allow the request, or the recipe does not exist.
 
-    The answer is the same, so that a key learns nothing of recipes that it may not use. `fields["kid"]` names the key.
+    Both cases get the same answer, so that a key cannot find out which other recipes exist. `fields["kid"]` names the
+    key.
     """
 
     code = "KEY_NOT_ALLOWED"
@@ -198,7 +200,7 @@ class KeyNotAllowed(ApiError):
 
 
 class RateLimited(ApiError):
-    """`fields["kid"]` names the key."""
+    """The key exceeds the rate of its policy. `fields["kid"]` names the key."""
 
     code = "RATE_LIMITED"
     http_status = 429
@@ -207,7 +209,7 @@ class RateLimited(ApiError):
 
 
 class Overloaded(ApiError):
-    """The request would wait longer than it may."""
+    """The request would wait in the queue for longer than the limit."""
 
     code = "OVERLOADED"
     http_status = 503
@@ -243,7 +245,7 @@ class RecipeUnavailable(ApiError):
 
 
 class AvailabilityStale(ApiError):
-    """The recipe shows only items of a list, and there is no list that can be trusted."""
+    """The recipe serves only available items, and the list of these is missing or too old."""
 
     code = "AVAILABILITY_STALE"
     http_status = 503

@@ -1,1 +1,1 @@
-"""Everybody's recommendations as files: one process, shards of many, or the workers of a cluster."""
+"""Exports: the recommendations of all users as files, by one process, by shards, or by the workers of a cluster."""

@@ -3,8 +3,8 @@
 Each shard is one task, and the worker that runs the task writes the shard. The parts are merged at the end.
 
 A worker reads and verifies the artifact itself, with the keys of its own environment, once for all of its shards. It
-signs nothing, so public keys are enough. The same shard may run twice, when a worker dies in the middle or when Dask
-only takes the worker for dead. Both runs write the same bytes, and each part is put in place whole.
+signs nothing, so public keys are enough. A shard runs twice if its worker dies or if Dask wrongly takes it for dead.
+Both runs write the same bytes, and each part is published atomically.
 """
 
 from __future__ import annotations
@@ -31,21 +31,15 @@ from svc.progress import Progress
 from svc.settings import Settings
 
 SCHEMES: Final = {"dask://": "tcp://", "tls://": "tls://"}
-"""Schemes of `--engine`, and Dask's names of the same schemes."""
+"""Schemes of `--engine`, with Dask's names for them."""
 DEFAULT_SHARDS: Final = 16
 RETRIES: Final = 3
-"""Number of times that the cluster retries a failed shard.
-
-Dask handles workers that die beside this.
-"""
+"""Number of times that the cluster retries a failed shard. Dask counts workers that die separately."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """One shard, as the client sends it to a worker.
-
-    The artifact must be the one that the client verified.
-    """
+    """One shard, as the client sends it to a worker. `model_version` is the artifact that the client verified."""
 
     artifact: str
     model_version: str
@@ -63,8 +57,8 @@ def export_on_dask(
 ) -> MergedManifest:
     """Write all shards on the workers of a cluster, and merge the parts.
 
-    `engine` is the scheduler, `dask://host:port` or `tls://host:port`. Raises ConfigError when no scheduler answers.
-    Raises the error of a shard that fails for good.
+    `engine` is the scheduler, `dask://host:port` or `tls://host:port`. Raises ConfigError if no scheduler answers.
+    Raises the error of a shard that still fails after RETRIES.
     """
     whole = replace(
         request,
@@ -81,10 +75,7 @@ def export_on_dask(
 
 
 def _absolute(address: str) -> str:
-    """Return an address that workers with another working folder can open.
-
-    A local path becomes absolute.
-    """
+    """Return `address`, a local path as an absolute one, because workers have other working folders."""
     return str(Path(address).absolute()) if not scheme_of(address) else address
 
 
@@ -114,10 +105,7 @@ def _client(engine: str, settings: Settings) -> Iterator[Any]:
 
 
 def _run(client: Any, tasks: list[_Task], progress: Progress) -> None:
-    """Run every task, in any order.
-
-    Raises the error of the first task that fails for good.
-    """
+    """Run every task, in any order. Raises the error of the first task that still fails after RETRIES."""
     import distributed
 
     as_completed: Any = distributed.as_completed
@@ -126,12 +114,12 @@ def _run(client: Any, tasks: list[_Task], progress: Progress) -> None:
     for done, future in enumerate(as_completed(futures, loop=client.loop), start=1):
         error = future.exception()
         if error is not None:
-            raise _explained(error, futures[future])
+            raise _as_svc_error(error, futures[future])
         progress.advance(done, len(tasks), rows=future.result().rows)
 
 
-def _explained(error: BaseException, task: _Task) -> SvcError:
-    """Return svc's own errors unchanged, and wrap others with their shard."""
+def _as_svc_error(error: BaseException, task: _Task) -> SvcError:
+    """Return svc's own errors unchanged, and others as an ExportIncomplete that names the shard."""
     if isinstance(error, SvcError):
         return error
     shard = task.request.shard
@@ -143,7 +131,7 @@ def run_task(task: _Task) -> Manifest:
     """Write one shard, in a worker."""
     logs.configure_for_library()
     settings = _worker_settings()
-    opened = _opened.get(task.artifact, task.model_version, settings)
+    opened = _last_artifact.get(task.artifact, task.model_version, settings)
     if opened.model_version != task.model_version:
         raise ExportIncomplete(
             f"{task.artifact} is now {opened.model_version}, the export began with {task.model_version}"
@@ -155,10 +143,7 @@ def run_task(task: _Task) -> Manifest:
 
 
 def _worker_settings() -> Settings:
-    """Return the settings of the worker's environment.
-
-    The threads of the worker share the cores.
-    """
+    """Return the settings of the worker's environment. By default its Dask threads share the cores evenly."""
     from distributed import get_worker
 
     settings = Settings.from_env(environment())
@@ -169,7 +154,7 @@ def _worker_settings() -> Settings:
     return replace(settings, scoring_threads=max(1, usable_cores() // threads))
 
 
-class _Opened:
+class _LastArtifact:
     """The artifact that a worker process used last."""
 
     def __init__(self) -> None:
@@ -178,7 +163,7 @@ class _Opened:
         self._last: OpenedArtifact | None = None
 
     def get(self, address: str, model_version: str, settings: Settings) -> OpenedArtifact:
-        """Return the verified artifact at an address, read again if the last one is of another version.
+        """Return the verified artifact at an address, read again if the last one has another version.
 
         One thread of the worker verifies it while the others wait.
         """
@@ -200,4 +185,4 @@ def _keys(settings: Settings) -> SigningKeys:
     return keys
 
 
-_opened = _Opened()
+_last_artifact = _LastArtifact()

@@ -1,8 +1,8 @@
 """Writers of export files: Parquet, csv and JSON lines.
 
-Each writer takes constant memory. The columns are `user_id`, `rank` from 1, `item_id`, `score`. An export of related
+Each writer uses constant memory. The columns are `user_id`, `rank` from 1, `item_id`, `score`. An export of related
 items has `seed_item_id` instead of `user_id`. An export of the users of items has `item_id`, `rank`, `user_id`,
-`score`. Text files spell numbers as the API does, so reading them gives the same float64 as reading the Parquet file.
+`score`. Text files write numbers as the API does, so they give the same float64 as the Parquet file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROW_GROUP: Final = 1 << 19
 
 
 class HashingFile:
-    """File that passes written bytes on to `out` and keeps their sha256 and size."""
+    """File that passes written bytes on to `out` and computes their sha256 and size."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
@@ -49,17 +49,14 @@ class HashingFile:
 
 
 class Writer(Protocol):
-    """Writer of rankings as they come.
-
-    `close` writes the rest of the rankings. It leaves the file open.
-    """
+    """Writer of rankings in the order of `add`. `close` writes the buffered rest and leaves the file open."""
 
     def add(self, scored: Scored) -> None: ...
     def close(self) -> None: ...
 
 
 def ranked_by(leader: str) -> str:
-    """Return the column of the ids that are ranked for each id of `leader`."""
+    """Return the column of the ranked ids, for the column `leader` of the ids that they are ranked for."""
     return "user_id" if leader == "item_id" else "item_id"
 
 
@@ -92,8 +89,8 @@ class ParquetWriter:
             self._items.take(self._arrow.numbers(scored.items)),
             self._arrow.numbers(scored.scores),
         ]
-        named = [column.cast(kind) for column, kind in zip(columns, self._schema.types, strict=True)]
-        self._waiting.append(pa.record_batch(named, schema=self._schema))
+        typed = [column.cast(kind) for column, kind in zip(columns, self._schema.types, strict=True)]
+        self._waiting.append(pa.record_batch(typed, schema=self._schema))
         self._n_waiting += len(scored.items)
         if self._n_waiting >= ROW_GROUP:
             self._write()
@@ -129,10 +126,7 @@ class CsvWriter:
 
 
 class JsonLinesWriter:
-    """Writer of JSON lines, one object a line.
-
-    Ids and scores are spelled exactly as in answers of the API.
-    """
+    """Writer of JSON lines, one object a line. Ids and scores are written exactly as in the API's answers."""
 
     def __init__(self, out: HashingFile, leader: str, leaders: IdTable, items: IdTable) -> None:
         self._out = out
@@ -158,10 +152,7 @@ FORMATS: Final[dict[str, Callable[[HashingFile, str, IdTable, IdTable], Writer]]
 
 
 def format_of(output: str) -> str:
-    """Return the format that the extension of an address names.
-
-    Raises UsageError for any other extension.
-    """
+    """Return the format by the extension of an address. Raises UsageError for an unknown extension."""
     extension = output.rpartition("/")[2].rpartition(".")[2].lower()
     if extension not in FORMATS or "." not in output.rpartition("/")[2].lstrip("."):
         raise UsageError(f"--output: the name must end with .{', .'.join(FORMATS)}; {output!r} does not")

@@ -1,7 +1,7 @@
 """The manifest beside an export.
 
-It holds the number of rows, the model, and the digests by which a reader knows that the export is complete. A manifest
-is written after the files that it describes, so a reader that waits for it never takes half an export for a whole.
+It has the number of rows, the model, and digests that prove that the export is complete. It is written after the files
+that it describes, so a reader that waits for it never reads half an export.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Manifest:
     """Manifest of one written file.
 
     `skipped` counts ids that the model does not know. `empty` counts ids with no item left to recommend. `asked` is
-    the request, which all parts of one export have in common.
+    the request, which is the same in all parts of one export.
     """
 
     path: str
@@ -47,10 +47,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class MergedManifest:
-    """Manifest of several files that are one export.
-
-    `parts` have `path`, `rows` and `sha256`.
-    """
+    """Manifest of an export in several files. Each of `parts` has `path`, `rows` and `sha256`."""
 
     rows: int
     model_version: str
@@ -63,15 +60,12 @@ class MergedManifest:
         return asdict(self)
 
 
-def encoded(manifest: Manifest | MergedManifest) -> bytes:
+def encode(manifest: Manifest | MergedManifest) -> bytes:
     return (json.dumps(manifest.as_dict(), indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def read(uri: str, context: SourceContext) -> Manifest:
-    """Return the manifest of one part.
-
-    Raises ExportIncomplete if the file is missing or is no manifest.
-    """
+    """Return the manifest of one part. Raises ExportIncomplete if the file is missing or is no manifest."""
     try:
         with open_location(parse_location(uri), context) as file:
             return TypeAdapter(Manifest).validate_json(file.file.read(MAX_BYTES))

@@ -1,6 +1,6 @@
 """Merging of the parts of an export.
 
-A merge checks that all parts are there, whole, and of one model, and then writes a manifest for them.
+A merge checks that all parts exist, are undamaged and of one model, and then writes a manifest for them.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ _CHUNK: Final = 1 << 20
 def merge(output: str, count: int | None, settings: Settings) -> MergedManifest:
     """Check the parts of `output` and write their manifest beside it.
 
-    No rows are copied. `count` is the number of shards. None means the number of shards that the names of the parts
-    give. Raises ExportIncomplete for a part that is missing, damaged, or of another model or request, and then writes
-    nothing.
+    No rows are copied. `count` is the number of shards. If it is None, the number is read from the names of the parts.
+    Raises ExportIncomplete, and writes nothing, if a part is missing, damaged, or of another model or request.
     """
     format_of(output)
     folder, name = open_folder(output, settings)
@@ -55,17 +54,17 @@ def merge(output: str, count: int | None, settings: Settings) -> MergedManifest:
         asked=parts[0].asked,
         parts=[{"path": part.path, "rows": part.rows, "sha256": part.sha256} for part in parts],
     )
-    folder.put(lambda out: out.write(manifests.encoded(merged)), lambda _: name + SUFFIX)
+    folder.put(lambda out: out.write(manifests.encode(merged)), lambda _: name + SUFFIX)
     logs.emit(events.EXPORT_MERGED, output=folder.uri_of(name), parts=count, rows=merged.rows)
     return merged
 
 
 def merge_if_complete(output: str, count: int, settings: Settings) -> MergedManifest | None:
-    """Merge the parts if all parts of one export are there.
+    """Merge the parts if all of them exist.
 
-    Emits an event and returns None while some parts are missing or of another export. Every shard of a job may end
-    with this call. The last shard to finish finds all parts. Two shards that finish at one moment write the same
-    manifest. Raises ExportDamaged.
+    Every shard of a job may end with this call: the last one to finish finds all parts. Emits an event and returns None
+    if a part is missing or of another export. Two shards that finish at the same moment write the same manifest. Raises
+    ExportDamaged.
     """
     try:
         return merge(output, count, settings)

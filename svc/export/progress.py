@@ -10,10 +10,7 @@ from svc.progress import EVERY_S, State
 
 
 class LogDisplay:
-    """Display that writes one log record every EVERY_S.
-
-    `done` and `total` count users, seeds or shards.
-    """
+    """Display that writes one log record every EVERY_S. `done` and `total` count users, seeds or shards."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -23,14 +20,14 @@ class LogDisplay:
         if not state.done or self._clock() < self._next:
             return
         self._next = self._clock() + EVERY_S
-        left = state.seconds_left
+        seconds_left = state.seconds_left
         logs.emit(
             events.EXPORT_PROGRESS,
             done=state.done,
             total=state.total,
             rows=state.rows,
             rows_per_s=round(state.rows_per_s),
-            seconds_left=None if left is None else round(left),
+            seconds_left=None if seconds_left is None else round(seconds_left),
         )
 
     def close(self) -> None: ...

@@ -18,20 +18,14 @@ _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Part `index`, from 0, of `count` parts.
-
-    It holds the ids with a digest that leaves the remainder `index` when divided by `count`.
-    """
+    """Part `index`, from 0, of `count` parts: the ids whose digest modulo `count` is `index`."""
 
     index: int
     count: int
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Return the shard that `I/N` means.
-
-        Raises UsageError.
-        """
+        """Return the shard of the text `I/N`. Raises UsageError."""
         match = _SHARD.fullmatch(text)
         index, count = (int(match[1]), int(match[2])) if match else (0, 0)
         if not index < count <= MAX_SHARDS:
@@ -48,12 +42,13 @@ class Shard:
 class ExportRequest:
     """The recommendations to write, and their address.
 
-    `users` is `all` or the address of a file with one id a line. With `related` each item of the model is a seed
-    instead. With `to_users` users are written for each item, ranked by `order`. The items are all items, or the ids of
-    `items`, an address as for users. `output` is the address of the whole export. A shard derives its own name from
-    it. `filter` is the filter tree of the request, for the manifest. `allowed` are the items that the filter and the
-    recipe's server leave. None means all items. Users are recommended `new` items too, and `allowed` then has columns
-    for these.
+    - `output` is the address of the whole export. A shard derives its own name from it.
+    - `users` is `all`, or the address of a file with one id a line.
+    - `related` ranks items for each item of the model instead of for users.
+    - `to_users` ranks users for each item, by `order`. `items` is `all` or an address, like `users`.
+    - `filter` is the filter tree of the request, for the manifest.
+    - `allowed` are the items that the filter and the recipe's server permit. None means all items.
+    - `new` are new items to recommend as well. `allowed` then has columns for them.
     """
 
     output: str
@@ -73,14 +68,11 @@ class ExportRequest:
 
     @property
     def leaders(self) -> str:
-        """Users or items to rank for: `all`, or the address of a file of ids."""
+        """Return the users or items to rank for: `all`, or the address of a file of ids."""
         return self.items if self.to_users else self.users
 
     def asked(self, leaders: str) -> dict[str, Any]:
-        """Return the request as the manifest has it.
-
-        It is the same in all parts of one export. `leaders` is `all` or a digest.
-        """
+        """Return the request for the manifest, the same in all parts of one export. `leaders` is `all` or a digest."""
         if self.to_users:
             return {"items": leaders, "limit": self.limit, "to_users": True, "order": self.order}
         request = {"users": leaders, "limit": self.limit, "related": self.related}
@@ -88,10 +80,7 @@ class ExportRequest:
 
 
 def part_name(name: str, shard: Shard | None) -> str:
-    """Return the name of the file that a shard writes.
-
-    `all.parquet` becomes `all.3-of-16.parquet`.
-    """
+    """Return the name of the file of a shard, such as `all.3-of-16.parquet` for `all.parquet`."""
     if shard is None:
         return name
     stem, dot, extension = name.rpartition(".")

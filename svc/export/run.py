@@ -1,7 +1,4 @@
-"""One export, whole or one shard of it.
-
-The steps are to verify the model, score, write the file, put it in place, and write the manifest.
-"""
+"""One export, whole or one shard of it: verify the model, score, write the file, publish it, write the manifest."""
 
 from __future__ import annotations
 
@@ -45,10 +42,7 @@ class OpenedArtifact:
 
 
 def open_artifact(uri: str, keys: SigningKeys, settings: Settings) -> OpenedArtifact:
-    """Read, verify and open an artifact as a server does.
-
-    Raises ArtifactError.
-    """
+    """Read, verify and open an artifact as a server does. Raises ArtifactError."""
     blob, parsed = read_verified(uri, keys, settings)
     model = load_model(parsed.header, parsed.payload, name=uri, allow_skew=settings.allow_version_skew)
     rehearse(model)
@@ -56,15 +50,12 @@ def open_artifact(uri: str, keys: SigningKeys, settings: Settings) -> OpenedArti
 
 
 def source_context(settings: Settings) -> SourceContext:
-    """Return the context for reading lists of ids and parts.
-
-    Relative paths start at the working folder of the process.
-    """
+    """Return the context for reading lists of ids and parts. Relative paths start at the working folder."""
     return SourceContext(Path(), settings, None, frozenset(), "interactions", {}, None)
 
 
 def check(request: ExportRequest) -> None:
-    """Raise UsageError for a request that no export can fulfil."""
+    """Raise UsageError for options out of bounds or in conflict."""
     format_of(request.output)
     if not 1 <= request.limit <= MAX_LIMIT:
         raise UsageError(f"--limit: {request.limit} is not within 1..{MAX_LIMIT}")
@@ -95,19 +86,19 @@ def export(
     logs.emit(events.EXPORT_STARTED, output=folder.uri_of(name), model_version=opened.model_version)
     began = time.monotonic()
     written = folder.put(job.write, lambda _: name)
-    asked = request.asked(job.chosen.users)
+    asked = request.asked(job.selection.users)
     manifest = Manifest(
         path=name,
         rows=job.rows,
         sha256=written.sha256,
         bytes=written.n_bytes,
         model_version=opened.model_version,
-        skipped=job.chosen.skipped,
+        skipped=job.selection.skipped,
         empty=job.empty,
         asked=asked,
         shard=shard,
     )
-    folder.put(lambda out: out.write(manifests.encoded(manifest)), lambda _: name + manifests.SUFFIX)
+    folder.put(lambda out: out.write(manifests.encode(manifest)), lambda _: name + manifests.SUFFIX)
     seconds = time.monotonic() - began
     logs.emit(
         events.EXPORT_DONE,
@@ -121,7 +112,7 @@ def export(
 
 
 class _Job:
-    """Job that scores and writes rankings, and counts them."""
+    """A job that scores rankings, writes them, and counts rows and empty rankings."""
 
     def __init__(self, request: ExportRequest, opened: OpenedArtifact, settings: Settings, progress: Progress) -> None:
         self._request = request
@@ -129,7 +120,7 @@ class _Job:
         self._settings = settings
         self._progress = progress
         self._done = 0
-        self.chosen = user_selection.Chosen(0)
+        self.selection = user_selection.Selection(0)
         self.rows = 0
         self.empty = 0
 
@@ -138,7 +129,7 @@ class _Job:
         request, model = self._request, self._model
         self._progress.phase("recommending")
         leaders = model.item_ids if request.related or request.to_users else model.user_ids
-        self.chosen, chunks = user_selection.chunks(leaders, request, source_context(self._settings))
+        self.selection, chunks = user_selection.chunks(leaders, request, source_context(self._settings))
         hashing = HashingFile(out)
         leader = "seed_item_id" if request.related else "item_id" if request.to_users else "user_id"
         items = model.user_ids if request.to_users else model.item_ids
@@ -151,6 +142,6 @@ class _Job:
             self._done += len(scored.rows)
             self.rows += len(scored.items)
             self.empty += int((scored.counts == 0).sum())
-            self._progress.advance(self._done, self.chosen.total, rows=len(scored.items))
+            self._progress.advance(self._done, self.selection.total, rows=len(scored.items))
         writer.close()
         return hashing

@@ -1,7 +1,4 @@
-"""Ranking of many rows.
-
-Several threads score, and the results keep the order of the rows.
-"""
+"""Ranking of many rows by several threads. The results keep the order of the rows."""
 
 from __future__ import annotations
 
@@ -19,17 +16,11 @@ from svc.model.model import Model
 from svc.model.ranking.query import Query, Restriction
 
 AHEAD = 2
-"""Chunks for each thread that may be scored before they are written.
-
-Two keep the thread busy, in constant memory.
-"""
+"""Number of chunks for each thread that may wait to be written. Two keep the thread busy in constant memory."""
 
 
 class Scored(NamedTuple):
-    """Rankings of consecutive rows end to end.
-
-    `counts[i]` entries belong to `rows[i]`.
-    """
+    """The rankings of consecutive rows, concatenated. `counts[i]` entries belong to `rows[i]`."""
 
     rows: Rows
     counts: NDArray[np.int64]
@@ -44,7 +35,7 @@ class Scored(NamedTuple):
 
 
 def score(model: Model, request: ExportRequest, rows: Rows) -> Scored:
-    """Return the rankings that the API would answer for the rows one by one."""
+    """Return the same rankings that the API would answer for each row."""
     rankings = model.rank([_query(model, request, row) for row in rows.tolist()])
     return Scored(
         rows,
@@ -65,10 +56,7 @@ def _query(model: Model, request: ExportRequest, row: int) -> Query:
 
 
 def score_all(model: Model, request: ExportRequest, chunks: Iterator[Rows], threads: int) -> Iterator[Scored]:
-    """Yield the rankings of each chunk, in order.
-
-    The threads end when the iterator is closed.
-    """
+    """Yield the rankings of each chunk, in order. Closing the iterator ends the threads."""
     pool = ThreadPoolExecutor(threads, "svc-export")
     waiting: deque[Future[Scored]] = deque()
     try:

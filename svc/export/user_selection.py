@@ -1,7 +1,4 @@
-"""Selects the users to export.
-
-They are rows of the model, in an order that depends on the request alone.
-"""
+"""Selection of the users or items to rank for: rows of the model, in an order that depends only on the request."""
 
 from __future__ import annotations
 
@@ -21,15 +18,15 @@ from svc.sources.base import SourceContext
 from svc.sources.files import open_location
 
 CHUNK = 256
-"""Rows that one call scores, the number that a server scores at once."""
+"""Number of rows that one call scores, as many as a server scores at once."""
 Rows = NDArray[np.int32]
 
 
 @dataclass(slots=True)
-class Chosen:
-    """Counts of the rows that `chunks` finds.
+class Selection:
+    """Counts of the selected rows. `skipped` counts ids of a file that the model does not know.
 
-    `skipped` counts ids of a file that the model does not know.
+    `users` is `all`, or the digest of the file.
     """
 
     total: int
@@ -37,30 +34,30 @@ class Chosen:
     users: str = EVERYBODY
 
 
-def chunks(table: IdTable, request: ExportRequest, context: SourceContext) -> tuple[Chosen, Iterator[Rows]]:
+def chunks(table: IdTable, request: ExportRequest, context: SourceContext) -> tuple[Selection, Iterator[Rows]]:
     """Return counts, and chunks of at most CHUNK rows of `table`.
 
-    The counts are complete once all chunks are taken. `total` is a first guess of the number of rows. Raises
-    DataSourceError for a file that cannot be read, also while the chunks are taken.
+    The counts are complete after the last chunk. For a file `total` is an estimate. Raises DataSourceError for a file
+    that cannot be read, also between chunks.
     """
     if request.leaders == EVERYBODY:
         rows = _shard_rows(table, request.shard)
-        return Chosen(len(rows)), (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))
+        return Selection(len(rows)), (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))
     share = 1 if request.shard is None else request.shard.count
-    chosen = Chosen(len(table) // share)
-    return chosen, _from_file(table, request, context, chosen)
+    selection = Selection(len(table) // share)
+    return selection, _from_file(table, request, context, selection)
 
 
 def _shard_rows(table: IdTable, shard: Shard | None) -> Rows:
     """Return the rows of a shard in training order."""
     if shard is None:
         return np.arange(len(table), dtype=np.int32)
-    mine = table.rows[table.hashes % np.uint64(shard.count) == shard.index]
-    return np.sort(mine)
+    rows = table.rows[table.hashes % np.uint64(shard.count) == shard.index]
+    return np.sort(rows)
 
 
-def _from_file(table: IdTable, request: ExportRequest, context: SourceContext, chosen: Chosen) -> Iterator[Rows]:
-    """Yield the rows in the order of the file, each row once."""
+def _from_file(table: IdTable, request: ExportRequest, context: SourceContext, selection: Selection) -> Iterator[Rows]:
+    """Yield chunks of rows in the order of the file, each row once."""
     written = np.zeros(len(table), dtype=np.bool_)
     whole = hashlib.sha256()
     waiting: list[int] = []
@@ -70,7 +67,7 @@ def _from_file(table: IdTable, request: ExportRequest, context: SourceContext, c
                 continue
             row = table.index(text)
             if row < 0:
-                chosen.skipped += 1
+                selection.skipped += 1
             elif not written[row]:
                 written[row] = True
                 waiting.append(row)
@@ -79,14 +76,11 @@ def _from_file(table: IdTable, request: ExportRequest, context: SourceContext, c
                 waiting = []
     if waiting:
         yield np.array(waiting, dtype=np.int32)
-    chosen.users = f"sha256:{whole.hexdigest()}"
+    selection.users = f"sha256:{whole.hexdigest()}"
 
 
 def _lines(file: BinaryIO, where: str, whole: hashlib._Hash) -> Iterator[str]:
-    """Yield the ids of the file without line ends.
-
-    Blank lines are skipped. The digest `whole` covers every byte.
-    """
+    """Yield the ids of the file without line ends and blank lines. Every byte is added to the digest `whole`."""
     for number, line in enumerate(file, start=1):
         whole.update(line)
         try:

@@ -73,7 +73,7 @@ class _Hashed(SimpleNamespace):
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     cluster = Cluster()
     monkeypatch.setitem(sys.modules, "distributed", cluster)
-    monkeypatch.setattr(dask, "_opened", dask._Opened())
+    monkeypatch.setattr(dask, "_last_artifact", dask._LastArtifact())
     return cluster
 
 

@@ -1,7 +1,7 @@
 """The serial and the expiry in a signed header, and the signed log lines that permit older artifacts.
 
-`serial` is higher in every training of a recipe; `expires_at` is the moment from which the artifact is not loaded
-anew. Both are there only in artifacts of trainings that were asked for them.
+`serial` rises with every training of a recipe. From `expires_at` on, the artifact is no longer loaded. An artifact has
+them only if its training was configured to write them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAME: Final = re.compile(RECIPE_NAME)
 
 
 def serial_of(header: Mapping[str, Any]) -> int | None:
-    """The serial, or None without one. Raises HeaderInvalid for an invalid serial."""
+    """Return the serial, or None without one. Raises HeaderInvalid for an invalid serial."""
     serial = header.get("serial")
     if serial is None or (type(serial) is int and 0 <= serial <= MAX_SERIAL):
         return serial
@@ -35,7 +35,7 @@ def serial_of(header: Mapping[str, Any]) -> int | None:
 
 
 def expires_at(header: Mapping[str, Any]) -> datetime | None:
-    """The time of expiry, or None without one. Raises HeaderInvalid for an invalid time."""
+    """Return the time of expiry, or None without one. Raises HeaderInvalid for an invalid time."""
     text = header.get("expires_at")
     if text is None:
         return None
@@ -49,27 +49,28 @@ def expires_at(header: Mapping[str, Any]) -> datetime | None:
 
 
 def require_unexpired(header: Mapping[str, Any], now: datetime) -> None:
-    """Raise ArtifactExpired when `now` is the time of expiry or later."""
+    """Raise ArtifactExpired if `now` is the time of expiry or later."""
     moment = expires_at(header)
     if moment is not None and moment <= now:
         raise ArtifactExpired(f"the artifact expired at {moment.isoformat()}: train the recipe again")
 
 
 def recipe_of(header: Mapping[str, Any], declared: str) -> str:
-    """The recipe whose serials count: the one that was trained, which may be another than is `declared` here.
+    """Return the recipe that the artifact was trained for, or `declared` if the header has no valid name.
 
-    An artifact that somebody puts in another recipe's place must not move that recipe's serials forward.
+    Serials count for this recipe. So an artifact copied into another recipe's place cannot raise the other recipe's
+    serials.
     """
     name = header.get("recipe_name")
     return name if isinstance(name, str) and _NAME.fullmatch(name) else declared
 
 
 def signed_line(move: Mapping[str, Any], *, kid: str, key: bytes, signature: Signature) -> str:
-    """One line of the log beside an output, signed with `key`: the fields of `move`, `kid` and `signature`.
+    """Return one line of the log beside an output: the fields of `move`, `kid`, and the `signature` by `key`.
 
     A rollback has `action: rollback`, the `recipe`, the `sha256` that the pointer names from then on, and
-    `from_serial`, the highest serial of the kid `serial_kid` until then: once a later one was served, the line allows
-    nothing any more.
+    `from_serial`, the highest serial of the kid `serial_kid` until then. Once a higher serial was served, the line
+    permits nothing any more.
     """
     content = {**move, "kid": kid}
     digest = _digest(content)
@@ -81,19 +82,19 @@ def signed_line(move: Mapping[str, Any], *, kid: str, key: bytes, signature: Sig
 
 
 def verified_lines(log: bytes | memoryview, keys: SigningKeys) -> Iterator[dict[str, Any]]:
-    """The lines of a log with valid signatures. All other lines are ignored."""
+    """Yield the lines of a log with valid signatures and skip all others."""
     for line in bytes(log).split(b"\n"):
         try:
             content = json.loads(line)
             code = bytes.fromhex(content.pop("signature"))
-            if holds(content, code, keys):
+            if has_valid_signature(content, code, keys):
                 yield content
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
             continue
 
 
-def holds(content: Mapping[str, Any], code: bytes, keys: SigningKeys) -> bool:
-    """Whether `code` is a valid signature of a line's fields, `content`, by the key of its kid."""
+def has_valid_signature(content: Mapping[str, Any], code: bytes, keys: SigningKeys) -> bool:
+    """Return whether `code` is a valid signature of a line's fields, `content`, by the key of its kid."""
     try:
         digest = _digest(content)
     except (ValueError, RecursionError):  # NaN, 1e999 and deep lists can be parsed, but never signed
@@ -112,9 +113,9 @@ def _digest(content: Mapping[str, Any]) -> bytes:
 
 
 def about(lines: Iterator[dict[str, Any]], *, recipe: str, kid: str) -> Iterator[dict[str, Any]]:
-    """The lines that were written for this recipe and count serials of this kid; lines that name neither are included.
+    """Yield the lines for this recipe and for serials of this kid. A line without these fields is for all of them.
 
-    A log that lies beside another output with the same key must allow nothing here.
+    Lines for other recipes are skipped, so that a log copied from another output with the same key permits nothing.
     """
     for line in lines:
         if line.get("recipe") in (None, recipe) and line.get("serial_kid") in (None, kid):
@@ -122,7 +123,7 @@ def about(lines: Iterator[dict[str, Any]], *, recipe: str, kid: str) -> Iterator
 
 
 def is_rolled_back_to(sha256: str, highest: int, lines: Iterator[dict[str, Any]]) -> bool:
-    """Whether a signed rollback or promotion names this sha256, and no serial above its `from_serial` was served."""
+    """Return whether a rollback or promotion names this sha256, and its `from_serial` is `highest` or above."""
     return any(
         line.get("action") in ("rollback", "promote")
         and line.get("sha256") == sha256

@@ -34,7 +34,10 @@ Serials = dict[str, int]
 
 
 class SerialState:
-    """Thread-safe. Each kid has its own serials, so that a stolen key cannot raise the serials of another key."""
+    """The highest served serials of each recipe, in memory and in one file per recipe. Thread-safe.
+
+    Each kid has its own serials, so that a stolen key cannot raise the serials of another key.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -42,25 +45,25 @@ class SerialState:
         self._lock = threading.Lock()
 
     def highest(self, recipe: str, kid: str) -> int | None:
-        """The highest serial of this recipe and kid; None without one."""
+        """Return the highest serial of this recipe and kid, or None without one."""
         with self._lock:
             served = self._served.setdefault(recipe, {})
-            _raise(served, self._read(recipe))
+            _keep_highest(served, self._read(recipe))
             return served.get(kid)
 
     def remember(self, recipe: str, kid: str, serial: int) -> None:
         """Record the serial of an artifact that has passed every check and is about to be served."""
         with self._lock:
             served = self._served.setdefault(recipe, {})
-            _raise(served, {kid: serial})
+            _keep_highest(served, {kid: serial})
             try:
                 with self._locked(recipe):
                     stored = self._read(recipe, quiet=True)
-                    _raise(served, stored)
+                    _keep_highest(served, stored)
                     if stored != served:
                         self._write(recipe, served)
             except OSError as error:
-                self._tell(recipe, f"cannot be written: {error.strerror or error}")
+                self._emit_unusable(recipe, f"cannot be written: {error.strerror or error}")
 
     def _path(self, recipe: str, suffix: str = ".serials.json") -> Path:
         return self._folder / f"{recipe}{suffix}"
@@ -68,7 +71,7 @@ class SerialState:
     def _read(self, recipe: str, *, quiet: bool = False) -> Serials:
         try:
             with self._path(recipe).open("rb") as file:
-                return _parsed(file.read(_MAX_BYTES))
+                return _parse_state(file.read(_MAX_BYTES))
         except FileNotFoundError:
             problem = "is not there: an older artifact would be taken until the next one is served"
         except OSError as error:
@@ -76,16 +79,16 @@ class SerialState:
         except ValueError as error:
             problem = f"is damaged: {error}"
         if not quiet:
-            self._tell(recipe, problem)
+            self._emit_unusable(recipe, problem)
         return {}
 
-    def _tell(self, recipe: str, problem: str) -> None:
+    def _emit_unusable(self, recipe: str, problem: str) -> None:
         path = self._path(recipe)
         logs.emit(events.REPLAY_STATE_UNUSABLE, name=recipe, path=str(path), error=f"{path.name} {problem}")
 
     @contextmanager
     def _locked(self, recipe: str) -> Iterator[None]:
-        """Hold the lock of this recipe's file. Raises OSError when another server holds it for too long."""
+        """Hold the lock of this recipe's file. Raises OSError if another server keeps it for too long."""
         self._folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self._path(recipe, ".serials.lock"), mode=0o600, fallback_to_soft=False)
         try:
@@ -104,12 +107,12 @@ class SerialState:
         replace_file(self._path(recipe), content.encode())
 
 
-def _raise(serials: Serials, others: Serials) -> None:
+def _keep_highest(serials: Serials, others: Serials) -> None:
     for kid, serial in others.items():
         serials[kid] = max(serial, serials.get(kid, 0))
 
 
-def _parsed(content: bytes) -> Serials:
+def _parse_state(content: bytes) -> Serials:
     """Parse a state file. Raises ValueError for content that `SerialState` would not write."""
     try:
         document: Any = json.loads(content)
@@ -123,7 +126,7 @@ def _parsed(content: bytes) -> Serials:
 
 @dataclass(frozen=True, slots=True)
 class ReplayGuard:
-    """Thread-safe. Without a state, only expiry is checked."""
+    """The check of artifacts for expiry and replay. Thread-safe. Without a `state`, only expiry is checked."""
 
     state: SerialState | None = None
 
@@ -134,8 +137,8 @@ class ReplayGuard:
     def check(self, name: str, parsed: Parsed, blob: Blob, store: Store, keys: SigningKeys) -> None:
         """Check that a verified artifact is new enough.
 
-        Raises ArtifactExpired, and ArtifactReplayed for a serial below the highest of its recipe and kid, or for none
-        where there was one, unless a signed rollback names the artifact.
+        Raises ArtifactExpired. Raises ArtifactReplayed if a higher serial of its recipe and kid was served, or any
+        serial if the artifact has none. A signed rollback or promotion that names the artifact permits it.
         """
         freshness.require_unexpired(parsed.header, datetime.now(UTC))
         serial = freshness.serial_of(parsed.header)
@@ -145,7 +148,7 @@ class ReplayGuard:
         highest = self.state.highest(trained_for, parsed.kid)
         if highest is None or (serial is not None and serial >= highest):
             return
-        if trained_for == name:  # a log line permits versions of its own recipe only
+        if trained_for == name:  # the log beside this output permits only versions of its own recipe
             lines = freshness.verified_lines(store.read_log(freshness.MAX_LOG_BYTES), keys)
             lines = freshness.about(lines, recipe=name, kid=parsed.kid)
             if freshness.is_rolled_back_to(blob.sha256, highest, lines):

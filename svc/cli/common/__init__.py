@@ -1,1 +1,1 @@
-"""What several commands use."""
+"""Options, progress, signals, keys and versions for several commands."""

@@ -26,10 +26,7 @@ EnvVar = Annotated[
 
 
 def log_overridden(environ: Environment) -> None:
-    """Log the variables that have other values in the file of variables than in the environment.
-
-    The environment wins.
-    """
+    """Log the variables with a value in the environment that overrides the value in the file of variables."""
     from svc import events, logs
 
     if environ.overridden:
@@ -37,7 +34,7 @@ def log_overridden(environ: Environment) -> None:
 
 
 def load(recipe_file: Path, extra: Sequence[str] | None, settings: Settings) -> tuple[LoadedRecipe, dict[str, str]]:
-    """Return the checked recipe, and the variables that it was expanded with."""
+    """Return the checked recipe, and the variables for its `${...}`."""
     from svc.env_file import environment
     from svc.recipe.load import load_recipe
     from svc.recipe.variables import recipe_variables
@@ -50,7 +47,7 @@ def load(recipe_file: Path, extra: Sequence[str] | None, settings: Settings) -> 
 def load_for_serving(
     recipe_file: Path, extra: Sequence[str] | None, settings: Settings
 ) -> tuple[LoadedRecipe, dict[str, str]]:
-    """Return the recipe as a server reads it.
+    """Return the recipe as a server reads it, and the variables for its `${...}`.
 
     Fields that only training uses may refer to variables that are not set.
     """

@@ -1,7 +1,4 @@
-"""The log of a command that takes long, and its bar where people watch.
-
-Where standard error is no terminal, nothing but the log is written.
-"""
+"""Logging and the progress bar of long commands. The bar is drawn only if standard error is a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from svc.settings import Settings
 def progress_for(settings: Settings, *, quiet: bool = False) -> Iterator[Progress | None]:
     """Set up logging, and a bar if standard error is a terminal and `quiet` is False.
 
-    The bar is gone on leaving.
+    The bar is removed at the end of the block.
     """
     if quiet or not (logs.wants_console(settings) and sys.stderr.isatty()):
         logs.configure(settings, quiet=quiet)

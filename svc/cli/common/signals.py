@@ -22,7 +22,7 @@ class Interrupted(KeyboardInterrupt):
 
     @property
     def exit_code(self) -> int:
-        """Exit code that a shell reports for a process that the signal ended: 130, 143 or 129."""
+        """Return the exit code that a shell reports for a process that the signal ended: 130, 143 or 129."""
         return 128 + self.signum
 
 
@@ -34,11 +34,10 @@ def _raise(signum: int, _frame: FrameType | None) -> None:
 def interrupts() -> Iterator[None]:
     """Raise `Interrupted` in the main thread for these signals inside the block.
 
-    After the block the old handlers are back. An ignored SIGHUP stays ignored, because the command was started with
-    nohup.
+    The previous handlers are restored after the block. An ignored SIGHUP stays ignored: nohup started the command.
     """
-    kept = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
-    previous = {signum: signal.signal(signum, _raise) for signum in SIGNALS if signum not in kept}
+    ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
+    previous = {signum: signal.signal(signum, _raise) for signum in SIGNALS if signum not in ignored}
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""The development mode without signing keys: its two flags, and when it is refused."""
+"""The development mode without signing keys: its two flags and their check, and the keys of other modes."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ Confirmed = Annotated[bool, typer.Option(CONFIRMATION, help="Confirms --dev-allo
 def check_unsigned(settings: Settings, *, wanted: bool, confirmed: bool, runs_payload: bool = True) -> bool:
     """Return whether unsigned mode is on.
 
-    A flag without its requirements is a ConfigError, never silently ignored.
-    Only commands that decode or make a payload ask for the confirmation.
+    Raises ConfigError for a flag without its requirements. Only commands that decode or make a payload (`runs_payload`)
+    require the confirmation.
     """
     if not wanted:
         if confirmed:
@@ -45,7 +45,7 @@ def check_unsigned(settings: Settings, *, wanted: bool, confirmed: bool, runs_pa
 def verifying_keys(settings: Settings, *, unsigned: bool, artifact: str | None = None) -> SigningKeys:
     """Return the keys that an artifact may be signed with.
 
-    Raises ConfigError if none are set, or ArtifactReadError if the local file `artifact` does not even exist.
+    Raises ConfigError if none are set, or ArtifactReadError if also the local file `artifact` is missing.
     """
     from svc.artifact.keys import development_keys, load_signing_keys
     from svc.artifact.store import require_file

@@ -1,1 +1,1 @@
-"""The shop of `svc demo`: its data, its files and its requests."""
+"""The bookshop of `svc demo`: its data, recipes and requests."""

@@ -1,6 +1,6 @@
-"""`svc demo`: data, keys, two recipes, training and a server, in one folder and without a network.
+"""`svc demo`: write data, keys and two recipes, train both and serve them, in one folder and without a network.
 
-The commands that run are the real ones, each in a process of its own: `svc train` twice, then `svc serve`.
+It runs the real commands, each in its own process: `svc train` twice, then `svc serve`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ STOP_TIMEOUT_S = 10.0
 KEYS = "keys.env"
 RECIPES = ("books", "books-cold-start")
 FILES = Path(__file__).with_name("files")
-"""Data and recipes as the demo writes them; `docs/demo_shop.py` drew the data."""
+"""Data and recipes that the demo copies. `docs/demo_shop.py` generates the data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Request:
 
 
 def print_requests(url: str, folder: Path, api_key: str) -> None:
-    """Show the answers of the server at `url`, with ids from the demo's own data."""
+    """Print example requests as curl commands, each with the answer of the server at `url`."""
     for request in _requests(folder / "data"):
         typer.echo(f"\n# {request.title}")
         typer.echo(_curl(url, request, api_key))
@@ -144,7 +144,7 @@ def _ask(url: str, request: Request, api_key: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """`environment` is what the commands need; `api_key` what a client sends as X-API-Key."""
+    """Keys of the demo: `environment` for the commands, `api_key` for the client's X-API-Key."""
 
     environment: dict[str, str]
     api_key: str
@@ -153,7 +153,7 @@ class Keys:
 def prepare(folder: Path, *, force: bool = False) -> Keys:
     """Write data and recipes, and keys if the folder has none.
 
-    Raises UsageError if the folder holds something else, or, unless `force`, a file that was changed since.
+    Raises UsageError if the folder has other content. Raises it too for a changed file of the demo, unless `force`.
     """
     _check_free(folder)
     shipped = {folder / path.relative_to(FILES): path.read_bytes() for path in FILES.rglob("*.*")}
@@ -210,7 +210,7 @@ def _write_keys(path: Path) -> None:
 
 
 class DemoFailed(SvcError):
-    """A command of the demo failed after saying why; its exit code becomes the demo's own."""
+    """A command of the demo failed. It has printed its own error, and its exit code becomes the demo's."""
 
     code = "demo_failed"
 
@@ -229,7 +229,6 @@ def command(
         bool, typer.Option("--force", help="Overwrite data and recipes of an earlier demo that were changed.")
     ] = False,
 ) -> int:
-
     bound_port = _usable_port(port)
     typer.echo(f"svc demo in {folder}: writing data, recipes and keys")
     keys = prepare(folder, force=force)
@@ -245,9 +244,9 @@ def command(
 
 
 def _usable_port(wanted: int | None) -> int:
-    """Return the port to serve on.
+    """Return the port to serve on: `wanted`, else 8080, else any free port.
 
-    A port that the user names must be free now, before a minute of training. Otherwise any free port will do.
+    Raises ConfigError if `wanted` is in use. The check comes before a minute of training.
     """
     for port in (DEFAULT_PORT, 0) if wanted is None else (wanted,):
         with socket.socket() as probe:
@@ -261,7 +260,6 @@ def _usable_port(wanted: int | None) -> int:
 
 
 def _train_and_serve(folder: Path, keys: Keys, port: int) -> int:
-
     environment = {**os.environ, **keys.environment, "SVC_CONSOLE": "1"}
     for recipe in RECIPES:
         typer.echo(f"svc train {folder / 'recipes' / recipe}.yaml")
@@ -278,10 +276,10 @@ def _train_and_serve(folder: Path, keys: Keys, port: int) -> int:
 
 @contextmanager
 def _child(arguments: list[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Run one svc command, and end it on leaving.
+    """Run one svc command during the block.
 
-    The command is terminated first, and killed if it does not end within STOP_TIMEOUT_S. It gets a process group of
-    its own, so that Ctrl-C reaches it once, from this process.
+    It is terminated at the end, and killed if it does not end within STOP_TIMEOUT_S. It has its own process group, so
+    that it does not get Ctrl-C a second time from the terminal.
     """
     program = [sys.executable] if getattr(sys, "frozen", False) else [sys.executable, "-m", "svc"]
     child = subprocess.Popen([*program, *arguments], env=environment, process_group=0)
