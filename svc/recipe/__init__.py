@@ -1,1 +1,1 @@
-"""The recipe: what a user wants, checked before anything runs."""
+"""The recipe: its schema, and its checks before anything runs."""

@@ -21,7 +21,7 @@ ALGORITHMS: tuple[str, ...] = (
     "BlendRecommender",
 )
 BLEND = "BlendRecommender"
-"""The weighted sum of the best models of a search, made of the others."""
+"""The weighted sum of the best models of the other algorithms in a search."""
 BLENDED: tuple[str, ...] = (
     "IALSRecommender",
     "TruncatedSVDRecommender",
@@ -32,15 +32,15 @@ BLENDED: tuple[str, ...] = (
     "EDLAERecommender",
     "TransitionsRecommender",
 )
-"""What a blend may be made of, besides popularity: what says something of each user by itself, and places new ones."""
+"""The algorithms that a blend may combine, besides popularity. Each ranks for every user, and for new users."""
 TOP_POP = "TopPopRecommender"
-"""Popularity, which a blend may add to its other parts."""
+"""Popularity, which a blend may have as one more part."""
 TRANSITIONS = "TransitionsRecommender"
 """The one recommender that learns which item follows which, so it needs the time of each interaction."""
 FACTORS = ("IALSRecommender", "TruncatedSVDRecommender")
-"""Of which a blend has one at most."""
+"""The algorithms with user and item factors. A blend has at most one of them."""
 TAKES_RECENCY: tuple[str, ...] = (*BLENDED, BLEND)
-"""Whose scores follow from a history alone, so that its later items may count more."""
+"""The algorithms with a `recency`. Their scores depend only on a history, so its later items may count more."""
 ITEM_WEIGHTS: tuple[str, ...] = (
     "CosineKNNRecommender",
     "RP3betaRecommender",
@@ -49,9 +49,9 @@ ITEM_WEIGHTS: tuple[str, ...] = (
     "EDLAERecommender",
     "TransitionsRecommender",
 )
-"""Whose scores are sums of the weights of one item for another, so that an item may have a weight for itself."""
+"""The algorithms with weights between pairs of items, so that an item may have a weight for itself."""
 LEAST_SQUARES = "IALSRecommender"
-"""The one recommender whose users are solutions of least squares, which training finds approximately."""
+"""The one recommender with user vectors from least squares, which training solves approximately."""
 FEATURE_AWARE = "IALSRecommender"
 """The one recommender that learns from features."""
 DEFAULT_ALGORITHMS: tuple[str, ...] = (*ALGORITHMS[:6], BLEND)
@@ -59,7 +59,7 @@ DEFAULT_ALGORITHMS: tuple[str, ...] = (*ALGORITHMS[:6], BLEND)
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """Bounds that `training.search_space` may give a parameter, or what it may choose from."""
+    """Bounds or choices of a parameter in `training.search_space`."""
 
     low: float = 0.0
     high: float = float("inf")
@@ -129,7 +129,7 @@ _OTHER_NAMES = {
     **dict.fromkeys(("ease", "easer"), "denseslim"),
     **dict.fromkeys(("mf", "wmf", "als", "implicit"), "ials"),
 }
-"""Names of other libraries for the algorithms that do the same."""
+"""Names of the same algorithms in other libraries, with svc's short names."""
 
 
 def canonical_name(text: str) -> str:
@@ -146,10 +146,7 @@ def canonical_name(text: str) -> str:
 
 
 def check_search_space(algorithm: str, wanted: Mapping[str, Sequence[Any]]) -> None:
-    """Raise ValueError if a parameter cannot be searched.
-
-    The message names the parameter and its accepted values.
-    """
+    """Raise ValueError if a parameter of `wanted` cannot be searched. The message names its accepted values."""
     tuned = {**TUNED[algorithm]}
     if algorithm in TAKES_RECENCY:
         tuned[RECENCY] = Tuned(0, MOST_RECENCY)

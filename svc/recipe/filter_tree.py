@@ -1,4 +1,4 @@
-"""Filter trees as clients and recipes write them, checked and brought into one canonical form.
+"""Filter trees of clients and recipes, checked and in one canonical form.
 
 A node is an object with exactly one key: `all` or `any` over a list of nodes, `not` over one node, or the name of a
 field over its operators. Two trees that differ only in the order of parts and values have one canonical form.
@@ -25,9 +25,9 @@ MAX_LEVELS: Final = 8
 MAX_VALUES: Final = 1000
 MAX_TEXT_CHARACTERS: Final = 8192
 VALUES_OF_A_CONDITION: Final = 100
-"""Values in a list that take about as long to compile as a condition."""
+"""Number of values in a list that take about as long to compile as one condition."""
 GROUPS: Final = ("all", "any", "not")
-"""Keys of nodes that are no fields; fields must not have these names."""
+"""Keys of nodes that are no fields. Fields must not have these names."""
 COMPARISONS: Final = ("gt", "gte", "lt", "lte", "eq")
 OPERATORS: Final[Mapping[str, tuple[str, ...]]] = {
     "categorical": ("any", "exists"),
@@ -51,17 +51,14 @@ OTHER_OPERATORS: Final = {
     "contains": "any",
     "equals": "eq",
 }
-"""svc's operator for each one of other query languages."""
+"""svc's operator for each operator of other query languages."""
 
 Filter = tuple[Any, ...]
 Place = tuple[str | int, ...]
 
 
 class FilterProblem(ValueError):
-    """A tree that is not a filter.
-
-    It holds the place, a reason in words for the author of the tree, and a short type for programs.
-    """
+    """A tree that is no filter, with the place of the mistake, a message for its author, and a type for programs."""
 
     def __init__(self, path: Place, message: str, type: str) -> None:
         super().__init__(message)
@@ -76,18 +73,18 @@ def parse_filter(tree: object, kinds: Mapping[str, str]) -> Filter:
 
 
 def count_conditions(trees: Iterable[object], most: int) -> int:
-    """Return the number of conditions in trees that were not checked yet, without counting much further than `most`.
+    """Return the number of conditions in unchecked trees. Counting stops soon after `most`.
 
     Each operator is a condition, and so are VALUES_OF_A_CONDITION values. A group of fewer than two parts counts too,
     because an invalid tree may consist of such groups alone.
     """
-    count, left = 0, list(trees)
-    while left and count <= most:
-        node = left.pop()
+    count, pending = 0, list(trees)
+    while pending and count <= most:
+        node = pending.pop()
         for key, value in node.items() if isinstance(node, Mapping) and len(node) == 1 else ():
             if key in GROUPS:
                 parts = value[: most + 1] if isinstance(value, list | tuple) else [value]
-                left += parts
+                pending += parts
                 count += len(parts) < 2
             elif isinstance(value, Mapping):
                 lists = (operand for operand in value.values() if isinstance(operand, list | tuple))
@@ -146,7 +143,7 @@ class _Parser:
 
 
 def _no_node(tree: object) -> str:
-    """Return the message for a node that is none, with an example of what was probably meant."""
+    """Return the message for an invalid node, with an example of a valid one."""
     words = "a node is an object with exactly one key: all, any, not or a field; this is "
     if isinstance(tree, Mapping) and len(tree) > 1:
         both = '{"all": [{"genres": {"any": ["Drama"]}}, {"year": {"gte": 2000}}]}'
@@ -158,8 +155,8 @@ def _no_node(tree: object) -> str:
 def _operand(operator: object, value: object, kind: str, path: Place) -> Any:
     allowed = OPERATORS[kind]
     if operator not in allowed:
-        called = OTHER_OPERATORS.get(str(operator)[:64].lower(), str(operator)[:64])
-        near = difflib.get_close_matches(called, allowed, n=1, cutoff=0.6)
+        name = OTHER_OPERATORS.get(str(operator)[:64].lower(), str(operator)[:64])
+        near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.6)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         words = f"a {kind} field takes {', '.join(allowed)}{hint}"
         raise FilterProblem((*path, _cut(operator)), words, "filter_operator")

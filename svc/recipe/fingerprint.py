@@ -1,8 +1,8 @@
-"""The recipe as parsed, in the one form that its hash is taken over.
+"""The canonical form of a parsed recipe, and its hash.
 
-Defaults are left out and variables stay unexpanded, so that neither an optional field added to the schema
-later nor another injected date changes a hash. Types are those of the schema: 60 and 60.0 are one number of
-seconds.
+Defaults are left out, so that a new optional field in the schema changes no hash. Variables stay unexpanded, so that
+another date in a variable changes no hash. Values have the types of the schema, so that 60 and 60.0 seconds have one
+hash.
 """
 
 from __future__ import annotations
@@ -32,35 +32,32 @@ NOT_HASHED = frozenset(
         ("training", "max_search_age"),
     }
 )
-"""Places of the recipe that say what is done with a model, not what it is: neither the hash nor artifacts hold them."""
+"""Fields about the use of a model. They do not change the model, so they are not in the hash or in artifacts."""
 
 _Place = tuple[str, ...]
 _FORMER_DEFAULTS = {"parallelism": 1}
 
 
 def unexpanded(recipe: Recipe, tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parsed recipe as JSON values.
-
-    It is made from the validated `recipe` and the normalized `tree` before expansion.
-    """
+    """Return the canonical form, as JSON values, of `recipe` and of its normalized `tree` before expansion."""
     return _model(recipe, tree)
 
 
 def recipe_hash(canonical: Mapping[str, Any]) -> str:
     """Return the first 12 hex digits of the sha256 of canonical JSON: keys sorted, no blanks, ASCII."""
-    text = json.dumps(_with_former_defaults_left_out(canonical), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(_without_former_defaults(canonical), sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:HASH_LENGTH]
 
 
-def _with_former_defaults_left_out(canonical: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `canonical` without training values that were once the default.
+def _without_former_defaults(canonical: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `canonical` without training values that are former defaults.
 
-    A recipe that writes such a value out keeps the hash that it had then.
+    A recipe with such a value keeps the hash that it had when the value was the default.
     """
-    given = canonical.get("training")
-    if not isinstance(given, Mapping):
+    block = canonical.get("training")
+    if not isinstance(block, Mapping):
         return dict(canonical)
-    training = {key: value for key, value in given.items() if _FORMER_DEFAULTS.get(key) != value}
+    training = {key: value for key, value in block.items() if _FORMER_DEFAULTS.get(key) != value}
     rest = {key: value for key, value in canonical.items() if key != "training"}
     return {**rest, "training": training} if training else rest
 

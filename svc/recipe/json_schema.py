@@ -11,9 +11,9 @@ from svc.recipe.source_options import BUILT_IN_OPTIONS
 
 
 def json_schema() -> dict[str, Any]:
-    """Return every field with type, bounds, default and help.
+    """Return the schema: every field and shorthand key with type, bounds, default and help.
 
-    Each built-in source has its options by its type. The shorthand is included.
+    The options of a source depend on its type.
     """
     schema = Recipe.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
     definitions = schema["$defs"]
@@ -33,10 +33,7 @@ def _accept_encoding_for_kind(column: dict[str, Any]) -> None:
 
 
 def _source(definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a `source:` block.
-
-    Options depend on `type`. Options of other types belong to plug-ins and are open.
-    """
+    """Return the schema of a `source:` block. It checks the options of built-in types, not those of plug-ins."""
     branches = []
     for name, options in BUILT_IN_OPTIONS.items():
         own = options.model_json_schema(ref_template="#/$defs/{model}")

@@ -31,15 +31,12 @@ CheckSource = Callable[[SourceSpec, str], None]
 _SERVED = ("name", "output", "item_metadata", "serving")
 _Loc = tuple[int | str, ...]
 _TABLES = {**dict.fromkeys((".csv", ".tsv", ".txt", ".gz"), "csv"), ".parquet": "parquet"}
-"""Ends of names of tables, and the type of source that reads them."""
+"""File endings of tables, and the source type that reads each."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecipeWarning:
-    """A warning about a recipe that works, but probably not as its author meant.
-
-    `value` is the algorithm or the key that the warning is about.
-    """
+    """A warning about a valid recipe with a probable mistake. `value` is the algorithm or the key concerned."""
 
     code: Literal["algorithm_duplicate", "option_unused", "query_not_expanded", "variable_empty"]
     field: str
@@ -52,10 +49,10 @@ class RecipeWarning:
 
 @dataclass(frozen=True, slots=True)
 class LoadedRecipe:
-    """A recipe that passed every check which needs no data.
+    """A recipe that passed every check that needs no data.
 
-    `unexpanded` is the parsed recipe before expansion, without defaults. `recipe_hash` (12 hex digits) is computed from
-    it, and an artifact's header may carry it.
+    `unexpanded` is the parsed recipe before expansion, without defaults, as artifacts contain it. `recipe_hash` (12 hex
+    digits) is computed from it.
     """
 
     recipe: Recipe
@@ -67,7 +64,7 @@ class LoadedRecipe:
 
     @property
     def output_uri(self) -> str:
-        """The output in the form that stores accept: a URI, or an absolute local path."""
+        """Return the output as stores accept it: a URI, or an absolute local path."""
         location = self.recipe.output.location
         return location.uri if location.is_remote else str(location.resolved(self.base_dir).absolute())
 
@@ -84,12 +81,12 @@ def load_recipe(
     """Read and check the recipe at `path`.
 
     Values of `overrides` replace those of the file. Mappings are merged. With `for_serving` only `name`, `output`,
-    `item_metadata` and `serving` are expanded, and the blocks that only training uses may refer to variables that are
-    not set. `check_source(spec, field path)` checks the types of plug-ins. Raises RecipeError, or RecipeSecurityError
-    if the recipe is refused regardless of the data.
+    `item_metadata` and `serving` are expanded, and the other blocks may refer to variables that are not set.
+    `check_source(spec, field path)` checks sources of plug-ins. Raises RecipeError, or RecipeSecurityError if the
+    recipe is refused for security.
     """
     loading = _Loading(path, path.parent, variables, settings, for_serving, check_source, overrides or {})
-    return loading.named(lambda: loading.run(_mapping(parse_yaml(_no_table(path, _read(path)), str(path)))))
+    return loading.name_in_errors(lambda: loading.run(_mapping(parse_yaml(_no_table(path, _read(path)), str(path)))))
 
 
 def load_recipe_mapping(
@@ -100,12 +97,9 @@ def load_recipe_mapping(
     check_source: CheckSource | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> LoadedRecipe:
-    """Check a recipe that a Python program holds, as `load_recipe` does.
-
-    Its paths are relative to the working folder.
-    """
+    """Check the recipe in a mapping, as `load_recipe` does for a file. Its paths are relative to the working folder."""
     loading = _Loading(Path("recipe"), Path.cwd(), variables, settings, False, check_source, overrides or {})
-    return loading.named(lambda: loading.run(dict(tree)))
+    return loading.name_in_errors(lambda: loading.run(dict(tree)))
 
 
 def _prefixed(message: str, where: str) -> str:
@@ -125,15 +119,15 @@ class _Loading:
     check_source: CheckSource | None
     overrides: Mapping[str, Any]
 
-    def named(self, load: Callable[[], LoadedRecipe]) -> LoadedRecipe:
-        """Return the result of `load`, and name the recipe in its error."""
+    def name_in_errors(self, load: Callable[[], LoadedRecipe]) -> LoadedRecipe:
+        """Return the result of `load`. If it raises RecipeError, put the recipe's path before the message."""
         try:
             return load()
         except RecipeError as error:
             raise type(error)(_prefixed(error.message, str(self.path)), fields=error.fields) from None
 
-    def run(self, given: dict[str, Any]) -> LoadedRecipe:
-        tree, shorthand = normalize(given)
+    def run(self, written: dict[str, Any]) -> LoadedRecipe:
+        tree, shorthand = normalize(written)
         tree = with_default_split(merged(tree, normalize(dict(self.overrides))[0]))
         recipe = self._validate(tree, self._expanded(tree), shorthand)
         for where, spec in recipe.sources().items():
@@ -210,7 +204,7 @@ def _read(path: Path) -> bytes:
 
 
 def _no_table(path: Path, text: bytes) -> bytes:
-    """Return `text`, unless the name of its file says that it is no recipe. Raises RecipeError."""
+    """Return `text`. Raises RecipeError if the file's name ends like that of a table or an artifact."""
     if path.suffix.lower() in _TABLES:
         source = f"source: {{type: {_TABLES[path.suffix.lower()]}, path: {path.name}}}"
         raise RecipeError(f"is a table of data; write a recipe, a YAML file, that names it as {source}")
@@ -228,7 +222,7 @@ def _mapping(tree: Any) -> dict[str, Any]:
 
 
 def _show(shorthand: frozenset[str], loc: _Loc) -> str:
-    """Return the field path as the file spells it."""
+    """Return the field path, in shorthand if the file uses it."""
     if len(loc) > 1 and loc[1] in shorthand and SHORTHAND[str(loc[1])] == loc[0]:
         loc = loc[1:]
     return problems.field_path(loc)
@@ -267,9 +261,9 @@ def _warnings(tree: dict[str, Any], recipe: Recipe) -> list[RecipeWarning]:
     return warnings
 
 
-def _empty_variables(tree: dict[str, Any], given: Mapping[str, str]) -> Iterator[RecipeWarning]:
+def _empty_variables(tree: dict[str, Any], values: Mapping[str, str]) -> Iterator[RecipeWarning]:
     for where, name in variables.references(tree):
-        if given.get(name) == "":
+        if values.get(name) == "":
             message = f"{where}: {name} is empty; give it a value, or take it out of the recipe"
             yield RecipeWarning("variable_empty", where, name, message)
 

@@ -1,4 +1,4 @@
-"""Brings the two spellings of a recipe into one: shorthand at the top level, and `encoding` for `kind`."""
+"""Normalization of a recipe: shorthand keys move into their blocks, and `encoding` becomes `kind`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SHORTHAND = {"algorithms": "training", "metric": "training", "split": "training"
 
 
 def normalize(tree: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
-    """Return a copy of `tree` in the long spelling, and the shorthand keys that it used."""
+    """Return a normalized copy of `tree`, and the shorthand keys that `tree` had."""
     result = dict(tree)
     used = frozenset(SHORTHAND) & tree.keys()
     for key in sorted(used):
@@ -27,10 +27,7 @@ def normalize(tree: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
 
 
 def merged(tree: Any, overrides: Any) -> Any:
-    """Return `tree` with the values of `overrides`.
-
-    Mappings are merged key by key. Neither argument is changed.
-    """
+    """Return a copy of `tree` with the values of `overrides`. Mappings are merged key by key."""
     if not isinstance(tree, dict) or not isinstance(overrides, dict):
         return overrides
     return {**tree, **{key: merged(tree.get(key), value) for key, value in overrides.items()}}

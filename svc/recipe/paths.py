@@ -1,6 +1,6 @@
-"""Which addresses a recipe may name: local paths, `file://`, object stores and http(s).
+"""The addresses that a recipe may name: local paths, `file://`, object stores and http(s).
 
-A URI never holds user-info, never chains another one with `::`, and never climbs with `..`.
+A URI may not contain user-info, another URI after `::`, or `..` in its path.
 """
 
 from __future__ import annotations
@@ -25,10 +25,7 @@ _CONTAINER = re.compile(r"[a-z0-9$\-]{1,63}@[A-Za-z0-9.\-]+")
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """One address.
-
-    `uri` has its scheme in lower case. `path` is set for local addresses, as written (maybe relative).
-    """
+    """One address. `uri` has its scheme in lower case. `path` is the path of a local address, as written."""
 
     scheme: str
     uri: str
@@ -43,10 +40,7 @@ class Location:
         return self.path is None
 
     def resolved(self, base_dir: Path) -> Path:
-        """Return the local path. A relative path is below `base_dir`.
-
-        Symlinks are not followed here.
-        """
+        """Return the local path. A relative path is below `base_dir`. Symlinks are not followed."""
         assert self.path is not None, "remote locations have no local path"
         return _without_detours(base_dir / self.path)
 
@@ -54,7 +48,7 @@ class Location:
 def parse_location(uri: str | os.PathLike[str]) -> Location:
     """Return the location that `uri` names.
 
-    Raises RecipeSecurityError, whose message holds no secrets of the address.
+    Raises RecipeSecurityError with a message that contains no secrets of the address.
     """
     text = os.fspath(uri)
     if not text.strip():
@@ -76,10 +70,7 @@ def parse_location(uri: str | os.PathLike[str]) -> Location:
 
 
 def _without_detours(path: Path) -> Path:
-    """Return `recipes/../data` as `data` if both are one folder.
-
-    Behind a link, `..` leads elsewhere.
-    """
+    """Return `recipes/../data` as `data`, unless a symlink makes them different folders."""
     if ".." not in path.parts:
         return path
     plain = Path(os.path.normpath(path))
@@ -87,10 +78,7 @@ def _without_detours(path: Path) -> Path:
 
 
 def require_below(path: Path, root: Path) -> None:
-    """Raise unless `path` lies below `root` after all symlinks are followed.
-
-    Neither path needs to exist.
-    """
+    """Raise RecipeSecurityError unless `path`, with its symlinks followed, is below `root`. Neither needs to exist."""
     if not path.resolve().is_relative_to(root.resolve()):
         raise RecipeSecurityError(f"{path} lies outside SVC_ARTIFACT_ROOT ({root})")
 

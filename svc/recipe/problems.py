@@ -1,6 +1,6 @@
-"""Turns validation errors into text: the file, the field, the value found and the values allowed.
+"""Messages for validation errors: the file, the field, its value and the allowed values.
 
-The value found is shown as the file spells it, so the value of a variable never appears.
+The value is shown as written in the file, so the value of a variable never appears.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _WRITTEN_OUT: Mapping[type[BaseModel], str] = {
     ItemMetadata: "{{source: {{type: csv, path: {}}}, id_column: item_id, fields: [title]}}",
     FilterField: "{{name: {}, kind: categorical}}, or with kind multi_label or numerical",
 }
-"""How a block is written of which only the most important value was given."""
+"""The full form of each block that users often shorten to its main value."""
 _BOOST = "a boost names its items by a filter: {filter: {genres: {any: [Drama]}}, factor: 2}"
 _TABLE = "a table stands below `source`, as source: {type: csv, path: items.csv}"
 _HELD_OUT = "the share of each history that is held out is `heldout_ratio`"
@@ -96,14 +96,14 @@ _ELSEWHERE: tuple[tuple[type[BaseModel], tuple[str, ...], str], ...] = (
     (Recipe, ("filter", "filters", "where"), "`cleansing.where` filters rows, `serving.filter` recommendations"),
 )
 _NAMES_ELSEWHERE = {(model, name): text for model, names, text in _ELSEWHERE for name in names}
-"""What svc calls a key that other products have."""
+"""svc's name for each key of other products, by block."""
 _UNITS = {
     **dict.fromkeys(("sec", "secs", "second", "seconds", "unix", "epoch", "timestamp"), "s"),
     **dict.fromkeys(("milli", "millis", "millisecond", "milliseconds"), "ms"),
     **dict.fromkeys(("micro", "micros", "microsecond", "microseconds"), "us"),
     **dict.fromkeys(("nano", "nanos", "nanosecond", "nanoseconds"), "ns"),
 }
-"""What users call the units of time."""
+"""svc's units of time, by other names for them."""
 _RANKED = re.compile("([a-z]+)@([0-9]+)")
 _DURATION = re.compile("([0-9]+(?:[.][0-9]+)?) *(min|[hdwy])[a-z]*")
 
@@ -111,12 +111,12 @@ _DURATION = re.compile("([0-9]+(?:[.][0-9]+)?) *(min|[hdwy])[a-z]*")
 def explain(error: ValidationError, tree: Any, model: type[BaseModel], show: Callable[[Path], str]) -> str:
     """Return one line for each problem in `error`.
 
-    `tree` holds the values of the file. `show` names a location.
+    `tree` has the values of the file. `show` formats a location.
     """
     details = error.errors(include_url=False, include_context=True, include_input=False)
     by_place: dict[Path, list[ErrorDetails]] = {}
     for item in _causes(details, model):
-        by_place.setdefault(_written(item, tree), []).append(item)
+        by_place.setdefault(_location_in_file(item, tree), []).append(item)
     lines = [_line(loc, items, tree, model, show) for loc, items in by_place.items()]
     if len(lines) > _MAX_LINES:
         lines[_MAX_LINES:] = [f"... and {len(lines) - _MAX_LINES} more"]
@@ -124,9 +124,9 @@ def explain(error: ValidationError, tree: Any, model: type[BaseModel], show: Cal
 
 
 def _causes(details: list[ErrorDetails], model: type[BaseModel]) -> Iterable[ErrorDetails]:
-    """Yield the problems that do not follow from other problems.
+    """Yield the problems that are not consequences of other problems.
 
-    A list whose entries are all refused is not reported as too short. A misspelt key is not reported as missing too.
+    A list is not reported as too short if its entries are invalid. A misspelt key is not also reported as missing.
     """
     locs = [item["loc"] for item in details]
     unknown = [item["loc"] for item in details if item["type"] == "extra_forbidden"]
@@ -139,8 +139,8 @@ def _causes(details: list[ErrorDetails], model: type[BaseModel]) -> Iterable[Err
             yield item
 
 
-def _written(item: ErrorDetails, tree: Any) -> Path:
-    """Return the location as the file has it, without pydantic's names for the alternatives of a type."""
+def _location_in_file(item: ErrorDetails, tree: Any) -> Path:
+    """Return the location in the file, without pydantic's parts for the alternatives of a union."""
     loc = item["loc"]
     for depth, part in enumerate(loc):
         if not _has(tree, part):
@@ -182,9 +182,9 @@ def value_at(tree: Any, loc: Path) -> Any:
 
 
 def nearest(key: str, allowed: Iterable[str]) -> str | None:
-    """Return the name in `allowed` that `key` most likely meant, or None."""
+    """Return the name in `allowed` that is most similar to `key`, or None."""
     names = {name.lower(): name for name in allowed}
-    ending = key.lower().endswith(_COLUMN)  # a suffix that all names share makes no two of them similar
+    ending = key.lower().endswith(_COLUMN)  # the shared suffix would make all names of columns look similar
     if ending:
         names = {name.removesuffix(_COLUMN): real for name, real in names.items() if name.endswith(_COLUMN)}
     matches = difflib.get_close_matches(
@@ -194,7 +194,7 @@ def nearest(key: str, allowed: Iterable[str]) -> str | None:
 
 
 def shown(value: Any) -> str:
-    """Return a short name of `value` for a reader, without credentials."""
+    """Return a short text of `value` for messages, without credentials."""
     if isinstance(value, Mapping):
         return "a mapping"
     if isinstance(value, list | tuple):
@@ -207,7 +207,7 @@ def shown(value: Any) -> str:
 
 
 def _look_alikes(text: object) -> str:
-    """Return a note that names the first letters outside ASCII: some look like ASCII letters."""
+    """Return a note that names the first letters outside ASCII, because some look like ASCII letters."""
     foreign = dict.fromkeys(letter for letter in text if ord(letter) > 0x7F) if isinstance(text, str) else {}
     names = [unicodedata.name(letter, f"U+{ord(letter):04X}") for letter in list(foreign)[:3]]
     return f" (with {', '.join(names)})" if names else ""
@@ -221,16 +221,16 @@ def _line(loc: Path, items: list[ErrorDetails], tree: Any, model: type[BaseModel
     if kind == "missing":
         return f"{where}: is missing"
     value = value_at(tree, loc)
-    given = f"set through {value}" if has_reference(value) and len(value) <= _MAX_SHOWN else f"found {shown(value)}"
+    actual = f"set through {value}" if has_reference(value) and len(value) <= _MAX_SHOWN else f"found {shown(value)}"
     if kind == "value_error":
         reason = str(item["ctx"]["error"])
-        sentence = reason if isinstance(value, Mapping) or loc == () else f"{given}, which {reason}"
+        sentence = reason if isinstance(value, Mapping) or loc == () else f"{actual}, which {reason}"
         return f"{where}: {sentence}".removeprefix(": ")
     foreign = _look_alikes(value) if kind == "string_pattern_mismatch" else ""
     wanted = _wanted(item, value) + "".join(
         f", or {_wanted(other, value).removeprefix('must be ')}" for other in items[1:]
     )
-    return f"{where}: {wanted}; {given}{foreign}{_way_out(kind, value, model_at(model, loc))}".removeprefix(": ")
+    return f"{where}: {wanted}; {actual}{foreign}{_way_out(kind, value, model_at(model, loc))}".removeprefix(": ")
 
 
 def _wanted(item: ErrorDetails, value: Any) -> str:
@@ -253,12 +253,12 @@ def _one_of(expected: str, value: Any) -> str:
 
 
 def _way_out(kind: str, value: Any, model: type[BaseModel] | None) -> str:
-    """Return the spelling that the recipe needs, if the value tells it, else an empty text."""
+    """Return a hint with the correct form of the value, or "" if the value suggests none."""
     if isinstance(value, Mapping | list) or has_reference(value) or value is None:
         return ""
     text = redact_text(str(value))[:_MAX_SHOWN]
     if kind == "model_type" and model is not None and model in _WRITTEN_OUT:
-        return f"; write {_WRITTEN_OUT[model].format(_meant(text, model))}"
+        return f"; write {_WRITTEN_OUT[model].format(_main_value(text, model))}"
     if kind == "tuple_type" or (kind == "dict_type" and re.search("[<=>]", text)):
         return f"; write [{text}]" if kind == "tuple_type" else "; write a filter as {rating: {gte: 4}}"
     if kind == "literal_error" and (ranked := _RANKED.fullmatch(text)):
@@ -268,10 +268,10 @@ def _way_out(kind: str, value: Any, model: type[BaseModel] | None) -> str:
     return ""
 
 
-def _meant(text: str, model: type[BaseModel]) -> str:
-    """Return the value of a block's most important key that `text` probably means, or `text`.
+def _main_value(text: str, model: type[BaseModel]) -> str:
+    """Return the likely value of a block's main key for `text`, or `text` itself.
 
-    Most people who say time mean the latest of each user.
+    Words about time become `time_user`, because most users mean the latest items of each user.
     """
     if model is Promotion:
         return "enforce" if text == "True" else text
@@ -308,12 +308,12 @@ def _unknown_key(key: str, model: type[BaseModel] | None) -> str:
 
 
 def name_elsewhere(model: type[BaseModel], key: str) -> str | None:
-    """Return svc's name for a key that other products have in such a block, as a sentence, or None."""
+    """Return a sentence with svc's name for a key of other products, or None."""
     return _NAMES_ELSEWHERE.get((model, key))
 
 
 def _home_of(key: str, model: type[BaseModel], prefix: str) -> str | None:
-    """Return the path of the other block of the recipe that has a field called `key`."""
+    """Return the path of the block of the recipe that has a field called `key`, or None."""
     for name, field in model.model_fields.items():
         own = field.alias or name
         inner = _model_in(field.annotation)

@@ -1,4 +1,4 @@
-"""The promotion block of a recipe: the opponent of a new model, and the permitted losses against it."""
+"""The promotion block of a recipe: the opponents of a new model, and the permitted losses against them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def bare_off(mode: object) -> object:
 
 
 def _baseline(name: object) -> object:
-    """Return `TopPop` for any spelling of it that `training.algorithms` accepts, and other names unchanged."""
+    """Return `TopPop` for any spelling that `training.algorithms` accepts, and other names unchanged."""
     short = name.strip().lower().removesuffix("recommender") if isinstance(name, str) else name
     return BASELINE if short == BASELINE.lower() else name
 
@@ -30,13 +30,13 @@ Opponent = Annotated[Literal["incumbent", "TopPop"], BeforeValidator(_baseline)]
 
 
 class Guardrail(Block):
-    """How far one figure may fall below that of the live model: -0.3 is by three tenths of it."""
+    """The permitted fall of a figure from the live model's: -0.3 allows a drop of 30%."""
 
     min_relative_change: LowestChange
 
 
 class CostGuardrail(Block):
-    """How far a cost may rise above that of the live model: 1.0 is to twice of it."""
+    """The permitted rise of a cost from the live model's: 1.0 allows twice the cost."""
 
     max_relative_change: HighestChange
 
@@ -46,7 +46,7 @@ def _guardrail() -> Guardrail:
 
 
 class Guardrails(Block):
-    """Figures beside the metric; null looks at none."""
+    """Figures to check besides the metric. null skips a figure."""
 
     catalog_coverage: Guardrail | None = Field(
         default_factory=_guardrail, description="Share of all items that stand in some judged user's list."
@@ -59,7 +59,7 @@ class Guardrails(Block):
 
 
 class Promotion(Block):
-    """Whether a new model may go live; no part of the hash."""
+    """The conditions for a new model to go live. They are not part of the hash."""
 
     mode: Annotated[Literal["off", "report", "enforce"], BeforeValidator(bare_off)] = Field(
         default="off", description="report: decide and say so; enforce: a refused model does not go live, exit code 9."

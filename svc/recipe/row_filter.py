@@ -35,17 +35,17 @@ _MAX_NAME_CHARACTERS: Final = 1024
 class RowFilter:
     """A checked filter in its canonical form, and the kind of each column that it names.
 
-    A column of which only `exists` is asked counts as `categorical`, but its values are never compared.
+    A column with the operator `exists` only has the kind `categorical`, but its values are never compared.
     """
 
     tree: Filter
     kinds: Mapping[str, str]
     compared: frozenset[str]
-    """Columns whose values are compared with something."""
+    """Columns with an operator other than `exists`."""
 
 
 def parse_row_filter(tree: object) -> RowFilter:
-    """Return the filter that `cleansing.where` or `cleansing.hide` spells. Raises FilterProblem."""
+    """Return the checked filter of `cleansing.where` or `cleansing.hide`. Raises FilterProblem."""
     kind_of: dict[str, str | None] = {}
     for name, kind, path in _conditions(tree, (), 1):
         earlier = kind_of.get(name)
@@ -58,14 +58,13 @@ def parse_row_filter(tree: object) -> RowFilter:
 
 
 def either(hide: Mapping[str, Any] | None, where: Mapping[str, Any] | None) -> RowFilter | None:
-    """Return the filter of all rows that count, or None without any filter.
+    """Return the filter of the rows that `hide` or `where` matches, or None without any filter.
 
-    It keeps hidden rows and the rows that `where` keeps. Raises FilterProblem for a column that one of the two compares
-    with numbers and the other with text.
+    Raises FilterProblem for a column that one of the two compares with numbers and the other with text.
     """
     if hide is None or where is None:
-        given = where if hide is None else hide
-        return None if given is None else parse_row_filter(given)
+        tree = where if hide is None else hide
+        return None if tree is None else parse_row_filter(tree)
     first, second = parse_row_filter(hide), parse_row_filter(where)
     for name in sorted(first.compared & second.compared):
         if first.kinds[name] != second.kinds[name]:
@@ -118,13 +117,13 @@ def _kind(operators: object, path: Place) -> str | None:
 def _refusal(operator: object) -> str:
     if operator == "all":
         return "`all` needs columns of several labels, which a table of interactions has not; use `any`"
-    called = OTHER_OPERATORS.get(str(operator)[:64].lower(), str(operator)[:64])
-    near = difflib.get_close_matches(called, _OPERATORS, n=1, cutoff=0.6)
+    name = OTHER_OPERATORS.get(str(operator)[:64].lower(), str(operator)[:64])
+    near = difflib.get_close_matches(name, _OPERATORS, n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"operators are {', '.join(_OPERATORS)}{hint}"
 
 
-def _checked(tree: dict[str, Any]) -> dict[str, Any]:
+def _require_row_filter(tree: dict[str, Any]) -> dict[str, Any]:
     try:
         parse_row_filter(tree)
     except FilterProblem as problem:
@@ -133,5 +132,5 @@ def _checked(tree: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
-Where = Annotated[dict[str, Any], AfterValidator(_checked)]
-"""A tree as the recipe spells it. Pydantic reports what is wrong with it as an error of the field."""
+Where = Annotated[dict[str, Any], AfterValidator(_require_row_filter)]
+"""The tree of a row filter. Pydantic reports its problem as an error of the field."""

@@ -60,7 +60,7 @@ Searched = bool | Whole | Number | str
 
 
 class InteractionSchema(Block):
-    """Which columns of the interaction table are which."""
+    """The columns of the interaction table by their roles."""
 
     user_column: Name
     item_column: Name
@@ -88,7 +88,7 @@ class InteractionSchema(Block):
 
 
 class MaxChange(Block):
-    """How far the data may move from the last training, in either direction: 0.5 is half of it."""
+    """The permitted change of the data since the last training, up or down: 0.5 allows 50%."""
 
     n_rows: Annotated[Number, Field(gt=0)] | None = None
     n_users: Annotated[Number, Field(gt=0)] | None = None
@@ -202,7 +202,7 @@ class Training(Block):
 
     @property
     def trains_on_times(self) -> bool:
-        """True if some model depends on the time of an interaction, regardless of the split."""
+        """Return whether some model depends on the times of interactions, regardless of the split."""
         return self.time_decay is not None or TRANSITIONS in self.algorithms
 
     @field_validator("algorithms")
@@ -313,8 +313,8 @@ class Recipe(Block):
     @model_validator(mode="after")
     def _recency_needs_order(self) -> Self:
         training = self.training
-        asked = training.recency if "recency" in training.model_fields_set else "off"
-        check_recency(asked, time_column=self.schema_.time_column, scheme=training.split.scheme)
+        recency = training.recency if "recency" in training.model_fields_set else "off"
+        check_recency(recency, time_column=self.schema_.time_column, scheme=training.split.scheme)
         bounded = [name for name, bounds in (training.search_space or {}).items() if RECENCY in bounds]
         if bounded and self.recency != "search":
             raise ValueError(
@@ -325,32 +325,29 @@ class Recipe(Block):
 
     @property
     def recency(self) -> Literal["search"] | float:
-        """The use of the order of histories in training: "search", or the recency of all models.
-
-        It is 0 if recency is off.
-        """
+        """Return "search", or the one recency of all models, which is 0 if recency is off."""
         return recency_in_effect(
             self.training.recency, time_column=self.schema_.time_column, scheme=self.training.split.scheme
         )
 
     @property
     def trains_on_times(self) -> bool:
-        """True if a model, or the weights in its histories, depend on the times of interactions."""
-        of_late = self.blends_recent_popularity or self.orders_pages
-        return self.training.trains_on_times or self.recency != 0.0 or of_late
+        """Return whether a model, or the weights in its histories, depend on the times of interactions."""
+        uses_recent = self.blends_recent_popularity or self.orders_pages
+        return self.training.trains_on_times or self.recency != 0.0 or uses_recent
 
     @property
     def blends_recent_popularity(self) -> bool:
-        """True if a blend may take what was popular of late.
+        """Return whether a blend may have recent popularity as a part.
 
-        A random holdout lies as far back as the training data, so it cannot tell whether late choices count more.
+        A random holdout is as old as the training data, so it cannot show whether recent choices count more.
         """
         listed, scheme = self.training.algorithms, self.training.split.scheme
         return {BLEND, TOP_POP} <= set(listed) and self.schema_.time_column is not None and scheme != "random"
 
     @property
     def orders_pages(self) -> bool:
-        """True if the ranker knows the times of interactions: a random holdout says nothing of what comes later."""
+        """Return whether the ranker uses times. It needs held-out rows that are later than the others."""
         has_times = self.schema_.time_column is not None and self.training.split.scheme != "random"
         return self.training.ranker == "search" and has_times
 
@@ -394,7 +391,7 @@ class Recipe(Block):
 
     @property
     def popular(self) -> Popular | None:
-        """How choices count towards popularity by their age. None: all count alike."""
+        """Return the weights of choices in popularity by age, or None if all count alike."""
         return None if self.serving is None else self.serving.popular
 
     @model_validator(mode="after")
@@ -406,12 +403,12 @@ class Recipe(Block):
 
     @property
     def filter_kinds(self) -> dict[str, str]:
-        """Kind of each filter field by its name."""
+        """Return the kind of each filter field by its name."""
         return {} if self.item_metadata is None else self.item_metadata.filter_kinds
 
     @property
     def shown_columns(self) -> set[str]:
-        """Columns whose values a server may show: metadata, filter fields and features."""
+        """Return the columns with values that a server may show: metadata, filter fields and features."""
         metadata = () if self.item_metadata is None else (*self.item_metadata.fields, *self.filter_kinds)
         sides = () if self.features is None else (self.features.item, self.features.user)
         return {*metadata, *(column.name for side in sides if side is not None for column in side.columns)}

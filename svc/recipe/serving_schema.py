@@ -33,7 +33,7 @@ class FilterField(Block):
 
 
 class Availability(Block):
-    """A list of item ids, read again and again while the server runs."""
+    """A list of item ids that the server reads again every `refresh_seconds`."""
 
     source: SourceSpec
     id_column: Name
@@ -51,11 +51,11 @@ class Availability(Block):
 
 
 NEW_ITEMS_SHARE = 0.2
-"""The largest share of new items in any beginning of a ranking, unless something else is said."""
+"""The default of NewItems.max_share."""
 
 
 class NewItems(Block):
-    """A list of items that training never saw, read again and again while the server runs."""
+    """A list of items that are not in the training data. The server reads it again every `refresh_seconds`."""
 
     source: SourceSpec = Field(description="Has the id column and the columns of features.item.")
     refresh_seconds: Annotated[Number, Field(ge=5, le=86_400)] = 300
@@ -88,7 +88,7 @@ Moment = Annotated[datetime, AfterValidator(_zoned)]
 
 
 class Timed(Block):
-    """An entry that may hold for a time only."""
+    """An entry that may be limited in time."""
 
     from_: Moment | None = Field(default=None, alias="from", description="ISO 8601 with zone; null: always.")
     until: Moment | None = Field(default=None, description="ISO 8601 with zone, not included; null: for ever.")
@@ -106,28 +106,28 @@ class Timed(Block):
 
 
 class ServingLimit(Block):
-    """At most so many items of one value of a field."""
+    """The most items in an answer with the same value of a field."""
 
     field: Name
     max: Annotated[Whole, Field(ge=1, le=1000)]
 
 
 class ServingBoost(Timed):
-    """Items that satisfy a filter count more, or less."""
+    """A factor that raises or lowers items that satisfy a filter."""
 
     filter: dict[str, Any]
     factor: Annotated[Number, Field(ge=0.1, le=10)]
 
 
 class ServingPin(Timed):
-    """An item at a place of the whole ranking, from 0."""
+    """An item at a fixed position of the whole ranking, from 0."""
 
     item_id: Name
     position: Annotated[Whole, Field(ge=0, le=999)]
 
 
 class Popular(Block):
-    """How choices count towards popularity by their age at the start of the training."""
+    """The weights of choices in popularity, by their age at the start of the training."""
 
     half_life: Age | None = Field(
         default=None, description="A choice of this age counts half, one of twice the age a quarter: 90min, 7d."
@@ -152,7 +152,7 @@ class Popular(Block):
 
 
 class Rehearsal(Block):
-    """What a new model must fulfil before it takes the place of the one that is served."""
+    """The conditions for a new model to replace the served one."""
 
     min_known_users: Annotated[Number, Field(ge=0, le=1)] = Field(
         description="Share of the served model's users whom the new one must know."
@@ -160,7 +160,7 @@ class Rehearsal(Block):
 
 
 class Serving(Block):
-    """What a server does with the model. But for `popular`, no part of the recipe's hash: the model is the same."""
+    """The use of the model by a server. Only `popular` changes the model, so only it is part of the recipe's hash."""
 
     filter: dict[str, Any] | None = Field(default=None, description="Holds for every request, joined by AND.")
     availability: Availability | None = None

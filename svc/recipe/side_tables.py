@@ -23,7 +23,7 @@ _FIELDS_OF_KINDS = {
     "analyzer": ("text",),
     "dimensions": ("vector",),
 }
-"""The kinds of columns that each field is for. Where a field once was taken by any kind, it still is by those."""
+"""The kinds of columns that accept each field. Other older kinds accept the first two without effect."""
 
 
 class FeatureColumn(Block):
@@ -97,7 +97,7 @@ class Features(Block):
 
 
 class ItemMetadata(Block):
-    """Fields that join each recommended item in an answer, and fields that requests may filter on."""
+    """Fields of each recommended item in an answer, and fields that requests may filter on."""
 
     source: SourceSpec
     id_column: Name
@@ -131,5 +131,5 @@ class ItemMetadata(Block):
 
     @property
     def filter_kinds(self) -> dict[str, str]:
-        """Kind of each filter field by its name."""
+        """Return the kind of each filter field by its name."""
         return {field.name: field.kind for field in self.filter_fields}

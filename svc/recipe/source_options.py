@@ -1,4 +1,4 @@
-"""The options of each built-in source in a recipe. Plug-ins bring options of their own."""
+"""The options of each built-in source in a recipe. Plug-ins have their own options."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Block(BaseModel):
 
 
 class SourceSpec(BaseModel):
-    """A `source:` block as written: its type, and options that the source itself understands."""
+    """A `source:` block: its type, and the options of that type, not yet checked."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -67,15 +67,12 @@ class Located(Block):
 
     @cached_property
     def location(self) -> Location:
-        """The address of `path`, parsed once.
-
-        Raises RecipeSecurityError. A loaded recipe never raises it.
-        """
+        """Return the address of `path`, parsed once. Raises RecipeSecurityError, but not in a loaded recipe."""
         return parse_location(self.path)
 
 
 class FileOptions(Located):
-    """Where a file is, and how to know that it is the right one."""
+    """The address of a file, and its expected digest."""
 
     path: Name = Field(
         description="A file, folder or pattern: local (relative to the recipe), file://, s3://, gs://, az://, "

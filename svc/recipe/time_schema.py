@@ -68,16 +68,13 @@ class TimeDecay(Block):
         return lengths
 
 
-def check_recency(asked: Literal["search", "off"] | float, *, time_column: str | None, scheme: str) -> None:
-    """Raise ValueError if the data or the split cannot support the recency of the recipe.
-
-    The message gives the reason.
-    """
-    if asked == "off":
+def check_recency(recency: Literal["search", "off"] | float, *, time_column: str | None, scheme: str) -> None:
+    """Raise ValueError, with the reason, if the time column or the split does not permit the recipe's recency."""
+    if recency == "off":
         return
     if time_column is None:
         raise ValueError("training.recency needs schema.time_column: without times, histories have no order")
-    if asked == "search" and scheme == "random":
+    if recency == "search" and scheme == "random":
         raise ValueError(
             "training.recency: search needs a split.scheme by time, such as leave_one_out: random holds out items "
             "from anywhere in a history, which cannot show whether order matters"
@@ -85,10 +82,10 @@ def check_recency(asked: Literal["search", "off"] | float, *, time_column: str |
 
 
 def with_default_split(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `tree`, a recipe in the long spelling, with the scheme of its split.
+    """Return `tree`, a normalized recipe, with the default scheme of its split.
 
-    With a time column the default scheme is `time_user`: it shows whether order matters, as `random` cannot. The scheme
-    becomes part of the tree, so that the hash tells it from a `random` that is written out.
+    With a time column the default is `time_user`: it shows whether order matters, as `random` cannot. It is written
+    into the tree, so that the recipe's hash differs from one with an explicit `random`.
     """
     schema, training = tree.get("schema"), _or_empty(tree.get("training"))
     if not isinstance(schema, Mapping) or schema.get("time_column") is None or not isinstance(training, Mapping):
@@ -104,7 +101,7 @@ def _or_empty(block: Any) -> Any:
 
 
 def with_default_algorithms(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return `recipe`, not validated yet. If order is searched, Transitions join the default algorithms."""
+    """Return the unvalidated `recipe`, with Transitions among its default algorithms if recency is searched."""
     training, schema = recipe.get("training") or {}, recipe.get("schema") or {}
     if not isinstance(training, Mapping) or not isinstance(schema, Mapping) or "algorithms" in training:
         return recipe
@@ -122,10 +119,7 @@ def with_default_algorithms(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
 def recency_in_effect(
     wanted: Literal["search", "off"] | float, *, time_column: str | None, scheme: str
 ) -> Literal["search"] | float:
-    """Return "search", or the recency of all models.
-
-    It is 0 if recency is off, or if its default cannot be searched.
-    """
+    """Return "search", or the one recency of all models: 0 if it is off, or if it cannot be searched."""
     if isinstance(wanted, float | int):
         return float(wanted)
     can_be_judged = time_column is not None and scheme != "random"

@@ -19,10 +19,7 @@ _NEVER_EXPANDED = frozenset({"query", "query_parameters"})
 
 
 def recipe_variables(environ: Mapping[str, str], extra: Sequence[str] = ()) -> dict[str, str]:
-    """Return all `SVC_RECIPE_*` variables of `environ` and of the `KEY=VALUE` pairs in `extra`.
-
-    The pairs win.
-    """
+    """Return the `SVC_RECIPE_*` variables of `environ`, overridden by the `KEY=VALUE` pairs in `extra`."""
     variables = {name: value for name, value in environ.items() if _NAME.fullmatch(name)}
     for item in extra:
         name, equals, value = item.partition("=")
@@ -34,12 +31,12 @@ def recipe_variables(environ: Mapping[str, str], extra: Sequence[str] = ()) -> d
 
 
 def has_reference(text: object) -> bool:
-    """Return True for a string in which a variable would be expanded."""
+    """Return whether `text` is a string with a reference to expand."""
     return isinstance(text, str) and "${" in text
 
 
 def contains_reference(tree: Any) -> bool:
-    """Return True if any expandable string in `tree` refers to a variable."""
+    """Return whether any expandable string in `tree` refers to a variable."""
     if isinstance(tree, Mapping):
         return any(contains_reference(value) for key, value in tree.items() if key not in _NEVER_EXPANDED)
     if isinstance(tree, list):
@@ -48,10 +45,7 @@ def contains_reference(tree: Any) -> bool:
 
 
 def expand(tree: Any, variables: Mapping[str, str], where: str) -> Any:
-    """Return a copy of `tree` with every reference replaced.
-
-    `where` is the field path of `tree` in messages.
-    """
+    """Return a copy of `tree` with every reference replaced. `where` is the field path of `tree` in messages."""
     if isinstance(tree, dict):
         return {
             key: value if key in _NEVER_EXPANDED else expand(value, variables, f"{where}.{key}" if where else key)
@@ -76,7 +70,7 @@ def references(tree: Any, where: str = "") -> Iterator[tuple[str, str]]:
 
 
 def unexpanded_references(tree: Any, where: str = "") -> Iterator[str]:
-    """Yield the field paths of queries that hold a reference, which is sent unexpanded."""
+    """Yield the field paths of queries with a reference to a variable. It is sent unexpanded."""
     if not isinstance(tree, Mapping):
         return
     for key, value in tree.items():

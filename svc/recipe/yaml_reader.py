@@ -1,8 +1,7 @@
-"""YAML text to plain values, within bounds that no alias, nesting or tag can escape.
+"""A YAML reader for plain values, with limits that hold in spite of aliases and nesting.
 
-Mapping keys are always text, exactly as written, and appear once. Dates stay text. Only the tags of plain
-YAML are known. Values are built from parser events, so that a deep or self-multiplying document is
-refused before it is built.
+Mapping keys are always text, exactly as written, and appear once. Dates stay text. Only the tags of plain YAML are
+accepted. Values are built from parser events, so that a document too deep or too large is refused before it is built.
 """
 
 from __future__ import annotations
@@ -42,10 +41,7 @@ _COLLECTION_TAGS = {_PREFIX + "map": MappingStartEvent, _PREFIX + "seq": Sequenc
 
 
 def parse_yaml(data: bytes, where: str) -> Any:
-    """Return the one document in `data`.
-
-    `where` is the file's name in messages.
-    """
+    """Return the one document in `data`. `where` is the file's name in messages."""
     if len(data) > MAX_BYTES:
         raise RecipeSecurityError(
             f"{where}: the file is larger than {MAX_BYTES} bytes, the most that a recipe may have"
@@ -71,7 +67,7 @@ def _yaml_problem(error: yaml.YAMLError, text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Built:
-    """A value with its size (values and text, aliases counted each time) and its height in levels."""
+    """A value, its size with each alias counted in full, and its height in levels."""
 
     value: Any
     size: int
@@ -79,10 +75,7 @@ class _Built:
 
 
 class _Builder:
-    """A builder of values from the events of one parser.
-
-    An alias shares the value of its anchor, and counts in full.
-    """
+    """A builder of values from the events of one parser. An alias shares the value of its anchor."""
 
     def __init__(self, text: str, where: str) -> None:
         self._loader: Any = yaml.SafeLoader(text)  # its methods carry no types

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from svc.errors import ExportIncomplete
-from svc.export.manifest import SUFFIX, Manifest, MergedManifest, encoded, read
+from svc.export.manifest import SUFFIX, Manifest, MergedManifest, encode, read
 from svc.export.run import source_context
 from svc.settings import Settings
 
@@ -29,18 +29,18 @@ PART = Manifest(
 def test_a_part_reads_back_as_it_was_written(tmp_path: Path) -> None:
     """Shards are told apart by it; a whole export names no shard. People read it too: a field a line."""
     path = tmp_path / f"all.csv{SUFFIX}"
-    path.write_bytes(encoded(PART))
+    path.write_bytes(encode(PART))
     assert read(str(path), source_context(Settings())) == PART
     whole = Manifest(**{**PART.as_dict(), "shard": None})
-    assert "shard" not in json.loads(encoded(whole))
-    assert encoded(replace(PART, path="ü.csv")).decode().startswith('{\n  "path": "ü.csv",\n  "rows": 7,\n')
+    assert "shard" not in json.loads(encode(whole))
+    assert encode(replace(PART, path="ü.csv")).decode().startswith('{\n  "path": "ü.csv",\n  "rows": 7,\n')
 
 
 def test_an_invalid_manifest_is_refused_with_advice(tmp_path: Path) -> None:
     """None there, not JSON, and the manifest of a merged export."""
     path = tmp_path / f"all.csv{SUFFIX}"
     merged = MergedManifest(rows=0, model_version="sha256:1", skipped=0, empty=0, asked={})
-    for content in (None, b"rows: 7", encoded(merged)):
+    for content in (None, b"rows: 7", encode(merged)):
         if content is not None:
             path.write_bytes(content)
         with pytest.raises(ExportIncomplete, match="run its shard again"):
