@@ -1,1 +1,1 @@
-"""Where interactions, features and metadata come from."""
+"""Sources of interactions, features and metadata: files, databases and tables in memory."""

@@ -1,7 +1,4 @@
-"""Helpers for pyarrow that do not import pandas.
-
-A server that reads item metadata has no need for pandas.
-"""
+"""Helpers for pyarrow that do not import pandas, so that a server can read item metadata without pandas."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from numpy.typing import NDArray
 
 
 def texts(values: Sequence[str]) -> pa.Array:
-    """Return an array of strings."""
+    """Return `values` as an array of strings."""
     data = [value.encode() for value in values]
     ends = np.cumsum([0, *map(len, data)], dtype=np.int32)
     return pa.Array.from_buffers(pa.string(), len(data), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(data))])
@@ -34,10 +31,7 @@ def numbers(values: NDArray[Any]) -> pa.Array:
 
 
 def codes(array: pa.Array) -> NDArray[np.int32]:
-    """Return the values of an array of non-negative int32 as numpy, with −1 for null.
-
-    The result is always a copy.
-    """
+    """Return a numpy copy of an array of non-negative int32, with −1 for null."""
     if not len(array):
         return np.empty(0, dtype=np.int32)
     missing, data = array.buffers()
@@ -60,16 +54,13 @@ def empty(schema: pa.Schema) -> pa.Table:
 
 
 def expanded_bytes(column: pa.Array | pa.ChunkedArray) -> int:
-    """Return the bytes of a column after its dictionaries are decoded.
-
-    A repeated text counts each time.
-    """
+    """Return the bytes of a column with its dictionaries decoded, so that a repeated text counts each time."""
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     return sum(_expanded_bytes(chunk) for chunk in chunks)
 
 
 def without_dictionaries(kind: pa.DataType) -> pa.DataType:
-    """Return the type of the same values when each is written out, also within lists and structs."""
+    """Return `kind` without dictionary encoding, also within lists and structs."""
     if pa.types.is_dictionary(kind):
         return kind.value_type
     if pa.types.is_struct(kind):
@@ -104,10 +95,7 @@ def _text_bytes(values: pa.Array) -> pa.Array | None:
 
 
 def longest_text(column: pa.Array | pa.ChunkedArray) -> int:
-    """Return the bytes of the longest text of a column, or of its dictionary.
-
-    It is 0 if the values are not text.
-    """
+    """Return the bytes of the longest text of a column, or of its dictionary. It is 0 if the values are not text."""
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     values = [chunk.dictionary if pa.types.is_dictionary(chunk.type) else chunk for chunk in chunks]
     sizes = [size for each in values if (size := _text_bytes(each)) is not None]

@@ -1,8 +1,8 @@
 """The interface of data sources, and the registry that finds a source by its type.
 
 A source returns id columns (`text_columns`) as pandas Categorical of str: categories in order of first appearance,
-code -1 for missing values, blanks kept. Other columns have their natural dtypes: integers with missing values are
-`Int64`, so that 1999 does not become 1999.0; lists are object columns of arrays.
+code -1 for missing values, blanks kept. Other columns have their natural dtypes. Integers with missing values are
+`Int64`, so that 1999 does not become 1999.0. Lists are object columns of arrays.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ _BUILT_IN = {
     "bigquery": "svc.sources.bigquery:BigQuerySource",
 }
 _OF_PROGRAMS = {"dataframe": "svc.sources.in_memory:InMemorySource"}
-"""Source types for the tables that a caller passes to `svc.train`; recipes in files cannot use them."""
+"""Source types for tables that a program passes to `svc.train`. Recipes in files cannot use them."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceContext:
-    """The inputs of a source beside its own options.
+    """The inputs of a source besides its own options.
 
-    `columns` are the columns to read (None: all), `text_columns` the id columns among them. `variables` are the
-    SVC_RECIPE_* environment variables. The source calls `progress` with the number of further rows read, in the thread
-    that calls `fetch`. A server sets `bounds`: a source raises SourceTooLarge before a table exceeds them.
+    - `columns` are the columns to read, or None for all. `text_columns` are the id columns among them.
+    - `variables` are the SVC_RECIPE_* environment variables.
+    - `progress` is called with the number of rows read since its last call, in the thread that calls `fetch`.
+    - `bounds` are the limits of a server. A source raises SourceTooLarge before a table exceeds them.
     """
 
     base_dir: Path
@@ -67,23 +68,23 @@ class SourceContext:
         *,
         bounds: TableBounds | None = None,
     ) -> SourceContext:
-        """Return the context of a table that a server reads beside its model.
-
-        Its ids stand in `id_column`.
-        """
+        """Return the context of a table that a server reads, with ids in `id_column`."""
         return cls(base_dir, settings, columns, frozenset({id_column}), "metadata", variables, None, bounds)
 
 
 class DataSource(Protocol):
-    """Reads one table. The constructor only assigns; `fetch` and `probe` do the work.
+    """A reader of one table. Its constructor only assigns. Its methods raise DataSourceError.
 
-    `fetch` returns one row per interaction, user or item. Some methods are optional:
-    `fetch_arrow() -> pyarrow.Table` returns the same without pandas: ids as dictionaries, missing values as null.
-    `fetch_where(where: RowFilter) -> Prefiltered | None` may leave out rows that `where` drops for certain; None where
-    it cannot. `probe() -> list[str]` checks the access without reading all data, and returns one line per check.
-    `sample(n_rows) -> pandas.DataFrame | None` returns the first rows as `fetch` would, or None when they cannot be
-    read alone. A source whose `probe` and `sample` would both run a query has `probe_and_sample(n_rows)` instead of
-    `sample`: a generator that yields the lines of `probe` and returns the rows. All methods raise DataSourceError.
+    `fetch` returns one row per interaction, user or item. These methods are optional:
+
+    - `fetch_arrow() -> pyarrow.Table` returns the same without pandas: ids as dictionaries, missing values as null.
+    - `fetch_where(where: RowFilter) -> Prefiltered | None` returns the same without rows that `where` surely drops, or
+      None if the source cannot filter.
+    - `probe() -> list[str]` checks the access without reading all data, and returns one line per check.
+    - `sample(n_rows) -> pandas.DataFrame | None` returns the first rows of `fetch`, or None if it cannot read them
+      alone.
+    - `probe_and_sample(n_rows)` replaces `sample` in a source that would run its query for both. It is a generator that
+      yields the lines of `probe` and returns the rows.
     """
 
     type_name: ClassVar[str]
@@ -97,12 +98,12 @@ class DataSource(Protocol):
 def build_source(spec: SourceSpec, context: SourceContext) -> DataSource:
     """Create the source that `spec` describes and check its options, without reading data. Raises RecipeError."""
     source_class = _find(spec.type, "source")
-    return source_class(_validated(source_class, spec, "source"), context)
+    return source_class(_validate_options(source_class, spec, "source"), context)
 
 
 def check_spec(spec: SourceSpec, where: str) -> None:
     """Raise RecipeError unless the type of `spec` is installed and its options are valid. `where` is its field path."""
-    _validated(_find(spec.type, where), spec, where)
+    _validate_options(_find(spec.type, where), spec, where)
 
 
 def known_types() -> dict[str, str]:
@@ -111,10 +112,7 @@ def known_types() -> dict[str, str]:
 
 
 def _check_only_one(type_name: str, where: str) -> None:
-    """Raise RecipeError if several packages have a source of this type.
-
-    Their order in the system is chance.
-    """
+    """Raise RecipeError if several packages have a source of this type, because their order is arbitrary."""
     points = [point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name == type_name]
     if type_name in _BUILT_IN or len({point.value for point in points}) < 2:
         return
@@ -130,15 +128,15 @@ _OTHER_TYPES = {
     **dict.fromkeys(("excel", "xlsx", "tsv", "text", "file", "pandas"), "csv"),
     **dict.fromkeys(("bq", "google"), "bigquery"),
 }
-"""Types of source that do the work of what users name."""
+"""The source type for each database or format that users may write as a type."""
 
 
 def _find(type_name: str, where: str) -> type[DataSource]:
     types = known_types()
     location = types.get(type_name) or _OF_PROGRAMS.get(type_name)
     if location is None:
-        called = _OTHER_TYPES.get(type_name.lower(), type_name.lower())
-        near = difflib.get_close_matches(called, types, n=1)
+        similar = _OTHER_TYPES.get(type_name.lower(), type_name.lower())
+        near = difflib.get_close_matches(similar, types, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise RecipeError(
             f"{where}.type: {type_name!r} is no installed source; {hint}there are {', '.join(sorted(types))}"
@@ -153,7 +151,7 @@ def _find(type_name: str, where: str) -> type[DataSource]:
     return cast("type[DataSource]", source_class)
 
 
-def _validated(source_class: type[DataSource], spec: SourceSpec, where: str) -> BaseModel:
+def _validate_options(source_class: type[DataSource], spec: SourceSpec, where: str) -> BaseModel:
     try:
         return source_class.Config.model_validate(spec.options)
     except ValidationError as error:

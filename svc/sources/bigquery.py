@@ -40,10 +40,7 @@ class BigQuerySource:
         self._context = context
 
     def fetch(self) -> pandas.DataFrame:
-        """Return all rows.
-
-        Raises DataSourceError. Raises SourceTooLarge above SVC_MAX_SQL_ROWS.
-        """
+        """Return all rows. Raises DataSourceError, and SourceTooLarge above SVC_MAX_SQL_ROWS."""
         with self._client() as client:
             job = self._start(client, dry_run=False)
             rows = job.result(retry=self._retry())
@@ -57,10 +54,7 @@ class BigQuerySource:
             return builder.finish()
 
     def probe(self) -> list[str]:
-        """Run the query dry.
-
-        BigQuery checks it and reports its cost. Nothing is read or billed.
-        """
+        """Run the query dry: BigQuery checks it and estimates the bytes to process, without reading or billing."""
         with self._client() as client:
             job = self._start(client, dry_run=True)
             checks = [f"query: valid, would process {job.total_bytes_processed} bytes"]
@@ -81,10 +75,7 @@ class BigQuerySource:
             raise SourceTooLarge(f"the query returns more than {cap} rows: SVC_MAX_SQL_ROWS", fields={"cap": cap})
 
     def _batches(self, client: Any, job: Any, rows: Any, wanted: list[str]) -> Iterator[pa.RecordBatch | pa.Table]:
-        """Yield batches with the wanted columns.
-
-        The first batch has no rows, so that an empty result has columns too.
-        """
+        """Yield batches with the wanted columns. The first has no rows, so that an empty result has columns too."""
         typer = RowTyper(wanted, self._context.text_columns)
         yield typer.empty()
         stream = self._storage_batches(client, job, wanted)
@@ -97,10 +88,7 @@ class BigQuerySource:
             yield typer.batch([row.values() for row in page], positions)
 
     def _storage_batches(self, client: Any, job: Any, wanted: list[str]) -> Iterator[pa.RecordBatch] | None:
-        """Return batches from the Storage Read API.
-
-        None if it is unavailable and the settings allow REST.
-        """
+        """Return batches from the Storage Read API, or None if it is unavailable and the settings allow REST."""
         from google.api_core.exceptions import DeadlineExceeded, PermissionDenied, ServiceUnavailable
         from google.api_core.retry import Retry, if_exception_type
 
@@ -154,10 +142,7 @@ class BigQuerySource:
 
     @contextmanager
     def _client(self) -> Iterator[Any]:
-        """Yield a client, closed at the end.
-
-        Every failure becomes a DataSourceError.
-        """
+        """Yield a client and close it after the block. Every failure becomes a DataSourceError."""
         try:
             from google.cloud import bigquery
         except ImportError:
@@ -175,7 +160,7 @@ class BigQuerySource:
 def _each_within(limit_s: float, pages: Iterator[Any], end: Callable[[], None]) -> Iterator[Any]:
     """Yield the pages of a stream.
 
-    Raises DataSourceError when a page takes longer than `limit_s`, because gRPC waits a day. `end` closes the stream.
+    Raises DataSourceError if a page takes longer than `limit_s`: gRPC's own limit is a day. `end` closes the stream.
     """
     with ThreadPoolExecutor(1) as waiting:
         try:
@@ -188,10 +173,7 @@ def _each_within(limit_s: float, pages: Iterator[Any], end: Callable[[], None]) 
 
 
 def _credentials() -> Any:
-    """Return None, so that Google's libraries find the credentials.
-
-    Return anonymous credentials when BIGQUERY_EMULATOR_HOST is set.
-    """
+    """Return None, so that Google's libraries find the credentials, or anonymous ones for BIGQUERY_EMULATOR_HOST."""
     if not os.environ.get("BIGQUERY_EMULATOR_HOST"):
         return None
     from google.auth.credentials import AnonymousCredentials

@@ -9,7 +9,7 @@ from svc.errors import SourceTooLarge
 
 LEAST_ROWS: Final = 1 << 20
 LEAST_BYTES: Final = 64 << 20
-"""Lower limits of the bounds, for models with few items."""
+"""The smallest bounds, for models with few items."""
 TIMES_NEEDED: Final = 10
 BYTES_A_CELL: Final = 512
 
@@ -26,10 +26,7 @@ class TableBounds:
 
     @classmethod
     def for_serving(cls, n_items: int, n_columns: int) -> TableBounds:
-        """Return bounds of ten times the need of `n_items` rows of `n_columns` cells.
-
-        A cell needs 512 bytes. The bounds are at least 64 MiB.
-        """
+        """Return bounds of ten times `n_items` rows of `n_columns` cells of 512 bytes, at least 64 MiB."""
         needed = n_items * n_columns * BYTES_A_CELL
         return cls(max(LEAST_ROWS, TIMES_NEEDED * n_items), max(LEAST_BYTES, TIMES_NEEDED * needed))
 

@@ -1,4 +1,4 @@
-"""Delimited text files, parsed by Arrow block by block, only the needed columns converted."""
+"""Delimited text files. Arrow parses them block by block and converts only the needed columns."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import pyarrow.csv as pa_csv
 from svc.errors import DataSourceError
 from svc.names import is_float_text
 from svc.recipe.source_options import CsvOptions
-from svc.sources.csv_types import by_content, pinned, text_with_gaps
-from svc.sources.files import CappedReader, DataFile, open_file, shown
+from svc.sources.csv_types import by_content, dtype_of, text_with_gaps
+from svc.sources.files import CappedReader, DataFile, address_of, open_file
 from svc.sources.parts import find_parts, first_part, is_many, probe_many
 from svc.sources.table import TableBuilder, float_text, require_columns, wanted_hive
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from svc.sources.parts import Hive
 
 _READERS = deque[Any](maxlen=1)
-"""Holds the latest reader. Arrow waits for itself for ever if a reader goes while its thread reads ahead."""
+"""Keeps the latest reader alive. Arrow deadlocks if a reader is freed while its thread reads ahead."""
 _BLOCK_BYTES = 16 << 20
 _BOUNDED_BLOCK_BYTES = 1 << 20
-"""For lists of a server: a block of 4 MiB of short rows took 208 MiB as columns."""
+"""Smaller blocks for tables of a server: 4 MiB of short rows take 208 MiB as columns."""
 _PROBED_ROWS = 1000
-"""Rows in which a probe searches for ids like 7.0."""
+"""Number of rows in which a probe searches for ids like 7.0."""
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _EXTENSIONS = (".csv", *(f".csv{suffix}" for suffix in _CODECS))
 _DELIMITERS = {";": "a semicolon", "\t": "a tab", "|": "a bar", ",": "a comma"}
@@ -45,40 +45,37 @@ MAX_LINE_CHARACTERS = 1 << 20
 
 
 def header_hint(names: Sequence[str], delimiter: str) -> str:
-    """Suggest the `delimiter` or `encoding` that the header points to.
-
-    The text is empty if it points to none.
-    """
+    """Return a hint to set `delimiter` or `encoding` if the header looks wrong, else ""."""
     if any("\0" in name for name in names):
         return "; every other byte is zero: the file is UTF-16, set `encoding: utf-16-le` or `utf-16-be`"
     if len(names) > 1:
         return ""
-    for other, called in _DELIMITERS.items():
+    for other, name in _DELIMITERS.items():
         if other != delimiter and other in names[0]:
-            shown = "\\t" if other == "\t" else other
-            return f'; {called} stands between the columns: set `delimiter: "{shown}"`'
+            option = "\\t" if other == "\t" else other
+            return f'; {name} stands between the columns: set `delimiter: "{option}"`'
     return ""
 
 
 def encoding_hint(start: bytes) -> str:
-    """Suggest the encoding that the byte order mark in `start` names."""
+    """Return a hint to set `encoding`, from the byte order mark in `start` if there is one."""
     encoding = next((name for mark, name in _MARKS.items() if start.startswith(mark)), None)
     return f"it is {encoding.upper()}: set `encoding: {encoding}`" if encoding else "give `encoding`, such as latin-1"
 
 
 def find_fault(text: TextIO, delimiter: str, n_columns: int) -> str | None:
-    """Describe the first line with too few or too many fields or an unclosed quote.
+    """Return a description of the first malformed line: a wrong number of fields, or an unclosed quote.
 
-    None if there is no such line.
+    Returns None if every line is well formed.
     """
     rows = csv.reader(bounded_lines(text), delimiter=delimiter, strict=True)
     line = 1
     try:
         for row in rows:
             if row and len(row) != n_columns:
-                shown = delimiter.join(row)[:_SHOWN_CHARACTERS]
+                beginning = delimiter.join(row)[:_SHOWN_CHARACTERS]
                 fields = "1 field" if len(row) == 1 else f"{len(row)} fields"
-                return f"line {line} has {fields} where the header has {n_columns}: {shown!r}"
+                return f"line {line} has {fields} where the header has {n_columns}: {beginning!r}"
             line = rows.line_num + 1
     except csv.Error as error:
         if "end of data" in str(error):
@@ -91,10 +88,7 @@ def find_fault(text: TextIO, delimiter: str, n_columns: int) -> str | None:
 
 
 def bounded_lines(text: TextIO) -> Iterator[str]:
-    """Yield the lines.
-
-    Raises csv.Error for a line of more than MAX_LINE_CHARACTERS, which is not read to its end.
-    """
+    """Yield the lines. Raises csv.Error for a line of more than MAX_LINE_CHARACTERS, before reading all of it."""
     while line := text.readline(MAX_LINE_CHARACTERS):
         if len(line) == MAX_LINE_CHARACTERS and not line.endswith(("\n", "\r")):
             raise csv.Error(f"the line has more than {MAX_LINE_CHARACTERS} characters")
@@ -111,15 +105,12 @@ class _Header:
 
     @property
     def unique_names(self) -> list[str]:
-        """Column names without duplicates, as the parser requires.
-
-        Names that are not wanted become placeholders.
-        """
+        """Return the column names without duplicates, as the parser requires. Unwanted names become placeholders."""
         return [name if name in self.wanted else f"\0{index}" for index, name in enumerate(self.names)]
 
 
 class CsvSource:
-    """One csv file or many, local or remote, maybe compressed."""
+    """One csv file or many, local or remote, plain or compressed."""
 
     type_name: ClassVar[str] = "csv"
     Config: ClassVar[type[CsvOptions]] = CsvOptions
@@ -129,10 +120,7 @@ class CsvSource:
         self._context = context
 
     def fetch(self) -> pandas.DataFrame:
-        """Return the wanted columns.
-
-        Raises DataSourceError for a file that is missing, broken, or lacks a wanted column.
-        """
+        """Return the wanted columns. Raises DataSourceError for a file that is missing, broken, or lacks a column."""
         return self._read().finish(self._typed)
 
     def fetch_arrow(self) -> pa.Table:
@@ -140,7 +128,7 @@ class CsvSource:
         return self._read().finish_arrow(self._typed)
 
     def _read(self) -> TableBuilder:
-        builder = TableBuilder(self._context, shown(self._config.location, self._context))
+        builder = TableBuilder(self._context, address_of(self._config.location, self._context))
         for part in find_parts(self._config, self._context, _EXTENSIONS):
             with part.open() as file:
                 header = self._header(file, part.hive)
@@ -165,25 +153,26 @@ class CsvSource:
         ]
 
     def _float_ids(self, file: DataFile, header: _Header) -> dict[str, str]:
-        """Return the first id like 7.0 of each id column, in the rows that follow the header."""
+        """Return the first id like 7.0 of each id column, by column, among the first rows."""
         positions = {name: header.names.index(name) for name in header.wanted if name in self._context.text_columns}
         skip = 0 if self._config.header is None else self._config.header + 1
-        shown: dict[str, str] = {}
-        with suppress(UnicodeError, csv.Error, EOFError, pa.ArrowInvalid):  # a beginning may end anywhere
+        float_ids: dict[str, str] = {}
+        with suppress(UnicodeError, csv.Error, EOFError, pa.ArrowInvalid):  # a partly fetched file may end mid-row
             lines = self._lines(file)
             for fields in itertools.islice(
                 csv.reader(lines, delimiter=self._config.delimiter), skip, skip + _PROBED_ROWS
             ):
                 for name, position in positions.items():
                     if position < len(fields) and is_float_text(fields[position].strip()):
-                        shown.setdefault(name, fields[position].strip())
+                        float_ids.setdefault(name, fields[position].strip())
         file.file.seek(0)
-        return shown
+        return float_ids
 
     def sample(self, n_rows: int) -> pandas.DataFrame | None:
-        """Return the first rows of the first file, as `fetch` would return them.
+        """Return the first rows of `fetch`.
 
-        Over http(s) only its beginning is read. None if the beginning cannot be parsed alone, as in a compressed file.
+        Over http(s) only the beginning of the file is read. Returns None if it cannot be parsed alone, as in a
+        compressed file.
         """
         part = first_part(self._config, self._context, _EXTENSIONS, part="beginning")
         with suppress(DataSourceError), part.open() as file:
@@ -193,18 +182,18 @@ class CsvSource:
             rows = self._first_rows(file, header, n_rows)
             positions = [header.names.index(name) for name in header.wanted]
             columns = [pa.array([row[position] for row in rows], pa.string()) for position in positions]
-            with _explained(file):
+            with _parser_errors(file):
                 builder.add(pa.table(dict(zip(header.wanted, columns, strict=True))).cast(self._schema(header)))
             return builder.finish(self._typed)
         return None
 
     def _first_rows(self, file: DataFile, header: _Header, n_rows: int) -> list[list[str]]:
-        """Return rows that have all fields.
+        """Return the first rows that have all fields.
 
-        The last row is dropped if only a part of the file was read, because it may be cut.
+        If only a part of the file was read, the last row is dropped, because it may be cut.
         """
         rows: list[list[str]] = []
-        with _explained(file):
+        with _parser_errors(file):
             lines = self._lines(file)
             for row in csv.reader(itertools.islice(lines, header.skip_rows, None), delimiter=self._config.delimiter):
                 if len(row) == len(header.names):
@@ -214,9 +203,9 @@ class CsvSource:
         return rows if file.whole else rows[:-1]
 
     def _header(self, file: DataFile, hive: Hive) -> _Header:
-        """Return the header, from the first rows. Leave the file at its start."""
+        """Return the header, and leave the file at its start."""
         row = 0 if self._config.header is None else self._config.header
-        with _explained(file):
+        with _parser_errors(file):
             lines = self._lines(file)
             reader = csv.reader(lines, delimiter=self._config.delimiter)
             rows = [fields for _, fields in zip(range(row + 1), reader, strict=False)]
@@ -234,15 +223,15 @@ class CsvSource:
         hint = header_hint(names, self._config.delimiter)
         if not hint and self._config.header is not None:
             hint = "; for a file without a header row set `header: null`"
-        pinned_here = [name for name in self._config.dtype if name not in hive]
-        require_columns([*wanted, *pinned_here], names, file.where, hint)
+        with_dtype = [name for name in self._config.dtype if name not in hive]
+        require_columns([*wanted, *with_dtype], names, file.where, hint)
         for name in wanted:
             if names.count(name) > 1:
                 raise DataSourceError(f"{file.where} has two columns called {name}")
         return _Header(names, wanted, skip)
 
     def _batches(self, file: DataFile, header: _Header) -> Iterator[pa.RecordBatch]:
-        with _explained(file, lambda: self._fault(file, header)):
+        with _parser_errors(file, lambda: self._fault(file, header)):
             stream, wrong_rows = self._stream(file), deque[Any](maxlen=1)
             last = None
 
@@ -272,28 +261,25 @@ class CsvSource:
                 if wrong_rows:
                     raise pa.ArrowInvalid("a row has another number of fields than the header")
             finally:
-                stream.stop()  # before the file is read again
+                stream.stop()  # Arrow's thread must not read while `_fault` reads the file again
         if last is not None and _ends_in_a_long_text(last) and (fault := self._fault(file, header)):
             raise DataSourceError(f"{file.where} cannot be parsed: {fault}")
 
     def _fault(self, file: DataFile, header: _Header) -> str | None:
-        """Describe the first malformed line, or return None.
-
-        The file is read again, row by row.
-        """
+        """Return a description of the first malformed line, or None. Reads the file again, row by row."""
         file.file.seek(0)
         return find_fault(self._text(file), self._config.delimiter, len(header.names))
 
     def _schema(self, header: _Header) -> pa.Schema:
-        """Return text as the type of every column, except those whose type the recipe sets in `dtype`."""
+        """Return a schema with the type of each column in `dtype`, and text for all others."""
         dtype = self._config.dtype
-        return pa.schema([(name, pinned(dtype.get(name, "str"))) for name in header.wanted])
+        return pa.schema([(name, dtype_of(dtype.get(name, "str"))) for name in header.wanted])
 
     def _typed(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
         dtype = self._config.dtype.get(name)
         if dtype is None:
             return by_content(column)
-        return text_with_gaps(column) if pinned(dtype) == pa.string() else column
+        return text_with_gaps(column) if dtype_of(dtype) == pa.string() else column
 
     def _lines(self, file: DataFile) -> Iterator[str]:
         return bounded_lines(self._text(file))
@@ -321,9 +307,9 @@ class CsvSource:
 
 
 def _ends_in_a_long_text(batch: pa.RecordBatch) -> bool:
-    """Return True if the last row may contain later rows.
+    """Return whether the last row has a value of several lines.
 
-    The parser accepts a quote that is never closed.
+    It may contain all later rows, because the parser accepts a quote that is never closed.
     """
     if not batch.num_rows:
         return False
@@ -332,11 +318,8 @@ def _ends_in_a_long_text(batch: pa.RecordBatch) -> bool:
 
 
 @contextmanager
-def _explained(file: DataFile, find: Callable[[], str | None] = lambda: None) -> Iterator[None]:
-    """Turn the exceptions of parsers into a DataSourceError.
-
-    `find` describes the malformed line.
-    """
+def _parser_errors(file: DataFile, find: Callable[[], str | None] = lambda: None) -> Iterator[None]:
+    """Turn the exceptions of parsers into DataSourceError. `find` returns a description of the malformed line."""
     where = file.where
     try:
         yield

@@ -1,7 +1,7 @@
 """Types of csv columns: set by the recipe's `dtype`, otherwise inferred from the whole column.
 
-Inference reads all rows and takes the first type that fits: integers, floats, booleans, text. Blanks are missing
-values. In columns of numbers NA, NaN, null and similar words are missing values too.
+Inference takes the first type that fits all rows: integers, floats, booleans, text. Blanks are missing values. In
+columns of numbers NA, NaN, null and similar words are missing values too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TRUTH = arrow.texts(["true", "false"])
 _MISSING = pa.nulls(1, pa.string())[0]
 
 
-def pinned(dtype: str) -> pa.DataType:
+def dtype_of(dtype: str) -> pa.DataType:
     """Return the Arrow type for a type name in a recipe's `dtype`."""
     return _PINNED[dtype]
 

@@ -1,4 +1,4 @@
-"""Records the sha256 of the files that a training reads, for artifacts with signed provenance."""
+"""Records of the sha256 of the files that a training reads, for the signed provenance of artifacts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ _record: ContextVar[Record | None] = ContextVar("record", default=None)
 def record_digests(record: Record) -> Iterator[None]:
     """Call `record(where, sha256)` for each file that this thread opens and reads whole within the context.
 
-    The digest is that of the bytes that were read. If another process changes the file meanwhile, it is the digest from
-    before the change. Databases have no digest.
+    A local file is digested before it is parsed, so a change between the two goes unnoticed. Databases have no digest.
     """
     token = _record.set(record)
     try:

@@ -1,4 +1,4 @@
-"""Opens the file of a csv or parquet source, local or remote, with size caps and an optional sha256 check."""
+"""Opening the file of a csv or parquet source, local or remote, with size caps and an optional check of its sha256."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 EXPANSION = 8
 """A file from http(s) may expand to this many times SVC_MAX_DOWNLOAD_BYTES."""
 STOP_S = 0.5
-"""Longest wait for the next read of a thread that reads ahead. It does not come if the thread has enough."""
+"""Longest wait for the last read of a thread that reads ahead. A thread with enough data never makes it."""
 PART_BYTES = 256 * 1024
 Part = Literal["all", "beginning", "end"]
 _CHUNK = 1 << 20
@@ -61,7 +61,7 @@ def download(url: str, out: BinaryIO, context: SourceContext, *, at_most: int | 
 def download_end(url: str, out: BinaryIO, context: SourceContext, n_bytes: int) -> int | None:
     """Write the last `n_bytes` of the body at their own offset in `out`, and return that offset.
 
-    None if the server ignores ranges and the body is larger than `n_bytes`. Raises as `download` does.
+    Returns None if the server ignores ranges and the body is larger than `n_bytes`. Raises as `download` does.
     """
     with _answer(url, context, {"Range": f"bytes=-{n_bytes}"}) as response:
         response.require(200, 206)
@@ -77,10 +77,7 @@ def download_end(url: str, out: BinaryIO, context: SourceContext, n_bytes: int) 
 
 @contextmanager
 def _answer(url: str, context: SourceContext, headers: Mapping[str, str] | None = None) -> Iterator[Response]:
-    """Yield the final response to a GET.
-
-    Logs redirects. Every failure becomes a DataSourceError.
-    """
+    """Yield the final response to a GET. Logs redirects. Every failure becomes a DataSourceError."""
     redirect = events.METADATA_SOURCE_REDIRECT if context.purpose == "metadata" else events.CSV_SOURCE_REDIRECT
 
     def on_redirect(from_: str, to: str, status: int) -> None:
@@ -114,8 +111,8 @@ def _require_whole(url: str, length: int | None, read: int, *, partial: bool) ->
 class DataFile:
     """An open file that can seek.
 
-    `where` names it in messages. `max_expanded` bounds its size after decompression. `whole` is False for a part of a
-    file. The end of a file has its bytes from `begin` on. None means that the server could not send the end alone.
+    `where` names it in messages. `max_expanded` bounds its size after decompression. `whole` is False if only a part
+    of the file was fetched. `begin` is the offset of an end part, or None if the server could not send the end alone.
     """
 
     file: BinaryIO
@@ -142,29 +139,29 @@ def open_location(
     location: Location, context: SourceContext, *, sha256: str | None = None, part: Part = "all"
 ) -> Iterator[DataFile]:
     """Open the file at a location, as `open_file` does."""
-    with explained(shown(location, context)), _opened(location, sha256, context, part) as file:
+    with file_errors(address_of(location, context)), _open(location, sha256, context, part) as file:
         yield file
 
 
 @contextmanager
 def in_memory(content: Callable[[], bytes], where: str) -> Iterator[DataFile]:
-    """Yield the file whose bytes `content` gives. Raises DataSourceError."""
-    with explained(where):
+    """Yield the result of `content` as a file. Raises DataSourceError."""
+    with file_errors(where):
         data = content()
         if digests.is_wanted():
             digests.tell(where, hashlib.sha256(data).hexdigest())
         yield DataFile(io.BytesIO(data), where, len(data), None)
 
 
-def shown(location: Location, context: SourceContext) -> str:
-    """Return the address without secrets, as messages may show it."""
+def address_of(location: Location, context: SourceContext) -> str:
+    """Return the address without secrets, for messages."""
     if not location.is_remote:
         return str(location.resolved(context.base_dir))
     return redact_text(location.uri.partition("?")[0])
 
 
 @contextmanager
-def explained(where: str) -> Iterator[None]:
+def file_errors(where: str) -> Iterator[None]:
     """Turn failures of the file system into a DataSourceError that names the file."""
     try:
         yield
@@ -180,10 +177,10 @@ def explained(where: str) -> Iterator[None]:
 
 
 @contextmanager
-def _opened(location: Location, sha256: str | None, context: SourceContext, part: Part) -> Iterator[DataFile]:
+def _open(location: Location, sha256: str | None, context: SourceContext, part: Part) -> Iterator[DataFile]:
     if location.is_http:
-        with _spool(shown(location, context)) as file:
-            yield _fetched(location, sha256, context, file) if part == "all" else _part(location, context, file, part)
+        with _spool(address_of(location, context)) as file:
+            yield _fetch(location, sha256, context, file) if part == "all" else _part(location, context, file, part)
     elif location.is_remote:
         with _object(location, sha256, context, part) as remote:
             yield remote
@@ -197,8 +194,8 @@ def _opened(location: Location, sha256: str | None, context: SourceContext, part
             yield DataFile(file, str(path), os.fstat(file.fileno()).st_size, None)
 
 
-def _fetched(location: Location, sha256: str | None, context: SourceContext, file: BinaryIO) -> DataFile:
-    where = shown(location, context)
+def _fetch(location: Location, sha256: str | None, context: SourceContext, file: BinaryIO) -> DataFile:
+    where = address_of(location, context)
     digest = download(location.uri, file, context)
     _check(digest, sha256, where)
     size = file.tell()
@@ -207,7 +204,7 @@ def _fetched(location: Location, sha256: str | None, context: SourceContext, fil
 
 
 def _part(location: Location, context: SourceContext, file: BinaryIO, part: Part) -> DataFile:
-    where = shown(location, context)
+    where = address_of(location, context)
     begin: int | None = 0
     if part == "end":
         begin = download_end(location.uri, file, context, PART_BYTES)
@@ -220,12 +217,12 @@ def _part(location: Location, context: SourceContext, file: BinaryIO, part: Part
 
 @contextmanager
 def _object(location: Location, sha256: str | None, context: SourceContext, part: Part) -> Iterator[DataFile]:
-    where = shown(location, context)
+    where = address_of(location, context)
     with objects.open_object(location, context.settings) as (remote, size):
         if part != "all" or (sha256 is None and not digests.is_wanted()):
             yield DataFile(remote, where, size, None)
             return
-        with _spool(where) as copy:  # verified and read are the same bytes
+        with _spool(where) as copy:  # so that the verified bytes are the ones that are read
             while chunk := remote.read(_CHUNK):
                 copy.write(chunk)
             copy.seek(0)
@@ -235,10 +232,7 @@ def _object(location: Location, sha256: str | None, context: SourceContext, part
 
 @contextmanager
 def _spool(where: str) -> Iterator[BinaryIO]:
-    """Yield a temporary file for a copy of `where`, deleted after the block.
-
-    Raises DataSourceError if the disk is full.
-    """
+    """Yield a temporary file for a copy of `where`, deleted after the block. Raises DataSourceError on a full disk."""
     try:
         tempfile.gettempdir()
     except FileNotFoundError:
@@ -272,9 +266,9 @@ def _check(digest: str, expected: str | None, where: str) -> None:
 
 
 class CappedReader(io.RawIOBase):
-    """A reader of `stream` up to the cap of `file`.
+    """A reader of `stream` up to the cap of `file`. Above the cap it logs an event and raises SourceTooLarge.
 
-    Beyond the cap it logs the event and raises SourceTooLarge. It does not close the stream.
+    It does not close the stream.
     """
 
     def __init__(self, stream: Any, file: DataFile, context: SourceContext) -> None:
@@ -290,10 +284,9 @@ class CappedReader(io.RawIOBase):
         return True
 
     def stop(self) -> None:
-        """End the stream here. Waits until another thread has read its end.
+        """End the stream here, and wait until Arrow's read-ahead thread has seen its end.
 
-        Arrow reads ahead in threads of its own. One that still reads when the process exits aborts it, or keeps it
-        from ending.
+        A thread that still reads when the process exits aborts the process or keeps it from ending.
         """
         with self._reading:
             self._stopped = True
@@ -317,7 +310,7 @@ class CappedReader(io.RawIOBase):
 
 
 def refuse_expansion(where: str, n_bytes: int, cap: int, context: SourceContext) -> None:
-    """Log the event and raise SourceTooLarge: a file expands to more than its cap."""
+    """Log an event and raise SourceTooLarge for a file that expands to more than its cap."""
     too_large(where, n_bytes, cap, context.purpose)
     raise SourceTooLarge(
         f"{where} expands to more than {cap} bytes, {EXPANSION} times SVC_MAX_DOWNLOAD_BYTES",

@@ -32,9 +32,9 @@ class InMemoryOptions(Block):
 
 @contextmanager
 def offered(table: pa.Table, hashed: Sequence[str]) -> Iterator[str]:
-    """Let this thread's trainings read `table` within the context.
+    """Let this thread's trainings read `table` within the context, and yield the digest of its `hashed` columns.
 
-    They find it by the digest of its `hashed` columns.
+    The trainings name the table by this digest.
     """
     digest = _digest(table.select(hashed))
     token = _offered.set({**(_offered.get() or {}), digest: table})
@@ -55,21 +55,18 @@ class InMemorySource:
         self._context = context
 
     def fetch(self) -> pandas.DataFrame:
-        """Return the wanted columns.
-
-        Raises DataSourceError if no table has the digest or the table lacks a column.
-        """
+        """Return the wanted columns. Raises DataSourceError if no table has the digest, or it lacks a column."""
         table = self._table()
         digests.tell(WHERE, self._config.sha256)
-        return self._built(table)
+        return self._build(table)
 
     def probe(self) -> list[str]:
-        """Return the number of rows, as a line."""
+        """Return one line with the number of rows."""
         return [f"{WHERE}: {self._table().num_rows} rows"]
 
     def sample(self, n_rows: int) -> pandas.DataFrame:
         """Return the first rows."""
-        return self._built(self._table().slice(0, n_rows))
+        return self._build(self._table().slice(0, n_rows))
 
     def _table(self) -> pa.Table:
         table = (_offered.get() or {}).get(self._config.sha256)
@@ -77,7 +74,7 @@ class InMemorySource:
             raise DataSourceError("source.type dataframe is for svc.train(data) in Python; name a file or a query here")
         return table
 
-    def _built(self, table: pa.Table) -> pandas.DataFrame:
+    def _build(self, table: pa.Table) -> pandas.DataFrame:
         wanted = list(self._context.columns or table.column_names)
         require_columns(wanted, table.column_names, WHERE)
         builder = TableBuilder(self._context, WHERE)
@@ -86,7 +83,7 @@ class InMemorySource:
 
 
 def _digest(table: pa.Table) -> str:
-    """Return the sha256 of the table, written as one Arrow stream in its order of columns."""
+    """Return the sha256 of the table as one Arrow stream, which depends on the order of its columns."""
     sink = _Hash()
     with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), table.schema.remove_metadata()) as writer:
         writer.write_table(table.replace_schema_metadata().combine_chunks())

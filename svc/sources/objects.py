@@ -20,35 +20,35 @@ _PIECE_BYTES: Final = 8 * MIB
 def open_object(location: Location, settings: Settings) -> Iterator[tuple[BinaryIO, int]]:
     """Open the object as a seekable file, and yield it with its size in bytes.
 
-    Every failure is a DataSourceError. An object that is replaced before the block ends is a failure too, so that
-    pieces of two versions never mix.
+    Every failure is a DataSourceError. So is an object that was replaced before the block ends, because pieces of two
+    versions may be mixed.
     """
     store = ObjectStore(location.uri, settings.http_timeout_s)
-    with _explained(location.uri):
+    with _store_errors(location.uri):
         info = _info(store, location.uri)
     remote = _RemoteFile(store, location.uri, int(info["size"]))
     yield cast("BinaryIO", io.BufferedReader(remote, _PIECE_BYTES)), remote.size
     if remote.n_pieces > 1:
-        with _explained(location.uri):
+        with _store_errors(location.uri):
             if identity(store.info(location.uri)) != identity(info):
                 raise DataSourceError(f"{redact_text(location.uri)} changed while it was read; run it again")
 
 
 def kind(location: Location, settings: Settings) -> str | None:
     """Return `file` for an object, `directory` for a prefix of objects, otherwise None. Raises DataSourceError."""
-    with _explained(location.uri):
+    with _store_errors(location.uri):
         return ObjectStore(location.uri, settings.http_timeout_s).kind(location.uri)
 
 
 def list_files(uri: str, settings: Settings) -> list[tuple[str, int]]:
     """Return address and size of every object below `uri`. Raises DataSourceError."""
-    with _explained(uri):
+    with _store_errors(uri):
         return ObjectStore(uri, settings.http_timeout_s).list_files(uri)
 
 
 def read_whole(location: Location, size: int, settings: Settings) -> bytes:
     """Read an object of `size` bytes in one request, so that all bytes are of one version. Raises DataSourceError."""
-    with _explained(location.uri):
+    with _store_errors(location.uri):
         content = ObjectStore(location.uri, settings.http_timeout_s).read(location.uri, 0, size + 1)
     if len(content) != size:
         raise DataSourceError(f"{redact_text(location.uri)} changed while it was read; run it again")
@@ -60,12 +60,12 @@ def _info(store: ObjectStore, uri: str) -> Mapping[str, Any]:
         return store.info(uri)
     except Exception as error:
         if status_of(error) in (400, 401, 403):
-            store.read(uri, 0, 1)  # unlike `info`, a refused read has a body that gives the reason
+            store.read(uri, 0, 1)  # raises with the store's reason, which only the answer to a GET contains
         raise
 
 
 class _RemoteFile(io.RawIOBase):
-    """Bytes of one object at any position. Raises DataSourceError."""
+    """A seekable file of one object, read in pieces. Raises DataSourceError."""
 
     def __init__(self, store: ObjectStore, uri: str, size: int) -> None:
         self._store = store
@@ -89,7 +89,7 @@ class _RemoteFile(io.RawIOBase):
         end = min(self._position + len(buffer), self.size)
         count = max(0, end - self._position)
         if count:
-            with _explained(self._uri):
+            with _store_errors(self._uri):
                 piece = self._store.read(self._uri, self._position, end)
             if len(piece) != count:
                 raise DataSourceError(f"{redact_text(self._uri)} was cut: {len(piece)} bytes instead of {count}")
@@ -100,7 +100,7 @@ class _RemoteFile(io.RawIOBase):
 
 
 @contextmanager
-def _explained(uri: str) -> Iterator[None]:
+def _store_errors(uri: str) -> Iterator[None]:
     try:
         yield
     except SvcError:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from svc.errors import DataSourceError
 from svc.recipe.source_options import ParquetOptions
 from svc.sources import arrow
-from svc.sources.files import DataFile, open_file, refuse_expansion, shown
+from svc.sources.files import DataFile, address_of, open_file, refuse_expansion
 from svc.sources.parquet_pages import chunk_size
 from svc.sources.parquet_texts import DELTA_ENCODINGS, texts_size
 from svc.sources.parts import find_parts, first_part, is_many, probe_many
@@ -36,7 +36,7 @@ _BOUNDED_BATCH_ROWS = 64 * 1024
 _BYTES = "BYTE_ARRAY"
 _LEAST_CELL_BYTES = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, _BYTES: 4}
 _SAMPLE_BUFFER_BYTES = 256 * 1024
-"""Buffer of a sample: without one, Arrow reads each column chunk of a row group whole."""
+"""Buffer for a sample. Without it, Arrow reads each column chunk of a row group whole."""
 _EXTENSIONS = (".parquet",)
 Table = TypeVar("Table")
 
@@ -52,10 +52,7 @@ class ParquetSource:
         self._context = context
 
     def fetch(self) -> pandas.DataFrame:
-        """Return the wanted columns.
-
-        Raises DataSourceError for a file that is missing, broken, or lacks a wanted column.
-        """
+        """Return the wanted columns. Raises DataSourceError for a file that is missing, broken, or lacks a column."""
         return self._whole(TableBuilder.finish)
 
     def fetch_arrow(self) -> pa.Table:
@@ -63,25 +60,25 @@ class ParquetSource:
         return self._whole(TableBuilder.finish_arrow)
 
     def _whole(self, finish: Callable[[TableBuilder], Table]) -> Table:
-        where = shown(self._config.location, self._context)
+        where = address_of(self._config.location, self._context)
         builder = self._read(where)
-        with _explained(where):
+        with _parquet_errors(where):
             return finish(builder)
 
     def fetch_where(self, where: RowFilter) -> Prefiltered | None:
-        """Return the same as `fetch`, without rows that `where` drops for certain.
+        """Return the same as `fetch`, without rows that `where` surely drops.
 
-        Whole row groups are skipped by their statistics. None if a value might have to be refused, because only a look
-        at all values tells. None over http(s), because the file is fetched and bounded as a whole.
+        Row groups are skipped by their statistics. Returns None over http(s), because the file is fetched whole anyway.
+        Returns None also if some value may be incomparable: the later check for these needs all values.
         """
         if self._config.location.is_http:
             return None
         sieve = ParquetSieve(where, self._context.text_columns)
-        shown_where = shown(self._config.location, self._context)
-        builder = TableBuilder(self._context, shown_where)
+        address = address_of(self._config.location, self._context)
+        builder = TableBuilder(self._context, address)
         n_rows, positions = 0, [np.empty(0, np.int64)]
         for part in find_parts(self._config, self._context, _EXTENSIONS):
-            with part.open() as data_file, _explained(data_file.where):
+            with part.open() as data_file, _parquet_errors(data_file.where):
                 file, columns = self._begin(part, data_file, builder)
                 if not sieve.fits(file.schema_arrow, part.hive):
                     return None
@@ -93,13 +90,13 @@ class ParquetSource:
                         positions.append(start + (np.arange(batch.num_rows) if rows is None else rows))
                         start += batch.num_rows
                 n_rows += file.metadata.num_rows
-        with _explained(shown_where):
+        with _parquet_errors(address):
             return Prefiltered(builder.finish(), n_rows, np.concatenate(positions))
 
     def probe(self) -> list[str]:
         """Read the footer only. For a folder, read the footer of its first file.
 
-        When an http(s) server cannot send the footer alone, the probe only checks that the server answers.
+        If an http(s) server cannot send the footer alone, the probe only checks that it answers.
         """
         if is_many(self._config, self._context):
             return probe_many(self._config, self._context, _EXTENSIONS, self._probe_file)
@@ -107,14 +104,14 @@ class ParquetSource:
             return self._probe_file(data_file, {})
 
     def sample(self, n_rows: int) -> pandas.DataFrame | None:
-        """Return the first rows of the first file, as `fetch` would return them.
+        """Return the first rows of `fetch`, without reading later row groups.
 
-        Later row groups are not read. None over http(s), because the file would have to be fetched whole.
+        Returns None over http(s), because the file would have to be fetched whole.
         """
         if self._config.location.is_http:
             return None
         part = first_part(self._config, self._context, _EXTENSIONS, part="end")
-        with part.open() as data_file, _explained(data_file.where):
+        with part.open() as data_file, _parquet_errors(data_file.where):
             builder = TableBuilder(self._context, data_file.where)
             file, columns = self._begin(part, data_file, builder, buffer_bytes=_SAMPLE_BUFFER_BYTES)
             for batch in _first(file.iter_batches(batch_size=n_rows, columns=columns), n_rows):
@@ -124,7 +121,7 @@ class ParquetSource:
     def _probe_file(self, data_file: DataFile, hive: Hive) -> list[str]:
         if not _has_footer(data_file):
             return [f"{data_file.where}: answers; columns and sha256 are checked when it is read"]
-        with _explained(data_file.where):
+        with _parquet_errors(data_file.where):
             file = pq.ParquetFile(data_file.file)
         columns = [*self._columns(file, data_file, hive), *wanted_hive(self._context, hive)]
         return [
@@ -141,7 +138,7 @@ class ParquetSource:
     def _read(self, where: str) -> TableBuilder:
         builder = TableBuilder(self._context, where)
         for part in find_parts(self._config, self._context, _EXTENSIONS):
-            with part.open() as data_file, _explained(data_file.where):
+            with part.open() as data_file, _parquet_errors(data_file.where):
                 self._add(part, data_file, builder)
         return builder
 
@@ -157,12 +154,12 @@ class ParquetSource:
         coded = [name for name, kind in zip(texts, kinds, strict=True) if pa.types.is_string(kind) and name in codable]
         if self._context.bounds is not None:
             self._check_size(file, columns, builder, data_file)
-            coded = codable  # a repeated text once
+            coded = codable  # so that repeated texts are in memory once
         file = pq.ParquetFile(
             data_file.file, metadata=file.metadata, read_dictionary=coded, buffer_size=buffer_bytes, pre_buffer=False
         )
         fields = [file.schema_arrow.field(name) for name in columns]
-        if self._context.bounds is not None:  # as the batches of `_plain`
+        if self._context.bounds is not None:  # the schema of the batches that `_plain` returns
             fields = [
                 field if field.name in texts else field.with_type(arrow.without_dictionaries(field.type))
                 for field in fields
@@ -171,7 +168,7 @@ class ParquetSource:
         return file, columns
 
     def _check_size(self, file: pq.ParquetFile, columns: list[str], builder: TableBuilder, data_file: DataFile) -> None:
-        """Raise SourceTooLarge before anything is decoded: Arrow decodes a page, or one cell, in one piece."""
+        """Raise SourceTooLarge before anything is decoded, because Arrow decodes a whole page at once."""
         assert self._context.bounds is not None
         n_rows = builder.n_rows + file.metadata.num_rows
         self._context.bounds.check(n_rows, 0, data_file.where)
@@ -191,7 +188,7 @@ class ParquetSource:
     def _batches(
         self, file: pq.ParquetFile, columns: list[str], data_file: DataFile, groups: Iterable[int]
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the row groups of these numbers, in bounded batches."""
+        """Yield the rows of the row groups with these numbers, in bounded batches."""
         expanded, bounds = 0, self._context.bounds
         n_rows = _BATCH_ROWS if bounds is None else _BOUNDED_BATCH_ROWS
         for batch in file.iter_batches(batch_size=n_rows, row_groups=list(groups), columns=columns):
@@ -201,10 +198,7 @@ class ParquetSource:
             yield batch.select(columns) if bounds is None else self._plain(batch.select(columns), bounds, data_file)
 
     def _plain(self, batch: pa.RecordBatch, bounds: TableBounds, data_file: DataFile) -> pa.Table:
-        """Return the batch with all repeated texts but ids written out.
-
-        Raises SourceTooLarge before it is too large.
-        """
+        """Return the batch with dictionaries decoded, except for ids. Raises SourceTooLarge before it is too large."""
         bounds.check(batch.num_rows, sum(map(arrow.expanded_bytes, batch.columns)), data_file.where)
         ids = self._context.text_columns
         return pa.table(
@@ -224,7 +218,7 @@ def _groups(file: pq.ParquetFile) -> list[pq.RowGroupMetaData]:
 
 
 def _codable(file: pq.ParquetFile) -> list[str]:
-    """Return the columns of texts that Arrow can read as codes."""
+    """Return the text columns that Arrow can read as dictionaries."""
     groups = _groups(file)
     return [
         leaf.path
@@ -243,9 +237,9 @@ def _wanted(file: pq.ParquetFile, columns: list[str]) -> dict[int, pq.ColumnSche
 
 
 def _decoded_bytes(file: pq.ParquetFile, columns: list[str], content: BinaryIO) -> int:
-    """Return the bytes of the columns after decoding, by the footer and by the headers of pages in `content`.
+    """Return the bytes of the columns after decoding, from the footer and the page headers in `content`.
 
-    Each text of a dictionary counts once. What texts repeat of others is not counted.
+    Each text of a dictionary counts once. Prefixes that delta encoding repeats are not counted (see `_texts_bytes`).
     """
     n_bytes = 0
     for number, leaf in _wanted(file, columns).items():
@@ -259,7 +253,7 @@ def _decoded_bytes(file: pq.ParquetFile, columns: list[str], content: BinaryIO) 
 
 
 def _texts_bytes(file: pq.ParquetFile, columns: list[str], content: BinaryIO) -> int:
-    """Return the bytes that the texts of the columns repeat of others."""
+    """Return the bytes that decoding adds to the texts of the columns: repeated prefixes, and dictionary texts."""
     codable = _codable(file)
     return sum(
         texts_size(content, group.column(number), leaf, as_codes=leaf.physical_type != _BYTES or leaf.path in codable)
@@ -278,22 +272,19 @@ def _first(batches: Iterable[pa.RecordBatch], n_rows: int) -> Iterator[pa.Record
 
 
 @contextmanager
-def _explained(where: str) -> Iterator[None]:
+def _parquet_errors(where: str) -> Iterator[None]:
     try:
         yield
     except pa.ArrowException as error:
         raise DataSourceError(f"{where} is no readable Parquet file: {str(error)[:300]}") from error
     except OSError as error:
-        if type(error) is not OSError or error.errno is not None:  # Arrow raises a bare one for damaged pages
+        if type(error) is not OSError or error.errno is not None:  # Arrow has no errno for damaged pages
             raise
         raise DataSourceError(f"{where} is no readable Parquet file: {str(error)[:300]}") from error
 
 
 def _has_footer(data_file: DataFile) -> bool:
-    """Return True if the part that was read contains the footer.
-
-    Four bytes of its length precede the last four bytes.
-    """
+    """Return whether the fetched part contains the footer. Its length is in the four bytes before the last four."""
     if data_file.begin in (0, None):
         return data_file.begin == 0
     data_file.file.seek(-8, io.SEEK_END)

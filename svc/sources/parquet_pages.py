@@ -1,7 +1,7 @@
-"""The headers of the pages of a Parquet file: the sizes that decoding really allocates.
+"""The page headers of a Parquet file, which give the sizes that decoding allocates.
 
-The footer states sizes too, but Arrow decodes by the page headers, and a file may state less in its footer.
-Headers are Thrift structs in the compact protocol.
+The footer of a hostile file may give smaller sizes, but Arrow decodes by the page headers. They are Thrift structs in
+the compact protocol.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _MOST_VARINT_BYTES = 10
 _TRUE, _FALSE, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, (4, 5, 6), 7, 8, 12
 _KIND, _SIZE, _STORED_SIZE = 1, 2, 3
 _DATA_HEADERS = (5, 8)
-"""Fields of a page header: its kind, bytes after and before decompression, and headers of data of both versions."""
+"""Fields of a page header: kind, bytes after and before decompression, and the data headers of versions 1 and 2."""
 _N_VALUES = 1
 Struct = dict[int, "int | Struct"]
 
 
 class Page(NamedTuple):
-    """A page: its kind, its values, its bytes after decompression, its header, and where its bytes are."""
+    """A page: its kind, number of values, bytes after decompression, header, and its offset and bytes in the file."""
 
     kind: int
     n_values: int
@@ -35,7 +35,7 @@ class Page(NamedTuple):
 
 
 class ChunkSize(NamedTuple):
-    """The values of a column chunk, and its bytes after decompression."""
+    """The number of values of a column chunk, and its bytes after decompression."""
 
     n_values: int
     n_bytes: int
@@ -53,7 +53,7 @@ def chunk_size(file: IO[bytes], chunk: pq.ColumnChunkMetaData) -> ChunkSize:
 def pages(file: IO[bytes], chunk: pq.ColumnChunkMetaData) -> Iterator[Page]:
     """Yield the pages of a column chunk. Raises ValueError for a broken header.
 
-    Pages after the last value of the footer are not read, as Arrow does not read them.
+    Like Arrow, it stops at the footer's number of values.
     """
     start = chunk.data_page_offset
     if chunk.dictionary_page_offset:
@@ -75,7 +75,7 @@ def pages(file: IO[bytes], chunk: pq.ColumnChunkMetaData) -> Iterator[Page]:
 
 
 def _struct(file: IO[bytes], level: int = 1) -> Struct:
-    """Read a struct and return its integers, truths and structs by field."""
+    """Read a struct and return its integers, booleans and structs by field."""
     if level > _MOST_LEVELS:
         raise ValueError("the header of a page has too many levels")
     fields: Struct = {}
@@ -101,13 +101,13 @@ def _struct(file: IO[bytes], level: int = 1) -> Struct:
 
 
 def integer(file: IO[bytes]) -> int:
-    """Read a number with a sign."""
+    """Read a signed integer, zigzag-encoded."""
     number = varint(file)
     return (number >> 1) ^ -(number & 1)
 
 
 def varint(file: IO[bytes]) -> int:
-    """Read a number without a sign, of any length up to 64 bits."""
+    """Read an unsigned integer of up to 64 bits."""
     number = 0
     for position in range(_MOST_VARINT_BYTES):
         part = _byte(file)

@@ -1,7 +1,7 @@
-"""The texts of Parquet pages whose encoding lets a small page hold many bytes.
+"""The size of texts in Parquet pages with encodings that let a small page expand to many bytes.
 
-DELTA_BYTE_ARRAY stores of each text how much of the text before it repeats. Arrow writes all of it out, and allocates
-by the counts in front of the lengths. Spark's writer of version 2 makes such pages.
+DELTA_BYTE_ARRAY stores, for each text, the length of the prefix shared with the text before. Arrow writes the prefix
+out, and allocates by the counts in front of the lengths. Version 2 of Spark's writer makes such pages.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _DELTA_LENGTHS, _DELTA_TEXTS = 6, 7
 _CODES = (2, 8)
 _DATA, _DICTIONARY, _DATA_2 = 0, 2, 3
 _MOST_AT_ONCE = 1 << 16
-"""Lengths of a block, and codes that are unpacked at once. Writers make blocks of 128 or 256."""
+"""Most lengths in a block, and most codes unpacked at once. Writers make blocks of 128 or 256 lengths."""
 
 
 def texts_size(file: IO[bytes], chunk: pq.ColumnChunkMetaData, leaf: pq.ColumnSchema, *, as_codes: bool) -> int:
     """Return the bytes that decoding adds to the pages of a column chunk of texts.
 
-    With `as_codes` the texts of a dictionary stay in it. Raises ValueError for a broken page.
+    With `as_codes` dictionary pages are not decoded. Raises ValueError for a broken page.
     """
     n_bytes, lengths = 0, np.empty(0, np.int64)
     for page in pages(file, chunk):
@@ -49,7 +49,7 @@ def texts_size(file: IO[bytes], chunk: pq.ColumnChunkMetaData, leaf: pq.ColumnSc
 
 
 def _field(page: Page, field: int, default: int | None = None) -> int:
-    """Return a number of the header of a data page."""
+    """Return an integer field of the header of a data page."""
     data = page.header.get(5 if page.kind == _DATA else 8)
     number = data.get(field, default) if isinstance(data, dict) else None
     if not isinstance(number, int) or number < 0:
@@ -77,7 +77,7 @@ def _content(
     stored = file.read(max(page.n_stored - skipped, 0))
     if chunk.compression == "UNCOMPRESSED" or not compressed or not stored:
         return stored
-    if chunk.compression == "LZ4":  # of two formats, which the footer does not tell apart here
+    if chunk.compression == "LZ4":  # the footer does not tell which of two LZ4 formats it is
         raise ValueError("the encoding DELTA_BYTE_ARRAY is not read from pages compressed by lz4: take zstd or snappy")
     n_bytes = max(page.n_bytes - skipped, 0)
     content: bytes = pa.decompress(stored, n_bytes, chunk.compression.lower(), asbytes=True)
@@ -85,35 +85,35 @@ def _content(
 
 
 def _repeated_bytes(content: IO[bytes], n_values: int, encoding: int) -> int:
-    """Return the bytes that the texts of a page repeat of the text before them."""
+    """Return the bytes of the prefixes that the texts of a page share with the text before."""
     lengths = _lengths(content, n_values)
     if encoding == _DELTA_LENGTHS:
         return 0
-    _lengths(content, n_values)  # of the texts without what they repeat, whose number Arrow trusts too
+    _lengths(content, n_values)  # check the count of suffixes too, because Arrow trusts it
     return int(lengths.sum())
 
 
 def _lengths(content: IO[bytes], n_values: int) -> NDArray[np.int64]:
-    """Read the lengths of at most `n_values` texts, which are stored as DELTA_BINARY_PACKED."""
+    """Read the lengths of at most `n_values` texts, stored as DELTA_BINARY_PACKED."""
     in_block, n_parts, n_lengths, first = (varint(content), varint(content), varint(content), integer(content))
     if n_lengths > n_values:
         raise ValueError("a page has more lengths than values")
     if not 0 < in_block <= _MOST_AT_ONCE or not n_parts or in_block % (32 * n_parts):
         raise ValueError(f"a page has blocks of {in_block} lengths in {n_parts} parts")
-    in_part, left, sizes = in_block // n_parts, n_lengths - 1, [np.array([first % 2**32][:n_lengths], np.uint64)]
-    while left > 0:
+    in_part, n_left, sizes = in_block // n_parts, n_lengths - 1, [np.array([first % 2**32][:n_lengths], np.uint64)]
+    while n_left > 0:
         least = np.uint64(integer(content) % 2**32)
         for width in content.read(n_parts).ljust(n_parts, b"\xff"):
-            if left > 0:
-                sizes.append(_unpacked(content.read(in_part * width // 8), width, min(in_part, left)) + least)
-                left -= in_part
+            if n_left > 0:
+                sizes.append(_unpack(content.read(in_part * width // 8), width, min(in_part, n_left)) + least)
+                n_left -= in_part
     lengths = np.cumsum(np.concatenate(sizes)).astype(np.uint32).view(np.int32)
     if len(lengths) and lengths.min() < 0:
         raise ValueError("a page has a text of a negative length")
     return lengths.astype(np.int64)
 
 
-def _unpacked(packed: bytes, width: int, count: int) -> NDArray[np.uint64]:
+def _unpack(packed: bytes, width: int, count: int) -> NDArray[np.uint64]:
     """Return `count` numbers of `width` bits each."""
     bits = np.unpackbits(np.frombuffer(packed, np.uint8), bitorder="little")[: count * width]
     if width > 32 or len(bits) < count * width:
@@ -135,31 +135,31 @@ def _text_lengths(content: bytes) -> NDArray[np.int64]:
 def _coded_bytes(content: IO[bytes], n_values: int, lengths: NDArray[np.int64]) -> int:
     """Return the bytes of the texts of a page of codes: runs of one code, and groups of eight codes."""
     first = content.read(1)
-    width, n_bytes, left = first[0] if first else 0, 0, n_values
-    while left > 0 and (head := _run(content)):
+    width, n_bytes, n_left = first[0] if first else 0, 0, n_values
+    while n_left > 0 and (head := _run(content)):
         if head & 1:
-            groups = min(head >> 1, -(-left // 8))
+            groups = min(head >> 1, -(-n_left // 8))
             for start in range(0, groups, _MOST_AT_ONCE // 8):
                 count = 8 * min(groups - start, _MOST_AT_ONCE // 8)
-                codes = _unpacked(content.read(count * width // 8), width, count)[:left]
-                n_bytes += int(_known(lengths, codes).sum())
-                left -= count
+                codes = _unpack(content.read(count * width // 8), width, count)[:n_left]
+                n_bytes += int(_lengths_of_codes(lengths, codes).sum())
+                n_left -= count
         else:
             code = int.from_bytes(content.read((width + 7) // 8), "little")
-            n_bytes += min(head >> 1, left) * int(_known(lengths, np.array([code], np.uint64))[0])
-            left -= head >> 1
+            n_bytes += min(head >> 1, n_left) * int(_lengths_of_codes(lengths, np.array([code], np.uint64))[0])
+            n_left -= head >> 1
     return n_bytes
 
 
 def _run(content: IO[bytes]) -> int:
-    """Return the head of the next run, or 0 at the end, since missing values have no code."""
+    """Return the head of the next run, or 0 at the end: missing values have no code, so it may come early."""
     if not content.read(1):
         return 0
     content.seek(-1, 1)
     return varint(content)
 
 
-def _known(lengths: NDArray[np.int64], codes: NDArray[np.uint64]) -> NDArray[np.int64]:
+def _lengths_of_codes(lengths: NDArray[np.int64], codes: NDArray[np.uint64]) -> NDArray[np.int64]:
     if len(codes) and codes.max() >= len(lengths):
         raise ValueError("a page names a text that its dictionary lacks")
     return lengths[codes.astype(np.int64)]

@@ -1,8 +1,8 @@
-"""Lists the files of a csv or parquet source: one file, or all of a folder or a pattern in sorted order.
+"""The files of a csv or parquet source: one file, or all files of a folder or a pattern in sorted order.
 
 A folder is read recursively: all files with the extension of the source's type. In a pattern, `*`, `?` and `[...]`
-match inside one path segment, and `**` matches any number of segments. Names that begin with `_` or `.` are skipped:
-Spark and Hive use them for markers. A segment `name=value` is a Hive partition and adds a text column.
+match inside one path segment, and `**` matches any number of segments. Names that begin with `_` or `.` are skipped,
+because Spark and Hive use them for markers. A segment `name=value` is a Hive partition and adds a text column.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 READ_AHEAD = 8
-"""Small objects to prefetch while earlier ones are parsed: an object read in pieces costs several round trips."""
+"""Number of small objects to prefetch while earlier ones are parsed. Reading one in pieces takes several requests."""
 SMALL_OBJECT_BYTES = 8 << 20
 _MAGIC = re.compile(r"[*?\[]")
 _REMOTE_MAGIC = re.compile(r"[*\[]")  # s3://bucket/key?versionId=... names one object
@@ -42,10 +42,7 @@ Opener = Callable[[], AbstractContextManager[DataFile]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One file.
-
-    `hive` has a value for each partition column. The value is None if the partition is Hive's null.
-    """
+    """One file. `hive` has the value of each partition column, None for Hive's null."""
 
     where: str
     open: Opener
@@ -54,7 +51,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class _ListedFile:
-    """A listed file: its location, its path as the recipe spells it, and the size in bytes of an object."""
+    """A listed file: its location, its path in the form of the recipe's, and its size in bytes if it is an object."""
 
     location: Location
     name: str
@@ -69,10 +66,7 @@ class _Pattern:
     segments: tuple[str, ...]
 
     def matches(self, names: Sequence[str], extensions: tuple[str, ...]) -> bool:
-        """Return True if the file at the path `names` below the base matches.
-
-        It matches itself or through one of its folders.
-        """
+        """Return whether the pattern matches the file at the path `names` below the base, or one of its folders."""
         if any(_is_hidden(name, self.segments) for name in names):
             return False
         return _fits(self.segments, names) or (
@@ -81,10 +75,7 @@ class _Pattern:
         )
 
     def may_hold(self, names: Sequence[str]) -> bool:
-        """Return True if files below the folder `names` may match.
-
-        Other folders are never listed.
-        """
+        """Return whether files below the folder `names` may match. Other folders are never listed."""
         if _is_hidden(names[-1], self.segments):
             return False
         if len(names) > len(self.segments) or "**" in self.segments[: len(names)]:
@@ -93,10 +84,7 @@ class _Pattern:
 
 
 def _is_hidden(name: str, segments: Sequence[str]) -> bool:
-    """Return True if `name` begins with `_` or `.`.
-
-    A name is not hidden if a segment of the pattern begins with the same character.
-    """
+    """Return whether `name` begins with `_` or `.`, and no segment of the pattern begins with the same character."""
     return name.startswith(("_", ".")) and not any(segment[:1] == name[0] for segment in segments)
 
 
@@ -109,11 +97,8 @@ def _fits(segments: Sequence[str], names: Sequence[str]) -> bool:
 
 
 def is_many(options: FileOptions, context: SourceContext) -> bool:
-    """Return True if the path is a folder or a pattern.
-
-    An existing file whose name looks like a pattern is one file.
-    """
-    return _explained_pattern(options.location, context) is not None
+    """Return whether the path is a folder or a pattern. An existing file with a name like a pattern is one file."""
+    return _find_pattern(options.location, context) is not None
 
 
 def find_parts(
@@ -125,15 +110,15 @@ def find_parts(
     DataSourceError if no file matches, RecipeError if a sha256 is given for a folder or a pattern.
     """
     location = options.location
-    pattern = _explained_pattern(location, context)
+    pattern = _find_pattern(location, context)
     if pattern is None:
-        yield Part(files.shown(location, context), lambda: files.open_file(options, context))
+        yield Part(files.address_of(location, context), lambda: files.open_file(options, context))
         return
-    where = files.shown(location, context)
+    where = files.address_of(location, context)
     if options.sha256 is not None:
         raise RecipeError(f"{where}: sha256 is for one file, and this is a folder or a pattern; leave sha256 out")
-    with files.explained(where):
-        listed = _listed(location, pattern, context)
+    with files.file_errors(where):
+        listed = _list_files(location, pattern, context)
         matching = [entry for entry in listed if pattern.matches(_below(entry.name, pattern.base), extensions)]
     if not matching:
         kinds = " or ".join(extensions)
@@ -141,17 +126,14 @@ def find_parts(
             f"{where} holds no file to read: files of a folder end with {kinds}, and names that begin with _ or . are "
             "left out"
         )
-    yield from _opened_ahead(sorted(matching, key=lambda entry: entry.name), context, ahead=ahead)
+    yield from _open_ahead(sorted(matching, key=lambda entry: entry.name), context, ahead=ahead)
 
 
 def first_part(options: FileOptions, context: SourceContext, extensions: tuple[str, ...], *, part: files.Part) -> Part:
-    """Return the first file of the source.
-
-    Of a single file over http(s), only `part` is fetched.
-    """
+    """Return the first file of the source. If it is a single file over http(s), only `part` of it is fetched."""
     if is_many(options, context):
         return next(find_parts(options, context, extensions, ahead=False))
-    where = files.shown(options.location, context)
+    where = files.address_of(options.location, context)
     return Part(where, lambda: files.open_file(options, context, part=part))
 
 
@@ -161,18 +143,15 @@ def probe_many(
     extensions: tuple[str, ...],
     probe_file: Callable[[DataFile, Hive], list[str]],
 ) -> list[str]:
-    """Return the number of files, then the lines that `probe_file` returns for the first.
-
-    Raises DataSourceError.
-    """
+    """Return a line with the number of files, then the lines of `probe_file` for the first. Raises DataSourceError."""
     parts = list(find_parts(options, context, extensions, ahead=False))
     with parts[0].open() as file:
         lines = probe_file(file, parts[0].hive)
-    return [f"{files.shown(options.location, context)}: {len(parts)} files", *lines]
+    return [f"{files.address_of(options.location, context)}: {len(parts)} files", *lines]
 
 
-def _explained_pattern(location: Location, context: SourceContext) -> _Pattern | None:
-    with files.explained(files.shown(location, context)):
+def _find_pattern(location: Location, context: SourceContext) -> _Pattern | None:
+    with files.file_errors(files.address_of(location, context)):
         return _pattern(location, context)
 
 
@@ -193,7 +172,7 @@ def _pattern(location: Location, context: SourceContext) -> _Pattern | None:
 def _remote_pattern(location: Location, context: SourceContext) -> _Pattern | None:
     """Return the pattern of an address in an object store, as `_pattern` does.
 
-    The store is asked only if the address does not look like a file.
+    An address that looks like a file needs no request to the store.
     """
     uri = location.uri
     if _REMOTE_MAGIC.search(uri):
@@ -201,7 +180,7 @@ def _remote_pattern(location: Location, context: SourceContext) -> _Pattern | No
             return None
         pattern = _cut(uri, _BUCKET_SEGMENTS)
         if pattern is None:
-            raise RecipeError(f"{files.shown(location, context)}: a pattern cannot stand in the name of a bucket")
+            raise RecipeError(f"{files.address_of(location, context)}: a pattern cannot stand in the name of a bucket")
         return pattern
     if uri.endswith("/"):
         return _Pattern(uri.rstrip("/"), ())
@@ -211,10 +190,7 @@ def _remote_pattern(location: Location, context: SourceContext) -> _Pattern | No
 
 
 def _cut(text: str, least: int) -> _Pattern | None:
-    """Split at the segment with the first wildcard.
-
-    None if that segment comes before segment `least`.
-    """
+    """Return the pattern, split before its first segment with a wildcard, or None if that is before segment `least`."""
     segments = text.rstrip("/").split("/")
     first = next(index for index, segment in enumerate(segments) if _MAGIC.search(segment))
     if first < least:
@@ -227,7 +203,7 @@ def _below(name: str, base: str) -> list[str]:
     return name[len(base) :].strip("/").split("/")
 
 
-def _listed(location: Location, pattern: _Pattern, context: SourceContext) -> Iterator[_ListedFile]:
+def _list_files(location: Location, pattern: _Pattern, context: SourceContext) -> Iterator[_ListedFile]:
     if location.is_remote:
         for uri, size in objects.list_files(pattern.base, context.settings):
             yield _ListedFile(Location(location.scheme, uri, None), uri, size)
@@ -240,7 +216,7 @@ def _listed(location: Location, pattern: _Pattern, context: SourceContext) -> It
 def _walk(
     folder: Path, names: list[str], pattern: _Pattern, above: tuple[str, ...]
 ) -> Iterator[tuple[Path, list[str]]]:
-    """Yield each file below `folder` with its path below the base. Raises DataSourceError for a cyclic link."""
+    """Yield each file below `folder` with its path below the base. Raises DataSourceError for a cycle of links."""
     with os.scandir(folder) as entries:
         children = sorted(entries, key=lambda entry: entry.name)
     for entry in children:
@@ -264,8 +240,8 @@ def _hive(name: str) -> dict[str, str | None]:
     }
 
 
-def _opened_ahead(entries: Sequence[_ListedFile], context: SourceContext, *, ahead: bool) -> Iterator[Part]:
-    """Yield each file as a part. At most READ_AHEAD prefetched objects are in memory beside the parsed one."""
+def _open_ahead(entries: Sequence[_ListedFile], context: SourceContext, *, ahead: bool) -> Iterator[Part]:
+    """Yield each file as a part. At most READ_AHEAD prefetched objects are in memory besides the parsed one."""
     pool = ThreadPoolExecutor(READ_AHEAD, "svc-read-ahead")
     waiting: deque[tuple[_ListedFile, Future[bytes] | None]] = deque()
     rest = iter(entries)
@@ -281,17 +257,14 @@ def _opened_ahead(entries: Sequence[_ListedFile], context: SourceContext, *, ahe
 
 
 def _fetch(pool: ThreadPoolExecutor, entry: _ListedFile, context: SourceContext) -> Future[bytes] | None:
-    """Start to fetch a small object.
-
-    None for a larger object or a local file, which is read in pieces.
-    """
+    """Start to fetch a small object. Returns None for larger objects and local files, which are read in pieces."""
     if entry.size is None or entry.size > SMALL_OBJECT_BYTES:
         return None
     return pool.submit(objects.read_whole, entry.location, entry.size, context.settings)
 
 
 def _part(entry: _ListedFile, fetched: Future[bytes] | None, context: SourceContext) -> Part:
-    where = files.shown(entry.location, context)
+    where = files.address_of(entry.location, context)
     hive = _hive(entry.name)
     if fetched is None:
         return Part(where, lambda: files.open_location(entry.location, context), hive)

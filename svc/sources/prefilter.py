@@ -1,7 +1,7 @@
-"""Finds the row groups of a Parquet file, and the rows in them, that may satisfy a filter.
+"""A first, inexact application of a row filter to Parquet files, by row group and by row.
 
-Statistics tell that no row of a group can. The values themselves are compared in double precision, as they are
-afterwards. Only columns whose values can all be compared are looked at, so that no refusal of a value is lost.
+Row groups are skipped by their statistics. Rows are compared in double precision, as in the exact filter afterwards.
+Files with possibly incomparable values are not filtered here, so that the exact filter still reports these values.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _REACHES: Final[Mapping[str, Callable[[float, float, float], bool]]] = {
     "lte": lambda low, _high, bound: low <= bound,
     "eq": lambda low, high, bound: low <= bound <= high,
 }
-"""Whether values between `low` and `high` may satisfy a comparison with `bound`."""
+"""For each comparison, a function (low, high, bound): whether a value between `low` and `high` may satisfy it."""
 Term = TypeVar("Term")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prefiltered:
-    """The rows of a source that may satisfy a filter, in their order, and the number of rows of the source.
+    """The rows of a source that may satisfy a filter, in their order, and the number of all rows of the source.
 
-    `positions` is (n,), the position of each row in the source.
+    `positions`, (n,), has the position of each row in the source.
     """
 
     frame: pandas.DataFrame
@@ -57,15 +57,15 @@ class Prefiltered:
     positions: NDArray[np.int64]
 
 
-def weakened(
+def weaken(
     node: Filter,
     translate: Callable[[str, str, Any], Term | None],
     joins: Mapping[str, Callable[[list[Term]], Term]],
 ) -> Term | None:
-    """Return the weaker filter, or None for a filter that every row satisfies.
+    """Translate a filter to a weaker one, which matches at least the same rows. Returns None if it matches all rows.
 
-    `translate(column, operator, operand)` gives a term for one condition, or None if the other language has none.
-    `joins` combine terms by `all` and `any`. Beneath `not` nothing is translated: a weaker part would make it stricter.
+    `translate(column, operator, operand)` returns a term for one condition, or None if there is none. `joins` combine
+    terms by `all` and `any`. A `not` is dropped, because a weaker filter below it would match fewer rows.
     """
     kind, *rest = node
     if kind == "not":
@@ -73,7 +73,7 @@ def weakened(
     if kind == "field":
         kind, parts = "all", [translate(rest[0], *condition) for condition in rest[1]]
     else:
-        parts = [weakened(part, translate, joins) for part in rest[0]]
+        parts = [weaken(part, translate, joins) for part in rest[0]]
     terms = [part for part in parts if part is not None]
     if not terms or (kind == "any" and len(terms) < len(parts)):
         return None
@@ -81,14 +81,14 @@ def weakened(
 
 
 class ParquetSieve:
-    """A filter as far as Parquet files can apply it."""
+    """The application of one row filter to the row groups and batches of Parquet files."""
 
     def __init__(self, where: RowFilter, text_columns: frozenset[str]) -> None:
         self._where = where
         self._text_columns = text_columns
 
     def fits(self, schema: pa.Schema, hive: Hive) -> bool:
-        """Return True if every value of every compared column can be compared, as their types tell."""
+        """Return whether the types of all compared columns guarantee that every value can be compared."""
         return all(self._fits(name, schema, hive) for name in self._where.compared)
 
     def _fits(self, name: str, schema: pa.Schema, hive: Hive) -> bool:
@@ -103,8 +103,7 @@ class ParquetSieve:
         return _is_text(kind)
 
     def groups(self, file: pq.ParquetFile, hive: Hive) -> Iterator[tuple[int, int]]:
-        """Yield the number of each row group that may hold rows which satisfy the filter, and the place of its first
-        row."""
+        """Yield the number and the first row of each row group that may have rows that satisfy the filter."""
         columns = _leaves(file)
         first = 0
         for number in range(file.metadata.num_row_groups):
@@ -117,11 +116,11 @@ class ParquetSieve:
                 if operator_name not in _REACHES or statistics is None or not statistics.has_min_max:
                     return None
                 low, high = float(statistics.min), float(statistics.max)
-                if math.isnan(low) or math.isnan(high):  # from libraries that compared NaN: worth nothing
+                if math.isnan(low) or math.isnan(high):  # some writers compare NaN, which makes statistics useless
                     return None
                 return _REACHES[operator_name](low, high, operand)
 
-            if weakened(self._where.tree, may_hold, {"all": all, "any": any}) is not False:
+            if weaken(self._where.tree, may_hold, {"all": all, "any": any}) is not False:
                 yield number, first
             first += group.num_rows
 
@@ -139,7 +138,7 @@ class ParquetSieve:
             return _COMPARE[operator_name](column.cast(pa.float64(), safe=False), operand)
 
         joins = {"all": partial(reduce, pc.and_kleene), "any": partial(reduce, pc.or_kleene)}
-        keep = weakened(self._where.tree, flags, joins)
+        keep = weaken(self._where.tree, flags, joins)
         return None if keep is None else np.flatnonzero(keep.fill_null(False).to_numpy(zero_copy_only=False))
 
 
@@ -150,10 +149,7 @@ def _is_in(column: pa.Array, wanted: tuple[str, ...]) -> pa.Array:
 
 
 def _leaves(file: pq.ParquetFile) -> dict[str, int]:
-    """Return the place of each number column among the leaves of the file.
-
-    Nested columns have several leaves.
-    """
+    """Return the index of each number column among the leaves of the file. Nested columns have several leaves."""
     schema = file.schema
     paths = [schema.column(number).path for number in range(len(schema))]
     numbers = {field.name for field in file.schema_arrow if _is_float_or_whole(field.type)}

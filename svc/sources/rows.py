@@ -1,4 +1,4 @@
-"""Converts rows of a database driver into Arrow batches, with types inferred from the values."""
+"""Conversion of rows from database drivers to Arrow batches, with types inferred from the values."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from svc.errors import DataSourceError
 
 
 class RowTyper:
-    """A converter of rows that infers the column types of each batch.
+    """A converter of rows that infers the column types of each batch. TableBuilder unifies the types of all batches.
 
-    TableBuilder unifies the types of all batches. Text columns hold ids: integers, text, decimals, dates and UUIDs
-    become text. Floats stay floats, and TableBuilder refuses them.
+    In id columns (`text_columns`), integers, decimals, dates and UUIDs become text. Floats stay floats, which
+    TableBuilder refuses.
     """
 
     def __init__(self, columns: Sequence[str], text_columns: frozenset[str]) -> None:
@@ -29,10 +29,7 @@ class RowTyper:
         return pa.table({name: pa.nulls(0) for name in self._columns})
 
     def batch(self, rows: Sequence[Sequence[Any]], positions: Sequence[int]) -> pa.Table:
-        """Convert `rows` to a table.
-
-        `positions[k]` is the index of column k in each row.
-        """
+        """Convert `rows` to a table. `positions[k]` is the index of column k in each row."""
         columns = {}
         for name, position in zip(self._columns, positions, strict=True):
             values = [row[position] for row in rows]

@@ -1,7 +1,7 @@
 """Rows of a SQL query on PostgreSQL, MySQL/MariaDB or SQLite, read in chunks within bounded memory.
 
-The session is read-only and the server enforces it, as far as the rights of the account allow
-(docs/howto/data.md). Only an environment variable holds the database URL; messages of drivers are redacted.
+The session is read-only. How well the database enforces this depends on the rights of the account (docs/howto/data.md).
+The database URL comes only from an environment variable, and messages of drivers are redacted.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _BOUNDED_CHUNK_ROWS = 1000
 
 
 class Watchdog:
-    """A watchdog that shuts down the socket given to `over` if `reset` was not called for `limit_s`.
+    """A thread that shuts down a socket if `reset` is not called for `limit_s`. `ended_it` is True afterwards.
 
-    `ended_it` is then True. The driver, which waits in another thread, then sees a lost connection.
+    The driver waits in another thread and then sees a lost connection.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -86,10 +86,7 @@ class SqlSource:
         self._context = context
 
     def fetch(self) -> pandas.DataFrame:
-        """Return all rows of the query.
-
-        Raises DataSourceError. Raises SourceTooLarge above SVC_MAX_SQL_ROWS.
-        """
+        """Return all rows of the query. Raises DataSourceError, and SourceTooLarge above SVC_MAX_SQL_ROWS."""
         cap = self._context.settings.max_sql_rows
         with (
             self._session() as (connection, dialect, watchdog),
@@ -113,7 +110,7 @@ class SqlSource:
         """Connect, start the query and read its first row."""
         with self._session() as (connection, dialect, _), self._execute(connection, dialect, 1) as result:
             lines = self._probe_lines(dialect, result)
-            result.fetchmany(2)  # one more than the MySQL limit, so that the result is consumed
+            result.fetchmany(2)  # one row more than the limit of MySQL consumes the result
             return lines
 
     def probe_and_sample(self, n_rows: int) -> Generator[str, None, pandas.DataFrame]:
@@ -176,10 +173,7 @@ class SqlSource:
 
     @contextmanager
     def _session(self) -> Iterator[tuple[Connection, Dialect, Watchdog]]:
-        """Yield a new connection, closed at the end.
-
-        Every failure becomes a DataSourceError without secrets.
-        """
+        """Yield a new connection and close it after the block. Failures become DataSourceError without secrets."""
         url = self._url()
         dialect = dialect_of(url, self._config.dsn_env)
         watchdog = Watchdog(self._config.statement_timeout_seconds + GRACE_S)
@@ -209,9 +203,9 @@ class SqlSource:
 
 
 def _has_loose_at(dsn: str) -> bool:
-    """Return True if the URL has an unescaped `@` beside the `@` before the host.
+    """Return whether the URL has more than one unescaped `@`.
 
-    SQLAlchemy ends the password at the first `@`, so messages would show the rest of it as the host.
+    SQLAlchemy ends the password at the first `@`, so messages would show the rest of the password as the host.
     """
     return dsn.partition("://")[2].partition(":")[2].count("@") > 1
 

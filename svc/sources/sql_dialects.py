@@ -38,12 +38,12 @@ _OF_VIRTUAL_TABLES = frozenset(
 )
 _OUTWARD_FUNCTIONS = frozenset({"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer"})
 GRACE_S = 10
-"""Seconds after the server's own timeout at which the client ends a statement: the server's message says why."""
+"""Seconds that the client waits longer than the server's timeout, so that the server can report the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One kind of database: `url` names the driver, `extra` installs it, `shown` is the address without secrets."""
+    """One kind of database. `url` names the driver, `extra` installs it, and `shown` is the address without secrets."""
 
     name: str
     extra: str
@@ -51,10 +51,7 @@ class Dialect:
     shown: str
 
     def connect_arguments(self, connect_timeout_s: int) -> dict[str, Any]:
-        """Return the arguments of the driver's connect function.
-
-        A vanished peer is detected within about a minute.
-        """
+        """Return the arguments of the driver's connect function. They detect a lost peer within about a minute."""
         if self.name == "postgresql":
             keepalives = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
             return {"connect_timeout": connect_timeout_s, **keepalives}
@@ -63,10 +60,7 @@ class Dialect:
         return {"connect_timeout": connect_timeout_s, "read_timeout": connect_timeout_s, "local_infile": False}
 
     def bound(self, connection: Connection, timeout_s: int, max_rows: int) -> None:
-        """Make the session refuse writes and long statements.
-
-        If the server can, it refuses more rows than `max_rows` too.
-        """
+        """Make the session refuse writes, statements above `timeout_s`, and on MySQL more rows than `max_rows`."""
         is_mariadb = bool(getattr(connection.dialect, "is_mariadb", False))
         for statement in self._bounds(timeout_s, max_rows, is_mariadb=is_mariadb):
             connection.exec_driver_sql(statement)
@@ -81,7 +75,7 @@ class Dialect:
             raw.set_authorizer(_reads_only)
 
     def warn_of_plain(self, raw: Any) -> None:
-        """Log a session that the driver's connection `raw` reaches another machine without TLS."""
+        """Log an event if the driver's connection `raw` goes to another machine without TLS."""
         host = self.url.host or ""
         if self.name == "sqlite" or host in ("", "localhost", "::1") or host.startswith(("/", "127.")):
             return
@@ -93,8 +87,8 @@ class Dialect:
         """Raise DataSourceError for a query that MySQL or MariaDB does not parse as one SELECT without INTO.
 
         Their read-only transactions still permit writing files and changing global settings. The server prepares the
-        query twice without running it: alone, so that its parentheses match, and within parentheses, where the
-        grammar permits only a SELECT. The query is not run as a derived table, which would lose its order.
+        query twice without running it. Alone, its own parentheses must match. Within added parentheses, the grammar
+        permits only a SELECT. The query then runs without them, because a derived table would lose its order.
         """
         if self.name != "mysql":
             return
@@ -114,7 +108,7 @@ class Dialect:
 
     @contextmanager
     def abandoning(self, connection: Connection, result: CursorResult[Any]) -> Iterator[None]:
-        """Abandon the rows that are still to come when the block fails."""
+        """Discard the unread rows if the block raises."""
         try:
             yield
         except BaseException:
@@ -122,10 +116,7 @@ class Dialect:
             raise
 
     def abandon(self, connection: Connection, result: CursorResult[Any]) -> None:
-        """Discard the unread rows.
-
-        PyMySQL would read them all before it closes.
-        """
+        """Discard the unread rows. PyMySQL would read all of them before it closes."""
         if self.name == "mysql":
             rows: Any = getattr(result.cursor, "_result", None)
             if rows is not None:
@@ -144,7 +135,7 @@ class Dialect:
 
 
 def _reads_only(action: int, name: str | None, detail: str | None, *_place: str | None) -> int:
-    """SQLite's authorizer callback, called while a statement compiles: denies ATTACH, PRAGMA and VACUUM INTO."""
+    """Deny ATTACH, PRAGMA and VACUUM INTO, as SQLite's authorizer callback, which runs when a statement compiles."""
     if action == sqlite3.SQLITE_FUNCTION:
         granted = (detail or "").lower() not in _OUTWARD_FUNCTIONS
     else:
@@ -153,10 +144,7 @@ def _reads_only(action: int, name: str | None, detail: str | None, *_place: str 
 
 
 def dialect_of(url: URL, variable: str) -> Dialect:
-    """Return the dialect of `url`, which the environment variable `variable` holds.
-
-    Raises ConfigError if it is unsupported.
-    """
+    """Return the dialect of `url`. Raises ConfigError, which names `variable`, for an unsupported database."""
     backend = url.get_backend_name()
     where = url.host or "local socket"
     database = url.database or ""

@@ -1,6 +1,6 @@
-"""Collects Arrow batches into one compact pandas DataFrame.
+"""Collection of Arrow batches into one compact pandas DataFrame.
 
-Ids are encoded as int32 codes batch by batch: memory holds each distinct id once, and 4 bytes per row and id column.
+Ids are encoded as int32 codes batch by batch. Memory has each distinct id once, and 4 bytes per row and id column.
 """
 
 from __future__ import annotations
@@ -32,10 +32,7 @@ _MAX_ID_BYTES = 4 * MAX_ID_CHARACTERS
 
 
 def require_columns(wanted: Iterable[str], available: Iterable[str], where: str, hint: str = "") -> None:
-    """Raise DataSourceError if a wanted column is missing.
-
-    The message names it and the available columns.
-    """
+    """Raise DataSourceError, with the available columns, if a wanted column is missing."""
     present = list(available)
     missing = [name for name in wanted if name not in present]
     if not missing:
@@ -47,10 +44,7 @@ def require_columns(wanted: Iterable[str], available: Iterable[str], where: str,
 
 
 def float_text(name: str, value: str) -> str:
-    """Return the warning for an id column of text that holds `value`, such as 7.0.
-
-    Id columns of floats are refused.
-    """
+    """Return the warning for an id column with the text `value`, such as 7.0. Columns of floats are refused instead."""
     return (
         f"the id column {name} holds floating point numbers, such as {value}. Ids are text: requests must ask for "
         f"{value!r}. A blank turns integers into floats in many tools: write integers."
@@ -63,10 +57,7 @@ def wanted_hive(context: SourceContext, hive: Hive) -> list[str]:
 
 
 class TableBuilder:
-    """A builder that collects the batches of one source.
-
-    All batches have the same columns. Each is reported to `progress`.
-    """
+    """A builder of one table from the batches of a source, all with the same columns. Reports each to `progress`."""
 
     def __init__(self, context: SourceContext, where: str) -> None:
         self._where = self._source = where
@@ -84,7 +75,7 @@ class TableBuilder:
     def begin(self, part: Part, schema: pa.Schema) -> None:
         """Start a file: its batches follow, with the columns of `schema` and the file's partitions.
 
-        Raises DataSourceError, which names both files, when its columns differ from those of earlier files.
+        Raises DataSourceError, which names both files, if its columns differ from those of earlier files.
         """
         self._where = part.where
         self._hive = {name: part.hive[name] for name in wanted_hive(self._context, part.hive)}
@@ -97,7 +88,7 @@ class TableBuilder:
     def add(self, batch: pa.RecordBatch | pa.Table) -> None:
         """Add the rows of `batch`.
 
-        Raises DataSourceError for an id column that cannot be read as text, SourceTooLarge above the bounds.
+        Raises DataSourceError for an id column that is not text or integers, SourceTooLarge above the bounds.
         """
         self._check(batch)
         self._order = self._order or self._in_order([*batch.schema.names, *self._hive])
@@ -111,7 +102,7 @@ class TableBuilder:
             self._progress(batch.num_rows)
 
     def _check(self, batch: pa.RecordBatch | pa.Table) -> None:
-        """Count the batch. Raise SourceTooLarge, or DataSourceError for too long an id, before any conversion."""
+        """Count the batch. Raise SourceTooLarge or, for too long an id, DataSourceError before any conversion."""
         self.n_rows += batch.num_rows
         if self._context.bounds is None:
             return
@@ -124,17 +115,11 @@ class TableBuilder:
                 )
 
     def _in_order(self, names: list[str]) -> list[str]:
-        """Return the columns in the order of the request.
-
-        Without a request, partitions follow the columns of the files.
-        """
+        """Return `names` in the order of the requested columns, or unchanged if all columns are requested."""
         return [name for name in dict.fromkeys(self._context.columns or names) if name in names]
 
     def finish(self, convert: Convert | None = None) -> pandas.DataFrame:
-        """Return the DataFrame.
-
-        `convert` may change the type of a column that is not an id.
-        """
+        """Return the DataFrame. `convert` may change the type of a column that is not an id."""
         import pandas as pd
 
         columns: dict[str, Any] = {}
@@ -146,10 +131,7 @@ class TableBuilder:
         return pd.DataFrame(columns, copy=False)
 
     def finish_arrow(self, convert: Convert | None = None) -> pa.Table:
-        """Return an Arrow table without pandas, as `finish` does.
-
-        Ids are dictionaries, missing values are null.
-        """
+        """Return the same as `finish` as an Arrow table: ids as dictionaries, missing values as null."""
         columns: dict[str, pa.Array | pa.ChunkedArray] = {}
         for name in self._order:
             if name in self._texts:
@@ -159,14 +141,11 @@ class TableBuilder:
         return pa.table(columns)
 
     def _whole(self, name: str, convert: Convert | None) -> pa.ChunkedArray:
-        """Return a column that is not an id.
-
-        `convert` applies to all but partitions, which stay text.
-        """
-        whole = self._joined(name, self._others.pop(name))
+        """Return a column that is not an id, converted by `convert` unless it is a partition."""
+        whole = self._concatenate(name, self._others.pop(name))
         return whole if convert is None or name in self._hive else convert(name, whole)
 
-    def _joined(self, name: str, chunks: list[pa.Array | pa.ChunkedArray]) -> pa.ChunkedArray:
+    def _concatenate(self, name: str, chunks: list[pa.Array | pa.ChunkedArray]) -> pa.ChunkedArray:
         """Concatenate the chunks with the narrowest type that holds them all."""
         tables = [pa.table({name: chunk}) for chunk in chunks]
         try:
@@ -179,7 +158,7 @@ class TableBuilder:
 
 
 class _Agreement:
-    """Checks that the files of one source have columns of the same names and of compatible types."""
+    """A check that all files of a source have columns of the same names and of compatible types."""
 
     def __init__(self, first: Part, schema: pa.Schema, text_columns: frozenset[str]) -> None:
         self._first = first
@@ -187,7 +166,7 @@ class _Agreement:
         self._fields = {field.name: field for field in schema}
 
     def check(self, part: Part, schema: pa.Schema) -> None:
-        """Raise DataSourceError when a further file differs."""
+        """Raise DataSourceError if another file differs."""
         for what, in_part, in_first in (
             ("columns", set(schema.names), set(self._fields)),
             ("partitions", set(part.hive), set(self._first.hive)),
@@ -217,7 +196,7 @@ class _Agreement:
 
 
 def as_text(column: pa.Array | pa.ChunkedArray, name: str, where: str) -> pa.Array:
-    """Return an id column as text, or as a dictionary of text if it came as a dictionary.
+    """Return an id column as text. A dictionary of text stays a dictionary.
 
     Accepts integers, text, booleans, decimals and times. Raises DataSourceError for all other types.
     """
@@ -251,7 +230,7 @@ def _is_text_dictionary(column: pa.Array) -> bool:
 def _by_appearance(columns: list[pa.DictionaryArray]) -> tuple[pa.Array, list[Codes]]:
     """Return the texts that rows use, in order of first appearance, and for each chunk the codes of its rows.
 
-    Dictionaries of a file may be in any order and may hold texts that no row uses.
+    Dictionaries of a file may be in any order and have texts that no row uses.
     """
     chunks = pa.chunked_array(columns).unify_dictionaries().chunks
     dictionary, rows = chunks[-1].dictionary, [arrow.codes(chunk.indices) for chunk in chunks]
@@ -260,8 +239,8 @@ def _by_appearance(columns: list[pa.DictionaryArray]) -> tuple[pa.Array, list[Co
     for part in reversed(rows):
         end -= len(part)
         first[part[::-1]] = np.arange(end + len(part) - 1, end - 1, -1)
-    named = np.flatnonzero(first[:-1] >= 0)
-    order = named[np.argsort(first[named])]
+    used = np.flatnonzero(first[:-1] >= 0)
+    order = used[np.argsort(first[used])]
     rank = np.full(len(first), -1, np.int32)
     rank[order] = np.arange(len(order))
     return dictionary.take(arrow.integers(order)).cast(_TEXT), [rank[part] for part in rows]
@@ -270,7 +249,7 @@ def _by_appearance(columns: list[pa.DictionaryArray]) -> tuple[pa.Array, list[Co
 class _TextColumn:
     """Codes of the rows added so far, and the distinct texts in order of first appearance.
 
-    Rows are buffered as text and encoded together: one hash table for many rows is cheaper than one per batch.
+    Rows are buffered as text and encoded together, because one hash table for many rows is cheaper than one per batch.
     """
 
     def __init__(self) -> None:
@@ -307,15 +286,15 @@ class _TextColumn:
     def finish(self, name: str, where: str) -> pandas.Categorical:
         import pandas as pd
 
-        codes, texts = self.coded(name, where)
+        codes, texts = self.codes_and_texts(name, where)
         categories = pd.CategoricalDtype(pd.Index(texts.to_pandas()))
         return pd.Categorical.from_codes(codes, dtype=categories, validate=False)  # type: ignore[call-arg, arg-type, unused-ignore]
 
     def finish_arrow(self, name: str, where: str) -> pa.DictionaryArray:
-        codes, texts = self.coded(name, where)
+        codes, texts = self.codes_and_texts(name, where)
         return pa.DictionaryArray.from_arrays(arrow.integers(codes), texts)
 
-    def coded(self, name: str, where: str) -> tuple[Codes, pa.Array]:
+    def codes_and_texts(self, name: str, where: str) -> tuple[Codes, pa.Array]:
         """Return the code of each row (−1 for missing values), and the texts that the codes index."""
         self._encode()
         codes = np.concatenate(self._codes) if self._codes else np.empty(0, np.int32)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from svc.sources.csv_types import by_content, pinned, text_with_gaps
+from svc.sources.csv_types import by_content, dtype_of, text_with_gaps
 
 
 def texts(*values: str) -> pa.ChunkedArray:
@@ -40,8 +40,8 @@ def test_whole_numbers_keep_every_digit(values: list[int]) -> None:
 
 def test_pinned_types_are_those_of_arrow() -> None:
     """Both spellings of a type mean the same."""
-    assert pinned("str") == pinned("string") == pa.string()
-    assert pinned("int") == pinned("int64") == pa.int64()
+    assert dtype_of("str") == dtype_of("string") == pa.string()
+    assert dtype_of("int") == dtype_of("int64") == pa.int64()
 
 
 def test_blanks_of_text_are_missing() -> None:

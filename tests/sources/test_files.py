@@ -15,7 +15,7 @@ from svc.errors import DataSourceError, SourceTooLarge
 from svc.recipe.source_options import CsvOptions
 from svc.settings import Settings
 from svc.sources.base import SourceContext
-from svc.sources.files import CappedReader, DataFile, explained, in_memory, open_file
+from svc.sources.files import CappedReader, DataFile, file_errors, in_memory, open_file
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_a_file_is_read_where_the_recipe_lies(context: SourceContext, tmp_path: 
 )
 def test_what_the_file_system_says_is_said_of_the_file(error: OSError, words: str) -> None:
     """One error class, whatever failed."""
-    with pytest.raises(DataSourceError, match=words), explained("x"):
+    with pytest.raises(DataSourceError, match=words), file_errors("x"):
         raise error
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from svc.errors import RowFilterMismatch
 from svc.recipe.row_filter import parse_row_filter
-from svc.sources.prefilter import Prefiltered, weakened
+from svc.sources.prefilter import Prefiltered, weaken
 from svc.training.data.where import fetch_kept, kept_rows
 
 SCHEMA = pa.schema(
@@ -167,4 +167,4 @@ def test_conditions_without_a_term_are_taken_for_true(where: dict[str, Any], ter
     def translate(name: str, operator: str, operand: Any) -> str | None:
         return None if operator == "exists" else f"{name} {operator} {operand}"
 
-    assert weakened(parse_row_filter(where).tree, translate, {"all": " & ".join, "any": " | ".join}) == term
+    assert weaken(parse_row_filter(where).tree, translate, {"all": " & ".join, "any": " | ".join}) == term
