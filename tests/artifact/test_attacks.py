@@ -1,4 +1,4 @@
-"""Artifacts under attack, through the server's own way of loading: none is served, and none is decoded unproven."""
+"""The server's loading of attacked artifacts: none is served, and none is decoded before its signature is verified."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ SPECIFIED = (
 
 
 class Bytes:
-    """A store that answers with whatever it was given."""
+    """A store that always returns the same bytes."""
 
     def __init__(self, content: bytes) -> None:
         self.content = content
@@ -102,7 +102,7 @@ def small(best: int = 0, kid: str = "k1", signature: layout.Signature = "hmac") 
 
 @functools.cache
 def large(seed: int = 0, signature: layout.Signature = "hmac") -> bytes:
-    """Two megabytes; all of them have the same size."""
+    """Return an artifact of two megabytes, of the same size for every seed."""
     return signed(codec.encode(factor_model(1_000, 6_000, 64, seed)), signature=signature, run=seed)
 
 
@@ -115,7 +115,7 @@ SIZES: dict[str, Callable[..., bytes]] = {
 
 
 class Parts:
-    """Where the parts of an artifact begin and end."""
+    """The offsets of an artifact's parts."""
 
     def __init__(self, data: bytes) -> None:
         kid_length = struct.unpack_from(">H", data, 10)[0]
@@ -143,7 +143,7 @@ class Parts:
 
 @pytest.fixture
 def refused(recipe: LoadedRecipe, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], ArtifactError]]:
-    """Load bytes that must be refused before anything of their payload is decoded; gives the refusal."""
+    """Return a function that loads bytes, expects a refusal before their payload is decoded, and returns the error."""
 
     def decoded(_: memoryview) -> None:
         raise AssertionError("a payload was decoded although its signature does not hold")
@@ -158,14 +158,14 @@ def refusal(recipe: LoadedRecipe, data: bytes) -> ArtifactError:
     return caught.value.error
 
 
-def test_the_artifacts_under_attack_load_when_left_alone(recipe: LoadedRecipe) -> None:
-    """What the other tests damage is valid before."""
+def test_the_artifacts_load_without_changes(recipe: LoadedRecipe) -> None:
+    """The artifacts that the other tests change are valid."""
     for data in (small(0, "k2"), small(0, "k2", "ed25519"), *(made(n) for made in SIZES.values() for n in (0, 1))):
         assert Loader(SETTINGS, KEYS, {}).load(recipe, Store(Bytes(data), "a.svc")) is not None
 
 
 def expected_at(place: int, parts: Parts) -> tuple[type[ArtifactError], ...]:
-    """What a changed byte at `place` may be refused as."""
+    """Return the errors that a changed byte at `place` may cause."""
     if place < 8:
         return (MagicMismatch,)
     if place < 10:
@@ -183,10 +183,10 @@ def expected_at(place: int, parts: Parts) -> tuple[type[ArtifactError], ...]:
     ("size", "change"),
     [(size, change) for size in SIZES for change in ((0x01, 0x80, 0xFF) if size.startswith("small") else (0x10,))],
 )
-def test_every_byte_of_fixed_fields_header_and_signature(
+def test_a_changed_byte_outside_the_payload_is_refused(
     refused: Callable[[bytes], ArtifactError], size: str, change: int
 ) -> None:
-    """Any byte before the payload, and any of the signature, changed in one bit or all: refused with its own text."""
+    """One bit or all bits of every such byte are changed. Each change gives a message of the specification."""
     data = SIZES[size]()
     parts = Parts(data)
     for place in (*range(parts.payload), *range(parts.signature, len(data))):
@@ -198,8 +198,10 @@ def test_every_byte_of_fixed_fields_header_and_signature(
 
 
 @pytest.mark.parametrize(("size", "step"), [(size, 7 if size.startswith("small") else 20_011) for size in SIZES])
-def test_sampled_bytes_of_the_payload(refused: Callable[[bytes], ArtifactError], size: str, step: int) -> None:
-    """A changed byte anywhere in the payload is a signature mismatch."""
+def test_a_changed_byte_of_the_payload_is_a_signature_mismatch(
+    refused: Callable[[bytes], ArtifactError], size: str, step: int
+) -> None:
+    """Bytes all over the payload are changed, one at a time."""
     data = SIZES[size]()
     parts = Parts(data)
     for place in range(parts.payload, parts.signature, step):
@@ -210,10 +212,8 @@ def test_sampled_bytes_of_the_payload(refused: Callable[[bytes], ArtifactError],
 
 @pytest.mark.parametrize("size", list(SIZES))
 @pytest.mark.parametrize(("field", "form"), [("version", ">H"), ("kid", ">H"), ("header", ">I"), ("payload", ">Q")])
-def test_every_length_field_with_telling_values(
-    refused: Callable[[bytes], ArtifactError], field: str, form: str, size: str
-) -> None:
-    """Zero, one, minus one, one less and more than the truth, the caps, the largest values: refused, each at once."""
+def test_wrong_lengths_are_refused(refused: Callable[[bytes], ArtifactError], field: str, form: str, size: str) -> None:
+    """Each length field is set to zero, one, its neighbours, the caps and the largest values."""
     data = SIZES[size]()
     parts = Parts(data)
     place = {"version": 8, "kid": 10, "header": parts.lengths, "payload": parts.lengths + 4}[field]
@@ -228,8 +228,8 @@ def test_every_length_field_with_telling_values(
 
 
 @pytest.mark.parametrize("size", list(SIZES))
-def test_truncation_at_every_boundary_and_extension(refused: Callable[[bytes], ArtifactError], size: str) -> None:
-    """Cut at, before or after the end of any part, or made longer, a file is refused as corrupt or truncated."""
+def test_truncated_and_extended_files_are_refused(refused: Callable[[bytes], ArtifactError], size: str) -> None:
+    """Files are cut at, before and after the end of every part, or extended."""
     data = SIZES[size]()
     for boundary in (*Parts(data).boundaries(), len(data)):
         for end in (boundary - 1, boundary, boundary + 1):
@@ -240,8 +240,8 @@ def test_truncation_at_every_boundary_and_extension(refused: Callable[[bytes], A
 
 
 @pytest.mark.parametrize("size", list(SIZES))
-def test_parts_of_two_valid_artifacts_swapped(refused: Callable[[bytes], ArtifactError], size: str) -> None:
-    """No part of one valid artifact, and no set of its parts, fits into another, though one key signed both."""
+def test_swapped_parts_of_two_valid_artifacts_are_refused(refused: Callable[[bytes], ArtifactError], size: str) -> None:
+    """Any mixture of the parts of two artifacts by one key is a signature mismatch."""
     one, other = SIZES[size](0), SIZES[size](1)
     parts = Parts(one)
     assert len(one) == len(other)
@@ -253,8 +253,8 @@ def test_parts_of_two_valid_artifacts_swapped(refused: Callable[[bytes], Artifac
             assert isinstance(refused(mixed), SignatureMismatch)
 
 
-def test_the_kid_swapped_for_another_known_or_unknown_one(refused: Callable[[bytes], ArtifactError]) -> None:
-    """A kid names the key: another listed one does not verify, an unlisted one is not known."""
+def test_a_changed_kid_is_refused(refused: Callable[[bytes], ArtifactError]) -> None:
+    """Another listed kid is a signature mismatch, an unlisted one an unknown kid."""
     data = small()
     assert isinstance(refused(data[:12] + b"k2" + data[14:]), SignatureMismatch)
     error = refused(data[:12] + b"k9" + data[14:])
@@ -263,8 +263,8 @@ def test_the_kid_swapped_for_another_known_or_unknown_one(refused: Callable[[byt
     assert isinstance(refused(data[:12] + b"\xff\x00" + data[14:]), UnknownKid)
 
 
-def test_a_signature_of_another_algorithm_or_over_less(refused: Callable[[bytes], ArtifactError]) -> None:
-    """Only HMAC-SHA256 over every byte before it counts."""
+def test_only_an_hmac_sha256_over_all_bytes_is_accepted(refused: Callable[[bytes], ArtifactError]) -> None:
+    """Other algorithms, other keys and signatures over fewer bytes are mismatches."""
     data, key = small()[:-32], bytes.fromhex("11" * 32)
     for forged in (
         hmac.digest(key, data, "blake2s"),
@@ -276,8 +276,10 @@ def test_a_signature_of_another_algorithm_or_over_less(refused: Callable[[bytes]
         assert isinstance(refused(data + forged), SignatureMismatch)
 
 
-def test_a_signature_by_ed25519_of_another_content_or_kind(refused: Callable[[bytes], ArtifactError]) -> None:
-    """Only one over the sha256 of every byte before it, within the context of artifacts, counts."""
+def test_only_an_ed25519_signature_of_this_content_and_context_is_accepted(
+    refused: Callable[[bytes], ArtifactError],
+) -> None:
+    """Signatures over other content, in another context, by other keys or in another encoding are mismatches."""
     data, seed = small(0, "k1", "ed25519")[:-64], bytes.fromhex("11" * 32)
     own, digest = ed25519.ARTIFACT, hashlib.sha256(data).digest()
     order = (1 << 252) + 27742317777372353535851937790883648493
@@ -304,7 +306,7 @@ PUBLIC = load_signing_keys(Settings(verify_keys=",".join(public_entry(kid, key) 
 
 
 def as_version(data: bytes, version: int) -> bytes:
-    """The same content under another version, with as many last bytes as that version has."""
+    """Return the same content as another format version, without the bytes of that version's signature."""
     size = {1: 64, 2: 32}[version]
     return data[:8] + struct.pack(">H", version) + data[10:-size]
 
@@ -325,18 +327,18 @@ def downgrades() -> Iterator[tuple[str, bytes]]:
 
 
 @pytest.mark.parametrize(("name", "data"), list(downgrades()))
-def test_a_server_with_public_keys_alone_takes_no_other_signature(
+def test_a_server_with_public_keys_alone_accepts_no_hmac(
     recipe: LoadedRecipe, monkeypatch: pytest.MonkeyPatch, name: str, data: bytes
 ) -> None:
-    """Not an HMAC, whatever its key: what verifies here is known to everybody."""
+    """Everyone knows the public keys, so an HMAC by any key is refused."""
     monkeypatch.setattr(load_model, "decode", lambda _: pytest.fail("a payload was decoded"))
     with pytest.raises(LoadFailed) as caught:
         Loader(SETTINGS, PUBLIC, {}).load(recipe, Store(Bytes(data), "a.svc"))
     assert isinstance(caught.value.error, UnknownKid | SignatureMismatch)
 
 
-def test_a_server_with_public_keys_alone_serves_what_is_signed_with_ed25519(recipe: LoadedRecipe) -> None:
-    """And has nothing that could sign."""
+def test_a_server_with_public_keys_alone_serves_ed25519_artifacts(recipe: LoadedRecipe) -> None:
+    """It has no key that could sign."""
     assert Loader(SETTINGS, PUBLIC, {}).load(recipe, Store(Bytes(small(0, "k2", "ed25519")), "a.svc")) is not None
     assert PUBLIC.entries == ()
     with pytest.raises(ConfigError, match="svc keygen"):
@@ -344,7 +346,7 @@ def test_a_server_with_public_keys_alone_serves_what_is_signed_with_ed25519(reci
 
 
 class Leaves:
-    """Pickles as a call that leaves a mark."""
+    """An object whose unpickling creates the file `mark`."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -357,8 +359,8 @@ def around(pickled: bytes) -> list[bytes | memoryview]:
     return codec._lay_out(pickled, [])
 
 
-def test_an_unsigned_payload_leaves_no_mark(recipe: LoadedRecipe, tmp_path: Path) -> None:
-    """A payload that would run a command is never even looked at when its signature is wrong."""
+def test_an_unsigned_payload_is_not_executed(recipe: LoadedRecipe, tmp_path: Path) -> None:
+    """A payload that would run a command is not decoded if its signature is wrong."""
     data = signed(around(pickle.dumps(Leaves(tmp_path / "mark"), protocol=5)))
     error = refusal(recipe, data[:-1] + bytes([data[-1] ^ 1]))
     assert isinstance(error, SignatureMismatch)
@@ -366,15 +368,15 @@ def test_an_unsigned_payload_leaves_no_mark(recipe: LoadedRecipe, tmp_path: Path
 
 
 @pytest.mark.parametrize("protocol", range(6))
-def test_a_signed_payload_leaves_no_mark_either(recipe: LoadedRecipe, tmp_path: Path, protocol: int) -> None:
-    """Whoever holds a key can make a server load a model, and nothing but a model."""
+def test_a_signed_payload_is_not_executed(recipe: LoadedRecipe, tmp_path: Path, protocol: int) -> None:
+    """A valid signature lets a payload contain a model, but no calls."""
     error = refusal(recipe, signed(around(pickle.dumps(Leaves(tmp_path / "mark"), protocol))))
     assert isinstance(error, ForbiddenClass)
     assert not (tmp_path / "mark").exists()
 
 
 def call_of(module: str, name: str) -> bytes:
-    """A pickle that calls `module.name` without arguments."""
+    """Return a pickle that calls `module.name` without arguments."""
     texts = b"".join(b"\x8c" + bytes([len(text)]) + text.encode() for text in (module, name))
     return b"\x80\x04" + texts + b"\x93)R."
 
@@ -396,15 +398,15 @@ FORBIDDEN = {
 
 
 @pytest.mark.parametrize("forbidden", list(FORBIDDEN))
-def test_signed_payloads_that_name_forbidden_things(recipe: LoadedRecipe, forbidden: str) -> None:
-    """Even with a valid signature, only names of the allow-list pass."""
+def test_signed_payloads_with_forbidden_names_are_refused(recipe: LoadedRecipe, forbidden: str) -> None:
+    """Even with a valid signature, only names of the allow-list are accepted."""
     error = refusal(recipe, signed(around(FORBIDDEN[forbidden])))
     assert isinstance(error, ForbiddenClass)
     assert error.stage == "deserialize"
 
 
 def test_forbidden_payloads_do_not_grow_the_process(recipe: LoadedRecipe) -> None:
-    """A thousand refusals later, memory and modules are what they were."""
+    """After a thousand refusals, memory and imported modules are unchanged."""
     files = [signed(around(pickled)) for pickled in FORBIDDEN.values()]
     for data in files:
         refusal(recipe, data)
@@ -417,8 +419,8 @@ def test_forbidden_payloads_do_not_grow_the_process(recipe: LoadedRecipe) -> Non
 
 
 @pytest.mark.parametrize("payload", [[], [b"x"], [b"\0" * 64], codec.encode({"not": "a model"}), codec.encode([1, 2])])
-def test_signed_payloads_that_hold_no_model(recipe: LoadedRecipe, payload: list[Any]) -> None:
-    """A valid signature over something else is a payload error, not a crash."""
+def test_signed_payloads_without_a_model_are_refused(recipe: LoadedRecipe, payload: list[Any]) -> None:
+    """A signed payload of something else raises PayloadInvalid."""
     assert isinstance(refusal(recipe, signed(payload)), PayloadInvalid)
 
 
@@ -442,14 +444,14 @@ def broken(**parts: Any) -> Model:
     ],
     ids=["scorer", "not finite", "other size", "no history", "other history", "ids", "features"],
 )
-def test_signed_models_that_make_no_sense(recipe: LoadedRecipe, model: Model) -> None:
-    """What a signature covers may still be no model: refused like any other damage, and never a retry."""
+def test_signed_models_with_inconsistent_parts_are_refused(recipe: LoadedRecipe, model: Model) -> None:
+    """A valid signature does not prove a valid model. Inconsistent ones are refused as damaged."""
     expected = PayloadInvalid | FeatureStateMismatch | RehearsalFailed
     assert isinstance(refusal(recipe, signed(codec.encode(model))), expected)
 
 
-def test_a_store_that_fails_is_a_read_error(recipe: LoadedRecipe, tmp_path: Path) -> None:
-    """What never became bytes is reported as such."""
+def test_a_failing_store_is_a_read_error(recipe: LoadedRecipe, tmp_path: Path) -> None:
+    """Without bytes, the error is ArtifactReadError."""
 
     class Broken(Bytes):
         def read(self, name: str, max_bytes: int) -> memoryview:
@@ -465,12 +467,12 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_a_large_artifact_damaged_many_times_does_not_grow_the_process(
+def test_refused_large_artifacts_do_not_grow_the_process(
     refused: Callable[[bytes], ArtifactError],
 ) -> None:
-    """Of sixty refused loads of an artifact of eleven megabytes fewer than four stay in memory, as freed copies may.
+    """After sixty refused loads of an artifact of eleven megabytes, fewer than four copies are in memory.
 
-    The first loads are not counted: in a process that ran many tests before, the allocator keeps up to six copies once.
+    The first loads are not counted, because the allocator of a process that ran many tests keeps up to six copies once.
     """
     data = signed(codec.encode(factor_model(2_000, 20_000, 128)))
     assert len(data) > 10 * MIB

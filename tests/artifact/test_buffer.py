@@ -1,4 +1,4 @@
-"""Memory for one artifact: private, writable, and of the size that was asked for."""
+"""Memory for one artifact: private, writable, and of the requested size."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from svc.artifact.buffer import private_buffer
 
 
 @pytest.mark.parametrize("size", [0, 1, mmap.PAGESIZE, 3 * mmap.PAGESIZE + 7])
-def test_a_buffer_is_zeros_that_can_be_written(size: int) -> None:
-    """Of exactly that many bytes, also none."""
+def test_a_buffer_has_writable_zeros(size: int) -> None:
+    """It has exactly the requested size, which may be 0."""
     buffer = private_buffer(size)
     assert bytes(buffer) == bytes(size)
     buffer[:] = b"x" * size
     assert bytes(buffer) == b"x" * size
 
 
-def test_another_process_does_not_see_what_is_written() -> None:
-    """Bytes whose signature was checked cannot change under their reader."""
+def test_a_write_in_another_process_does_not_change_the_buffer() -> None:
+    """Verified bytes cannot change under their reader."""
     buffer = private_buffer(10)
     buffer[:5] = b"first"
     child = os.fork()

@@ -1,4 +1,4 @@
-"""Ed25519 as svc uses it: the curve is a library's, the context and what is refused are svc's."""
+"""Ed25519 signatures: the library has the curve, svc adds the context and refuses weak keys."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ DIGEST = hashlib.sha256(b"content").digest()
 P = (1 << 255) - 19
 
 
-def test_the_public_half_is_that_of_rfc_8032() -> None:
-    """Its first test vector: the 32 bytes of a signing key are the seed."""
+def test_the_public_key_matches_rfc_8032() -> None:
+    """In the RFC's first test vector the 32 bytes of the signing key are the seed."""
     assert ed25519.public_half(SEED) == PUBLIC
 
 
-def test_a_signature_holds_for_its_key_context_and_content_alone() -> None:
-    """Any other of the three, and any bit of the signature, and it does not."""
+def test_a_signature_is_valid_only_for_its_key_context_and_content() -> None:
+    """Another key, context or content, or any changed bit, makes it invalid."""
     signature = ed25519.sign(SEED, ed25519.ARTIFACT, DIGEST)
     assert len(signature) == ed25519.SIGNATURE_BYTES
     assert ed25519.is_signed(PUBLIC, signature, ed25519.ARTIFACT, DIGEST)
@@ -34,23 +34,23 @@ def test_a_signature_holds_for_its_key_context_and_content_alone() -> None:
 
 @pytest.mark.parametrize("signature", [b"", bytes(32), bytes(63), bytes(64), bytes(65), b"\xff" * 64])
 @pytest.mark.parametrize("public", [PUBLIC, bytes(31), b"", b"\xff" * 32])
-def test_what_is_no_signature_or_no_key_is_no_error(public: bytes, signature: bytes) -> None:
-    """It simply does not hold."""
+def test_malformed_signatures_and_keys_are_not_valid(public: bytes, signature: bytes) -> None:
+    """Malformed bytes raise no exception."""
     assert not ed25519.is_signed(public, signature, ed25519.ARTIFACT, DIGEST)
 
 
 @pytest.mark.parametrize("y", [0, 1, P - 1, P, P + 1, *sorted(ed25519._SMALL)])
 @pytest.mark.parametrize("sign", [0, 0x80])
-def test_points_of_small_order_are_weak_however_they_are_written(y: int | bytes, sign: int) -> None:
-    """Under such a key anybody can sign."""
+def test_points_of_small_order_are_weak_in_every_encoding(y: int | bytes, sign: int) -> None:
+    """Under such a key anyone can sign."""
     point = bytearray(y if isinstance(y, bytes) else y.to_bytes(32, "little"))
     point[-1] |= sign
     assert ed25519.is_weak(bytes(point))
     assert not ed25519.is_weak(PUBLIC)
 
 
-def test_a_weak_key_would_let_anybody_sign() -> None:
-    """Which is why they are refused: this signature was made without any secret."""
+def test_a_weak_key_accepts_a_signature_made_without_a_secret() -> None:
+    """That is the reason to refuse weak keys."""
     forged = b"\x01" + bytes(63)
     weak = b"\x01" + bytes(31)
     assert ed25519.is_signed(weak, forged, ed25519.ARTIFACT, DIGEST)

@@ -1,4 +1,4 @@
-"""Signing keys and what they prove."""
+"""Signing keys, verification keys, and the check of signatures."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def signed(kid: str, key: bytes, signature: layout.Signature = "hmac", **header:
 
 
 def test_the_first_entry_signs_and_all_verify() -> None:
-    """The active key is the first of the list; an artifact of any listed key is trusted."""
+    """The active key is the first of the list. Artifacts signed by any listed key are accepted."""
     keys = parse_signing_keys(f"new:{A}, old:{B.upper()}")
     assert keys.active == ("new", bytes.fromhex(A))
     verify(signed("new", bytes.fromhex(A)), keys)
     verify(signed("old", bytes.fromhex(B)), keys)
 
 
-def test_an_unlisted_kid_and_a_wrong_key_are_told_apart() -> None:
-    """A kid that is not listed is named; a listed one with other bytes is a signature mismatch."""
+def test_an_unlisted_kid_and_a_wrong_key_have_different_errors() -> None:
+    """An unlisted kid is named. A listed kid with another key is a signature mismatch."""
     keys = parse_signing_keys(f"a:{A}")
     with pytest.raises(UnknownKid, match=r"^unknown kid: gone; the kids here are a$"):
         verify(signed("gone", bytes.fromhex(A)), keys)
@@ -41,19 +41,19 @@ def test_an_unlisted_kid_and_a_wrong_key_are_told_apart() -> None:
         verify(signed("a", bytes.fromhex(B)), keys)
 
 
-def test_two_keys_of_one_kid_are_told_apart_by_their_fingerprints() -> None:
-    """Whoever made the key twice learns which of the two signed; a file that was changed is not blamed on a key."""
-    mine, other = bytes.fromhex(A), bytes.fromhex(B)
+def test_a_mismatch_names_the_fingerprints_of_both_keys() -> None:
+    """The error for two keys of one kid names both fingerprints. A changed file is not blamed on a key."""
+    own, other = bytes.fromhex(A), bytes.fromhex(B)
     keys = parse_signing_keys(f"a:{A}")
     with pytest.raises(SignatureMismatch) as caught:
         verify(signed("a", other, fingerprint=fingerprint(other)), keys)
-    assert {fingerprint(mine), fingerprint(other)} <= set(re.findall("[0-9a-f]{8}", caught.value.message))
+    assert {fingerprint(own), fingerprint(other)} <= set(re.findall("[0-9a-f]{8}", caught.value.message))
     with pytest.raises(SignatureMismatch, match="the file was changed after the key"):
-        verify(signed("a", other, fingerprint=fingerprint(mine)), keys)
+        verify(signed("a", other, fingerprint=fingerprint(own)), keys)
 
 
-def test_an_empty_list_signs_nothing() -> None:
-    """Without keys the list is false, and asking for the active one says how to make one."""
+def test_an_empty_list_has_no_active_key() -> None:
+    """An empty list is false, and the error for its active key says how to make one."""
     keys = parse_signing_keys(" ")
     assert not keys
     with pytest.raises(ConfigError, match="svc keygen"):
@@ -85,7 +85,7 @@ def test_a_malformed_list_is_an_error_that_shows_no_key(text: str) -> None:
 
 
 def test_a_kid_that_looks_like_a_key_signs_nothing_but_verifies() -> None:
-    """The kid stands in every artifact: the error does not repeat it. What such a kid signed is still read."""
+    """Every artifact shows its kid, so the error does not repeat it. Artifacts with such a kid are still accepted."""
     kid = "0123456789abcdefABCDEF0123456789"
     keys = parse_signing_keys(f"{kid}:{A}")
     with pytest.raises(ConfigError, match="looks like a key") as caught:
@@ -95,22 +95,22 @@ def test_a_kid_that_looks_like_a_key_signs_nothing_but_verifies() -> None:
     assert parse_signing_keys(f"{kid[:31]}:{A}").active[0] == kid[:31]
 
 
-def test_fingerprints_tell_keys_apart_without_showing_them() -> None:
+def test_a_fingerprint_is_the_start_of_the_sha256() -> None:
     """A fingerprint is the first 8 hex characters of the key's sha256."""
     key = bytes.fromhex(A)
     assert fingerprint(key) == hashlib.sha256(key).hexdigest()[:8]
     assert parse_signing_keys(f"a:{A}").fingerprints() == [{"kid": "a", "fingerprint": fingerprint(key)}]
 
 
-def test_keys_are_not_shown_by_accident() -> None:
-    """The printed form of a key list holds no key."""
+def test_the_repr_of_keys_shows_no_key() -> None:
+    """Key material does not appear in the repr of a key list."""
     keys = parse_signing_keys(f"a:{A}")
     assert A not in repr(keys)
     assert repr(bytes.fromhex(A)) not in repr(keys)
 
 
-def test_the_development_key_is_always_the_same_and_known_as_such() -> None:
-    """Every process has the same development key under the kid `dev`, and it never counts as proof."""
+def test_the_development_key_is_constant_and_recognized() -> None:
+    """Every process has the same development key under the kid `dev`. Another key of this kid is not taken for it."""
     keys = development_keys()
     assert keys.active[0] == "dev"
     assert keys == development_keys()
@@ -119,8 +119,8 @@ def test_the_development_key_is_always_the_same_and_known_as_such() -> None:
     assert not is_development("dev", parse_signing_keys(f"dev:{A}"))
 
 
-def test_the_development_key_may_join_real_ones() -> None:
-    """In development a server trusts its own keys first and the development key besides; an own kid `dev` stays."""
+def test_the_development_key_may_join_other_keys() -> None:
+    """In development a server trusts its own keys and the development key. An own key with the kid `dev` is kept."""
     joined = parse_signing_keys(f"a:{A}").with_development()
     assert joined.active[0] == "a"
     assert is_development("dev", joined)
@@ -128,14 +128,14 @@ def test_the_development_key_may_join_real_ones() -> None:
     assert development_keys().with_development() == development_keys()
 
 
-def test_the_development_key_is_refused_as_a_real_one() -> None:
-    """A public key in the production list would let anyone sign."""
+def test_the_development_key_is_refused_in_a_list() -> None:
+    """Everyone knows this key, so in a production list it would let anyone sign."""
     with pytest.raises(ConfigError, match="development key"):
         parse_signing_keys(f"prod:{keys_module._DEVELOPMENT_KEY.hex()}")
 
 
-def test_one_wrong_bit_in_the_signature_is_enough() -> None:
-    """A signature is compared whole."""
+def test_one_changed_bit_of_the_signature_is_a_mismatch() -> None:
+    """A changed bit in any byte of the signature is detected."""
     keys = SigningKeys((("a", bytes(32)),))
     good = signed("a", bytes(32))
     for place in range(32):
@@ -155,7 +155,7 @@ def keys_with(signing: str = "", verify: str = "") -> SigningKeys:
 
 
 def test_a_public_key_verifies_ed25519_and_nothing_else() -> None:
-    """A server with public halves alone serves, and neither signs nor takes an HMAC."""
+    """A server with public keys alone neither signs nor accepts an HMAC."""
     keys = keys_with(verify=f"{public('a', A)}, {public('b', B)}")
     assert keys
     for kid, key in (("a", A), ("b", B)):
@@ -170,8 +170,8 @@ def test_a_public_key_verifies_ed25519_and_nothing_else() -> None:
     assert [shown["kid"] for shown in keys.public_fingerprints()] == ["a", "b"]
 
 
-def test_both_kinds_side_by_side_and_rotated_in_both_directions() -> None:
-    """From HMAC to Ed25519 and back, no artifact that should be served is refused on the way."""
+def test_keys_rotate_between_hmac_and_ed25519() -> None:
+    """During a rotation in either direction, artifacts of both keys are accepted."""
     a, b = bytes.fromhex(A), bytes.fromhex(B)
     old, new = signed("a", a), signed("b", b, "ed25519")
     steps = [keys_with(f"a:{A}"), keys_with(f"a:{A}", public("b", B)), keys_with("", public("b", B))]
@@ -186,14 +186,14 @@ def test_both_kinds_side_by_side_and_rotated_in_both_directions() -> None:
     verify(old, keys_with(f"a:{A}", public("a", A)))
 
 
-def test_what_another_key_signed_is_told_by_the_public_fingerprint() -> None:
-    """Of version 2 the header names the fingerprint that everybody has, of the public half."""
-    mine, other = bytes.fromhex(A), bytes.fromhex(B)
+def test_a_mismatch_of_version_2_names_public_fingerprints() -> None:
+    """The header of version 2 has the fingerprint of the public key, which every server can compute."""
+    own, other = bytes.fromhex(A), bytes.fromhex(B)
     shown = keys_module.signer_fingerprint(other, "ed25519")
     assert shown != keys_module.signer_fingerprint(other, "hmac") == fingerprint(other)
     with pytest.raises(SignatureMismatch, match=f"fingerprint {shown}, the key here has") as caught:
         verify(signed("a", other, "ed25519", fingerprint=shown), keys_with(verify=public("a", A)))
-    assert keys_module.signer_fingerprint(mine, "ed25519") in caught.value.message
+    assert keys_module.signer_fingerprint(own, "ed25519") in caught.value.message
 
 
 @pytest.mark.parametrize(
@@ -212,8 +212,8 @@ def test_what_another_key_signed_is_told_by_the_public_fingerprint() -> None:
         ("", public("a", keys_module._DEVELOPMENT_KEY.hex()), "the development key"),
     ],
 )
-def test_a_list_of_public_keys_that_is_none(signing: str, verify_keys: str, words: str) -> None:
-    """The setting and the place of the entry are named; a secret put there by mistake is not repeated."""
+def test_malformed_lists_of_public_keys_are_refused(signing: str, verify_keys: str, words: str) -> None:
+    """The message names the setting and the entry, and does not repeat a secret in it."""
     with pytest.raises(ConfigError, match=f"SVC_VERIFY_KEYS: .*{words}") as caught:
         keys_with(signing, verify_keys)
     assert A not in caught.value.message

@@ -1,4 +1,4 @@
-"""Writers that are killed at random moments, of files under a server that polls and of objects in three stores."""
+"""Writers that are killed at random moments, of local files under a polling server and of objects in three stores."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ while True:
 @pytest.mark.integration
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("versioning", ["append_sha", "always_overwrite"])
-def test_nobody_ever_sees_a_part(tmp_path: Path, versioning: str) -> None:
-    """Each read finds a whole, signed artifact, and the server one that loads, however often the writer dies.
+def test_readers_see_only_whole_artifacts_of_killed_writers(tmp_path: Path, versioning: str) -> None:
+    """Each read returns a whole, signed artifact, and the server loads each one.
 
-    The next writer removes what the dead one left, so that no temporary file stays in the end. SVC_TEST_KILLS in
-    the environment says how many writers die; with `-rP` the test says what came of it.
+    The next writer removes the temporary files of a killed one. The variable SVC_TEST_KILLS sets the number of kills,
+    and `-rP` prints the counts.
     """
     home, path, moments = tmp_path / "recipes", tmp_path / "out" / "m.svc", random.Random(7)
     home.mkdir()
@@ -70,8 +70,8 @@ def test_nobody_ever_sees_a_part(tmp_path: Path, versioning: str) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("versioning", ["append_sha", "always_overwrite"])
 @pytest.mark.parametrize("place", ["s3", "gcs", "azure"], indirect=True)
-def test_an_object_store_never_shows_a_part(place: Place, versioning: str) -> None:
-    """After each kill there is the artifact that was written last, or the one that was being written, whole."""
+def test_object_stores_show_only_whole_artifacts_of_killed_writers(place: Place, versioning: str) -> None:
+    """After each kill the store has either the last finished artifact or the interrupted one, whole."""
     uri, moments, interrupted = place.uri("m.svc"), random.Random(11), 0
     for kill in range(1, 1 + max(2, KILLS // 4)):
         began, done = killed(uri, versioning, kill * 1000, moments.uniform(0.0, 0.3))
@@ -82,7 +82,10 @@ def test_an_object_store_never_shows_a_part(place: Place, versioning: str) -> No
 
 
 def killed(uri: str, versioning: str, number: int, after_s: float) -> tuple[int, int]:
-    """The numbers that a writer began with and wrote last before it was killed, `after_s` after its first write."""
+    """Return the numbers of a killed writer's last begun and last finished write.
+
+    It is killed `after_s` after its first write.
+    """
     command = [sys.executable, "-c", WRITER, uri, versioning, str(number)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True) as writer:
         assert writer.stdout is not None
@@ -100,7 +103,7 @@ def number_at(uri: str) -> int:
 
 
 def kill_one(path: Path, versioning: str, number: int, after_s: float, found: Counter[str]) -> None:
-    """Start a writer and kill it `after_s` seconds after its first write could begin, reading all the while."""
+    """Start a writer, read all the time, and kill the writer `after_s` seconds after it could begin to write."""
     command = [sys.executable, "-c", WRITER, str(path), versioning, str(number)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as writer:
         assert writer.stdout is not None
@@ -114,13 +117,13 @@ def kill_one(path: Path, versioning: str, number: int, after_s: float, found: Co
 
 
 def whole(path: Path) -> bool:
-    """Read once; any part of an artifact would raise."""
+    """Return whether a read gives a whole artifact. A part of one would raise."""
     _, parsed = read_verified(str(path), parse_signing_keys(SIGNING_KEYS), Settings())
     return parsed.header.keys() >= header().keys()
 
 
 def tidy(path: Path) -> None:
-    """Remove the versions that no pointer names, as an operator's cron job does."""
+    """Remove the versions that the pointer does not name, as an operator's cron job would."""
     current = open_store(str(path), Settings()).read(1 << 30).resolved
     for old in path.parent.glob("m.????????.svc"):
         if str(old) != current:

@@ -1,4 +1,4 @@
-"""The bytes of an artifact: what is written is read, and no damage gets past the signature."""
+"""The bytes of an artifact: written artifacts are read back, and damaged ones are refused."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def parse(data: bytes) -> layout.Parsed:
     return layout.parse(memoryview(data), max_payload_bytes=CAP)
 
 
-def test_what_is_written_is_read() -> None:
-    """Kid, header and payload come back, and the signature holds."""
+def test_a_written_artifact_is_read_back() -> None:
+    """Kid, header and payload are the same, and the signature is valid."""
     parsed = parse(made())
     verify(parsed, KEYS)
     assert parsed.kid == KID
@@ -44,8 +44,8 @@ def test_what_is_written_is_read() -> None:
     assert bytes(parsed.payload) == b"payload in pieces"
 
 
-def test_the_bytes_are_those_of_the_specification() -> None:
-    """Every field lies where the format says, in big-endian order, and the signature covers all before it."""
+def test_the_bytes_match_the_specification() -> None:
+    """Every field is at its offset, in big-endian order, and the signature covers all bytes before it."""
     data = made()
     magic, version, kid_length = struct.unpack_from(">8sHH", data)
     assert (magic, version, kid_length) == (b"SVCMODEL", 1, len(KID))
@@ -59,8 +59,8 @@ def test_the_bytes_are_those_of_the_specification() -> None:
     assert data[payload_at + payload_length :] == hmac.digest(KEY, data[:-32], "sha256")
 
 
-def test_what_was_written_is_told() -> None:
-    """The sha256 and the sizes are those of the file."""
+def test_write_returns_sha256_and_sizes() -> None:
+    """They are those of the file."""
     out = io.BytesIO()
     written = layout.write(out, kid=KID, key=KEY, header=HEADER, payload=PAYLOAD)
     data = out.getvalue()
@@ -68,29 +68,29 @@ def test_what_was_written_is_told() -> None:
 
 
 @pytest.mark.parametrize("fill", range(70))
-def test_the_payload_is_aligned_whatever_the_header(fill: int) -> None:
-    """A payload starts at a multiple of 64 bytes, for every length of what precedes it."""
+def test_the_payload_is_aligned_for_every_header_length(fill: int) -> None:
+    """The payload starts at a multiple of 64 bytes."""
     data = made(header={"fill": "x" * fill})
     assert (len(data) - 32 - 17) % 64 == 0
     assert bytes(parse(data).payload) == b"payload in pieces"
 
 
-def test_kid_and_format_version_in_the_header_are_those_of_the_file() -> None:
-    """A caller cannot make the header contradict the fixed fields."""
+def test_the_header_cannot_contradict_kid_and_format_version() -> None:
+    """Values for these fields in the caller's header are overwritten."""
     assert parse(made(header={"kid": "other", "format_version": 9})).header == {"kid": KID, "format_version": 1}
 
 
 @pytest.mark.parametrize("header", [{"x": float("nan")}, {"x": object()}, {"x": "\ud800"}])
-def test_a_header_that_json_cannot_say_is_refused_before_writing(header: dict[str, object]) -> None:
-    """NaN, foreign objects and half characters are errors, and the file stays empty."""
+def test_a_header_that_json_cannot_express_is_refused_before_writing(header: dict[str, object]) -> None:
+    """NaN, other objects and half a surrogate pair are errors, and the file stays empty."""
     out = io.BytesIO()
     with pytest.raises(HeaderInvalid):
         layout.write(out, kid=KID, key=KEY, header=header, payload=PAYLOAD)
     assert out.getvalue() == b""
 
 
-def test_a_header_over_64_kib_is_refused_on_both_sides() -> None:
-    """Neither is such a header written, nor is a file that claims one read."""
+def test_a_header_over_64_kib_is_neither_written_nor_read() -> None:
+    """The writer refuses such a header, and the reader a file with such a header length."""
     with pytest.raises(HeaderTooLarge, match="header JSON too large"):
         made(header={"x": "y" * (64 << 10)})
     data = bytearray(made())
@@ -99,8 +99,8 @@ def test_a_header_over_64_kib_is_refused_on_both_sides() -> None:
         parse(bytes(data))
 
 
-def test_a_payload_over_the_cap_is_refused_by_its_length_alone() -> None:
-    """The cap holds before anything else of the payload is looked at."""
+def test_a_payload_over_the_cap_is_refused_by_its_length() -> None:
+    """The length field is enough. No byte of the payload is read."""
     data = bytearray(made())
     struct.pack_into(">Q", data, 12 + len(KID) + 4, CAP + 1)
     with pytest.raises(PayloadTooLarge, match="payload exceeds max bytes"):
@@ -112,7 +112,7 @@ def test_a_payload_over_the_cap_is_refused_by_its_length_alone() -> None:
 
 @pytest.mark.parametrize("signature", ["hmac", "ed25519"])
 def test_both_kinds_of_signature_are_read(signature: str) -> None:
-    """They differ in the version, in the fixed fields and the header, and in the last bytes; nothing else."""
+    """They differ only in the format version and in the signature's bytes."""
     data, version, size = made(signature=signature), *{"hmac": (1, 32), "ed25519": (2, 64)}[signature]
     parsed = parse(data)
     verify(parsed, KEYS)
@@ -125,7 +125,7 @@ def test_both_kinds_of_signature_are_read(signature: str) -> None:
 
 
 def test_an_artifact_signed_with_ed25519_can_be_checked_without_svc() -> None:
-    """With any Ed25519 and SHA-256: as docs/reference/training.md says."""
+    """Any Ed25519 and SHA-256 can verify it, as docs/reference/training.md describes."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     data = made(signature="ed25519")
@@ -135,7 +135,7 @@ def test_an_artifact_signed_with_ed25519_can_be_checked_without_svc() -> None:
 
 @pytest.mark.parametrize("version", [0, 3, 255, 256, 65535])
 def test_other_format_versions_are_refused(version: int) -> None:
-    """Every version but those that this build writes is named in the refusal."""
+    """The error names the version."""
     data = bytearray(made())
     struct.pack_into(">H", data, 8, version)
     with pytest.raises(UnsupportedFormat, match=f"^unsupported format version: {version}"):
@@ -143,8 +143,8 @@ def test_other_format_versions_are_refused(version: int) -> None:
 
 
 @pytest.mark.parametrize("signature", ["hmac", "ed25519"])
-def test_a_file_cut_anywhere_or_extended_is_refused(signature: str) -> None:
-    """Every truncation, down to the empty file, and every extension is a magic mismatch that says why."""
+def test_truncated_and_extended_files_are_magic_mismatches(signature: str) -> None:
+    """Every truncation, down to the empty file, and every extension is refused."""
     data = made(signature=signature)
     for size in range(len(data)):
         with pytest.raises(MagicMismatch, match=r"^magic bytes mismatch"):
@@ -155,8 +155,8 @@ def test_a_file_cut_anywhere_or_extended_is_refused(signature: str) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"1", b"null", b'{"a":', b"\xff{}", b"[" * 60_000])
-def test_a_signed_header_that_is_no_object_is_refused(text: bytes) -> None:
-    """Even behind a valid signature a header must be a JSON object."""
+def test_a_signed_header_that_is_no_json_object_is_refused(text: bytes) -> None:
+    """A valid signature does not excuse an invalid header."""
     front = struct.pack(">8sHH", b"SVCMODEL", 1, len(KID)) + KID.encode() + struct.pack(">IQ", len(text), 0) + text
     front += bytes(-len(front) % 64)
     parsed = parse(front + hmac.digest(KEY, front, "sha256"))
@@ -175,14 +175,14 @@ def test_a_signed_header_that_is_no_object_is_refused(text: bytes) -> None:
         (b"SVCMODEL\0\1\xff\xff" + b"k" * 100, "k" * 64),
     ],
 )
-def test_the_kid_is_named_whenever_the_file_can_hold_one(data: bytes, kid: str) -> None:
-    """The kid is told even of a file that is broken otherwise; bytes that are no text are escaped."""
+def test_the_kid_of_a_broken_file_is_read(data: bytes, kid: str) -> None:
+    """The kid is read even if the rest is broken. Unprintable bytes are escaped."""
     assert layout.kid_of(memoryview(data)) == kid
 
 
 @pytest.mark.parametrize("data", [b"", b"SVCMODEL\0\1", b"SVCMODEL\0\1\0\0rest", b"SVCMODEL\0\1\0\5abc"])
-def test_a_file_too_short_for_a_kid_has_none_to_name(data: bytes) -> None:
-    """Without the bytes of a kid there is nothing to tell."""
+def test_a_file_too_short_for_a_kid_is_refused(data: bytes) -> None:
+    """Without the bytes of a kid, reading it raises HeaderInvalid."""
     with pytest.raises(HeaderInvalid, match="no kid"):
         layout.kid_of(memoryview(data))
 
@@ -190,7 +190,7 @@ def test_a_file_too_short_for_a_kid_has_none_to_name(data: bytes) -> None:
 @given(st.binary(max_size=300) | st.binary(max_size=300).map(lambda tail: b"SVCMODEL\0\1" + tail))
 @settings(max_examples=500, deadline=None)
 def test_arbitrary_bytes_are_refused_with_an_artifact_error(data: bytes) -> None:
-    """Whatever the bytes, parsing and verifying end in a refusal and nothing else."""
+    """For arbitrary bytes, parsing and verifying raise ArtifactError and no other exception."""
     with contextlib.suppress(HeaderInvalid):
         layout.kid_of(memoryview(data))
     with pytest.raises(ArtifactError):
@@ -201,7 +201,7 @@ def test_arbitrary_bytes_are_refused_with_an_artifact_error(data: bytes) -> None
 @given(data=st.data())
 @settings(max_examples=300, deadline=None)
 def test_any_changed_byte_is_refused(signature: str, data: st.DataObject) -> None:
-    """One or several bytes changed anywhere in a valid file make it invalid."""
+    """A valid file with one to three changed bytes is refused."""
     good = made(signature=signature)
     bad = bytearray(good)
     for _ in range(data.draw(st.integers(1, 3))):

@@ -14,8 +14,8 @@ from svc.errors import ConfigError, LockContestedError
 from svc.settings import Settings
 
 
-def test_the_lock_lies_beside_a_local_output(tmp_path: Path) -> None:
-    """A local output's lock is `<output.path>.lock`, there while it is held and gone afterwards."""
+def test_the_lock_of_a_local_output_is_beside_it(tmp_path: Path) -> None:
+    """The lock file is `<output.path>.lock`, with mode 0600, and it is removed afterwards."""
     output = tmp_path / "made" / "m.svc"
     with run_lock(str(output), timeout_s=0, settings=Settings()) as path:
         assert path == tmp_path / "made" / "m.svc.lock"
@@ -24,7 +24,7 @@ def test_the_lock_lies_beside_a_local_output(tmp_path: Path) -> None:
 
 
 def test_a_second_run_is_refused_and_a_later_one_is_not(tmp_path: Path) -> None:
-    """While one run holds the lock another gets LockContestedError at once; afterwards the lock is free."""
+    """During one run another gets LockContestedError at once. Afterwards the lock is free."""
     output = str(tmp_path / "m.svc")
     with (
         run_lock(output, timeout_s=0, settings=Settings()),
@@ -37,7 +37,7 @@ def test_a_second_run_is_refused_and_a_later_one_is_not(tmp_path: Path) -> None:
 
 
 def test_a_waiting_run_gets_the_lock_when_the_first_ends(tmp_path: Path) -> None:
-    """With a wait the second run goes on as soon as the first is done, and then nobody else can have the lock."""
+    """A waiting run gets the lock when the first run ends, and then excludes all others."""
     output = str(tmp_path / "m.svc")
     held, order = threading.Event(), []
 
@@ -61,8 +61,8 @@ def test_a_waiting_run_gets_the_lock_when_the_first_ends(tmp_path: Path) -> None
 
 
 @pytest.mark.system
-def test_many_runs_never_overlap(tmp_path: Path) -> None:
-    """Processes that take, delete and take the lock again never hold it together."""
+def test_concurrent_runs_never_overlap(tmp_path: Path) -> None:
+    """Processes that take and release the lock in a loop never have it at the same time."""
     script = (
         "import sys, os\n"
         "from svc.artifact.lock import run_lock\n"
@@ -79,8 +79,8 @@ def test_many_runs_never_overlap(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-def test_a_killed_run_leaves_no_lock_behind(tmp_path: Path) -> None:
-    """The lock ends with its process: the file that is left holds nobody up."""
+def test_the_lock_of_a_killed_run_is_free(tmp_path: Path) -> None:
+    """The system releases the lock with the process. The file that remains does not block the next run."""
     script = (
         "import sys, os, signal\n"
         "from svc.artifact.lock import run_lock\n"
@@ -94,8 +94,8 @@ def test_a_killed_run_leaves_no_lock_behind(tmp_path: Path) -> None:
         pass
 
 
-def test_the_lock_ends_with_an_error_too(tmp_path: Path) -> None:
-    """A run that fails gives the lock back."""
+def test_a_failed_run_releases_the_lock(tmp_path: Path) -> None:
+    """The lock file of a run that raises is removed."""
     output = str(tmp_path / "m.svc")
     with pytest.raises(RuntimeError), run_lock(output, timeout_s=0, settings=Settings()):
         raise RuntimeError
@@ -103,7 +103,7 @@ def test_the_lock_ends_with_an_error_too(tmp_path: Path) -> None:
 
 
 def test_remote_outputs_are_locked_on_this_host(tmp_path: Path) -> None:
-    """Each remote URI has one lock file of its own in `SVC_LOCK_DIR`; query and user-info do not show in its name."""
+    """Each remote URI has its own lock file in `SVC_LOCK_DIR`, without the query or user-info in its name."""
     settings = Settings(lock_dir=str(tmp_path / "locks"))
     uris = ["s3://bucket/a/m.svc", "s3://bucket/b/m.svc", "https://h/m.svc?sig=SECRET"]
     paths = [lock_path(uri, settings) for uri in uris]
@@ -114,15 +114,17 @@ def test_remote_outputs_are_locked_on_this_host(tmp_path: Path) -> None:
         pass
 
 
-def test_without_a_setting_remote_locks_lie_in_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The user's cache folder is always writable by the user."""
+def test_locks_of_remote_outputs_are_in_the_users_cache_by_default(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The user can always write there."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert lock_path("gs://b/m.svc", Settings()).parent == tmp_path / "svc" / "locks"
 
 
 @pytest.mark.usefixtures("permissions")
 def test_an_unwritable_folder_is_a_configuration_error(tmp_path: Path) -> None:
-    """Where no lock can be made, the error names the place and the way out, with exit code 8."""
+    """The error names the lock and suggests --no-lock, with exit code 8."""
     tmp_path.chmod(0o555)
     try:
         with (
@@ -135,15 +137,15 @@ def test_an_unwritable_folder_is_a_configuration_error(tmp_path: Path) -> None:
     assert caught.value.exit_code == 8
 
 
-def test_a_folder_in_the_locks_place_is_a_configuration_error(tmp_path: Path) -> None:
-    """What cannot be a lock file is reported as such, not waited for."""
+def test_a_folder_in_place_of_the_lock_is_a_configuration_error(tmp_path: Path) -> None:
+    """It is reported at once, even with an endless wait for the lock."""
     (tmp_path / "m.svc.lock").mkdir()
     with pytest.raises(ConfigError), run_lock(str(tmp_path / "m.svc"), timeout_s=-1, settings=Settings()):
         pass
 
 
-def test_a_link_in_the_locks_place_harms_nobody(tmp_path: Path) -> None:
-    """Whoever may write in the output folder cannot make a training empty another file of its user."""
+def test_a_symlink_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+    """Otherwise a user who may write into the output folder could make a training empty another file."""
     (tmp_path / "precious").write_text("content", encoding="utf-8")
     (tmp_path / "m.svc.lock").symlink_to("precious")
     with pytest.raises(ConfigError), run_lock(str(tmp_path / "m.svc"), timeout_s=0, settings=Settings()):

@@ -25,8 +25,8 @@ HEADER = {
 }
 
 
-def test_it_says_what_was_read_what_made_it_and_what_was_decided() -> None:
-    """In the form of in-toto's statement, version 1, with the predicate of SLSA."""
+def test_the_statement_has_inputs_builder_and_decision() -> None:
+    """It has the form of in-toto's statement v1 with the SLSA predicate."""
     found = statement(HEADER, name="movies.svc", sha256="cd" * 32)
     assert found["_type"] == "https://in-toto.io/Statement/v1"
     assert found["predicateType"] == "https://slsa.dev/provenance/v1"
@@ -45,8 +45,8 @@ def test_it_says_what_was_read_what_made_it_and_what_was_decided() -> None:
     json.dumps(found, allow_nan=False)
 
 
-def test_what_a_header_does_not_hold_is_left_out() -> None:
-    """Artifacts of before have no digests and no decision; nothing is made up, and odd values are no error."""
+def test_missing_and_invalid_fields_are_left_out() -> None:
+    """Old artifacts have no digests and no decision. Values of an unexpected type are ignored."""
     for header in ({}, {"inputs": None}, {"inputs": 5}, {"inputs": ["x", None]}, {"evaluation": {}}):
         found = statement(header, name="a.svc", sha256="cd" * 32)
         build = found["predicate"]["buildDefinition"]

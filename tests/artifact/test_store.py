@@ -1,4 +1,4 @@
-"""One conformance suite for every kind of place, through the real `open_store`."""
+"""One conformance suite for every kind of storage, through `open_store`."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ def store(place) -> Store:  # type: ignore[no-untyped-def]
     return open_store(place.uri(NAME), place.settings, label="movies")
 
 
-def test_what_is_published_is_read(store: Store, place) -> None:  # type: ignore[no-untyped-def]
-    """Bytes, sha256 and place of what was published come back."""
+def test_a_published_artifact_is_read_back(store: Store, place) -> None:  # type: ignore[no-untyped-def]
+    """Bytes, sha256 and location are the same."""
     uri = place.uri(NAME)
     assert publish(store, b"SVCMODEL one") == Published(uri, None, Written(sha(b"SVCMODEL one"), 12, 0))
     blob = store.read(CAP)
     assert (bytes(blob.view), blob.sha256, blob.resolved) == (b"SVCMODEL one", sha(b"SVCMODEL one"), uri)
 
 
-def test_what_is_read_is_private_and_read_only(store: Store, place) -> None:  # type: ignore[no-untyped-def]
-    """Overwriting the object after reading changes nothing that was read."""
+def test_the_bytes_of_a_read_are_private_and_read_only(store: Store, place) -> None:  # type: ignore[no-untyped-def]
+    """Overwriting the object after reading does not change them."""
     publish(store, b"SVCMODEL" + bytes(10_000))
     blob = store.read(CAP)
     place.write(NAME, b"x" * 10_008)
@@ -61,15 +61,15 @@ def test_what_is_read_is_private_and_read_only(store: Store, place) -> None:  # 
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # the Azure client, about itself
-def test_large_artifacts_come_whole(store: Store, place) -> None:  # type: ignore[no-untyped-def]
-    """More bytes than are fetched at once arrive in order."""
+def test_large_artifacts_are_read_whole(store: Store, place) -> None:  # type: ignore[no-untyped-def]
+    """An artifact that is fetched in several pieces arrives in order."""
     content = b"".join(n.to_bytes(4, "big") for n in range(9 << 20 >> 1))
     publish(store, content)
     assert store.read(len(content)).sha256 == sha(content)
 
 
 def test_append_sha_writes_the_artifact_and_a_pointer(store: Store, place) -> None:  # type: ignore[no-untyped-def]
-    """The artifact lies under its sha, the pointer is one line that names it, and reading goes through it."""
+    """The artifact's name has its sha, the pointer is one line with this name, and reading follows it."""
     published = publish(store, b"SVCMODEL one", "append_sha")
     target = f"movies.{sha(b'SVCMODEL one')[:8]}.svc"
     assert (published.artifact, published.pointer) == (place.uri(target), place.uri(NAME))
@@ -81,7 +81,7 @@ def test_append_sha_writes_the_artifact_and_a_pointer(store: Store, place) -> No
 
 
 def test_versioning_may_change(store: Store) -> None:
-    """A pointer may take an artifact's place, and an artifact a pointer's."""
+    """A pointer may replace an artifact, and an artifact a pointer."""
     for versioning, content in (("always_overwrite", b"SVCMODEL 1"), ("append_sha", b"SVCMODEL 2")) * 2:
         publish(store, content, versioning)
         assert bytes(store.read(CAP).view) == content
@@ -98,37 +98,37 @@ def test_versioning_may_change(store: Store) -> None:
         "movies.svc",
     ],
 )
-def test_a_pointer_leads_only_to_its_siblings(store: Store, place, text: str) -> None:  # type: ignore[no-untyped-def]
-    """Text that names anything but `<stem>.<8 hex>.svc` is no pointer: it is read as the (broken) artifact it is."""
+def test_a_pointer_leads_only_to_its_own_versions(store: Store, place, text: str) -> None:  # type: ignore[no-untyped-def]
+    """Any text other than `<stem>.<8 hex>.svc` is no pointer. It is read as an artifact, which is then invalid."""
     place.write(NAME, text.encode())
     blob = store.read(CAP)
     assert (bytes(blob.view), blob.resolved) == (text.encode(), place.uri(NAME))
 
 
-def test_a_pointer_to_a_missing_target_says_so(store: Store, place) -> None:  # type: ignore[no-untyped-def]
-    """The message names the pointer and what it points to."""
+def test_a_pointer_to_a_missing_version_is_an_error(store: Store, place) -> None:  # type: ignore[no-untyped-def]
+    """The message names the pointer and its target."""
     place.write(NAME, b"movies.0123abcd.svc\n")
     with pytest.raises(ArtifactReadError, match=r"movies\.svc points to .*movies\.0123abcd\.svc does not exist"):
         store.read(CAP)
 
 
 def test_a_pointer_to_a_pointer_is_not_followed(store: Store, place) -> None:  # type: ignore[no-untyped-def]
-    """One hop is all: a chain cannot lead anywhere."""
+    """Only one pointer is followed."""
     place.write(NAME, b"movies.0123abcd.svc\n")
     place.write("movies.0123abcd.svc", b"movies.89abcdef.svc\n")
     assert bytes(store.read(CAP).view) == b"movies.89abcdef.svc\n"
 
 
 def test_a_missing_artifact_is_an_error_that_names_it(store: Store) -> None:
-    """Reading says what is missing; the marker raises FileNotFoundError, so that callers need no text."""
+    """Reading raises ArtifactReadError, and the marker FileNotFoundError."""
     with pytest.raises(ArtifactReadError, match=r"movies\.svc does not exist"):
         store.read(CAP)
     with pytest.raises(FileNotFoundError):
         store.marker()
 
 
-def test_the_cap_is_on_the_file(store: Store) -> None:
-    """A file of exactly the cap is read; one byte more is refused before it is read."""
+def test_a_file_above_the_cap_is_refused(store: Store) -> None:
+    """A file of exactly the cap is read. One byte more is refused."""
     publish(store, b"x" * 100)
     assert len(store.read(100).view) == 100
     with pytest.raises(PayloadTooLarge, match=r"^payload exceeds max bytes.*SVC_MAX_ARTIFACT_BYTES"):
@@ -136,7 +136,7 @@ def test_the_cap_is_on_the_file(store: Store) -> None:
 
 
 def test_markers_change_with_every_publication(store: Store) -> None:
-    """The same bytes written again still give another marker; without a write it stays."""
+    """Publishing the same bytes again changes the marker. Without a publication it stays."""
     publish(store, b"same")
     first = store.marker()
     assert store.marker() == first
@@ -144,7 +144,7 @@ def test_markers_change_with_every_publication(store: Store) -> None:
     assert store.marker() != first
 
 
-def test_a_write_by_somebody_else_is_seen_at_once(store: Store, place) -> None:  # type: ignore[no-untyped-def]
+def test_a_write_by_another_program_is_seen_at_once(store: Store, place) -> None:  # type: ignore[no-untyped-def]
     """Neither marker nor content come from a cache."""
     publish(store, b"one")
     first = store.marker()
@@ -153,30 +153,30 @@ def test_a_write_by_somebody_else_is_seen_at_once(store: Store, place) -> None: 
     assert bytes(store.read(CAP).view) == b"two"
 
 
-def test_with_a_pointer_the_marker_is_the_pointers(store: Store) -> None:
-    """A new version changes the marker although the old artifact stays."""
+def test_the_marker_of_a_pointer_changes_with_a_new_version(store: Store) -> None:
+    """The marker changes although the old version stays."""
     publish(store, b"SVCMODEL one", "append_sha")
     first = store.marker()
     publish(store, b"SVCMODEL two", "append_sha")
     assert store.marker() != first
 
 
-def test_a_sidecar_is_noticed(store: Store, place) -> None:  # type: ignore[no-untyped-def]
-    """A `.sha256` object beside the artifact is seen; svc itself writes none."""
+def test_a_sha256_sidecar_is_detected(store: Store, place) -> None:  # type: ignore[no-untyped-def]
+    """A `.sha256` object beside the artifact is detected. svc itself writes none."""
     publish(store, b"x")
     assert not store.sidecar_exists()
     place.write(f"{NAME}.sha256", b"whatever")
     assert store.sidecar_exists()
 
 
-def test_an_empty_object_is_read_as_such(store: Store, place) -> None:  # type: ignore[no-untyped-def]
-    """No bytes are no error of the store."""
+def test_an_empty_object_is_read(store: Store, place) -> None:  # type: ignore[no-untyped-def]
+    """An empty object is no error of the store."""
     place.write(NAME, b"")
     assert len(store.read(CAP).view) == 0
 
 
-def test_a_write_that_fails_leaves_what_was_there(store: Store, place) -> None:  # type: ignore[no-untyped-def]
-    """When the writer raises in the middle, the old artifact stays whole."""
+def test_a_failed_write_leaves_the_old_artifact(store: Store, place) -> None:  # type: ignore[no-untyped-def]
+    """If the writer raises halfway, the old artifact stays whole."""
     publish(store, b"old")
 
     def fails(out: BinaryIO) -> Written:
@@ -188,8 +188,8 @@ def test_a_write_that_fails_leaves_what_was_there(store: Store, place) -> None: 
     assert place.content(NAME) == b"old"
 
 
-def test_a_signed_artifact_is_read_and_verified_anywhere(place) -> None:  # type: ignore[no-untyped-def]
-    """What `svc inspect` does works on every kind of place."""
+def test_a_signed_artifact_is_verified_in_every_storage(place) -> None:  # type: ignore[no-untyped-def]
+    """`read_verified` works on every kind of storage."""
     kid, key = development_keys().active
     out = io.BytesIO()
     layout.write(out, kid=kid, key=key, header={"recipe_name": "movies"}, payload=[b"payload"])
@@ -200,7 +200,7 @@ def test_a_signed_artifact_is_read_and_verified_anywhere(place) -> None:  # type
 
 
 def test_file_uris_are_paths(tmp_path: Path) -> None:
-    """A file:// URI, with its escapes, names the same artifact as the path."""
+    """A file:// URI with escapes names the same artifact as the path."""
     publish(open_store(str(tmp_path / "a b.svc"), Settings()), b"x")
     assert bytes(open_store(f"file://{tmp_path}/a%20b.svc", Settings()).read(CAP).view) == b"x"
 
@@ -209,8 +209,8 @@ def test_file_uris_are_paths(tmp_path: Path) -> None:
     "uri",
     ["ftp://host/x.svc", "memory://x.svc", "github://u:r@/x.svc", "s3://bucket/", "s3://b/x.svc::file:///etc/passwd"],
 )
-def test_other_places_are_refused(uri: str) -> None:
-    """Whatever fsspec could open besides, alone or chained, is not among the places for artifacts."""
+def test_other_schemes_are_refused(uri: str) -> None:
+    """Other schemes of fsspec and chained URIs are refused."""
     with pytest.raises(UsageError, match="no place for artifacts"):
         open_store(uri, Settings())
 
@@ -221,7 +221,7 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 @pytest.fixture
 def folder() -> Iterator[Callable[[Answer], HttpFolder]]:
-    """`folder(answer)`: the folder of a server that answers every request so."""
+    """Return a function from an answer to the folder of a server that always gives this answer."""
     with ExitStack() as stack:
         yield lambda answer: HttpFolder(f"{stack.enter_context(web_server(answer))}/m/a.svc", SETTINGS, "a")
 
@@ -239,8 +239,8 @@ def answering(status: int, body: bytes = b"", **headers: str) -> Answer:
     return answer
 
 
-def test_a_change_shows_in_the_marker(folder: Callable[[Answer], HttpFolder]) -> None:
-    """By ETag, else by time; a server that tells neither could never be followed."""
+def test_the_marker_is_the_etag_or_the_time(folder: Callable[[Answer], HttpFolder]) -> None:
+    """A server without ETag and Last-Modified is refused, because no change could be noticed."""
     tagged = folder(answering(200, b"x", ETag='"1"', Last_Modified="Mon, 01 Jan 2026 00:00:00 GMT"))
     assert tagged.marker("a.svc") == '"1":1'
     timed = folder(answering(200, b"xy", Last_Modified="Mon, 01 Jan 2026 00:00:00 GMT"))
@@ -249,8 +249,8 @@ def test_a_change_shows_in_the_marker(folder: Callable[[Answer], HttpFolder]) ->
         folder(answering(200, b"x")).marker("a.svc")
 
 
-def test_what_cannot_be_read_is_told(folder: Callable[[Answer], HttpFolder]) -> None:
-    """Missing, refused, too large, and compressed, whose digest would be that of other bytes."""
+def test_unreadable_objects_are_errors(folder: Callable[[Answer], HttpFolder]) -> None:
+    """Missing, refused, too large and compressed objects each have their error."""
     for status in (404, 410):
         with pytest.raises(FileNotFoundError):
             folder(answering(status)).read("a.svc", 100)
@@ -264,7 +264,7 @@ def test_what_cannot_be_read_is_told(folder: Callable[[Answer], HttpFolder]) -> 
 
 
 def test_a_refused_write_is_an_error(folder: Callable[[Answer], HttpFolder]) -> None:
-    """As is a version that cannot be removed; one that is gone already is fine."""
+    """So is a refused removal. Removing a missing version is no error."""
     with pytest.raises(ArtifactWriteError, match="cannot be put in place"):
         folder(answering(405)).put(lambda out: out.write(b"x"), lambda _: "a.svc")
     with pytest.raises(ArtifactWriteError, match="cannot be removed"):

@@ -1,4 +1,4 @@
-"""Stores that refuse, hang, throttle, cut or answer with rubbish: a clear error, nothing half done, no secret told."""
+"""Stores that refuse, hang, throttle, cut or answer with garbage: clear errors, nothing half done, no secrets shown."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def status(code: int, body: bytes = b"<Error><Code>SlowDown</Code><Message>token
 
 
 def promise(handler: BaseHTTPRequestHandler) -> bool:
-    """Answer as if 1000 bytes followed; True when the client waits for them."""
+    """Answer with headers of 1000 bytes. Returns whether the client waits for the body."""
     handler.send_response(206 if handler.headers.get("x-ms-range") else 200)
     handler.send_header("Content-Length", "1000")
     handler.send_header("Content-Range", "bytes 0-999/1000")
@@ -67,14 +67,14 @@ def promise(handler: BaseHTTPRequestHandler) -> bool:
 
 
 def cut(handler: BaseHTTPRequestHandler) -> None:
-    """Promises more than it sends, then closes."""
+    """Send less than promised, then close."""
     if promise(handler):
         handler.wfile.write(b"SVCMODEL")
     handler.close_connection = True
 
 
 def slow(handler: BaseHTTPRequestHandler) -> None:
-    """Sends a byte now and then, until the client gives up."""
+    """Send a byte now and then, until the client gives up."""
     handler.close_connection = True
     with suppress(OSError):
         for _ in range(1000 if promise(handler) else 0):
@@ -83,7 +83,7 @@ def slow(handler: BaseHTTPRequestHandler) -> None:
 
 
 def hang(handler: BaseHTTPRequestHandler) -> None:
-    """Says nothing until the client gives up."""
+    """Send nothing until the client gives up."""
     handler.connection.recv(1 << 20)
     while handler.connection.recv(1 << 20):
         pass
@@ -106,7 +106,7 @@ ENVIRONMENTS = {
 
 @pytest.fixture
 def records(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Every event that is logged."""
+    """Record every logged event."""
     seen: list[dict[str, Any]] = []
     monkeypatch.setattr(logs, "emit", lambda event, **fields: seen.append({"event": event.name, **fields}))
     return seen
@@ -118,7 +118,7 @@ def messages(error: BaseException) -> str:
 
 @contextmanager
 def faulty_server(scheme: str, fault: str) -> Iterator[str]:
-    """The base URL of a server that fails as told."""
+    """Run a server with this fault and yield its base URL."""
     if fault == "refused":
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))
@@ -145,7 +145,7 @@ def read_data(uri: str) -> None:
 def test_faulty_object_stores_give_clear_errors(
     scheme: str, fault: str, monkeypatch: pytest.MonkeyPatch, records: list[dict[str, Any]]
 ) -> None:
-    """Whatever the fault, polling, reading, writing and fetching data end in time with svc's own errors; no secret."""
+    """For every fault, polls, reads, writes and data fetches end in time with svc's own errors, without secrets."""
     monkeypatch.setattr("warnings.showwarning", lambda *_, **__: None)
     uri = f"{scheme}://bucket/models/movies.svc"
     calls: list[tuple[type[Exception], Callable[[Store], object]]] = [
@@ -169,7 +169,7 @@ def test_faulty_object_stores_give_clear_errors(
 
 @pytest.mark.integration
 def test_a_wrong_azure_key_is_permission_denied(azure_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real server that checks signatures refuses another key, and the error says so without the key."""
+    """A real server refuses the signature of another key, and the error does not show the key."""
     azure_environment(monkeypatch, azure_endpoint, key="U0VDUkVU" * 8)
     store = open_store("az://bucket/movies.svc", PATIENT)
     with pytest.raises(ArtifactReadError, match="permission denied, status 403") as caught:
@@ -179,7 +179,7 @@ def test_a_wrong_azure_key_is_permission_denied(azure_endpoint: str, monkeypatch
 
 @pytest.mark.integration
 def test_a_missing_bucket_is_a_missing_artifact(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading finds nothing; writing says what is missing."""
+    """Reading raises FileNotFoundError. Writing names the bucket."""
     s3fs_environment(monkeypatch, s3_endpoint)
     store = open_store("s3://no-such-bucket/movies.svc", PATIENT)
     with pytest.raises(FileNotFoundError):
@@ -190,7 +190,7 @@ def test_a_missing_bucket_is_a_missing_artifact(s3_endpoint: str, monkeypatch: p
 
 @pytest.mark.integration
 def test_a_failed_probe_is_logged_and_the_read_is_capped(s3_place, monkeypatch, records) -> None:  # type: ignore[no-untyped-def]
-    """A store that does not tell sizes is read all the same, no further than the cap."""
+    """A store that does not report sizes is still read, up to the cap."""
     s3_place.write("movies.svc", b"x" * 1000)
     store = open_store(s3_place.uri("movies.svc"), PATIENT, label="movies")
     import s3fs
@@ -208,7 +208,7 @@ def test_a_failed_probe_is_logged_and_the_read_is_capped(s3_place, monkeypatch, 
 
 @pytest.mark.integration
 def test_an_object_that_changes_while_it_is_read_is_refused(s3_place, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    """Pieces of two versions never make one artifact."""
+    """Pieces of two versions are never combined."""
     from svc.artifact import store_fsspec
 
     monkeypatch.setattr(store_fsspec, "_PIECE_BYTES", 100)
@@ -234,8 +234,8 @@ def web_store(web_place: WebPlace) -> Store:
     return open_store(f"{web_place.uri('movies.svc')}?sig=SECRET", web_place.settings, label="movies")
 
 
-def test_the_query_goes_with_every_request_and_into_no_message(web_place: WebPlace, web_store: Store) -> None:
-    """An access signature in the URL reaches the server each time, also for the pointer's target, and nobody else."""
+def test_the_query_of_a_url_is_sent_but_never_shown(web_place: WebPlace, web_store: Store) -> None:
+    """An access signature is sent with every request, also for the pointer's target, and appears in no message."""
     with pytest.raises(ArtifactReadError) as caught:
         web_store.read(CAP)
     published = web_store.publish(write, "append_sha")
@@ -246,7 +246,7 @@ def test_the_query_goes_with_every_request_and_into_no_message(web_place: WebPla
 
 @pytest.mark.parametrize("fault", [*FAULTS, "certificate", "refused"])
 def test_faulty_web_servers_give_clear_errors(fault: str) -> None:
-    """Refusals, throttling, cut bodies and silence are errors that name the URL, for reading and for writing."""
+    """Refusals, throttling, cut bodies and silence are errors that name the URL, for reads and writes."""
 
     with faulty_server("web", fault) as base:
         uri = f"{base}/models/movies.svc"
@@ -261,8 +261,8 @@ def test_faulty_web_servers_give_clear_errors(fault: str) -> None:
         assert "SECRET" not in messages(writing.value)
 
 
-def test_private_addresses_are_refused_unless_admitted(web_place: WebPlace) -> None:
-    """The rules for fetching data hold for artifacts as well."""
+def test_private_addresses_are_refused_by_default(web_place: WebPlace) -> None:
+    """Artifacts follow the same network rules as data."""
     web_place.write("movies.svc", b"x")
     with pytest.raises(ArtifactReadError, match="SVC_HTTP_ALLOW_PRIVATE"):
         open_store(web_place.uri("movies.svc"), Settings()).read(CAP)
@@ -292,8 +292,8 @@ def test_without_a_length_the_read_is_capped_and_the_failed_probe_logged(records
     assert {(record["event"], record["name"]) for record in records} == {("size_cap_probe_failed", "movies")}
 
 
-def test_a_server_that_tells_no_version_is_refused_when_polled() -> None:
-    """Without ETag and Last-Modified no change could be noticed, which is better said than guessed."""
+def test_a_server_without_etag_and_time_is_refused_when_polled() -> None:
+    """Without ETag and Last-Modified no change could be noticed."""
     with (
         web_server(bare({"Content-Length": "1"}, b"x")) as base,
         pytest.raises(ArtifactReadError, match="neither ETag nor Last-Modified"),
@@ -302,7 +302,7 @@ def test_a_server_that_tells_no_version_is_refused_when_polled() -> None:
 
 
 def test_compressed_answers_are_refused() -> None:
-    """A signature covers bytes: a proxy that recompresses them would only break it later and less clearly."""
+    """The signature covers the original bytes, so a recompressed body would fail later with a less clear error."""
     with (
         web_server(bare({"Content-Encoding": "gzip", "Connection": "close"}, b"x")) as base,
         pytest.raises(ArtifactReadError, match="compressed"),
@@ -310,8 +310,8 @@ def test_compressed_answers_are_refused() -> None:
         open_store(f"{base}/movies.svc", SETTINGS).read(CAP)
 
 
-def test_many_readers_share_a_store(web_place: WebPlace, web_store: Store) -> None:
-    """Reads in several threads at once do not disturb each other."""
+def test_concurrent_reads_of_one_store_are_whole(web_place: WebPlace, web_store: Store) -> None:
+    """Reads in eight threads return the same bytes."""
     web_place.write("movies.svc", b"SVCMODEL" * 1000)
     seen: list[str] = []
     threads = [threading.Thread(target=lambda: seen.append(web_store.read(CAP).sha256)) for _ in range(8)]
@@ -323,10 +323,10 @@ def test_many_readers_share_a_store(web_place: WebPlace, web_store: Store) -> No
     assert len(set(seen)) == 1
 
 
-def test_no_room_for_the_temporary_file_is_a_clear_error(
+def test_a_full_disk_for_the_temporary_file_is_a_clear_error(
     web_store: Store, web_place: WebPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the new artifact cannot even be written down locally, nothing is sent."""
+    """Nothing is sent if the new artifact cannot be written locally."""
 
     def no_room(out: BinaryIO) -> Written:
         raise OSError(28, "No space left on device")

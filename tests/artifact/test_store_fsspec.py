@@ -1,4 +1,4 @@
-"""Artifacts in object stores, over fsspec's own store in memory: caps, changes while reading, and errors."""
+"""Artifacts in object stores: caps, changes while reading, and errors, over a store in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from svc.settings import Settings
 
 
 class Objects:
-    """What `svc.objects.ObjectStore` offers, over a dictionary."""
+    """A replacement of `svc.objects.ObjectStore` over a dictionary."""
 
     def __init__(self) -> None:
         self.contents: dict[str, bytes] = {}
@@ -59,8 +59,8 @@ def folder(objects: Objects) -> ObjectFolder:
     return ObjectFolder("s3://models/shop/a.svc", Settings(), "shop")
 
 
-def test_what_was_put_is_read_in_pieces(folder: ObjectFolder, objects: Objects) -> None:
-    """Under the folder of the address; the marker changes with the content."""
+def test_a_written_object_is_read_in_pieces(folder: ObjectFolder, objects: Objects) -> None:
+    """The object is in the folder of the URI, and its marker changes with the content."""
     folder.put(lambda out: out.write(b"0123456789"), lambda _: "a.svc")
     assert objects.contents == {"s3://models/shop/a.svc": b"0123456789"}
     assert bytes(folder.read("a.svc", 10)) == b"0123456789"
@@ -70,8 +70,8 @@ def test_what_was_put_is_read_in_pieces(folder: ObjectFolder, objects: Objects) 
 
 
 @pytest.mark.parametrize("tells_size", [True, False])
-def test_more_than_the_cap_is_refused(folder: ObjectFolder, objects: Objects, tells_size: bool) -> None:
-    """By the size that the store tells, or by asking for one byte more than may be."""
+def test_an_object_above_the_cap_is_refused(folder: ObjectFolder, objects: Objects, tells_size: bool) -> None:
+    """The reported size decides, or the read of one byte more than the cap."""
     objects.tells_size = tells_size
     objects.contents[folder.uri_of("a.svc")] = b"0123456789"
     with pytest.raises(PayloadTooLarge, match="SVC_MAX_ARTIFACT_BYTES is 9"):
@@ -79,10 +79,10 @@ def test_more_than_the_cap_is_refused(folder: ObjectFolder, objects: Objects, te
     assert bytes(folder.read("a.svc", 10)) == b"0123456789"
 
 
-def test_an_object_that_changes_between_two_pieces_is_not_believed(
+def test_an_object_that_changes_between_two_pieces_is_refused(
     folder: ObjectFolder, objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half of one artifact and half of the next are none, however long they are."""
+    """The pieces would belong to two artifacts, even if the sizes are equal."""
     uri = folder.uri_of("a.svc")
     objects.contents[uri] = b"0123456789"
     read = objects.read
@@ -98,10 +98,10 @@ def test_an_object_that_changes_between_two_pieces_is_not_believed(
 
 
 @pytest.mark.parametrize(("kept", "is_written"), [(10, True), (9, False), (0, False)])
-def test_an_upload_whose_answer_is_lost_counts_if_every_byte_arrived(
+def test_an_upload_with_a_lost_answer_succeeds_if_all_bytes_arrived(
     folder: ObjectFolder, objects: Objects, monkeypatch: pytest.MonkeyPatch, kept: int, is_written: bool
 ) -> None:
-    """A part of the bytes, or other bytes of the same number, do not."""
+    """A part of the bytes, or other bytes of the same number, is a failure."""
     uri, write = folder.uri_of("a.svc"), objects.write
     objects.contents[uri] = b"abcdefghij"
 
@@ -116,8 +116,11 @@ def test_an_upload_whose_answer_is_lost_counts_if_every_byte_arrived(
         folder.put(lambda out: out.write(b"0123456789"), lambda _: "a.svc")
 
 
-def test_errors_of_the_store_become_those_of_a_folder(folder: ObjectFolder, objects: Objects) -> None:
-    """Missing is missing; anything else cannot be read, written or removed; removing what is gone is fine."""
+def test_errors_of_the_store_become_errors_of_the_folder(folder: ObjectFolder, objects: Objects) -> None:
+    """A missing object is FileNotFoundError. Other errors name the failed operation.
+
+    Removing a missing object is no error.
+    """
     with pytest.raises(FileNotFoundError):
         folder.marker("a.svc")
     objects.broken = PermissionError("no")

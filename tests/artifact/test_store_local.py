@@ -1,4 +1,4 @@
-"""What a file system can do to an artifact, and what must come of it."""
+"""Artifacts in local folders: faults of file systems, links, and the root that bounds all paths."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def store_at(path: Path) -> Store:
     return open_store(str(path), Settings())
 
 
-def test_missing_folders_are_made(tmp_path: Path) -> None:
+def test_missing_folders_are_created(tmp_path: Path) -> None:
     """The folder of an output path need not exist."""
     store_at(tmp_path / "a" / "b" / "m.svc").publish(writer(b"x"), "always_overwrite")
     assert (tmp_path / "a" / "b" / "m.svc").read_bytes() == b"x"
 
 
-def test_the_umask_decides_who_may_read(tmp_path: Path) -> None:
-    """A server under another user can read what the trainer wrote, unless the umask says otherwise."""
+def test_the_mode_of_artifacts_follows_the_umask(tmp_path: Path) -> None:
+    """A server of another user can read an artifact, unless the umask forbids it."""
     before = os.umask(0o022)
     try:
         store_at(tmp_path / "m.svc").publish(writer(b"x"), "always_overwrite")
@@ -51,8 +51,8 @@ def test_the_umask_decides_who_may_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-def test_leftovers_of_dead_writers_go_and_those_of_living_ones_stay(tmp_path: Path) -> None:
-    """A temporary file whose writer was killed is removed by the next run; one that is being written is not."""
+def test_temporary_files_of_killed_writers_are_removed(tmp_path: Path) -> None:
+    """The next run removes the temporary file of a killed writer, but not that of a running one."""
     script = (
         "import sys, os, signal\n"
         "from svc.artifact.store import open_store\n"
@@ -66,9 +66,9 @@ def test_leftovers_of_dead_writers_go_and_those_of_living_ones_stay(tmp_path: Pa
     [dead] = tmp_path.glob(".m.svc.*.tmp")
 
     def publishes_meanwhile(out: BinaryIO) -> Written:
-        [mine] = [p for p in tmp_path.glob(".m.svc.*.tmp") if p != dead]
+        [unfinished] = [p for p in tmp_path.glob(".m.svc.*.tmp") if p != dead]
         store_at(tmp_path / "m.svc").publish(writer(b"second"), "always_overwrite")
-        assert mine.exists()
+        assert unfinished.exists()
         return writer(b"first")(out)  # type: ignore[no-any-return]
 
     store_at(tmp_path / "m.svc").publish(publishes_meanwhile, "always_overwrite")
@@ -77,8 +77,8 @@ def test_leftovers_of_dead_writers_go_and_those_of_living_ones_stay(tmp_path: Pa
     assert [p.name for p in tmp_path.iterdir()] == ["m.svc"]
 
 
-def test_files_of_others_are_no_leftovers(tmp_path: Path) -> None:
-    """Only names that this output's own writer makes are ever removed."""
+def test_other_files_are_not_removed(tmp_path: Path) -> None:
+    """Only temporary files of this output's own writers are ever removed."""
     others = [
         ".m.svc.tmp",
         ".m.svc.0123456789abcdef.tmp.bak",
@@ -103,7 +103,7 @@ def test_a_read_only_folder_is_a_clear_error(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_the_old_artifact(tmp_path: Path) -> None:
-    """When space runs out in the middle of a write, the error says so and nothing of the new file is left."""
+    """The error gives the reason, and no part of the new file is left."""
     path = tmp_path / "m.svc"
     store_at(path).publish(writer(b"old"), "always_overwrite")
 
@@ -119,7 +119,7 @@ def test_a_full_disk_leaves_the_old_artifact(tmp_path: Path) -> None:
 def test_a_disk_that_fills_up_before_the_pointer_leaves_the_old_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The new artifact is there, but nothing points to it: readers go on with the version before."""
+    """The new artifact exists, but readers still get the version before."""
     path = tmp_path / "m.svc"
     store_at(path).publish(writer(b"old"), "append_sha")
     fsync, calls = os.fsync, iter([None, None, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))])
@@ -136,8 +136,8 @@ def test_a_disk_that_fills_up_before_the_pointer_leaves_the_old_version(
     assert list(tmp_path.glob(".*.tmp")) == []
 
 
-def test_a_folder_in_the_artifacts_place_is_a_clear_error(tmp_path: Path) -> None:
-    """A folder can be neither read nor replaced; it stays as it is."""
+def test_a_folder_in_place_of_the_artifact_is_a_clear_error(tmp_path: Path) -> None:
+    """It can be neither read nor replaced, and it stays."""
     path = tmp_path / "m.svc"
     path.mkdir()
     with pytest.raises(ArtifactReadError, match=r"directory|not a file"):
@@ -147,15 +147,15 @@ def test_a_folder_in_the_artifacts_place_is_a_clear_error(tmp_path: Path) -> Non
     assert [p.name for p in tmp_path.iterdir()] == ["m.svc"]
 
 
-def test_a_pipe_in_the_artifacts_place_does_not_hang_the_reader(tmp_path: Path) -> None:
-    """A pipe without a writer is refused at once."""
+def test_a_pipe_in_place_of_the_artifact_is_refused_at_once(tmp_path: Path) -> None:
+    """Opening a pipe without a writer would block."""
     os.mkfifo(tmp_path / "m.svc")
     with pytest.raises(ArtifactReadError, match="not a file"):
         store_at(tmp_path / "m.svc").read(CAP)
 
 
-def test_a_link_is_read_through_and_replaced_itself(tmp_path: Path) -> None:
-    """Reading follows a link; publishing puts a file in the link's place and leaves what it pointed to alone."""
+def test_a_symlink_is_followed_by_reads_and_replaced_by_writes(tmp_path: Path) -> None:
+    """Publishing replaces the link by a file, and does not change its target."""
     (tmp_path / "real").write_bytes(b"linked")
     (tmp_path / "m.svc").symlink_to("real")
     assert bytes(store_at(tmp_path / "m.svc").read(CAP).view) == b"linked"
@@ -165,8 +165,8 @@ def test_a_link_is_read_through_and_replaced_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", ["dangling", "loop", "file_as_folder"])
-def test_what_leads_nowhere_is_missing_or_unreadable(tmp_path: Path, broken: str) -> None:
-    """A link to nothing and a file where a folder should be count as missing; a loop is an error of its own."""
+def test_broken_links_and_paths_are_missing_or_unreadable(tmp_path: Path, broken: str) -> None:
+    """A dangling link, and a file in place of a folder, count as missing. A loop of links is a read error."""
     path = tmp_path / "m.svc"
     if broken == "dangling":
         path.symlink_to("nothing")
@@ -182,8 +182,8 @@ def test_what_leads_nowhere_is_missing_or_unreadable(tmp_path: Path, broken: str
 
 
 @pytest.mark.usefixtures("permissions")
-def test_permission_taken_and_given_back(tmp_path: Path) -> None:
-    """Without permission the read is refused with the reason; given back, it works, and the marker shows a change."""
+def test_a_read_without_permission_is_refused(tmp_path: Path) -> None:
+    """The error gives the reason. With the permission restored, reading works, and the marker has changed."""
     path = tmp_path / "m.svc"
     store_at(path).publish(writer(b"x"), "always_overwrite")
     before = store_at(path).marker()
@@ -195,8 +195,8 @@ def test_permission_taken_and_given_back(tmp_path: Path) -> None:
     assert store_at(path).marker() != before
 
 
-def test_an_overwrite_in_place_with_the_old_times_is_noticed(tmp_path: Path) -> None:
-    """A copy that restores size and modification time, and clocks that go backwards, still change the marker."""
+def test_an_overwrite_with_restored_times_changes_the_marker(tmp_path: Path) -> None:
+    """The marker changes even if size and modification time are the same, or if the clock goes backwards."""
     path = tmp_path / "m.svc"
     path.write_bytes(b"one")
     status = path.stat()
@@ -208,8 +208,8 @@ def test_an_overwrite_in_place_with_the_old_times_is_noticed(tmp_path: Path) -> 
     assert store_at(path).marker().startswith("0:3:")
 
 
-def test_readers_never_see_a_part(tmp_path: Path) -> None:
-    """While two hundred versions are published, through files and pointers, every read is one whole version."""
+def test_readers_see_only_whole_versions(tmp_path: Path) -> None:
+    """While two hundred versions are published, as files and with pointers, every read returns one whole version."""
     path = tmp_path / "m.svc"
     versions = {bytes([n]) * 50_000 for n in range(1, 201)}
     store_at(path).publish(writer(bytes([1]) * 50_000), "append_sha")
@@ -237,7 +237,7 @@ def rooted(path: Path, root: Path) -> Store:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A root with an artifact, and a secret beside the root."""
+    """Return a root with an artifact, beside a folder with a secret."""
     folder = tmp_path / "root"
     (folder / "in").mkdir(parents=True)
     (tmp_path / "out").mkdir()
@@ -256,8 +256,8 @@ LINKS = {
 
 
 @pytest.mark.parametrize("kind", LINKS)
-def test_no_link_leads_out_of_the_root(root: Path, kind: str) -> None:
-    """Neither for reading nor for asking, however it is made, also where it was made after the path was checked."""
+def test_links_out_of_the_root_are_refused(root: Path, kind: str) -> None:
+    """No kind of link leads out of the root, for reads and for markers."""
     name, target = LINKS[kind]
     (root / "in" / "other").symlink_to("../../out")
     (root / "in" / name).unlink(missing_ok=True)
@@ -269,8 +269,8 @@ def test_no_link_leads_out_of_the_root(root: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("sub", ["", "new/deep"])
-def test_nothing_is_written_or_made_out_of_the_root(root: Path, tmp_path: Path, sub: str) -> None:
-    """A folder that became a link since it was checked is not followed out."""
+def test_nothing_is_written_outside_the_root(root: Path, tmp_path: Path, sub: str) -> None:
+    """A folder that became a link out of the root is not followed."""
     (root / "way").symlink_to("../out")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(ArtifactWriteError, match="outside SVC_ARTIFACT_ROOT"):
@@ -280,7 +280,7 @@ def test_nothing_is_written_or_made_out_of_the_root(root: Path, tmp_path: Path, 
 
 @pytest.mark.parametrize("target", ["in", "ROOT/in", "../root/in"])
 def test_links_within_the_root_are_followed(root: Path, target: str) -> None:
-    """As volumes of Kubernetes make them; relative and absolute ones, and a root that is a link itself."""
+    """Relative and absolute links work, as volumes of Kubernetes have them, and a root may itself be a link."""
     (root / "way").symlink_to(target.replace("ROOT", str(root)))
     alias = root.parent / "alias"
     alias.symlink_to(root)
@@ -297,20 +297,20 @@ def test_links_within_the_root_are_followed(root: Path, target: str) -> None:
     assert bytes(rooted(root / "in" / "m.svc", root).read(CAP).view) == b"newer"
 
 
-def test_a_root_changes_no_error(root: Path) -> None:
-    """Missing files, folders and pipes are told as without one."""
+def test_a_root_does_not_change_error_messages(root: Path) -> None:
+    """Missing files, folders and pipes have the same messages as without a root."""
     os.mkfifo(root / "in" / "pipe.svc")
     for name in ("none.svc", "none/m.svc", "pipe.svc", ""):
-        told = []
+        messages = []
         for store in (rooted(root / "in" / name, root), store_at(root / "in" / name)):
             with pytest.raises(ArtifactReadError) as caught:
                 store.read(CAP)
-            told.append(caught.value.message)
-        assert told[0] == told[1]
+            messages.append(caught.value.message)
+        assert messages[0] == messages[1]
 
 
-def test_a_link_that_is_turned_around_while_it_is_read_never_gives_what_lies_outside(root: Path) -> None:
-    """The file is looked up where it was opened; between the two there is no moment to exchange it."""
+def test_a_link_that_changes_during_reads_never_leads_out_of_the_root(root: Path) -> None:
+    """The location is checked on the open file, so there is no moment to exchange the link."""
     way, stop = root / "in" / "way.svc", threading.Event()
 
     def turn() -> None:
@@ -335,7 +335,7 @@ def test_a_link_that_is_turned_around_while_it_is_read_never_gives_what_lies_out
     assert found == {b"inside"}
 
 
-def test_whoever_names_a_file_may_read_it_wherever_it_lies(root: Path) -> None:
-    """SVC_ARTIFACT_ROOT bounds what recipes name, not `svc inspect`."""
+def test_the_root_does_not_bound_files_that_a_user_names(root: Path) -> None:
+    """SVC_ARTIFACT_ROOT bounds paths in recipes, not the argument of `svc inspect`."""
     with pytest.raises(MagicMismatch):
         read_verified(str(root.parent / "out" / "m.svc"), development_keys(), Settings(artifact_root=str(root)))

@@ -1,4 +1,4 @@
-"""Whatever is written into a store without a key, commands sign and servers believe only what was signed before."""
+"""An attacker who can write to the store but has no key: commands sign, and servers accept, only signed facts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Shop:
         return {"recipe_name": recipe, "serial": self.serial, "trained_at": moment}
 
     def train(self) -> str:
-        """A training of the recipe, which the server loads if the pointer leads to it."""
+        """Train the recipe. The server loads the version if the pointer leads to it."""
         kid, key = self.keys.active
         header = self.header()
         training = self.versions.publish(
@@ -74,7 +74,7 @@ class Shop:
         return training.sha8
 
     def train_another(self) -> str:
-        """An artifact of the recipe `films`, signed with the same key."""
+        """Write an artifact of the recipe `films`, signed with the same key. Returns its sha8."""
         kid, key = self.keys.active
         place = self.folder / "films.svc"
         with place.open("wb") as out:
@@ -89,7 +89,7 @@ class Shop:
             self.lines |= {line: None for line in texts if any(freshness.verified_lines(line, self.keys))}
 
     def refusal(self, content: bytes) -> ArtifactError | None:
-        """Why the server refuses these bytes, put in place together with every line that was ever signed."""
+        """Return the server's error for these bytes, or None, with every line that was ever signed in the log."""
         sha256 = hashlib.sha256(content).hexdigest()
         blob = Blob(memoryview(content), sha256, "books.svc", sha256[:8])
         try:
@@ -109,7 +109,7 @@ class Shop:
 
 
 class EveryLine(Store):
-    """A store whose log holds every line that was ever signed: a server may be shown any of them."""
+    """A store with a log of every line that was ever signed, because an attacker may show any of them."""
 
     def __init__(self, shop: Shop) -> None:
         self._shop = shop
@@ -124,7 +124,7 @@ def shop(tmp_path: Path) -> Shop:
 
 
 def forged(shop: Shop, **fields: Any) -> str:
-    """A line that nobody signed, which names a key that is not here."""
+    """Return a line without a valid signature, with a kid that is not configured."""
     lines = shop.log.read_text().splitlines() if shop.log.exists() else []
     previous = json.loads(lines[-1])["signature"] if lines else ""
     line = {
@@ -148,8 +148,8 @@ def append(shop: Shop, *lines: str) -> None:
         log.writelines(f"{line}\n" for line in lines)
 
 
-def test_the_bytes_of_another_version_are_not_gone_to(shop: Shop) -> None:
-    """v1 lies under the name of v2: the operator asks for v2 and is refused, and the server does not take v1 for it."""
+def test_a_version_with_the_bytes_of_another_cannot_become_live(shop: Shop) -> None:
+    """The file of v2 has the bytes of v1. Rollback and promote to v2 are refused, and nothing changes."""
     first, second, third = (shop.train() for _ in range(3))
     shop.path(second).write_bytes(shop.signed[first])
     before = shop.log.read_bytes()
@@ -160,16 +160,16 @@ def test_the_bytes_of_another_version_are_not_gone_to(shop: Shop) -> None:
     assert shop.versions.live() == third
 
 
-def test_history_verify_names_a_version_with_other_bytes(shop: Shop) -> None:
-    """Also when every line of the log is in order."""
+def test_problems_name_a_version_with_the_bytes_of_another(shop: Shop) -> None:
+    """It is named even if every line of the log is valid."""
     first, second = shop.train(), shop.train()
     assert shop.versions.problems() == []
     shop.path(first).write_bytes(shop.signed[second])
     assert any(f"version {first}" in problem and second in problem for problem in shop.versions.problems())
 
 
-def test_a_version_of_another_recipe_is_not_gone_to(shop: Shop) -> None:
-    """Its signature holds and its name fits; it was trained for something else."""
+def test_a_version_of_another_recipe_cannot_become_live(shop: Shop) -> None:
+    """Its signature is valid and its name matches, but it was trained for another recipe."""
     shop.train()
     other = shop.train_another()
     shop.path(other).write_bytes(shop.signed[other])
@@ -177,8 +177,8 @@ def test_a_version_of_another_recipe_is_not_gone_to(shop: Shop) -> None:
         shop.versions.promote(other)
 
 
-def test_unsigned_numbers_are_not_signed(shop: Shop) -> None:
-    """Else one forged line would end the protection against replays for the key."""
+def test_the_serial_of_an_unsigned_line_is_not_signed(shop: Shop) -> None:
+    """Otherwise one forged line would end the protection against replays for the key."""
     first, _ = shop.train(), shop.train()
     append(shop, forged(shop, action="rollback", sha256="ab" * 32, from_serial=MOST))
     shop.versions.rollback(first, hold=False)
@@ -187,7 +187,7 @@ def test_unsigned_numbers_are_not_signed(shop: Shop) -> None:
 
 
 def test_serials_of_another_key_are_not_signed(tmp_path: Path) -> None:
-    """Whoever has got hold of another listed key cannot use up the serials of this one through an operator."""
+    """The owner of another listed key cannot use up the serials of this one through an operator's command."""
     both = SigningKeys((*KEYS.entries, *NEXT_KEYS.entries))
     shop = Shop(tmp_path, both)
     first = shop.train()
@@ -204,7 +204,7 @@ def test_serials_of_another_key_are_not_signed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("held", [False, True])
 def test_unsigned_lines_neither_set_nor_end_a_hold(shop: Shop, held: bool) -> None:
-    """Nor do signed ones that are copied to the end."""
+    """Signed lines that are copied to the end do not either."""
     for _ in range(3):
         shop.train()
     if held:
@@ -234,8 +234,8 @@ def test_unsigned_lines_neither_set_nor_end_a_hold(shop: Shop, held: bool) -> No
     ).promoted is (not held)
 
 
-def test_a_hold_outlives_a_change_of_keys_through_the_next_line(shop: Shop) -> None:
-    """A training under both keys carries it on; without one it ends, and that is said."""
+def test_a_training_with_both_keys_carries_a_hold_to_the_next_key(shop: Shop) -> None:
+    """Without such a training the hold ends, and the problems of the log say so."""
     first, _ = shop.train(), shop.train()
     shop.versions.rollback(first, hold=True)
     shop.keys = NEXT_KEYS
@@ -247,24 +247,24 @@ def test_a_hold_outlives_a_change_of_keys_through_the_next_line(shop: Shop) -> N
     assert shop.versions.log().held
 
 
-def test_a_moved_pointer_is_not_signed_as_what_was_live(shop: Shop) -> None:
-    """A rollback after the next training goes to what the log knows as live, not where somebody pointed."""
+def test_an_unlogged_move_of_the_pointer_is_not_signed_as_live(shop: Shop) -> None:
+    """A rollback after the next training goes to the version that the log has as live."""
     first, _, third = (shop.train() for _ in range(3))
     shop.point_to(first)
     fourth = shop.train()
     assert shop.versions.rollback(None, hold=False) == (third, fourth)
 
 
-def test_a_moved_pointer_leads_no_rollback_without_a_target(shop: Shop) -> None:
-    """What was live before the version that somebody pointed to is not what the operator means."""
+def test_a_rollback_from_an_unlogged_pointer_needs_a_target(shop: Shop) -> None:
+    """The version before an attacker's choice is not the one that the operator means."""
     _, second, *_ = (shop.train() for _ in range(4))
     shop.point_to(second)
     with pytest.raises(NoSuchVersion, match="--to"):
         shop.versions.rollback(None, hold=False)
 
 
-def test_lines_of_another_recipe_do_not_count(shop: Shop) -> None:
-    """They are signed with the same key, and were copied from beside another output."""
+def test_lines_of_another_recipe_are_ignored(shop: Shop) -> None:
+    """They are signed with the same key and were copied from the log of another output."""
     shop.train()
     kid, key = KEYS.active
     at = version_log.next_time(shop.versions.log())
@@ -290,7 +290,7 @@ COMMANDS = ("promote", "rollback to", "rollback", "hold", "train")
 
 
 def attack(shop: Shop, kind: str, number: int) -> None:
-    """Write into the store what somebody without a key can."""
+    """Change the store as somebody without a key can."""
     names = list(shop.signed)
     one, other = names[number % len(names)], names[(number // 7) % len(names)]
     lines = shop.log.read_text().splitlines() if shop.log.exists() else []
@@ -314,7 +314,7 @@ def attack(shop: Shop, kind: str, number: int) -> None:
 
 
 def command(shop: Shop, kind: str, number: int) -> str | None:
-    """Do what an operator does; the version that was named. None when the command was refused."""
+    """Run an operator's command. Returns the version that it names, or None if it was refused."""
     names = list(shop.signed)
     named = names[number % len(names)]
     try:
@@ -356,7 +356,7 @@ def in_order(rounds: list[tuple[list[tuple[str, int]], tuple[str, int]]]) -> lis
 def test_no_command_makes_a_server_accept_more_than_the_named_version(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
 ) -> None:
-    """Nor does a training sign a serial that nothing signed has led to."""
+    """After random attacks, a command lets the server accept only the named version, and signs no higher serial."""
     shop = Shop(tmp_path_factory.mktemp("shop"))
     for _ in range(3):
         shop.train()

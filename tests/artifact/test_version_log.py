@@ -1,4 +1,4 @@
-"""The signed log of versions: what is proven false counts for nothing, and what was live before is found."""
+"""The signed log of versions: invalid lines are ignored, and earlier live versions are found."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def written(lines: list[Line], keys: SigningKeys = KEYS) -> bytes:
     return data
 
 
-def test_lines_come_back_in_order_and_whole() -> None:
-    """With what the training wrote of a version, and whether the pointer is held."""
+def test_written_lines_are_read_in_order() -> None:
+    """With them come the facts of each version, and whether the pointer is held."""
     log = parse(written(LINES), KEYS)
     assert (log.lines, log.problems) == (tuple(LINES), ())
     assert log.held
@@ -41,10 +41,10 @@ def test_lines_come_back_in_order_and_whole() -> None:
 @settings(max_examples=150)
 @given(st.integers(0, 10_000), st.integers(1, 255))
 @example(45, 41)
-def test_any_changed_byte_is_found(place: int, change: int) -> None:
-    """Whatever it does to what a line says: that line counts for nothing, or the order is said to be broken.
+def test_a_changed_byte_is_detected_or_harmless(place: int, change: int) -> None:
+    """The changed line is ignored or reported.
 
-    A blank between two fields may become another one, and a digit of the last signature a capital: that says the same.
+    Some changes are harmless: another blank between two fields, or a capital digit in the last signature.
     """
     data = bytearray(written(LINES))
     data[place % (len(data) - 1)] ^= change
@@ -69,8 +69,8 @@ LIKE_LINES = st.builds(
 
 @settings(max_examples=300)
 @given(st.lists(st.binary() | LIKE_LINES, min_size=1, max_size=3), st.booleans())
-def test_any_bytes_are_parsed_and_every_bad_line_is_named(damaged: list[bytes], behind: bool) -> None:
-    """Valid lines count whatever else the file holds, and the next command can write its line."""
+def test_every_invalid_line_is_named(damaged: list[bytes], behind: bool) -> None:
+    """Valid lines among arbitrary bytes are read, and the next command can append its line."""
     good = written(LINES[:1])
     data = b"\n".join([good.rstrip(b"\n"), *damaged] if behind else [*damaged, good])
     log = parse(data, KEYS)
@@ -81,39 +81,39 @@ def test_any_bytes_are_parsed_and_every_bad_line_is_named(damaged: list[bytes], 
     assert parse(appended(data, log, LINES[1], KEYS, "hmac"), KEYS).lines == tuple(LINES[:2])
 
 
-def test_a_line_that_was_taken_out_is_missed() -> None:
-    """The next one holds the signature of the line before it; at the end nothing holds it."""
+def test_a_removed_line_is_detected() -> None:
+    """The next line has the signature of the line before it. A removed last line is not detected here."""
     lines = written(LINES).splitlines(keepends=True)
     assert "does not follow" in parse(lines[0] + lines[2], KEYS).problems[0]
     assert parse(lines[1] + lines[0] + lines[2], KEYS).problems
     assert parse(lines[0] + lines[1], KEYS).problems == ()
 
 
-def test_a_line_of_another_key_does_not_count_and_is_named() -> None:
-    """Anybody can name a key that is not here. A hold that stood by such a line is said to have ended."""
+def test_lines_of_unknown_keys_are_ignored_and_named() -> None:
+    """Anyone can write a line with an unknown kid. The problems say if a hold ends with an ignored line."""
     log = parse(written(LINES), OTHERS)
     assert (log.held, log.lines) == (False, ())
     assert all("its key a is not here" in problem for problem in log.problems)
     assert log.ignored[2].endswith("the hold that it sets does not stand")
 
 
-def test_a_line_that_was_cut_off_is_ended_first() -> None:
-    """The next line is whole; only the cut one cannot be read."""
+def test_a_truncated_last_line_is_terminated() -> None:
+    """The next line is whole, and only the truncated line is unreadable."""
     cut = written(LINES[:1])[:-20]
     log = parse(appended(cut, parse(cut, KEYS), LINES[1], KEYS, "hmac"), KEYS)
     assert log.lines == (LINES[1],)
     assert log.problems[0] == "line 1 cannot be read"
 
 
-def test_what_was_live_before_leaves_out_what_a_rollback_left() -> None:
-    """Back from 2 to 1, then on to 3: before 3 there was 1, and 2 is not gone back to."""
+def test_versions_that_a_rollback_replaced_are_not_earlier_versions() -> None:
+    """After a rollback from 2 to 1 and a training of 3, the version before 3 is 1."""
     log = VersionLog((*LINES, replace(line("33333333", "11111111"), held=False)))
     assert log.before("33333333") == ["11111111"]
     assert log.before("11111111") == []
     assert VersionLog().before("11111111") == []
 
 
-def test_the_newest_is_first() -> None:
-    """Of equal times the one that stands last."""
+def test_versions_are_sorted_newest_first() -> None:
+    """Among equal times the last one comes first."""
     versions = [("a", "2026-01-02"), ("b", "2026-01-03"), ("c", "2026-01-02")]
     assert newest_first(versions) == ["b", "c", "a"]

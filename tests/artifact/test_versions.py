@@ -1,4 +1,4 @@
-"""Versions beside a pointer: history, moves, holds, what is kept, and a log that shows what was done to it."""
+"""Versions beside a pointer: history, moves, holds, removal of old versions, and detection of changes to the log."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def shelf(tmp_path: Path) -> Shelf:
 
 
 def test_each_training_is_a_version_and_the_newest_is_live(shelf: Shelf) -> None:
-    """The history has the facts of each, the newest first; the pointer names the live one."""
+    """The history has the facts of each version, newest first, and the pointer names the live one."""
     trained = [shelf.train().sha8 for _ in range(3)]
     history = shelf.versions.history()
     assert [version.sha8 for version in history] == trained[::-1]
@@ -81,7 +81,7 @@ def test_each_training_is_a_version_and_the_newest_is_live(shelf: Shelf) -> None
 
 
 def test_a_refused_version_is_written_and_the_pointer_stays(shelf: Shelf) -> None:
-    """A server never sees it, and a rollback does not go to it."""
+    """No server sees a refused version, and no rollback goes to it."""
     first = shelf.train().sha8
     refused = shelf.train(move=False, decision="refused")
     second = shelf.train().sha8
@@ -92,7 +92,10 @@ def test_a_refused_version_is_written_and_the_pointer_stays(shelf: Shelf) -> Non
 
 
 def test_rollbacks_go_back_and_never_forward(shelf: Shelf) -> None:
-    """Each one goes to what was live before; what it left comes back by promote alone."""
+    """Each rollback goes to the version that was live before.
+
+    Only promote returns to a version that a rollback left.
+    """
     a, b, c = (shelf.train().sha8 for _ in range(3))
     assert shelf.versions.rollback(None, hold=False)[0] == b
     assert shelf.versions.rollback(None, hold=False)[0] == a
@@ -105,7 +108,7 @@ def test_rollbacks_go_back_and_never_forward(shelf: Shelf) -> None:
 
 
 def test_a_hold_stays_through_trainings_until_promote(shelf: Shelf) -> None:
-    """Trainings write and do not move the pointer; another rollback keeps the hold; promote ends it."""
+    """Trainings write versions without moving the pointer. Another rollback keeps the hold, promote ends it."""
     a, b, c = (shelf.train().sha8 for _ in range(3))
     assert shelf.versions.rollback(None, hold=True)[0] == b
     trained = [shelf.train() for _ in range(3)]
@@ -120,8 +123,8 @@ def test_a_hold_stays_through_trainings_until_promote(shelf: Shelf) -> None:
     assert shelf.train().promoted
 
 
-def test_a_hold_does_not_keep_a_lost_pointer_lost(shelf: Shelf) -> None:
-    """Somebody removed it: the next training makes it again."""
+def test_a_training_restores_a_missing_pointer_in_spite_of_a_hold(shelf: Shelf) -> None:
+    """The next training writes the pointer again."""
     shelf.train()
     shelf.train()
     shelf.versions.rollback(None, hold=True)
@@ -131,8 +134,11 @@ def test_a_hold_does_not_keep_a_lost_pointer_lost(shelf: Shelf) -> None:
     assert shelf.versions.live() == made.sha8
 
 
-def test_keep_leaves_the_newest_the_live_one_and_the_one_before(shelf: Shelf) -> None:
-    """Twenty trainings leave three; with a hold on an old one, that and its predecessor stay too."""
+def test_keep_leaves_the_newest_the_live_and_the_previous_version(shelf: Shelf) -> None:
+    """With `keep` 3, three of twenty versions are left.
+
+    With a hold, the held version and its predecessor are left too.
+    """
     trained = [shelf.train(keep=3).sha8 for _ in range(20)]
     assert shelf.files() == set(trained[-3:])
     shelf.versions.rollback(trained[-2], hold=True)
@@ -141,8 +147,8 @@ def test_keep_leaves_the_newest_the_live_one_and_the_one_before(shelf: Shelf) ->
     assert shelf.versions.problems() == []
 
 
-def test_versions_from_before_the_log_are_known_by_their_headers(shelf: Shelf) -> None:
-    """A recipe that had no log until the first rollback; artifacts of others and damaged ones are left alone."""
+def test_versions_without_a_log_are_read_from_their_headers(shelf: Shelf) -> None:
+    """A recipe without a log can roll back. Damaged files, and files of other recipes, are left alone."""
     kid, key = KEYS.active
     store = open_store(shelf.uri, shelf.settings)
     for minute in range(3):
@@ -167,8 +173,8 @@ def test_versions_from_before_the_log_are_known_by_their_headers(shelf: Shelf) -
 
 
 @pytest.mark.parametrize("wrong", ["deadbeef", "../../x", "", "DEADBEEF"])
-def test_what_is_not_there_is_not_gone_to(shelf: Shelf, wrong: str) -> None:
-    """The pointer and the log stay as they are."""
+def test_a_missing_version_cannot_be_promoted(shelf: Shelf, wrong: str) -> None:
+    """The log is not changed."""
     shelf.train()
     before = shelf.log.read_bytes()
     with pytest.raises(NoSuchVersion):
@@ -176,8 +182,8 @@ def test_what_is_not_there_is_not_gone_to(shelf: Shelf, wrong: str) -> None:
     assert shelf.log.read_bytes() == before
 
 
-def test_a_damaged_or_foreign_version_is_not_gone_to(shelf: Shelf) -> None:
-    """Its signature is checked before the pointer moves."""
+def test_a_damaged_version_cannot_become_live(shelf: Shelf) -> None:
+    """The signature is checked before the pointer moves."""
     first, second = shelf.train().sha8, shelf.train().sha8
     path = shelf.folder / f"books.{first}.svc"
     damaged = bytearray(path.read_bytes())
@@ -195,7 +201,7 @@ def _changed(lines: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "words"),
     [
         (_changed, "line 2: it was changed after it was signed"),
         (lambda lines: [lines[0], *lines[2:]], "line 2 does not follow the line before it"),
@@ -207,20 +213,20 @@ def _changed(lines: list[str]) -> list[str]:
         (lambda lines: [*lines, lines[-1]], "line 5 does not follow"),
     ],
 )
-def test_what_was_done_to_the_log_is_found(shelf: Shelf, change: Callable[[list[str]], list[str]], said: str) -> None:
-    """Changed, cut, swapped, repeated and broken lines; and the log can be written on."""
+def test_changes_to_the_log_are_detected(shelf: Shelf, change: Callable[[list[str]], list[str]], words: str) -> None:
+    """Changed, removed, swapped, repeated and truncated lines are detected, and the log can still be extended."""
     for _ in range(4):
         shelf.train()
     lines = shelf.log.read_text().splitlines()
     assert len(lines) == 4
     shelf.log.write_text("\n".join(change(lines)) + "\n")
-    assert any(said in problem for problem in shelf.versions.problems()), shelf.versions.problems()
+    assert any(words in problem for problem in shelf.versions.problems()), shelf.versions.problems()
     shelf.train()
     assert shelf.versions.live() == shelf.versions.history()[0].sha8
 
 
-def test_a_version_whose_line_was_cut_is_found(shelf: Shelf) -> None:
-    """Though the pointer says what the last line says."""
+def test_a_version_without_its_line_is_detected(shelf: Shelf) -> None:
+    """It is detected even if the pointer matches the last line."""
     shelf.train()
     shelf.train(move=False, decision="refused")
     assert shelf.versions.problems() == []
@@ -228,8 +234,8 @@ def test_a_version_whose_line_was_cut_is_found(shelf: Shelf) -> None:
     assert any("has no line" in problem for problem in shelf.versions.problems())
 
 
-def test_lines_of_a_key_that_is_gone_do_not_count(shelf: Shelf) -> None:
-    """Verification says so, and the next move tells it in an event."""
+def test_lines_of_a_removed_key_are_ignored(shelf: Shelf) -> None:
+    """The problems name them, and the next command logs an event."""
     shelf.train()
     shelf.train()
     shelf.versions.rollback(None, hold=True)
@@ -244,13 +250,13 @@ def test_lines_of_a_key_that_is_gone_do_not_count(shelf: Shelf) -> None:
         lambda out: layout.write(out, kid=kid, key=key, header=header, payload=[b"x"]), header, move=True, keep=None
     )
     logs.configure(Settings())
-    (told,) = records
-    assert (told["event"], told["count"], told["held"]) == ("version_log_lines_ignored", 3, False)
-    assert "its key a is not here" in told["reason"]
+    (record,) = records
+    assert (record["event"], record["count"], record["held"]) == ("version_log_lines_ignored", 3, False)
+    assert "its key a is not here" in record["reason"]
 
 
-def test_a_move_that_was_killed_before_the_pointer_did_not_happen(shelf: Shelf) -> None:
-    """The pointer decides what is live; the next move goes on from there, and back past it."""
+def test_a_move_that_was_killed_before_the_pointer_has_no_effect(shelf: Shelf) -> None:
+    """The pointer decides which version is live. The next moves ignore the killed one."""
     a, b = shelf.train().sha8, shelf.train().sha8
     pointer = (shelf.folder / "books.svc").read_bytes()
     lost = shelf.train().sha8
@@ -264,7 +270,7 @@ def test_a_move_that_was_killed_before_the_pointer_did_not_happen(shelf: Shelf) 
 
 
 def test_servers_that_remember_serials_follow_every_move(shelf: Shelf) -> None:
-    """Back, further back and forth again: each line names its artifact and the highest serial that was live."""
+    """Each line of a rollback or promotion names its artifact and the highest serial that was live."""
     trained = [shelf.train().sha8 for _ in range(3)]
     moves = [shelf.versions.rollback(None, hold=True)[0], shelf.versions.rollback(None, hold=False)[0]]
     shelf.versions.promote(trained[1])
@@ -276,7 +282,7 @@ def test_servers_that_remember_serials_follow_every_move(shelf: Shelf) -> None:
 
 
 def test_lines_can_be_signed_with_ed25519(tmp_path: Path) -> None:
-    """Then the public half verifies them."""
+    """The public key verifies them."""
     shelf = Shelf(tmp_path, Settings(artifact_signature="ed25519"))
     shelf.train()
     shelf.train()
@@ -287,8 +293,8 @@ def test_lines_can_be_signed_with_ed25519(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_versions_in_every_kind_of_place(place: Any, tmp_path: Path) -> None:
-    """Trainings, what is kept, a rollback with a hold, promote, and the log: the same as on a disk."""
+def test_versions_work_in_every_kind_of_storage(place: Any, tmp_path: Path) -> None:
+    """Trainings, removal of old versions, a rollback with a hold, promote and the log work as on a disk."""
     settings = replace(place.settings, lock_dir=str(tmp_path))
     shelf = Shelf(tmp_path, settings, place.uri("books.svc"))
     trained = [shelf.train(keep=3).sha8 for _ in range(5)]
@@ -304,8 +310,8 @@ def test_versions_in_every_kind_of_place(place: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_two_trainings_at_once_and_a_reader(tmp_path: Path) -> None:
-    """Every read of the pointer finds an artifact; three versions, the pointer and a whole log are left."""
+def test_concurrent_trainings_leave_a_valid_log_and_pointer(tmp_path: Path) -> None:
+    """Every read finds an artifact, and the log has a line for each training."""
     shelves = [Shelf(tmp_path), Shelf(tmp_path)]
     shelves[1].minute = 500
     done = threading.Event()

@@ -1,4 +1,4 @@
-"""Recipes for the tests: a smallest one, and ways to load variations of it."""
+"""A minimal recipe for tests, and functions that load variations of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AVAILABILITY = {"source": {"type": "csv", "path": "s3://shop/list.csv"}, "id_col
 
 
 def load(folder: Path, more: dict[str, Any] | str | None = None, **options: Any) -> LoadedRecipe:
-    """Write BASE with `more` on top, or the text `more`, and load it."""
+    """Load BASE updated with `more`, or the recipe text `more`."""
     path = folder / "recipe.yaml"
     text = more if isinstance(more, str) else yaml.safe_dump({**BASE, **(more or {})})
     path.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Filter trees: what is accepted, the one canonical form, and the words of each refusal."""
+"""Filter trees: valid trees, their canonical form, and the message for each invalid tree."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KINDS = {"genres": "multi_label", "country": "categorical", "year": "numerical"}
 
 
 def nested(levels: int) -> dict[str, Any]:
-    """A tree of that many levels."""
+    """Return a tree with this number of levels."""
     tree: dict[str, Any] = {"year": {"eq": 1}}
     for _ in range(levels - 1):
         tree = {"not": tree}
@@ -51,8 +51,8 @@ REFUSED: list[tuple[Any, tuple[str | int, ...], str, str]] = [
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: str(case[0])[:40])
-def test_each_wrong_tree_is_refused_with_its_place_and_a_way_out(case: tuple[Any, Any, str, str]) -> None:
-    """Place, words and type; no value of the tree is repeated."""
+def test_an_invalid_tree_is_refused_with_its_place_and_a_hint(case: tuple[Any, Any, str, str]) -> None:
+    """The error has the place, the message and the type, and repeats no value of the tree."""
     tree, place, words, type = case
     with pytest.raises(FilterProblem) as caught:
         parse_filter(tree, KINDS)
@@ -61,21 +61,21 @@ def test_each_wrong_tree_is_refused_with_its_place_and_a_way_out(case: tuple[Any
     assert caught.value.type == type
 
 
-def test_a_recipe_without_filter_fields_says_so() -> None:
-    """The client learns that no name could have been right."""
+def test_filters_are_refused_for_a_recipe_without_filter_fields() -> None:
+    """The error says that the recipe declares no filter fields, instead of suggesting other names."""
     with pytest.raises(FilterProblem, match="declares no item_metadata"):
         parse_filter({"year": {"eq": 1}}, {})
 
 
 def test_bounds_are_inclusive() -> None:
-    """Eight levels, 32 conditions and 1,000 values are fine; several operators of one condition count once."""
+    """Eight levels, 32 conditions and 1,000 values are accepted. Several operators of one field are one condition."""
     parse_filter(nested(8), KINDS)
     parse_filter({"all": [{"year": {"gte": 1, "lt": 3}}] * 32}, KINDS)
     parse_filter({"country": {"any": [str(number) for number in range(1000)]}}, KINDS)
 
 
 def test_order_and_repeats_do_not_change_the_canonical_form() -> None:
-    """Filters that differ in order or repeats have one canonical form, so that a cache holds them once."""
+    """Filters that differ only in order or repeats have one canonical form, so that a cache holds them once."""
     first = {"all": [{"genres": {"any": ["b", "a", "b"]}}, {"year": {"lt": 3, "gte": 1}}]}
     second = {"all": [{"year": {"gte": 1.0, "lt": 3}}, {"genres": {"any": ["a", "b"]}}, {"year": {"lt": 3, "gte": 1}}]}
     assert parse_filter(first, KINDS) == parse_filter(second, KINDS)
@@ -94,8 +94,8 @@ values = st.recursive(
 
 
 @given(values)
-def test_any_value_is_parsed_or_refused(tree: Any) -> None:
-    """Nothing but FilterProblem comes out, whatever stands in the body."""
+def test_any_value_is_parsed_or_raises_filter_problem(tree: Any) -> None:
+    """Arbitrary values raise FilterProblem or parse. No other exception escapes."""
     try:
         canonical = parse_filter(tree, KINDS)
     except FilterProblem as problem:

@@ -1,4 +1,4 @@
-"""What the recipe hash depends on."""
+"""The recipe hash: the changes that alter it, and those that do not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.recipe.loading import AVAILABILITY, BASE, METADATA, load
 
 
 def test_shorthand_and_long_form_are_one_recipe(tmp_path: Path) -> None:
-    """The same meaning in either spelling gives the same parsed recipe and the same hash."""
+    """Shorthand and long form give the same parsed recipe and the same hash."""
     short = {
         "algorithms": ["ials", "toppop"],
         "metric": "recall",
@@ -28,7 +28,7 @@ def test_shorthand_and_long_form_are_one_recipe(tmp_path: Path) -> None:
 
 
 def test_defaults_and_order_do_not_change_the_hash(tmp_path: Path) -> None:
-    """Writing a default out, reordering keys or commenting leaves the hash alone; another value does not."""
+    """An explicit default, another order of keys and a comment keep the hash. Another value changes it."""
     plain = load(tmp_path).recipe_hash
     spelled = {"training": {"n_trials": 40, "split": {"heldout_ratio": 0.1}}, "cleansing": {}, "item_metadata": None}
     assert load(tmp_path, spelled).recipe_hash == plain
@@ -41,7 +41,7 @@ def test_defaults_and_order_do_not_change_the_hash(tmp_path: Path) -> None:
 
 
 def test_the_hash_is_taken_before_expansion(tmp_path: Path) -> None:
-    """Another date injected is the same recipe."""
+    """Another value of a variable does not change the hash."""
     more = {"source": {"type": "csv", "path": "${SVC_RECIPE_DAY}.csv"}, "training": {"n_trials": "${SVC_RECIPE_N}"}}
     first = load(tmp_path, more, variables={"SVC_RECIPE_DAY": "1", "SVC_RECIPE_N": "5"})
     second = load(tmp_path, more, variables={"SVC_RECIPE_DAY": "2", "SVC_RECIPE_N": "6"})
@@ -51,8 +51,8 @@ def test_the_hash_is_taken_before_expansion(tmp_path: Path) -> None:
     assert first.recipe_hash == load(tmp_path, more, for_serving=True).recipe_hash
 
 
-def test_what_is_done_with_a_model_does_not_change_the_hash(tmp_path: Path) -> None:
-    """`serving` and `filter_fields` are no part of what a model is, and of no header."""
+def test_serving_fields_do_not_change_the_hash(tmp_path: Path) -> None:
+    """`serving` and `filter_fields` do not change the model, so they are neither in the hash nor in headers."""
     plain = load(tmp_path, {"item_metadata": {key: METADATA[key] for key in ("source", "id_column", "fields")}})
     serving = {"filter": {"year": {"gte": 1990}}, "availability": AVAILABILITY, "fallback": "popular"}
     more = load(tmp_path, {"item_metadata": METADATA, "serving": serving})
@@ -61,8 +61,8 @@ def test_what_is_done_with_a_model_does_not_change_the_hash(tmp_path: Path) -> N
     assert more.recipe != plain.recipe
 
 
-def test_how_popularity_counts_is_part_of_the_hash_and_of_headers(tmp_path: Path) -> None:
-    """Training writes it into the model, unlike the rest of `serving`."""
+def test_serving_popular_changes_the_hash_and_headers(tmp_path: Path) -> None:
+    """Unlike the rest of `serving`, `serving.popular` changes the model."""
     popular = {"popular": {"half_life": "7d"}}
     counted = load(tmp_path, {"serving": popular})
     assert counted.recipe_hash != load(tmp_path).recipe_hash

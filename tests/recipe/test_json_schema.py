@@ -1,4 +1,4 @@
-"""The JSON Schema for editors."""
+"""The JSON Schema of recipes for editors."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 from svc.recipe.json_schema import json_schema
 
 
-def test_it_names_every_block_source_and_shorthand() -> None:
-    """What the loader accepts, an editor offers."""
+def test_the_schema_has_every_block_source_and_shorthand() -> None:
+    """The schema offers every block, source type and shorthand key that the loader accepts."""
     schema = json_schema()
     assert json.loads(json.dumps(schema)) == schema
     assert {"name", "source", "schema", "training", "output", "algorithms", "versioning"} <= schema["properties"].keys()

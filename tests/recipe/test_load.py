@@ -1,4 +1,4 @@
-"""Recipes: what is accepted, what is refused and in which words, and what the hash depends on."""
+"""Loading recipes: accepted recipes, and the messages for refused ones."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from tests.recipe.loading import BASE, load, refusal
 
 
 @pytest.mark.parametrize("key", ["algorithms", "metric", "split", "versioning"])
-def test_a_value_in_both_places_is_an_error(tmp_path: Path, key: str) -> None:
-    """Nobody has to guess which one counts."""
+def test_a_value_in_shorthand_and_in_its_block_is_an_error(tmp_path: Path, key: str) -> None:
+    """A shorthand key that is also in its block is ambiguous, so it is refused."""
     value = {"algorithms": ["ials"], "metric": "map", "split": {}, "versioning": "append_sha"}[key]
     block = {"output": {**BASE["output"], key: value}} if key == "versioning" else {"training": {key: value}}
     assert "keep one" in refusal(tmp_path, {key: value, **block})
 
 
-def test_the_metric_is_taken_in_capitals(tmp_path: Path) -> None:
-    """As papers write it."""
+def test_the_metric_ignores_case(tmp_path: Path) -> None:
+    """`NDCG`, as papers write it, is the metric `ndcg`."""
     assert load(tmp_path, {"training": {"metric": "NDCG"}}).recipe.training.metric == "ndcg"
 
 
-def test_an_empty_variable_is_warned_about(tmp_path: Path) -> None:
-    """It is set, and mostly by mistake: the text around it is read without it."""
+def test_an_empty_variable_gives_a_warning(tmp_path: Path) -> None:
+    """A variable that is set to an empty text is most likely a mistake."""
     more = {"source": {"type": "csv", "path": "a${SVC_RECIPE_A}${SVC_RECIPE_B}.csv"}}
     (warning,) = load(tmp_path, more, variables={"SVC_RECIPE_A": "", "SVC_RECIPE_B": "x"}).warnings
     assert (warning.code, warning.field, warning.value) == ("variable_empty", "source.path", "SVC_RECIPE_A")
 
 
 def test_a_server_needs_no_variables_of_training(tmp_path: Path) -> None:
-    """Only name, output and item_metadata are expanded for serving."""
+    """For serving, only the fields that a server uses need their variables. Unknown keys are still refused."""
     more = {"source": {"type": "csv", "path": "${SVC_RECIPE_A}"}, "metric": "${SVC_RECIPE_B}"}
     served = load(tmp_path, {**more, "name": "m-${SVC_RECIPE_C}"}, variables={"SVC_RECIPE_C": "x"}, for_serving=True)
     assert served.recipe.name == "m-x"
@@ -53,14 +53,14 @@ def test_a_server_needs_no_variables_of_training(tmp_path: Path) -> None:
     ],
 )
 def test_a_server_accepts_any_unset_variable_of_training(tmp_path: Path, more: dict[str, Any]) -> None:
-    """Wherever it stands, and it counts for the hash."""
+    """An unset variable may be anywhere in a block of training, and the hash includes its reference."""
     served = load(tmp_path, more, for_serving=True)
     assert "SVC_RECIPE_A" in str(served.unexpanded)
 
 
 @pytest.mark.parametrize("more", [{"schema": "${SVC_RECIPE_A}"}, {"source": "${SVC_RECIPE_A}"}])
-def test_a_required_block_is_never_a_variable(tmp_path: Path, more: dict[str, Any]) -> None:
-    """A variable in the place of a required block is refused, also for serving."""
+def test_a_variable_cannot_replace_a_required_block(tmp_path: Path, more: dict[str, Any]) -> None:
+    """A variable in place of a required block is refused, also for serving."""
     assert "recipe.yaml" in refusal(tmp_path, more, for_serving=True)
 
 
@@ -110,16 +110,16 @@ def test_a_required_block_is_never_a_variable(tmp_path: Path, more: dict[str, An
         ({"training": {"search_space": {"cosineknn": {"feature_weighting": ["none"]}}}}, ["NONE, TF_IDF, BM_25"]),
     ],
 )
-def test_errors_name_the_place_and_the_way_out(tmp_path: Path, more: dict[str, Any], words: list[str]) -> None:
-    """The file, the field as the file spells it, what was found and what is allowed."""
+def test_errors_name_file_field_value_and_remedy(tmp_path: Path, more: dict[str, Any], words: list[str]) -> None:
+    """Each message names the file, the field as written, the value and the allowed values."""
     message = refusal(tmp_path, more)
     assert str(tmp_path / "recipe.yaml") in message
     for word in words:
         assert word in message
 
 
-def test_a_search_space_is_read_under_the_full_names(tmp_path: Path) -> None:
-    """Numbers stay of their kind; the hash is that of the recipe without it when it is empty."""
+def test_a_search_space_has_the_full_names_of_algorithms(tmp_path: Path) -> None:
+    """Short names become full names, and whole numbers stay whole. A search space changes the hash."""
     wanted = {"IALS": {"n_components": [64, 1024], "reg": [1.0e-4, 1.0], "mean_prior": [True]}}
     found = load(tmp_path, {"training": {"search_space": wanted}})
     assert found.recipe.training.search_space == {
@@ -136,15 +136,15 @@ def test_a_search_space_is_read_under_the_full_names(tmp_path: Path) -> None:
     ],
 )
 def test_features_need_the_algorithm_that_learns_from_them(tmp_path: Path, training: dict[str, Any]) -> None:
-    """Otherwise their columns would be read and encoded for nothing."""
+    """A recipe with features is refused unless the one algorithm that learns from them has a budget."""
     source = {"type": "csv", "path": "items.csv"}
     side = {"source": source, "id_column": "item_id", "columns": [{"name": "genre", "kind": "categorical"}]}
     with pytest.raises(RecipeError, match=r"IALSRecommender alone: list it in training\.algorithms"):
         load(tmp_path, {"training": training, "features": {"item": side}})
 
 
-def test_all_problems_come_at_once(tmp_path: Path) -> None:
-    """All problems of a recipe are reported together."""
+def test_all_problems_are_reported_together(tmp_path: Path) -> None:
+    """The error has one line for each problem of a recipe."""
     message = refusal(tmp_path, {"training": {"cutof": 3, "n_trials": "many"}, "nmae": "x"})
     assert message.count("\n") == 3
 
@@ -153,12 +153,12 @@ def test_all_problems_come_at_once(tmp_path: Path) -> None:
     ("text", "word"), [("", "empty"), ("# only this\n", "empty"), ("- a\n", "a mapping"), ("name: [", "line 1")]
 )
 def test_a_file_that_is_no_recipe_is_refused_in_one_line(tmp_path: Path, text: str, word: str) -> None:
-    """Empty files, lists and broken YAML give one clear line."""
+    """An empty file, a list and broken YAML each give one clear line."""
     assert word in refusal(tmp_path, text)
 
 
-def test_missing_files_and_folders(tmp_path: Path) -> None:
-    """A path that cannot be a recipe is named."""
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+    """The message says that there is no such file, or that the path is a folder."""
     with pytest.raises(RecipeError, match="no such file"):
         load_recipe(tmp_path / "none.yaml", {}, settings=Settings())
     with pytest.raises(RecipeError, match="folder"):
@@ -169,8 +169,8 @@ def test_missing_files_and_folders(tmp_path: Path) -> None:
     "path",
     ["ftp://h/a.svc", "s3://user:pw@bucket/a.svc", "simplecache::s3://b/a.svc", "https://h/../a.svc", "memory://a.svc"],
 )
-def test_addresses_that_are_never_allowed(tmp_path: Path, path: str) -> None:
-    """Schemes, embedded credentials, chains and dot segments are security errors, and no password is shown."""
+def test_forbidden_addresses_are_security_errors(tmp_path: Path, path: str) -> None:
+    """Unknown schemes, credentials, chained URIs and dot segments raise RecipeSecurityError without the password."""
     with pytest.raises(RecipeSecurityError) as caught:
         load(tmp_path, {"output": {"path": path}})
     assert "output.path" in caught.value.message
@@ -178,7 +178,7 @@ def test_addresses_that_are_never_allowed(tmp_path: Path, path: str) -> None:
 
 
 def test_output_must_lie_below_the_artifact_root(tmp_path: Path) -> None:
-    """Links are followed before the root is compared."""
+    """An output outside SVC_ARTIFACT_ROOT is refused, also through a symlink or `..`."""
     root, outside = tmp_path / "root", tmp_path / "outside"
     root.mkdir()
     outside.mkdir()
@@ -191,14 +191,14 @@ def test_output_must_lie_below_the_artifact_root(tmp_path: Path) -> None:
 
 
 def test_a_value_from_a_variable_is_never_shown(tmp_path: Path) -> None:
-    """Messages show the reference, not what it stands for."""
+    """Messages show the reference to a variable, not its value."""
     message = refusal(tmp_path, {"training": {"n_trials": "${SVC_RECIPE_N}"}}, variables={"SVC_RECIPE_N": "hunter2"})
     assert "${SVC_RECIPE_N}" in message
     assert "hunter2" not in message
 
 
-def test_duplicates_and_idle_options_are_warned_of(tmp_path: Path) -> None:
-    """Duplicates and options without effect give warnings, not errors."""
+def test_duplicate_algorithms_and_unused_options_give_warnings(tmp_path: Path) -> None:
+    """A duplicate algorithm, or an option without effect, gives a warning and no error."""
     columns = [{"name": "year", "encoding": "numerical", "delimiter": ";"}]
     side = {"source": {"type": "csv", "path": "a.csv"}, "id_column": "i", "columns": columns}
     loaded = load(tmp_path, {"algorithms": ["ials", "IALSRecommender"], "features": {"item": side}})
@@ -209,8 +209,8 @@ def test_duplicates_and_idle_options_are_warned_of(tmp_path: Path) -> None:
     assert loaded.recipe.features.item.columns[0].kind == "numerical"
 
 
-def test_a_variable_inside_braces_is_told_to_be_quoted(tmp_path: Path) -> None:
-    """YAML takes its brace for a mapping; quoted, it is expanded."""
+def test_the_error_for_an_unquoted_variable_in_braces_suggests_quotes(tmp_path: Path) -> None:
+    """YAML reads the brace of an unquoted variable in `{...}` as a mapping. In quotes it is expanded."""
     text = "name: a\nsource: {type: csv, path: %s}\nschema: {user_column: u, item_column: i}\noutput: {path: a.svc}\n"
     assert "a variable needs quotes" in refusal(tmp_path, text % "${SVC_RECIPE_X}")
     assert "quotes" not in refusal(tmp_path, text % "[")
@@ -228,19 +228,19 @@ def test_a_variable_inside_braces_is_told_to_be_quoted(tmp_path: Path) -> None:
         ("color_column", "unknown key; allowed: user_column"),
     ],
 )
-def test_an_ending_that_all_keys_share_makes_no_two_alike(tmp_path: Path, key: str, words: str) -> None:
-    """What is named is what was meant, or nothing."""
+def test_the_suffix_of_column_keys_does_not_make_them_similar(tmp_path: Path, key: str, words: str) -> None:
+    """The shared suffix `_column` is ignored when similar keys are suggested."""
     assert words in refusal(tmp_path, {"schema": {**BASE["schema"], key: "x"}})
 
 
-def test_what_is_wrong_with_the_whole_recipe_begins_with_the_field(tmp_path: Path) -> None:
-    """No empty place stands before it."""
+def test_a_problem_of_two_blocks_begins_with_the_field(tmp_path: Path) -> None:
+    """The message of a problem that spans several blocks begins with the field, without an empty location."""
     message = refusal(tmp_path, {"schema": {"user_column": "u", "item_column": "i"}, "split": {"scheme": "time_user"}})
     assert message.endswith("recipe.yaml: split.scheme time_user needs schema.time_column")
 
 
-def test_paths_have_no_detours_but_through_links(tmp_path: Path) -> None:
-    """`recipes/../artifacts` is `artifacts`; behind a link, `..` leads elsewhere and stays."""
+def test_detours_in_paths_are_removed_unless_a_symlink_is_involved(tmp_path: Path) -> None:
+    """`recipes/../artifacts` becomes `artifacts`. Behind a symlink, `..` leads elsewhere and is kept."""
     for name in ("recipes", "elsewhere/deep"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere" / "deep")

@@ -1,4 +1,4 @@
-"""Addresses that a recipe may name."""
+"""The addresses that a recipe may name."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from svc.recipe.paths import parse_location
 
 
 @pytest.mark.parametrize("uri", ["data/a.csv", "../a.csv", "/abs/a b.csv", "file:///abs/a%20b.csv", "a:b.csv"])
-def test_local_paths(uri: str) -> None:
-    """Relative ones are resolved below the recipe's folder."""
+def test_local_paths_are_accepted(uri: str) -> None:
+    """Relative paths are resolved below the recipe's folder."""
     location = parse_location(uri)
     assert not location.is_remote
     assert location.resolved(Path("/recipes")).is_absolute()
 
 
 def test_file_uris_are_decoded() -> None:
-    """%20 is a blank."""
+    """`%20` in a file URI is a blank."""
     assert parse_location("file:///a%20b").path == Path("/a b")
 
 
@@ -35,8 +35,11 @@ def test_file_uris_are_decoded() -> None:
         "https://h/a?b=c",
     ],
 )
-def test_remote_addresses(uri: str) -> None:
-    """Schemes in any case; colons of an IPv6 host are no chain; an Azure container before @ is no user-info."""
+def test_remote_addresses_are_accepted(uri: str) -> None:
+    """Schemes may have any case.
+
+    Colons of an IPv6 host are no chain, and an Azure container before `@` is no user-info.
+    """
     location = parse_location(uri)
     assert location.is_remote
     assert location.scheme == uri.partition(":")[0].lower()
@@ -70,8 +73,8 @@ def test_remote_addresses(uri: str) -> None:
         "file://a",
     ],
 )
-def test_refused_addresses(uri: str) -> None:
-    """Each is a security error whose message holds no part that could be a secret."""
+def test_forbidden_addresses_are_refused(uri: str) -> None:
+    """Each raises RecipeSecurityError, without parts of the address that could be secret."""
     with pytest.raises(RecipeSecurityError) as caught:
         parse_location(uri)
     assert "key" not in caught.value.message

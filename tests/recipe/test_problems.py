@@ -1,4 +1,4 @@
-"""How values, places and near misses are put into words."""
+"""Messages for validation errors: values, locations and suggestions."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ from tests.recipe.loading import METADATA, refusal
         ((), ""),
     ],
 )
-def test_places_are_written_as_in_the_reference(loc: tuple[int | str, ...], text: str) -> None:
-    """Dots between keys, brackets around positions."""
+def test_locations_have_dots_and_brackets(loc: tuple[int | str, ...], text: str) -> None:
+    """Keys are joined by dots, and positions are in brackets."""
     assert field_path(loc) == text
 
 
-def test_the_nearest_name_ignores_case_and_gives_up_on_strangers() -> None:
-    """A hint that fits nothing would mislead."""
+def test_the_nearest_name_ignores_case_and_must_be_similar() -> None:
+    """No name is suggested if none is similar."""
     assert nearest("CUTOF", ["cutoff", "metric"]) == "cutoff"
     assert nearest("zzz", ["cutoff", "metric"]) is None
 
 
 @given(value=st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=20))
 def test_any_value_is_shown_in_a_short_line(value: object) -> None:
-    """However long or deep the value is."""
+    """Long and deep values are shown in one line of fewer than 400 characters."""
     text = shown(value)
     assert 0 < len(text) < 400
     assert "\n" not in text
 
 
 def test_credentials_in_a_value_are_not_shown() -> None:
-    """Messages end up in logs."""
+    """The password of a URL is redacted, because messages end up in logs."""
     assert "hunter2" not in shown("https://user:hunter2@host/a.csv")
 
 
-def test_a_place_that_does_not_exist_gives_the_deepest_value() -> None:
-    """The error then shows the value in which the key is missing."""
+def test_a_missing_location_gives_the_deepest_existing_value() -> None:
+    """The error then shows the value that lacks the key."""
     assert value_at({"a": [1, {"b": 2}]}, ("a", 1, "b")) == 2
     assert value_at({"a": [1]}, ("a", 5, "b")) == [1]
 
 
 def _lines(folder: Path, more: dict[str, Any]) -> list[str]:
-    """The problems of a recipe, without the name of its file."""
+    """Return the problems of a recipe, without the name of its file."""
     return [line.split("recipe.yaml: ")[-1].strip() for line in refusal(folder, more).splitlines()]
 
 
@@ -126,15 +126,15 @@ PLAIN: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("more", "told"), PLAIN.values(), ids=PLAIN.keys())
-def test_one_mistake_is_one_line_in_plain_words(more: dict[str, Any], told: str, tmp_path: Path) -> None:
-    """Without what follows from it, without patterns, and without names of pydantic's."""
+@pytest.mark.parametrize(("more", "expected"), PLAIN.values(), ids=PLAIN.keys())
+def test_one_mistake_gives_one_plain_line(more: dict[str, Any], expected: str, tmp_path: Path) -> None:
+    """The line has no consequences of the mistake, no regular expression and no words of pydantic."""
     (line,) = _lines(tmp_path, more)
-    assert line.startswith(told)
+    assert line.startswith(expected)
 
 
-def test_item_metadata_as_another_product_writes_it_is_told_svc_s_form(tmp_path: Path) -> None:
-    """The keys that stand elsewhere or have another name; what is missing follows from them."""
+def test_keys_of_item_metadata_from_other_products_get_hints(tmp_path: Path) -> None:
+    """Each unknown key gets svc's form as a hint. The keys that are missing in consequence are not reported."""
     metadata = {"type": "csv", "path": "items.csv", "item_id_column": "i", "fields": ["title"]}
     table = "unknown key; a table stands below `source`, as source: {type: csv, path: items.csv}"
     assert sorted(_lines(tmp_path, {"item_metadata": metadata})[1:]) == [
@@ -144,24 +144,24 @@ def test_item_metadata_as_another_product_writes_it_is_told_svc_s_form(tmp_path:
     ]
 
 
-def test_ids_are_no_feature(tmp_path: Path) -> None:
-    """An encoder of ids knows none of those that come later."""
+def test_the_id_column_is_refused_as_a_feature(tmp_path: Path) -> None:
+    """An id as a feature would say nothing of new items."""
     columns = [{"name": "i", "kind": "categorical"}]
     item = {"source": {"type": "csv", "path": "a.csv"}, "id_column": "i", "columns": columns}
     (line,) = _lines(tmp_path, {"features": {"item": item}})
     assert line.startswith("features.item: columns names 'i', which is the id_column")
 
 
-def test_a_boost_as_other_products_write_it_is_told_svc_s_form(tmp_path: Path) -> None:
-    """Its filter is not reported as missing too."""
+def test_keys_of_boosts_from_other_products_get_hints(tmp_path: Path) -> None:
+    """The missing filter of the boost is not reported separately."""
     boost = {"field": "genres", "value": "Drama", "factor": 2}
     lines = _lines(tmp_path, {"item_metadata": METADATA, "serving": {"boosts": [boost]}})
     form = "unknown key; a boost names its items by a filter: {filter: {genres: {any: [Drama]}}, factor: 2}"
     assert lines[1:] == [f"serving.boosts[0].{key}: {form}" for key in ("field", "value")]
 
 
-def test_every_pattern_of_a_recipe_is_told_in_words() -> None:
-    """Regular expressions are not for readers of messages."""
+def test_every_pattern_of_a_recipe_has_a_text() -> None:
+    """Messages show this text instead of the regular expression."""
     schemas = [model.model_json_schema() for model in (Recipe, *BUILT_IN_OPTIONS.values())]
     patterns = set(re.findall(r'"pattern": "((?:[^"\\]|\\.)*)"', json.dumps(schemas)))
     assert len(patterns) > 3

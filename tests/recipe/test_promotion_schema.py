@@ -1,4 +1,4 @@
-"""What a recipe may say about going live, and what it is told where that does not fit together."""
+"""The promotion block: its defaults, and messages for fields that contradict each other."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def promotion(folder: Path, block: dict[str, Any] | str) -> Promotion:
     return found
 
 
-def test_the_defaults_compare_with_both_and_guard_three_figures(tmp_path: Path) -> None:
-    """A hundredth worse in the metric, three tenths in a guarded figure; nothing is decided until the mode says so."""
+def test_the_defaults_have_two_opponents_and_three_guardrails(tmp_path: Path) -> None:
+    """By default the metric may fall by 1% and guarded figures by 30%, and the mode is off."""
     found = promotion(tmp_path, {})
     assert (found.mode, found.against, found.min_relative_change) == ("off", ("incumbent", "TopPop"), -0.01)
     assert found.confidence == 0.95
@@ -30,8 +30,8 @@ def test_the_defaults_compare_with_both_and_guard_three_figures(tmp_path: Path) 
     assert load(tmp_path).recipe.promotion is None
 
 
-def test_a_guardrail_is_given_or_taken_away_by_itself(tmp_path: Path) -> None:
-    """The others keep their defaults."""
+def test_guardrails_are_set_and_removed_one_by_one(tmp_path: Path) -> None:
+    """The other guardrails keep their defaults."""
     found = promotion(tmp_path, {"guardrails": {"n_users": None, "n_items": {"min_relative_change": -0.1}}})
     assert found.guardrails.n_users is None
     assert found.guardrails.n_items is not None
@@ -40,7 +40,7 @@ def test_a_guardrail_is_given_or_taken_away_by_itself(tmp_path: Path) -> None:
 
 
 def test_a_bare_off_is_the_mode_off(tmp_path: Path) -> None:
-    """YAML reads it as false."""
+    """YAML reads a bare `off` as false. It is accepted as the mode "off"."""
     lines = [f"{name}: {value!r}" for name, value in {**BASE, "output": VERSIONS}.items()]
     found = load(tmp_path, "\n".join([*lines, "promotion: {mode: off}"])).recipe.promotion
     assert found is not None
@@ -48,13 +48,13 @@ def test_a_bare_off_is_the_mode_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spelled", ["TopPop", "toppop", "TopPopRecommender"])
-def test_popularity_may_be_spelled_as_among_the_algorithms(tmp_path: Path, spelled: str) -> None:
-    """Popularity may be spelled as among the algorithms; named twice it counts once."""
+def test_the_baseline_may_be_named_as_an_algorithm(tmp_path: Path, spelled: str) -> None:
+    """All names of the popularity algorithm are accepted. A repeated name counts once."""
     assert promotion(tmp_path, {"against": [spelled, "TopPop"]}).against == ("TopPop",)
 
 
 @pytest.mark.parametrize(
-    ("block", "said"),
+    ("block", "words"),
     [
         ({"mode": "enforced"}, "promotion.mode: must be one of 'off', 'report' or 'enforce' (did you mean 'enforce'?)"),
         ({"mode": True}, "promotion.mode: must be one of 'off', 'report' or 'enforce'; found true"),
@@ -70,13 +70,13 @@ def test_popularity_may_be_spelled_as_among_the_algorithms(tmp_path: Path, spell
         ({"guardrail": {}}, "promotion.guardrail: unknown key; did you mean `guardrails`?"),
     ],
 )
-def test_contradictory_fields_are_refused_with_their_path(tmp_path: Path, block: dict[str, Any], said: str) -> None:
-    """The message names the path of the field and what is allowed there."""
-    assert said in refusal(tmp_path, {"output": VERSIONS, "promotion": block})
+def test_contradictory_fields_are_refused_with_their_path(tmp_path: Path, block: dict[str, Any], words: str) -> None:
+    """The message names the path of the field and the allowed values."""
+    assert words in refusal(tmp_path, {"output": VERSIONS, "promotion": block})
 
 
-def test_enforcing_needs_versions(tmp_path: Path) -> None:
-    """A refused model has to go somewhere else than over the live one; a report may overwrite."""
+def test_enforce_needs_versions(tmp_path: Path) -> None:
+    """`enforce` would overwrite the live model without `append_sha`. `report` may overwrite it."""
     message = refusal(tmp_path, {"promotion": {"mode": "enforce"}})
     assert "promotion.mode enforce needs output.versioning: append_sha" in message
     assert "always_overwrite would put a refused model over the live one" in message

@@ -1,4 +1,4 @@
-"""`cleansing.where` in a recipe: kinds follow from operators; what the recipe alone shows to be wrong is refused."""
+"""`cleansing.where` and `cleansing.hide`: kinds of columns, and messages for invalid filters."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from svc.recipe.row_filter import either, parse_row_filter
 from tests.recipe.loading import load, refusal
 
 
-def test_kinds_follow_from_operators() -> None:
-    """Wherever in the tree the operators stand; a column of which only `exists` is asked is not compared."""
+def test_operators_decide_the_kind_of_a_column() -> None:
+    """Operators anywhere in the tree count. A column with `exists` only is not compared."""
     tree = {
         "all": [{"a": {"exists": True}}, {"not": {"a": {"gt": 1}}}, {"b": {"any": ["x"]}}, {"c": {"exists": False}}]
     }
@@ -22,14 +22,14 @@ def test_kinds_follow_from_operators() -> None:
     assert found.compared == {"a", "b"}
 
 
-def test_columns_are_named_by_text() -> None:
-    """A dict in Python may have other keys than a YAML file."""
+def test_a_column_name_must_be_text() -> None:
+    """Unlike a YAML file, a dict in Python may have other keys."""
     with pytest.raises(FilterProblem, match="in quotes"):
         parse_row_filter({"not": {7: {"gte": 4}}})
 
 
 @pytest.mark.parametrize(
-    ("where", "told"),
+    ("where", "words"),
     [
         ({"rating": {"ge": 4}}, "did you mean 'gte'?"),
         ({"tags": {"all": ["a"]}}, "use `any`"),
@@ -49,15 +49,15 @@ def test_columns_are_named_by_text() -> None:
         (["a"], "mapping"),
     ],
 )
-def test_invalid_filters_are_refused(tmp_path: Path, where: Any, told: str) -> None:
-    """With exit code 2, naming the field."""
+def test_invalid_filters_are_refused(tmp_path: Path, where: Any, words: str) -> None:
+    """The error names the field and the reason."""
     found = refusal(tmp_path, {"cleansing": {"where": where}})
     assert "cleansing.where" in found
-    assert told in found
+    assert words in found
 
 
-def test_a_filter_is_part_of_the_hash_and_its_absence_is_not(tmp_path: Path) -> None:
-    """Recipes without one keep their hash."""
+def test_a_filter_changes_the_hash(tmp_path: Path) -> None:
+    """A recipe without a filter keeps its hash."""
     plain = load(tmp_path).recipe_hash
     assert load(tmp_path, {"cleansing": {"where": None}}).recipe_hash == plain
     filtered = load(tmp_path, {"cleansing": {"where": {"rating": {"gte": 4}}}})
@@ -65,13 +65,13 @@ def test_a_filter_is_part_of_the_hash_and_its_absence_is_not(tmp_path: Path) -> 
     assert filtered.unexpanded["cleansing"] == {"where": {"rating": {"gte": 4}}}
 
 
-def test_a_column_is_of_one_kind_in_both_filters(tmp_path: Path) -> None:
-    """Of other columns each filter says its own; the filter of the rows that count holds where one of them does."""
+def test_a_column_has_one_kind_in_where_and_hide(tmp_path: Path) -> None:
+    """The combined filter matches the rows of either filter. Different kinds of one column are refused."""
     found = either({"a": {"lt": 4}}, {"all": [{"a": {"exists": True}}, {"b": {"any": ["x"]}}]})
     assert found is not None
     assert (found.kinds, found.compared) == ({"a": "numerical", "b": "categorical"}, {"a", "b"})
     assert found.tree[0] == "any"
     assert either(None, None) is None
-    told = refusal(tmp_path, {"cleansing": {"hide": {"a": {"any": ["3"]}}, "where": {"a": {"gte": 4}}}})
-    assert "'a' is compared with numbers and with text in hide and where" in told
+    message = refusal(tmp_path, {"cleansing": {"hide": {"a": {"any": ["3"]}}, "where": {"a": {"gte": 4}}}})
+    assert "'a' is compared with numbers and with text in hide and where" in message
     assert "cleansing.hide" in refusal(tmp_path, {"cleansing": {"hide": {"a": {"ge": 4}}}})

@@ -1,4 +1,4 @@
-"""The fields of a recipe: their defaults, and which of them need or exclude each other."""
+"""The fields of a recipe: their defaults, and fields that require or exclude each other."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from tests.recipe.loading import BASE, load, refusal
 
 
-def test_defaults_are_those_of_the_reference(tmp_path: Path) -> None:
-    """A recipe of four blocks is complete."""
+def test_defaults_match_the_reference(tmp_path: Path) -> None:
+    """A recipe of four blocks is complete. The defaults of the others match the documentation."""
     recipe = load(tmp_path).recipe
     assert recipe.training.n_trials == 40
     assert recipe.training.metric == "ndcg"
@@ -48,13 +48,13 @@ WEIGHT_PROBLEMS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("more", "words"), WEIGHT_PROBLEMS)
-def test_weights_that_say_nothing_are_refused(tmp_path: Path, more: dict[str, Any], words: str) -> None:
-    """Naming the field, and what it needs."""
+def test_invalid_weights_are_refused(tmp_path: Path, more: dict[str, Any], words: str) -> None:
+    """The message names the field and its requirement."""
     assert words in refusal(tmp_path, more)
 
 
 def test_one_half_life_needs_no_list(tmp_path: Path) -> None:
-    """A single length is a list of one, with the same hash."""
+    """A single half-life is a list of one, with the same hash."""
     alone = load(tmp_path, {"training": {"time_decay": {"half_life": "30d"}}})
     listed = load(tmp_path, {"training": {"time_decay": {"half_life": ["30d"]}}})
     assert alone.recipe.training.time_decay is not None
@@ -62,8 +62,8 @@ def test_one_half_life_needs_no_list(tmp_path: Path) -> None:
     assert alone.recipe_hash == listed.recipe_hash
 
 
-def test_leave_one_out_needs_no_time(tmp_path: Path) -> None:
-    """Without times the place in the table says what came last."""
+def test_leave_one_out_needs_no_time_column(tmp_path: Path) -> None:
+    """Without times the order of rows decides which item is the latest."""
     plain = {"schema": {"user_column": "u", "item_column": "i"}, "split": {"scheme": "leave_one_out"}}
     assert load(tmp_path, plain).recipe.training.split.scheme == "leave_one_out"
 
@@ -117,7 +117,7 @@ RECENCY_PROBLEMS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("more", "words"), RECENCY_PROBLEMS)
 def test_recency_that_cannot_be_judged_is_refused(tmp_path: Path, more: dict[str, Any], words: str) -> None:
-    """Naming the field, and what it needs."""
+    """The message names the field and its requirement."""
     assert words in refusal(tmp_path, more)
 
 
@@ -134,18 +134,18 @@ def test_recency_that_cannot_be_judged_is_refused(tmp_path: Path, more: dict[str
         (0.5, "random", True, 0.5),
     ],
 )
-def test_recency_is_searched_where_the_split_looks_ahead(
+def test_recency_is_searched_if_the_split_is_by_time(
     tmp_path: Path, recency: object, scheme: str, timed: bool, expected: object
 ) -> None:
-    """A number holds under any split; YAML reads a bare `off` as false."""
+    """A number applies to any split. YAML reads a bare `off` as false."""
     schema = {"user_column": "u", "item_column": "i", **({"time_column": "t"} if timed else {})}
-    given = {} if recency is None else {"recency": recency}
-    recipe = load(tmp_path, {"schema": schema, "training": {"split": {"scheme": scheme}, **given}}).recipe
+    option = {} if recency is None else {"recency": recency}
+    recipe = load(tmp_path, {"schema": schema, "training": {"split": {"scheme": scheme}, **option}}).recipe
     assert recipe.recency == expected
 
 
-def test_the_default_of_recency_is_no_part_of_the_hash(tmp_path: Path) -> None:
-    """Other values are."""
+def test_the_default_of_recency_does_not_change_the_hash(tmp_path: Path) -> None:
+    """Other values of recency change the hash."""
     split = {"split": {"scheme": "time_user"}}
     hashes = [
         load(tmp_path, {"training": {**split, **more}}).recipe_hash

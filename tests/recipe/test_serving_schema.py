@@ -1,4 +1,4 @@
-"""What a recipe says about serving, and what of it makes no sense."""
+"""The serving block: messages for invalid fields."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ SERVING_PROBLEMS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("more", "words"), SERVING_PROBLEMS)
-def test_wrong_serving_blocks_are_refused(tmp_path: Path, more: dict[str, Any], words: str) -> None:
-    """By train, validate and the server alike, naming the place."""
+def test_invalid_serving_blocks_are_refused(tmp_path: Path, more: dict[str, Any], words: str) -> None:
+    """Training and serving give the same message, with the place."""
     assert words in refusal(tmp_path, more)
     assert words in refusal(tmp_path, more, for_serving=True)
 
@@ -54,13 +54,13 @@ RULE_PROBLEMS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("serving", "words"), RULE_PROBLEMS)
-def test_wrong_rules_of_serving_are_refused(tmp_path: Path, serving: dict[str, Any], words: str) -> None:
-    """With the place of what is wrong."""
+def test_invalid_serving_rules_are_refused(tmp_path: Path, serving: dict[str, Any], words: str) -> None:
+    """The message names the place of the invalid rule."""
     assert words in refusal(tmp_path, {"item_metadata": METADATA, "serving": serving})
 
 
 def test_pins_may_follow_each_other_in_time(tmp_path: Path) -> None:
-    """One place may hold another item each week."""
+    """One position may have another item each week."""
     days = ["2026-01-01T00:00:00Z", "2026-01-08T00:00:00+01:00", "2026-01-15T00:00:00Z"]
     pins = [
         {"item_id": "a", "position": 0, "from": days[0], "until": days[1]},

@@ -1,4 +1,4 @@
-"""What a recipe says about the tables beside the interactions, and what of it makes no sense."""
+"""The side tables of a recipe: their defaults, and messages for invalid fields."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FEATURES = {
 
 
 def with_column(**column: Any) -> dict[str, Any]:
-    """A recipe with this column of features."""
+    """Return a recipe block with this feature column."""
     return {"features": {"item": {**FEATURES, "columns": [{"name": "about", **column}]}}}
 
 
@@ -39,20 +39,20 @@ PROBLEMS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("more", "words"), PROBLEMS)
-def test_wrong_side_tables_are_refused(tmp_path: Path, more: dict[str, Any], words: str) -> None:
-    """With the place of what is wrong."""
+def test_invalid_side_tables_are_refused(tmp_path: Path, more: dict[str, Any], words: str) -> None:
+    """The message names the place and the reason."""
     assert words in refusal(tmp_path, more)
 
 
-def test_fields_may_be_empty_when_there_are_filter_fields(tmp_path: Path) -> None:
-    """A table may serve filters alone."""
+def test_fields_may_be_empty_with_filter_fields(tmp_path: Path) -> None:
+    """The metadata table may be for filters only."""
     recipe = load(tmp_path, {"item_metadata": {**METADATA, "fields": []}}).recipe
     assert recipe.item_metadata is not None
     assert recipe.filter_kinds == {"genres": "multi_label", "year": "numerical"}
 
 
 def test_texts_and_vectors_have_defaults(tmp_path: Path) -> None:
-    """They are left out of the hash, as all defaults are."""
+    """The defaults of text and vector columns do not change the hash."""
     block = load(tmp_path, with_column(kind="text")).recipe.features
     assert block is not None and block.item is not None
     text = block.item.columns[0]

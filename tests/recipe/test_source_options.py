@@ -1,4 +1,4 @@
-"""What a recipe may say about each built-in source."""
+"""The options of each built-in source."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ DIGEST = "AB" * 32
 
 
 def test_every_built_in_source_has_its_options() -> None:
-    """What the editor's schema and the loader know of is what can be read."""
+    """The types with options are the source types that svc itself implements."""
     assert BUILT_IN_OPTIONS.keys() == {name for name, where in known_types().items() if where.startswith("svc.")}
 
 
-def test_a_spec_keeps_what_only_the_source_understands() -> None:
-    """The type is svc's own; everything else goes to the source as written."""
+def test_a_source_spec_keeps_unknown_options() -> None:
+    """All keys except the type are options for the source, unchanged."""
     assert SourceSpec(type="jsonl", path="a", depth=3).options == {"path": "a", "depth": 3}  # type: ignore[call-arg]
 
 
@@ -44,13 +44,13 @@ def test_a_spec_keeps_what_only_the_source_understands() -> None:
         (BigQueryOptions, {"query": ""}, "query"),
     ],
 )
-def test_wrong_options_are_named(model: Any, options: dict[str, Any], field: str) -> None:
-    """Before anything is read."""
+def test_invalid_options_are_refused_by_name(model: Any, options: dict[str, Any], field: str) -> None:
+    """The error names the option, before anything is read."""
     with pytest.raises(ValidationError, match=field):
         model.model_validate(options)
 
 
 def test_digests_are_compared_in_lower_case() -> None:
-    """As tools print them either way; an address without http needs none."""
+    """Upper case in a sha256 is accepted. Only http(s) addresses require a sha256."""
     assert CsvOptions(path="https://host/a.csv", sha256=DIGEST).sha256 == DIGEST.lower()
     assert CsvOptions(path="s3://bucket/a.csv").sha256 is None

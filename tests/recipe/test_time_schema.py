@@ -1,4 +1,4 @@
-"""The fields that weigh interactions by their time; tests/recipe/test_schema.py has them in whole recipes."""
+"""Recipe fields that weigh interactions by their time. Their whole recipes are in tests/recipe/test_schema.py."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ SPLITS: dict[str, dict[str, Any]] = {
 }
 
 
-def test_a_time_column_makes_the_split_one_by_time(tmp_path: Path) -> None:
-    """Unless a scheme is written out; the hash tells the two apart, and other keys of the split stay."""
+def test_a_time_column_makes_time_user_the_default_split(tmp_path: Path) -> None:
+    """An explicit scheme is kept and has another hash. Other keys of the split are kept."""
     loaded = {name: load(tmp_path, more) for name, more in SPLITS.items()}
     schemes = [loaded[name].recipe.training.split.scheme for name in SPLITS]
     assert schemes == ["time_user", "time_user", "time_user", "random"]
@@ -29,15 +29,15 @@ def test_a_time_column_makes_the_split_one_by_time(tmp_path: Path) -> None:
     assert loaded["none"].recipe_hash == loaded["written"].recipe_hash != loaded["random"].recipe_hash
 
 
-def test_a_half_life_is_named_once() -> None:
-    """One may stand without a list."""
+def test_repeated_half_lives_are_refused() -> None:
+    """A single half-life needs no list."""
     assert TimeDecay.model_validate({"half_life": "7d"}).half_life == ("7d",)
     with pytest.raises(ValidationError, match="names '7d' twice"):
         TimeDecay.model_validate({"half_life": ["7d", "none", "7d"]})
 
 
-def test_the_default_search_for_recency_is_off_where_it_cannot_run() -> None:
-    """What the recipe asks for is refused instead."""
+def test_the_default_recency_is_off_if_it_cannot_be_searched() -> None:
+    """An explicit search is refused instead."""
     for time_column, scheme in (("t", "random"), (None, "leave_one_out")):
         assert recency_in_effect("search", time_column=time_column, scheme=scheme) == 0.0
         with pytest.raises(ValueError, match=r"training\.recency"):
@@ -47,8 +47,8 @@ def test_the_default_search_for_recency_is_off_where_it_cannot_run() -> None:
     assert recency_in_effect(2, time_column="t", scheme="random") == 2.0
 
 
-def test_transitions_are_tried_by_default_where_order_is_searched() -> None:
-    """Transitions join the default algorithms only where order is searched; a recipe's own list stays as it is."""
+def test_transitions_join_the_defaults_if_recency_is_searched() -> None:
+    """A recipe with its own list of algorithms is not changed."""
     timed, split = {"time_column": "t"}, {"scheme": "leave_one_out"}
     found = with_default_algorithms({"schema": timed, "training": {"split": split}})
     assert found["training"] == {"split": split, "algorithms": (*DEFAULT_ALGORITHMS, TRANSITIONS)}
@@ -65,5 +65,5 @@ def test_transitions_are_tried_by_default_where_order_is_searched() -> None:
         ("t", {"split": split}),
         (timed, [split]),
     ]:
-        given = {"schema": schema, "training": training}
-        assert with_default_algorithms(given) == given
+        recipe = {"schema": schema, "training": training}
+        assert with_default_algorithms(recipe) == recipe

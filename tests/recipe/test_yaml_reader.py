@@ -1,4 +1,4 @@
-"""YAML within bounds."""
+"""The YAML reader and its limits."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ BOMB = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(
 LONG_TEXT = "a: &a " + "x" * 200_000 + "\nb: [" + ",".join(["*a"] * 500) + "]\n"
 
 
-def test_plain_values() -> None:
-    """Keys are text as written, dates stay text, anchors share their value."""
+def test_plain_values_are_read() -> None:
+    """Keys are text as written, dates stay text, and aliases share the value of their anchor."""
     text = "on: &x {1: 2024-01-01, n: 010, f: 1e3}\nb: *x\n? z\n: null\n"
     inner = {"1": "2024-01-01", "n": 8, "f": "1e3"}
     assert parse_yaml(text.encode(), "r") == {"on": inner, "b": inner, "z": None}
@@ -37,20 +37,20 @@ def test_plain_values() -> None:
     ],
 )
 def test_attacks_are_security_errors(text: str) -> None:
-    """Aliases that multiply, depth, and tags that build objects."""
+    """Aliases that multiply, deep nesting, and tags that build objects raise RecipeSecurityError."""
     with pytest.raises(RecipeSecurityError):
         parse_yaml(text.encode(), "r")
 
 
 def test_depth_through_aliases_is_bounded() -> None:
-    """Each alias adds the height of what it names."""
+    """Each alias adds the height of its anchor."""
     lines = ["a0: &a0 [1]"] + [f"a{n}: &a{n} [[[*a{n - 1}]]]" for n in range(1, 15)]
     with pytest.raises(RecipeSecurityError, match="through aliases"):
         parse_yaml("\n".join(lines).encode(), "r")
 
 
 def test_size_is_bounded() -> None:
-    """A file of ten megabytes is not even parsed."""
+    """A file of ten megabytes is refused before parsing."""
     with pytest.raises(RecipeSecurityError, match=str(MAX_BYTES)):
         parse_yaml(b"a: " + b"x" * 10_000_000, "r")
 
@@ -73,7 +73,7 @@ def test_size_is_bounded() -> None:
     ],
 )
 def test_mistakes_name_their_line(text: str, words: str) -> None:
-    """Errors of the file, not attacks."""
+    """Mistakes raise RecipeError with the file and the line, not RecipeSecurityError."""
     with pytest.raises(RecipeError, match=words) as caught:
         parse_yaml(text.encode(), "r.yaml")
     assert not isinstance(caught.value, RecipeSecurityError)
@@ -82,6 +82,6 @@ def test_mistakes_name_their_line(text: str, words: str) -> None:
 
 @given(st.one_of(st.binary(max_size=200), st.text(alphabet="a:-[]{}&*!|>'\"#\n ,?%@", max_size=200).map(str.encode)))
 def test_any_bytes_give_a_value_or_a_recipe_error(data: bytes) -> None:
-    """Nothing else escapes, whatever a file holds."""
+    """No other exception escapes for any content of a file."""
     with contextlib.suppress(RecipeError):
         parse_yaml(data, "r")

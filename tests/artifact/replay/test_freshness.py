@@ -1,4 +1,4 @@
-"""What a signed header says about age, and the signed log beside an output."""
+"""Serials and expiry in signed headers, and signed lines of the log beside an output."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ NOW = datetime(2026, 11, 22, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("serial", [-1, 1.0, "1", True, freshness.MAX_SERIAL + 1, [1], {}])
-def test_a_serial_that_is_none_is_a_broken_header(serial: Any) -> None:
-    """A reader must not take it for a low or a high one."""
+def test_an_invalid_serial_is_an_invalid_header(serial: Any) -> None:
+    """A value that is no serial is refused, and never compared as a low or a high serial."""
     with pytest.raises(HeaderInvalid, match="serial"):
         freshness.serial_of({"serial": serial})
 
 
-def test_a_header_without_serial_and_expiry_is_as_ever() -> None:
-    """Both are written only when asked for."""
+def test_serial_and_expiry_are_optional() -> None:
+    """A header without them is valid, and the largest and smallest serials are accepted."""
     assert freshness.serial_of({}) is None
     assert freshness.expires_at({}) is None
     freshness.require_unexpired({}, NOW)
@@ -41,16 +41,16 @@ def test_a_header_without_serial_and_expiry_is_as_ever() -> None:
 @pytest.mark.parametrize(
     "text", ["", "soon", "2026-11-22T00:00:00", 5, None.__class__, ["2026"], "2026-13-01T00:00:00Z"]
 )
-def test_an_expiry_that_names_no_moment_is_a_broken_header(text: Any) -> None:
-    """Also one without a zone: it would be another moment on another host."""
+def test_an_invalid_expiry_is_an_invalid_header(text: Any) -> None:
+    """A time without a zone is refused too, because it would be another moment on another host."""
     with pytest.raises(HeaderInvalid, match="expires_at"):
         freshness.require_unexpired({"expires_at": text}, NOW)
 
 
 @given(st.integers(-(10**6), 10**6), st.integers(-14, 14))
 @settings(deadline=None)
-def test_an_artifact_expires_at_its_moment_in_whatever_zone(seconds: int, zone: int) -> None:
-    """From the moment on, not before."""
+def test_an_artifact_expires_at_its_moment_in_any_zone(seconds: int, zone: int) -> None:
+    """It expires exactly at the moment, not before."""
     moment = datetime(2026, 11, 22, tzinfo=UTC) + timedelta(seconds=seconds)
     header = {"expires_at": moment.astimezone(datetime.strptime(f"{zone:+03d}00", "%z").tzinfo).isoformat()}
     if moment <= NOW:
@@ -61,8 +61,8 @@ def test_an_artifact_expires_at_its_moment_in_whatever_zone(seconds: int, zone: 
 
 
 @pytest.mark.parametrize("signature", ["hmac", "ed25519"])
-def test_a_line_of_the_log_is_believed_when_its_signature_holds(signature: Any) -> None:
-    """Among others, which say nothing: changed ones, foreign ones, and text that is no line."""
+def test_only_log_lines_with_a_valid_signature_are_read(signature: Any) -> None:
+    """Changed lines, lines of other keys and text that is no line are skipped."""
     line = freshness.signed_line(MOVE, kid="k1", key=SEED, signature=signature)
     assert "\n" not in line
     content = json.loads(line)
@@ -93,8 +93,8 @@ def test_a_line_of_the_log_is_believed_when_its_signature_holds(signature: Any) 
     assert list(freshness.verified_lines(log, parse_signing_keys(f"k2:{'11' * 32}"))) == []
 
 
-def test_an_hmac_with_a_public_key_signs_no_line() -> None:
-    """Whoever knows the public half is no owner."""
+def test_an_hmac_with_a_public_key_is_no_valid_signature() -> None:
+    """Everyone knows the public key, so an HMAC by it proves nothing."""
     public = PUBLIC.public_of("k1")
     assert public is not None
     line = freshness.signed_line(MOVE, kid="k1", key=public, signature="hmac")
@@ -117,15 +117,15 @@ def test_an_hmac_with_a_public_key_signs_no_line() -> None:
         ({"from_serial": None}, 7, False),
     ],
 )
-def test_a_rollback_allows_one_artifact_until_a_later_one_was_served(
+def test_a_rollback_permits_one_artifact_until_a_higher_serial_is_served(
     change: dict[str, Any], highest: int, allowed: bool
 ) -> None:
-    """An old line of the log is no way around the next training."""
+    """An old rollback line cannot bypass the next training."""
     assert freshness.is_rolled_back_to("ab" * 32, highest, iter([MOVE | change])) is allowed
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", "", "x" * 65, 5, None, "a\n"])
-def test_a_name_that_is_none_is_not_used_for_a_file(name: Any) -> None:
-    """Not even of a signed header."""
+def test_an_invalid_recipe_name_in_a_header_is_not_used(name: Any) -> None:
+    """A name from a header becomes part of a file name, so an invalid one is ignored even if it is signed."""
     assert freshness.recipe_of({"recipe_name": name}, "declared") == "declared"
     assert freshness.recipe_of({"recipe_name": "movies"}, "declared") == "movies"

@@ -1,4 +1,4 @@
-"""Older, expired and forged artifacts through the server's own way of loading."""
+"""The server's loading of older, expired and forged artifacts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KEYS = parse_signing_keys(f"{GOOD},{LEAKED}")
 
 
 class Server:
-    """One server process: what it serves of `folder/a.svc`, under a state directory that others may share."""
+    """One server process with the artifact `folder/a.svc` and a state directory that others may share."""
 
     def __init__(self, folder: Path, state: Path | None) -> None:
         self.folder = folder
@@ -41,7 +41,7 @@ class Server:
         self.recipe: LoadedRecipe = recipe(folder)
 
     def poll(self) -> ArtifactError | None:
-        """None when the artifact is served, else why it is not."""
+        """Return None if the artifact is served, else the reason for its refusal."""
         try:
             self.loader.load(self.recipe, open_store(str(self.folder / "a.svc"), self.settings))
         except LoadFailed as failure:
@@ -50,7 +50,7 @@ class Server:
 
 
 def put(folder: Path, serial: Any = None, *, keys: str = GOOD, best: int = 0, **more: Any) -> bytes:
-    """Publish an artifact with this serial and give its bytes."""
+    """Publish an artifact with this serial and return its bytes."""
     head = header(recipe_name="a", **more) | ({} if serial is None else {"serial": serial})
     write_artifact(folder / "a.svc", popularity_model(best), keys=keys, head=head)
     return (folder / "a.svc").read_bytes()
@@ -62,7 +62,7 @@ def state(tmp_path: Path) -> Path:
 
 
 def test_an_older_artifact_is_refused_also_after_a_restart(tmp_path: Path, state: Path) -> None:
-    """The newest goes on being served, and is taken again by whoever starts anew."""
+    """Only the artifact with the highest serial is loaded, also by a server that has just started."""
     old, new = put(tmp_path, 5), put(tmp_path, 6)
     for content, refused in ((old, False), (new, False), (old, True), (new, False), (old, True)):
         (tmp_path / "a.svc").write_bytes(content)
@@ -73,8 +73,8 @@ def test_an_older_artifact_is_refused_also_after_a_restart(tmp_path: Path, state
                 assert (error.reason, "5", "6") == (error.reason, *[n for n in ("5", "6") if n in error.message])
 
 
-def test_without_a_state_directory_nothing_is_remembered(tmp_path: Path) -> None:
-    """As ever: serials are read by nobody."""
+def test_without_a_state_directory_older_artifacts_are_loaded(tmp_path: Path) -> None:
+    """Serials have no effect, and no state is written."""
     old, new = put(tmp_path, 5), put(tmp_path, 6)
     for content in (new, old):
         (tmp_path / "a.svc").write_bytes(content)
@@ -82,8 +82,8 @@ def test_without_a_state_directory_nothing_is_remembered(tmp_path: Path) -> None
     assert not (tmp_path / "state").exists()
 
 
-def test_an_artifact_without_serial_is_refused_once_there_was_one(tmp_path: Path, state: Path) -> None:
-    """Else every artifact from before would be a way back; of a kid without serials it is as ever."""
+def test_an_artifact_without_serial_is_refused_after_one_with_a_serial(tmp_path: Path, state: Path) -> None:
+    """Otherwise every artifact from before serials could be replayed. Other kids are not affected."""
     plain = put(tmp_path)
     assert Server(tmp_path, state).poll() is None
     put(tmp_path, 5)
@@ -94,8 +94,8 @@ def test_an_artifact_without_serial_is_refused_once_there_was_one(tmp_path: Path
     assert Server(tmp_path, state).poll() is None
 
 
-def test_two_servers_on_one_state_directory_agree(tmp_path: Path, state: Path) -> None:
-    """What one has served, the other does not go below, without a restart."""
+def test_two_servers_share_the_highest_served_serial(tmp_path: Path, state: Path) -> None:
+    """A server refuses artifacts below the serial that another one has served, without a restart."""
     one, other = Server(tmp_path, state), Server(tmp_path, state)
     old = put(tmp_path, 5)
     assert (one.poll(), other.poll()) == (None, None)
@@ -105,8 +105,8 @@ def test_two_servers_on_one_state_directory_agree(tmp_path: Path, state: Path) -
     assert isinstance(other.poll(), ArtifactReplayed)
 
 
-def test_a_leaked_key_does_not_move_the_good_one_forward(tmp_path: Path, state: Path) -> None:
-    """Its owner signs the highest serial there is; the next artifact of the good key is served all the same."""
+def test_a_leaked_key_cannot_raise_the_serials_of_another_key(tmp_path: Path, state: Path) -> None:
+    """The owner of a leaked key signs the highest serial. The next artifact of the other key is still served."""
     put(tmp_path, 5)
     assert Server(tmp_path, state).poll() is None
     put(tmp_path, freshness.MAX_SERIAL, keys=LEAKED)
@@ -122,8 +122,8 @@ def damaged(content: bytes, place: int) -> bytes:
 
 
 @pytest.mark.parametrize("fault", ["signature", "payload", "feature_version", "expired", "serial", "metadata"])
-def test_an_artifact_that_is_refused_moves_nothing(tmp_path: Path, state: Path, fault: str) -> None:
-    """The serial is kept after every check; else one broken file would shut out the good ones."""
+def test_a_refused_artifact_does_not_raise_the_serial(tmp_path: Path, state: Path, fault: str) -> None:
+    """The serial is recorded after all other checks. Otherwise one broken file would shut out valid ones."""
     put(tmp_path, 5)
     assert Server(tmp_path, state).poll() is None
     high: dict[str, Any] = {"serial": 10**9}
@@ -150,8 +150,11 @@ def test_an_artifact_that_is_refused_moves_nothing(tmp_path: Path, state: Path, 
     assert Server(tmp_path, state).poll() is None
 
 
-def test_an_artifact_of_another_recipe_moves_only_its_own(tmp_path: Path, state: Path) -> None:
-    """Put in this one's place it is served, as ever, with a warning; the good one comes back afterwards."""
+def test_an_artifact_of_another_recipe_raises_only_its_own_serials(tmp_path: Path, state: Path) -> None:
+    """Put in place of this recipe's artifact, it is served with a warning.
+
+    The own artifact is still accepted afterwards.
+    """
     own = put(tmp_path, 5)
     assert Server(tmp_path, state).poll() is None
     write_artifact(
@@ -164,7 +167,7 @@ def test_an_artifact_of_another_recipe_moves_only_its_own(tmp_path: Path, state:
 
 
 def rolled_back(folder: Path, content: bytes, from_serial: int, *, keys: str = GOOD) -> None:
-    """What `svc rollback` leaves: the older artifact in place, and a signed line of the log beside it."""
+    """Write the result of `svc rollback`: the older artifact, and a signed line of the log beside it."""
     import hashlib
 
     kid, key = parse_signing_keys(keys).active
@@ -175,8 +178,8 @@ def rolled_back(folder: Path, content: bytes, from_serial: int, *, keys: str = G
     (folder / "a.svc").write_bytes(content)
 
 
-def test_a_signed_rollback_is_followed_until_something_newer_was_served(tmp_path: Path, state: Path) -> None:
-    """It names one artifact, and is no way back behind later trainings; an unsigned one says nothing."""
+def test_a_signed_rollback_is_followed_until_a_newer_artifact_is_served(tmp_path: Path, state: Path) -> None:
+    """It permits one artifact, and not after later trainings. An unsigned rollback has no effect."""
     older, old, new = put(tmp_path, 4), put(tmp_path, 5), put(tmp_path, 6)
     assert Server(tmp_path, state).poll() is None
     rolled_back(tmp_path, old, 6, keys=f"k1:{'99' * 32}")
@@ -193,8 +196,8 @@ def test_a_signed_rollback_is_followed_until_something_newer_was_served(tmp_path
         assert isinstance(Server(tmp_path, state).poll(), ArtifactReplayed), "the line is older than what was served"
 
 
-def test_a_lost_damaged_or_read_only_state_never_stops_what_is_good(tmp_path: Path, state: Path) -> None:
-    """Nor does a folder that is a file."""
+def test_a_lost_damaged_or_unwritable_state_does_not_stop_valid_artifacts(tmp_path: Path, state: Path) -> None:
+    """A state path that is a file does not stop them either."""
     put(tmp_path, 5)
     server = Server(tmp_path, state)
     assert server.poll() is None
@@ -211,8 +214,8 @@ def test_a_lost_damaged_or_read_only_state_never_stops_what_is_good(tmp_path: Pa
 
 
 @pytest.mark.parametrize("with_state", [False, True])
-def test_an_expired_artifact_is_not_loaded_anew(tmp_path: Path, state: Path, with_state: bool) -> None:
-    """With or without a state directory; one whose time has not come is."""
+def test_an_expired_artifact_is_not_loaded(tmp_path: Path, state: Path, with_state: bool) -> None:
+    """This holds with and without a state directory. An artifact before its expiry is loaded."""
     now = datetime.now(UTC)
     put(tmp_path, 5, expires_at=(now + timedelta(hours=1)).isoformat())
     server = Server(tmp_path, state if with_state else None)
@@ -224,7 +227,7 @@ def test_an_expired_artifact_is_not_loaded_anew(tmp_path: Path, state: Path, wit
 
 
 def test_the_refusal_is_logged_with_both_serials(tmp_path: Path, state: Path) -> None:
-    """So that an alert can be put on it."""
+    """The event has the refused and the highest serial, so that an alert can use it."""
     records: list[dict[str, Any]] = []
     put(tmp_path, 6)
     assert Server(tmp_path, state).poll() is None
@@ -232,11 +235,11 @@ def test_the_refusal_is_logged_with_both_serials(tmp_path: Path, state: Path) ->
     logs.configure(Settings(log_format="json"), lambda line: records.append(json.loads(line)))
     Server(tmp_path, state).poll()
     logs.configure(Settings())
-    (told,) = [record for record in records if record["event"] == "artifact_replayed"]
-    assert (told["name"], told["kid"], told["serial"], told["highest"]) == ("a", "k1", 5, 6)
+    (refusal,) = [record for record in records if record["event"] == "artifact_replayed"]
+    assert (refusal["name"], refusal["kid"], refusal["serial"], refusal["highest"]) == ("a", "k1", 5, 6)
 
 
-def test_loads_beside_each_other_keep_the_highest(tmp_path: Path, state: Path) -> None:
+def test_concurrent_loads_keep_the_highest_serial(tmp_path: Path, state: Path) -> None:
     """One guard serves all recipes and threads of a process."""
     guard = ReplayGuard.of(Settings(state_dir=str(state)))
     folders = [tmp_path / str(n) for n in range(4)]
@@ -260,7 +263,7 @@ def test_loads_beside_each_other_keep_the_highest(tmp_path: Path, state: Path) -
 
 
 def test_a_server_with_public_keys_alone_refuses_replays_and_follows_rollbacks(tmp_path: Path, state: Path) -> None:
-    """Its rollbacks are signed with Ed25519: it could not check others."""
+    """It follows only rollbacks that are signed with Ed25519, because it cannot verify others."""
     from functools import partial
 
     from svc.artifact import layout
@@ -297,19 +300,19 @@ def test_a_server_with_public_keys_alone_refuses_replays_and_follows_rollbacks(t
 
 
 @pytest.fixture
-def told() -> Iterator[list[dict[str, Any]]]:
+def records() -> Iterator[list[dict[str, Any]]]:
     lines: list[dict[str, Any]] = []
     logs.configure(Settings(log_format="json"), lambda line: lines.append(json.loads(line)))
     yield lines
     logs.configure(Settings())
 
 
-def held(folder: Path, recipe: str = "a") -> dict[str, int]:
+def stored_serials(folder: Path, recipe: str = "a") -> dict[str, int]:
     return dict(json.loads((folder / f"{recipe}.serials.json").read_text())["serials"])
 
 
-def test_the_highest_is_kept_by_recipe_and_kid(tmp_path: Path) -> None:
-    """A lower one does not take it back, another kid's or recipe's does not move it, and a new process knows it."""
+def test_the_highest_serial_is_kept_by_recipe_and_kid(tmp_path: Path) -> None:
+    """A lower serial, another kid and another recipe do not change it, and a new process reads it from the file."""
     state = SerialState(tmp_path / "new" / "folder")
     for name, kid, serial in (("a", "k1", 5), ("a", "k1", 3), ("a", "k2", 9), ("b", "k1", 1)):
         state.remember(name, kid, serial)
@@ -322,20 +325,20 @@ def test_the_highest_is_kept_by_recipe_and_kid(tmp_path: Path) -> None:
     ]
 
 
-def test_two_servers_share_a_folder(tmp_path: Path) -> None:
-    """What one has served the other refuses to go below, without a restart; neither loses the other's guard."""
+def test_two_servers_share_one_state_folder(tmp_path: Path) -> None:
+    """Each sees the serials of the other without a restart, and neither overwrites the other's kids."""
     one, other = SerialState(tmp_path), SerialState(tmp_path)
     one.remember("a", "k1", 5)
     assert other.highest("a", "k1") == 5
     other.remember("a", "k2", 7)
     one.remember("a", "k1", 6)
-    assert held(tmp_path) == {"k1": 6, "k2": 7}
+    assert stored_serials(tmp_path) == {"k1": 6, "k2": 7}
     assert other.highest("a", "k1") == 6
 
 
 @pytest.mark.system
-def test_many_processes_at_once_lose_nothing(tmp_path: Path) -> None:
-    """Each has its own kid, and counts up."""
+def test_concurrent_processes_lose_no_serials(tmp_path: Path) -> None:
+    """Four processes count up serials of their own kids. All highest serials are in the file afterwards."""
     script = (
         "import sys; from pathlib import Path; from svc.artifact.replay.guard import SerialState\n"
         "state = SerialState(Path(sys.argv[1]))\n"
@@ -343,12 +346,12 @@ def test_many_processes_at_once_lose_nothing(tmp_path: Path) -> None:
     )
     running = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path), f"k{n}"]) for n in range(4)]
     assert [process.wait(60) for process in running] == [0, 0, 0, 0]
-    assert held(tmp_path) == {f"k{n}": 30 for n in range(4)}
+    assert stored_serials(tmp_path) == {f"k{n}": 30 for n in range(4)}
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".tmp"] == []
 
 
-def test_threads_of_one_server_lose_nothing(tmp_path: Path) -> None:
-    """Loads run beside each other."""
+def test_concurrent_threads_lose_no_serials(tmp_path: Path) -> None:
+    """Four threads count up serials of their own kids. All highest serials are in the file afterwards."""
     state = SerialState(tmp_path)
 
     def count(kid: str) -> None:
@@ -360,7 +363,7 @@ def test_threads_of_one_server_lose_nothing(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert held(tmp_path) == {f"k{n}": 20 for n in range(4)}
+    assert stored_serials(tmp_path) == {f"k{n}": 20 for n in range(4)}
 
 
 @pytest.mark.parametrize(
@@ -379,35 +382,39 @@ def test_threads_of_one_server_lose_nothing(tmp_path: Path) -> None:
         b"[" * 100_000,
     ],
 )
-def test_a_damaged_file_is_told_and_made_anew(tmp_path: Path, told: list[dict[str, Any]], content: bytes) -> None:
-    """A process that has served goes on with what it knows; a new one begins with nothing."""
+def test_a_damaged_state_file_is_logged_and_replaced(
+    tmp_path: Path, records: list[dict[str, Any]], content: bytes
+) -> None:
+    """A running process keeps its serials in memory. A new process starts without serials."""
     state = SerialState(tmp_path)
     state.remember("a", "k1", 5)
-    told.clear()
+    records.clear()
     (tmp_path / "a.serials.json").write_bytes(content)
     assert SerialState(tmp_path).highest("a", "k1") is None
     assert state.highest("a", "k1") == 5
-    assert {record["event"] for record in told} == {"replay_state_unusable"}
-    assert all("damaged" in record["error"] and record["path"].endswith("a.serials.json") for record in told)
+    assert {record["event"] for record in records} == {"replay_state_unusable"}
+    assert all("damaged" in record["error"] and record["path"].endswith("a.serials.json") for record in records)
     state.remember("a", "k1", 6)
-    assert held(tmp_path) == {"k1": 6}
+    assert stored_serials(tmp_path) == {"k1": 6}
 
 
-def test_a_lost_file_is_told_and_made_anew(tmp_path: Path, told: list[dict[str, Any]]) -> None:
-    """Also one that never was: until something is served, an older artifact would be taken."""
+def test_a_missing_state_file_is_logged_and_written_again(tmp_path: Path, records: list[dict[str, Any]]) -> None:
+    """A file that never existed is logged too: an older artifact would be accepted until one is served."""
     state = SerialState(tmp_path)
     assert state.highest("a", "k1") is None
-    assert [record["event"] for record in told] == ["replay_state_unusable"]
+    assert [record["event"] for record in records] == ["replay_state_unusable"]
     state.remember("a", "k1", 5)
     (tmp_path / "a.serials.json").unlink()
     assert state.highest("a", "k1") == 5
-    assert "is not there" in told[-1]["error"]
+    assert "is not there" in records[-1]["error"]
     state.remember("a", "k1", 5)
-    assert held(tmp_path) == {"k1": 5}
+    assert stored_serials(tmp_path) == {"k1": 5}
 
 
-def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path: Path, told: list[dict[str, Any]]) -> None:
-    """Read-only, or a file in its place."""
+def test_an_unwritable_state_folder_is_logged_and_loading_goes_on(
+    tmp_path: Path, records: list[dict[str, Any]]
+) -> None:
+    """The folder is read-only, or a file is in its place."""
     tmp_path.chmod(0o555)
     (file := tmp_path.parent / f"{tmp_path.name}-file").write_text("")
     try:
@@ -418,17 +425,17 @@ def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path: Path, told: lis
                 assert state.highest("a", "k1") == 5
     finally:
         tmp_path.chmod(0o755)
-    assert {record["event"] for record in told} == {"replay_state_unusable"}
-    assert sum("cannot be written" in record["error"] for record in told) == 3
+    assert {record["event"] for record in records} == {"replay_state_unusable"}
+    assert sum("cannot be written" in record["error"] for record in records) == 3
 
 
-def test_a_full_disk_leaves_the_file_before(
-    tmp_path: Path, told: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+def test_a_full_disk_leaves_the_previous_state_file(
+    tmp_path: Path, records: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Told, nothing half written, and what this process served is not forgotten."""
+    """The error is logged, no temporary file is left, and the process keeps its serial in memory."""
     state = SerialState(tmp_path)
     state.remember("a", "k1", 5)
-    told.clear()
+    records.clear()
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
@@ -436,19 +443,19 @@ def test_a_full_disk_leaves_the_file_before(
     monkeypatch.setattr(os, "fsync", full)
     state.remember("a", "k1", 6)
     monkeypatch.undo()
-    assert "No space left" in told[-1]["error"]
-    assert held(tmp_path) == {"k1": 5}
+    assert "No space left" in records[-1]["error"]
+    assert stored_serials(tmp_path) == {"k1": 5}
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".tmp"] == []
     assert state.highest("a", "k1") == 6
 
 
-def test_a_lock_that_is_never_given_back_stops_nothing(
-    tmp_path: Path, told: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+def test_a_lock_that_is_never_released_is_logged_and_loading_goes_on(
+    tmp_path: Path, records: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is given up on after a while."""
+    """The guard stops waiting after a time limit."""
     monkeypatch.setattr(guard, "_LOCK_TIMEOUT_S", 0.0)
     one, other = SerialState(tmp_path), SerialState(tmp_path)
     with one._locked("a"):
         other.remember("a", "k1", 5)
-    assert told[-1]["error"] == "a.serials.json cannot be written: Resource temporarily unavailable"
+    assert records[-1]["error"] == "a.serials.json cannot be written: Resource temporarily unavailable"
     assert other.highest("a", "k1") == 5
