@@ -1,4 +1,4 @@
-"""Commands run in this process, without settings of the machine."""
+"""Commands in this process, independent of the machine's settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from svc.cli import main
 
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No setting of the machine reaches these tests; standard error counts as a pipe."""
+    """Remove the machine's settings. Standard error counts as a pipe."""
     for name in ("SVC_LOG_FORMAT", "SVC_LOG_LEVEL", "SVC_ENV", "SVC_SIGNING_KEYS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "100")
@@ -27,7 +27,7 @@ KEY = "a:" + "11" * 32
 
 @pytest.fixture
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Books over a small table, in versions."""
+    """Return a recipe with versions over a small table."""
     for name in ("SVC_ENV", "SVC_LOG_FORMAT", "SVC_LOG_LEVEL", "SVC_VERIFY_KEYS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SVC_SIGNING_KEYS", KEY)

@@ -1,4 +1,4 @@
-"""`svc history`: the versions, and whether their log is whole."""
+"""`svc history`: the list of versions, and the check of their log."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from svc.cli import main
 from tests.cli.conftest import history, train
 
 
-def test_a_changed_log_is_told_and_fails(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 5, and the line."""
+def test_verify_names_a_changed_line_and_ends_with_5(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The output names the number of the changed line."""
     train(recipe, "r1")
     log = recipe.parent / "out/books.svc.log.jsonl"
     log.write_text(log.read_text().replace("TopPop", "Cosine"), encoding="utf-8")
@@ -21,11 +21,14 @@ def test_a_changed_log_is_told_and_fails(recipe: Path, capsys: pytest.CaptureFix
     assert "line 1: it was changed" in capsys.readouterr().out
 
 
-def test_a_whole_log_is_told_with_its_length(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 0; for programs the same as one object. Without a version the way to the first one is told."""
+def test_verify_prints_the_number_of_valid_lines(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The exit code is 0, and --json prints one object.
+
+    Without versions, the output names the command that writes the first.
+    """
     assert main.run(["history", str(recipe)]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert told.endswith(f"No version is there yet: svc train {recipe} writes the first one.")
+    output = " ".join(capsys.readouterr().out.split())
+    assert output.endswith(f"No version is there yet: svc train {recipe} writes the first one.")
     train(recipe, "r1")
     train(recipe, "r2")
     capsys.readouterr()
@@ -35,8 +38,8 @@ def test_a_whole_log_is_told_with_its_length(recipe: Path, capsys: pytest.Captur
     assert json.loads(capsys.readouterr().out) == {"lines": 2, "problems": []}
 
 
-def test_the_table_names_the_live_version(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One row a version, the newest first."""
+def test_the_table_marks_the_live_version(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has one row for each version, newest first."""
     train(recipe, "r1")
     train(recipe, "r2")
     found = history(recipe, capsys)
@@ -48,8 +51,8 @@ def test_the_table_names_the_live_version(recipe: Path, capsys: pytest.CaptureFi
     assert max(len(row.rstrip()) for row in rows) < 80
 
 
-def test_the_table_names_the_search_of_a_refit(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In a column that is only there where a version is a refit."""
+def test_the_table_names_the_searched_version_of_a_refit(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The column exists only if a version is a refit."""
     train(recipe, "r1")
     capsys.readouterr()
     assert main.run(["history", str(recipe)]) == 0
@@ -58,15 +61,17 @@ def test_the_table_names_the_search_of_a_refit(recipe: Path, capsys: pytest.Capt
     refitted, searched = history(recipe, capsys)
     assert refitted["reused_from"] == {"sha8": searched["sha8"], "searched_at": searched["trained_at"]}
     assert main.run(["history", str(recipe)]) == 0
-    told = capsys.readouterr().out
-    assert "refit" in told
-    assert max(map(len, told.splitlines())) <= 80
-    assert [line.split()[0] for line in told.splitlines() if "TopPop" in line] == [refitted["sha8"], searched["sha8"]]
-    assert (told.count(searched["sha8"]), told.count(refitted["sha8"])) == (2, 1)
+    output = capsys.readouterr().out
+    assert "refit" in output
+    assert max(map(len, output.splitlines())) <= 80
+    assert [line.split()[0] for line in output.splitlines() if "TopPop" in line] == [refitted["sha8"], searched["sha8"]]
+    assert (output.count(searched["sha8"]), output.count(refitted["sha8"])) == (2, 1)
 
 
-def test_decisions_are_told_in_text_and_json(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A training whose model is refused ends with exit code 9; the metrics file counts the same decisions."""
+def test_decisions_are_in_the_table_in_json_and_in_metrics(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A training with a refused model ends with 9, and the metrics file counts the same decisions."""
     rules, metrics = "promotion: {mode: enforce, min_relative_change: %s}\n", tmp_path / "books.prom"
     plain = recipe.read_text(encoding="utf-8")
     for change, exit_code in (("0", 0), ("0.1", 9)):

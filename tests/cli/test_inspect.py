@@ -1,4 +1,4 @@
-"""`svc inspect`: what it shows of an artifact, and what it never does."""
+"""`svc inspect`: its output, and its safety on hostile headers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tests.cli.conftest import last_error
 from tests.serving.artifacts import SIGNING_KEYS, header, popularity_model, write_artifact
 
 
-def test_inspecting_unsigned_files_asks_for_no_confirmation(
+def test_inspect_needs_no_confirmation_for_unsigned_files(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Nothing is decoded there; trainings and servers, which decode, do ask."""
+    """It decodes no payload. Trainings and servers, which decode, do need the confirmation."""
     monkeypatch.setenv("SVC_ENV", "development")
     kid, key = development_keys().active
     with (tmp_path / "a.svc").open("wb") as out:
@@ -31,16 +31,16 @@ def test_inspecting_unsigned_files_asks_for_no_confirmation(
 
 
 def test_inspect_without_keys_is_a_configuration_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """An artifact is never shown as trusted without a key to trust."""
+    """Without a key no artifact can be verified."""
     (tmp_path / "a.svc").touch()
     assert main.run(["inspect", str(tmp_path / "a.svc")]) == 8
     assert "SVC_SIGNING_KEYS" in str(last_error(capsys)["error"])
 
 
-def test_keys_beside_the_current_folder_are_used_and_others_named(
+def test_keys_of_the_current_folder_are_used_and_others_suggested(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that came with an artifact proves nothing about it, so the user decides."""
+    """A key file that came with an artifact proves nothing, so the error only suggests it."""
     shop, elsewhere = tmp_path / "shop", tmp_path / "elsewhere"
     elsewhere.mkdir()
     artifact = shop / "artifacts" / "a.svc"
@@ -58,15 +58,15 @@ def test_keys_beside_the_current_folder_are_used_and_others_named(
     assert svc.load("a.svc").header["best_class"]
 
 
-def test_inspect_shows_a_hostile_header_and_obeys_none_of_it(
+def test_inspect_escapes_a_hostile_header(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What a header says can neither steer the terminal nor add a line of its own."""
+    """Text in a header can neither control the terminal nor add lines to the output."""
     path = tmp_path / "a.svc"
     head = header(best_class="\x1b]0;owned\x07\u202eNNK", metric="ndcg\nkid: trusted")
     write_artifact(path, popularity_model(), head=head)
     monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
-    for flags, told in (
+    for flags, expected in (
         (["--all"], r"best_class: \x1b]0;owned\x07\u202eNNK"),
         ([], r"algorithm: \x1b]0;owned\x07\u202eNNK"),
     ):
@@ -74,13 +74,13 @@ def test_inspect_shows_a_hostile_header_and_obeys_none_of_it(
         lines = capsys.readouterr().out.splitlines()
         assert all(line.isprintable() for line in lines)
         assert [line for line in lines if line.startswith("kid: ")] == ["kid: k1"]
-        assert any(line.startswith(told) for line in lines)
+        assert any(line.startswith(expected) for line in lines)
 
 
-def test_inspect_says_which_part_answers_what_and_what_it_costs(
+def test_inspect_all_lists_the_parts_of_a_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line each, by the place of the part."""
+    """Each field of a part is one line with the part's index."""
     parts = [
         {"class": "CosineKNNRecommender", "answers": "known users", "bytes": 2_000},
         {"class": "IALSRecommender", "answers": "features and seeds", "bytes": 3_000},
@@ -95,10 +95,13 @@ def test_inspect_says_which_part_answers_what_and_what_it_costs(
         ]
 
 
-def test_inspect_prints_the_provenance_of_what_it_has_verified(
+def test_inspect_prints_the_provenance_of_a_verified_artifact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The digest is that of the file, whatever a header says of itself; what does not verify has no statement."""
+    """The digest is computed from the file, not read from its header.
+
+    An artifact that fails verification has no statement.
+    """
     path = tmp_path / "a.svc"
     head = header(recipe_hash="0123456789ab", model_version="sha256:0", artifact="another")
     sha256 = write_artifact(path, popularity_model(), head=head)
@@ -112,12 +115,12 @@ def test_inspect_prints_the_provenance_of_what_it_has_verified(
     assert capsys.readouterr().out == ""
 
 
-def test_inspect_says_in_thirteen_lines_what_a_model_is(
+def test_inspect_prints_a_summary_of_thirteen_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Score and interval beside popularity, data, keys; a header that holds something else is shown all the same."""
+    """It has score, interval, popularity, data and keys. Headers with fields of other types are printed too."""
     monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
-    told = header(
+    complete = header(
         metric="ndcg",
         cutoff=20,
         best_score=0.1142129,
@@ -130,12 +133,12 @@ def test_inspect_says_in_thirteen_lines_what_a_model_is(
         },
         data_stats={"n_rows": 87024, "n_users": 4000, "n_items": 1000},
     )
-    for head in (told, header(evaluation=[1], tuning={"best_per_algorithm": 3}, data_stats="x", features=[])):
+    for head in (complete, header(evaluation=[1], tuning={"best_per_algorithm": 3}, data_stats="x", features=[])):
         write_artifact(tmp_path / "a.svc", popularity_model(), head=head)
         assert main.run(["inspect", str(tmp_path / "a.svc")]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert len(lines) == 13
-        if head is told:
+        if head is complete:
             assert "score: ndcg@20 0.11421 (0.10833 to 0.11973)" in lines
             assert "features: user (country), item (genre, title; 1,200 words of title)" in lines
             assert {"popularity: 0.0847", "rank_ms: 0.1234", "data: 87,024 rows, 4,000 users, 1,000 items"} <= set(
@@ -143,13 +146,13 @@ def test_inspect_says_in_thirteen_lines_what_a_model_is(
             )
 
 
-def test_inspect_shows_what_the_ranker_gains_and_which_features_move_items(
+def test_inspect_prints_the_gain_and_features_of_the_ranker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A header may hold anything in its place."""
+    """Values of other types in the header do no harm."""
     monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
     gain = {"value": 0.0548, "low": 0.048, "high": 0.0616}
-    for told, line in (
+    for ranker, line in (
         (
             {"ships": True, "gain": gain, "groups": {"scores": 0.4, "popularity": 1.2}},
             "ships, gain 0.0548 (0.048 to 0.0616), by popularity 1.2, scores 0.4",
@@ -157,15 +160,15 @@ def test_inspect_shows_what_the_ranker_gains_and_which_features_move_items(
         ({"ships": False, "gain": gain}, "stays away, gain 0.0548 (0.048 to 0.0616)"),
         ({"ships": 3, "gain": [1], "groups": {"scores": "x"}}, "stays away, gain - (- to -), by scores x"),
     ):
-        write_artifact(tmp_path / "a.svc", popularity_model(), head=header(ranker=told))
+        write_artifact(tmp_path / "a.svc", popularity_model(), head=header(ranker=ranker))
         assert main.run(["inspect", str(tmp_path / "a.svc")]) == 0
         assert f"ranker: {line}" in capsys.readouterr().out.splitlines()
 
 
-def test_inspect_shows_the_recency_of_a_model_and_of_parts_that_differ(
+def test_inspect_prints_the_recency_of_model_and_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line more; a header may hold anything in its place."""
+    """Values of other types in the header do no harm."""
     monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
     parts = [{"class": "RP3beta", "recency": 0.5}, {"class": "IALS"}, 3]
     for more, line in (({}, "0.5"), ({"parts": parts}, "RP3beta 0.5"), ({"parts": 7}, "0.5")):

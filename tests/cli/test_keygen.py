@@ -1,4 +1,4 @@
-"""`svc keygen` prints exactly the lines that scripts read."""
+"""`svc keygen`: the printed lines, and keys that are added to a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, st
 
 
 def test_a_signing_key_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
-    """Five lines: the kid, the key in hex, its fingerprint, and the entries for those who sign and who verify."""
+    """The five lines are the kid, the key in hex, its fingerprint, and the entries for signing and for verifying."""
     lines = printed(capsys, "--kid", "2026-01")
     assert list(lines) == ["kid", "plaintext", "fingerprint", "env_entry", "verify_entry"]
     assert lines["kid"] == "2026-01"
@@ -31,7 +31,7 @@ def test_a_signing_key_is_the_default(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_an_api_key_comes_with_the_hash_for_the_server(capsys: pytest.CaptureFixture[str]) -> None:
-    """The client gets the plaintext; the server's list holds an scrypt digest behind the prefix sha256."""
+    """The client gets the plaintext. The server's entry has an scrypt digest with the prefix sha256."""
     lines = printed(capsys, "--type", "api", "--kid", "shop")
     assert list(lines) == ["kid", "plaintext", "hash", "env_entry"]
     assert re.fullmatch("[A-Za-z0-9_-]{43}", lines["plaintext"])
@@ -40,8 +40,8 @@ def test_an_api_key_comes_with_the_hash_for_the_server(capsys: pytest.CaptureFix
     assert lines["env_entry"] == f"SVC_API_KEYS=shop:{lines['hash']}"
 
 
-def test_entries_are_read_back_by_the_programs_that_use_them(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is printed can be exported as it is."""
+def test_printed_entries_are_valid_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    """The programs that use the entries accept them unchanged."""
     from svc.artifact.keys import load_signing_keys, parse_signing_keys
     from svc.serving.api.access.api_keys import parse_api_keys
 
@@ -55,19 +55,19 @@ def test_entries_are_read_back_by_the_programs_that_use_them(capsys: pytest.Capt
 
 
 def test_every_key_is_new(capsys: pytest.CaptureFixture[str]) -> None:
-    """Keys are random, never derived from the kid."""
+    """Keys are random and do not depend on the kid."""
     assert printed(capsys, "--kid", "a")["plaintext"] != printed(capsys, "--kid", "a")["plaintext"]
 
 
-def test_a_kid_is_made_when_none_is_given(capsys: pytest.CaptureFixture[str]) -> None:
-    """Two keys of one day have kids of their own."""
+def test_the_default_kid_is_unique(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two keys of one day have different kids."""
     kids = {printed(capsys)["kid"] for _ in range(2)}
     assert len(kids) == 2
     assert all(re.fullmatch("[0-9]{4}-[0-9]{2}-[0-9]{2}-[0-9a-f]{4}", kid) for kid in kids)
 
 
 def test_a_kid_that_looks_like_a_key_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """Somebody pasted the key where its name belongs; it is not repeated."""
+    """It may be a pasted key, so the error does not repeat it."""
     key = "ab" * 16
     assert run(["keygen", "--kid", key]) == 2
     shown = capsys.readouterr()
@@ -75,8 +75,8 @@ def test_a_kid_that_looks_like_a_key_is_refused(capsys: pytest.CaptureFixture[st
     assert key not in shown.out + shown.err
 
 
-def test_keys_are_added_and_those_that_are_there_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The first signing key keeps signing; no signing key is shown; other lines stay as they are."""
+def test_keys_are_appended_to_the_existing_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first signing key keeps signing, other lines stay, and no signing key is printed."""
     file = tmp_path / "keys.env"
     assert run(["keygen", "--kid", "a", "--write", str(file)]) == 0
     first = file.read_text(encoding="utf-8")
@@ -98,8 +98,8 @@ def test_keys_are_added_and_those_that_are_there_stay(tmp_path: Path, capsys: py
     ("text", "mode", "code"),
     [("SVC_SIGNING_KEYS=a:00\n", 0o600, 2), ("# mine\n\nname: shop\n", 0o600, 8), ("", 0o660, 8), ("", 0o604, 8)],
 )
-def test_a_file_that_cannot_be_added_to_stays_as_it_is(tmp_path: Path, text: str, mode: int, code: int) -> None:
-    """A kid that is there, another kind of file, one that others may read."""
+def test_an_unsuitable_file_is_refused_and_not_changed(tmp_path: Path, text: str, mode: int, code: int) -> None:
+    """The file has this kid already, is of another kind, or others may read it."""
     file = tmp_path / "keys.env"
     file.write_text(text, encoding="utf-8")
     file.chmod(mode)
@@ -107,13 +107,13 @@ def test_a_file_that_cannot_be_added_to_stays_as_it_is(tmp_path: Path, text: str
     assert file.read_text(encoding="utf-8") == text
 
 
-def test_a_folder_that_is_missing_is_told(tmp_path: Path) -> None:
-    """With the exit code of a machine that is set up wrongly."""
+def test_a_missing_folder_is_a_configuration_error(tmp_path: Path) -> None:
+    """The exit code is 8."""
     assert run(["keygen", "--kid", "a", "--write", str(tmp_path / "nowhere" / "keys.env")]) == 8
 
 
-def test_a_group_that_may_read_keeps_its_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root gave it to the service, which reads the file after each new key."""
+def test_the_mode_of_the_file_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service of the group may read the file after each new key."""
     monkeypatch.setattr("svc.env_file._is_private", lambda _: True)
     file = tmp_path / "keys.env"
     file.touch()

@@ -1,4 +1,4 @@
-"""The command line as a whole: help, version, and what becomes of errors."""
+"""The command line as a whole: help, version, and errors."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from svc.cli import main
 from tests.cli.conftest import last_error
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """`svc --version` says what is installed."""
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """`svc --version` prints the installed version."""
     assert main.run(["--version"]) == 0
     assert capsys.readouterr().out == f"svc {__version__}\n"
 
 
-def test_no_command_shows_the_help_and_counts_as_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_command_prints_the_help_and_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     """A script that forgets the command fails."""
     assert main.run([]) == 2
     assert "Usage: svc" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", [module.NAME for module in main.COMMANDS])
-def test_every_command_teaches_by_example_and_lists_its_exit_codes(
+def test_the_help_of_every_command_has_examples_and_exit_codes(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`svc <command> --help` is enough to get started."""
+    """`svc <command> --help` is enough to start with."""
     assert main.run([command, "--help"]) == 0
     shown = capsys.readouterr().out
     assert f"svc {command}" in shown
@@ -51,8 +51,8 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize(("command", "example"), EXAMPLES)
-def test_examples_name_options_that_exist(command: str, example: str) -> None:
-    """Whoever copies one is not met by an error."""
+def test_options_in_examples_exist(command: str, example: str) -> None:
+    """An example that is copied from the help works."""
     known = {flag for parameter in get_command(main.app).commands[command].params for flag in parameter.opts}  # type: ignore[attr-defined]
     words = example.split("|", maxsplit=1)[0].split()
     assert {word for word in words if word.startswith("--")} <= known
@@ -60,14 +60,14 @@ def test_examples_name_options_that_exist(command: str, example: str) -> None:
 
 @pytest.mark.parametrize("module", [main, *main.COMMANDS], ids=lambda module: module.__name__)
 def test_examples_fit_a_terminal(module: ModuleType) -> None:
-    """80 columns: a line that wraps can be neither read nor copied."""
+    """Lines of the help have at most 78 characters, so that they do not wrap."""
     lines = [line.replace("[bold]", "").replace("[/bold]", "") for line in module.EPILOG.splitlines()]
     assert [line for line in lines if len(line) > 78] == []
 
 
 @pytest.mark.system
-def test_help_needs_none_of_the_heavy_libraries() -> None:
-    """`svc --help` is there at once, whatever is installed."""
+def test_help_imports_no_heavy_library() -> None:
+    """`svc --help` starts fast and without optional libraries."""
     script = "import sys\nfrom svc.cli import main\nmain.run(['--help'])\nprint(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     heavy = {
@@ -95,33 +95,33 @@ def run_process(**environment: str) -> str:
 
 @pytest.mark.system
 def test_the_shell_completes_commands() -> None:
-    """What `svc --install-completion` sets up answers with the commands that fit."""
+    """The completion of `svc --install-completion` gives the matching commands."""
     assert run_process(_SVC_COMPLETE="complete_bash", COMP_WORDS="svc tra", COMP_CWORD="1").split() == ["train"]
 
 
 @pytest.mark.system
-def test_no_color_means_no_colours() -> None:
-    """Not even where colours are forced."""
+def test_no_color_disables_colours() -> None:
+    """NO_COLOR takes precedence over FORCE_COLOR."""
     assert "\x1b" in run_process(FORCE_COLOR="1", TERM="xterm", NO_COLOR="")
     assert "\x1b[3" not in run_process(FORCE_COLOR="1", TERM="xterm", NO_COLOR="1")
 
 
-def test_every_command_warns_of_variables_that_it_does_not_take_as_given(
+def test_every_command_warns_of_misspelt_and_clamped_variables(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A misspelt name with the one that was meant; a number out of bounds with what is used in its place."""
+    """The warning has the likely name of a misspelt variable, or the value used for a number out of bounds."""
     monkeypatch.setenv("SVC_SIGNING_KEY", "k1:00")
     monkeypatch.setenv("SVC_WATCH_INTERVAL", "0")
     assert main.run(["keygen", "--kid", "k1"]) == 0
-    told = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    assert [one["event"] for one in told] == ["variable_unknown", "variable_clamped"]
-    assert (told[0]["variable"], told[0]["did_you_mean"]) == ("SVC_SIGNING_KEY", "SVC_SIGNING_KEYS")
-    assert (told[1]["variable"], told[1]["value"], told[1]["used"]) == ("SVC_WATCH_INTERVAL", "0", 1)
+    records = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [record["event"] for record in records] == ["variable_unknown", "variable_clamped"]
+    assert (records[0]["variable"], records[0]["did_you_mean"]) == ("SVC_SIGNING_KEY", "SVC_SIGNING_KEYS")
+    assert (records[1]["variable"], records[1]["value"], records[1]["used"]) == ("SVC_WATCH_INTERVAL", "0", 1)
 
 
 @pytest.mark.parametrize("command", main.REMOVED)
 def test_a_removed_command_names_its_replacement(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Scripts of earlier versions end with 2 and a sentence, whatever options they give."""
+    """Scripts of earlier versions end with 2 and this message, for any options."""
     assert main.run([command, "http://127.0.0.1:8080", "--json"]) == 2
     assert main.REMOVED[command] in capsys.readouterr().err
 
@@ -146,14 +146,16 @@ def test_a_removed_command_names_its_replacement(command: str, capsys: pytest.Ca
     ids=" ".join,
 )
 def test_wrong_usage_is_one_json_line_and_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Where nobody watches, the last line says what was wrong as a record."""
+    """If standard error is no terminal, the error is one JSON record."""
     assert main.run(arguments) == 2
     shown = last_error(capsys)
     assert (shown["event"], shown["code"], shown["exit_code"]) == ("command_error", "usage_error", 2)
 
 
-def test_people_get_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """On a terminal the same error is one readable line that says where to look."""
+def test_wrong_usage_on_a_terminal_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The sentence names the command that prints the help."""
     monkeypatch.setenv("SVC_LOG_FORMAT", "console")
     assert main.run(["train"]) == 2
     assert capsys.readouterr().err == "error: Missing argument 'RECIPE'. See: svc train --help\n"
@@ -162,7 +164,7 @@ def test_people_get_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 def test_a_failed_training_ends_with_a_sentence_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Its lines stay lines, paths have no detours, and code and exit code stand behind it."""
+    """Each problem is one line. Code, exit code and run id are on the last line."""
     monkeypatch.setenv("SVC_LOG_FORMAT", "console")
     monkeypatch.setenv("NO_COLOR", "1")
     recipe = tmp_path / "recipe.yaml"
@@ -177,16 +179,16 @@ def test_a_failed_training_ends_with_a_sentence_on_a_terminal(
 def test_an_unreadable_environment_is_a_configuration_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The variable is named, whichever command runs."""
+    """The error names the variable."""
     monkeypatch.setenv("SVC_PORT", "eighty")
     assert main.run(["serve", "--recipes", "."]) == 8
     assert "SVC_PORT" in str(last_error(capsys)["error"])
 
 
-def test_an_unexpected_error_is_one_line_with_the_way_to_its_traceback(
+def test_an_unexpected_error_is_one_line_without_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No traceback meets a user who did not ask for it; SVC_LOG_LEVEL=debug asks."""
+    """The line names SVC_LOG_LEVEL=debug, which shows the traceback."""
 
     def explode() -> dict[str, object]:
         raise ZeroDivisionError("inside")

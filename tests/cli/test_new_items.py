@@ -1,4 +1,4 @@
-"""What `svc validate` says of a list of new items."""
+"""New items in `svc validate` and in exports."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.serving.client import model
 from tests.serving.models.lists.test_new_items import RECIPE
 
 
-def test_it_counts_new_and_known_items(tmp_path: Path) -> None:
-    """Beside a model, or without one; what the model cannot use is named with its row."""
+def test_validate_counts_new_and_known_items(tmp_path: Path) -> None:
+    """It works with and without a model, and names the row of a value that the model cannot use."""
     (tmp_path / "titles.csv").write_text("item_id,title\n", encoding="utf-8")
     (tmp_path / "new.csv").write_text("item_id,tag,age\nx,a,1\ni3,b,2\n", encoding="utf-8")
     (tmp_path / "a.yaml").write_text(RECIPE, encoding="utf-8")
@@ -58,7 +58,7 @@ def test_it_counts_new_and_known_items(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("min_share", [0.0, 0.2])
 def test_an_export_has_the_new_items_that_a_server_would_recommend(tmp_path: Path, min_share: float) -> None:
-    """At the places and with the scores of answers, under the recipe's filters and shares."""
+    """Positions and scores are those of the server's answers, with the recipe's filters and shares."""
     (tmp_path / "titles.csv").write_text("item_id,title\n", encoding="utf-8")
     (tmp_path / "new.csv").write_text("item_id,tag,age\nx,a,80\ni3,b,2\ny,b,12\n", encoding="utf-8")
     text = RECIPE.replace("max_items: 4", f"max_items: 4, min_share: {min_share}")
@@ -80,8 +80,8 @@ def test_an_export_has_the_new_items_that_a_server_would_recommend(tmp_path: Pat
     assert (ranking.items[4] >= opened.model.n_items) == (min_share == 0.2)
 
 
-def test_it_counts_the_words_that_the_model_does_not_know(tmp_path: Path) -> None:
-    """Each word once, of the items that are new."""
+def test_validate_counts_unknown_words(tmp_path: Path) -> None:
+    """Each word of the new items counts once."""
     (tmp_path / "titles.csv").write_text("item_id,title\n", encoding="utf-8")
     (tmp_path / "new.csv").write_text("item_id,title\nx,The old sea\ny,The old man\ni3,a b c d\n", encoding="utf-8")
     columns = "columns: [{name: title, kind: text}]"
@@ -98,5 +98,5 @@ def test_it_counts_the_words_that_the_model_does_not_know(tmp_path: Path) -> Non
     write_artifact(tmp_path / "a.svc", described, head=header(features={"version": 1, "active": True, **sides}))
     check = check_new_items(recipe, settings, {})
     assert check is not None
-    told = "3 items: 2 are new, 1 the model knows; it does not know 2 of the 4 words in their 'title'"
-    assert (check.ok, check.detail) == (True, told)
+    expected = "3 items: 2 are new, 1 the model knows; it does not know 2 of the 4 words in their 'title'"
+    assert (check.ok, check.detail) == (True, expected)

@@ -1,4 +1,4 @@
-"""`svc promote`: one version is live, and a hold ends."""
+"""`svc promote`: making one version live."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.cli.conftest import history, last_error, train
 
 
 def test_a_promoted_version_is_live_until_the_next_training(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It says what was live before; promoting the live one again changes nothing; a training moves the pointer on."""
+    """The output names the version that was live before. A training moves the pointer again."""
     train(recipe, "r1")
     train(recipe, "r2")
     newer, older = (version["sha8"] for version in history(recipe, capsys))
@@ -19,8 +19,8 @@ def test_a_promoted_version_is_live_until_the_next_training(recipe: Path, capsys
     assert capsys.readouterr().out == f"{older} is live (before: {newer}); trainings move the pointer again\n"
     assert main.run(["promote", str(recipe), older[:6].upper()]) == 0
     assert main.run(["promote", str(recipe), "none"]) == 5
-    said = last_error(capsys)["error"]
-    assert "no version begins with 'none'" in str(said) and f"the newest are {newer}, {older}" in str(said)
+    error = last_error(capsys)["error"]
+    assert "no version begins with 'none'" in str(error) and f"the newest are {newer}, {older}" in str(error)
     assert [version["sha8"] for version in history(recipe, capsys) if version["live"]] == [older]
     train(recipe, "r3")
     assert [version["live"] for version in history(recipe, capsys)] == [True, False, False]

@@ -1,4 +1,4 @@
-"""`svc recommend`: wrong usage is told before any artifact is read."""
+"""`svc recommend`: wrong usage, and the allowed items of an export."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from svc.settings import Settings
     ],
 )
 def test_wrong_usage_ends_with_2(capsys: Any, arguments: list[str], words: str) -> None:
-    """Before any artifact is read; the message names the option and the way out."""
+    """No artifact is read, and the message names the option and the remedy."""
     assert run(["recommend", *arguments]) == 2
     assert words in capsys.readouterr().err
 
@@ -46,7 +46,7 @@ ITEMS = IdTable.from_ids(["a", "b", "c", "d"])
 
 @pytest.fixture
 def make(tmp_path: Path) -> Any:
-    """`make(serving)`: a recipe whose items a and b are of 1990, c and d of 2000; c is sold out."""
+    """Return a function that makes a recipe: items a and b are of 1990, c and d of 2000, and c is sold out."""
 
     def load(serving: dict[str, Any] | None) -> LoadedRecipe:
         (tmp_path / "items.csv").write_text("item_id,year\na,1990\nb,1990\nc,2000\nd,2000\n")
@@ -74,13 +74,13 @@ def names(found: Any) -> list[str]:
     return [ITEMS.at(column) for column in found.columns().tolist()]
 
 
-def test_without_rules_everything_is_allowed(make: Any) -> None:
-    """Without filters and lists all items are allowed, and no table is read."""
+def test_without_filters_and_lists_all_items_are_allowed(make: Any) -> None:
+    """No table is read either."""
     assert allowed_items(make(None), None, ITEMS, Settings(), {}) is None
 
 
-def test_rules_are_joined(make: Any) -> None:
-    """What the recipe's server would show, less what --filter leaves out."""
+def test_filters_and_lists_are_joined(make: Any) -> None:
+    """The allowed items are those that the server would show, without those that --filter excludes."""
     sold_out = {"source": {"type": "csv", "path": "sold_out.csv"}, "id_column": "item_id", "mode": "deny"}
     asked = {"year": {"gte": 1995}}
     assert names(allowed_items(make(None), asked, ITEMS, Settings(), {})) == ["c", "d"]
@@ -90,7 +90,7 @@ def test_rules_are_joined(make: Any) -> None:
 
 
 def test_a_wrong_filter_is_wrong_usage(make: Any) -> None:
-    """The place in the tree is named; a field that the server may not show cannot be asked for either."""
+    """The message names the place in the tree. A field that the server may not show cannot be filtered on."""
     with pytest.raises(UsageError, match="--filter: is no JSON"):
         parse_json("{")
     assert parse_json(None) is None

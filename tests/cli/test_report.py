@@ -1,4 +1,4 @@
-"""`svc report`: what it needs before it reads an artifact, and which artifacts tell of no training."""
+"""`svc report`: its requirements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.serving.artifacts import SIGNING_KEYS, popularity_model, write_artifa
 def test_artifacts_are_verified_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """None there 5, no keys 8, no facts of a training 5, another key 5; no page is written."""
+    """A missing artifact, a wrong key and a header without a training end with 5, no keys with 8. Nothing is written."""
     path, page = tmp_path / "a.svc", tmp_path / "page.html"
     command = ["report", str(path), "--output", str(page)]
     assert main.run(command) == 5

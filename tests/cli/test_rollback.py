@@ -1,4 +1,4 @@
-"""`svc rollback`: an earlier version is live again, and may be held there."""
+"""`svc rollback`: making an earlier version live, with a hold."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from svc.cli import main
 from tests.cli.conftest import history, train
 
 
-def test_back_with_a_hold_and_forward_again(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The next three trainings leave the pointer alone and say so; `promote` makes one of them live."""
+def test_a_hold_keeps_the_version_through_trainings_until_promote(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three trainings leave the pointer and log it. `promote` then makes one of them live."""
     for run in range(3):
         assert train(recipe, f"r{run}") == 0
     found = history(recipe, capsys)

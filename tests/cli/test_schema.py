@@ -1,4 +1,4 @@
-"""`svc schema`: what an editor is given."""
+"""`svc schema`: the JSON Schema of recipes and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from svc.serving.api.pages.openapi import document
 
 
 def test_the_schema_is_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing else stands on standard output, so that it can be sent to a file."""
+    """Nothing else is printed, so that the output can go to a file."""
     assert main.run(["schema"]) == 0
     assert json.loads(capsys.readouterr().out) == json_schema()
 
 
 def test_the_openapi_document_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """As a server with keys and metrics has it, for generators of clients: production does not show it."""
+    """It is the document of a server with keys and metrics, which a server in production does not show."""
     assert main.run(["schema", "--openapi"]) == 0
     assert json.loads(capsys.readouterr().out) == document(__version__, has_keys=True, has_metrics=True)

@@ -1,4 +1,4 @@
-"""`svc train`: how a run ends that never began, and where its outcome goes."""
+"""`svc train`: runs that cannot start, and the metrics file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.cli.conftest import history
 def test_a_recipe_that_cannot_be_loaded_ends_as_a_failed_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The last line is `train_error` with the run's id; the name is that of the file; the metrics file says failed."""
+    """The last line is `train_error` with the run id and the file's name, and the metrics file counts a failure."""
     recipe, metrics = tmp_path / "books.yaml", tmp_path / "svc.prom"
     recipe.write_text("name: books\n")
     assert main.run(["train", str(recipe), "--run-id", "nightly", "--metrics-file", str(metrics)]) == 2
@@ -26,8 +26,8 @@ def test_a_recipe_that_cannot_be_loaded_ends_as_a_failed_run(
     assert 'recipe="books"' in metrics.read_text()
 
 
-def test_a_run_without_an_id_is_given_one(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Twelve hex digits, another one each time; `--quiet` writes the outcome alone."""
+def test_the_default_run_id_is_unique(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has twelve hex digits. With `--quiet` the outcome is the only line."""
     ids = set()
     for _ in range(2):
         assert main.run(["train", str(recipe), "--quiet"]) == 0
@@ -45,7 +45,7 @@ def values(path: Path) -> dict[str, float]:
 
 
 def test_a_failure_keeps_the_time_of_the_last_success(tmp_path: Path) -> None:
-    """An alert on its age fires although the file is new."""
+    """An alert on this time fires although the metrics file is new."""
     path = tmp_path / "books.prom"
     write_metrics_file(path, "books", 0, 12.5)
     first = values(path)
@@ -59,8 +59,8 @@ def test_a_failure_keeps_the_time_of_the_last_success(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["books.prom"]
 
 
-def test_decisions_are_counted_from_file_to_file(tmp_path: Path) -> None:
-    """A counter: both series from the first decision on, kept by runs that fail or are not asked."""
+def test_promotion_decisions_are_counted_across_runs(tmp_path: Path) -> None:
+    """Both counters exist from the first decision on. Runs without a decision keep them."""
     path = tmp_path / "books.prom"
     write_metrics_file(path, "books", 0, 1)
     assert "svc_promotion_total" not in path.read_text(encoding="utf-8")
@@ -72,22 +72,22 @@ def test_decisions_are_counted_from_file_to_file(tmp_path: Path) -> None:
     assert 'svc_promotion_total{recipe="books",decision="refused"} 2.000\n' in text
 
 
-def test_a_refused_model_is_a_training_that_went_well(tmp_path: Path) -> None:
-    """It did what it should; the age of the live model tells the rest."""
+def test_a_training_with_a_refused_model_is_a_success(tmp_path: Path) -> None:
+    """The training completed. The age of the live model is watched separately."""
     path = tmp_path / "books.prom"
     write_metrics_file(path, "books", 9, 1, "refused")
     assert values(path)["svc_train_last_exit_code"] == 9
     assert "svc_train_last_success_timestamp_seconds" in values(path)
 
 
-def test_without_a_success_there_is_no_time_of_one(tmp_path: Path) -> None:
+def test_without_a_success_its_time_is_missing(tmp_path: Path) -> None:
     """A zero would be a success in 1970."""
     write_metrics_file(tmp_path / "a.prom", "a", 3, 1)
     assert "svc_train_last_success_timestamp_seconds" not in values(tmp_path / "a.prom")
 
 
-def test_a_file_that_could_not_be_read_or_written_is_refused_first(tmp_path: Path) -> None:
-    """Not after an hour of training."""
+def test_an_unusable_metrics_file_is_refused_before_training(tmp_path: Path) -> None:
+    """Otherwise the error would come after an hour of training."""
     with pytest.raises(UsageError, match=r"must end in \.prom"):
         check_metrics_file(tmp_path / "books.txt")
     for path in (tmp_path / "nowhere" / "books.prom", tmp_path / "folder.prom"):
@@ -98,7 +98,7 @@ def test_a_file_that_could_not_be_read_or_written_is_refused_first(tmp_path: Pat
             write_metrics_file(path, "books", 0, 1)
 
 
-def test_a_recipe_that_cannot_be_loaded_counts_under_its_file(tmp_path: Path) -> None:
+def test_a_recipe_that_cannot_be_loaded_counts_under_its_file_name(tmp_path: Path) -> None:
     """Monitors see it like any failed run."""
     (tmp_path / "books.yaml").write_text("name: [")
     path = tmp_path / "books.prom"

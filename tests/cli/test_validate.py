@@ -1,4 +1,4 @@
-"""`svc validate`: what it looks at, and how it ends."""
+"""`svc validate`: its checks and exit codes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ output: {path: books.svc}
 """
 
 
-def test_validate_looks_at_values_and_prints_codes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Times in another unit and an unusable storage are found before any training, with what it would end with."""
+def test_validate_checks_values_and_prints_codes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """It detects times in another unit and an unusable storage, with the exit code that a training would have."""
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(VALIDATED.replace("STORAGE", "postgres://host/db"))
     (tmp_path / "rows.csv").write_text("u,i,t\na,x,1735689600000\nb,y,1735689600001\n")
@@ -39,7 +39,7 @@ def test_validate_looks_at_values_and_prints_codes(capsys: pytest.CaptureFixture
 
 @pytest.fixture(params=["parquet", "sql"])
 def validated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int]:
-    """`validated(rows, unit)`: the exit code of `svc validate` for rows of user, item and time."""
+    """Return a function from rows of user, item and time, and a unit, to the exit code of `svc validate`."""
     described = "{type: parquet, path: rows.parquet}"
     if request.param == "sql":
         monkeypatch.setenv("SVC_RECIPE_DSN", f"sqlite:///{tmp_path}/rows.db")
@@ -80,19 +80,19 @@ GOOD = [(f"u{k}", f"i{k}", 1_735_689_600 + k) for k in range(1000)]
         ([*GOOD, *((None, None, None) for _ in range(1000))], "s", (0, None)),
     ],
 )
-def test_validate_looks_at_the_first_rows_of_tables_and_queries(
+def test_validate_checks_the_first_rows_of_tables_and_queries(
     capsys: pytest.CaptureFixture[str], validated: Any, rows: Any, unit: str, expected: tuple[int, str | None]
 ) -> None:
-    """What csv files are told of, with the exit code of the training; later rows are not looked at."""
-    code, told = expected
+    """It has the same warnings as for csv files and the exit code of a training. Later rows are not read."""
+    code, words = expected
     assert validated(rows, unit) == code
     shown = capsys.readouterr().out
-    assert told in shown if told else "warning" not in shown
+    assert words in shown if words else "warning" not in shown
     assert shown.count("source:") == shown.count("ok      source:") + (code != 0)
 
 
-def test_a_source_that_fails_is_told_once(capsys: pytest.CaptureFixture[str], validated: Any, tmp_path: Path) -> None:
-    """What the probe found is not found again by the sample."""
+def test_a_failing_source_is_reported_once(capsys: pytest.CaptureFixture[str], validated: Any, tmp_path: Path) -> None:
+    """The sample does not repeat the failure of the probe."""
     assert validated(GOOD) == 0
     (tmp_path / "rows.parquet").write_text("none")
     (tmp_path / "rows.db").unlink()

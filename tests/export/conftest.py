@@ -24,7 +24,7 @@ Export = Callable[..., int]
 
 
 def neighbour_model() -> Model:
-    """Ids that csv and JSON must escape, and users whose history is empty or holds every item."""
+    """Return a model with ids that csv and JSON must escape, an empty history, and a history of all items."""
     random = np.random.default_rng(5)
     weights = np.where(random.random((N_ITEMS, N_ITEMS)) < 0.2, random.random((N_ITEMS, N_ITEMS)), 0)
     rows, columns = np.nonzero(weights)
@@ -57,7 +57,7 @@ def signing_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def artifact(tmp_path: Path) -> Callable[[str], str]:
-    """`artifact(family)`: the path of a signed artifact."""
+    """Return a function from a family of models to the path of a signed artifact."""
 
     def write(family: str) -> str:
         path = tmp_path / f"{family}.svc"
@@ -69,7 +69,7 @@ def artifact(tmp_path: Path) -> Callable[[str], str]:
 
 @pytest.fixture
 def recommend() -> Export:
-    """`recommend(*arguments)`: the exit code of `svc recommend`."""
+    """Return a function from arguments of `svc recommend` to its exit code."""
     return lambda *arguments: run(["recommend", *map(str, arguments)])
 
 
@@ -77,7 +77,7 @@ Artifact = Callable[[str], str]
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
-    """The rows of an export, whatever its format."""
+    """Return the rows of an export in any format."""
     if path.suffix == ".parquet":
         return pq.read_table(path).to_pylist()
     if path.suffix == ".jsonl":

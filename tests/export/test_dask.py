@@ -1,4 +1,4 @@
-"""Exports on a real Dask cluster: a scheduler and two workers, each a process of its own."""
+"""Exports on a real Dask cluster: a scheduler and two workers in processes of their own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ N_SHARDS = 24
 
 
 def recommend(*arguments: object, **environment: str) -> tuple[int, str]:
-    """Exit code and log of `svc recommend` in a process of its own: Dask's client leaves threads and files behind."""
+    """Run `svc recommend` in its own process, because Dask's client leaves threads. Returns exit code and log."""
     command = [sys.executable, "-m", "svc", "recommend", *map(str, arguments)]
     done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
     return done.returncode, done.stderr
@@ -52,7 +52,7 @@ def process(*arguments: str, log: Path, **environment: str) -> Iterator[subproce
 
 @contextmanager
 def running_scheduler(folder: Path, *more: str, **environment: str) -> Iterator[str]:
-    """The address of a scheduler without workers, as --engine takes it."""
+    """Yield the address of a scheduler without workers, in the form of --engine."""
     file = folder / "scheduler.json"
     options = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file), *more)
     with process("scheduler", *options, log=folder / "scheduler.log", **environment):
@@ -82,8 +82,11 @@ def workers(engine: str, folder: Path, count: int = 2, **environment: str) -> It
         yield started
 
 
-def test_a_killed_worker_loses_nothing(scheduler: str, tmp_path: Path) -> None:
-    """One of two dies in the middle; the result is whole, each row once, with the scores of one run."""
+def test_an_export_survives_a_killed_worker(scheduler: str, tmp_path: Path) -> None:
+    """One of two workers is killed halfway.
+
+    The result has each row once, with the scores of a run without a cluster.
+    """
     source, out, whole = tmp_path / "a.svc", tmp_path / "out/all.jsonl", tmp_path / "whole.jsonl"
     write_artifact(source, factor_model(20_000, 400, 16))
     assert recommend(source, "--output", whole, "--limit", "50")[0] == 0
@@ -112,7 +115,7 @@ def test_a_killed_worker_loses_nothing(scheduler: str, tmp_path: Path) -> None:
 
 
 def test_workers_verify_with_their_own_keys(scheduler: str, tmp_path: Path) -> None:
-    """What fails a shard ends the command with the exit code of that error."""
+    """A shard's error ends the command with the exit code of this error."""
     source, out = tmp_path / "a.svc", tmp_path / "all.csv"
     write_artifact(source, factor_model(50, 40, 4))
     arguments = (source, "--output", out, "--engine", scheduler, "--shards", "2")
@@ -126,8 +129,8 @@ def test_workers_verify_with_their_own_keys(scheduler: str, tmp_path: Path) -> N
     assert not Path(f"{out}.manifest.json").exists()
 
 
-def test_workers_need_no_key_that_signs(scheduler: str, tmp_path: Path) -> None:
-    """Public halves verify artifacts of format version 2; a file of keys does as well."""
+def test_workers_need_no_signing_key(scheduler: str, tmp_path: Path) -> None:
+    """Public keys verify artifacts of format version 2. A file of keys works too."""
     source = tmp_path / "a.svc"
     kid, key = parse_signing_keys(SIGNING_KEYS).active
     content = encode(factor_model(50, 40, 4))
@@ -144,7 +147,7 @@ def test_workers_need_no_key_that_signs(scheduler: str, tmp_path: Path) -> None:
 
 
 def certificates(folder: Path) -> dict[str, str]:
-    """A certificate that is its own authority, and the variables by which every part of a cluster uses it."""
+    """Return the variables by which a cluster uses a new self-signed certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "cluster")])
     now = datetime.now(UTC)
@@ -171,7 +174,7 @@ def certificates(folder: Path) -> dict[str, str]:
 
 
 def test_a_cluster_can_be_encrypted(tmp_path: Path) -> None:
-    """The certificates of Dask's own variables; without them the command says which are needed."""
+    """The certificates come from Dask's own variables. Without them the error names these variables."""
     source, out = tmp_path / "a.svc", tmp_path / "all.csv"
     write_artifact(source, factor_model(50, 40, 4))
     variables = certificates(tmp_path)
@@ -184,8 +187,8 @@ def test_a_cluster_can_be_encrypted(tmp_path: Path) -> None:
         assert (code, "certificates" in log) == (8, True), log
 
 
-def test_no_scheduler_and_no_engine(tmp_path: Path) -> None:
-    """Nobody listens: 8. No address of a cluster: 2."""
+def test_an_unreachable_scheduler_ends_with_8_and_an_invalid_engine_with_2(tmp_path: Path) -> None:
+    """A closed port ends with 8, an address that is no cluster's with 2."""
     write_artifact(tmp_path / "a.svc", factor_model(50, 40, 4))
     for engine, code in (("dask://127.0.0.1:9", 8), ("spark://h:1", 2), ("dask://h", 2), ("tls://127.0.0.1:9", 8)):
         arguments = (tmp_path / "a.svc", "--output", tmp_path / "x.csv", "--engine", engine)

@@ -1,4 +1,4 @@
-"""Exports on a cluster that runs its tasks in this process, in an order of its own."""
+"""Exports on a fake cluster that runs its tasks in this process, in another order."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tests.serving.artifacts import write_artifact
 
 
 class Cluster:
-    """Stands for the module `distributed`: its client, its futures and its worker of one thread.
+    """A fake of the module `distributed`: its client, its futures and its worker of one thread.
 
-    `refusal` is the error of connecting. `broken` makes the result of a shard an error.
+    `refusal` is the error of connecting, and `broken` maps the index of a shard to its error.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,10 @@ def version_of(artifact: str) -> str:
 def test_each_shard_is_a_task(
     cluster: Cluster, artifact: Artifact, recommend: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their parts are one export. A worker opens the artifact once, scores on its own cores, and keeps BLAS to one."""
+    """The parts are one export.
+
+    A worker opens the artifact once, scores on its own cores, and limits BLAS to one thread.
+    """
     seen: list[tuple[int | None, set[int]]] = []
     opened: list[Any] = []
 
@@ -113,10 +116,10 @@ def test_each_shard_is_a_task(
     assert (merged["rows"], merged["skipped"], len(merged["parts"])) == (12, 1, 3)
 
 
-def test_a_shard_that_fails_ends_the_export(
+def test_a_failed_shard_ends_the_export(
     cluster: Cluster, artifact: Artifact, recommend: Export, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An error of svc keeps its exit code, others are told with their shard. Nothing is merged."""
+    """An error of svc keeps its exit code. Others are reported with their shard. Nothing is merged."""
     out, source = tmp_path / "all.csv", artifact("popularity")
     arguments = (source, "--output", out, "--engine", "tls://h:1", "--shards", "2")
     cluster.broken = lambda _index: write_artifact(Path(source), MODELS["factors"]()) and None
@@ -129,10 +132,10 @@ def test_a_shard_that_fails_ends_the_export(
     assert not Path(f"{out}.manifest.json").exists()
 
 
-def test_workers_read_an_artifact_again_when_it_was_replaced(
+def test_workers_read_a_replaced_artifact_again(
     cluster: Cluster, artifact: Artifact, recommend: Export, tmp_path: Path
 ) -> None:
-    """A worker lives longer than one export, and the next model may have the address of the last one."""
+    """A worker lives longer than one export, and the next model may have the same address."""
     source, out = artifact("popularity"), tmp_path / "all.csv"
     for model in (MODELS["popularity"], MODELS["factors"]):
         write_artifact(Path(source), model())
@@ -150,7 +153,7 @@ def test_workers_read_an_artifact_again_when_it_was_replaced(
         ("dask://h:1", TimeoutError("late"), 8, "no Dask scheduler answers at h:1: late"),
     ],
 )
-def test_a_cluster_that_cannot_be_reached(
+def test_an_unreachable_cluster_is_an_error(
     cluster: Cluster,
     artifact: Artifact,
     recommend: Export,
@@ -162,7 +165,7 @@ def test_a_cluster_that_cannot_be_reached(
     code: int,
     words: str,
 ) -> None:
-    """The address and the way out are named."""
+    """The message names the address and the remedy."""
     cluster.refusal = refusal
     assert recommend(artifact("popularity"), "--output", tmp_path / "x.csv", "--engine", engine) == code
     assert words in capsys.readouterr().err
@@ -175,7 +178,7 @@ def test_without_dask_the_extra_is_named(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """With the command that installs it."""
+    """The message has the command that installs it."""
     monkeypatch.setitem(sys.modules, "distributed", None)
     assert recommend(artifact("popularity"), "--output", tmp_path / "x.csv", "--engine", "dask://h:1") == 8
     assert "needs the extra dask" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Exports of a recipe: what its server would allow, and --filter."""
+"""Filters in exports: the recipe's own rules and --filter."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def group(number: int) -> str:
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Path:
-    """A recipe with filter fields; items i0..i89, of three groups and of the years from 1950 on."""
+    """Return a recipe with filter fields, and items i0..i89 of three groups and of the years from 1950 on."""
     write_artifact(tmp_path / "shop.svc", MODELS["factors"]())
     lines = "".join(f"i{number},{group(number)},{1950 + number}\n" for number in range(N_ITEMS))
     (tmp_path / "items.csv").write_text(f"item_id,group,year\n{lines}")
@@ -51,7 +51,7 @@ def everything(recommend: Export, recipe: Path) -> list[tuple[str, str, float]]:
 
 
 def first(rows: list[tuple[str, str, float]], limit: int, allowed: Any) -> list[tuple[str, str, float]]:
-    """Brute force: the first `limit` rows of each user whose item is allowed."""
+    """Return the first `limit` rows of each user with an allowed item, by brute force."""
     found: dict[str, list[tuple[str, str, float]]] = {}
     for row in rows:
         kept = found.setdefault(row[0], [])
@@ -60,8 +60,8 @@ def first(rows: list[tuple[str, str, float]], limit: int, allowed: Any) -> list[
     return [row for kept in found.values() for row in kept]
 
 
-def test_a_filter_fills_every_page_from_what_is_left(recommend: Export, shop: Path) -> None:
-    """As brute force over all items, with the same scores; the manifest says what was asked."""
+def test_a_filter_fills_every_page_from_the_remaining_items(recommend: Export, shop: Path) -> None:
+    """The result equals brute force over all items, with the same scores. The manifest has the filter."""
     whole = everything(recommend, shop)
     tree = {"all": [{"group": {"any": ["a", "c"]}}, {"not": {"year": {"lt": 1970}}}]}
     found = exported(recommend, shop, "--limit", "5", "--filter", json.dumps(tree))
@@ -69,7 +69,7 @@ def test_a_filter_fills_every_page_from_what_is_left(recommend: Export, shop: Pa
     assert manifest_of(shop.parent / "out.jsonl")["asked"]["filter"] == tree
 
 
-def test_what_the_recipe_serves_holds_for_exports(recommend: Export, shop: Path) -> None:
+def test_the_rules_of_the_recipe_apply_to_exports(recommend: Export, shop: Path) -> None:
     """`serving.filter` and the list of available items are joined with --filter."""
     whole = everything(recommend, shop)
     (shop.parent / "there.csv").write_text("item_id\n" + "".join(f"i{n}\n" for n in range(0, N_ITEMS, 2)))
@@ -83,8 +83,8 @@ def test_what_the_recipe_serves_holds_for_exports(recommend: Export, shop: Path)
     assert recommend(shop, "--output", shop.parent / "x.csv") == 3
 
 
-def test_seeds_are_filtered_too(recommend: Export, shop: Path) -> None:
-    """Related items are of the group; a seed may be of any."""
+def test_related_items_are_filtered_and_seeds_are_not(recommend: Export, shop: Path) -> None:
+    """Related items are of the filtered group. Their seeds may be of any group."""
     out = shop.parent / "related.csv"
     arguments = ("--related", "--limit", "4", "--filter", '{"group": {"any": ["a"]}}')
     assert recommend(shop, "--output", out, *arguments) == 0
@@ -103,20 +103,20 @@ def test_seeds_are_filtered_too(recommend: Export, shop: Path) -> None:
     ],
 )
 def test_wrong_filters_end_with_2(recommend: Export, shop: Path, capsys: Any, tree: str, words: str) -> None:
-    """The place in the tree and the way out."""
+    """The message names the place in the tree and the remedy."""
     assert recommend(shop, "--output", shop.parent / "x.csv", "--filter", tree) == 2
     assert words in capsys.readouterr().err
 
 
-def test_a_bare_artifact_cannot_be_filtered(recommend: Export, shop: Path, capsys: Any) -> None:
-    """An artifact without a recipe has no metadata to filter by: exit code 2 with advice."""
+def test_a_filter_needs_a_recipe(recommend: Export, shop: Path, capsys: Any) -> None:
+    """An artifact alone has no metadata to filter by, so the command ends with 2."""
     artifact = shop.with_suffix(".svc")
     assert recommend(artifact, "--output", shop.parent / "x.csv", "--filter", '{"year": {"gte": 1}}') == 2
     assert "needs a recipe" in capsys.readouterr().err
 
 
-def test_parts_of_different_filters_are_no_export(recommend: Export, shop: Path) -> None:
-    """The same shards with another filter, or without one, do not merge."""
+def test_parts_with_different_filters_do_not_merge(recommend: Export, shop: Path) -> None:
+    """Shards with another filter, or without one, belong to different exports."""
     out = shop.parent / "all.csv"
     for index, more in enumerate((("--filter", '{"year": {"gte": 1960}}'), ())):
         assert recommend(shop, "--output", out, "--shard", f"{index}/2", *more) == 0

@@ -1,4 +1,4 @@
-"""The files of an export: three formats that hold the same rows."""
+"""The files of an export: three formats with the same rows."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.export.conftest import MODELS, N_USERS, Artifact, Export, manifest_of
 
 
 @pytest.mark.parametrize("family", MODELS)
-def test_formats_hold_the_same_rows(artifact: Artifact, recommend: Export, tmp_path: Path, family: str) -> None:
-    """Parquet, csv and JSON lines agree on every row, ids that need quotes among them, and scores to the last bit."""
+def test_all_formats_have_the_same_rows(artifact: Artifact, recommend: Export, tmp_path: Path, family: str) -> None:
+    """Parquet, csv and JSON lines agree in every row, in ids that need quotes, and in all bits of the scores."""
     source = artifact(family)
     paths = [tmp_path / f"out.{extension}" for extension in ("parquet", "csv", "jsonl")]
     for path in paths:
@@ -35,7 +35,10 @@ def test_formats_hold_the_same_rows(artifact: Artifact, recommend: Export, tmp_p
 def test_a_parquet_file_has_row_groups_of_bounded_size(
     artifact: Artifact, recommend: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A group is written once it is full. Readers skip groups by the bounds of the leading id, and no cell is empty."""
+    """A group is written once it is full.
+
+    Its statistics of the leading id let readers skip groups, and no cell is null.
+    """
     monkeypatch.setattr("svc.export.formats.ROW_GROUP", 256 * 7)
     assert recommend(artifact("factors"), "--output", tmp_path / "out.parquet", "--limit", "7") == 0
     found = pq.read_metadata(tmp_path / "out.parquet")

@@ -1,4 +1,4 @@
-"""What lies beside an export: it reads back as it was written, and what is none is told."""
+"""The manifest of an export."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ PART = Manifest(
 )
 
 
-def test_a_part_reads_back_as_it_was_written(tmp_path: Path) -> None:
-    """Shards are told apart by it; a whole export names no shard. People read it too: a field a line."""
+def test_a_manifest_is_read_back(tmp_path: Path) -> None:
+    """It names the shard of a part. It has one field per line, because users read it too."""
     path = tmp_path / f"all.csv{SUFFIX}"
     path.write_bytes(encode(PART))
     assert read(str(path), source_context(Settings())) == PART
@@ -37,7 +37,7 @@ def test_a_part_reads_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_an_invalid_manifest_is_refused_with_advice(tmp_path: Path) -> None:
-    """None there, not JSON, and the manifest of a merged export."""
+    """The file is missing, is not JSON, or is the manifest of a merged export."""
     path = tmp_path / f"all.csv{SUFFIX}"
     merged = MergedManifest(rows=0, model_version="sha256:1", skipped=0, empty=0, asked={})
     for content in (None, b"rows: 7", encode(merged)):

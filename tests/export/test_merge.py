@@ -1,4 +1,4 @@
-"""Parts of an export become one: all there, whole, and of one model."""
+"""Merging the parts of an export."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.export.conftest import N_USERS, Artifact, Export, manifest_of, rows_o
 from tests.object_store import ObjectsInMemory
 
 
-def test_sixteen_shards_are_one_run(artifact: Artifact, recommend: Export, tmp_path: Path) -> None:
-    """Row by row: every user in one shard, in the order and with the scores of the whole."""
+def test_merged_shards_equal_one_run(artifact: Artifact, recommend: Export, tmp_path: Path) -> None:
+    """Every user is in one shard, with the order and the scores of a run without shards."""
     source, whole, out = artifact("neighbours"), tmp_path / "whole.parquet", tmp_path / "all.parquet"
     assert recommend(source, "--output", whole) == 0
     for index in (11, *range(11), *range(12, 16)):
@@ -36,7 +36,7 @@ def test_sixteen_shards_are_one_run(artifact: Artifact, recommend: Export, tmp_p
 
 
 def test_shards_of_a_list_count_their_own_unknown_ids(artifact: Artifact, recommend: Export, tmp_path: Path) -> None:
-    """Their sum is that of one run."""
+    """The counts of unknown ids add up to those of one run."""
     (tmp_path / "ids.txt").write_text("".join(f"u{number}\n" for number in range(N_USERS + 40)))
     out, listed = tmp_path / "all.csv", ("--users", tmp_path / "ids.txt", "--limit", "1")
     for index in range(3):
@@ -48,7 +48,7 @@ def test_shards_of_a_list_count_their_own_unknown_ids(artifact: Artifact, recomm
 def test_merge_refuses_missing_damaged_stale_or_foreign_parts(
     artifact: Artifact, recommend: Export, tmp_path: Path, capsys: Any
 ) -> None:
-    """A missing, damaged, stale or foreign part ends with 5 and writes nothing."""
+    """Each such part ends the merge with 5, and nothing is written."""
     out, source = tmp_path / "all.csv", artifact("popularity")
     write = lambda index, *more, model=source: recommend(  # noqa: E731
         model, "--output", out, "--shard", f"{index}/3", "--limit", "5", *more
@@ -85,7 +85,7 @@ def test_merge_refuses_missing_damaged_stale_or_foreign_parts(
 
 
 def test_the_last_shard_of_a_job_merges(artifact: Artifact, recommend: Export, tmp_path: Path, capsys: Any) -> None:
-    """Each shard tries; others end with 0. Parts of yesterday's model are no parts of today's export."""
+    """Every shard tries to merge and ends with 0. Parts of an older model do not belong to the export."""
     out = tmp_path / "all.csv"
     for model in ("popularity", "factors"):
         source, events = artifact(model), []
@@ -98,8 +98,10 @@ def test_the_last_shard_of_a_job_merges(artifact: Artifact, recommend: Export, t
     assert recommend(source, "--output", out, "--shard", "1/3", "--merge", "--limit", "5") == 5
 
 
-def test_merge_of_several_numbers_of_shards(artifact: Artifact, recommend: Export, tmp_path: Path) -> None:
-    """Parts of an older run lie there: somebody must say which."""
+def test_parts_of_several_numbers_of_shards_need_a_choice(
+    artifact: Artifact, recommend: Export, tmp_path: Path
+) -> None:
+    """If parts of an older run are in the folder, --shards must name the number."""
     out = tmp_path / "all.csv"
     for shard in ("0/2", "1/2", "0/1"):
         assert recommend(artifact("popularity"), "--output", out, "--shard", shard) == 0
@@ -108,14 +110,14 @@ def test_merge_of_several_numbers_of_shards(artifact: Artifact, recommend: Expor
     assert len(manifest_of(out)["parts"]) == 2
 
 
-def test_parts_are_found_wherever_they_can_be_listed(
+def test_parts_are_listed_in_object_stores_but_not_over_http(
     artifact: Artifact,
     recommend: Export,
     objects_in_memory: ObjectsInMemory,
     monkeypatch: pytest.MonkeyPatch,
     capsys: Any,
 ) -> None:
-    """In a store by their names below its folder. A web server lists nothing, and a closed folder is told."""
+    """A web server cannot list files, and an unreadable folder is an error."""
     out = "s3://shop/out/all.csv"
     assert recommend("--merge", "--output", out) == 5
     for index in range(2):

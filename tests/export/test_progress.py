@@ -1,4 +1,4 @@
-"""How far an export is, as its log tells."""
+"""The progress of an export in its log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.export.conftest import Artifact, Export
 def test_progress_and_end_are_logged(
     artifact: Artifact, recommend: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """Rows, rate and time left; the last line says what is in place."""
+    """The events have rows, rate and remaining time, and the last one the written rows."""
     monkeypatch.setattr("svc.export.progress.EVERY_S", 0.0)
     assert recommend(artifact("factors"), "--output", tmp_path / "out.csv", "--limit", "10") == 0
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
@@ -30,8 +30,8 @@ def test_progress_and_end_are_logged(
     assert lines[-1]["rows"] == 7000
 
 
-def test_a_line_is_due_after_every_s_and_names_what_is_known(capsys: Any) -> None:
-    """Not before, and not again until as much time has passed. Nothing is told before the first step is done."""
+def test_progress_is_logged_every_s(capsys: Any) -> None:
+    """The first line comes after EVERY_S, once a step is done. Unknown values are null."""
     now = [5.0]
     logs.configure(Settings())
     display = LogDisplay(lambda: now[0])

@@ -1,4 +1,4 @@
-"""One export from its artifact to its files: verified first, whole or not there at all."""
+"""One export: the artifact is verified first, and files are published whole."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.serving.artifacts import write_artifact
 def test_artifacts_are_verified(
     artifact: Artifact, recommend: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Missing 5, damaged 5, another key 5, no keys 8; nothing is written."""
+    """A missing or damaged artifact and another key end with 5, no keys with 8. Nothing is written."""
     source, out = Path(artifact("popularity")), tmp_path / "out/x.csv"
     assert recommend(tmp_path / "none.svc", "--output", out) == 5
     whole = source.read_bytes()
@@ -34,8 +34,8 @@ def test_artifacts_are_verified(
     assert not out.parent.exists()
 
 
-def test_a_recipe_stands_for_its_artifact(recommend: Export, tmp_path: Path) -> None:
-    """Through its pointer, and without the variables that only training needs."""
+def test_an_export_of_a_recipe_uses_its_artifact(recommend: Export, tmp_path: Path) -> None:
+    """It follows the pointer, and needs no variables of training."""
     write_artifact(tmp_path / "models/shop.svc", MODELS["popularity"](), versioning="append_sha")
     (tmp_path / "shop.yaml").write_text(
         "name: shop\nsource: {type: csv, path: '${SVC_RECIPE_UNSET}'}\n"
@@ -47,8 +47,8 @@ def test_a_recipe_stands_for_its_artifact(recommend: Export, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("extension", ["csv", "jsonl", "parquet"])
-def test_users_of_items_are_those_that_the_model_ranks(recommend: Export, tmp_path: Path, extension: str) -> None:
-    """In the order of the file of items; unknown ones are skipped and counted. The parts of all items are the whole."""
+def test_to_users_writes_the_users_that_the_model_ranks(recommend: Export, tmp_path: Path, extension: str) -> None:
+    """Items are in the order of their file. Unknown ones are skipped and counted."""
     model = MODELS["neighbours"]()
     write_artifact(tmp_path / "a.svc", model)
     (tmp_path / "items.txt").write_text("i7\nnothing\ni,5\n")
@@ -74,10 +74,10 @@ def test_users_of_items_are_those_that_the_model_ranks(recommend: Export, tmp_pa
     assert manifest["asked"]["items"].startswith("sha256:")
 
 
-def test_users_are_written_only_where_recipe_and_model_can_name_them(
+def test_to_users_needs_a_recipe_and_a_model_that_rank_users(
     recommend: Export, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Else exit code 2, and nothing is written."""
+    """Otherwise the command ends with 2, and nothing is written."""
     write_artifact(tmp_path / "models/shop.svc", MODELS["factors"](), versioning="append_sha")
     write_artifact(tmp_path / "popular.svc", MODELS["popularity"]())
     text = (
@@ -97,8 +97,8 @@ def test_users_are_written_only_where_recipe_and_model_can_name_them(
 
 
 @pytest.mark.system
-def test_killed_at_any_moment_nothing_half_written_is_seen(tmp_path: Path) -> None:
-    """SIGKILL, and SIGTERM with exit code 143: what is there is always a whole export, the next run tidies up."""
+def test_readers_see_only_whole_files_of_killed_exports(tmp_path: Path) -> None:
+    """After SIGKILL or SIGTERM the files are a whole export, and the next run removes temporary files."""
     source, folder = tmp_path / "big.svc", tmp_path / "out"
     write_artifact(source, MODELS["neighbours"]())
     command = [sys.executable, "-m", "svc", "recommend", str(source), "--output", str(folder / "all.csv")]
@@ -118,8 +118,8 @@ def test_killed_at_any_moment_nothing_half_written_is_seen(tmp_path: Path) -> No
 
 @pytest.mark.integration
 @pytest.mark.filterwarnings("ignore")
-def test_from_and_to_an_object_store(recommend: Export, s3_bucket: tuple[str, Any]) -> None:
-    """Artifact, list of users, parts and manifests all lie there."""
+def test_an_export_reads_from_and_writes_to_an_object_store(recommend: Export, s3_bucket: tuple[str, Any]) -> None:
+    """Artifact, list of users, parts and manifests are all in the store."""
     bucket, filesystem = s3_bucket
     write_artifact(f"{bucket}/models/a.svc", MODELS["factors"]())
     filesystem.pipe_file(f"{bucket}/ids.txt", b"u1\nu2\nnobody\n")

@@ -1,4 +1,4 @@
-"""Rankings of many rows: those of the API, in one order, whatever the threads."""
+"""Rankings of many rows: equal to the API's, in one order for any number of threads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.serving.artifacts import SIGNING_KEYS
 
 
 def answers(model: Model, *, related: bool = False, limit: int = 100) -> list[bytes]:
-    """The `items` of the API for every user, or every item as the one seed, each without its brackets."""
+    """Return the `items` of the API's answer for every user, or for every item as the one seed, without brackets."""
     fragments, found = ItemFragments.build(model.item_ids, None), []
     for leader in (model.item_ids if related else model.user_ids).all():
         if related:
@@ -38,10 +38,10 @@ def answers(model: Model, *, related: bool = False, limit: int = 100) -> list[by
 
 @pytest.mark.parametrize("related", [False, True])
 @pytest.mark.parametrize("family", MODELS)
-def test_every_byte_is_that_of_the_api(
+def test_exported_items_equal_the_api_byte_for_byte(
     artifact: Artifact, recommend: Export, tmp_path: Path, family: str, related: bool
 ) -> None:
-    """Items, order and the spelling of scores, for every user or seed."""
+    """Items, order and the text of scores are the same for every user or seed."""
     source, out = artifact(family), tmp_path / "out.jsonl"
     assert recommend(source, "--output", out, "--limit", "20", *(["--related"] if related else [])) == 0
     model = open_artifact(source, parse_signing_keys(SIGNING_KEYS), Settings()).model
@@ -51,17 +51,17 @@ def test_every_byte_is_that_of_the_api(
     found: dict[str, list[bytes]] = {leader: [] for leader in leaders}
     for rank_line in out.read_bytes().splitlines():
         head, _, item = rank_line.partition(b',"item_id":')
-        told = json.loads(head + b"}")
+        fields = json.loads(head + b"}")
         assert head.startswith(b'{"' + key)
-        found[told[key.decode()]].append(b'{"item_id":' + item)
-        assert told["rank"] == len(found[told[key.decode()]])
+        found[fields[key.decode()]].append(b'{"item_id":' + item)
+        assert fields["rank"] == len(found[fields[key.decode()]])
     assert [b",".join(found[leader]) for leader in leaders] == expected
 
 
-def test_an_export_is_the_same_whenever_it_runs(
+def test_an_export_is_the_same_with_any_number_of_threads(
     artifact: Artifact, recommend: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """File and manifest, with any number of threads: a shard that runs twice changes nothing."""
+    """File and manifest are the same, so a shard that runs twice changes nothing."""
     seen = set()
     for threads in ("1", "2", "7"):
         monkeypatch.setenv("SVC_SCORING_THREADS", threads)
@@ -71,8 +71,8 @@ def test_an_export_is_the_same_whenever_it_runs(
     assert len(seen) == 1
 
 
-def test_scoring_stays_two_chunks_a_thread_ahead_and_ends_with_its_reader() -> None:
-    """A slow writer holds memory for these only. A reader that leaves ends the threads."""
+def test_scoring_is_two_chunks_per_thread_ahead_and_ends_with_its_reader() -> None:
+    """A slow writer needs memory for these chunks only. Closing the iterator ends the threads."""
     model, threads = MODELS["popularity"](), 2
     taken: list[int] = []
     model.ready()

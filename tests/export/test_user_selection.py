@@ -1,4 +1,4 @@
-"""Whose recommendations are written: everybody, or a list."""
+"""The users of an export: all users, or a list."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from tests.export.conftest import Artifact, Export, manifest_of, rows_of
 
 
-def test_a_list_of_users(artifact: Artifact, recommend: Export, tmp_path: Path) -> None:
-    """In its order, each once; unknown ones are skipped and counted; blank lines and line ends do not matter."""
+def test_a_list_of_users_is_exported_in_its_order(artifact: Artifact, recommend: Export, tmp_path: Path) -> None:
+    """Each user is written once. Unknown ids are skipped and counted, and blank lines and line ends do not matter."""
     (tmp_path / "ids.txt").write_text("u5\r\nnobody\n\nu2\nu5\nnor she\n u2\n")
     out = tmp_path / "out.csv"
     assert recommend(artifact("factors"), "--users", tmp_path / "ids.txt", "--limit", "2", "--output", out) == 0
@@ -23,7 +23,7 @@ def test_a_list_of_users(artifact: Artifact, recommend: Export, tmp_path: Path) 
 def test_an_unreadable_list_ends_with_3(
     artifact: Artifact, recommend: Export, tmp_path: Path, *, capsys: Any, content: bytes | None, words: str
 ) -> None:
-    """The file and the line are named, and nothing is written."""
+    """The message names the file and the line, and nothing is written."""
     if content is not None:
         (tmp_path / "ids.txt").write_bytes(content)
     out = tmp_path / "out/x.csv"

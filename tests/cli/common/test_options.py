@@ -1,4 +1,4 @@
-"""Arguments that several commands share: how a recipe is loaded for them."""
+"""Arguments that several commands share, and the loading of a recipe for them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def recipe_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_a_variable_of_the_command_line_goes_before_the_environment(
+def test_a_variable_of_the_command_line_overrides_the_environment(
     recipe_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The expanded recipe and the variables come back together, for sources that need more of them."""
+    """`load` returns the variables together with the recipe, because sources need more of them."""
     monkeypatch.setenv("SVC_RECIPE_ROWS", "environment.csv")
     loaded, variables = load(recipe_file, ["SVC_RECIPE_ROWS=given.csv"], Settings())
     assert loaded.recipe.source.options["path"] == "given.csv"
@@ -39,7 +39,7 @@ def test_a_variable_of_the_command_line_goes_before_the_environment(
 
 
 def test_only_training_needs_the_variables_of_its_source(recipe_file: Path) -> None:
-    """A server, or an export, reads the same recipe without them."""
+    """A server and an export load the same recipe without them."""
     with pytest.raises(RecipeError, match="SVC_RECIPE_ROWS"):
         load(recipe_file, None, Settings())
     assert load_for_serving(recipe_file, None, Settings())[0].recipe.name == "books"

@@ -1,4 +1,4 @@
-"""What a terminal shows during a run, and what a pipe does not."""
+"""The progress bar of a command: drawn on terminals only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ class Terminal(io.StringIO):
 
 
 def make_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Standard error as a terminal of 120 columns, from within a test: pytest sets its own between phases."""
+    """Replace standard error by a terminal of 120 columns.
+
+    A fixture would not do: pytest sets its own between phases.
+    """
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("COLUMNS", "120")
@@ -27,7 +30,7 @@ def make_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 
 def test_log_lines_are_printed_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line is whole and stays; markup in it is text. The bar is gone at the end."""
+    """A log line stays on the terminal, and markup in it is not interpreted."""
     terminal = make_terminal(monkeypatch)
     with progress_for(Settings(log_format="console")) as progress:
         assert progress is not None
@@ -39,7 +42,7 @@ def test_log_lines_are_printed_above_the_bar(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_pipe_gets_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only log lines go to standard error where nobody watches."""
+    """If standard error is no terminal, only log lines are written."""
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     with progress_for(Settings()) as progress:
@@ -47,8 +50,8 @@ def test_a_pipe_gets_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stream.getvalue() == ""
 
 
-def test_json_on_a_terminal_means_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asked for JSON, a terminal gets JSON lines and nothing else."""
+def test_json_logs_on_a_terminal_get_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With JSON logs a terminal gets JSON lines only."""
     terminal = make_terminal(monkeypatch)
     with progress_for(Settings(log_format="json")) as progress:
         assert progress is None

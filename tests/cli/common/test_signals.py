@@ -12,7 +12,7 @@ from svc.cli.common.signals import Interrupted, interrupts
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_is_raised_in_the_main_thread(number: signal.Signals, code: int) -> None:
-    """Cleaning up happens on the way out, as after any exception."""
+    """The signal becomes an exception, so cleanup runs as after any exception. The handlers are restored afterwards."""
     before = signal.signal(number, signal.default_int_handler)  # the tests themselves may run under nohup
     try:
         with pytest.raises(Interrupted) as caught, interrupts():
@@ -25,7 +25,7 @@ def test_a_signal_is_raised_in_the_main_thread(number: signal.Signals, code: int
 
 
 def test_nohup_is_respected() -> None:
-    """A hang-up that is ignored from the start does not end the command."""
+    """An ignored hang-up does not end the command."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with interrupts():

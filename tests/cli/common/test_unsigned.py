@@ -1,4 +1,4 @@
-"""The development mode without signing keys, and when it is refused."""
+"""The flags of the development mode without signing keys."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_unsigned_mode_needs_both_flags_and_a_development_environment(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Misuse ends with 8 before anything is read, and names what is missing."""
+    """Misuse ends with 8 before anything is read, and the message names the flag."""
     monkeypatch.setenv("SVC_ENV", env)
     assert main.run([*command, *arguments]) == 8
     assert "--dev-allow-unsigned" in str(last_error(capsys)["error"])

@@ -1,4 +1,4 @@
-"""`svc history`, `svc promote` and `svc rollback`, around real trainings."""
+"""`svc history`, `svc promote` and `svc rollback` with real trainings."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from svc.cli import main
 from tests.cli.conftest import KEY, history, train
 
 
-def test_an_impossible_request_is_refused_with_its_reason(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing to go back to, no such version, one of another recipe: 5. No key that signs: 8. No versions: 2."""
+def test_impossible_requests_end_with_5_8_or_2(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No earlier version, an unknown version and one of another recipe end with 5, no signing key with 8, no versions
+    with 2.
+    """
     monkeypatch.setenv("SVC_ARTIFACT_SIGNATURE", "ed25519")
     train(recipe, "r1")
     pointer = (recipe.parent / "out/books.svc").read_text()
@@ -43,8 +45,8 @@ def test_an_impossible_request_is_refused_with_its_reason(recipe: Path, monkeypa
     assert main.run(["history", str(recipe)]) == 2
 
 
-def test_a_plain_recipe_writes_no_log_until_there_is_one(recipe: Path) -> None:
-    """Without `keep` and `promotion` a training writes what it always wrote; after a rollback the log goes on."""
+def test_a_recipe_without_keep_and_promotion_writes_no_log_before_a_rollback(recipe: Path) -> None:
+    """After the first rollback the trainings of such a recipe write lines too."""
     recipe.write_text(recipe.read_text().replace(", keep: 4", ""), encoding="utf-8")
     out = recipe.parent / "out"
     for run in range(2):
@@ -56,10 +58,10 @@ def test_a_plain_recipe_writes_no_log_until_there_is_one(recipe: Path) -> None:
 
 
 @pytest.mark.integration
-def test_commands_killed_at_random_moments_leave_everything_whole(
+def test_commands_killed_at_random_moments_leave_a_valid_store(
     recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The pointer names a version that is there, and every line of the log is whole and signed."""
+    """The pointer names an existing version, and every line of the log is whole and signed."""
     for run in range(4):
         assert train(recipe, f"r{run}") == 0
     versions = [version["sha8"] for version in history(recipe, capsys)]

@@ -1,4 +1,4 @@
-"""`svc demo`: its folder is safe to make twice, its port is checked first, and nothing is left running."""
+"""`svc demo`: its folder, its port, its data, and the end of its commands."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from svc.cli.shop.demo import FILES, print_requests
 ROOT = Path(__file__).parents[3]
 
 
-def test_a_taken_port_is_known_before_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nobody waits for a minute to learn that."""
+def test_a_used_port_is_refused_before_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error comes before a minute of training, and no folder is created."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert run(["demo", "--folder", str(tmp_path / "shop"), "--port", port]) == 8
@@ -40,8 +40,8 @@ def test_a_taken_port_is_known_before_training(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.integration
-def test_the_whole_demo(tmp_path: Path) -> None:
-    """It trains both recipes, serves them, shows answers with titles, and Ctrl-C ends all of it."""
+def test_the_demo_trains_serves_and_ends_by_ctrl_c(tmp_path: Path) -> None:
+    """It trains both recipes, prints answers with titles, and Ctrl-C ends all of its processes."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SVC_")}
     process = subprocess.Popen(
         [sys.executable, "-m", "svc", "demo", "--folder", str(tmp_path / "shop"), "--port", "0"],
@@ -70,8 +70,8 @@ def test_the_whole_demo(tmp_path: Path) -> None:
         socket.create_connection(("127.0.0.1", port), timeout=5)
 
 
-def test_the_files_make_a_folder_to_work_in(tmp_path: Path) -> None:
-    """Data, recipes and keys that only their owner can read."""
+def test_files_only_writes_data_recipes_and_private_keys(tmp_path: Path) -> None:
+    """The key file is readable by its owner only."""
     folder = tmp_path / "shop"
     assert run(["demo", "--files-only", "--folder", str(folder)]) == 0
     found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
@@ -88,7 +88,7 @@ def test_the_files_make_a_folder_to_work_in(tmp_path: Path) -> None:
 
 
 def test_a_second_demo_keeps_the_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Artifacts and clients of the first one stay valid."""
+    """Artifacts and clients of the first demo stay valid. A key file without a key is an error."""
     folder = tmp_path / "shop"
     assert run(["demo", "--files-only", "--folder", str(folder)]) == 0
     keys = (folder / "keys.env").read_text()
@@ -101,13 +101,13 @@ def test_a_second_demo_keeps_the_keys(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 class Child:
-    """Stands for a command of svc in a process: what it was told, and how it ends.
+    """A fake process of a command: `ends` are the results of waiting, in order, exit codes or errors to raise.
 
-    `ends` are the results of waiting for it, one after another: an exit code, or an error to raise.
+    It records the calls.
     """
 
     def __init__(self, *ends: Any, running: bool = True) -> None:
-        self.ends, self.running, self.told = list(ends), running, []
+        self.ends, self.running, self.calls = list(ends), running, []
         self.returncode = None if running else 8
 
     def poll(self) -> int | None:
@@ -115,17 +115,17 @@ class Child:
 
     def wait(self, limit: float | None = None) -> int:
         end = self.ends.pop(0)
-        self.told.append(f"wait {limit or 'for ever'}")
+        self.calls.append(f"wait {limit or 'for ever'}")
         if isinstance(end, BaseException):
             raise end
         self.returncode = end
         return int(end)
 
     def terminate(self) -> None:
-        self.told.append("terminate")
+        self.calls.append("terminate")
 
     def kill(self) -> None:
-        self.told.append("kill")
+        self.calls.append("kill")
 
 
 LATE = subprocess.TimeoutExpired("svc", demo.STOP_TIMEOUT_S)
@@ -133,7 +133,7 @@ STOPPED = ["wait for ever", "terminate", "wait 10.0"]
 
 
 @pytest.mark.parametrize(
-    ("children", "code", "told", "words"),
+    ("children", "code", "calls", "words"),
     [
         ([Child(3, 3)], 3, [STOPPED], ""),
         (
@@ -146,17 +146,20 @@ STOPPED = ["wait for ever", "terminate", "wait 10.0"]
         ([Child(0, 0), Child(0, 0), Child(0)], 1, [STOPPED, STOPPED, STOPPED[1:]], "not ready within 0 seconds"),
     ],
 )
-def test_every_command_that_was_started_is_ended(
+def test_the_demo_ends_every_command_that_it_started(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     *,
     children: list[Child],
     code: int,
-    told: list[list[str]],
+    calls: list[list[str]],
     words: str,
 ) -> None:
-    """A training that fails ends the demo with its exit code; Ctrl-C ends it well; a server that hangs is killed."""
+    """A failed training ends the demo with its exit code, Ctrl-C with 0.
+
+    A command that does not terminate is killed.
+    """
     started: list[tuple[list[str], dict[str, Any]]] = []
     waiting = iter(children)
     monkeypatch.setattr(subprocess, "Popen", lambda command, **how: started.append((command, how)) or next(waiting))
@@ -169,10 +172,12 @@ def test_every_command_that_was_started_is_ended(
     assert run(["demo", "--folder", str(folder), "--remove"]) == code
     written = capsys.readouterr()
     assert words in written.out + written.err
-    assert [child.told for child in children] == told
+    assert [child.calls for child in children] == calls
     assert not folder.exists()
     commands = [command[3:] for command, _ in started]
-    assert commands[:2] == [["train", f"{folder}/recipes/{name}.yaml", "--quiet"] for name in demo.RECIPES][: len(told)]
+    assert (
+        commands[:2] == [["train", f"{folder}/recipes/{name}.yaml", "--quiet"] for name in demo.RECIPES][: len(calls)]
+    )
     for _, how in started:
         assert how["process_group"] == 0
         assert how["env"].keys() >= {*os.environ, "SVC_SIGNING_KEYS", "SVC_API_KEYS"}
@@ -185,10 +190,10 @@ def test_every_command_that_was_started_is_ended(
 
 
 @pytest.mark.parametrize("name", ["recipes/books.yaml", "data/purchases.csv"])
-def test_a_file_that_was_changed_is_overwritten_by_force_only(
+def test_a_changed_file_is_overwritten_only_by_force(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A user's own data or recipe in the demo's folder is named, and no file changes."""
+    """The error names the user's changed file, and no other file is written."""
     folder = tmp_path / "shop"
     assert run(["demo", "--files-only", "--folder", str(folder)]) == 0
     shipped = (folder / name).read_bytes()
@@ -208,8 +213,11 @@ def purchases() -> pd.DataFrame:
     return pd.read_csv(FILES / "data" / "purchases.csv").merge(books, on="item_id", validate="many_to_one")
 
 
-def test_the_data_has_the_shape_of_a_shop(purchases: pd.DataFrame) -> None:
-    """Tens of thousands of purchases, none twice; a tenth of the books makes more than a third of the sales."""
+def test_the_data_resembles_a_shop(purchases: pd.DataFrame) -> None:
+    """There are tens of thousands of purchases without repeats.
+
+    A tenth of the books has more than a third of the sales.
+    """
     assert 50_000 < len(purchases) < 200_000
     assert not purchases.duplicated(["user_id", "item_id"]).any()
     sales = purchases["item_id"].value_counts()
@@ -217,8 +225,8 @@ def test_the_data_has_the_shape_of_a_shop(purchases: pd.DataFrame) -> None:
     assert sales.max() < purchases["user_id"].nunique() / 2
 
 
-def test_taste_can_be_learned(purchases: pd.DataFrame) -> None:
-    """Two purchases of one reader share a genre much more often than two of any readers."""
+def test_readers_prefer_genres(purchases: pd.DataFrame) -> None:
+    """Two purchases of one reader share a genre much more often than two purchases of any readers."""
     ordered = purchases.sort_values("user_id", kind="stable")
     genres = ordered["categories"].str.get_dummies("|").to_numpy(dtype=bool)
     shared = (genres[:-1] & genres[1:]).any(axis=1)
@@ -227,8 +235,8 @@ def test_taste_can_be_learned(purchases: pd.DataFrame) -> None:
     assert shared[same].mean() > 1.5 * strangers.mean()
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No file of the user is overwritten, not even with --remove."""
+def test_a_folder_with_other_files_is_not_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No file of the user is overwritten or removed, not even with --remove."""
     (tmp_path / "thesis.tex").write_text("precious")
     assert run(["demo", "--folder", str(tmp_path / "thesis.tex"), "--files-only"]) == 2
     assert "thesis.tex is a file" in json.loads(capsys.readouterr().err)["error"]
@@ -239,8 +247,8 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, capsys: pytest
     assert (tmp_path / "thesis.tex").read_text() == "precious"
 
 
-def test_what_is_printed_is_what_was_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each curl line, run by a shell, sends the request whose answer stands below it; ids come from the data."""
+def test_printed_curl_commands_send_the_answered_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each printed curl command sends the request of the answer below it, with ids from the data."""
     asked: list[tuple[str, str, Any]] = []
 
     class Server(BaseHTTPRequestHandler):
@@ -267,8 +275,8 @@ def test_what_is_printed_is_what_was_asked(tmp_path: Path, capsys: pytest.Captur
         thread.join()
     shown = capsys.readouterr().out
     lines = [shlex.split(line) for line in shown.splitlines() if line.startswith("curl ")]
-    told = [(words[2].removeprefix(url), words[4], json.loads(words[-1])) for words in lines]
-    assert told == [(path, f"X-API-Key: {key}", body) for path, key, body in asked]
+    printed = [(words[2].removeprefix(url), words[4], json.loads(words[-1])) for words in lines]
+    assert printed == [(path, f"X-API-Key: {key}", body) for path, key, body in asked]
     assert {key for _, key, _ in asked} == {"the-key"}
     assert shown.count("b1     1.5000  Tides (Crime)") == len(asked) >= 5
     with (tmp_path / "data" / "purchases.csv").open(newline="") as file:
