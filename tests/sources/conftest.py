@@ -1,4 +1,4 @@
-"""A context for sources, web servers that misbehave on request, and a BigQuery that speaks REST and gRPC."""
+"""A context for sources, web servers with faults on request, and a BigQuery server with REST and gRPC."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MakeSource = Callable[..., DataSource]
 
 @pytest.fixture
 def make(tmp_path: Path) -> MakeSource:
-    """`make(type, columns=..., text=..., settings=..., **options)`: a source with its files in tmp_path."""
+    """Return a function that makes a source of a type, with its files in tmp_path."""
 
     def source(
         type_name: str,
@@ -48,7 +48,7 @@ def make(tmp_path: Path) -> MakeSource:
 
 @pytest.fixture
 def records() -> Iterator[list[dict[str, Any]]]:
-    """What is logged while the test runs."""
+    """Record the logged events of the test."""
     lines: list[dict[str, Any]] = []
     logs.configure(Settings(log_format="json"), write=lambda line: lines.append(json.loads(line)))
     yield lines
@@ -57,11 +57,7 @@ def records() -> Iterator[list[dict[str, Any]]]:
 
 @dataclass
 class Page:
-    """What a path of the web server answers.
-
-    `cut` sends less than it promises, `trickle` a byte now and then, `hang` nothing until the end. With `parts` the
-    end of it can be asked for alone.
-    """
+    """The answer of the web server for a path."""
 
     body: bytes = b""
     status: int = 200
@@ -74,7 +70,7 @@ class Page:
 
 
 class WebServer:
-    """Pages by their path, over plain HTTP or TLS."""
+    """A server of pages by their path, over plain HTTP or TLS."""
 
     def __init__(self, scheme: str, context: ssl.SSLContext | None) -> None:
         self.pages: dict[str, Page] = {}
@@ -148,13 +144,13 @@ class WebServer:
 
 @pytest.fixture
 def web() -> Iterator[WebServer]:
-    """A plain HTTP server on loopback."""
+    """Run a plain HTTP server on loopback."""
     yield from WebServer("http", None).run()
 
 
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A private certificate authority that httpx and gRPC trust; gRPC reads its roots once a process."""
+    """Make a private certificate authority that httpx and gRPC trust. gRPC reads its roots once in a process."""
     import trustme
 
     made = trustme.CA()
@@ -174,12 +170,12 @@ def tls_context(certificate: Any) -> ssl.SSLContext:
 
 @pytest.fixture
 def secure_web(authority: Any) -> Iterator[WebServer]:
-    """An HTTPS server whose certificate names localhost only."""
+    """Run an HTTPS server with a certificate for localhost only."""
     yield from WebServer("https", tls_context(authority.issue_cert("localhost"))).run()
 
 
 class BigQuery:
-    """One table behind BigQuery's REST calls and its Storage Read API; counts what was asked."""
+    """One table behind BigQuery's REST calls and its Storage Read API. It records the calls."""
 
     def __init__(self, table: Any, certificate: Any) -> None:
         self.table = table
@@ -319,7 +315,7 @@ class BigQuery:
 
 @pytest.fixture
 def bigquery(authority: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[BigQuery]:
-    """A BigQuery with 5,000 rows that Google's own clients talk to."""
+    """Run a BigQuery server with 5,000 rows for Google's own clients."""
     import pyarrow as pa
 
     n = 5000

@@ -1,4 +1,4 @@
-"""Parquet files whose footer states fewer bytes than their pages hold."""
+"""Parquet files with a footer that states fewer bytes than their pages have."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def chunks(content: bytes) -> list[pq.ColumnChunkMetaData]:
 
 
 def padded(number: int, n_bytes: int) -> bytes:
-    """A number as Thrift spells it, in more bytes than it needs."""
+    """Return a number in Thrift's encoding, with more bytes than it needs."""
     parts = [(number << 1 >> 7 * place) & 127 | 128 for place in range(n_bytes)]
     return bytes([*parts[:-1], parts[-1] & 127])
 
 
 def footer_says(content: bytes, size: int, instead: int) -> bytes:
-    """The file whose footer states another uncompressed size. Its pages stay the same."""
+    """Return the file with another uncompressed size in its footer and the same pages."""
     start = len(content) - 8 - struct.unpack("<I", content[-8:-4])[0]
     n_bytes = next(count for count in range(1, 11) if size << 1 < 1 << 7 * count)
     footer = content[start:].replace(padded(size, n_bytes), padded(instead, n_bytes))
@@ -32,7 +32,7 @@ def footer_says(content: bytes, size: int, instead: int) -> bytes:
 
 
 def large_cell(values: Any) -> bytes:
-    """A file of a few kilobytes with one large page, whose footer states 1,000 bytes."""
+    """Return a file of a few kilobytes with one large page and a footer that states 1,000 bytes."""
     out = io.BytesIO()
     options: dict[str, Any] = {"use_dictionary": False, "compression": "zstd", "data_page_size": 1 << 30}
     pq.write_table(pa.table({"item_id": values}), out, **options)

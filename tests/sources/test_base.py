@@ -1,4 +1,4 @@
-"""How a source is found by its type, and what an installed one must have."""
+"""The registry of sources, and the requirements of a plug-in."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONTEXT = SourceContext(Path(), Settings(), None, frozenset(), "interactions", {
 
 
 class Lines:
-    """A plug-in as docs/howto/extend.md describes one."""
+    """A plug-in like the one in docs/howto/extend.md."""
 
     type_name = "lines"
 
@@ -39,7 +39,7 @@ def spec(type: str, **options: Any) -> SourceSpec:
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plug-ins: a good one, one that is no source, one that cannot be imported, one that claims a built-in type."""
+    """Install plug-ins: a valid one, one that is no source, one without a module, and one with a built-in type."""
     here = "tests.sources.test_base"
     names = {"lines": f"{here}:Lines", "wrong": f"{here}:CONTEXT", "broken": "no.such.module:X", "csv": f"{here}:Lines"}
     points = [EntryPoint(name, value, base.ENTRY_POINT_GROUP) for name, value in names.items()]
@@ -48,7 +48,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_an_installed_source_is_found_by_its_type() -> None:
-    """Its options are checked by its own model; a built-in type cannot be replaced."""
+    """Its own model checks its options. A plug-in cannot replace a built-in type."""
     source = build_source(spec("lines", path="a"), CONTEXT)
     assert type(source).__name__ == "Lines"
     assert isinstance(build_source(spec("csv", path="a.csv"), CONTEXT), CsvSource)
@@ -57,8 +57,8 @@ def test_an_installed_source_is_found_by_its_type() -> None:
         check_spec(spec("lines", pth="a"), "source")
 
 
-def test_two_packages_with_one_type_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which of them would be used is chance; a package that is found twice on the path is one."""
+def test_two_packages_with_one_source_type_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The choice would be arbitrary, so the error names both. A package that is found twice counts once."""
     places = [f"{folder}:Lines" for folder in ("tests.sources.test_base", "other_package.lines")]
     points = [EntryPoint("lines", place, base.ENTRY_POINT_GROUP) for place in places]
     monkeypatch.setattr(base, "entry_points", lambda group: points)
@@ -78,8 +78,8 @@ def test_two_packages_with_one_type_are_named(monkeypatch: pytest.MonkeyPatch) -
         ("nothing-like-it", "is no installed source; there are bigquery"),
     ],
 )
-def test_what_is_no_source_is_named_with_its_place(type_name: str, words: str) -> None:
-    """As the field of the recipe that names it."""
+def test_unknown_and_invalid_source_types_are_refused(type_name: str, words: str) -> None:
+    """The error begins with the field of the recipe that has the type."""
     with pytest.raises(RecipeError, match=r"^features\.item\.source\.type: ") as caught:
         check_spec(spec(type_name), "features.item.source")
     assert words in caught.value.message

@@ -1,4 +1,4 @@
-"""BigQuery through Google's own clients, against a server that speaks their REST and gRPC calls."""
+"""The BigQuery source through Google's own clients, against a server with their REST and gRPC calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPTIONS: dict[str, Any] = {
 
 
 def test_rows_come_over_the_storage_api(make: Any, bigquery: Any, records: list[Any]) -> None:
-    """Only the needed columns are asked for; parameters are named and typed; REST carries no rows."""
+    """Only the needed columns are requested, parameters have names and types, and REST transfers no rows."""
     frame = make("bigquery", columns=COLUMNS, **OPTIONS).fetch()
     assert list(frame.columns) == list(COLUMNS)
     assert len(frame) == 5000
@@ -34,7 +34,7 @@ def test_rows_come_over_the_storage_api(make: Any, bigquery: Any, records: list[
 
 
 def test_a_cut_stream_is_resumed(make: Any, bigquery: Any) -> None:
-    """The client goes on at the row where the stream broke."""
+    """The client continues at the row at which the stream broke."""
     bigquery.cut_once = True
     frame = make("bigquery", columns=COLUMNS, **OPTIONS).fetch()
     assert frame["ts"].to_list() == list(range(5000))
@@ -42,7 +42,7 @@ def test_a_cut_stream_is_resumed(make: Any, bigquery: Any) -> None:
 
 
 def test_without_permission_rows_come_over_rest(make: Any, bigquery: Any, records: list[Any]) -> None:
-    """The same job's result is read, the query is not paid twice, and the fallback is logged."""
+    """The result of the same job is read, so the query is paid once. The fallback is logged."""
     bigquery.deny_storage = True
     frame = make("bigquery", columns=COLUMNS, **OPTIONS).fetch()
     assert frame["ts"].to_list() == list(range(5000))
@@ -52,7 +52,7 @@ def test_without_permission_rows_come_over_rest(make: Any, bigquery: Any, record
 
 
 def test_without_the_extra_rows_come_over_rest(make: Any, bigquery: Any, records: list[Any], monkeypatch: Any) -> None:
-    """The package of the Storage Read API is not installed; nothing is asked of it."""
+    """Without the package of the Storage Read API, no call goes to it."""
     import google.cloud
 
     monkeypatch.delattr(google.cloud, "bigquery_storage", raising=False)
@@ -62,8 +62,8 @@ def test_without_the_extra_rows_come_over_rest(make: Any, bigquery: Any, records
     assert [(r["event"], r["reason"]) for r in records] == [("bigquery_storage_fallback", "missing_extra")]
 
 
-def test_nothing_else_falls_back(make: Any, bigquery: Any, records: list[Any]) -> None:
-    """A stream that breaks for good is an error, not a reason to be slower."""
+def test_a_broken_stream_does_not_fall_back_to_rest(make: Any, bigquery: Any, records: list[Any]) -> None:
+    """A stream that cannot be resumed is an error."""
     bigquery.cut_for_good = True
     with pytest.raises(DataSourceError, match="cut"):
         make("bigquery", columns=COLUMNS, **OPTIONS).fetch()
@@ -71,7 +71,7 @@ def test_nothing_else_falls_back(make: Any, bigquery: Any, records: list[Any]) -
 
 
 def test_the_fallback_can_be_forbidden(make: Any, bigquery: Any) -> None:
-    """SVC_BQ_REQUIRE_STORAGE_API=1 turns it into an error that names the permission."""
+    """With SVC_BQ_REQUIRE_STORAGE_API=1 a missing permission is an error that names it."""
     bigquery.deny_storage = True
     settings = Settings(bq_require_storage_api=True)
     with pytest.raises(DataSourceError, match="readsessions"):
@@ -79,14 +79,14 @@ def test_the_fallback_can_be_forbidden(make: Any, bigquery: Any) -> None:
 
 
 def test_a_denied_query_is_an_error(make: Any, bigquery: Any) -> None:
-    """No fallback hides a query that may not run."""
+    """No fallback hides a query without permission."""
     bigquery.deny_query = True
     with pytest.raises(DataSourceError, match="Access Denied"):
         make("bigquery", columns=COLUMNS, **OPTIONS).fetch()
 
 
 def test_probe_is_a_dry_run(make: Any, bigquery: Any) -> None:
-    """Nothing is read; a missing column is named."""
+    """No rows are read, and a missing column is named."""
     assert any("4096 bytes" in line for line in make("bigquery", columns=COLUMNS, **OPTIONS).probe())
     assert bigquery.jobs[0]["configuration"]["dryRun"] is True
     with pytest.raises(DataSourceError, match="no column absent"):
@@ -94,8 +94,8 @@ def test_probe_is_a_dry_run(make: Any, bigquery: Any) -> None:
     assert set(bigquery.calls) == {"query"}
 
 
-def test_rows_are_capped(make: Any, bigquery: Any) -> None:
-    """The told number of rows refuses before any is read."""
+def test_too_many_rows_are_refused_before_reading(make: Any, bigquery: Any) -> None:
+    """The reported number of rows is compared with the cap."""
     with pytest.raises(SourceTooLarge, match="SVC_MAX_SQL_ROWS"):
         make("bigquery", columns=COLUMNS, settings=Settings(max_sql_rows=4999), **OPTIONS).fetch()
     assert "session" not in bigquery.calls

@@ -1,4 +1,4 @@
-"""What a server reads while it answers is bounded, however small the file is that stands for it."""
+"""Bounds of tables that a server reads, for small files that expand to large tables."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ KINDS = [csv_rows, parquet_rows, sql_rows]
 def test_too_many_rows_are_refused_for_every_kind_of_source(
     tmp_path: Path, rows: Callable[[Path, int, str], SourceSpec]
 ) -> None:
-    """Though they name one item; what a training reads is not bounded so."""
+    """Rows count even if they repeat one item. A training has no such bound."""
     spec = rows(tmp_path, MANY, "i1")
     with pytest.raises(SourceTooLarge, match=f"more than {LEAST_ROWS} rows"):
         fetched(tmp_path, spec)
@@ -73,19 +73,19 @@ def test_too_many_rows_are_refused_for_every_kind_of_source(
 def test_too_many_bytes_are_refused_for_every_kind_of_source(
     tmp_path: Path, rows: Callable[[Path, int, str], SourceSpec]
 ) -> None:
-    """A text that is repeated costs a compressed file nothing."""
+    """A repeated text is nearly free in a compressed file, but not in memory."""
     with pytest.raises(SourceTooLarge, match=f"more than {LEAST_BYTES} bytes"):
         fetched(tmp_path, rows(tmp_path, LEAST_BYTES // 190, "x" * 200))
 
 
 @pytest.mark.parametrize("rows", KINDS)
-def test_ten_times_what_the_items_need_is_read(tmp_path: Path, rows: Callable[[Path, int, str], SourceSpec]) -> None:
-    """A list that names each item of a large model ten times."""
+def test_a_table_of_ten_times_the_items_is_read(tmp_path: Path, rows: Callable[[Path, int, str], SourceSpec]) -> None:
+    """A list may repeat each item of a large model ten times."""
     assert len(fetched(tmp_path, rows(tmp_path, MANY, "i1"), TableBounds.for_serving(MANY // 10 + 1, 1))) == MANY
 
 
 def test_bounds_grow_with_the_model() -> None:
-    """In rows, and in bytes by the columns that are read. As much as the bound is read, and not one more."""
+    """Bounds of rows and bytes are inclusive. Bytes depend on the number of columns too."""
     assert (FEW.max_rows, FEW.max_bytes) == (LEAST_ROWS, 64 << 20) == (1 << 20, LEAST_BYTES)
     FEW.check(FEW.max_rows, FEW.max_bytes, "the list")
     for rows, size, words in ((1, 0, f"the list has more than {1 << 20} rows"), (0, 1, f"to more than {64 << 20} byt")):
@@ -96,8 +96,8 @@ def test_bounds_grow_with_the_model() -> None:
 
 
 @pytest.mark.parametrize("rows", KINDS)
-def test_an_id_longer_than_ids_may_be_is_refused(tmp_path: Path, rows: Callable[[Path, int, str], SourceSpec]) -> None:
-    """Before it is converted, and only by a server."""
+def test_a_too_long_id_is_refused_by_servers_only(tmp_path: Path, rows: Callable[[Path, int, str], SourceSpec]) -> None:
+    """It is refused before it is converted."""
     spec = rows(tmp_path, 3, "x" * 5000)
     with pytest.raises(DataSourceError, match="the id column item_id holds an id of more than 256 characters"):
         fetched(tmp_path, spec)
@@ -154,7 +154,7 @@ def one_text_repeated(folder: Path) -> tuple[str, str]:
 def test_a_small_file_that_expands_is_refused_within_150_mib(
     tmp_path: Path, make: Callable[[Path], tuple[str, str]]
 ) -> None:
-    """Whatever its footer states."""
+    """The footer of the file may state any size."""
     kind, name = make(tmp_path)
     assert (tmp_path / name).stat().st_size < 6_000_000
     command = [sys.executable, "-c", PEAK, str(tmp_path), kind, name]
@@ -178,8 +178,8 @@ except DataSourceError as error:
 
 
 @pytest.mark.system
-def test_a_process_that_refuses_a_malformed_csv_ends_in_order(tmp_path: Path) -> None:
-    """Arrow reads ahead: a thread that still read when the process ended aborted it, or kept it for ever."""
+def test_a_process_that_refuses_a_malformed_csv_exits_normally(tmp_path: Path) -> None:
+    """Arrow reads ahead. A thread that still read at exit aborted the process or blocked it for ever."""
     (tmp_path / "bad.csv").write_text("item_id,b\n" + "a,c\n" * 1000 + "a,b,c\n" + "c,d\n" * 20_000_000)
     for _ in range(4):
         command = [sys.executable, "-c", REFUSED, str(tmp_path)]

@@ -1,4 +1,4 @@
-"""Csv files: ids as written, types by content, and every way to be broken."""
+"""The csv source: ids as written, inferred types, and messages for broken files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def write(folder: Path, data: bytes | str, name: str = "a.csv") -> str:
 
 
 def test_ids_stay_as_written(make: Any, tmp_path: Path) -> None:
-    """Leading zeros, decimals, blanks and quotes are kept; order of first appearance."""
+    """Leading zeros, decimals, blanks and quotes are kept, and categories are in order of first appearance."""
     path = write(tmp_path, 'user_id,item_id\n01,1.0\n,b\n01,NA\n"a\nb",é\n')
     frame = make("csv", path=path, columns=IDS).fetch()
     assert frame["user_id"].cat.categories.to_list() == ["01", "", "a\nb"]
@@ -34,7 +34,7 @@ def test_ids_stay_as_written(make: Any, tmp_path: Path) -> None:
 
 
 def test_other_columns_are_typed_by_all_their_rows(make: Any, tmp_path: Path) -> None:
-    """Whole numbers with gaps stay whole; one word makes a column text; blanks are missing."""
+    """Integers with gaps stay integers, one word makes a column text, and blanks are missing."""
     rows = "".join(f"{k},{k},{k}.5,true,{k}\n" for k in range(3))
     path = write(tmp_path, f"user_id,year,price,new,mixed\n{rows}9,,,,word\n")
     frame = make("csv", path=path, purpose="features").fetch()
@@ -45,8 +45,8 @@ def test_other_columns_are_typed_by_all_their_rows(make: Any, tmp_path: Path) ->
     assert frame["year"].isna().sum() == 1
 
 
-def test_only_wanted_columns_in_their_order(make: Any, tmp_path: Path) -> None:
-    """Others are not even converted."""
+def test_only_wanted_columns_are_read_in_their_order(make: Any, tmp_path: Path) -> None:
+    """Other columns are not converted."""
     path = write(tmp_path, "x,item_id,user_id\nz,i,u\n")
     assert list(make("csv", path=path, columns=("user_id", "item_id", "user_id")).fetch().columns) == [
         "user_id",
@@ -54,8 +54,8 @@ def test_only_wanted_columns_in_their_order(make: Any, tmp_path: Path) -> None:
     ]
 
 
-def test_pinned_types(make: Any, tmp_path: Path) -> None:
-    """`dtype` decides; ids pinned as integers lose their zeros because the recipe says so."""
+def test_dtype_sets_the_types_of_columns(make: Any, tmp_path: Path) -> None:
+    """An id column with an integer type loses its leading zeros."""
     path = write(tmp_path, "user_id,zip,t\n007,01234,2024-01-02T03:04:05\n")
     frame = make("csv", path=path, dtype={"user_id": "int", "zip": "str", "t": "datetime"}).fetch()
     assert frame["user_id"].to_list() == ["7"]
@@ -79,14 +79,14 @@ def test_pinned_types(make: Any, tmp_path: Path) -> None:
         (pa.compress("user_id,item_id\n1,é\n".encode(), "zstd", asbytes=True), {"compression": "zstd"}),
     ],
 )
-def test_dialects(make: Any, tmp_path: Path, data: bytes | str, options: dict[str, Any]) -> None:
-    """Delimiters, encodings, line ends, a header row further down, compression."""
+def test_csv_dialects_are_read(make: Any, tmp_path: Path, data: bytes | str, options: dict[str, Any]) -> None:
+    """Delimiters, encodings, line ends, a later header row and compression are supported."""
     frame = make("csv", path=write(tmp_path, data), columns=IDS, **options).fetch()
     assert frame.astype(str).to_numpy().tolist() == [["1", "é"]]
 
 
-def test_files_without_a_header(make: Any, tmp_path: Path) -> None:
-    """`header: null` names columns 0, 1, ...; forgetting it gives an error that says so."""
+def test_files_without_a_header_are_read(make: Any, tmp_path: Path) -> None:
+    """`header: null` names the columns 0, 1, and so on. If it is missing, the error suggests it."""
     path = write(tmp_path, "1,a\n2,b\n")
     frame = make("csv", path=path, header=None, columns=("0", "1"), text=("0", "1")).fetch()
     assert frame["1"].to_list() == ["a", "b"]
@@ -111,8 +111,8 @@ def test_files_without_a_header(make: Any, tmp_path: Path) -> None:
         (gzip.compress(b"user_id,item_id\n" + b"1,2\n" * 9999, mtime=0)[:-20], "Truncated|cannot be"),
     ],
 )
-def test_broken_files(make: Any, tmp_path: Path, data: bytes, words: str) -> None:
-    """Each says what is wrong and where."""
+def test_broken_files_are_refused_with_place_and_reason(make: Any, tmp_path: Path, data: bytes, words: str) -> None:
+    """The message names the file, the line and the problem."""
     compression = "gzip" if data[:2] == b"\x1f\x8b" else "none"
     with pytest.raises(DataSourceError, match=words) as caught:
         make("csv", path=write(tmp_path, data), compression=compression).fetch()
@@ -128,22 +128,24 @@ def test_broken_files(make: Any, tmp_path: Path, data: bytes, words: str) -> Non
         ("user_id,item_id\n1,2\n".encode("utf-16-le"), "set `encoding: utf-16-le`"),
     ],
 )
-def test_headers_that_are_not_what_they_seem(make: Any, tmp_path: Path, data: bytes | str, words: str) -> None:
-    """Somebody who looks at the file in a spreadsheet sees nothing wrong: the message shows it."""
+def test_wrong_delimiters_and_encodings_in_headers_get_hints(
+    make: Any, tmp_path: Path, data: bytes | str, words: str
+) -> None:
+    """A spreadsheet hides these mistakes, so the message shows the column names and the option to set."""
     with pytest.raises(DataSourceError) as caught:
         make("csv", path=write(tmp_path, data), columns=IDS).fetch()
     assert words in caught.value.message
 
 
-def test_no_rows_are_no_error(make: Any, tmp_path: Path) -> None:
-    """A header alone is an empty table with its columns; training decides what that means."""
+def test_a_file_without_rows_is_an_empty_table(make: Any, tmp_path: Path) -> None:
+    """The table has its columns. Training decides later whether this is an error."""
     frame = make("csv", path=write(tmp_path, "user_id,item_id\n"), columns=IDS).fetch()
     assert list(frame.columns) == list(IDS)
     assert len(frame) == 0
 
 
-def test_missing_files_folders_and_digests(make: Any, tmp_path: Path) -> None:
-    """The path is in the message; a digest is always verified."""
+def test_missing_files_and_wrong_digests_are_refused(make: Any, tmp_path: Path) -> None:
+    """The message has the path. A sha256 is always verified."""
     for path, words in (("none.csv", "does not exist"), (".", "no file to read"), ("/dev/zero", "no regular file")):
         with pytest.raises(DataSourceError, match=words):
             make("csv", path=path).fetch()
@@ -155,14 +157,14 @@ def test_missing_files_folders_and_digests(make: Any, tmp_path: Path) -> None:
 
 
 def test_progress_counts_rows(make: Any, tmp_path: Path) -> None:
-    """The sum of what progress hears is the number of rows."""
+    """The reported numbers add up to the number of rows."""
     heard: list[int] = []
     path = write(tmp_path, "user_id,item_id\n" + "1,2\n" * 1000)
     make("csv", path=path, progress=heard.append).fetch()
     assert sum(heard) == 1000
 
 
-def test_wrong_options_name_the_nearest(make: Any) -> None:
+def test_unknown_options_get_a_suggestion(make: Any) -> None:
     """Options are checked before anything is read."""
     with pytest.raises(RecipeError, match="did you mean `delimiter`"):
         make("csv", path="a.csv", delimeter=";")
@@ -171,21 +173,21 @@ def test_wrong_options_name_the_nearest(make: Any) -> None:
 
 
 @pytest.mark.parametrize("header", [0, 1, None])
-def test_a_probe_points_out_ids_that_became_floating_point(make: Any, tmp_path: Path, header: int | None) -> None:
-    """A tool that wrote 7.0 for 7 did so because of a blank: clients would have to ask for 7.0."""
+def test_a_probe_warns_of_ids_with_decimal_zeros(make: Any, tmp_path: Path, header: int | None) -> None:
+    """Many tools write 7.0 for 7 because of a blank. Requests would then have to ask for 7.0."""
     rows = "u1,7.0\n,\nu1.0,8\n"
     names = "user_id,item_id\n" if header is not None else ""
     path = write(tmp_path, "a line before\n" * (header or 0) + names + rows)
     columns = IDS if header is not None else ("0", "1")
     lines = make("csv", path=path, columns=columns, text=columns, header=header).probe()
-    said = [line for line in lines if "floating point" in line]
-    assert len(said) == 1
-    assert f"id column {columns[1]} " in said[0]
-    assert "7.0" in said[0]
+    warnings = [line for line in lines if "floating point" in line]
+    assert len(warnings) == 1
+    assert f"id column {columns[1]} " in warnings[0]
+    assert "7.0" in warnings[0]
 
 
-def test_a_probe_says_nothing_of_proper_ids_and_of_files_that_end_anywhere(make: Any, tmp_path: Path) -> None:
-    """Versions such as 1.5, text and a file cut in the middle of a quoted cell are no reason to speak."""
+def test_a_probe_does_not_warn_of_other_ids(make: Any, tmp_path: Path) -> None:
+    """Ids such as 1.5, and a file that ends inside a quoted cell, give no warning."""
     path = write(tmp_path, 'user_id,item_id\nu1,1.5\nv1.0,"open')
     assert not any("floating" in line for line in make("csv", path=path, columns=IDS).probe())
 
@@ -202,21 +204,21 @@ def test_a_probe_says_nothing_of_proper_ids_and_of_files_that_end_anywhere(make:
         (f"a,b\n{'x' * MAX_LINE_CHARACTERS}x\n", f"line 2: the line has more than {MAX_LINE_CHARACTERS} characters"),
     ],
 )
-def test_the_first_faulty_line_is_named(text: str, fault: str | None) -> None:
-    """Counted as an editor counts, also behind a value of several lines."""
+def test_the_first_malformed_line_is_named(text: str, fault: str | None) -> None:
+    """Lines are counted as in an editor, also after a value of several lines."""
     assert find_fault(io.StringIO(text, newline=""), ",", 2) == fault
 
 
-def test_a_header_in_one_piece_names_the_delimiter() -> None:
-    """Tabs as they are written in YAML; a proper header needs no hint."""
+def test_a_header_with_one_column_suggests_the_delimiter() -> None:
+    """A tab is written as in YAML. A valid header gets no hint."""
     assert 'set `delimiter: ";"`' in header_hint(["user;item"], ",")
     assert 'set `delimiter: "\\t"`' in header_hint(["user\titem"], ",")
     assert header_hint(["user", "item"], ",") == header_hint(["user"], ",") == ""
     assert "UTF-16" in header_hint(["u\0s\0e\0r\0"], ",")
 
 
-def test_the_mark_of_a_file_names_its_encoding() -> None:
-    """Without one, the usual other encoding is proposed."""
+def test_a_byte_order_mark_suggests_the_encoding() -> None:
+    """Without a mark, latin-1 is suggested."""
     assert "utf-16" in encoding_hint("user".encode("utf-16"))
     assert "utf-8" in encoding_hint(b"\xef\xbb\xbfuser")
     assert "latin-1" in encoding_hint("größe".encode("latin-1"))

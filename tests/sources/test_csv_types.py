@@ -1,4 +1,4 @@
-"""Types of csv columns by their content."""
+"""Inferred types of csv columns."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ def texts(*values: str) -> pa.ChunkedArray:
         (("007", "x"), ["007", "x"]),
     ],
 )
-def test_all_rows_decide(values: tuple[str, ...], expected: list[object]) -> None:
-    """One value of another kind makes the column text; only there are NA and null words."""
+def test_all_rows_decide_the_type(values: tuple[str, ...], expected: list[object]) -> None:
+    """One value of another kind makes the column text, in which NA and null are words."""
     assert by_content(texts(*values)).to_pylist() == expected
 
 
 @given(values=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=10))
-def test_whole_numbers_keep_every_digit(values: list[int]) -> None:
-    """They are never read as floats, which hold 53 bits."""
+def test_integers_keep_every_digit(values: list[int]) -> None:
+    """They are never read as floats, which have 53 bits."""
     assert by_content(texts(*map(str, values))).to_pylist() == values
 
 
-def test_pinned_types_are_those_of_arrow() -> None:
-    """Both spellings of a type mean the same."""
+def test_dtype_names_map_to_arrow_types() -> None:
+    """Both names of a type mean the same."""
     assert dtype_of("str") == dtype_of("string") == pa.string()
     assert dtype_of("int") == dtype_of("int64") == pa.int64()
 
 
-def test_blanks_of_text_are_missing() -> None:
-    """Other words for nothing are text, as in the names of people."""
+def test_blanks_in_text_columns_are_missing() -> None:
+    """Words such as null stay text, because they may be names."""
     assert text_with_gaps(texts("null", "")).to_pylist() == ["null", None]

@@ -1,4 +1,4 @@
-"""Digests of what is read: told only to who listens, and only for files that are read whole."""
+"""Recording of the digests of files that are read."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def heard(source: Any) -> dict[str, str]:
     return found
 
 
-def test_a_file_is_told_with_the_digest_of_its_bytes(make: Any, tmp_path: Path) -> None:
-    """Whether the recipe gives its sha256 or not."""
+def test_a_file_is_recorded_with_its_digest(make: Any, tmp_path: Path) -> None:
+    """It is recorded with and without a sha256 in the recipe."""
     (tmp_path / "a.csv").write_bytes(CSV)
     digest = hashlib.sha256(CSV).hexdigest()
     for options in ({}, {"sha256": digest}):
         assert heard(make("csv", path=str(tmp_path / "a.csv"), **options)) == {str(tmp_path / "a.csv"): digest}
 
 
-def test_each_file_of_a_folder_is_told(make: Any, tmp_path: Path) -> None:
-    """By its own name."""
+def test_each_file_of_a_folder_is_recorded(make: Any, tmp_path: Path) -> None:
+    """Each has its own path."""
     contents = {f"{n}.csv": CSV + b"%d,c\n" % n for n in range(3)}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
@@ -38,10 +38,8 @@ def test_each_file_of_a_folder_is_told(make: Any, tmp_path: Path) -> None:
     assert found == {str(tmp_path / name): hashlib.sha256(content).hexdigest() for name, content in contents.items()}
 
 
-def test_nobody_is_told_outside_and_nothing_is_hashed_for_nobody(
-    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without a listener a file is read once, as ever."""
+def test_without_a_recorder_nothing_is_hashed(make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is then read once."""
     (tmp_path / "a.csv").write_bytes(CSV)
     source = make("csv", path=str(tmp_path / "a.csv"))
     assert heard(source)
@@ -50,8 +48,8 @@ def test_nobody_is_told_outside_and_nothing_is_hashed_for_nobody(
     assert len(source.fetch()) == 2
 
 
-def test_another_file_than_the_expected_one_is_still_an_error(make: Any, tmp_path: Path) -> None:
-    """Listening changes nothing else."""
+def test_a_wrong_digest_is_an_error_while_recording(make: Any, tmp_path: Path) -> None:
+    """Recording does not change the check of the sha256."""
     (tmp_path / "a.csv").write_bytes(CSV)
     with pytest.raises(DataSourceError, match="is not the expected file"):
         heard(make("csv", path=str(tmp_path / "a.csv"), sha256="0" * 64))

@@ -1,4 +1,4 @@
-"""What each kind of source does when its server fails: `svc train` ends with 3, says why, and leaves nothing behind."""
+"""Faults of each kind of source: `svc train` ends with 3, names the reason, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ Fails = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Fails]:
-    """`fails(source)` trains in this process, checks how that ends, and gives the record of its error."""
+    """Return a function that trains on a source, checks that the training fails cleanly, and returns the error's
+    record.
+    """
     environment = {"SVC_SIGNING_KEYS": SIGNING_KEYS, "SVC_HTTP_ALLOW_PRIVATE": "1", "SVC_HTTP_TIMEOUT_SECONDS": "1"}
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -51,12 +53,12 @@ def fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
         (folder / "shop.yaml").write_text(json.dumps(recipe))
         (folder / "shop.svc").write_bytes(b"old")
         code = run(["train", str(folder / "shop.yaml")])
-        said = "".join(capfd.readouterr())
-        last: dict[str, Any] = json.loads(said.splitlines()[-1])
-        assert (code, last["event"], last["exit_code"]) == (3, "train_error", 3), said
-        assert SECRET not in said
-        left = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
-        assert left == {"shop.yaml", "shop.svc", "spool"}
+        output = "".join(capfd.readouterr())
+        last: dict[str, Any] = json.loads(output.splitlines()[-1])
+        assert (code, last["event"], last["exit_code"]) == (3, "train_error", 3), output
+        assert SECRET not in output
+        remaining = {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+        assert remaining == {"shop.yaml", "shop.svc", "spool"}
         assert (folder / "shop.svc").read_bytes() == b"old"
         return last
 
@@ -66,7 +68,7 @@ def fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
 
 @contextmanager
 def files_of_at_most(n_bytes: int) -> Iterator[None]:
-    """Nothing larger can be written, as on a disk that is full."""
+    """Limit the size of written files, as a full disk does."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
     try:
@@ -93,16 +95,18 @@ def at(url: str, data: bytes = DATA) -> dict[str, Any]:
         pytest.param(Page(b"user_id,item_id\n"), "not the expected file", id="another file"),
     ],
 )
-def test_web_servers(fails: Fails, web: WebServer, page: Page, words: str) -> None:
-    """The address without its query, and what was wrong with the answer."""
+def test_faulty_web_servers_end_the_training_with_their_fault(
+    fails: Fails, web: WebServer, page: Page, words: str
+) -> None:
+    """The error has the URL without its query, and the fault."""
     web.pages["/a.csv"] = page
     error = fails(at(web.url))["error"]
     assert words in error
     assert f"{web.url}/a.csv" in error
 
 
-def test_a_web_server_that_is_not_there(fails: Fails) -> None:
-    """A port where nobody listens."""
+def test_a_refused_connection_is_an_error(fails: Fails) -> None:
+    """No server listens at the port."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         assert "refused" in fails(at(f"http://127.0.0.1:{unused.getsockname()[1]}"))["error"]
@@ -116,8 +120,8 @@ def test_a_web_server_that_is_not_there(fails: Fails) -> None:
         ({"names": ["localhost"], "stranger": True}, "issuer"),
     ],
 )
-def test_certificates_that_do_not_hold(fails: Fails, authority: Any, options: dict[str, Any], words: str) -> None:
-    """Another name, an expired one, and one that nobody vouches for."""
+def test_invalid_certificates_are_refused(fails: Fails, authority: Any, options: dict[str, Any], words: str) -> None:
+    """The certificate has another name, has expired, or comes from an unknown authority."""
     import trustme
 
     issuer = trustme.CA() if options.get("stranger") else authority
@@ -129,22 +133,22 @@ def test_certificates_that_do_not_hold(fails: Fails, authority: Any, options: di
         assert words in error
 
 
-def test_a_full_disk(fails: Fails, web: WebServer) -> None:
-    """The copy of what is fetched finds no room: the message names the folder and the variable that moves it."""
+def test_a_full_disk_for_the_fetched_copy_is_an_error(fails: Fails, web: WebServer) -> None:
+    """The message names the folder, and the variable that sets it."""
     web.pages["/a.csv"] = Page(DATA)
     with files_of_at_most(1 << 20):
         assert "spool (TMPDIR) cannot hold a copy of http://localhost" in fails(at(web.url))["error"]
 
 
-def test_a_file_that_may_not_be_read(fails: Fails, tmp_path: Path) -> None:
-    """Permissions of the file system."""
+def test_a_file_without_read_permission_is_an_error(fails: Fails, tmp_path: Path) -> None:
+    """The message says that permission is denied."""
     (tmp_path / "closed.csv").touch(mode=0)
     with permissions_hold():
         assert "permission denied" in fails({"type": "csv", "path": str(tmp_path / "closed.csv")})["error"]
 
 
 class Front:
-    """Stands before a database and passes on; after `limit` bytes from it, falls silent or leaves."""
+    """A proxy of a database that forwards `limit` bytes and then sends nothing more or closes the connection."""
 
     def __init__(self, address: tuple[str, int], limit: int, *, leaves: bool) -> None:
         self._address, self._limit, self._leaves = address, limit, leaves
@@ -175,7 +179,7 @@ class Front:
                 client.shutdown(socket.SHUT_RDWR)
 
     def _forward(self, client: socket.socket, server: socket.socket) -> None:
-        """Until the client leaves, however early: its session must end then, and let go of the table."""
+        """Forward until the client leaves. The database session must then end and release the table."""
         with suppress(OSError):
             while data := client.recv(1 << 14):
                 server.sendall(data)
@@ -185,7 +189,7 @@ class Front:
 
 @pytest.fixture(params=["postgres", "mysql"])
 def admin(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A connection of the database's owner."""
+    """Connect as the owner of the database."""
     import sqlalchemy
 
     variable = f"SVC_TEST_{request.param.upper()}_URL"
@@ -199,7 +203,7 @@ def admin(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.fixture
 def reader(admin: Any) -> Iterator[Any]:
-    """The URL of a user who may read one table of 2,000 rows, and not the other one, which has the user's name."""
+    """Return the URL of a user with access to one of two tables, which has 2,000 rows."""
     name = f"svc_{secrets.token_hex(4)}"
     postgres = admin.dialect.name == "postgresql"
     kind, identified = ("ROLE", "LOGIN PASSWORD") if postgres else ("USER", "IDENTIFIED BY")
@@ -214,7 +218,7 @@ def reader(admin: Any) -> Iterator[Any]:
 
 
 def kill(admin: Any, user: str) -> None:
-    """End the user's session while its rows are being sent, as an administrator would."""
+    """Terminate the user's session while it sends rows, as an administrator would."""
     find, end = {
         "postgresql": (
             f"SELECT pid FROM pg_stat_activity WHERE usename = '{user}' AND query LIKE 'FETCH%%'",
@@ -234,8 +238,10 @@ def kill(admin: Any, user: str) -> None:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("fault", ["denied", "locked out", "killed", "hung", "cut", "statement timeout", "no table"])
-def test_databases(fails: Fails, admin: Any, reader: Any, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rights, accounts, an administrator and the network, before the rows and in the middle of them."""
+def test_faulty_databases_end_the_training_with_their_fault(
+    fails: Fails, admin: Any, reader: Any, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Permissions, accounts, an administrator and the network fail, before the rows and among them."""
     postgres, name = admin.dialect.name == "postgresql", reader.username
     source = {"type": "sql", "dsn_env": DSN, "connect_timeout_seconds": 5, "query": MANY_ROWS.format(name)}
     url, words = reader, r"(?i)denied"
@@ -273,8 +279,10 @@ def test_databases(fails: Fails, admin: Any, reader: Any, fault: str, monkeypatc
 
 
 @pytest.mark.integration
-def test_a_database_under_another_name(fails: Fails, authority: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PostgreSQL's certificate is checked against the host when the address asks for it."""
+def test_a_database_with_a_certificate_of_another_host_is_refused(
+    fails: Fails, authority: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL's certificate is compared with the host if the URL asks for it."""
     context = tls_context(authority.issue_cert("other.example"))
 
     def answer(listener: socket.socket) -> None:
@@ -298,8 +306,10 @@ def test_a_database_under_another_name(fails: Fails, authority: Any, monkeypatch
 @pytest.mark.integration
 @pytest.mark.filterwarnings("ignore")  # the clients leave connections open
 @pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
-def test_object_stores(fails: Fails, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refusal as every command shows it; tests/artifact/test_store_faults.py has the other faults."""
+def test_a_refusal_of_an_object_store_names_object_and_status(
+    fails: Fails, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other faults are in tests/artifact/test_store_faults.py."""
     with faulty_server(scheme, "403") as endpoint:
         ENVIRONMENTS[scheme](monkeypatch, endpoint)
         monkeypatch.setenv("SVC_HTTP_TIMEOUT_SECONDS", "20")
@@ -321,8 +331,10 @@ def test_object_stores(fails: Fails, scheme: str, monkeypatch: pytest.MonkeyPatc
         ({"hang_storage": True}, "silent for more than 1 s"),
     ],
 )
-def test_bigquery(fails: Fails, bigquery: BigQuery, fault: dict[str, Any], words: str) -> None:
-    """Both of its paths, before the rows and in the middle of them."""
+def test_faults_of_bigquery_end_the_training_with_their_reason(
+    fails: Fails, bigquery: BigQuery, fault: dict[str, Any], words: str
+) -> None:
+    """REST and the Storage Read API fail, before the rows and among them."""
     for name, value in fault.items():
         setattr(bigquery, name, value)
     error = fails({"type": "bigquery", "query": "SELECT * FROM t", "project": "test"})["error"]

@@ -1,4 +1,4 @@
-"""Opening the file that a source names: verified, bounded, and named in every message."""
+"""Opening the file of a source: verified, bounded, and named in every message."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def context(tmp_path: Path) -> SourceContext:
     return SourceContext(tmp_path, Settings(), None, frozenset(), "interactions", {}, None)
 
 
-def test_a_file_is_read_where_the_recipe_lies(context: SourceContext, tmp_path: Path) -> None:
-    """With its size; a digest that the recipe gives must hold."""
+def test_a_relative_path_starts_at_the_recipes_folder(context: SourceContext, tmp_path: Path) -> None:
+    """The file is opened with its size. A wrong sha256 is refused."""
     (tmp_path / "a.csv").write_bytes(b"u,i\n")
     digest = hashlib.sha256(b"u,i\n").hexdigest()
     with open_file(CsvOptions(path="a.csv", sha256=digest), context) as found:
@@ -45,14 +45,14 @@ def test_a_file_is_read_where_the_recipe_lies(context: SourceContext, tmp_path: 
         (OSError(5, "Input/output error"), "x cannot be read: Input/output error"),
     ],
 )
-def test_what_the_file_system_says_is_said_of_the_file(error: OSError, words: str) -> None:
-    """One error class, whatever failed."""
+def test_errors_of_the_file_system_name_the_file(error: OSError, words: str) -> None:
+    """All of them become DataSourceError."""
     with pytest.raises(DataSourceError, match=words), file_errors("x"):
         raise error
 
 
 def test_only_regular_files_are_opened(context: SourceContext, tmp_path: Path) -> None:
-    """A pipe would hang for ever."""
+    """Opening a pipe would block for ever."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     for name, words in (("pipe", "no regular file"), ("folder", "is a folder"), ("none", "does not exist")):
@@ -60,14 +60,14 @@ def test_only_regular_files_are_opened(context: SourceContext, tmp_path: Path) -
             raise AssertionError("it was opened")
 
 
-def test_bytes_in_memory_are_a_file(context: SourceContext) -> None:
-    """As the objects of a store that are small enough."""
+def test_bytes_in_memory_are_opened_as_a_file(context: SourceContext) -> None:
+    """Small objects of a store are opened this way."""
     with in_memory(lambda: b"abc", "s3://bucket/a") as found:
         assert (found.file.read(), found.size, found.where) == (b"abc", 3, "s3://bucket/a")
 
 
-def test_a_stream_ends_at_its_cap(context: SourceContext, records: list[dict[str, Any]]) -> None:
-    """What expands further is refused with an event; without a cap everything is read."""
+def test_a_stream_above_its_cap_is_refused(context: SourceContext, records: list[dict[str, Any]]) -> None:
+    """An event is logged. Without a cap everything is read."""
     for cap, reads in ((None, True), (10, True), (9, False)):
         found = DataFile(io.BytesIO(), "a.csv.gz", 4, cap)
         reader = io.BufferedReader(CappedReader(io.BytesIO(b"0123456789"), found, context), buffer_size=4)
@@ -88,20 +88,20 @@ def sha256(data: bytes) -> str:
 
 
 def put(web: Any, path: str, **options: Any) -> None:
-    """Let the server answer `path` with a page as tests/sources/conftest.py defines it."""
+    """Let the server answer `path` with a Page of tests/sources/conftest.py."""
     pages = type(web).answer.__globals__["Page"]
     web.pages[path] = pages(**options)
 
 
-def test_tls_with_a_trusted_authority(make: Any, secure_web: Any) -> None:
-    """A file over https whose digest is right is read."""
+def test_a_file_over_https_is_read(make: Any, secure_web: Any) -> None:
+    """Its authority is trusted, and its sha256 is correct."""
     put(secure_web, "/a.csv", body=DATA)
     frame = make("csv", path=f"{secure_web.url}/a.csv", sha256=sha256(DATA)).fetch()
     assert frame["item_id"].to_list() == ["a", "b"]
 
 
 def test_a_certificate_for_another_name_is_refused(make: Any, secure_web: Any) -> None:
-    """The server's certificate names localhost, not 127.0.0.1."""
+    """The server's certificate is for localhost, not for 127.0.0.1."""
     put(secure_web, "/a.csv", body=DATA)
     url = secure_web.url.replace("localhost", "127.0.0.1")
     with pytest.raises(DataSourceError, match=r"(?i)certificate"):
@@ -109,7 +109,7 @@ def test_a_certificate_for_another_name_is_refused(make: Any, secure_web: Any) -
 
 
 def test_private_addresses_are_refused_by_default(make: Any, web: Any) -> None:
-    """Nothing is asked of loopback unless SVC_HTTP_ALLOW_PRIVATE=1."""
+    """Without SVC_HTTP_ALLOW_PRIVATE=1 no request goes to loopback."""
     with pytest.raises(DataSourceError, match="SVC_HTTP_ALLOW_PRIVATE"):
         make("csv", path=f"{web.url}/a.csv", sha256=sha256(DATA), settings=Settings()).fetch()
     assert web.hits == []
@@ -119,7 +119,7 @@ def test_private_addresses_are_refused_by_default(make: Any, web: Any) -> None:
     ("purpose", "event"), [("interactions", "csv_source_redirect"), ("metadata", "metadata_source_redirect")]
 )
 def test_redirects_are_followed_and_logged(make: Any, web: Any, records: list[Any], purpose: str, event: str) -> None:
-    """Each hop is an event with both addresses, without their queries."""
+    """Each redirect is an event with both URLs, without their queries."""
     put(web, "/a.csv", status=302, headers={"Location": "/b.csv?token=hunter2"})
     put(web, "/b.csv", body=DATA)
     make("csv", path=f"{web.url}/a.csv", sha256=sha256(DATA), purpose=purpose).fetch()
@@ -129,7 +129,7 @@ def test_redirects_are_followed_and_logged(make: Any, web: Any, records: list[An
 
 
 def test_redirects_are_bounded_and_keep_their_scheme(make: Any, web: Any) -> None:
-    """More than five hops, or a hop to another scheme, ends the fetch."""
+    """More than five redirects, or one to another scheme, are an error."""
     put(web, "/loop", status=302, headers={"Location": "/loop"})
     with pytest.raises(DataSourceError, match="more than 5"):
         make("csv", path=f"{web.url}/loop", sha256=sha256(DATA)).fetch()
@@ -142,10 +142,10 @@ def test_redirects_are_bounded_and_keep_their_scheme(make: Any, web: Any) -> Non
 @pytest.mark.parametrize(
     ("purpose", "event"), [("features", "csv_source_size_exceeded"), ("metadata", "metadata_source_size_exceeded")]
 )
-def test_large_bodies_are_stopped(
+def test_bodies_above_the_cap_are_stopped(
     make: Any, web: Any, records: list[Any], purpose: str, event: str, *, chunked: bool
 ) -> None:
-    """With and without a told length; the event says where and how much."""
+    """This holds with and without Content-Length. The event has the path and the cap."""
     put(web, "/a.csv", body=b"x" * 2_000_000, chunked=chunked)
     with pytest.raises(SourceTooLarge, match="SVC_MAX_DOWNLOAD_BYTES"):
         make("csv", path=f"{web.url}/a.csv", sha256=sha256(DATA), settings=CAPPED, purpose=purpose).fetch()
@@ -153,7 +153,7 @@ def test_large_bodies_are_stopped(
 
 
 def test_a_compressed_bomb_is_stopped(make: Any, web: Any, records: list[Any]) -> None:
-    """What a file expands to is capped at eight times its own cap."""
+    """The expanded size is capped at eight times the cap of downloads."""
     bomb = gzip.compress(b"user_id,item_id\n" + b"1,a\n" * 200_000)
     assert len(bomb) < 4096
     put(web, "/a.csv.gz", body=bomb)
@@ -163,7 +163,7 @@ def test_a_compressed_bomb_is_stopped(make: Any, web: Any, records: list[Any]) -
 
 
 def test_a_parquet_bomb_is_stopped(make: Any, web: Any, tmp_path: Any) -> None:
-    """A few bytes of run-length encoding are a million rows."""
+    """A few bytes of run-length encoding expand to a million rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -175,16 +175,16 @@ def test_a_parquet_bomb_is_stopped(make: Any, web: Any, tmp_path: Any) -> None:
         make("parquet", path=f"{web.url}/a.parquet", sha256=sha256(bomb), settings=settings).fetch()
 
 
-def test_probe_reads_the_beginning_only(make: Any, web: Any) -> None:
-    """The header row of a large file, without the rest."""
+def test_a_probe_of_csv_reads_only_the_beginning(make: Any, web: Any) -> None:
+    """The header row of a large file is enough."""
     put(web, "/a.csv", body=DATA + b"3,c\n" * 1_000_000)
     source = make("csv", path=f"{web.url}/a.csv", sha256=sha256(DATA), columns=("user_id",))
     assert any("has the columns user_id" in line for line in source.probe())
 
 
 @pytest.mark.parametrize(("parts", "names"), [(True, 3), (False, 3), (True, 9000)])
-def test_probe_reads_a_parquet_files_end_only(make: Any, web: Any, tmp_path: Any, *, parts: bool, names: int) -> None:
-    """The columns are found in the footer; where it cannot be had alone, that is said, and what is missing is not."""
+def test_a_probe_of_parquet_reads_only_the_end(make: Any, web: Any, tmp_path: Any, *, parts: bool, names: int) -> None:
+    """The footer has the columns. If the server cannot send it alone, the probe says so and checks no columns."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

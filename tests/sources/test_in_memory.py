@@ -1,4 +1,4 @@
-"""Tables of the calling program: found by the digest of what is trained on, in its own context only."""
+"""Tables of the calling program: found by their digest, within their context only."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def source(digest: str, *columns: str) -> DataSource:
     return build_source(SourceSpec(type="dataframe", sha256=digest), context)  # type: ignore[call-arg]
 
 
-def test_an_offered_table_is_read_as_from_a_file() -> None:
-    """Ids as categories, whole numbers with gaps as such; whatever the chunks, one digest."""
+def test_a_table_in_memory_is_read_like_a_file() -> None:
+    """Ids are categories, and integers with gaps stay integers. The chunks of the table do not change its digest."""
     with offered(TABLE, ["user", "item"]) as digest:
         frame = source(digest).fetch()
         assert frame["user"].cat.categories.tolist() == ["7", "007"]
@@ -37,8 +37,8 @@ def test_an_offered_table_is_read_as_from_a_file() -> None:
         assert len(source(other).fetch()) == 3
 
 
-def test_outside_of_its_context_there_is_none() -> None:
-    """So a recipe in a file cannot name one, and messages about types do not offer it."""
+def test_a_table_is_not_found_outside_its_context() -> None:
+    """So a recipe in a file cannot name a table, and messages do not suggest the type."""
     with offered(TABLE, ["user"]) as digest:
         pass
     with pytest.raises(DataSourceError, match=r"svc\.train\(data\) in Python"):

@@ -80,7 +80,7 @@ def _wait_for(port: int) -> None:
 
 @pytest.fixture(params=[s3, gcs, azure])
 def put(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Put]:
-    """`put(name, bytes)` writes an object and gives its address."""
+    """Return a function that writes an object and returns its URI."""
     import fsspec
 
     for scheme in request.param(monkeypatch):
@@ -97,8 +97,8 @@ def put(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
         type(filesystem).clear_instance_cache()
 
 
-def test_csv_and_parquet(make: Any, put: Put) -> None:
-    """Both formats, with and without a digest, and after an overwrite the new bytes."""
+def test_csv_and_parquet_objects_are_read(make: Any, put: Put) -> None:
+    """It works with and without a sha256. After an overwrite the new bytes are read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -116,8 +116,8 @@ def test_csv_and_parquet(make: Any, put: Put) -> None:
     assert any("2 rows" in line for line in source.probe())
 
 
-def test_missing_objects(make: Any, put: Put) -> None:
-    """An object or a bucket that is not there is named."""
+def test_missing_objects_and_buckets_are_named(make: Any, put: Put) -> None:
+    """The error has the URI."""
     path = put("a.csv", DATA)
     for missing in (path.replace("a.csv", "none.csv"), path.replace("://svc-", "://svc-absent-")):
         with pytest.raises(DataSourceError, match=r"does not exist|cannot be read") as caught:
@@ -125,8 +125,8 @@ def test_missing_objects(make: Any, put: Put) -> None:
         assert missing in caught.value.message
 
 
-def test_a_store_that_is_not_there(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refused connections give an error without credentials."""
+def test_an_unreachable_store_is_an_error_without_credentials(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refused connection is reported without the key."""
     import s3fs
 
     s3fs.S3FileSystem.clear_instance_cache()

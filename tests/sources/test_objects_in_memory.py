@@ -1,4 +1,4 @@
-"""Files in an object store that lies in memory: what is read, what is checked, and what fails."""
+"""Files in an object store in memory: reads in pieces, digests, changes while reading, and errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def parquet(**columns: Any) -> bytes:
 
 
 def test_an_object_is_read_in_pieces(make: Any, objects_in_memory: ObjectsInMemory) -> None:
-    """With a digest it is copied first, so that what was verified is what is read."""
+    """With a sha256 it is copied first, so that the verified bytes are the ones that are read."""
     objects_in_memory.pipe_file("s3://shop/a.csv", LINES)
     for digest in (None, DIGEST):
         frame = make("csv", path="s3://shop/a.csv", sha256=digest).fetch()
@@ -47,7 +47,7 @@ def test_an_object_is_read_in_pieces(make: Any, objects_in_memory: ObjectsInMemo
 
 
 def on(operation: str, number: int, act: Callable[[], Any]) -> Callable[[str, str], None]:
-    """Return a hook that acts before the operation happens for the time `number`, from 1."""
+    """Return a hook that calls `act` before the operation's call with this number, from 1."""
     times = [0]
 
     def hook(name: str, _path: str) -> None:
@@ -59,7 +59,7 @@ def on(operation: str, number: int, act: Callable[[], Any]) -> Callable[[str, st
 
 
 def test_pieces_of_two_versions_never_mix(make: Any, objects_in_memory: ObjectsInMemory) -> None:
-    """An object that is replaced while it is read is an error, also where it is as long as before, or shorter."""
+    """An object that is replaced while it is read is an error, also if the sizes are equal."""
     for content, words in ((LINES.replace(b"u", b"v"), "changed while it was read"), (LINES[:70], "was cut")):
         objects_in_memory.pipe_file("s3://shop/a.csv", LINES)
         objects_in_memory.before = on("cat_file", 2, lambda: objects_in_memory.pipe_file("s3://shop/a.csv", content))  # noqa: B023
@@ -68,13 +68,13 @@ def test_pieces_of_two_versions_never_mix(make: Any, objects_in_memory: ObjectsI
 
 
 class Refusal(Exception):
-    """An error of a client that tells the status of the store's answer, and repeats what was sent."""
+    """An error of a client, with the status of the store's answer and a secret in its text."""
 
     status_code = 403
 
 
 def test_failures_name_the_object_and_the_reason(make: Any, objects_in_memory: ObjectsInMemory) -> None:
-    """A refused question for the facts of an object has no body: the object is read, for the body of that refusal."""
+    """The refusal of a HEAD has no body, so the object is read for the body of that refusal."""
 
     def refuse() -> None:
         raise Refusal("hunter2")
@@ -85,20 +85,20 @@ def test_failures_name_the_object_and_the_reason(make: Any, objects_in_memory: O
     objects_in_memory.pipe_file("s3://shop/a.csv", LINES)
     objects_in_memory.calls.clear()
     objects_in_memory.before = lambda _operation, _path: refuse()
-    told = r"^s3://shop/a\.csv cannot be read: permission denied, status 403, Refusal; check the credentials$"
-    with pytest.raises(DataSourceError, match=told):
+    refusal = r"^s3://shop/a\.csv cannot be read: permission denied, status 403, Refusal; check the credentials$"
+    with pytest.raises(DataSourceError, match=refusal):
         make("csv", path="s3://shop/a.csv").fetch()
     assert [operation for operation, _ in objects_in_memory.calls] == ["info", "cat_file"]
     objects_in_memory.before = on("cat_file", 2, refuse)
-    with pytest.raises(DataSourceError, match=told):
+    with pytest.raises(DataSourceError, match=refusal):
         make("csv", path="s3://shop/a.csv").fetch()
 
 
 @pytest.mark.parametrize("small", [True, False])
-def test_folders_and_patterns(
+def test_folders_and_patterns_are_read_in_sorted_order(
     make: Any, objects_in_memory: ObjectsInMemory, monkeypatch: pytest.MonkeyPatch, small: bool
 ) -> None:
-    """Objects come in sorted order, prefetched or in pieces. A name with a wildcard may be that of one object."""
+    """Objects are prefetched or read in pieces. A name with a wildcard may be that of one object."""
     if not small:
         monkeypatch.setattr(parts, "SMALL_OBJECT_BYTES", 0)
     for day in (3, 1, 2):

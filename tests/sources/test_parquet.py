@@ -1,4 +1,4 @@
-"""Parquet files: ids as what they are, only the needed columns."""
+"""The Parquet source: ids, types, columns and samples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def write(folder: Path, **columns: Any) -> str:
 
 
 def test_integer_ids_become_their_digits(make: Any, tmp_path: Path) -> None:
-    """1 is '1', never '1.0', also beside a null; dictionaries count as their values."""
+    """1 becomes '1', never '1.0', also beside a null. Dictionaries are read as their values."""
     items = pa.array(["b", "a", "b", None]).dictionary_encode()
     frame = make("parquet", path=write(tmp_path, user_id=pa.array([1, None, 3, 1]), item_id=items)).fetch()
     assert frame["user_id"].cat.categories.to_list() == ["1", "3"]
@@ -28,7 +28,7 @@ def test_integer_ids_become_their_digits(make: Any, tmp_path: Path) -> None:
 
 
 def test_text_ids_are_in_order_of_first_appearance(make: Any, tmp_path: Path) -> None:
-    """Whatever order a file's dictionaries have, whatever they hold besides, and across its row groups."""
+    """The order of a file's dictionaries, and texts in them that no row uses, do not matter."""
     indices = pa.array([3, None, 1, 3, 0, 1, 2, 3], pa.int32())
     items = pa.DictionaryArray.from_arrays(indices, ["a", "b", "c", "d", "never"])
     users = [f"u{k}" for k in (5, 5, 1, 1, 9, 0, 5, 9)]
@@ -40,10 +40,10 @@ def test_text_ids_are_in_order_of_first_appearance(make: Any, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("waiting_bytes", [1, 5000, 1 << 30])
-def test_coded_and_plain_text_are_the_same_ids(
+def test_dictionaries_and_plain_text_give_the_same_ids(
     make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting_bytes: int
 ) -> None:
-    """Parquet's codes and the text of a csv file end as the same categories, however many batches they come in."""
+    """A Parquet file with dictionaries and a csv file give the same categories, for any number of batches."""
     monkeypatch.setattr("svc.sources.table._WAITING_BYTES", waiting_bytes)
     monkeypatch.setattr("svc.sources.parquet._BATCH_ROWS", 100)
     ids = [f"i{k * k % 331}" for k in range(2000)]
@@ -55,13 +55,13 @@ def test_coded_and_plain_text_are_the_same_ids(
 
 
 def test_floating_point_ids_are_refused(make: Any, tmp_path: Path) -> None:
-    """A blank turned them into floats somewhere; the message says how to keep them whole."""
+    """The message says how to keep ids integers."""
     with pytest.raises(DataSourceError, match=r"user_id holds floating point.*integers or text"):
         make("parquet", path=write(tmp_path, user_id=[1.0, 2.0])).fetch()
 
 
-def test_natural_types(make: Any, tmp_path: Path) -> None:
-    """Whole numbers with gaps stay whole, times are times, lists are arrays."""
+def test_other_columns_have_natural_types(make: Any, tmp_path: Path) -> None:
+    """Integers with gaps stay integers, times are timestamps, and lists are arrays."""
     times = pa.array([0, 1], pa.timestamp("ms"))
     path = write(tmp_path, user_id=["u", "v"], year=pa.array([1999, None]), t=times, tags=[["a"], []])
     frame = make("parquet", path=path).fetch()
@@ -70,8 +70,8 @@ def test_natural_types(make: Any, tmp_path: Path) -> None:
     assert list(frame["tags"][0]) == ["a"]
 
 
-def test_columns_and_footers(make: Any, tmp_path: Path) -> None:
-    """Only wanted columns are read; a missing one and a file of another kind are named."""
+def test_only_wanted_columns_are_read(make: Any, tmp_path: Path) -> None:
+    """A missing column, and a file that is no Parquet file, are errors."""
     path = write(tmp_path, x=[1], user_id=["u"], item_id=["i"])
     source = make("parquet", path=path, columns=("item_id", "user_id"))
     assert list(source.fetch().columns) == ["item_id", "user_id"]
@@ -84,7 +84,7 @@ def test_columns_and_footers(make: Any, tmp_path: Path) -> None:
 
 
 def test_a_truncated_file_is_an_error(make: Any, tmp_path: Path) -> None:
-    """Half a file is no file."""
+    """The error says that the file is not readable."""
     path = tmp_path / write(tmp_path, user_id=[str(k) for k in range(10_000)])
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(DataSourceError, match="no readable Parquet"):
@@ -92,7 +92,7 @@ def test_a_truncated_file_is_an_error(make: Any, tmp_path: Path) -> None:
 
 
 def spoil(path: Path, *, from_group: int, share: float = 1.0) -> None:
-    """Overwrite the last `share` of each column's pages, from one row group on; the footer stays."""
+    """Overwrite the last `share` of each column's pages, from one row group on, without the footer."""
     footer, data = pq.read_metadata(path), bytearray(path.read_bytes())
     for group in range(from_group, footer.num_row_groups):
         for number in range(footer.num_columns):
@@ -109,7 +109,7 @@ def spoil(path: Path, *, from_group: int, share: float = 1.0) -> None:
 def test_a_sample_reads_no_further_than_its_rows(
     make: Any, tmp_path: Path, spoilt: tuple[int, int, float], many: bool
 ) -> None:
-    """Neither later row groups nor later pages of a large one; of a folder, the first file alone."""
+    """It reads no later row groups, no later pages of a large one, and only the first file of a folder."""
     n, (group_rows, from_group, share) = 200_000, spoilt
     (tmp_path / "day=1").mkdir()
     table = pa.table({"user_id": [f"u{k}" for k in range(n)], "item_id": range(n), "ts": range(n)})
@@ -127,8 +127,8 @@ def test_a_sample_reads_no_further_than_its_rows(
         make("parquet", path=name).fetch()
 
 
-def test_a_sample_of_less_than_a_row_group(make: Any, tmp_path: Path) -> None:
-    """A file with fewer rows than asked for gives them all, as `fetch` does; ids that `fetch` refuses are refused."""
+def test_a_sample_of_a_short_file_has_all_rows(make: Any, tmp_path: Path) -> None:
+    """It equals the result of `fetch`, and ids that `fetch` refuses are refused."""
     source = make("parquet", path=write(tmp_path, user_id=[1, None, 3, 1], item_id=["b", "a", "b", None]))
     pd.testing.assert_frame_equal(source.sample(1000), source.fetch())
     assert len(source.sample(2)) == 2

@@ -1,4 +1,4 @@
-"""The sizes of pages, read from their headers, are those that a file really has."""
+"""Sizes of Parquet pages from their headers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def written(**options: Any) -> bytes:
 def test_the_sizes_of_all_pages_add_up_to_the_footer(
     version: str, compression: str, use_dictionary: bool, data_page_size: int
 ) -> None:
-    """The footer of an honest file counts the headers too, of which none has more than 200 bytes."""
+    """The sum in the footer of an honest file includes the headers, of at most 200 bytes each."""
     content = written(
         data_page_version=version,
         compression=compression,
@@ -58,6 +58,7 @@ def changed(content: bytes, position: int, byte: int) -> bytes:
 
 @given(st.integers(4, 400), st.integers(0, 255))
 def test_any_header_is_read_or_refused(position: int, byte: int) -> None:
+    """A changed byte in a header gives a size or a ValueError."""
     content = written()
     for chunk in chunks(content):
         try:
@@ -70,7 +71,7 @@ def test_any_header_is_read_or_refused(position: int, byte: int) -> None:
     "header", [b"\x1c" * 100, b"\x15" + b"\xff" * 20, b"\x19", b"\x15\x01\x15\x01\x00", b"\x15", b"\x00"], ids=repr
 )
 def test_a_broken_header_is_refused(header: bytes) -> None:
-    """Too many levels, a number too long, a list, a negative size, one that ends, and one without sizes."""
+    """It has too many levels, a number too long, a list, a negative size, an early end, or no sizes."""
     content = written()
     chunk = chunks(content)[0]
     start = chunk.dictionary_page_offset
@@ -78,7 +79,8 @@ def test_a_broken_header_is_refused(header: bytes) -> None:
         chunk_size(io.BytesIO(content[:start] + header), chunk)
 
 
-def test_a_footer_that_states_less_than_its_pages_changes_nothing() -> None:
+def test_a_footer_with_a_smaller_size_has_no_effect() -> None:
+    """The size comes from the page headers."""
     content = large_cell(["x" * 10_000_000])
     (chunk,) = chunks(content)
     assert chunk.total_uncompressed_size == 1000

@@ -1,4 +1,4 @@
-"""What texts of small pages grow to is known before Arrow writes them out."""
+"""The size of texts in Parquet pages, known before Arrow decodes them."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def repeated(texts: list[str]) -> int:
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 @pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "brotli", "zstd"])
-def test_what_texts_repeat_is_counted_to_the_byte(version: str, compression: str) -> None:
-    """Of the text before, or of a dictionary. With missing values and lists too."""
+def test_repeated_text_bytes_are_counted_exactly(version: str, compression: str) -> None:
+    """They repeat prefixes of the text before, or texts of a dictionary, also among nulls and in lists."""
     options = {"data_page_version": version, "compression": compression}
     assert sizes(written("DELTA_BYTE_ARRAY", **options)) == {name: repeated(texts) for name, texts in LEAVES.items()}
     assert set(sizes(written("DELTA_LENGTH_BYTE_ARRAY", **options)).values()) == {0}
@@ -68,13 +68,14 @@ def read(folder: Path, content: bytes, **options: Any) -> Any:
 
 @pytest.mark.parametrize("encoding", ["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"])
 def test_honest_files_are_read_by_servers_and_by_trainings(tmp_path: Path, encoding: str) -> None:
+    """Pages with delta encodings are accepted if their sizes are within the bounds."""
     content = written(encoding, data_page_size=4096, write_batch_size=100)
     assert list(read(tmp_path, content)["item_id"]) == TEXTS
     assert list(read(tmp_path, content, bounds=None)["item_id"]) == TEXTS
 
 
 def test_a_page_that_states_more_lengths_than_values_is_refused(tmp_path: Path) -> None:
-    """Arrow would allocate by that number. 3,000 is stated as 16,383, in either sequence of lengths."""
+    """Arrow would allocate by the stated number. Both sequences of lengths are checked."""
     content = written("DELTA_BYTE_ARRAY", compression="none")
     head, count, lie = b"\x80\x01\x04", b"\xb8\x17", b"\xff\x7f"
     assert content.count(head + count) >= 2
@@ -84,13 +85,15 @@ def test_a_page_that_states_more_lengths_than_values_is_refused(tmp_path: Path) 
             read(tmp_path, content[:start] + lie + content[start + 2 :])
 
 
-def test_pages_of_an_unclear_compression_are_refused_with_the_way_out(tmp_path: Path) -> None:
+def test_delta_pages_with_lz4_are_refused_with_advice(tmp_path: Path) -> None:
+    """The footer does not tell the two formats of LZ4 apart."""
     with pytest.raises(DataSourceError, match="compressed by lz4: take zstd or snappy"):
         read(tmp_path, written("DELTA_BYTE_ARRAY", compression="lz4"))
 
 
 @given(st.sampled_from(["DELTA_BYTE_ARRAY", None]), st.integers(0, 2000), st.integers(0, 255))
 def test_any_page_is_measured_or_refused(encoding: str | None, position: int, byte: int) -> None:
+    """A changed byte in a page gives a size or a ValueError."""
     content = written(encoding, compression="none")
     schema = pq.ParquetFile(io.BytesIO(content)).schema
     chunk = chunks(content)[0]

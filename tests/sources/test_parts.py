@@ -1,4 +1,4 @@
-"""Sources of many files: folders, patterns, Hive partitions, and files that do not fit the others."""
+"""Sources of many files: folders, patterns, Hive partitions, and files that differ from the others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def csv(path: Path, text: str) -> None:
 
 
 def days(folder: Path, count: int = 5) -> None:
-    """`count` days of one file each, written in another order than that of their names."""
+    """Write one file for each of `count` days, in another order than that of their names."""
     for day in sorted(range(count), key=lambda day: day * 7 % count):
         parquet(folder / f"date=2026-01-{day + 1:02}" / "a.parquet", user_id=[f"u{day}"], item_id=["i"], n=[day])
 
@@ -38,8 +38,8 @@ def days(folder: Path, count: int = 5) -> None:
 @pytest.mark.parametrize(
     "path", ["lake", "lake/", "lake/date=*/*.parquet", "lake/**/a.parquet", "l?ke/[d]ate=*", "./lake"]
 )
-def test_files_come_in_sorted_order(make: Any, tmp_path: Path, path: str) -> None:
-    """However the files are named: a folder, a pattern of files, or a pattern of folders."""
+def test_files_are_read_in_sorted_order(make: Any, tmp_path: Path, path: str) -> None:
+    """The path may be a folder, a pattern of files, or a pattern of folders."""
     days(tmp_path / "lake")
     frame = make("parquet", path=path).fetch()
     assert frame["user_id"].to_list() == ["u0", "u1", "u2", "u3", "u4"]
@@ -47,15 +47,15 @@ def test_files_come_in_sorted_order(make: Any, tmp_path: Path, path: str) -> Non
     assert frame["date"].to_list() == [f"2026-01-0{day}" for day in range(1, 6)]
 
 
-def test_an_absolute_path_is_a_folder_too(make: Any, tmp_path: Path) -> None:
-    """Also with a pattern, and by file://."""
+def test_an_absolute_path_may_be_a_folder(make: Any, tmp_path: Path) -> None:
+    """A pattern and a file:// URI work too."""
     days(tmp_path / "lake", 3)
     for path in (f"{tmp_path}/lake", f"{tmp_path}/lake/*/*.parquet", f"file://{tmp_path}/lake"):
         assert make("parquet", path=path).fetch()["n"].to_list() == [0, 1, 2]
 
 
-def test_markers_and_other_files_are_left_out(make: Any, tmp_path: Path) -> None:
-    """Names that begin with _ or . at any level, and files with another extension."""
+def test_markers_and_files_with_other_extensions_are_skipped(make: Any, tmp_path: Path) -> None:
+    """Names that begin with _ or . are skipped at every level."""
     days(tmp_path / "lake", 2)
     for name in ("_SUCCESS", ".hidden.parquet", "_temporary/0/a.parquet", "_delta_log/0.json", "readme.txt"):
         csv(tmp_path / "lake" / name, "no table")
@@ -63,8 +63,8 @@ def test_markers_and_other_files_are_left_out(make: Any, tmp_path: Path) -> None
     assert len(make("parquet", path="lake/**/*.parquet").fetch()) == 2
 
 
-def test_many_csv_files(make: Any, tmp_path: Path) -> None:
-    """Plain and compressed, columns in any order; types go by the whole column, over all files."""
+def test_csv_files_of_a_folder_are_one_table(make: Any, tmp_path: Path) -> None:
+    """Files may be compressed and have their columns in any order. Types are inferred over all files."""
     csv(tmp_path / "lake/b.csv", "item_id,x,user_id\nj,1.5,02\n")
     csv(tmp_path / "lake/a.csv.gz", "user_id,item_id,x\n01,i,7\n")
     frame = make("csv", path="lake").fetch()
@@ -74,8 +74,8 @@ def test_many_csv_files(make: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_partitions_are_columns_of_text(make: Any, tmp_path: Path, kind: str) -> None:
-    """Never numbers; with their escapes undone; Hive's null is a missing value; a partition may be the id."""
+def test_partitions_are_text_columns(make: Any, tmp_path: Path, kind: str) -> None:
+    """Escapes are decoded, Hive's null is a missing value, and a partition may be an id column."""
     for user, country in (("01", "a%2Fb"), ("02", "__HIVE_DEFAULT_PARTITION__")):
         path = tmp_path / f"lake/user_id={user}/country={country}/part.{kind}"
         csv(path, "item_id\ni\nj\n") if kind == "csv" else parquet(path, item_id=["i", "j"])
@@ -88,14 +88,14 @@ def test_partitions_are_columns_of_text(make: Any, tmp_path: Path, kind: str) ->
     assert table["user_id"].to_pylist() == ["01", "01", "02", "02"]
 
 
-def test_a_partition_wins_over_a_column_of_its_name(make: Any, tmp_path: Path) -> None:
-    """As in Hive and Spark."""
+def test_a_partition_overrides_a_column_of_its_name(make: Any, tmp_path: Path) -> None:
+    """Hive and Spark do the same."""
     parquet(tmp_path / "lake/user_id=7/a.parquet", user_id=["other"], item_id=["i"])
     assert make("parquet", path="lake", columns=IDS).fetch()["user_id"].to_list() == ["7"]
 
 
-def test_columns_are_pushed_down(make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A column that nobody asks for may be of any type, and is not read."""
+def test_only_wanted_columns_of_many_files_are_read(make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other columns may differ in type between the files."""
     parquet(tmp_path / "lake/a.parquet", user_id=["u"], item_id=["i"], big=["x"])
     parquet(tmp_path / "lake/b.parquet", user_id=["v"], item_id=["i"], big=[[1, 2]])
     asked: list[list[str]] = []
@@ -109,8 +109,8 @@ def test_columns_are_pushed_down(make: Any, tmp_path: Path, monkeypatch: pytest.
     assert asked == [["user_id", "item_id"]] * 2
 
 
-def test_no_file_ends_with_3_and_a_digest_with_2(make: Any, tmp_path: Path) -> None:
-    """An empty folder, a pattern without matches, a digest beside many files."""
+def test_no_matching_file_ends_with_3_and_a_sha256_for_many_with_2(make: Any, tmp_path: Path) -> None:
+    """An empty folder and a pattern without matches have exit code 3."""
     (tmp_path / "lake").mkdir()
     for path in ("lake", "lake/*.parquet", "nowhere/*.parquet"):
         with pytest.raises(DataSourceError, match=r"holds no file to read|does not exist") as caught:
@@ -123,8 +123,8 @@ def test_no_file_ends_with_3_and_a_digest_with_2(make: Any, tmp_path: Path) -> N
         assert refused.value.exit_code == 2
 
 
-def test_a_file_whose_name_looks_like_a_pattern(make: Any, tmp_path: Path) -> None:
-    """It is that file."""
+def test_an_existing_file_with_a_name_like_a_pattern_is_read(make: Any, tmp_path: Path) -> None:
+    """It is not used as a pattern."""
     csv(tmp_path / "a[1]*.csv", "user_id,item_id\nu,i\n")
     csv(tmp_path / "a1.csv", "user_id,item_id\nv,i\n")
     assert make("csv", path="a[1]*.csv").fetch()["user_id"].to_list() == ["u"]
@@ -137,16 +137,18 @@ def test_a_file_whose_name_looks_like_a_pattern(make: Any, tmp_path: Path) -> No
         ({"user_id": ["u"], "item_id": ["i"], "n": ["x"]}, r"column n is string, where it is int64 in .*01/a\.parquet"),
     ],
 )
-def test_schema_drift_is_named(make: Any, tmp_path: Path, columns: dict[str, Any], words: str) -> None:
-    """A column that is missing or of another type names both files."""
+def test_a_missing_or_different_column_names_both_files(
+    make: Any, tmp_path: Path, columns: dict[str, Any], words: str
+) -> None:
+    """A column that is missing in one file, or has another type there, is an error."""
     days(tmp_path / "lake")
     parquet(tmp_path / "lake/date=2026-01-03/a.parquet", **columns)
     with pytest.raises(DataSourceError, match=r"date=2026-01-03/a\.parquet.*" + words):
         make("parquet", path="lake", columns=(*IDS, "n")).fetch()
 
 
-def test_types_that_fit_together_are_no_drift(make: Any, tmp_path: Path) -> None:
-    """Narrow and wide numbers, nulls, and ids that are whole numbers here and text there."""
+def test_compatible_types_are_unified(make: Any, tmp_path: Path) -> None:
+    """Narrow and wide integers, nulls, and ids that are integers or text are compatible."""
     parquet(tmp_path / "lake/a.parquet", user_id=[1], item_id=["i"], n=pa.array([1], pa.int32()))
     parquet(tmp_path / "lake/b.parquet", user_id=["2"], item_id=["i"], n=pa.array([2**40]))
     parquet(tmp_path / "lake/c.parquet", user_id=["3"], item_id=["i"], n=pa.nulls(1))
@@ -155,8 +157,8 @@ def test_types_that_fit_together_are_no_drift(make: Any, tmp_path: Path) -> None
     assert frame["n"].to_list()[:2] == [1, 2**40]
 
 
-def test_without_named_columns_all_files_have_the_same(make: Any, tmp_path: Path) -> None:
-    """One column more is drift, and so is another partition."""
+def test_without_requested_columns_all_files_must_have_the_same(make: Any, tmp_path: Path) -> None:
+    """One more column or partition in a file is an error."""
     parquet(tmp_path / "lake/a.parquet", user_id=["u"])
     parquet(tmp_path / "lake/b.parquet", user_id=["u"], more=[1])
     with pytest.raises(DataSourceError, match=r"b\.parquet and .*a\.parquet have different columns: more"):
@@ -168,7 +170,7 @@ def test_without_named_columns_all_files_have_the_same(make: Any, tmp_path: Path
 
 
 def test_a_broken_file_among_a_thousand_is_named(make: Any, tmp_path: Path) -> None:
-    """Cut off, empty, of another kind, or damaged inside."""
+    """It is truncated, empty, of another kind, or damaged inside."""
     table = pa.table({"user_id": ["u"] * 50, "item_id": ["i"] * 50})
     for number in range(1000):
         path = tmp_path / f"lake/date={number % 30:02}/part-{number:04}.parquet"
@@ -185,7 +187,7 @@ def test_a_broken_file_among_a_thousand_is_named(make: Any, tmp_path: Path) -> N
 
 
 def test_a_broken_csv_file_is_named(make: Any, tmp_path: Path) -> None:
-    """Too few cells in one of many."""
+    """One of many files has a row with too few fields."""
     for name in "abc":
         csv(tmp_path / f"lake/{name}.csv", "user_id,item_id\nu,i\n")
     csv(tmp_path / "lake/b.csv", "user_id,item_id\nu\n")
@@ -193,8 +195,8 @@ def test_a_broken_csv_file_is_named(make: Any, tmp_path: Path) -> None:
         make("csv", path="lake").fetch()
 
 
-def test_links(make: Any, tmp_path: Path) -> None:
-    """Links to files and folders are followed; one that leads back up is named."""
+def test_symlinks_are_followed_and_cycles_refused(make: Any, tmp_path: Path) -> None:
+    """The error for a cycle names the link."""
     days(tmp_path / "elsewhere", 2)
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake/more").symlink_to(tmp_path / "elsewhere")
@@ -204,8 +206,8 @@ def test_links(make: Any, tmp_path: Path) -> None:
         make("parquet", path="lake").fetch()
 
 
-def test_probe_looks_at_the_first_file(make: Any, tmp_path: Path) -> None:
-    """The number of files, and the columns with the partitions."""
+def test_a_probe_reads_the_first_file(make: Any, tmp_path: Path) -> None:
+    """It returns the number of files, and the columns with the partitions."""
     days(tmp_path / "lake", 3)
     lines = make("parquet", path="lake", columns=("user_id", "date")).probe()
     assert lines[0].endswith("lake: 3 files")
@@ -218,8 +220,8 @@ NAMES = st.lists(st.sampled_from(["a", "b", "c"]), max_size=5)
 
 
 @given(NAMES)
-def test_two_stars_fit_any_number_of_segments(names: list[str]) -> None:
-    """None, too; the rest of the pattern fits what is left."""
+def test_two_stars_match_any_number_of_segments(names: list[str]) -> None:
+    """They match no segment too."""
     assert _fits(("**",), names)
     assert _fits(("**", "a"), names) == (names[-1:] == ["a"])
     assert _fits(("a", "**"), names) == (names[:1] == ["a"])
@@ -228,8 +230,8 @@ def test_two_stars_fit_any_number_of_segments(names: list[str]) -> None:
 
 @pytest.mark.integration
 @pytest.mark.filterwarnings("ignore")
-def test_a_thousand_objects(make: Any, tmp_path: Path, s3_bucket: tuple[str, Any]) -> None:
-    """Folders and patterns in an object store give the same rows as on disk; a broken object is named."""
+def test_a_thousand_objects_are_read_like_files(make: Any, tmp_path: Path, s3_bucket: tuple[str, Any]) -> None:
+    """Folders and patterns in an object store give the same rows as on disk. A broken object is named."""
     bucket, filesystem = s3_bucket
     names = [f"date={number % 30:02}/part-{number:04}.parquet" for number in range(1000)]
     for number, name in enumerate(names):

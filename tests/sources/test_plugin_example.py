@@ -1,4 +1,4 @@
-"""Without the example package of docs/, its type is unknown. tests/e2e/test_sources.py installs and uses it."""
+"""The example plug-in of docs/ when it is not installed. tests/e2e/test_sources.py installs and uses it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ output: {path: lines.svc}
 
 
 def test_without_the_package_the_type_is_refused(tmp_path: Path) -> None:
-    """The message lists what is installed."""
+    """The message lists the installed types."""
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     with pytest.raises(RecipeError, match=r"source\.type: 'jsonl' is no installed source; .*csv, parquet"):
         load_recipe(tmp_path / "recipe.yaml", {}, settings=Settings(), check_source=check_spec)

@@ -1,4 +1,4 @@
-"""What Parquet files leave out by themselves is what the filter would drop."""
+"""Row filters in Parquet files: they drop only rows that the exact filter would drop."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ FILTERS = st.recursive(
 
 
 def table(seed: int, n_rows: int) -> dict[str, list[Any]]:
-    """Columns with nulls, NaN, infinities, blanks, letters that collations hold for equal, and numbers above 2^53."""
+    """Return columns with nulls, NaN, infinities, blanks, similar letters, and numbers above 2^53."""
     rng = np.random.default_rng(seed)
 
     def some(values: list[Any]) -> list[Any]:
@@ -73,7 +73,7 @@ def table(seed: int, n_rows: int) -> dict[str, list[Any]]:
 
 
 def values(frame: pd.DataFrame) -> list[list[Any]]:
-    """The rows, None for whatever is missing: the types of columns depend on whether something is missing there."""
+    """Return the columns with None for all missing values, because types of columns depend on missing values."""
     plain = frame.astype(object)
     return [[name, *column] for name, column in plain.where(plain.notna(), None).items()]
 
@@ -84,11 +84,10 @@ def values(frame: pd.DataFrame) -> list[list[Any]]:
     seed=st.integers(0, 999),
     sizes=st.lists(st.integers(0, 40), min_size=1, max_size=3),
 )
-def test_pushed_or_not_the_rows_are_the_same(
+def test_rows_are_the_same_with_and_without_the_prefilter(
     make: Any, tmp_path: Path, filters: tuple[dict[str, Any], dict[str, Any] | None], seed: int, sizes: list[int]
 ) -> None:
-    """Rows, order, values, positions, which of them hide, and the count of the others: several files of several row
-    groups each."""
+    """Rows, order, values, positions, hidden rows and counts agree, for several files of several row groups."""
     folder = tmp_path / "rows"
     folder.mkdir(exist_ok=True)
     for path in folder.iterdir():
@@ -110,19 +109,19 @@ def fetched(source: Any, where: dict[str, Any]) -> Prefiltered | None:
     return pushed
 
 
-def test_row_groups_and_partitions_that_hold_nothing_are_not_read(make: Any, tmp_path: Path) -> None:
-    """Statistics of a group and the folder of a file are enough to know."""
+def test_row_groups_and_partitions_without_matches_are_not_read(make: Any, tmp_path: Path) -> None:
+    """The statistics of a group and the folder of a file decide."""
     for country in ("DK", "SE"):
         folder = tmp_path / "rows" / f"country={country}"
         folder.mkdir(parents=True)
         rows = pa.table({"user_id": ["u"] * 100, "item_id": ["i"] * 100, "ts": range(100)})
         pq.write_table(rows, folder / "a.parquet", row_group_size=10)
-    told: list[int] = []
-    source = make("parquet", path="rows", progress=told.append)
+    n_read: list[int] = []
+    source = make("parquet", path="rows", progress=n_read.append)
     pushed = fetched(source, {"all": [{"ts": {"gte": 95}}, {"country": {"any": ["SE"]}}]})
     assert pushed is not None
     assert pushed.positions is not None
-    assert (len(pushed.frame), pushed.n_rows, sum(told)) == (5, 200, 5)
+    assert (len(pushed.frame), pushed.n_rows, sum(n_read)) == (5, 200, 5)
     assert pushed.positions.tolist() == [*range(195, 200)]
 
 
@@ -136,10 +135,10 @@ def test_row_groups_and_partitions_that_hold_nothing_are_not_read(make: Any, tmp
         (pa.array([1, 2], pa.timestamp("s")), {"gte": 4}),
     ],
 )
-def test_a_value_that_may_have_to_be_refused_is_not_left_out(
+def test_a_file_with_incomparable_values_is_not_prefiltered(
     make: Any, tmp_path: Path, column: pa.Array, condition: dict[str, Any]
 ) -> None:
-    """Though another condition would drop its row: the error names it, as for any other source."""
+    """The exact filter must refuse such a value, even if another condition would drop its row."""
     rows = pa.table({"user_id": ["u", "v"], "item_id": ["i", "j"], "c": column, "d": [1, 2]})
     pq.write_table(rows, tmp_path / "rows.parquet")
     where = {"all": [{"d": {"eq": 9}}, {"c": condition}]}
@@ -161,8 +160,8 @@ def test_a_value_that_may_have_to_be_refused_is_not_left_out(
         ({"any": [{"a": {"lt": 1}}, {"all": [{"a": {"gt": 2}}, {"b": {"exists": True}}]}]}, "a gt 2.0 | a lt 1.0"),
     ],
 )
-def test_conditions_without_a_term_are_taken_for_true(where: dict[str, Any], term: str | None) -> None:
-    """Within `all` the others count; within `any` nothing is left to say."""
+def test_conditions_without_a_term_count_as_true(where: dict[str, Any], term: str | None) -> None:
+    """They disappear from an `all`, and they make an `any` true."""
 
     def translate(name: str, operator: str, operand: Any) -> str | None:
         return None if operator == "exists" else f"{name} {operator} {operand}"

@@ -1,4 +1,4 @@
-"""Types of what a database driver returns."""
+"""Types of rows from database drivers."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ def column(values: list[Any], *, text: bool) -> pa.Array:
 
 
 @given(values=st.lists(st.none() | IDS, max_size=8))
-def test_ids_of_any_type_are_their_own_text(values: list[Any]) -> None:
-    """Whole numbers of any size, decimals, dates and UUIDs keep every digit; nothing stays nothing."""
+def test_ids_of_any_type_become_text(values: list[Any]) -> None:
+    """Integers of any size, decimals, dates and UUIDs keep every digit, and null stays null."""
     found = column(values, text=True)
     assert found.to_pylist() == [None if value is None else str(value) for value in values]
 
 
 def test_float_ids_stay_floats() -> None:
-    """The table refuses them later and names the column: `7.0` is not the id `7`."""
+    """The table refuses them later with the column's name, because `7.0` is not the id `7`."""
     assert pa.types.is_floating(column([7.0, None, 8], text=True).type)
 
 
 def test_decimals_become_numbers_and_uuids_become_text() -> None:
-    """Neither has a type that training could use."""
+    """Training cannot use their own types."""
     assert column([decimal.Decimal("1.5"), None], text=False).to_pylist() == [1.5, None]
     one = uuid.UUID(int=1)
     assert column([one], text=False).to_pylist() == [str(one)]
     assert column([datetime.time(3)], text=False).to_pylist() == ["03:00:00"]
 
 
-def test_a_column_of_mixed_types_is_named() -> None:
-    """The error says which column of the query it is."""
+def test_a_column_of_mixed_types_is_refused() -> None:
+    """The error names the column of the query."""
     with pytest.raises(DataSourceError, match="column c mixes types"):
         column([1, "one"], text=False)
 
 
 def test_a_result_without_rows_keeps_its_columns() -> None:
-    """So that a missing column can be told from an empty result; columns follow their positions in a row."""
+    """So a missing column differs from an empty result. Columns follow their positions in the row."""
     assert RowTyper(["a", "b"], frozenset()).empty().column_names == ["a", "b"]
     batch = RowTyper(["b", "a"], frozenset()).batch([(1, 2, 3)], [2, 0])
     assert batch.to_pydict() == {"b": [3], "a": [1]}

@@ -1,4 +1,4 @@
-"""SQL sources against SQLite, PostgreSQL and MariaDB: one suite for all, and what each alone can break."""
+"""The SQL source on SQLite, PostgreSQL and MariaDB: one suite for all, and attacks on each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DSN = "SVC_RECIPE_DSN"
 
 @pytest.fixture(params=["sqlite", *(pytest.param(name, marks=pytest.mark.integration) for name in SERVERS)])
 def dsn(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of a database with a table `svc_ratings` of three rows."""
+    """Return the URL of a database with a table `svc_ratings` of three rows."""
     import sqlalchemy
 
     if request.param != "sqlite" and not os.environ.get(SERVERS[request.param]):
@@ -48,8 +48,8 @@ def sql(make: Any, dsn: str, query: str, **options: Any) -> Any:
     return make("sql", dsn_env=DSN, query=query, variables={DSN: dsn}, **options)
 
 
-def test_rows_in_their_types(make: Any, dsn: str) -> None:
-    """Integer ids are their digits, nulls are missing, whole numbers with gaps stay whole."""
+def test_rows_have_natural_types(make: Any, dsn: str) -> None:
+    """Integer ids become text, nulls are missing, and integers with gaps stay integers."""
     heard: list[int] = []
     frame = sql(make, dsn, "SELECT * FROM svc_ratings ORDER BY ts IS NULL, ts", progress=heard.append).fetch()
     assert frame["user_id"].cat.categories.to_list() == ["1", "2"]
@@ -61,7 +61,7 @@ def test_rows_in_their_types(make: Any, dsn: str) -> None:
 
 
 def test_parameters_are_bound(make: Any, dsn: str) -> None:
-    """A value that looks like SQL is a value."""
+    """A value that looks like SQL stays a value."""
     query = "SELECT user_id FROM svc_ratings WHERE item_id = :item"
     assert len(sql(make, dsn, query, query_parameters={"item": "a"}).fetch()) == 1
     assert len(sql(make, dsn, query, query_parameters={"item": "' OR 1=1 --"}).fetch()) == 0
@@ -71,7 +71,7 @@ def test_parameters_are_bound(make: Any, dsn: str) -> None:
     "statement", ["DELETE FROM svc_ratings", "DROP TABLE svc_ratings", "SELECT 1; DROP TABLE svc_ratings"]
 )
 def test_the_session_cannot_write(make: Any, dsn: str, statement: str) -> None:
-    """The server refuses it, and the table is still whole."""
+    """The server refuses the statement, and the table does not change."""
     with pytest.raises(DataSourceError):
         sql(make, dsn, statement).fetch()
     assert len(sql(make, dsn, "SELECT * FROM svc_ratings").fetch()) == 3
@@ -93,15 +93,15 @@ READING = [
 
 
 @pytest.mark.parametrize("query", READING)
-def test_what_only_reads_is_read(make: Any, dsn: str, query: str) -> None:
-    """Whatever form it has: columns with one name, remarks, a semicolon, parentheses, tables made on the way."""
+def test_reading_queries_of_any_form_run(make: Any, dsn: str, query: str) -> None:
+    """Columns with the same name, comments, a semicolon, parentheses and common table expressions are allowed."""
     source = sql(make, dsn, query.replace("::", r"\:\:"))
     assert source.probe()
     assert len(source.fetch()) == 3
 
 
 def test_the_order_of_a_query_is_kept(make: Any, dsn: str) -> None:
-    """`keep_last` without times goes by it."""
+    """`keep_last` depends on it if there are no times."""
     frame = sql(make, dsn, "SELECT item_id FROM svc_ratings ORDER BY item_id DESC").fetch()
     assert frame["item_id"].to_list() == ["b", "a", ""]
 
@@ -113,8 +113,8 @@ def refused(make: Any, dsn: str, queries: Sequence[str]) -> None:
                 getattr(sql(make, dsn, query), run)()
 
 
-def test_sqlite_reads_and_nothing_else(make: Any, tmp_path: Path) -> None:
-    """Its authorizer is asked for each part of a statement: no other file, no setting, no function that reaches out."""
+def test_sqlite_only_reads_its_own_file(make: Any, tmp_path: Path) -> None:
+    """The authorizer denies other files, settings and functions with access to the outside."""
     source, other = tmp_path / "a.db", tmp_path / "other.db"
     with sqlite3.connect(source) as connection:
         connection.execute("CREATE TABLE svc_ratings (user_id INTEGER, item_id TEXT)")
@@ -156,8 +156,8 @@ def test_sqlite_reads_and_nothing_else(make: Any, tmp_path: Path) -> None:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("form", ["%s", "%s;", "\n%s -- )", "/* ) */ %s", "SELECT 1) AS a; %s -- ", "SELECT 1; %s"])
-def test_mariadb_runs_one_select_and_nothing_else(make: Any, form: str) -> None:
-    """Not with the right to write files and to change the server, nor in any form that would leave the parentheses."""
+def test_mariadb_runs_only_one_select(make: Any, form: str) -> None:
+    """An account with the rights to write files and to change settings can do neither, in any form of a query."""
     import sqlalchemy
 
     if not os.environ.get(SERVERS["mysql"]):
@@ -205,8 +205,8 @@ def test_mariadb_runs_one_select_and_nothing_else(make: Any, form: str) -> None:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("form", ["%s", "SELECT 1; %s", "SELECT 1; COMMIT; %s", "COMMIT; BEGIN READ WRITE; %s"])
-def test_postgres_leaves_the_transaction_to_nobody(make: Any, form: str, tmp_path: Path) -> None:
-    """The query is the only statement of a cursor in a read-only transaction, whatever the account may do."""
+def test_postgres_runs_only_one_read_only_statement(make: Any, form: str, tmp_path: Path) -> None:
+    """The query is the only statement of a cursor in a read-only transaction, for any account."""
     import sqlalchemy
 
     if not os.environ.get(SERVERS["postgres"]):
@@ -251,8 +251,8 @@ def test_postgres_leaves_the_transaction_to_nobody(make: Any, form: str, tmp_pat
     ],
 )
 @pytest.mark.parametrize("scheme", ["postgresql+psycopg", "postgresql", "mariadb+pymysql", "mysql"])
-def test_a_password_with_a_bare_at_is_refused_before_anything_is_shown(make: Any, scheme: str, dsn: str) -> None:
-    """Its rest would be taken for the host and be shown; the way out is named."""
+def test_a_password_with_an_unescaped_at_is_refused(make: Any, scheme: str, dsn: str) -> None:
+    """The rest of the password would be shown as the host. The message names the escape."""
     with pytest.raises(ConfigError, match=DSN) as caught:
         sql(make, dsn.format(scheme), "SELECT 1").fetch()
     assert not any(part in caught.value.message for part in ("hun", "ter2", "hunter2"))
@@ -263,14 +263,14 @@ def test_a_password_with_a_bare_at_is_refused_before_anything_is_shown(make: Any
 )
 @pytest.mark.parametrize("scheme", ["postgresql+psycopg", "mariadb+pymysql"])
 @pytest.mark.integration
-def test_an_escaped_at_and_one_in_the_users_name_are_no_fault(make: Any, scheme: str, dsn: str) -> None:
-    """They lead to the host, which refuses here."""
+def test_an_escaped_at_and_one_in_the_user_name_are_accepted(make: Any, scheme: str, dsn: str) -> None:
+    """The connection goes to the right host, which refuses it here."""
     with pytest.raises(DataSourceError, match=r"127\.0\.0\.1"):
         sql(make, dsn.format(scheme), "SELECT 1", connect_timeout_seconds=2).fetch()
 
 
-def test_probe_names_the_columns(make: Any, dsn: str) -> None:
-    """Reached, read-only, columns there; or the missing one by name."""
+def test_a_probe_names_the_columns(make: Any, dsn: str) -> None:
+    """It also reports the read-only session. A missing column is an error."""
     checks = sql(make, dsn, "SELECT * FROM svc_ratings", columns=("user_id", "ts")).probe()
     assert any("read-only" in line for line in checks)
     assert any("user_id, ts" in line for line in checks)
@@ -278,8 +278,8 @@ def test_probe_names_the_columns(make: Any, dsn: str) -> None:
         sql(make, dsn, "SELECT * FROM svc_ratings LIMIT 0", columns=("absent",)).probe()
 
 
-def test_rows_are_capped(make: Any, dsn: str) -> None:
-    """One row over the cap is an error, the cap itself is not."""
+def test_rows_above_the_cap_are_refused(make: Any, dsn: str) -> None:
+    """The cap is inclusive."""
     query = "SELECT * FROM svc_ratings"
     assert len(sql(make, dsn, query, settings=Settings(max_sql_rows=3)).fetch()) == 3
     with pytest.raises(SourceTooLarge, match="SVC_MAX_SQL_ROWS"):
@@ -287,8 +287,8 @@ def test_rows_are_capped(make: Any, dsn: str) -> None:
 
 
 @pytest.mark.integration
-def test_what_is_not_wanted_is_not_waited_for(make: Any) -> None:
-    """Whoever leaves in the middle, as an interrupt does, leaves at once; the driver would read the rest first."""
+def test_an_interrupt_does_not_wait_for_the_remaining_rows(make: Any) -> None:
+    """PyMySQL would read all of them before it closes."""
     if not os.environ.get(SERVERS["mysql"]):
         pytest.skip(f"{SERVERS['mysql']} is not set; give the SQLAlchemy URL of a database to try this on")
 
@@ -301,33 +301,33 @@ def test_what_is_not_wanted_is_not_waited_for(make: Any) -> None:
         source.fetch()
 
 
-def test_long_statements_are_ended(make: Any, dsn: str) -> None:
-    """The statement timeout is the server's own."""
+def test_long_statements_time_out(make: Any, dsn: str) -> None:
+    """The server applies the statement timeout."""
     endless = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) AS n FROM c"
     waits = {"p": "SELECT pg_sleep(60)", "s": endless, "m": "SELECT sleep(60)"}[dsn[0]]
     with pytest.raises(DataSourceError, match=r"(?i)timeout|interrupted|max_statement_time"):
         sql(make, dsn, waits, statement_timeout_seconds=1).fetch()
 
 
-def test_a_wrong_query_is_explained(make: Any, dsn: str) -> None:
-    """The server's own words."""
+def test_an_invalid_query_shows_the_servers_message(make: Any, dsn: str) -> None:
+    """The message names the missing table."""
     with pytest.raises(DataSourceError, match="svc_absent"):
         sql(make, dsn, "SELECT * FROM svc_absent").fetch()
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("secret", ["hunter2", "hun%ter2"])
-def test_no_part_of_a_password_is_told(make: Any, secret: str) -> None:
-    """Not even where the server's words, which repeat it in clear or encoded, are cut off in its middle."""
+def test_no_part_of_a_password_is_shown(make: Any, secret: str) -> None:
+    """A server message may repeat the password, in clear or encoded, at the place at which the message is cut."""
     import sqlalchemy
 
     if not os.environ.get(SERVERS["postgres"]):
         pytest.skip(f"{SERVERS['postgres']} is not set; give the SQLAlchemy URL of a database to try this on")
     url = sqlalchemy.make_url(os.environ[SERVERS["postgres"]]).set(password=secret)
-    dsn, told = url.render_as_string(hide_password=False), secret.replace("%", "%25")
+    dsn, shown = url.render_as_string(hide_password=False), secret.replace("%", "%25")
     for padding in range(350, 362):
         with pytest.raises(DataSourceError) as caught:
-            sql(make, dsn, f"SELECT '{'x' * padding}{told}'::int AS n").fetch()
+            sql(make, dsn, f"SELECT '{'x' * padding}{shown}'::int AS n").fetch()
         assert "hun" not in caught.value.message
 
 
@@ -339,22 +339,22 @@ def test_sqlite_files_are_not_created(make: Any, tmp_path: Path) -> None:
 
 
 def test_floating_point_ids_are_refused(make: Any, tmp_path: Path) -> None:
-    """As in every source."""
+    """Other sources refuse them too."""
     sqlite3.connect(tmp_path / "a.db").close()
     with pytest.raises(DataSourceError, match="floating point"):
         sql(make, f"sqlite:///{tmp_path}/a.db", "SELECT 1.0 AS user_id").fetch()
 
 
 @pytest.mark.parametrize("url", ["oracle://u:hunter2@h/d", "hunter2", "://hunter2"])
-def test_addresses_that_are_none(make: Any, url: str) -> None:
-    """The variable is named, its value never."""
+def test_invalid_urls_are_refused(make: Any, url: str) -> None:
+    """The error names the variable, never its value."""
     with pytest.raises(ConfigError, match=DSN) as caught:
         sql(make, url, "SELECT 1").fetch()
     assert "hunter2" not in caught.value.message
 
 
 def test_an_unset_variable_is_named(make: Any) -> None:
-    """The recipe says where the address should stand."""
+    """The error names the variable that needs the URL."""
     with pytest.raises(RecipeError, match="SVC_RECIPE_DSN is not set"):
         make("sql", dsn_env=DSN, query="SELECT 1").fetch()
 
@@ -366,8 +366,8 @@ def _accept_and_close(server: socket.socket) -> None:
 @pytest.mark.parametrize("driver", ["postgresql+psycopg", "mariadb+pymysql"])
 @pytest.mark.parametrize("fault", ["refused", "hung", "cut"])
 @pytest.mark.integration
-def test_servers_that_fail(make: Any, driver: str, fault: str) -> None:
-    """Nobody there, silence, and a connection that ends: an error in bounded time, without the password."""
+def test_failing_servers_end_in_bounded_time(make: Any, driver: str, fault: str) -> None:
+    """A closed port, silence and a closed connection are errors without the password."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         if fault == "refused":
@@ -382,18 +382,18 @@ def test_servers_that_fail(make: Any, driver: str, fault: str) -> None:
 
 
 def probed_and_sampled(source: Any, n_rows: int) -> tuple[list[str], Any]:
-    """What the generator yields, and what it returns."""
+    """Return the lines that the generator yields, and the rows that it returns."""
     lines = []
-    looking = source.probe_and_sample(n_rows)
+    generator = source.probe_and_sample(n_rows)
     while True:
         try:
-            lines.append(next(looking))
+            lines.append(next(generator))
         except StopIteration as end:
             return lines, end.value
 
 
-def test_a_sample_is_the_first_rows(make: Any, dsn: str) -> None:
-    """As `fetch` gives them, in the query's order, with its own LIMIT or without; the session still only reads."""
+def test_a_sample_has_the_first_rows_of_fetch(make: Any, dsn: str) -> None:
+    """It follows the query's order, with or without a LIMIT, and the session is read-only."""
     for query in ("SELECT * FROM svc_ratings ORDER BY item_id", "SELECT * FROM svc_ratings ORDER BY item_id LIMIT 3"):
         source = sql(make, dsn, query)
         whole = source.fetch()
@@ -406,17 +406,17 @@ def test_a_sample_is_the_first_rows(make: Any, dsn: str) -> None:
     assert len(sql(make, dsn, "SELECT * FROM svc_ratings").fetch()) == 3
 
 
-def test_a_sample_waits_for_no_more_than_its_rows(make: Any, dsn: str) -> None:
-    """The query below would send 10 thousand million rows; the cap on rows is no matter for a sample."""
+def test_a_sample_reads_only_its_rows(make: Any, dsn: str) -> None:
+    """The query has 10 billion rows. The cap on rows does not apply to samples."""
     counted = (
         "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 500) SELECT a.x AS user_id FROM "
     )
     query = f"{counted}c a, c b, c d, c e LIMIT 10000000000"
     source = sql(make, dsn, query, settings=Settings(max_sql_rows=10), statement_timeout_seconds=20)
     assert len(probed_and_sampled(source, 1000)[1]) == 1000
-    looking = source.probe_and_sample(1000)
-    assert next(looking).startswith("database: reached")
-    looking.close()  # nobody wants the rest: it ends as quickly
+    generator = source.probe_and_sample(1000)
+    assert next(generator).startswith("database: reached")
+    generator.close()  # nobody wants the rest: it ends as quickly
 
 
 @pytest.fixture
@@ -424,27 +424,27 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair()
 
 
-def test_silence_ends_the_connection(pair: tuple[socket.socket, socket.socket]) -> None:
-    """The driver, which waits in `recv`, sees its end; its own descriptor stays its own."""
-    mine, theirs = pair
+def test_the_watchdog_ends_a_silent_connection(pair: tuple[socket.socket, socket.socket]) -> None:
+    """The driver sees the end in `recv`, and keeps its own descriptor."""
+    own, peer = pair
     watchdog = Watchdog(0.05)
-    with mine, theirs:
-        watchdog.over(mine.fileno())
-        assert mine.recv(1) == b""
+    with own, peer:
+        watchdog.over(own.fileno())
+        assert own.recv(1) == b""
         watchdog.stop()
         assert watchdog.ended_it
-        assert mine.fileno() >= 0
+        assert own.fileno() >= 0
 
 
 def test_a_stopped_watchdog_ends_nothing(pair: tuple[socket.socket, socket.socket]) -> None:
-    """Neither while it is stopped nor afterwards; one that was never set over anything can be stopped too."""
-    mine, theirs = pair
+    """The connection stays usable. A watchdog without a connection can be stopped too."""
+    own, peer = pair
     watchdog = Watchdog(30.0)
-    with mine, theirs:
-        watchdog.over(mine.fileno())
+    with own, peer:
+        watchdog.over(own.fileno())
         watchdog.reset()
         watchdog.stop()
         assert not watchdog.ended_it
-        theirs.send(b"x")
-        assert mine.recv(1) == b"x"
+        peer.send(b"x")
+        assert own.recv(1) == b"x"
     Watchdog(0.0).stop()

@@ -1,4 +1,4 @@
-"""What differs between databases: which driver, which bounds of a session, and what may stand in messages."""
+"""Differences between databases: drivers, bounds of sessions, and addresses in messages."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from svc.sources.sql_dialects import dialect_of
         ("mariadb+mysqldb://me:secret@/shop", "mysql", "mariadb+pymysql", "mariadb local socket/shop"),
     ],
 )
-def test_the_driver_is_the_one_that_svc_brings(url: str, name: str, driver: str, shown: str) -> None:
-    """Whichever the URL names; messages show neither user nor password."""
+def test_the_driver_is_svcs_own(url: str, name: str, driver: str, shown: str) -> None:
+    """Any other driver in the URL is replaced. Messages show neither user nor password."""
     dialect = dialect_of(make_url(url), "SVC_RECIPE_DSN")
     assert (dialect.name, dialect.url.drivername, dialect.shown) == (name, driver, shown)
     assert dialect.connect_arguments(7)["connect_timeout"] == 7
 
 
-def test_another_database_is_refused_with_those_that_are_read() -> None:
-    """The variable is named, not its value."""
+def test_an_unsupported_database_is_refused() -> None:
+    """The error names the variable, not its value."""
     with pytest.raises(ConfigError, match="SVC_RECIPE_DSN: 'oracle' is no database that svc reads"):
         dialect_of(make_url("oracle://me:secret@db"), "SVC_RECIPE_DSN")
 
 
-def test_a_sqlite_session_reads_one_file_and_nothing_else(tmp_path: Path) -> None:
-    """It is not created, not written, and no second file is attached."""
+def test_a_sqlite_session_only_reads_one_file(tmp_path: Path) -> None:
+    """The file is neither created nor written, and no second file can be attached."""
     path = tmp_path / "a b.db"
     dialect = dialect_of(make_url(f"sqlite:///{path}"), "SVC_RECIPE_DSN")
     with pytest.raises(DatabaseError):
@@ -65,10 +65,10 @@ def test_a_sqlite_session_reads_one_file_and_nothing_else(tmp_path: Path) -> Non
         ("mysql://me:secret@/shop", False, False),
     ],
 )
-def test_a_plain_connection_to_another_machine_is_warned_about(
+def test_an_unencrypted_connection_to_another_machine_is_logged(
     url: str, encrypted: bool, warned: bool, records: list[dict[str, Any]]
 ) -> None:
-    """Everybody between the two reads the rows and the password; on one machine there is nobody between."""
+    """Others on the network could read the rows and the password."""
     raw = SimpleNamespace(pgconn=SimpleNamespace(ssl_in_use=encrypted), _sock=object())
     dialect_of(make_url(url), "SVC_RECIPE_DSN").warn_of_plain(raw)
     plain = [record["database"] for record in records if record["event"] == "database_not_encrypted"]

@@ -1,4 +1,4 @@
-"""Batches become one frame: ids as codes, other columns of one type."""
+"""Collection of batches in one table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def builder(columns: tuple[str, ...] | None = None) -> TableBuilder:
 
 @given(st.lists(st.lists(st.sampled_from(["a", "b", "é", None])), min_size=1, max_size=6), st.booleans())
 def test_ids_are_codes_in_order_of_first_appearance(batches: list[list[str | None]], encoded: bool) -> None:
-    """However the rows come: as text or as dictionaries, in one batch or in many."""
+    """Rows may be text or dictionaries, in one batch or many."""
     made = builder()
     for rows in batches:
         column = pa.array(rows, pa.string())
@@ -34,7 +34,7 @@ def test_ids_are_codes_in_order_of_first_appearance(batches: list[list[str | Non
     assert frame["id"].cat.categories.to_list() == list(dict.fromkeys(row for row in rows if row is not None))
 
 
-def test_rows_that_wait_are_encoded_before_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buffered_rows_are_encoded_at_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The result is the same."""
     monkeypatch.setattr(table, "_WAITING_BYTES", 1)
     made = builder()
@@ -43,8 +43,8 @@ def test_rows_that_wait_are_encoded_before_there_are_too_many(monkeypatch: pytes
     assert made.finish()["id"].to_list() == ["x", "y", "x"]
 
 
-def test_whole_numbers_with_gaps_stay_whole() -> None:
-    """No 1999 becomes 1999.0; types that fit together become one, others are named."""
+def test_integers_with_gaps_stay_integers() -> None:
+    """1999 does not become 1999.0. Compatible types are unified, others are refused."""
     made = builder()
     made.add(pa.record_batch({"id": pa.array(["a"]), "year": pa.array([1999], pa.int32())}))
     made.add(pa.record_batch({"id": pa.array(["b"]), "year": pa.array([None], pa.int64())}))
@@ -64,16 +64,16 @@ def test_whole_numbers_with_gaps_stay_whole() -> None:
         (pa.array([[1]]), "of type list"),
     ],
 )
-def test_what_has_no_one_spelling_is_no_id(values: pa.Array, words: str) -> None:
-    """Missing values of any type are fine."""
+def test_floats_bytes_and_lists_are_no_ids(values: pa.Array, words: str) -> None:
+    """They have no unique text. Missing values of any type are accepted."""
     with pytest.raises(DataSourceError, match=words):
         as_text(values, "id", "rows")
     assert as_text(pa.nulls(2, pa.float64()), "id", "rows").to_pylist() == [None, None]
     assert as_text(pa.array([7, 8]), "id", "rows").to_pylist() == ["7", "8"]
 
 
-def test_a_missing_column_is_named_with_those_there_are() -> None:
-    """Blanks in a name are shown; long lists are cut."""
+def test_a_missing_column_is_named_with_the_available_ones() -> None:
+    """Blanks in names are shown, and long lists are cut."""
     with pytest.raises(DataSourceError, match=r"rows has no column id; it has ' id', item"):
         require_columns(["id", "item"], [" id", "item"], "rows")
     with pytest.raises(DataSourceError, match=r"no columns a, b; it has .*, \.\.\.$"):
