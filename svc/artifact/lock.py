@@ -38,7 +38,7 @@ def run_lock(output_uri: str, *, timeout_s: float, settings: Settings) -> Iterat
     another run holds the lock, ConfigError if the lock file cannot be created.
     """
     path = lock_path(output_uri, settings)
-    lock = FileLock(path, mode=0o600, fallback_to_soft=False)
+    lock = FileLock(path, mode=0o600, fallback_to_soft=False)  # a soft lock would outlive a killed run
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=timeout_s)

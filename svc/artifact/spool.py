@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 @contextmanager
-def spooled(write: Callable[[BinaryIO], T]) -> Iterator[tuple[BinaryIO, T]]:
+def spool_file(write: Callable[[BinaryIO], T]) -> Iterator[tuple[BinaryIO, T]]:
     """Yield an unnamed temporary file that `write` has filled, and the result of `write`.
 
     The file is in `TMPDIR`. It is deleted after the block or with the process. Raises ArtifactWriteError if it cannot

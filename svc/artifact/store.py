@@ -20,7 +20,7 @@ from svc.artifact import keys as signing
 from svc.artifact import layout
 from svc.artifact.buffer import private_buffer
 from svc.artifact.layout import Parsed, Written
-from svc.artifact.spool import spooled
+from svc.artifact.spool import spool_file
 from svc.errors import (
     ArtifactError,
     ArtifactMisplaced,
@@ -110,7 +110,7 @@ class HttpFolder:
             raise ArtifactWriteError(f"a version cannot be removed: {error}") from error
 
     def put(self, write: Callable[[BinaryIO], T], name_of: Callable[[T], str]) -> T:
-        with spooled(write) as (file, result):
+        with spool_file(write) as (file, result):
             try:
                 with self._answer("PUT", name_of(result), file) as response:
                     response.require(200, 201, 204)

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Final, TypeVar
 
 from svc import events, logs
 from svc.artifact.buffer import private_buffer
-from svc.artifact.spool import spooled
+from svc.artifact.spool import spool_file
 from svc.errors import ArtifactError, ArtifactReadError, ArtifactWriteError, ConfigError, PayloadTooLarge
 from svc.objects import ObjectStore, explain, identity, is_missing
 from svc.settings import MIB, Settings
@@ -73,7 +73,7 @@ class ObjectFolder:
         return buffer
 
     def put(self, write: Callable[[BinaryIO], T], name_of: Callable[[T], str]) -> T:
-        with spooled(write) as (file, result):
+        with spool_file(write) as (file, result):
             uri = self.uri_of(name_of(result))
             try:
                 self._objects.write(uri, file.fileno())

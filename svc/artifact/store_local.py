@@ -51,6 +51,7 @@ class LocalFolder:
         path = self._folder / name
         with _reading(path), self._checked_path(path, 0) as opened:
             status = opened.stat()
+        # The ctime changes even if a copy restores size and mtime.
         return f"{status.st_mtime_ns}:{status.st_size}:{status.st_ino}:{status.st_ctime_ns}"
 
     def put(self, write: Callable[[BinaryIO], T], name_of: Callable[[T], str]) -> T:

@@ -135,7 +135,7 @@ def parse(data: bytes, keys: SigningKeys, recipe: str | None = None) -> VersionL
         previous = fields["signature"]
         if not follows:
             problems.append(f"line {number} does not follow the line before it: lines were taken out or put in")
-        problem = _problem(fields, keys) or _misplaced(line, lines, recipe, follows=follows)
+        problem = _problem(fields, keys) or _position_problem(line, lines, recipe, follows=follows)
         if problem:
             ignored.append(f"line {number}: {problem}{_hold_hint(line, lines)}")
             problems.append(ignored[-1])
@@ -148,7 +148,7 @@ def parse(data: bytes, keys: SigningKeys, recipe: str | None = None) -> VersionL
 _CHANGED: Final = "it was changed after it was signed, and does not count"
 
 
-def _misplaced(line: Line, lines: Sequence[Line], recipe: str | None, *, follows: bool) -> str:
+def _position_problem(line: Line, lines: Sequence[Line], recipe: str | None, *, follows: bool) -> str:
     """Return why a line with a valid signature does not count at its position, or "" when it counts."""
     if recipe is not None and line.recipe not in (None, recipe):
         return f"it is of the recipe {line.recipe}, and does not count"

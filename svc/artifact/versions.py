@@ -50,7 +50,7 @@ class Version:
     reused_from: Mapping[str, str] | None = None
 
     def as_fields(self) -> dict[str, Any]:
-        """Return the fields for JSON, without `reused_from` if the version was searched."""
+        """Return the fields for JSON. `reused_from` is left out for a version with a search of its own."""
         return {name: value for name, value in asdict(self).items() if name != "reused_from" or value is not None}
 
 
@@ -132,7 +132,7 @@ class Versions:
         facts = log.facts(sha8)
         if facts is None:
             try:
-                facts = facts_of(self._verified(sha8)[1].header)
+                facts = facts_of(self._read_verified(sha8)[1].header)
             except ArtifactError:
                 facts = {}
         return _as_facts(facts)
@@ -140,7 +140,7 @@ class Versions:
     def problems(self) -> list[str]:
         """Return the problems of the log: changed, missing and misplaced lines, and versions without a line."""
         log, live = self.log(), self.live()
-        problems = [*log.problems, *self._misplaced(log)]
+        problems = [*log.problems, *self._misplaced_versions(log)]
         if log.lines and log.lines[-1].live != live:
             problems.append(
                 f"the last line says that {log.lines[-1].live} is live, the pointer says {live}: the last lines are "
@@ -156,11 +156,11 @@ class Versions:
                 )
         return problems
 
-    def _misplaced(self, log: VersionLog) -> Iterator[str]:
+    def _misplaced_versions(self, log: VersionLog) -> Iterator[str]:
         """Yield a problem for each version with content that does not match its name or recipe."""
         for sha8 in self._names(log):
             try:
-                self._verified(sha8)
+                self._read_verified(sha8)
             except ArtifactMisplaced as error:
                 yield f"version {sha8}: {error.message}"
             except ArtifactError:
@@ -247,7 +247,7 @@ class Versions:
         with self._lock():
             log, live = self._log_to_continue(), self.live()
             sha8 = choose(log, live)
-            blob, parsed = self._verified(sha8)
+            blob, parsed = self._read_verified(sha8)
             line = Line(
                 at=version_log.next_time(log),
                 action=action,
@@ -313,13 +313,13 @@ class Versions:
         lines = [line for line in log.lines if line.kid in (kid, self._keys.active[0])]
         serials = [serial for line in lines for serial in _serials(line, kid)]
         try:
-            parsed = self._verified(live)[1] if live else None
+            parsed = self._read_verified(live)[1] if live else None
             live_serial = serial_of(parsed.header) if parsed is not None and parsed.kid == kid else None
         except ArtifactError:
             live_serial = None  # the live version is often damaged: that is a reason to roll back
         return max([*serials, *([] if live_serial is None else [live_serial])], default=None)
 
-    def _verified(self, sha8: str) -> tuple[Blob, Parsed]:
+    def _read_verified(self, sha8: str) -> tuple[Blob, Parsed]:
         """Read and verify the version `sha8` of this recipe. Raises NoSuchVersion and ArtifactError."""
         blob = self._store.read_version(sha8, self._settings.max_artifact_bytes)
         try:

@@ -69,6 +69,7 @@ def _read(artifact: str, keys: SigningKeys, settings: Settings) -> dict[str, Any
         "artifact_bytes": len(blob.view),
         "payload_bytes": len(parsed.payload),
     }
+    # The file's own fields come first, and the header cannot override them.
     return {**of_the_file, **parsed.header, **of_the_file}
 
 

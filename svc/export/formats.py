@@ -99,6 +99,7 @@ class ParquetWriter:
         import pyarrow as pa
 
         if self._n_waiting:
+            # The limit is above the number of waiting rows, so they become one group.
             self._writer.write_table(pa.Table.from_batches(self._waiting), row_group_size=2 * ROW_GROUP)
         self._waiting, self._n_waiting = [], 0
 

@@ -126,7 +126,7 @@ class _Parser:
             raise FilterProblem(path, f"a filter has at most {MAX_CONDITIONS} conditions", "filter_size")
         kind = self.kinds.get(field) if isinstance(field, str) else None
         if not isinstance(field, str) or kind is None:
-            raise FilterProblem((*path, _cut(field)), self._undeclared(field), "filter_field")
+            raise FilterProblem((*path, _cut(field)), self._undeclared_field(field), "filter_field")
         path = (*path, field)
         if not isinstance(operators, Mapping) or not operators:
             words = f"a condition is an object with operators of a {kind} field: {', '.join(OPERATORS[kind])}"
@@ -134,7 +134,7 @@ class _Parser:
         operands = [(key, _operand(key, operators[key], kind, path)) for key in sorted(operators, key=str)]
         return ("field", field, tuple(operands))
 
-    def _undeclared(self, field: object) -> str:
+    def _undeclared_field(self, field: object) -> str:
         if not self.kinds:
             return "this recipe declares no item_metadata.filter_fields"
         near = difflib.get_close_matches(str(field)[:256], self.kinds, n=1, cutoff=0.6)

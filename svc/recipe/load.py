@@ -102,7 +102,7 @@ def load_recipe_mapping(
     return loading.name_in_errors(lambda: loading.run(dict(tree)))
 
 
-def _prefixed(message: str, where: str) -> str:
+def _add_prefix(message: str, where: str) -> str:
     lines = message.splitlines()
     if len(lines) < 2:
         return message if message.startswith(where) else f"{where}: {message}"
@@ -124,12 +124,12 @@ class _Loading:
         try:
             return load()
         except RecipeError as error:
-            raise type(error)(_prefixed(error.message, str(self.path)), fields=error.fields) from None
+            raise type(error)(_add_prefix(error.message, str(self.path)), fields=error.fields) from None
 
     def run(self, written: dict[str, Any]) -> LoadedRecipe:
         tree, shorthand = normalize(written)
         tree = with_default_split(merged(tree, normalize(dict(self.overrides))[0]))
-        recipe = self._validate(tree, self._expanded(tree), shorthand)
+        recipe = self._validate(tree, self._expand(tree), shorthand)
         for where, spec in recipe.sources().items():
             if not self.for_serving or where.split(".")[0] in _SERVED:
                 self._check_source(spec, where, problems.value_at(tree, tuple(where.split("."))))
@@ -144,7 +144,7 @@ class _Loading:
             warnings=(*_warnings(tree, recipe), *_empty_variables(tree, self.variables)),
         )
 
-    def _expanded(self, tree: dict[str, Any]) -> dict[str, Any]:
+    def _expand(self, tree: dict[str, Any]) -> dict[str, Any]:
         return {
             key: value if self.for_serving and key not in _SERVED else variables.expand(value, self.variables, key)
             for key, value in tree.items()

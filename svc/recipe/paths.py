@@ -25,7 +25,7 @@ _CONTAINER = re.compile(r"[a-z0-9$\-]{1,63}@[A-Za-z0-9.\-]+")
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """One address. `uri` has its scheme in lower case. `path` is the path of a local address, as written."""
+    """A parsed address. `uri` has its scheme in lower case. `path` is set only for local files, as written."""
 
     scheme: str
     uri: str
@@ -61,7 +61,7 @@ def parse_location(uri: str | os.PathLike[str]) -> Location:
     scheme = match["scheme"].lower() if match else LOCAL
     text = f"{scheme}://{text[match.end() :]}" if match else text
     if scheme not in SCHEMES:
-        raise RecipeSecurityError(f"scheme {scheme}:// is not allowed; allowed: a local path, {_allowed()}")
+        raise RecipeSecurityError(f"scheme {scheme}:// is not allowed; allowed: a local path, {_allowed_schemes()}")
     if "::" in _IPV6_HOST.sub(r"\1", text):
         raise RecipeSecurityError("chained addresses (`::`) are not allowed; name one file")
     if not match:
@@ -83,7 +83,7 @@ def require_below(path: Path, root: Path) -> None:
         raise RecipeSecurityError(f"{path} lies outside SVC_ARTIFACT_ROOT ({root})")
 
 
-def _allowed() -> str:
+def _allowed_schemes() -> str:
     return ", ".join(f"{scheme}://" for scheme in SCHEMES)
 
 

@@ -207,7 +207,7 @@ def shown(value: Any) -> str:
 
 
 def _look_alikes(text: object) -> str:
-    """Return a note that names the first letters outside ASCII, because some look like ASCII letters."""
+    """Return a note with the names of up to three letters outside ASCII, because some look like ASCII letters."""
     foreign = dict.fromkeys(letter for letter in text if ord(letter) > 0x7F) if isinstance(text, str) else {}
     names = [unicodedata.name(letter, f"U+{ord(letter):04X}") for letter in list(foreign)[:3]]
     return f" (with {', '.join(names)})" if names else ""
@@ -227,13 +227,13 @@ def _line(loc: Path, items: list[ErrorDetails], tree: Any, model: type[BaseModel
         sentence = reason if isinstance(value, Mapping) or loc == () else f"{actual}, which {reason}"
         return f"{where}: {sentence}".removeprefix(": ")
     foreign = _look_alikes(value) if kind == "string_pattern_mismatch" else ""
-    wanted = _wanted(item, value) + "".join(
-        f", or {_wanted(other, value).removeprefix('must be ')}" for other in items[1:]
+    wanted = _expectation(item, value) + "".join(
+        f", or {_expectation(other, value).removeprefix('must be ')}" for other in items[1:]
     )
     return f"{where}: {wanted}; {actual}{foreign}{_way_out(kind, value, model_at(model, loc))}".removeprefix(": ")
 
 
-def _wanted(item: ErrorDetails, value: Any) -> str:
+def _expectation(item: ErrorDetails, value: Any) -> str:
     context = item.get("ctx", {})
     if item["type"] == "literal_error":
         return _one_of(str(context["expected"]), value)

@@ -78,13 +78,13 @@ class NewItems(Block):
         return min_share
 
 
-def _zoned(value: datetime) -> datetime:
+def _require_zone(value: datetime) -> datetime:
     if value.tzinfo is None:
         raise ValueError("has no zone; write 2026-12-24T18:00:00Z or +01:00")
     return value
 
 
-Moment = Annotated[datetime, AfterValidator(_zoned)]
+Moment = Annotated[datetime, AfterValidator(_require_zone)]
 
 
 class Timed(Block):

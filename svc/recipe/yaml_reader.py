@@ -126,7 +126,7 @@ class _Builder:
             if not isinstance(event, ScalarEvent):
                 self._fail(event, "a key must be plain text")
             if event.value in values:
-                self._fail(event, f"the key {_shown(event.value)} appears twice; keep one")
+                self._fail(event, f"the key {_quote(event.value)} appears twice; keep one")
             built = self._node(self._loader.get_event(), depth + 1)
             values[event.value] = built.value
             size = self._add(event, size, built.size + 1 + len(event.value) // _CHARACTERS_A_UNIT)
@@ -162,13 +162,13 @@ class _Builder:
         if tag == _PREFIX + "timestamp":
             return event.value
         if tag in _NUMBER_TAGS and len(event.value) > MAX_NUMBER_CHARACTERS:
-            self._fail(event, f"{_shown(event.value)} is no {tag.removeprefix(_PREFIX)}: it is too long")
+            self._fail(event, f"{_quote(event.value)} is no {tag.removeprefix(_PREFIX)}: it is too long")
         try:
             value = loader.construct_object(ScalarNode(tag, event.value, event.start_mark, event.end_mark))
         except (ValueError, KeyError):
-            self._fail(event, f"{_shown(event.value)} is no {tag.removeprefix(_PREFIX)}")
+            self._fail(event, f"{_quote(event.value)} is no {tag.removeprefix(_PREFIX)}")
         if isinstance(value, float) and not math.isfinite(value):
-            self._fail(event, f"{_shown(event.value)} is not a finite number")
+            self._fail(event, f"{_quote(event.value)} is not a finite number")
         return value
 
     def _fail(self, event: Any, problem: str) -> NoReturn:
@@ -178,5 +178,5 @@ class _Builder:
         raise RecipeSecurityError(f"{self._where}: line {event.start_mark.line + 1}: {problem}")
 
 
-def _shown(text: str) -> str:
+def _quote(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -121,11 +121,11 @@ class CsvSource:
 
     def fetch(self) -> pandas.DataFrame:
         """Return the wanted columns. Raises DataSourceError for a file that is missing, broken, or lacks a column."""
-        return self._read().finish(self._typed)
+        return self._read().finish(self._convert)
 
     def fetch_arrow(self) -> pa.Table:
         """Return the same as `fetch`, without pandas."""
-        return self._read().finish_arrow(self._typed)
+        return self._read().finish_arrow(self._convert)
 
     def _read(self) -> TableBuilder:
         builder = TableBuilder(self._context, address_of(self._config.location, self._context))
@@ -184,7 +184,7 @@ class CsvSource:
             columns = [pa.array([row[position] for row in rows], pa.string()) for position in positions]
             with _parser_errors(file):
                 builder.add(pa.table(dict(zip(header.wanted, columns, strict=True))).cast(self._schema(header)))
-            return builder.finish(self._typed)
+            return builder.finish(self._convert)
         return None
 
     def _first_rows(self, file: DataFile, header: _Header, n_rows: int) -> list[list[str]]:
@@ -275,7 +275,7 @@ class CsvSource:
         dtype = self._config.dtype
         return pa.schema([(name, dtype_of(dtype.get(name, "str"))) for name in header.wanted])
 
-    def _typed(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    def _convert(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
         dtype = self._config.dtype.get(name)
         if dtype is None:
             return by_content(column)

@@ -228,7 +228,7 @@ def _codable(file: pq.ParquetFile) -> list[str]:
     ]
 
 
-def _wanted(file: pq.ParquetFile, columns: list[str]) -> dict[int, pq.ColumnSchema]:
+def _wanted_leaves(file: pq.ParquetFile, columns: list[str]) -> dict[int, pq.ColumnSchema]:
     return {
         number: leaf
         for number, leaf in enumerate(_leaves(file))
@@ -242,7 +242,7 @@ def _decoded_bytes(file: pq.ParquetFile, columns: list[str], content: BinaryIO) 
     Each text of a dictionary counts once. Prefixes that delta encoding repeats are not counted (see `_texts_bytes`).
     """
     n_bytes = 0
-    for number, leaf in _wanted(file, columns).items():
+    for number, leaf in _wanted_leaves(file, columns).items():
         width = max(_LEAST_CELL_BYTES.get(leaf.physical_type, 8), leaf.length)
         for group in _groups(file):
             chunk = group.column(number)
@@ -257,7 +257,7 @@ def _texts_bytes(file: pq.ParquetFile, columns: list[str], content: BinaryIO) ->
     codable = _codable(file)
     return sum(
         texts_size(content, group.column(number), leaf, as_codes=leaf.physical_type != _BYTES or leaf.path in codable)
-        for number, leaf in _wanted(file, columns).items()
+        for number, leaf in _wanted_leaves(file, columns).items()
         for group in _groups(file)
     )
 

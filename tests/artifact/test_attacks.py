@@ -338,7 +338,7 @@ def test_a_server_with_public_keys_alone_accepts_no_hmac(
 
 
 def test_a_server_with_public_keys_alone_serves_ed25519_artifacts(recipe: LoadedRecipe) -> None:
-    """It has no key that could sign."""
+    """The server has no key that could sign."""
     assert Loader(SETTINGS, PUBLIC, {}).load(recipe, Store(Bytes(small(0, "k2", "ed25519")), "a.svc")) is not None
     assert PUBLIC.entries == ()
     with pytest.raises(ConfigError, match="svc keygen"):

@@ -12,7 +12,7 @@ from svc.artifact.buffer import private_buffer
 
 @pytest.mark.parametrize("size", [0, 1, mmap.PAGESIZE, 3 * mmap.PAGESIZE + 7])
 def test_a_buffer_has_writable_zeros(size: int) -> None:
-    """It has exactly the requested size, which may be 0."""
+    """The buffer has exactly the requested size, which may be 0."""
     buffer = private_buffer(size)
     assert bytes(buffer) == bytes(size)
     buffer[:] = b"x" * size

@@ -50,7 +50,7 @@ def test_points_of_small_order_are_weak_in_every_encoding(y: int | bytes, sign: 
 
 
 def test_a_weak_key_accepts_a_signature_made_without_a_secret() -> None:
-    """That is the reason to refuse weak keys."""
+    """Weak keys are refused for this reason."""
     forged = b"\x01" + bytes(63)
     weak = b"\x01" + bytes(31)
     assert ed25519.is_signed(weak, forged, ed25519.ARTIFACT, DIGEST)

@@ -60,7 +60,7 @@ def test_the_bytes_match_the_specification() -> None:
 
 
 def test_write_returns_sha256_and_sizes() -> None:
-    """They are those of the file."""
+    """The returned values are those of the written file."""
     out = io.BytesIO()
     written = layout.write(out, kid=KID, key=KEY, header=HEADER, payload=PAYLOAD)
     data = out.getvalue()
@@ -112,7 +112,7 @@ def test_a_payload_over_the_cap_is_refused_by_its_length() -> None:
 
 @pytest.mark.parametrize("signature", ["hmac", "ed25519"])
 def test_both_kinds_of_signature_are_read(signature: str) -> None:
-    """They differ only in the format version and in the signature's bytes."""
+    """The two kinds differ only in the format version and in the signature's bytes."""
     data, version, size = made(signature=signature), *{"hmac": (1, 32), "ed25519": (2, 64)}[signature]
     parsed = parse(data)
     verify(parsed, KEYS)

@@ -138,14 +138,14 @@ def test_an_unwritable_folder_is_a_configuration_error(tmp_path: Path) -> None:
 
 
 def test_a_folder_in_place_of_the_lock_is_a_configuration_error(tmp_path: Path) -> None:
-    """It is reported at once, even with an endless wait for the lock."""
+    """The error comes at once, even with an endless wait for the lock."""
     (tmp_path / "m.svc.lock").mkdir()
     with pytest.raises(ConfigError), run_lock(str(tmp_path / "m.svc"), timeout_s=-1, settings=Settings()):
         pass
 
 
 def test_a_symlink_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
-    """Otherwise a user who may write into the output folder could make a training empty another file."""
+    """A user who may write into the output folder cannot make a training empty another file."""
     (tmp_path / "precious").write_text("content", encoding="utf-8")
     (tmp_path / "m.svc.lock").symlink_to("precious")
     with pytest.raises(ConfigError), run_lock(str(tmp_path / "m.svc"), timeout_s=0, settings=Settings()):

@@ -26,7 +26,7 @@ HEADER = {
 
 
 def test_the_statement_has_inputs_builder_and_decision() -> None:
-    """It has the form of in-toto's statement v1 with the SLSA predicate."""
+    """The statement has the form of in-toto's v1 with the SLSA predicate."""
     found = statement(HEADER, name="movies.svc", sha256="cd" * 32)
     assert found["_type"] == "https://in-toto.io/Statement/v1"
     assert found["predicateType"] == "https://slsa.dev/provenance/v1"

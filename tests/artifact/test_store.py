@@ -264,7 +264,7 @@ def test_unreadable_objects_are_errors(folder: Callable[[Answer], HttpFolder]) -
 
 
 def test_a_refused_write_is_an_error(folder: Callable[[Answer], HttpFolder]) -> None:
-    """So is a refused removal. Removing a missing version is no error."""
+    """A refused removal is an error too. Removing a missing version is none."""
     with pytest.raises(ArtifactWriteError, match="cannot be put in place"):
         folder(answering(405)).put(lambda out: out.write(b"x"), lambda _: "a.svc")
     with pytest.raises(ArtifactWriteError, match="cannot be removed"):

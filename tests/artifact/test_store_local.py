@@ -137,7 +137,7 @@ def test_a_disk_that_fills_up_before_the_pointer_leaves_the_old_version(
 
 
 def test_a_folder_in_place_of_the_artifact_is_a_clear_error(tmp_path: Path) -> None:
-    """It can be neither read nor replaced, and it stays."""
+    """The folder can be neither read nor replaced, and it stays."""
     path = tmp_path / "m.svc"
     path.mkdir()
     with pytest.raises(ArtifactReadError, match=r"directory|not a file"):

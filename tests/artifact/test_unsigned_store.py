@@ -161,7 +161,7 @@ def test_a_version_with_the_bytes_of_another_cannot_become_live(shop: Shop) -> N
 
 
 def test_problems_name_a_version_with_the_bytes_of_another(shop: Shop) -> None:
-    """It is named even if every line of the log is valid."""
+    """The version is named even if every line of the log is valid."""
     first, second = shop.train(), shop.train()
     assert shop.versions.problems() == []
     shop.path(first).write_bytes(shop.signed[second])
@@ -169,7 +169,7 @@ def test_problems_name_a_version_with_the_bytes_of_another(shop: Shop) -> None:
 
 
 def test_a_version_of_another_recipe_cannot_become_live(shop: Shop) -> None:
-    """Its signature is valid and its name matches, but it was trained for another recipe."""
+    """The version has a valid signature and a matching name, but it was trained for another recipe."""
     shop.train()
     other = shop.train_another()
     shop.path(other).write_bytes(shop.signed[other])
@@ -178,7 +178,7 @@ def test_a_version_of_another_recipe_cannot_become_live(shop: Shop) -> None:
 
 
 def test_the_serial_of_an_unsigned_line_is_not_signed(shop: Shop) -> None:
-    """Otherwise one forged line would end the protection against replays for the key."""
+    """One forged line cannot end the protection against replays for the key."""
     first, _ = shop.train(), shop.train()
     append(shop, forged(shop, action="rollback", sha256="ab" * 32, from_serial=MOST))
     shop.versions.rollback(first, hold=False)
@@ -264,7 +264,7 @@ def test_a_rollback_from_an_unlogged_pointer_needs_a_target(shop: Shop) -> None:
 
 
 def test_lines_of_another_recipe_are_ignored(shop: Shop) -> None:
-    """They are signed with the same key and were copied from the log of another output."""
+    """The lines are signed with the same key and were copied from the log of another output."""
     shop.train()
     kid, key = KEYS.active
     at = version_log.next_time(shop.versions.log())

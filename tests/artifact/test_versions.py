@@ -226,7 +226,7 @@ def test_changes_to_the_log_are_detected(shelf: Shelf, change: Callable[[list[st
 
 
 def test_a_version_without_its_line_is_detected(shelf: Shelf) -> None:
-    """It is detected even if the pointer matches the last line."""
+    """The version is detected even if the pointer matches the last line."""
     shelf.train()
     shelf.train(move=False, decision="refused")
     assert shelf.versions.problems() == []

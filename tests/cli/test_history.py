@@ -39,7 +39,7 @@ def test_verify_prints_the_number_of_valid_lines(recipe: Path, capsys: pytest.Ca
 
 
 def test_the_table_marks_the_live_version(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It has one row for each version, newest first."""
+    """The table has one row for each version, newest first."""
     train(recipe, "r1")
     train(recipe, "r2")
     found = history(recipe, capsys)

@@ -20,7 +20,7 @@ from tests.serving.artifacts import SIGNING_KEYS, header, popularity_model, writ
 def test_inspect_needs_no_confirmation_for_unsigned_files(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """It decodes no payload. Trainings and servers, which decode, do need the confirmation."""
+    """`svc inspect` decodes no payload. Trainings and servers, which decode, do need the confirmation."""
     monkeypatch.setenv("SVC_ENV", "development")
     kid, key = development_keys().active
     with (tmp_path / "a.svc").open("wb") as out:
@@ -118,7 +118,10 @@ def test_inspect_prints_the_provenance_of_a_verified_artifact(
 def test_inspect_prints_a_summary_of_thirteen_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It has score, interval, popularity, data and keys. Headers with fields of other types are printed too."""
+    """The summary has score, interval, popularity, data and keys.
+
+    Headers with fields of other types are printed too.
+    """
     monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
     complete = header(
         metric="ndcg",

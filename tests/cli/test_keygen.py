@@ -67,7 +67,7 @@ def test_the_default_kid_is_unique(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_kid_that_looks_like_a_key_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """It may be a pasted key, so the error does not repeat it."""
+    """Such a kid may be a pasted key, so the error does not repeat it."""
     key = "ab" * 16
     assert run(["keygen", "--kid", key]) == 2
     shown = capsys.readouterr()

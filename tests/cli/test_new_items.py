@@ -25,7 +25,7 @@ from tests.serving.models.lists.test_new_items import RECIPE
 
 
 def test_validate_counts_new_and_known_items(tmp_path: Path) -> None:
-    """It works with and without a model, and names the row of a value that the model cannot use."""
+    """Items are counted with and without a model. A value that the model cannot use is named with its row."""
     (tmp_path / "titles.csv").write_text("item_id,title\n", encoding="utf-8")
     (tmp_path / "new.csv").write_text("item_id,tag,age\nx,a,1\ni3,b,2\n", encoding="utf-8")
     (tmp_path / "a.yaml").write_text(RECIPE, encoding="utf-8")

@@ -19,6 +19,6 @@ def test_the_schema_is_printed_as_json(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_the_openapi_document_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """It is the document of a server with keys and metrics, which a server in production does not show."""
+    """The document is that of a server with keys and metrics, which a server in production does not show."""
     assert main.run(["schema", "--openapi"]) == 0
     assert json.loads(capsys.readouterr().out) == document(__version__, has_keys=True, has_metrics=True)

@@ -23,7 +23,7 @@ def test_serving_without_auth_needs_a_development_environment(capsys: pytest.Cap
 def test_an_api_key_in_a_misspelt_variable_is_refused(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Otherwise the server would answer everybody without its owner knowing."""
+    """The server would answer everybody without its owner knowing."""
     monkeypatch.setenv(name, "s3cret")
     assert main.run(["serve", "--recipes", str(tmp_path)]) == 8
     error = str(last_error(capsys)["error"])
@@ -34,7 +34,7 @@ def test_an_api_key_in_a_misspelt_variable_is_refused(
 def test_a_folder_with_only_yml_files_gives_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They are not served. The warning does not appear with SVC_YML_RECIPES=1."""
+    """Files with .yml are not served. The warning does not appear with SVC_YML_RECIPES=1."""
     monkeypatch.setattr("svc.serving.run.serve", lambda *_: 0)
     (tmp_path / "books.yml").write_text("name: books", encoding="utf-8")
     for change in (lambda: None, lambda: monkeypatch.setenv("SVC_YML_RECIPES", "1")):

@@ -27,7 +27,7 @@ def test_a_recipe_that_cannot_be_loaded_ends_as_a_failed_run(
 
 
 def test_the_default_run_id_is_unique(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It has twelve hex digits. With `--quiet` the outcome is the only line."""
+    """The id has twelve hex digits. With `--quiet` the outcome is the only line."""
     ids = set()
     for _ in range(2):
         assert main.run(["train", str(recipe), "--quiet"]) == 0
@@ -87,7 +87,7 @@ def test_without_a_success_its_time_is_missing(tmp_path: Path) -> None:
 
 
 def test_an_unusable_metrics_file_is_refused_before_training(tmp_path: Path) -> None:
-    """Otherwise the error would come after an hour of training."""
+    """A later check would fail after an hour of training."""
     with pytest.raises(UsageError, match=r"must end in \.prom"):
         check_metrics_file(tmp_path / "books.txt")
     for path in (tmp_path / "nowhere" / "books.prom", tmp_path / "folder.prom"):

@@ -23,7 +23,7 @@ output: {path: books.svc}
 
 
 def test_validate_checks_values_and_prints_codes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """It detects times in another unit and an unusable storage, with the exit code that a training would have."""
+    """Times in another unit and an unusable storage are detected, with the exit code that a training would have."""
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(VALIDATED.replace("STORAGE", "postgres://host/db"))
     (tmp_path / "rows.csv").write_text("u,i,t\na,x,1735689600000\nb,y,1735689600001\n")
@@ -83,7 +83,7 @@ GOOD = [(f"u{k}", f"i{k}", 1_735_689_600 + k) for k in range(1000)]
 def test_validate_checks_the_first_rows_of_tables_and_queries(
     capsys: pytest.CaptureFixture[str], validated: Any, rows: Any, unit: str, expected: tuple[int, str | None]
 ) -> None:
-    """It has the same warnings as for csv files and the exit code of a training. Later rows are not read."""
+    """Warnings are the same as for csv files, and the exit code is that of a training. Later rows are not read."""
     code, words = expected
     assert validated(rows, unit) == code
     shown = capsys.readouterr().out

@@ -27,7 +27,7 @@ PART = Manifest(
 
 
 def test_a_manifest_is_read_back(tmp_path: Path) -> None:
-    """It names the shard of a part. It has one field per line, because users read it too."""
+    """The manifest names the shard of a part. It has one field per line, because users read it too."""
     path = tmp_path / f"all.csv{SUFFIX}"
     path.write_bytes(encode(PART))
     assert read(str(path), source_context(Settings())) == PART

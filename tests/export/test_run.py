@@ -35,7 +35,7 @@ def test_artifacts_are_verified(
 
 
 def test_an_export_of_a_recipe_uses_its_artifact(recommend: Export, tmp_path: Path) -> None:
-    """It follows the pointer, and needs no variables of training."""
+    """The export follows the pointer, and needs no variables of training."""
     write_artifact(tmp_path / "models/shop.svc", MODELS["popularity"](), versioning="append_sha")
     (tmp_path / "shop.yaml").write_text(
         "name: shop\nsource: {type: csv, path: '${SVC_RECIPE_UNSET}'}\n"
@@ -77,7 +77,7 @@ def test_to_users_writes_the_users_that_the_model_ranks(recommend: Export, tmp_p
 def test_to_users_needs_a_recipe_and_a_model_that_rank_users(
     recommend: Export, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Otherwise the command ends with 2, and nothing is written."""
+    """Without them the command ends with 2, and nothing is written."""
     write_artifact(tmp_path / "models/shop.svc", MODELS["factors"](), versioning="append_sha")
     write_artifact(tmp_path / "popular.svc", MODELS["popularity"]())
     text = (

@@ -74,7 +74,7 @@ def test_remote_addresses_are_accepted(uri: str) -> None:
     ],
 )
 def test_forbidden_addresses_are_refused(uri: str) -> None:
-    """Each raises RecipeSecurityError, without parts of the address that could be secret."""
+    """Each address raises RecipeSecurityError, without parts of the address that could be secret."""
     with pytest.raises(RecipeSecurityError) as caught:
         parse_location(uri)
     assert "key" not in caught.value.message

@@ -48,7 +48,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_an_installed_source_is_found_by_its_type() -> None:
-    """Its own model checks its options. A plug-in cannot replace a built-in type."""
+    """The plug-in's own model checks its options. A plug-in cannot replace a built-in type."""
     source = build_source(spec("lines", path="a"), CONTEXT)
     assert type(source).__name__ == "Lines"
     assert isinstance(build_source(spec("csv", path="a.csv"), CONTEXT), CsvSource)

@@ -97,7 +97,7 @@ def test_bounds_grow_with_the_model() -> None:
 
 @pytest.mark.parametrize("rows", KINDS)
 def test_a_too_long_id_is_refused_by_servers_only(tmp_path: Path, rows: Callable[[Path, int, str], SourceSpec]) -> None:
-    """It is refused before it is converted."""
+    """A server refuses an id of more than 256 characters before its conversion. A training reads it."""
     spec = rows(tmp_path, 3, "x" * 5000)
     with pytest.raises(DataSourceError, match="the id column item_id holds an id of more than 256 characters"):
         fetched(tmp_path, spec)

@@ -34,7 +34,7 @@ def test_all_rows_decide_the_type(values: tuple[str, ...], expected: list[object
 
 @given(values=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=10))
 def test_integers_keep_every_digit(values: list[int]) -> None:
-    """They are never read as floats, which have 53 bits."""
+    """Integers of 64 bits are never read as floats, which have 53 bits."""
     assert by_content(texts(*map(str, values))).to_pylist() == values
 
 

@@ -22,7 +22,7 @@ def heard(source: Any) -> dict[str, str]:
 
 
 def test_a_file_is_recorded_with_its_digest(make: Any, tmp_path: Path) -> None:
-    """It is recorded with and without a sha256 in the recipe."""
+    """Files are recorded with and without a sha256 in the recipe."""
     (tmp_path / "a.csv").write_bytes(CSV)
     digest = hashlib.sha256(CSV).hexdigest()
     for options in ({}, {"sha256": digest}):
@@ -30,7 +30,7 @@ def test_a_file_is_recorded_with_its_digest(make: Any, tmp_path: Path) -> None:
 
 
 def test_each_file_of_a_folder_is_recorded(make: Any, tmp_path: Path) -> None:
-    """Each has its own path."""
+    """Each file is recorded under its own path."""
     contents = {f"{n}.csv": CSV + b"%d,c\n" % n for n in range(3)}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)

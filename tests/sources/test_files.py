@@ -46,7 +46,7 @@ def test_a_relative_path_starts_at_the_recipes_folder(context: SourceContext, tm
     ],
 )
 def test_errors_of_the_file_system_name_the_file(error: OSError, words: str) -> None:
-    """All of them become DataSourceError."""
+    """Every OSError becomes a DataSourceError."""
     with pytest.raises(DataSourceError, match=words), file_errors("x"):
         raise error
 
@@ -94,7 +94,7 @@ def put(web: Any, path: str, **options: Any) -> None:
 
 
 def test_a_file_over_https_is_read(make: Any, secure_web: Any) -> None:
-    """Its authority is trusted, and its sha256 is correct."""
+    """The authority of the server is trusted, and the sha256 is correct."""
     put(secure_web, "/a.csv", body=DATA)
     frame = make("csv", path=f"{secure_web.url}/a.csv", sha256=sha256(DATA)).fetch()
     assert frame["item_id"].to_list() == ["a", "b"]
@@ -145,7 +145,7 @@ def test_redirects_are_bounded_and_keep_their_scheme(make: Any, web: Any) -> Non
 def test_bodies_above_the_cap_are_stopped(
     make: Any, web: Any, records: list[Any], purpose: str, event: str, *, chunked: bool
 ) -> None:
-    """This holds with and without Content-Length. The event has the path and the cap."""
+    """Bodies are stopped with and without Content-Length. The event has the path and the cap."""
     put(web, "/a.csv", body=b"x" * 2_000_000, chunked=chunked)
     with pytest.raises(SourceTooLarge, match="SVC_MAX_DOWNLOAD_BYTES"):
         make("csv", path=f"{web.url}/a.csv", sha256=sha256(DATA), settings=CAPPED, purpose=purpose).fetch()

@@ -98,7 +98,7 @@ def put(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 def test_csv_and_parquet_objects_are_read(make: Any, put: Put) -> None:
-    """It works with and without a sha256. After an overwrite the new bytes are read."""
+    """Objects are read with and without a sha256. After an overwrite the new bytes are read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

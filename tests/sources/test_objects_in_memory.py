@@ -125,7 +125,7 @@ def test_folders_and_patterns_are_read_in_sorted_order(
 
 
 def test_a_prefetched_object_is_whole_or_an_error(make: Any, objects_in_memory: ObjectsInMemory) -> None:
-    """It may be replaced after it was listed, by a longer or a shorter one."""
+    """An object may be replaced after it was listed, by a longer or a shorter one."""
     for content in (LINES + b"u,i\n", LINES[:-1]):
         objects_in_memory.pipe_file("s3://shop/days/1.csv", LINES)
         objects_in_memory.before = on(

@@ -109,7 +109,7 @@ def spoil(path: Path, *, from_group: int, share: float = 1.0) -> None:
 def test_a_sample_reads_no_further_than_its_rows(
     make: Any, tmp_path: Path, spoilt: tuple[int, int, float], many: bool
 ) -> None:
-    """It reads no later row groups, no later pages of a large one, and only the first file of a folder."""
+    """A sample reads no later row groups, no later pages of a large one, and only the first file of a folder."""
     n, (group_rows, from_group, share) = 200_000, spoilt
     (tmp_path / "day=1").mkdir()
     table = pa.table({"user_id": [f"u{k}" for k in range(n)], "item_id": range(n), "ts": range(n)})
@@ -128,7 +128,7 @@ def test_a_sample_reads_no_further_than_its_rows(
 
 
 def test_a_sample_of_a_short_file_has_all_rows(make: Any, tmp_path: Path) -> None:
-    """It equals the result of `fetch`, and ids that `fetch` refuses are refused."""
+    """The sample equals the result of `fetch`. Ids that `fetch` refuses are refused."""
     source = make("parquet", path=write(tmp_path, user_id=[1, None, 3, 1], item_id=["b", "a", "b", None]))
     pd.testing.assert_frame_equal(source.sample(1000), source.fetch())
     assert len(source.sample(2)) == 2

@@ -71,7 +71,7 @@ def test_any_header_is_read_or_refused(position: int, byte: int) -> None:
     "header", [b"\x1c" * 100, b"\x15" + b"\xff" * 20, b"\x19", b"\x15\x01\x15\x01\x00", b"\x15", b"\x00"], ids=repr
 )
 def test_a_broken_header_is_refused(header: bytes) -> None:
-    """It has too many levels, a number too long, a list, a negative size, an early end, or no sizes."""
+    """The headers have too many levels, a number too long, a list, a negative size, an early end, or no sizes."""
     content = written()
     chunk = chunks(content)[0]
     start = chunk.dictionary_page_offset

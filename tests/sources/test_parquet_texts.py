@@ -54,7 +54,7 @@ def repeated(texts: list[str]) -> int:
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 @pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "brotli", "zstd"])
 def test_repeated_text_bytes_are_counted_exactly(version: str, compression: str) -> None:
-    """They repeat prefixes of the text before, or texts of a dictionary, also among nulls and in lists."""
+    """Texts repeat prefixes of the text before, or texts of a dictionary, also among nulls and in lists."""
     options = {"data_page_version": version, "compression": compression}
     assert sizes(written("DELTA_BYTE_ARRAY", **options)) == {name: repeated(texts) for name, texts in LEAVES.items()}
     assert set(sizes(written("DELTA_LENGTH_BYTE_ARRAY", **options)).values()) == {0}

@@ -124,7 +124,7 @@ def test_no_matching_file_ends_with_3_and_a_sha256_for_many_with_2(make: Any, tm
 
 
 def test_an_existing_file_with_a_name_like_a_pattern_is_read(make: Any, tmp_path: Path) -> None:
-    """It is not used as a pattern."""
+    """The name of an existing file is not used as a pattern."""
     csv(tmp_path / "a[1]*.csv", "user_id,item_id\nu,i\n")
     csv(tmp_path / "a1.csv", "user_id,item_id\nv,i\n")
     assert make("csv", path="a[1]*.csv").fetch()["user_id"].to_list() == ["u"]
@@ -170,7 +170,7 @@ def test_without_requested_columns_all_files_must_have_the_same(make: Any, tmp_p
 
 
 def test_a_broken_file_among_a_thousand_is_named(make: Any, tmp_path: Path) -> None:
-    """It is truncated, empty, of another kind, or damaged inside."""
+    """The file is truncated, empty, of another kind, or damaged inside."""
     table = pa.table({"user_id": ["u"] * 50, "item_id": ["i"] * 50})
     for number in range(1000):
         path = tmp_path / f"lake/date={number % 30:02}/part-{number:04}.parquet"
@@ -207,7 +207,7 @@ def test_symlinks_are_followed_and_cycles_refused(make: Any, tmp_path: Path) -> 
 
 
 def test_a_probe_reads_the_first_file(make: Any, tmp_path: Path) -> None:
-    """It returns the number of files, and the columns with the partitions."""
+    """The probe returns the number of files, and the columns with the partitions."""
     days(tmp_path / "lake", 3)
     lines = make("parquet", path="lake", columns=("user_id", "date")).probe()
     assert lines[0].endswith("lake: 3 files")
@@ -221,7 +221,7 @@ NAMES = st.lists(st.sampled_from(["a", "b", "c"]), max_size=5)
 
 @given(NAMES)
 def test_two_stars_match_any_number_of_segments(names: list[str]) -> None:
-    """They match no segment too."""
+    """`**` also matches no segment."""
     assert _fits(("**",), names)
     assert _fits(("**", "a"), names) == (names[-1:] == ["a"])
     assert _fits(("a", "**"), names) == (names[:1] == ["a"])

@@ -161,7 +161,7 @@ def test_a_file_with_incomparable_values_is_not_prefiltered(
     ],
 )
 def test_conditions_without_a_term_count_as_true(where: dict[str, Any], term: str | None) -> None:
-    """They disappear from an `all`, and they make an `any` true."""
+    """Such conditions disappear from an `all`, and they make an `any` true."""
 
     def translate(name: str, operator: str, operand: Any) -> str | None:
         return None if operator == "exists" else f"{name} {operator} {operand}"

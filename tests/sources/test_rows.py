@@ -56,7 +56,7 @@ def test_a_column_of_mixed_types_is_refused() -> None:
 
 
 def test_a_result_without_rows_keeps_its_columns() -> None:
-    """So a missing column differs from an empty result. Columns follow their positions in the row."""
+    """An empty result thus differs from a missing column. Columns follow their positions in the row."""
     assert RowTyper(["a", "b"], frozenset()).empty().column_names == ["a", "b"]
     batch = RowTyper(["b", "a"], frozenset()).batch([(1, 2, 3)], [2, 0])
     assert batch.to_pydict() == {"b": [3], "a": [1]}

@@ -270,7 +270,7 @@ def test_an_escaped_at_and_one_in_the_user_name_are_accepted(make: Any, scheme: 
 
 
 def test_a_probe_names_the_columns(make: Any, dsn: str) -> None:
-    """It also reports the read-only session. A missing column is an error."""
+    """The probe also reports the read-only session. A missing column is an error."""
     checks = sql(make, dsn, "SELECT * FROM svc_ratings", columns=("user_id", "ts")).probe()
     assert any("read-only" in line for line in checks)
     assert any("user_id, ts" in line for line in checks)
@@ -339,7 +339,7 @@ def test_sqlite_files_are_not_created(make: Any, tmp_path: Path) -> None:
 
 
 def test_floating_point_ids_are_refused(make: Any, tmp_path: Path) -> None:
-    """Other sources refuse them too."""
+    """A query with ids of floats is refused, as in other sources."""
     sqlite3.connect(tmp_path / "a.db").close()
     with pytest.raises(DataSourceError, match="floating point"):
         sql(make, f"sqlite:///{tmp_path}/a.db", "SELECT 1.0 AS user_id").fetch()
@@ -393,7 +393,7 @@ def probed_and_sampled(source: Any, n_rows: int) -> tuple[list[str], Any]:
 
 
 def test_a_sample_has_the_first_rows_of_fetch(make: Any, dsn: str) -> None:
-    """It follows the query's order, with or without a LIMIT, and the session is read-only."""
+    """A sample follows the query's order, with or without a LIMIT, and its session is read-only."""
     for query in ("SELECT * FROM svc_ratings ORDER BY item_id", "SELECT * FROM svc_ratings ORDER BY item_id LIMIT 3"):
         source = sql(make, dsn, query)
         whole = source.fetch()

@@ -65,7 +65,7 @@ def test_integers_with_gaps_stay_integers() -> None:
     ],
 )
 def test_floats_bytes_and_lists_are_no_ids(values: pa.Array, words: str) -> None:
-    """They have no unique text. Missing values of any type are accepted."""
+    """Such values have no unique text. Missing values of any type are accepted."""
     with pytest.raises(DataSourceError, match=words):
         as_text(values, "id", "rows")
     assert as_text(pa.nulls(2, pa.float64()), "id", "rows").to_pylist() == [None, None]

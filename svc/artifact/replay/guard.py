@@ -57,7 +57,7 @@ class SerialState:
             served = self._served.setdefault(recipe, {})
             _keep_highest(served, {kid: serial})
             try:
-                with self._locked(recipe):
+                with self._hold_lock(recipe):
                     stored = self._read(recipe, quiet=True)
                     _keep_highest(served, stored)
                     if stored != served:
@@ -87,7 +87,7 @@ class SerialState:
         logs.emit(events.REPLAY_STATE_UNUSABLE, name=recipe, path=str(path), error=f"{path.name} {problem}")
 
     @contextmanager
-    def _locked(self, recipe: str) -> Iterator[None]:
+    def _hold_lock(self, recipe: str) -> Iterator[None]:
         """Hold the lock of this recipe's file. Raises OSError if another server keeps it for too long."""
         self._folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self._path(recipe, ".serials.lock"), mode=0o600, fallback_to_soft=False)

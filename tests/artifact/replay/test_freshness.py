@@ -50,7 +50,7 @@ def test_an_invalid_expiry_is_an_invalid_header(text: Any) -> None:
 @given(st.integers(-(10**6), 10**6), st.integers(-14, 14))
 @settings(deadline=None)
 def test_an_artifact_expires_at_its_moment_in_any_zone(seconds: int, zone: int) -> None:
-    """It expires exactly at the moment, not before."""
+    """An artifact expires exactly at the moment in its header, not before."""
     moment = datetime(2026, 11, 22, tzinfo=UTC) + timedelta(seconds=seconds)
     header = {"expires_at": moment.astimezone(datetime.strptime(f"{zone:+03d}00", "%z").tzinfo).isoformat()}
     if moment <= NOW:

@@ -83,7 +83,7 @@ def test_without_a_state_directory_older_artifacts_are_loaded(tmp_path: Path) ->
 
 
 def test_an_artifact_without_serial_is_refused_after_one_with_a_serial(tmp_path: Path, state: Path) -> None:
-    """Otherwise every artifact from before serials could be replayed. Other kids are not affected."""
+    """Artifacts from before serials could be replayed otherwise. Other kids are not affected."""
     plain = put(tmp_path)
     assert Server(tmp_path, state).poll() is None
     put(tmp_path, 5)
@@ -179,7 +179,7 @@ def rolled_back(folder: Path, content: bytes, from_serial: int, *, keys: str = G
 
 
 def test_a_signed_rollback_is_followed_until_a_newer_artifact_is_served(tmp_path: Path, state: Path) -> None:
-    """It permits one artifact, and not after later trainings. An unsigned rollback has no effect."""
+    """The rollback permits one artifact, and not after later trainings. An unsigned rollback has no effect."""
     older, old, new = put(tmp_path, 4), put(tmp_path, 5), put(tmp_path, 6)
     assert Server(tmp_path, state).poll() is None
     rolled_back(tmp_path, old, 6, keys=f"k1:{'99' * 32}")
@@ -215,7 +215,7 @@ def test_a_lost_damaged_or_unwritable_state_does_not_stop_valid_artifacts(tmp_pa
 
 @pytest.mark.parametrize("with_state", [False, True])
 def test_an_expired_artifact_is_not_loaded(tmp_path: Path, state: Path, with_state: bool) -> None:
-    """This holds with and without a state directory. An artifact before its expiry is loaded."""
+    """Expiry is checked with and without a state directory. An artifact before its expiry is loaded."""
     now = datetime.now(UTC)
     put(tmp_path, 5, expires_at=(now + timedelta(hours=1)).isoformat())
     server = Server(tmp_path, state if with_state else None)
@@ -263,7 +263,7 @@ def test_concurrent_loads_keep_the_highest_serial(tmp_path: Path, state: Path) -
 
 
 def test_a_server_with_public_keys_alone_refuses_replays_and_follows_rollbacks(tmp_path: Path, state: Path) -> None:
-    """It follows only rollbacks that are signed with Ed25519, because it cannot verify others."""
+    """The server follows only rollbacks that are signed with Ed25519, because it cannot verify others."""
     from functools import partial
 
     from svc.artifact import layout
@@ -326,7 +326,7 @@ def test_the_highest_serial_is_kept_by_recipe_and_kid(tmp_path: Path) -> None:
 
 
 def test_two_servers_share_one_state_folder(tmp_path: Path) -> None:
-    """Each sees the serials of the other without a restart, and neither overwrites the other's kids."""
+    """Each server sees the serials of the other without a restart, and neither overwrites the other's kids."""
     one, other = SerialState(tmp_path), SerialState(tmp_path)
     one.remember("a", "k1", 5)
     assert other.highest("a", "k1") == 5
@@ -455,7 +455,7 @@ def test_a_lock_that_is_never_released_is_logged_and_loading_goes_on(
     """The guard stops waiting after a time limit."""
     monkeypatch.setattr(guard, "_LOCK_TIMEOUT_S", 0.0)
     one, other = SerialState(tmp_path), SerialState(tmp_path)
-    with one._locked("a"):
+    with one._hold_lock("a"):
         other.remember("a", "k1", 5)
     assert records[-1]["error"] == "a.serials.json cannot be written: Resource temporarily unavailable"
     assert other.highest("a", "k1") == 5

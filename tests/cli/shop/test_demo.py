@@ -41,7 +41,7 @@ def test_a_used_port_is_refused_before_training(tmp_path: Path, capsys: pytest.C
 
 @pytest.mark.integration
 def test_the_demo_trains_serves_and_ends_by_ctrl_c(tmp_path: Path) -> None:
-    """It trains both recipes, prints answers with titles, and Ctrl-C ends all of its processes."""
+    """The demo trains both recipes, prints answers with titles, and Ctrl-C ends all of its processes."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SVC_")}
     process = subprocess.Popen(
         [sys.executable, "-m", "svc", "demo", "--folder", str(tmp_path / "shop"), "--port", "0"],
