@@ -82,7 +82,7 @@ def allowed_items(
     from svc.serving.models.policy import Policy
 
     own, requested = Policy.of(recipe.recipe).filter, _parse_tree(tree, recipe, settings)
-    filters = [one for one in (own, requested) if one is not None]
+    filters = [part for part in (own, requested) if part is not None]
     matching = _matching_items(filters, recipe, item_ids, settings, variables, new)
     return joined(*matching, _available_items(recipe, item_ids, settings, variables, new=new))
 
@@ -114,7 +114,7 @@ def _matching_items(
 
     fields = joined_filters(load_metadata(recipe, settings, item_ids, variables).filters, new)
     assert fields is not None, "a filter names declared fields"
-    return [fields.items(one) for one in filters]
+    return [fields.items(part) for part in filters]
 
 
 def _available_items(
