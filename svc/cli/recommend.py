@@ -129,10 +129,10 @@ def _available_items(
     serving = recipe.recipe.serving
     if serving is None or serving.availability is None:
         return None
-    from svc.serving.models.lists.availability import ItemList, line_up, read_ids
+    from svc.serving.models.lists.availability import Available, ItemList, read_ids
 
     listed = ItemList(read_ids(recipe, settings, variables, len(item_ids)), 0.0)
-    return line_up(serving.availability, listed, item_ids, None if new is None else new.items).items
+    return Available.of(serving.availability, listed, item_ids, None if new is None else new.items).items
 
 
 def command(

@@ -32,7 +32,7 @@ from svc.serving.models.discovery import RecipeFolder
 from svc.serving.models.lanes import Lane
 from svc.serving.models.lists.availability import read_ids
 from svc.serving.models.lists.new_items import read_new_items
-from svc.serving.models.lists.watch import AvailabilityLists, ListWatch, NewItemLists
+from svc.serving.models.lists.watch import ListWatch, available_items, new_items
 from svc.serving.models.loader import Loaded, Loader
 from svc.serving.models.registry import Registry
 from svc.serving.models.threads import ScoringThreads, lower_priority
@@ -280,9 +280,12 @@ def _watcher(
         metrics=state.metrics,
         lists=ListWatch(
             (
-                AvailabilityLists(partial(_bounded, read_ids, state.registry, settings, loader), publisher.lists),
-                NewItemLists(partial(_bounded, read_new_items, state.registry, settings, loader), publisher.lists),
-            )
+                available_items(partial(_bounded, read_ids, state.registry, settings, loader)),
+                new_items(partial(_bounded, read_new_items, state.registry, settings, loader)),
+            ),
+            publisher,
+            state.registry,
+            state.metrics,
         ),
     )
 

@@ -17,9 +17,8 @@ from svc.errors import FeaturesNotSupported, UsageError
 from svc.model.ids import IdTable
 from svc.model.ranking.filter_fields import FilterFields
 from svc.serving.models.fragments import ItemFragments
-from svc.serving.models.lists.new_items import NewItemList, joined_filters, place
+from svc.serving.models.lists.new_items import NewItemList, place
 from svc.serving.models.metadata import MetadataTable
-from svc.serving.models.registry import ListsInForce
 from tests.library.test_answers import as_answered, catalogue
 from tests.serving.artifacts import SIGNING_KEYS, header, write_artifact
 from tests.serving.client import RECOMMEND, RELATED, model, serve, served_in, serving
@@ -80,7 +79,7 @@ async def test_new_items_stand_in_frames_as_in_answers(tmp_path: Path, shares: t
         own = MetadataTable(titles.fields, titles.rows[:n_items])
         fragments = ItemFragments.build(trained.item_ids, own)
         served = replace(served_in(state), fragments=fragments, filters=fields.of_items(np.arange(n_items)))
-        serve(state, served.with_lists(ListsInForce(None, placed, joined_filters(served.filters, placed))))
+        serve(state, served.beside(None, placed, served.policy))
         reasons = []
         for body in QUESTIONS:
             answer = (await client.post(RECOMMEND, body)).json

@@ -18,7 +18,7 @@ import trio.testing
 
 from svc import logs
 from svc.metrics import Metrics
-from svc.serving.models.lists.watch import AvailabilityLists, ListWatch, NewItemLists
+from svc.serving.models.lists.watch import ListWatch, available_items, new_items
 from svc.serving.models.loader import Loaded, LoadFailed
 from svc.serving.models.registry import Entry, Registry
 from svc.serving.models.transitions import Publisher
@@ -155,10 +155,10 @@ class World:
             settings=settings or Settings(watch_interval_s=INTERVAL_S),
             metrics=self.metrics,
             lists=ListWatch(
-                (
-                    AvailabilityLists(cast(Any, self.read_list), publisher.lists),
-                    NewItemLists(cast(Any, self.read_new_items), publisher.lists),
-                )
+                (available_items(cast(Any, self.read_list)), new_items(cast(Any, self.read_new_items))),
+                publisher,
+                self.registry,
+                self.metrics,
             ),
         )
 

@@ -20,7 +20,8 @@ from svc import events, logs
 from svc.errors import RecipeNotFound
 from svc.model.ranking.item_sets import ItemSet, joined
 from svc.names import stem_of
-from svc.serving.models.lists.availability import Available
+from svc.serving.models.lists.availability import age_of, is_stale
+from svc.serving.models.lists.new_items import joined_filters
 from svc.serving.models.policy import DEFAULT_POLICY, Policy
 
 if TYPE_CHECKING:
@@ -31,23 +32,11 @@ if TYPE_CHECKING:
     from svc.recipe.serving_schema import NewItems as DeclaredNewItems
     from svc.serving.models.fragments import ItemFragments
     from svc.serving.models.lanes import Lane
-    from svc.serving.models.lists.availability import ItemList
+    from svc.serving.models.lists.availability import Available, ItemList
     from svc.serving.models.lists.new_items import NewItemList, PlacedItems
 
 SHOWN_ERROR_CHARACTERS = 200
 _numbers = itertools.count()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ListsInForce:
-    """The lists of a recipe beside one model.
-
-    `filters` are the filter fields of the model's items and of the new items.
-    """
-
-    available: Available | None = None
-    new: PlacedItems | None = None
-    filters: FilterFields | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -99,27 +88,23 @@ class Served:
         """New items that may be recommended, or None without new items."""
         return None if self.new is None or not len(self.new.items) else self.new.items
 
-    @property
-    def own_filters(self) -> FilterFields | None:
-        """Filter fields of the model's items alone."""
-        return (self.alone or self).filters
+    def beside(self, available: Available | None, new: PlacedItems | None, policy: Policy) -> Served:
+        """Return the same model beside these lists and under this policy.
 
-    def with_lists(self, lists: ListsInForce) -> Served:
-        """Return the same model beside these lists."""
-        alone = self.alone or self
-        if lists.new is None:
-            return replace(alone, available=lists.available).under(self.policy)
-        fragments = alone.fragments.followed_by(lists.new.fragments)
-        beside = replace(
-            alone, available=lists.available, new=lists.new, fragments=fragments, filters=lists.filters, alone=alone
-        )
-        return beside.under(self.policy)
-
-    def under(self, policy: Policy) -> Served:
-        """Return the same model under another policy of its recipe."""
-        tree = policy.filter
-        always = None if tree is None or self.filters is None else self.filters.items(tree)
-        return replace(self, policy=policy, always=always)
+        Blocks, and computes only the parts that they change.
+        """
+        served = self
+        if new is not self.new:
+            served = self.alone or self
+        if new is not None and new is not self.new:
+            fragments, filters = served.fragments.followed_by(new.fragments), joined_filters(served.filters, new)
+            served = replace(served, new=new, fragments=fragments, filters=filters, alone=served)
+        always = self.always
+        if served is not self or policy != self.policy:
+            always = None if policy.filter is None or served.filters is None else served.filters.items(policy.filter)
+        elif available is self.available:
+            return self
+        return replace(served, available=available, policy=policy, always=always)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,16 +144,6 @@ class Entry:
     new_items: DeclaredNewItems | None = None
     new_listed: NewItemList | None = None
     artifact_folder: str = ""
-
-    @property
-    def has_lists(self) -> bool:
-        return self.availability is not None or self.new_items is not None
-
-    def same_lists(self, other: Entry) -> bool:
-        """Return True if both entries declare the same lists with the same contents."""
-        mine = (self.availability, self.listed, self.new_items, self.new_listed)
-        theirs = (other.availability, other.listed, other.new_items, other.new_listed)
-        return all(mine_of is theirs_of for mine_of, theirs_of in zip(mine, theirs, strict=True))
 
     @property
     def error(self) -> str | None:
@@ -312,8 +287,8 @@ def _details(entry: Entry) -> dict[str, Any]:
 
 def _availability(declared: Availability, listed: ItemList | None) -> tuple[dict[str, Any], bool]:
     """Return the state of a list, and True if the recipe answers 503 because of it."""
-    available, now = Available(declared, None, listed), trio.current_time()
-    age_s, stale = available.age_s(now), available.is_stale(now)
+    age_s = age_of(listed, trio.current_time())
+    stale = is_stale(declared, age_s)
     shown = {"mode": declared.mode, "age_seconds": None if age_s is None else round(age_s, 1), "stale": stale}
     return shown, stale and declared.mode == "allow"
 
@@ -323,9 +298,9 @@ def _new_items(entry: Entry) -> dict[str, Any]:
 
     `n_new` counts the items that the model does not know. It is null without a model.
     """
-    listed, served = entry.new_listed, entry.served
-    age_s = None if listed is None else round(listed.age_s(trio.current_time()), 1)
-    return {"age_seconds": age_s, "n_new": None if served is None or served.new is None else len(served.new.items)}
+    age_s, served = age_of(entry.new_listed, trio.current_time()), entry.served
+    n_new = None if served is None or served.new is None else len(served.new.items)
+    return {"age_seconds": None if age_s is None else round(age_s, 1), "n_new": n_new}
 
 
 def _status(degraded: bool) -> str:

@@ -1,33 +1,40 @@
-"""Publication of the outcomes of scans, polls and loads.
+"""Publication of the outcomes of scans, polls, loads and reads.
 
-Registry, lanes, events and metrics change together.
+Registry, lanes, events and metrics change together. A recipe's model, policy and lists are the inputs of its `Served`:
+a change of one builds the next `Served` from all of them, one change after the other.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import trio
+
 from svc import events, logs, metrics
 from svc.artifact.replay.freshness import expires_at
-from svc.errors import ArtifactError, PayloadTooLarge, exhaustion
+from svc.errors import ArtifactError, PayloadTooLarge, SvcError, exhaustion
 from svc.events import Event
 from svc.metrics import Metrics
 from svc.names import stem_of
 from svc.serving.models.discovery import Declared, Refused
 from svc.serving.models.lanes import Lane
-from svc.serving.models.lists.publishing import Beside, ListPublisher, Settled
+from svc.serving.models.lists.availability import Available
+from svc.serving.models.lists.new_items import PlacedItems, place
 from svc.serving.models.loader import Loaded, LoadFailed
 from svc.serving.models.policy import Policy
-from svc.serving.models.registry import SHOWN_ERROR_CHARACTERS, Entry, Faults, ListsInForce, Registry, Served, unix_time
+from svc.serving.models.registry import SHOWN_ERROR_CHARACTERS, Entry, Faults, Registry, Served, unix_time
+from svc.serving.models.threads import GilYielder, lower_priority
 
 if TYPE_CHECKING:
     from svc.model.model import Model
 
 StartLane = Callable[[Loaded], Awaitable[Lane]]
+Settled = Callable[[], Awaitable[None]]
 
 _INITIAL_EVENTS = {
     "read": events.INITIAL_ARTIFACT_READ_FAILED,
@@ -46,39 +53,72 @@ class Publisher:
     """The publisher of outcomes to the registry.
 
     Only the watcher's tasks call it. `start_lane` returns a lane that scores. `settled` returns once all workers answer
-    from the registry's state. In one process it is None, because the state holds at once.
+    from the registry's state. In one process that state holds at once.
     """
 
     def __init__(
-        self, registry: Registry, start_lane: StartLane, counters: Metrics, settled: Settled | None = None
+        self,
+        registry: Registry,
+        start_lane: StartLane,
+        counters: Metrics,
+        settled: Settled = trio.lowlevel.checkpoint,
     ) -> None:
         self._settled = settled
         self._registry = registry
         self._start_lane = start_lane
         self._metrics = counters
         self._told_expired: dict[str, str] = {}
-        self.lists = ListPublisher(registry, counters, settled)
+        self._locks: dict[str, trio.Lock] = {}
 
     def declare(self, declared: Declared) -> None:
         """Register a recipe, without a model yet."""
         policy = Policy.of(declared.loaded.recipe)
         folder = _folder_of(declared)
+        self._locks[declared.name] = trio.Lock()
         self._registry.put(Entry(declared.name, declared.file, policy=policy, artifact_folder=folder))
         self._measure()
 
-    def redeclare(self, declared: Declared, *, reload: bool) -> None:
+    async def redeclare(self, declared: Declared, *, reload: bool) -> None:
         """Publish that a registered recipe changed its file or content.
 
-        `reload` says that its artifact or metadata changed too.
+        `reload` says that its artifact or metadata changed too: the served model then keeps its policy.
         """
-        entry = self._entry(declared.name)
-        faults = Faults(recipe=entry.faults.recipe) if reload else entry.faults
-        policy = Policy.of(declared.loaded.recipe)
-        served = entry.served
-        if served is not None and not reload and policy != entry.policy:
-            served = served.under(policy)
-        entry = replace(entry, file=declared.file, faults=faults, policy=policy, served=served)
-        self._registry.put(replace(entry, artifact_folder=_folder_of(declared)))
+        entry, policy = self._entry(declared.name), Policy.of(declared.loaded.recipe)
+        entry = replace(entry, file=declared.file, artifact_folder=_folder_of(declared))
+        if reload:
+            entry = replace(entry, policy=policy, faults=Faults(recipe=entry.faults.recipe))
+        self._registry.put(entry)
+        if not reload:
+            await self.change(declared.name, policy=policy)
+
+    async def change(self, name: str, **inputs: Any) -> tuple[Entry, Entry] | None:
+        """Put changed inputs into force, and return the recipe's entry before and after.
+
+        `inputs` are fields of `Entry`. Returns None if the recipe is removed meanwhile. Raises SvcError for new items
+        that the model cannot use. Nothing changes then.
+        """
+        change = await self._put(name, None, inputs)
+        await self._settled()
+        return change
+
+    async def _put(self, name: str, model: Served | None, inputs: Mapping[str, Any]) -> tuple[Entry, Entry] | None:
+        lock = self._locks.get(name)
+        if lock is None:
+            return None
+        async with lock:
+            if self._locks.get(name) is not lock:
+                return None
+            entry = self._entry(name)
+            served = await trio.to_thread.run_sync(_built, entry, replace(entry, **inputs), model)
+            if self._locks.get(name) is not lock:
+                return None
+            before = self._entry(name)
+            faults = before.faults if model is None else Faults(recipe=before.faults.recipe)
+            after = replace(before, **inputs, served=served, faults=faults)
+            self._registry.put(after)
+            if model is not None and before.served is not None:
+                before.served.lane.close()
+            return before, after
 
     def live_model(self, name: str) -> Model | None:
         """Return the model that answers for a registered recipe, or None for a stub."""
@@ -88,7 +128,7 @@ class Publisher:
     def remove(self, name: str) -> None:
         entry = self._entry(name)
         self._registry.remove(name)
-        self.lists.forget(name)
+        del self._locks[name]
         if entry.served:
             entry.served.lane.close()
         logs.emit(events.RECIPE_REMOVED, name=name, file=entry.file)
@@ -133,20 +173,6 @@ class Publisher:
         The previous lane answers the requests that wait in it.
         """
         lane = await self._start_lane(loaded)
-        async with self.lists.lock(name):
-            try:
-                lists = await self.lists.lined_up(name, Beside(loaded.model, loaded.filters))
-            except BaseException:
-                lane.close()  # it would hold the memory of a model that no request uses
-                raise
-            entry = self._registry.get(name)
-            if entry is None:  # its file was removed while the lane started
-                lane.close()
-                return
-            await self._put_model(entry, loaded, lane, lists, initial=initial)
-
-    async def _put_model(self, entry: Entry, loaded: Loaded, lane: Lane, lists: ListsInForce, *, initial: bool) -> None:
-        name = entry.name
         version = f"sha256:{loaded.sha256}"
         served = Served(
             name,
@@ -158,13 +184,14 @@ class Publisher:
             lane,
             loaded_at=time.time(),
             filters=loaded.filters,
-            policy=entry.policy,
-        ).with_lists(lists)
-        self._registry.put(replace(entry, served=served, faults=Faults(recipe=entry.faults.recipe)))
-        if entry.served:
-            entry.served.lane.close()
-        if self._settled is not None:
-            await self._settled()
+        )
+        with ExitStack() as unused:
+            unused.callback(lane.close)  # else it would hold the memory of a model that no request uses
+            change = await self._put(name, served, {})
+            if change is None:  # its file was removed while the lane started
+                return
+            unused.pop_all()
+        await self._settled()
         logs.emit(
             events.ARTIFACT_LOADED,
             name=name,
@@ -173,7 +200,8 @@ class Publisher:
             best_class=loaded.header.get("best_class"),
             seconds=round(loaded.seconds, 3),
         )
-        previous = entry.faults.load or entry.faults.stat
+        faults = change[0].faults
+        previous = faults.load or faults.stat
         if previous:
             _log_cleared(name, "artifact_loaded", previous)
         if not initial:
@@ -266,6 +294,41 @@ class Publisher:
         for entry in entries:
             self._metrics.of(metrics.MODEL_LOADED, recipe=entry.name).set(entry.served is not None)
             self._metrics.of(metrics.RECIPE_PARSE_FAILED, recipe=entry.name).set(entry.faults.recipe is not None)
+
+
+def _built(before: Entry, after: Entry, model: Served | None) -> Served | None:
+    """Return the `Served` of the inputs in `after`, with `model` or the one of `before`. Blocks and computes.
+
+    Parts whose inputs did not change are shared. Raises SvcError for a list of new items that the model cannot use. A
+    new model goes live without such a list.
+    """
+    served = model or before.served
+    if served is None:
+        return None
+    new, available, is_loaded = served.new, served.available, model is not None
+    if is_loaded or after.new_listed != before.new_listed:
+        try:
+            new = _placed(after, served)
+        except SvcError as error:
+            if not is_loaded:
+                raise
+            logs.emit(events.NEW_ITEMS_LOAD_FAILED, name=after.name, error=logs.redact_text(error.message))
+    declared, listed = after.availability, after.listed
+    if declared is None:
+        available = None
+    elif is_loaded or new is not served.new or declared is not before.availability or listed != before.listed:
+        available = Available.of(declared, listed, served.model.item_ids, None if new is None else new.items)
+    elif available is not None:
+        available = replace(available, listed=listed)
+    is_other = is_loaded or after.policy != before.policy
+    return served.beside(available, new, after.policy if is_other else served.policy)
+
+
+def _placed(entry: Entry, served: Served) -> PlacedItems | None:
+    if entry.new_items is None or entry.new_listed is None:
+        return None
+    lower_priority()
+    return place(entry.new_listed, served.model, entry.new_items, yield_gil=GilYielder())
 
 
 def _initial_event(error: ArtifactError) -> Event:

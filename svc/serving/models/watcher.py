@@ -199,10 +199,10 @@ class Watcher:
             self.publisher.remove(name)
         for name, recipe in declared.items():
             if name in self._watched:
-                self._redeclare(self._watched[name], recipe)
+                await self._redeclare(self._watched[name], recipe)
             else:
                 self._discover(recipe, initial=initial)
-        self.lists.follow({name: watched.declared.loaded for name, watched in self._watched.items()})
+        await self.lists.follow({name: watched.declared.loaded for name, watched in self._watched.items()})
         return True
 
     def _discover(self, declared: Declared, *, initial: bool) -> None:
@@ -211,7 +211,7 @@ class Watcher:
         if not initial:
             logs.emit(events.RECIPE_DISCOVERED, name=declared.name, file=declared.file)
 
-    def _redeclare(self, watched: Watched, declared: Declared) -> None:
+    async def _redeclare(self, watched: Watched, declared: Declared) -> None:
         if declared.fault:
             self.publisher.recipe_broken(declared, declared.fault)
         else:
@@ -227,7 +227,7 @@ class Watcher:
                 None,
                 False,
             )  # an artifact that was refused may pass under the new bound
-        self.publisher.redeclare(declared, reload=reload)
+        await self.publisher.redeclare(declared, reload=reload)
         logs.emit(events.RECIPE_CHANGED, name=declared.name, file=declared.file, reload=reload)
 
     # Artifacts

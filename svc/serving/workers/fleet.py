@@ -27,7 +27,7 @@ from svc.serving.models.loader import Loaded
 from svc.serving.transport.spread import VACANT
 from svc.serving.workers import channel, counters
 from svc.serving.workers.counters import PAGE_BYTES, Counts, WorkerPage
-from svc.serving.workers.mirror import MirroringRegistry, RemoteLane, WorkersState, orders_of
+from svc.serving.workers.mirror import MirroringRegistry, RemoteLane, WorkersState, mirrored
 from svc.serving.workers.package import Package, Shared
 from svc.serving.workers.rates import CELLS_BYTES, KeyCells
 from svc.serving.workers.restarts import BEAT_S, Pauses, Pulse
@@ -201,8 +201,7 @@ class Fleet:
         for number in self._packages:
             self._give_model(worker, number)
         for entry in self.registry.entries():
-            for order in orders_of(entry):
-                self._order(worker, *order)
+            self._order(worker, "entry", *mirrored(entry))
         self._order(worker, "skip", dict(self.registry.skipped_files()))
         self._order(worker, "begin")
         if self._is_accepting:

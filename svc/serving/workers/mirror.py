@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import trio
 
+from svc.model.ranking.item_sets import ItemSet
 from svc.serving.models.lanes import Lane
-from svc.serving.models.lists.availability import Available, ItemList
-from svc.serving.models.registry import Entry, Registry
+from svc.serving.models.policy import Policy
+from svc.serving.models.registry import Entry, Registry, Served
 from svc.serving.models.threads import ScoringThreads
 
 Tell = Callable[..., None]
@@ -37,22 +38,19 @@ class WorkersState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedState:
-    """The state of a published model that workers need beside its package, which has the same `number`."""
+    """The state of a published model that workers need beside its package, which has the same `number`.
+
+    `items` are the available items. `new` are the new items, pickled. `keeps_new` stands instead of the new items that
+    the order before has sent.
+    """
 
     number: int
     model_version: str
     loaded_at: float
-    available: Available | None
-    new_items: int | None
-    """Number of the new items beside the model, which an earlier order gave to the worker."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MirroredEntry:
-    """An entry of the registry. Its `served` stands apart."""
-
-    entry: Entry
-    served: ServedState | None
+    policy: Policy
+    items: ItemSet | None
+    new: bytes | None
+    keeps_new: bool
 
 
 class RemoteLane(Lane):
@@ -86,9 +84,9 @@ class MirroringRegistry(FleetRegistry):
         self._tell = tell
 
     def put(self, entry: Entry) -> None:
+        before = self.get(entry.name)
         super().put(entry)
-        for order in orders_of(entry):
-            self._tell(*order)
+        self._tell("entry", *mirrored(entry, None if before is None else before.served))
 
     def remove(self, name: str) -> None:
         super().remove(name)
@@ -100,30 +98,28 @@ class MirroringRegistry(FleetRegistry):
         super().skip(errors)
 
 
-def on_clock(listed: ItemList | None, shift_s: float) -> ItemList | None:
-    """Return a list with its time on another clock, and without its ids, which no worker needs."""
-    return None if listed is None else ItemList((), listed.read_at + shift_s)
+def on_clock(entry: Entry, shift_s: float) -> Entry:
+    """Return an entry with the times of its lists on another clock, and without their items, which no worker needs."""
+    listed, new_listed = entry.listed, entry.new_listed
+    return replace(
+        entry,
+        listed=listed and listed.emptied(shift_s),
+        new_listed=new_listed and new_listed.emptied(shift_s),
+    )
 
 
-def orders_of(entry: Entry) -> Iterator[tuple[Any, ...]]:
-    """Yield the orders to a worker about an entry, in their order."""
-    told = mirrored(entry)
-    new = None if entry.served is None else entry.served.new
-    if told.served is not None and new is not None:
-        yield "new_items", told.served.number, new.number, pickle.dumps(new, protocol=5)
-    yield "entry", told
+def mirrored(entry: Entry, before: Served | None = None) -> tuple[Entry, ServedState | None]:
+    """Return an entry as workers get it: without models and contents of lists, with times that all processes share.
 
-
-def mirrored(entry: Entry) -> MirroredEntry:
-    """Return an entry as workers get it: without models and ids of lists, with times that all processes share."""
-    shift_s = time.perf_counter() - trio.current_time()
-    served = None
-    if entry.served is not None:
-        lane, available = entry.served.lane, entry.served.available
+    `before` is the model of the order before, if the worker got one.
+    """
+    state, served = None, entry.served
+    if served is not None:
+        lane, available, new = served.lane, served.available, served.new
         assert isinstance(lane, RemoteLane), "the fleet made it"
-        shown = available and replace(available, listed=on_clock(available.listed, shift_s))
-        new = None if entry.served.new is None else entry.served.new.number
-        served = ServedState(lane.number, entry.served.model_version, entry.served.loaded_at, shown, new)
-    new_listed = entry.new_listed and entry.new_listed.emptied(shift_s)
-    shown_entry = replace(entry, served=None, listed=on_clock(entry.listed, shift_s), new_listed=new_listed)
-    return MirroredEntry(shown_entry, served)
+        keeps_new = new is not None and before is not None and before.new is new
+        pickled = None if new is None or keeps_new else pickle.dumps(new, protocol=5)
+        items = None if available is None else available.items
+        version, at, policy = served.model_version, served.loaded_at, served.policy
+        state = ServedState(lane.number, version, at, policy, items, pickled, keeps_new)
+    return on_clock(replace(entry, served=None), time.perf_counter() - trio.current_time()), state

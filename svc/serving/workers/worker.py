@@ -22,7 +22,6 @@ import trio
 from svc import logs
 from svc.errors import ArtifactReadError, InternalError
 from svc.metrics import Metrics
-from svc.model.ranking.filter_fields import FilterFields
 from svc.processes.memory import SealedMemory, SharedPage
 from svc.serving import process
 from svc.serving.api.access.authentication import HASHING_THREADS, Authenticator
@@ -31,9 +30,10 @@ from svc.serving.api.access.refusal_throttle import RefusalThrottle
 from svc.serving.api.application import Application
 from svc.serving.api.request.state import ServerState
 from svc.serving.models.lanes import Lane
-from svc.serving.models.lists.new_items import PlacedItems, joined_filters
+from svc.serving.models.lists.availability import Available
+from svc.serving.models.lists.new_items import PlacedItems
 from svc.serving.models.loader import Loaded
-from svc.serving.models.registry import Entry, ListsInForce, Served
+from svc.serving.models.registry import Entry, Served
 from svc.serving.models.threads import ScoringThreads
 from svc.serving.signals import run_until
 from svc.serving.transport import server
@@ -41,7 +41,7 @@ from svc.serving.transport.certificate import Certificate, Tls
 from svc.serving.transport.spread import Spread
 from svc.serving.workers import channel, counters
 from svc.serving.workers.counters import WorkerPage
-from svc.serving.workers.mirror import FleetRegistry, MirroredEntry, WorkersState, on_clock
+from svc.serving.workers.mirror import FleetRegistry, ServedState, WorkersState, on_clock
 from svc.serving.workers.package import Package
 from svc.serving.workers.rates import Cell, SharedBucket, SharedThrottle
 from svc.serving.workers.restarts import BEAT_S
@@ -100,10 +100,12 @@ class Opened:
             self.gone.set()
 
 
-def _opened(pickled: bytes, filters: FilterFields | None) -> ListsInForce:
-    """Unpickle new items that the parent has placed, and join their filter fields with the model's."""
-    new: PlacedItems = pickle.loads(pickled)
-    return ListsInForce(None, new, joined_filters(filters, new))
+def _beside(served: Served, available: Available | None, state: ServedState) -> Served:
+    """Return the model in the state that the parent sent. Blocks and computes."""
+    new: PlacedItems | None = served.new if state.keeps_new else None
+    if state.new is not None:
+        new = pickle.loads(state.new)
+    return served.beside(available, new, state.policy)
 
 
 class Worker:
@@ -131,12 +133,10 @@ class Worker:
         )
         self._threads = ScoringThreads.of(settings)
         self._models: dict[int, Opened] = {}
-        self._new: dict[int, ListsInForce] = {}
         self._answers: dict[int, tuple[trio.Event, list[Any]]] = {}
         self._numbers = itertools.count(1)
         self._end = trio.Event()
         self._orders: dict[str, Callable[..., None]] = {
-            "entry": self._put,
             "remove": self._registry.remove,
             "skip": self._registry.skip,
             "keys": auth.replace,
@@ -201,8 +201,8 @@ class Worker:
             gone: Callable[[], Awaitable[None]] | None = None
             if kind == "model":
                 await self._open(lanes, files, *arguments)
-            elif kind == "new_items":
-                await self._place(*arguments)
+            elif kind == "entry":
+                await self._put(*arguments)
             elif kind == "drop":
                 gone = self._drop(*arguments)
             else:
@@ -249,16 +249,6 @@ class Worker:
         await lanes.start(lane.run)
         self._models[number] = Opened(loaded, lane)
 
-    async def _place(self, model_number: int, number: int, pickled: bytes) -> None:
-        """Keep new items for the next `entry` order, and the new items that are in force."""
-        served = [entry.served for entry in self._registry.entries() if entry.served is not None]
-        in_force = {model.new.number for model in served if model.new is not None}
-        self._new = {kept: lists for kept, lists in self._new.items() if kept in in_force}
-        if number not in self._new:
-            self._new[number] = await trio.to_thread.run_sync(
-                _opened, pickled, self._models[model_number].loaded.filters
-            )
-
     def _drop(self, number: int) -> Callable[[], Awaitable[None]]:
         """Forget a model.
 
@@ -270,36 +260,33 @@ class Worker:
         opened.note_end(0)
         return opened.gone.wait
 
-    def _put(self, told: MirroredEntry) -> None:
-        entry: Entry = told.entry
-        if told.served is None:
+    async def _put(self, entry: Entry, state: ServedState | None) -> None:
+        entry = on_clock(entry, trio.current_time() - time.perf_counter())
+        if state is None:
             self._registry.put(entry)
             return
-        about = told.served
-        opened = self._models[about.number]
-        loaded, lane = opened.loaded, opened.lane
-        shift_s = trio.current_time() - time.perf_counter()
-        available = about.available and replace(about.available, listed=on_clock(about.available.listed, shift_s))
-        listed = on_clock(entry.listed, shift_s)
-        served = Served(
-            entry.name,
-            loaded.model,
-            loaded.fragments,
-            loaded.header,
-            about.model_version,
-            loaded.kid,
-            lane,
-            loaded_at=about.loaded_at,
-            filters=loaded.filters,
-            policy=entry.policy,
-        )
-        lists = ListsInForce() if about.new_items is None else self._new[about.new_items]
-        served = served.with_lists(replace(lists, available=available))
-        opened.n_served += 1
-        later = trio.lowlevel.current_trio_token().run_sync_soon  # the last to hold it may be a thread
-        weakref.finalize(served, later, opened.note_end, 1)
-        new_listed = entry.new_listed and entry.new_listed.emptied(shift_s)
-        self._registry.put(replace(entry, served=served, listed=listed, new_listed=new_listed))
+        opened, before = self._models[state.number], self._registry.get(entry.name)
+        loaded, served = opened.loaded, None if before is None else before.served
+        if served is None or served.lane is not opened.lane:
+            served = Served(
+                entry.name,
+                loaded.model,
+                loaded.fragments,
+                loaded.header,
+                state.model_version,
+                loaded.kid,
+                opened.lane,
+                loaded_at=state.loaded_at,
+                filters=loaded.filters,
+            )
+        declared = entry.availability
+        available = None if declared is None else Available(declared, state.items, entry.listed)
+        served = await trio.to_thread.run_sync(_beside, served, available, state)
+        if before is None or served is not before.served:
+            opened.n_served += 1
+            later = trio.lowlevel.current_trio_token().run_sync_soon  # the last to hold it may be a thread
+            weakref.finalize(served, later, opened.note_end, 1)
+        self._registry.put(replace(entry, served=served))
 
     def _use_policies(self, policies: Any, cells: dict[str, tuple[int, int]]) -> None:
         if self._state.policies is None:

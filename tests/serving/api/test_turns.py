@@ -84,7 +84,7 @@ async def test_no_turn_is_long_for_any_answer_or_error_of_any_endpoint(monkeypat
     assert verbs == set(BODIES)
     statuses, long = set(), {}
     async with serving() as (client, state):
-        served = replace(served_in(state), filters=many_fields()).under(Policy(popular_fallback=True))
+        served = replace(served_in(state), filters=many_fields()).beside(None, None, Policy(popular_fallback=True))
         served.model.serve_users()
         serve(state, served)
         for method, path, query, body in asked:

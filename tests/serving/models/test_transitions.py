@@ -1,19 +1,23 @@
-"""What is published when something happens to a recipe."""
+"""What is published when something happens to a recipe, or to one of its lists."""
 
 from __future__ import annotations
 
 from typing import Any, cast
 
 import pytest
+import trio
 
 from svc import events, logs
 from svc.events import Event
 from svc.metrics import Metrics
+from svc.recipe.serving_schema import Serving
 from svc.serving.models.discovery import Declared, Refused
 from svc.serving.models.loader import Loaded
+from svc.serving.models.policy import Policy
 from svc.serving.models.registry import Registry
 from svc.serving.models.transitions import Publisher
-from tests.serving.watched import FakeLane, FakeRecipe
+from tests.serving.models.lists.test_new_items import Listing, items
+from tests.serving.watched import FakeLane, FakeRecipe, until
 
 pytestmark = pytest.mark.anyio
 Said = list[tuple[Event, dict[str, Any]]]
@@ -106,3 +110,63 @@ def test_a_removed_recipe_is_gone_from_the_registry() -> None:
     publish.remove("books")
     assert registry.get("books") is None
     assert registry.health()[1] == 200
+
+
+async def test_available_items_are_lined_up_with_the_new_ones() -> None:
+    """Whichever list changes; columns of new items stand behind those of the model."""
+    world = Listing(items("x", "y"))
+    lists = {
+        "new_items": {"source": {"type": "csv", "path": "x.csv"}, "refresh_seconds": 10},
+        "availability": {
+            "source": {"type": "csv", "path": "x.csv"}, "id_column": "id", "mode": "allow", "refresh_seconds": 10
+        },
+    }  # fmt: skip
+    world.folder.files["a.yaml"] = FakeRecipe("a", serving=Serving.model_validate(lists))
+    world.lists["a"] = ["i2", "y"]
+
+    def available() -> list[int]:
+        return cast(Any, world.entry("a").served).available.items.columns().tolist()
+
+    async with world.running():
+        n_items = cast(Any, world.entry("a").served).model.n_items
+        await until(lambda: available() == [2, n_items + 1])
+        world.lists["a"] = ["x"]
+        await until(lambda: available() == [n_items])
+        world.new_items["a"] = items("z", "x")
+        await until(lambda: available() == [n_items + 1])
+        world.folder.files["a.yaml"] = FakeRecipe(
+            "a", text="2", serving=Serving.model_validate({"availability": lists["availability"]})
+        )
+        await until(lambda: available() == [])
+
+
+async def test_a_model_stays_what_it_was_while_only_a_list_is_read_again() -> None:
+    """A list of the same content changes its age alone, so the new items are not placed again."""
+    world = Listing(items("x", "y"))
+    async with world.running():
+        before = cast(Any, world.entry("a").served)
+        await until(lambda: cast(Any, world.entry("a")).new_listed.read_at > 20)
+        assert world.entry("a").served is before
+        world.new_items["a"] = items("x", "z")
+        await until(lambda: world.ids() == ["x", "z"])
+        now = cast(Any, world.entry("a").served)
+    assert (now.model, now.lane, now.alone) == (before.model, before.lane, before.alone)
+
+
+async def test_a_recipe_that_is_declared_again_takes_nothing_of_a_change_to_the_former(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The change was computed while the file was removed and came back."""
+    publish, registry = publisher()
+    publish.declare(declared())
+
+    async def meanwhile(compute: Any, *arguments: Any) -> Any:
+        publish.remove("books")
+        publish.declare(declared())
+        return compute(*arguments)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", meanwhile)
+    assert await publish.change("books", policy=Policy(diversity=0.5)) is None
+    entry = registry.get("books")
+    assert entry is not None
+    assert entry.policy == Policy()

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pickle
 import time
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
 
 from svc.recipe.serving_schema import Availability
 from svc.serving.models.lists.availability import ItemList
-from svc.serving.models.registry import Entry
-from svc.serving.workers.mirror import MirroringRegistry, WorkersState, mirrored
+from svc.serving.models.lists.new_items import PlacedItems
+from svc.serving.models.registry import Entry, Served
+from svc.serving.workers.mirror import MirroringRegistry, RemoteLane, WorkersState, mirrored
 
 
 @pytest.fixture
@@ -45,9 +46,28 @@ async def test_a_list_is_told_with_a_time_that_all_processes_share_and_without_i
     """Each event loop has a clock of its own."""
     began = time.perf_counter()
     listed = ItemList(("i1", "i2"), trio.current_time() - 60.0)
-    message = pickle.loads(pickle.dumps(mirrored(Entry("a", "a.yaml", availability=declared(), listed=listed))))
-    assert message.entry.listed.ids == ()
-    assert message.entry.listed.read_at == pytest.approx(began - 60.0, abs=5.0)
+    entry, _ = pickle.loads(pickle.dumps(mirrored(Entry("a", "a.yaml", availability=declared(), listed=listed))))
+    assert entry.listed.ids == ()
+    assert entry.listed.read_at == pytest.approx(began - 60.0, abs=5.0)
+
+
+@pytest.mark.anyio
+async def test_new_items_are_told_once_and_to_a_later_worker() -> None:
+    """They may be large, and each change of the recipe tells all about it."""
+    new = PlacedItems(cast(Any, "n1"), cast(Any, None), None)
+    unused: Any = None
+    lane = RemoteLane(1, lambda _: None)
+    entry = Entry("a", "a.yaml", Served("a", unused, unused, {}, "sha256:0", "k1", lane, 0.0, new=new))
+    told: list[tuple[Any, ...]] = []
+    registry = MirroringRegistry(lambda *message: told.append(message))
+    for _ in range(2):
+        registry.put(entry)
+    (_, _, first), (_, _, second) = told
+    assert pickle.loads(first.new).items == "n1"
+    assert (first.keeps_new, second.keeps_new, second.new) == (False, True, None)
+    later = mirrored(entry)[1]
+    assert later is not None
+    assert later.new == first.new
 
 
 def test_health_tells_of_the_workers() -> None:

@@ -14,7 +14,7 @@ from svc.serving.models.registry import Entry
 from svc.serving.transport.spread import VACANT
 from svc.serving.workers import channel
 from svc.serving.workers.counters import WorkerPage
-from svc.serving.workers.mirror import MirroredEntry, WorkersState
+from svc.serving.workers.mirror import WorkersState
 from svc.serving.workers.rates import CELLS_BYTES
 from svc.serving.workers.worker import Ends, Worker
 from svc.settings import Settings
@@ -38,7 +38,7 @@ async def test_a_worker_answers_once_it_has_been_told_all_and_ends_when_it_is_to
     worker = Worker(ends, Settings(metrics_enabled=True))
     orders: list[tuple[Any, ...]] = [
         ("workers", WorkersState(2, 1, 0)),
-        ("entry", MirroredEntry(Entry("a", "a.yaml"), None)),
+        ("entry", Entry("a", "a.yaml"), None),
         ("skip", {}),
         ("begin",),
         ("accept", 1),

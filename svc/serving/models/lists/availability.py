@@ -6,7 +6,8 @@ A list is read whole and swapped as one reference. A refresh that fails keeps th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -21,12 +22,19 @@ from svc.settings import Settings
 from svc.sources.bounds import TableBounds
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class ItemList:
-    """The distinct ids of a list, as they were at `read_at`, a time of trio's clock."""
+    """The distinct ids of a list, as they were at `read_at`, a time of trio's clock.
+
+    Lists of the same ids are equal.
+    """
 
     ids: tuple[str, ...]
-    read_at: float
+    read_at: float = field(default=0.0, compare=False)
+
+    def emptied(self, shift_s: float) -> ItemList:
+        """Return the list without its ids, on a clock that is ahead by `shift_s`."""
+        return ItemList((), self.read_at + shift_s)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,36 +48,44 @@ class Available:
     items: ItemSet | None
     listed: ItemList | None
 
-    def age_s(self, now: float) -> float | None:
-        """Return the seconds since the source was last read or found unchanged, or None if it never was."""
-        return None if self.listed is None else max(0.0, now - self.listed.read_at)
+    @classmethod
+    def of(
+        cls, declared: Availability, listed: ItemList | None, item_ids: IdTable, new: NewItems | None = None
+    ) -> Self:
+        """Return the list as a set of the model's and the new items. Slow for long lists.
 
-    def is_stale(self, now: float) -> bool:
-        age_s = self.age_s(now)
-        most_s = self.declared.max_stale_seconds
-        return age_s is None or (most_s is not None and age_s > most_s)
+        Unknown ids are ignored.
+        """
+        if listed is None:
+            return cls(declared, None, None)
+        columns, n_items = item_ids.indices(listed.ids), len(item_ids)
+        if new is not None:
+            columns = np.concatenate([columns, np.where((rows := new.rows(listed.ids)) < 0, -1, n_items + rows)])
+            n_items += len(new)
+        items = ItemSet.of_columns(columns[columns >= 0], n_items)
+        return cls(declared, items if declared.mode == "allow" else ~items, listed)
 
     def require_fresh(self, now: float) -> None:
         """Raise AvailabilityStale in mode `allow` if no list can be trusted."""
-        if self.declared.mode == "allow" and self.is_stale(now):
+        if self.declared.mode == "allow" and is_stale(self.declared, age_of(self.listed, now)):
             raise AvailabilityStale
 
 
-def line_up(
-    declared: Availability, listed: ItemList | None, item_ids: IdTable, new: NewItems | None = None
-) -> Available:
-    """Return the list as a set of the model's and the new items. Slow for long lists.
+class Dated(Protocol):
+    """A list that was read at a time of trio's clock."""
 
-    Unknown ids are ignored.
-    """
-    if listed is None:
-        return Available(declared, None, None)
-    columns, n_items = item_ids.indices(listed.ids), len(item_ids)
-    if new is not None:
-        columns = np.concatenate([columns, np.where((rows := new.rows(listed.ids)) < 0, -1, n_items + rows)])
-        n_items += len(new)
-    items = ItemSet.of_columns(columns[columns >= 0], n_items)
-    return Available(declared, items if declared.mode == "allow" else ~items, listed)
+    @property
+    def read_at(self) -> float: ...
+
+
+def age_of(listed: Dated | None, now: float) -> float | None:
+    """Return the seconds since the source was last read or found unchanged, or None if it never was."""
+    return None if listed is None else max(0.0, now - listed.read_at)
+
+
+def is_stale(declared: Availability, age_s: float | None) -> bool:
+    """Return True for a list that is too old, or was never read."""
+    return age_s is None or (declared.max_stale_seconds is not None and age_s > declared.max_stale_seconds)
 
 
 def read_ids(

@@ -5,7 +5,6 @@ A list is read whole, checked, and swapped as one reference. A refresh that fail
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -28,31 +27,25 @@ from svc.serving.models.metadata import MetadataTable, load_metadata
 from svc.settings import Settings
 from svc.sources.bounds import TableBounds
 
-_numbers = itertools.count()
 
-
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class NewItemList:
     """Ids, features and metadata of the items of a list, as they were at `read_at`.
 
     `read_at` is a time of trio's clock. `filters` cover the items of the list, and are None if the recipe has no filter
-    fields. `digest` covers ids, features, metadata and filters.
+    fields. `digest` covers ids, features, metadata and filters. Lists of the same digest are equal.
     """
 
-    ids: tuple[str, ...]
-    features: tuple[Mapping[str, Any], ...]
-    metadata: MetadataTable | None
-    filters: FilterFields | None
+    ids: tuple[str, ...] = field(compare=False)
+    features: tuple[Mapping[str, Any], ...] = field(compare=False)
+    metadata: MetadataTable | None = field(compare=False)
+    filters: FilterFields | None = field(compare=False)
     digest: bytes
-    read_at: float = 0.0
+    read_at: float = field(default=0.0, compare=False)
 
     def emptied(self, shift_s: float) -> NewItemList:
         """Return the list without its items, on a clock that is ahead by `shift_s`."""
         return NewItemList((), (), None, None, self.digest, self.read_at + shift_s)
-
-    def age_s(self, now: float) -> float:
-        """Return the seconds since the source was last read or found unchanged."""
-        return max(0.0, now - self.read_at)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,8 +55,6 @@ class PlacedItems:
     items: NewItems
     fragments: ItemFragments
     filters: FilterFields | None
-    number: int = field(default_factory=_numbers.__next__)
-    """Number of these items in one process, by which orders to workers name them."""
 
 
 def joined_filters(own: FilterFields | None, new: PlacedItems | None) -> FilterFields | None:

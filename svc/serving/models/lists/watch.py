@@ -6,48 +6,95 @@ read hangs, no second one is started.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import trio
 
-from svc import events, logs
+from svc import events, logs, metrics
 from svc.errors import DataSourceError, SvcError
 from svc.event_kinds import Event
+from svc.metrics import Metric, Metrics
 from svc.recipe.load import LoadedRecipe
-from svc.recipe.serving_schema import Availability, NewItems
+from svc.recipe.serving_schema import Availability
 from svc.serving.models.bounded_calls import Calls, CallTimeout
-from svc.serving.models.lists.availability import ItemList
-from svc.serving.models.lists.new_items import NewItemList, declared_in
-from svc.serving.models.lists.publishing import ListPublisher
+from svc.serving.models.lists.availability import ItemList, age_of, is_stale
+from svc.serving.models.lists.new_items import NewItemList
+from svc.serving.models.registry import Entry, Registry
+from svc.serving.models.transitions import Publisher
 
 READS_AT_ONCE = 4
 READ_TIMEOUT_S = 30.0
 TICK_S = 1.0
 
 
-class ListKind(Protocol):
-    """One kind of lists: its declaration in a recipe, its reader, and its publisher."""
+@dataclass(frozen=True, slots=True)
+class ListKind:
+    """One kind of lists.
 
-    @property
-    def failed(self) -> Event:
-        """The event that is logged if a list cannot be used."""
+    `declared` and `listed` are fields of `Entry`. The first is also a field of a recipe's `serving` block. `read`
+    blocks and returns the source's list. `facts` returns the fields of the event `loaded`.
+    """
 
-    def declared_in(self, recipe: LoadedRecipe) -> Any: ...
-    def read(self, recipe: LoadedRecipe) -> Any:
-        """Return the source's list. Blocks."""
+    declared: str
+    listed: str
+    read: Callable[[LoadedRecipe], ItemList | NewItemList]
+    age: Metric
+    loaded: Event
+    failed: Event
+    facts: Callable[[Entry], dict[str, Any]]
 
-    def declare(self, name: str, declared: Any) -> None: ...
-    async def publish(self, name: str, content: Any, began: float) -> None:
-        """Put a list into force. Its reading began at `began`, a time of trio's clock."""
 
-    def check_age(self, name: str, followed: Followed) -> None:
-        """Report the age of the list in force. Called every TICK_S."""
+def available_items(read_ids: Callable[[LoadedRecipe], tuple[str, ...]]) -> ListKind:
+    """Return the kind of the lists of available items."""
+
+    def facts(entry: Entry) -> dict[str, Any]:
+        assert entry.availability is not None and entry.listed is not None, "they are in force"
+        items = entry.served and entry.served.available and entry.served.available.items
+        return {"mode": entry.availability.mode, "n_ids": len(entry.listed.ids), "n_items": items and items.count}
+
+    return ListKind(
+        "availability",
+        "listed",
+        lambda recipe: ItemList(read_ids(recipe)),
+        metrics.AVAILABILITY_AGE,
+        events.AVAILABILITY_LOADED,
+        events.AVAILABILITY_LOAD_FAILED,
+        facts,
+    )
+
+
+def new_items(read: Callable[[LoadedRecipe], NewItemList]) -> ListKind:
+    """Return the kind of the lists of new items."""
+
+    def read_some(recipe: LoadedRecipe) -> NewItemList:
+        listed = read(recipe)
+        if not listed.ids:  # more likely its writer failed than that nothing is new
+            raise DataSourceError(
+                "the list has no items; where nothing is new, items that the model knows may stay in it"
+            )
+        return listed
+
+    def facts(entry: Entry) -> dict[str, Any]:
+        assert entry.new_listed is not None, "it is in force"
+        new = entry.served and entry.served.new
+        return {"n_ids": len(entry.new_listed.ids), "n_new": new and len(new.items)}
+
+    return ListKind(
+        "new_items",
+        "new_listed",
+        read_some,
+        metrics.NEW_ITEMS_AGE,
+        events.NEW_ITEMS_LOADED,
+        events.NEW_ITEMS_LOAD_FAILED,
+        facts,
+    )
 
 
 @dataclass(slots=True, eq=False)
-class Followed:
+class WatchedList:
     """One list: the time of its next read, and the state that was logged last."""
 
     recipe: LoadedRecipe
@@ -68,136 +115,93 @@ class ListWatch:
     """
 
     kinds: tuple[ListKind, ...]
-    _followed: dict[tuple[int, str], Followed] = field(default_factory=dict)
+    publisher: Publisher
+    registry: Registry
+    metrics: Metrics
+    _lists: dict[tuple[str, str], WatchedList] = field(default_factory=dict)
     _reads: Calls = field(default_factory=lambda: Calls(READS_AT_ONCE))
 
-    def follow(self, recipes: Mapping[str, LoadedRecipe]) -> None:
+    async def follow(self, recipes: Mapping[str, LoadedRecipe]) -> None:
         """Read the lists of these recipes from now on, and no others.
 
         A list that is declared anew begins without ids.
         """
-        for number, kind in enumerate(self.kinds):
-            lists = {name: (recipe, kind.declared_in(recipe)) for name, recipe in recipes.items()}
-            for name in [name for of, name in self._followed if of == number and not lists.get(name, (0, None))[1]]:
-                del self._followed[number, name]
-                kind.declare(name, None)
-            for name, (recipe, declared) in lists.items():
-                before = self._followed.get((number, name))
-                if declared is None or (before is not None and before.declared == declared):
-                    continue
-                self._followed[number, name] = Followed(recipe, declared, kind)
-                kind.declare(name, declared)
+        for kind in self.kinds:
+            for name in sorted({*recipes, *(name for declared, name in self._lists if declared == kind.declared)}):
+                recipe, before = recipes.get(name), self._lists.pop((kind.declared, name), None)
+                declared = None if recipe is None else getattr(recipe.recipe.serving, kind.declared, None)
+                watched = None if recipe is None or declared is None else WatchedList(recipe, declared, kind)
+                if before is not None and before.declared == declared:
+                    watched = before
+                if watched is not None:
+                    self._lists[kind.declared, name] = watched
+                if watched is not before:
+                    await self.publisher.change(name, **{kind.declared: declared, kind.listed: None})
+                    if declared is None:
+                        self.metrics.forget(kind.age, recipe=name)
 
     async def start(self) -> None:
         """Read every list once, side by side."""
         async with trio.open_nursery() as nursery:
-            for (_, name), followed in self._followed.items():
-                nursery.start_soon(self._refresh, name, followed)
+            for (_, name), watched in self._lists.items():
+                nursery.start_soon(self._refresh, name, watched)
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
             while True:
                 now = trio.current_time()
-                for (_, name), followed in self._followed.items():
-                    if followed.due_at <= now and not followed.refreshing and not self._reads.outstanding(followed):
-                        followed.due_at = now + followed.declared.refresh_seconds
-                        nursery.start_soon(self._refresh, name, followed)
-                    followed.kind.check_age(name, followed)
+                for (_, name), watched in self._lists.items():
+                    if watched.due_at <= now and not watched.refreshing and not self._reads.outstanding(watched):
+                        watched.due_at = now + watched.declared.refresh_seconds
+                        nursery.start_soon(self._refresh, name, watched)
+                    self._check_age(name, watched)
                 await trio.sleep(TICK_S)
 
-    async def _refresh(self, name: str, followed: Followed) -> None:
+    async def _refresh(self, name: str, watched: WatchedList) -> None:
         """Read and publish a list. Never raises."""
-        followed.refreshing = True
+        watched.refreshing = True
         try:
-            await self._read(name, followed)
+            await self._read(name, watched)
         except CallTimeout:
-            self._failed(name, followed, f"the source did not answer within {READ_TIMEOUT_S:g} s")
+            self._failed(name, watched, f"the source did not answer within {READ_TIMEOUT_S:g} s")
         except SvcError as error:
-            self._failed(name, followed, error.message)
+            self._failed(name, watched, error.message)
         except Exception as error:
-            self._failed(name, followed, f"{type(error).__name__}: {error}")
+            self._failed(name, watched, f"{type(error).__name__}: {error}")
         finally:
-            followed.refreshing = False
+            watched.refreshing = False
 
-    async def _read(self, name: str, followed: Followed) -> None:
+    async def _read(self, name: str, watched: WatchedList) -> None:
         """Read and publish a list. Its time is the time at which its reading began."""
-        began = trio.current_time()
-        followed.due_at = began + followed.declared.refresh_seconds
-        content = await self._reads.run(followed, lambda: followed.kind.read(followed.recipe), READ_TIMEOUT_S)
-        if self._is_followed(name, followed):
-            await followed.kind.publish(name, content, began)
-            followed.error = None
+        kind, began = watched.kind, trio.current_time()
+        watched.due_at = began + watched.declared.refresh_seconds
+        listed = await self._reads.run(watched, lambda: kind.read(watched.recipe), READ_TIMEOUT_S)
+        if not self._is_current(name, watched):
+            return
+        change = await self.publisher.change(name, **{kind.listed: replace(listed, read_at=began)})
+        watched.error = None
+        self._check_age(name, watched)
+        if change is not None and listed != getattr(change[0], kind.listed):
+            logs.emit(kind.loaded, name=name, **kind.facts(change[1]))
 
-    def _failed(self, name: str, followed: Followed, error: str) -> None:
+    def _failed(self, name: str, watched: WatchedList, error: str) -> None:
         text = logs.redact_text(error)
-        if self._is_followed(name, followed) and followed.error != text:
-            followed.error = text
-            logs.emit(followed.kind.failed, name=name, error=text)
+        if self._is_current(name, watched) and watched.error != text:
+            watched.error = text
+            logs.emit(watched.kind.failed, name=name, error=text)
 
-    def _is_followed(self, name: str, followed: Followed) -> bool:
-        return any(of_name == name and other is followed for (_, of_name), other in self._followed.items())
+    def _is_current(self, name: str, watched: WatchedList) -> bool:
+        return self._lists.get((watched.kind.declared, name)) is watched
 
-
-@dataclass(frozen=True, slots=True)
-class AvailabilityLists:
-    """The lists of available items. `reader` blocks and returns the ids of a recipe's list."""
-
-    reader: Callable[[LoadedRecipe], tuple[str, ...]]
-    publisher: ListPublisher
-    failed: Event = events.AVAILABILITY_LOAD_FAILED
-
-    def declared_in(self, recipe: LoadedRecipe) -> Availability | None:
-        serving = recipe.recipe.serving
-        return None if serving is None else serving.availability
-
-    def read(self, recipe: LoadedRecipe) -> tuple[str, ...]:
-        return self.reader(recipe)
-
-    def declare(self, name: str, declared: Availability | None) -> None:
-        self.publisher.list_declared(name, declared)
-
-    async def publish(self, name: str, content: tuple[str, ...], began: float) -> None:
-        await self.publisher.list_read(name, ItemList(content, began))
-
-    def check_age(self, name: str, followed: Followed) -> None:
-        """Log once for each time that the list becomes too old."""
-        age_s, stale = self.publisher.list_age(name)
-        if stale and not followed.stale:
-            mode = followed.declared.mode
-            logs.emit(
-                events.AVAILABILITY_STALE, name=name, mode=mode, age_seconds=None if age_s is None else round(age_s)
-            )
-        followed.stale = stale
-
-
-@dataclass(frozen=True, slots=True)
-class NewItemLists:
-    """The lists of new items. `reader` blocks and returns a recipe's list."""
-
-    reader: Callable[[LoadedRecipe], NewItemList]
-    publisher: ListPublisher
-    failed: Event = events.NEW_ITEMS_LOAD_FAILED
-
-    def declared_in(self, recipe: LoadedRecipe) -> NewItems | None:
-        return declared_in(recipe)
-
-    def read(self, recipe: LoadedRecipe) -> NewItemList:
-        """Return the recipe's list. Raises DataSourceError for a list without items.
-
-        More likely its writer failed than that nothing is new.
-        """
-        listed = self.reader(recipe)
-        if not listed.ids:
-            raise DataSourceError(
-                "the list has no items; where nothing is new, items that the model knows may stay in it"
-            )
-        return listed
-
-    def declare(self, name: str, declared: NewItems | None) -> None:
-        self.publisher.new_items_declared(name, declared)
-
-    async def publish(self, name: str, content: NewItemList, began: float) -> None:
-        await self.publisher.new_items_read(name, replace(content, read_at=began))
-
-    def check_age(self, name: str, followed: Followed) -> None:  # noqa: ARG002
-        self.publisher.new_items_age(name)
+    def _check_age(self, name: str, watched: WatchedList) -> None:
+        """Update the metric of a list's age, and log once each time that a list of available items becomes too old."""
+        entry = self.registry.get(name)
+        if entry is None or not self._is_current(name, watched):
+            return
+        age_s = age_of(getattr(entry, watched.kind.listed), trio.current_time())
+        self.metrics.of(watched.kind.age, recipe=name).set(math.inf if age_s is None else age_s)
+        stale = isinstance(watched.declared, Availability) and is_stale(watched.declared, age_s)
+        if stale and not watched.stale:
+            shown_s = None if age_s is None else round(age_s)
+            logs.emit(events.AVAILABILITY_STALE, name=name, mode=watched.declared.mode, age_seconds=shown_s)
+        watched.stale = stale

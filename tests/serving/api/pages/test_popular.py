@@ -19,7 +19,7 @@ from svc.serving.api.access.api_keys import hash_api_key, new_api_key, parse_api
 from svc.serving.api.access.key_policies import KeyPolicies, parse_policies
 from svc.serving.api.pages.popular import INLINE_FILTER_CHARACTERS
 from svc.serving.api.request.state import ServerState
-from svc.serving.models.lists.availability import ItemList, line_up
+from svc.serving.models.lists.availability import Available, ItemList
 from svc.serving.models.policy import Policy
 from tests.serving.api.verbs.test_filters import BATCH, POPULAR, RECOMMEND, SOURCE, fields, genres_of, numbers
 from tests.serving.client import N_ITEMS, Answer, Client, serve, served_in, serving
@@ -38,7 +38,7 @@ async def listing(policy: Policy | None = None, **more: Any) -> AsyncIterator[tu
     async with serving(**more) as (client, state):
         served = served_in(state)
         served.model.popularity = LATELY
-        serve(state, replace(served, filters=fields()).under(policy or Policy()))
+        serve(state, replace(served, filters=fields()).beside(None, None, policy or Policy()))
         yield client, state
 
 
@@ -72,7 +72,7 @@ async def test_the_recipes_filter_and_its_list_hold_beside_the_requests_filter()
     gone = tuple(f"i{item}" for item in BY_COUNT[:20])
     async with listing(policy) as (client, state):
         served = served_in(state)
-        serve(state, replace(served, available=line_up(declared, ItemList(gone, 0.0), served.model.item_ids)))
+        serve(state, replace(served, available=Available.of(declared, ItemList(gone, 0.0), served.model.item_ids)))
         answer = (await ask(client, COMEDY)).json
     assert numbers(answer) == [item for item in BY_COUNT[20:] if "Comedy" in genres_of(item) and item % 5]
 

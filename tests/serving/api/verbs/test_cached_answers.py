@@ -92,7 +92,7 @@ async def test_whatever_changes_what_is_served_is_ranked_anew() -> None:
         ranked = counting(state)
         await answered(client, {"user_id": "u3"})
         swapped = replace(served_in(state), model_version="sha256:" + "1" * 64)
-        for served in (swapped, swapped.under(Policy(popular_fallback=True))):
+        for served in (swapped, swapped.beside(None, None, Policy(popular_fallback=True))):
             serve(state, served)
             answer = json.loads(await answered(client, {"user_id": "u3"}))
             assert answer["model_version"] == served.model_version
@@ -181,7 +181,7 @@ async def test_with_rules_for_a_time_only_nothing_is_kept() -> None:
     pin = TimedPin("i50", 0)
     async with serving() as (client, state):
         ranked = counting(state)
-        serve(state, served_in(state).under(Policy(pins=(pin,))))
+        serve(state, served_in(state).beside(None, None, Policy(pins=(pin,))))
         for _ in range(2):
             await answered(client, {"user_id": "u3"})
         assert ranked.ranked == 2

@@ -18,7 +18,7 @@ from svc.model.ranking.filter_fields import FilterFields, LabelField, NumberFiel
 from svc.recipe.filter_tree import FilterProblem, parse_filter
 from svc.recipe.serving_schema import Availability
 from svc.serving.api.request.state import ServerState
-from svc.serving.models.lists.availability import ItemList, line_up
+from svc.serving.models.lists.availability import Available, ItemList
 from svc.serving.models.policy import Policy
 from tests.filter_trees import ODD
 from tests.serving.client import N_ITEMS, Client, serve, served_in, serving
@@ -49,7 +49,7 @@ async def filtering(
     policy: Policy | None = None, metrics: Metrics | None = None
 ) -> AsyncIterator[tuple[Client, ServerState]]:
     async with serving(metrics=metrics) as (client, state):
-        serve(state, replace(served_in(state), filters=fields()).under(policy or Policy()))
+        serve(state, replace(served_in(state), filters=fields()).beside(None, None, policy or Policy()))
         yield client, state
 
 
@@ -300,7 +300,7 @@ async def test_a_list_that_cannot_be_trusted_stops_the_recipe() -> None:
         ids = entry.served.model.item_ids
 
         def put(listed: ItemList | None) -> None:
-            available = line_up(declared, listed, ids)
+            available = Available.of(declared, listed, ids)
             assert entry is not None
             assert entry.served is not None
             served = replace(entry.served, available=available)
@@ -338,7 +338,7 @@ async def test_a_list_to_deny_goes_on_when_it_is_old() -> None:
     async with filtering() as (client, state):
         for listed, gone in ((None, set()), (ItemList(("i5",), trio.current_time() - 100), {5})):
             served = served_in(state)
-            serve(state, replace(served, available=line_up(declared, listed, served.model.item_ids)))
+            serve(state, replace(served, available=Available.of(declared, listed, served.model.item_ids)))
             found = (await client.post(RECOMMEND, {"user_id": "u3", "limit": N_ITEMS})).json
             assert set(numbers(found)) == set(range(4, N_ITEMS)) - gone
 

@@ -16,10 +16,9 @@ from svc.model.ranking.filter_fields import FilterFields, LabelField
 from svc.model.ranking.new_items import Descriptions, NewItems
 from svc.recipe.serving_schema import Availability
 from svc.serving.models.fragments import ItemFragments
-from svc.serving.models.lists.availability import ItemList, line_up
-from svc.serving.models.lists.new_items import PlacedItems, joined_filters
+from svc.serving.models.lists.availability import Available, ItemList
+from svc.serving.models.lists.new_items import PlacedItems
 from svc.serving.models.metadata import MetadataTable
-from svc.serving.models.registry import ListsInForce
 from tests.serving.client import BATCH, COMPONENTS, N_ITEMS, RECOMMEND, RELATED, Client, serve, served_in, serving
 
 pytestmark = pytest.mark.anyio
@@ -50,10 +49,10 @@ async def with_new(share: float | None = 0.2, listed: tuple[str, ...] | None = N
         available = None
         if listed is not None:
             declared = {"source": {"type": "csv", "path": "x.csv"}, "id_column": "id", "mode": "allow"}
-            available = line_up(
+            available = Available.of(
                 Availability.model_validate(declared), ItemList(listed, 0.0), served.model.item_ids, items
             )
-        serve(state, served.with_lists(ListsInForce(available, placed, joined_filters(served.filters, placed))))
+        serve(state, served.beside(available, placed, served.policy))
         yield client
 
 

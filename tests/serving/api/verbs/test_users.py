@@ -92,7 +92,7 @@ async def test_many_users_are_encoded_beside_the_event_loop(monkeypatch: pytest.
 async def test_a_recipe_without_users_refuses() -> None:
     """Also one that took `serving.users` out while its model is still the one that was loaded with it."""
     async with serving_users() as (client, state):
-        serve(state, served_in(state).under(Policy()))
+        serve(state, served_in(state).beside(None, None, Policy()))
         taken_out = await client.post(USERS, {"item_id": "i5"})
         plain = await client.post(USERS.replace("movies", "plain"), {"item_id": "i5"})
     for answer in (taken_out, plain):

@@ -352,7 +352,7 @@ async def test_a_class_beyond_the_burst_takes_all_of_it() -> None:
 async def test_rules_of_the_recipe_cost_the_key_nothing() -> None:
     """The client did not ask for them."""
     async with bounded("rate: 1/h, burst: 3") as (client, state):
-        serve(state, served_in(state).under(Policy(diversity=0.5)))
+        serve(state, served_in(state).beside(None, None, Policy(diversity=0.5)))
         assert await statuses(client, {"user_id": "u3"}, 1) == [200]
         assert await statuses(client, {"user_id": "u4"}, 2) == [200, 200]
         assert (await ask(client, DIVERSE)).status == 429

@@ -11,7 +11,7 @@ from svc.errors import AvailabilityStale, DataSourceError
 from svc.model.ids import IdTable
 from svc.recipe.load import load_recipe
 from svc.recipe.serving_schema import Availability
-from svc.serving.models.lists.availability import ItemList, line_up, read_ids
+from svc.serving.models.lists.availability import Available, ItemList, age_of, is_stale, read_ids
 from svc.settings import Settings
 
 
@@ -53,22 +53,22 @@ def test_a_list_allows_its_items_or_all_but_these() -> None:
     """Ids that the model does not know are nothing; before there is a list, `deny` denies nothing."""
     listed = ItemList(("c", "unknown", "a"), 0.0)
     for mode, expected in (("allow", [0, 2]), ("deny", [1])):
-        available = line_up(declared_list(mode), listed, ITEMS)
+        available = Available.of(declared_list(mode), listed, ITEMS)
         assert available.items is not None
         assert available.items.columns().tolist() == expected
-        assert line_up(declared_list(mode), None, ITEMS).items is None
+        assert Available.of(declared_list(mode), None, ITEMS).items is None
 
 
 def test_a_list_that_is_too_old_stops_a_recipe_only_in_mode_allow() -> None:
     """As does one that was never read; without a limit no age is too much."""
     listed = ItemList(("a",), 100.0)
-    allow = line_up(declared_list("allow", 60), listed, ITEMS)
-    assert (allow.age_s(150.0), allow.is_stale(160.0), allow.is_stale(160.1)) == (50.0, False, True)
+    allow = Available.of(declared_list("allow", 60), listed, ITEMS)
+    assert age_of(listed, 150.0) == 50.0
+    assert not is_stale(declared_list("allow", 60), 60.0) and is_stale(declared_list("allow", 60), 60.1)
     allow.require_fresh(160.0)
-    for late in (allow, line_up(declared_list("allow"), None, ITEMS)):
+    for late in (allow, Available.of(declared_list("allow"), None, ITEMS)):
         with pytest.raises(AvailabilityStale):
             late.require_fresh(161.0)
-    deny = line_up(declared_list("deny", 60), listed, ITEMS)
-    assert deny.is_stale(161.0)
+    deny = Available.of(declared_list("deny", 60), listed, ITEMS)
     deny.require_fresh(161.0)
-    assert not line_up(declared_list("allow"), listed, ITEMS).is_stale(1e9)
+    assert not is_stale(declared_list("allow"), 1e9) and is_stale(declared_list("deny"), None)

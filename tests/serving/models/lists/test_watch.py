@@ -12,8 +12,7 @@ import trio
 
 from svc.errors import DataSourceError
 from svc.recipe.serving_schema import Serving
-from svc.serving.models.lists import publishing
-from svc.serving.models.lists.availability import line_up
+from svc.serving.models.lists.availability import Available
 from svc.serving.models.registry import Entry
 from tests.serving.artifacts import ids
 from tests.serving.watched import FakeRecipe, World, hang_until, until
@@ -91,14 +90,15 @@ async def test_a_list_comes_into_force_although_that_takes_longer_than_a_refresh
     world = Listing(["i1"])
     free = threading.Event()
     lined_up: list[tuple[str, ...]] = []
+    of = Available.of
 
     def slowly(declared: Any, listed: Any, item_ids: Any, new: Any) -> Any:
         lined_up.append(listed.ids)
         hang_until(free)
-        return line_up(declared, listed, item_ids, new)
+        return of(declared, listed, item_ids, new)
 
     async with world.running():
-        monkeypatch.setattr(publishing, "line_up", slowly)
+        monkeypatch.setattr(Available, "of", slowly)
         for number in range(10):
             world.lists["a"] = [f"i{2 + number % 7}"]
             await trio.sleep(12)
