@@ -43,9 +43,9 @@ from svc.serving.signals import Stop, run_until
 from svc.serving.transport import listener as listening
 from svc.serving.transport import server
 from svc.serving.transport.certificate import Certificate, Tls, read_certificate
-from svc.serving.workers.aggregates import Collector, ToldPolicies, answer
+from svc.serving.workers.aggregates import Collector, answer
 from svc.serving.workers.fleet import Fleet
-from svc.serving.workers.package import SharingLoader
+from svc.serving.workers.package import packed
 from svc.settings import Settings
 
 if TYPE_CHECKING:
@@ -123,7 +123,8 @@ def serve(
         if certificate is not None:
             fleet.tell("certificate", certificate)
     _read_policies(state, fleet)
-    loader = (Loader if fleet is None else SharingLoader)(settings, keys, variables, ReplayGuard.of(settings))
+    pack = None if fleet is None else packed
+    loader = Loader(settings, keys, variables, ReplayGuard.of(settings), pack)
     try:
         return trio.run(partial(_live, options, state, loader, listener, monitoring=monitoring, fleet=fleet))
     except BaseExceptionGroup as group:
@@ -165,9 +166,10 @@ def _read_policies(state: ServerState, fleet: Fleet | None) -> None:
         return
     if not state.auth.required:
         raise ConfigError("SVC_API_KEY_POLICIES is set, but SVC_API_KEYS is empty: nobody has a key to bound")
-    state.policies = KeyPolicies(state.metrics) if fleet is None else ToldPolicies(state.metrics, fleet)
+    state.policies = KeyPolicies(state.metrics)
+    uses = (state.policies.replace,) if fleet is None else (state.policies.replace, fleet.tell_policies)
     state.policy_file = PolicyFile(
-        settings.api_key_policies, state.policies, kids=state.auth.kids, interval_s=settings.watch_interval_s
+        settings.api_key_policies, *uses, kids=state.auth.kids, interval_s=settings.watch_interval_s
     )
     state.policy_file.read()
 

@@ -77,7 +77,9 @@ class Server:
     def __init__(self, folder: Path, watcher: Watcher, state: ServerState) -> None:
         self.folder = folder
         self.policies = KeyPolicies(Metrics.disabled())
-        self.policy_file = PolicyFile(str(folder / "policies.yaml"), self.policies, kids=lambda: {"k9"}, interval_s=1)
+        self.policy_file = PolicyFile(
+            str(folder / "policies.yaml"), self.policies.replace, kids=lambda: {"k9"}, interval_s=1
+        )
         self.watcher = watcher
         self.state = state
         self.registry = state.registry

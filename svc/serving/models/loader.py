@@ -8,7 +8,7 @@ blocks and computes: call it from a worker thread.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from svc.model.model import Model
 from svc.model.ranking.filter_fields import FilterFields
 from svc.model.ranking.query import Ranking
 from svc.model.rehearsal import rehearse, require_known_users
+from svc.processes.memory import SealedMemory
 from svc.recipe.load import LoadedRecipe
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.item_tables import give_memory_back
@@ -76,16 +77,23 @@ class Loaded:
     kid: str
     seconds: float
     filters: FilterFields | None = None
+    package: Any = None
+    """The form in which workers get the model."""
 
 
 @dataclass(slots=True)
 class Loader:
-    """What every load of one process shares. Thread-safe; `keys` may be replaced, for the loads after it."""
+    """What every load of one process shares. Thread-safe; `keys` may be replaced, for the loads after it.
+
+    For workers `pack` returns the same model over memory that they can map, with its package. The bytes of the artifact
+    are sealed then before their signature is looked at.
+    """
 
     settings: Settings
     keys: SigningKeys
     variables: Mapping[str, str]
     guard: ReplayGuard = field(default_factory=ReplayGuard)
+    pack: Callable[[Loaded, Blob], Loaded] | None = None
 
     def load(
         self, recipe: LoadedRecipe, store: Store, *, known_sha256: str | None = None, live: Model | None = None
@@ -103,14 +111,16 @@ class Loader:
         if blob.sha256 == known_sha256:
             return None
         try:
-            blob = self.kept(blob)
+            if self.pack is not None:
+                blob = replace(blob, view=memoryview(SealedMemory.moved(blob.view)))
             parsed = verified(blob, self.keys, self.settings)
             self.guard.check(recipe.recipe.name, parsed, blob, store, self.keys)
             model, fragments, filters = self._open(recipe, parsed)
             rehearse_answers(recipe, model, fragments, live)
             give_memory_back()
             loaded = Loaded(model, fragments, parsed.header, blob.sha256, parsed.kid, 0.0, filters)
-            loaded = self.finished(loaded, blob)
+            if self.pack is not None:
+                loaded = self.pack(loaded, blob)
             self.guard.passed(recipe.recipe.name, parsed)
         except ArtifactError as error:
             if isinstance(error, RehearsalFailed):
@@ -120,14 +130,6 @@ class Loader:
             shown = located(error, blob.resolved)
             raise LoadFailed(shown, _kid(recipe.recipe.name, blob), blob.sha256) from error
         return replace(loaded, seconds=time.perf_counter() - began)
-
-    def kept(self, blob: Blob) -> Blob:
-        """Where the bytes stay from now on; their signature is looked at there."""
-        return blob
-
-    def finished(self, loaded: Loaded, _blob: Blob) -> Loaded:
-        """Return the model to publish after its rehearsal."""
-        return loaded
 
     def _open(self, recipe: LoadedRecipe, parsed: Parsed) -> tuple[Model, ItemFragments, FilterFields | None]:
         name, header = recipe.recipe.name, parsed.header

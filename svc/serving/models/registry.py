@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -164,14 +164,29 @@ class Snapshot:
     skipped: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
+@dataclass(frozen=True, slots=True)
+class WorkersState:
+    """The numbers of wanted workers, of ready workers, and of failing places.
+
+    A place is failing if each of its workers dies at once.
+    """
+
+    total: int
+    ready: int
+    failing: int
+
+
 class Registry:
     """The holder of the current snapshot.
 
-    Only the watcher's tasks write. Any thread may read.
+    Only the watcher's tasks write. Any thread may read. `changed` gets each change: the name of the method, and its
+    arguments. `workers` is None in one process.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[..., None] = lambda *_: None) -> None:
         self._now = Snapshot()
+        self._changed = changed
+        self.workers: WorkersState | None = None
 
     def get(self, name: str) -> Entry | None:
         return self._now.entries.get(name)
@@ -200,15 +215,20 @@ class Registry:
 
     def put(self, entry: Entry) -> None:
         """Add or replace the entry of this name."""
+        before = self.get(entry.name)
         entries = {**self._now.entries, entry.name: entry}
         self._now = replace(self._now, entries=MappingProxyType(dict(sorted(entries.items()))))
+        self._changed("entry", entry, None if before is None else before.served)
 
     def remove(self, name: str) -> None:
         entries = {key: entry for key, entry in self._now.entries.items() if key != name}
         self._now = replace(self._now, entries=MappingProxyType(entries))
+        self._changed("remove", name)
 
     def skip(self, errors: Mapping[str, str]) -> None:
         """Replace the skipped files, given as a mapping from file name to error."""
+        if dict(errors) != dict(self._now.skipped):
+            self._changed("skip", dict(errors))
         self._now = replace(self._now, skipped=MappingProxyType(dict(sorted(errors.items()))))
 
     def ready(self) -> bool:
@@ -227,6 +247,8 @@ class Registry:
         document: dict[str, Any] = {"status": _status(degraded), "total": len(now.entries), "loaded": loaded}
         if now.skipped:
             document["skipped"] = len(now.skipped)
+        if self.workers is not None:
+            document["workers"] = asdict(self.workers)
         return document, 503 if degraded else 200
 
     def details(self, may_ask: Callable[[str], bool] = bool) -> tuple[dict[str, Any], int]:

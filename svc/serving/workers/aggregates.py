@@ -1,16 +1,14 @@
-"""Aggregates of metrics, versions and the policies of keys over all workers."""
+"""Aggregates of metrics over all workers, and answers to their questions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import trio
 
 from svc import logs
 from svc.errors import SvcError
-from svc.metrics import Metrics
-from svc.serving.api.access.key_policies import KeyPolicies, KeyPolicy
 from svc.serving.api.request.failures import log_failure
 from svc.serving.api.request.state import ServerState
 from svc.serving.workers import counters
@@ -46,18 +44,6 @@ def _processes(pids: list[int]) -> Iterator[Any]:
                 value = total.samples[0].value + family.samples[0].value
                 total.samples = [total.samples[0]._replace(value=value)]
     yield from summed.values()
-
-
-class ToldPolicies(KeyPolicies):
-    """Policies that decide in the workers."""
-
-    def __init__(self, metrics: Metrics, fleet: Fleet) -> None:
-        super().__init__(metrics)
-        self._fleet = fleet
-
-    def replace(self, policies: Mapping[str, KeyPolicy]) -> None:
-        super().replace(policies)
-        self._fleet.tell_policies(policies)
 
 
 async def answer(state: ServerState, what: str, name: str) -> Any:

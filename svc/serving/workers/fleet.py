@@ -24,11 +24,12 @@ from svc.processes.lifetime import adopt_orphans
 from svc.processes.memory import SealedMemory, SharedPage
 from svc.serving.models.lanes import Lane
 from svc.serving.models.loader import Loaded
+from svc.serving.models.registry import Registry, WorkersState
 from svc.serving.transport.spread import VACANT
 from svc.serving.workers import channel, counters
 from svc.serving.workers.counters import PAGE_BYTES, Counts, WorkerPage
-from svc.serving.workers.mirror import MirroringRegistry, RemoteLane, WorkersState, mirrored
-from svc.serving.workers.package import Package, Shared
+from svc.serving.workers.mirror import RemoteLane, mirrored
+from svc.serving.workers.package import Package
 from svc.serving.workers.rates import CELLS_BYTES, KeyCells
 from svc.serving.workers.restarts import BEAT_S, Pauses, Pulse
 from svc.serving.workers.template import KeptTemplate, environment
@@ -78,7 +79,8 @@ class Fleet:
     def __init__(self, size: int, variables: Mapping[str, str], listener: socket.socket) -> None:
         self.size = size
         self._listener = listener
-        self.registry = MirroringRegistry(self.tell)
+        self.registry = Registry(self._tell_change)
+        self.registry.workers = WorkersState(size, 0, 0)
         self.answer: Answer | None = None
         cores = usable_cores()
         self._template = KeptTemplate(environment(variables, max(1, (cores - 1) // size)))
@@ -108,6 +110,10 @@ class Fleet:
         for worker in self._workers:
             self._order(worker, kind, *arguments)
 
+    def _tell_change(self, kind: str, *arguments: Any) -> None:
+        """Send a change of the registry."""
+        self.tell(kind, *(mirrored(*arguments) if kind == "entry" else arguments))
+
     def _order(self, worker: Worker, kind: str, *arguments: Any, files: tuple[SealedMemory, ...] = ()) -> None:
         seq = next(self._seqs)
         worker.pending.add(seq)
@@ -126,7 +132,7 @@ class Fleet:
 
     async def prepare(self, loaded: Loaded) -> Lane:
         """Let every worker open a model, so that each can answer from it at once."""
-        assert isinstance(loaded, Shared) and loaded.package is not None, "the loader of a fleet made it"
+        assert loaded.package is not None, "the loader of a fleet made it"
         number = next(self._numbers)
         self._packages[number] = loaded.package
         for worker in self._workers:
@@ -292,7 +298,7 @@ class Fleet:
 
     async def all_ready(self) -> None:
         """Return when every place has a ready worker."""
-        while self.registry.workers.ready < self.size:
+        while sum(worker.is_ready for worker in self._workers) < self.size:
             await self._changed.wait()
 
     def accept(self) -> None:

@@ -1,39 +1,19 @@
-"""The parent's registry. Every worker has a copy that gets each change."""
+"""The state of a recipe as its parent sends it to workers, which have a copy of the registry."""
 
 from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import trio
 
 from svc.model.ranking.item_sets import ItemSet
 from svc.serving.models.lanes import Lane
 from svc.serving.models.policy import Policy
-from svc.serving.models.registry import Entry, Registry, Served
+from svc.serving.models.registry import Entry, Served
 from svc.serving.models.threads import ScoringThreads
-
-Tell = Callable[..., None]
-"""Sends an order to present and later workers, by its kind and its arguments."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkersState:
-    """The numbers of wanted workers, of ready workers, and of failing places.
-
-    A place is failing if each of its workers dies at once.
-    """
-
-    total: int
-    ready: int
-    failing: int
-
-    def document(self) -> dict[str, int]:
-        """Return the state as `/v1/health` shows it."""
-        return {"total": self.total, "ready": self.ready, "failing": self.failing}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,38 +44,6 @@ class RemoteLane(Lane):
     def close(self) -> None:
         super().close()
         self._drop(self.number)
-
-
-class FleetRegistry(Registry):
-    """A registry with the number of workers in its health document."""
-
-    workers = WorkersState(1, 0, 0)
-
-    def health(self) -> tuple[dict[str, Any], int]:
-        document, status = super().health()
-        return {**document, "workers": self.workers.document()}, status
-
-
-class MirroringRegistry(FleetRegistry):
-    """The registry of the parent, which sends each change to the workers."""
-
-    def __init__(self, tell: Tell) -> None:
-        super().__init__()
-        self._tell = tell
-
-    def put(self, entry: Entry) -> None:
-        before = self.get(entry.name)
-        super().put(entry)
-        self._tell("entry", *mirrored(entry, None if before is None else before.served))
-
-    def remove(self, name: str) -> None:
-        super().remove(name)
-        self._tell("remove", name)
-
-    def skip(self, errors: Mapping[str, str]) -> None:
-        if dict(errors) != dict(self.skipped_files()):
-            self._tell("skip", dict(errors))
-        super().skip(errors)
 
 
 def on_clock(entry: Entry, shift_s: float) -> Entry:

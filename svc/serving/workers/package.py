@@ -11,7 +11,7 @@ import ctypes
 import io
 import pickle
 import threading
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from svc.artifact.store import Blob
 from svc.model.stored import Stored
 from svc.processes.memory import SealedMemory
 from svc.serving.models.fragments import ItemFragments
-from svc.serving.models.loader import Loaded, Loader
+from svc.serving.models.loader import Loaded
 
 ALIGNMENT = 64
 _LOCK = type(threading.Lock())
@@ -98,7 +98,7 @@ def pack(loaded: Loaded, artifact: SealedMemory) -> Package:
     out = io.BytesIO()
     pickler = _Pickler(out, protocol=5, buffer_callback=arrays.append)
     pickler.files = [artifact]
-    pickler.dump(Loaded(**{field.name: getattr(loaded, field.name) for field in fields(Loaded)}))
+    pickler.dump(loaded)
     begin = _address(memoryview(artifact))
     derived_file = len(pickler.files)
     extents: list[Extent] = []
@@ -123,23 +123,9 @@ def _address(view: memoryview) -> int:
     return int(ctypes.c_void_p(array.ctypes.data).value or 0)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Shared(Loaded):
-    """A loaded model with the package from which it was opened itself, as the workers open it."""
-
-    package: Package | None = None
-
-
-class SharingLoader(Loader):
-    """Loads into sealed memory files: the bytes are sealed before their signature is looked at."""
-
-    def kept(self, blob: Blob) -> Blob:
-        return Blob(memoryview(SealedMemory.moved(blob.view)), blob.sha256, blob.resolved, blob.named)
-
-    def finished(self, loaded: Loaded, blob: Blob) -> Loaded:
-        """Return the same model over memory that workers can map."""
-        artifact = blob.view.obj
-        assert isinstance(artifact, SealedMemory), "kept gave it"
-        package = pack(loaded, artifact)
-        opened = package.open()
-        return Shared(**{field.name: getattr(opened, field.name) for field in fields(Loaded)}, package=package)
+def packed(loaded: Loaded, blob: Blob) -> Loaded:
+    """Return the same model over memory that workers can map, as they open it, with its package."""
+    artifact = blob.view.obj
+    assert isinstance(artifact, SealedMemory), "the loader has sealed it"
+    package = pack(loaded, artifact)
+    return replace(package.open(), package=package)

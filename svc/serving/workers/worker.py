@@ -33,7 +33,7 @@ from svc.serving.models.lanes import Lane
 from svc.serving.models.lists.availability import Available
 from svc.serving.models.lists.new_items import PlacedItems
 from svc.serving.models.loader import Loaded
-from svc.serving.models.registry import Entry, Served
+from svc.serving.models.registry import Entry, Registry, Served, WorkersState
 from svc.serving.models.threads import ScoringThreads
 from svc.serving.signals import run_until
 from svc.serving.transport import server
@@ -41,7 +41,7 @@ from svc.serving.transport.certificate import Certificate, Tls
 from svc.serving.transport.spread import Spread
 from svc.serving.workers import channel, counters
 from svc.serving.workers.counters import WorkerPage
-from svc.serving.workers.mirror import FleetRegistry, ServedState, WorkersState, on_clock
+from svc.serving.workers.mirror import ServedState, on_clock
 from svc.serving.workers.package import Package
 from svc.serving.workers.rates import Cell, SharedBucket, SharedThrottle
 from svc.serving.workers.restarts import BEAT_S
@@ -117,7 +117,7 @@ class Worker:
         self._page = WorkerPage(ends.page)
         self._cells = ends.cells
         self._spread: Spread | None = None
-        self._registry = FleetRegistry()
+        self._registry = Registry()
         metrics = Metrics.disabled()
         if settings.metrics_enabled:
             metrics = Metrics(counters.families(self._page), partial(self._asked, "metrics", ""))

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from svc.errors import RecipeNotFound
-from svc.serving.models.registry import Entry, Faults, Registry, Served
+from svc.serving.models.registry import Entry, Faults, Registry, Served, WorkersState
 
 
 def served(name: str = "movies") -> Served:
@@ -142,3 +142,25 @@ def test_a_name_that_nobody_has_is_logged_and_refused() -> None:
     with capture_logs() as records, pytest.raises(RecipeNotFound):
         made.require("none")
     assert [(record["event"], record["name"]) for record in records] == [("recipe_not_found", "none")]
+
+
+def test_each_change_is_told_once() -> None:
+    """In order, and skipped files only when they changed."""
+    told: list[tuple[Any, ...]] = []
+    made = Registry(lambda *message: told.append(message))
+    made.put(loaded("a"))
+    made.skip({})
+    made.skip({"b.yaml": "wrong"})
+    made.skip({"b.yaml": "wrong"})
+    made.remove("a")
+    assert [message[0] for message in told] == ["entry", "skip", "remove"]
+    assert made.get("a") is None
+
+
+def test_health_tells_of_the_workers() -> None:
+    """Also of those whose place stays empty because each dies at once."""
+    made = registry()
+    made.workers = WorkersState(4, 3, 1)
+    document, status = made.health()
+    assert document["workers"] == {"total": 4, "ready": 3, "failing": 1}
+    assert status == 200

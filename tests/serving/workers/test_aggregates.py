@@ -15,7 +15,7 @@ from svc.metrics import REQUESTS, Metrics
 from svc.serving.api.access.authentication import Authenticator
 from svc.serving.api.request.state import ServerState
 from svc.serving.models.registry import Registry
-from svc.serving.workers.aggregates import Collector, ToldPolicies, answer
+from svc.serving.workers.aggregates import Collector, answer
 from svc.serving.workers.fleet import Fleet
 from svc.settings import Settings
 
@@ -62,11 +62,3 @@ async def test_questions_that_cannot_be_answered_say_why() -> None:
     assert [event["event"] for event in log] == ["request_failed"]
     assert await answer(state, "files", "/etc/passwd") == "unknown"
     assert await answer(state, "metrics", "") == b""
-
-
-@pytest.mark.anyio
-async def test_policies_are_told(listener: socket.socket) -> None:
-    """The parent decides nothing by them."""
-    fleet = Fleet(1, {}, listener)
-    ToldPolicies(Metrics.disabled(), fleet).replace({})
-    assert fleet._kept["policies"] == ({}, {})

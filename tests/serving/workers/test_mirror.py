@@ -13,7 +13,7 @@ from svc.recipe.serving_schema import Availability
 from svc.serving.models.lists.availability import ItemList
 from svc.serving.models.lists.new_items import PlacedItems
 from svc.serving.models.registry import Entry, Served
-from svc.serving.workers.mirror import MirroringRegistry, RemoteLane, WorkersState, mirrored
+from svc.serving.workers.mirror import RemoteLane, mirrored
 
 
 @pytest.fixture
@@ -25,20 +25,6 @@ def declared() -> Availability:
     return Availability.model_validate(
         {"mode": "allow", "source": {"type": "csv", "path": "x.csv"}, "id_column": "item_id"}
     )
-
-
-@pytest.mark.anyio
-async def test_each_change_is_told_once() -> None:
-    """In order, and skipped files only when they changed."""
-    told: list[tuple[Any, ...]] = []
-    registry = MirroringRegistry(lambda *message: told.append(message))
-    registry.put(Entry("a", "a.yaml"))
-    registry.skip({})
-    registry.skip({"b.yaml": "wrong"})
-    registry.skip({"b.yaml": "wrong"})
-    registry.remove("a")
-    assert [message[0] for message in told] == ["entry", "skip", "remove"]
-    assert registry.get("a") is None
 
 
 @pytest.mark.anyio
@@ -58,22 +44,9 @@ async def test_new_items_are_told_once_and_to_a_later_worker() -> None:
     unused: Any = None
     lane = RemoteLane(1, lambda _: None)
     entry = Entry("a", "a.yaml", Served("a", unused, unused, {}, "sha256:0", "k1", lane, 0.0, new=new))
-    told: list[tuple[Any, ...]] = []
-    registry = MirroringRegistry(lambda *message: told.append(message))
-    for _ in range(2):
-        registry.put(entry)
-    (_, _, first), (_, _, second) = told
+    (_, first), (_, second) = mirrored(entry), mirrored(entry, entry.served)
+    assert first is not None
+    assert first.new is not None
+    assert second is not None
     assert pickle.loads(first.new).items == "n1"
     assert (first.keeps_new, second.keeps_new, second.new) == (False, True, None)
-    later = mirrored(entry)[1]
-    assert later is not None
-    assert later.new == first.new
-
-
-def test_health_tells_of_the_workers() -> None:
-    """Also of those whose place stays empty because each dies at once."""
-    registry = MirroringRegistry(lambda *_: None)
-    registry.workers = WorkersState(4, 3, 1)
-    document, status = registry.health()
-    assert document["workers"] == {"total": 4, "ready": 3, "failing": 1}
-    assert status == 200

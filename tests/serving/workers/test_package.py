@@ -15,7 +15,7 @@ from svc.errors import SignatureMismatch
 from svc.model.stored import Stored
 from svc.processes.memory import SealedMemory
 from svc.serving.models.loader import Loaded, Loader, LoadFailed
-from svc.serving.workers.package import Package, Shared, SharingLoader
+from svc.serving.workers.package import Package, packed
 from tests.model.test_model import FAMILIES, made, queries
 from tests.serving.artifacts import OTHER_KEYS, SIGNING_KEYS, factor_model, write_artifact
 from tests.serving.models.test_loader import SETTINGS, recipe
@@ -28,9 +28,11 @@ METADATA = {
 }
 
 
-def load(folder: Path, loader: type[Loader], keys: str = SIGNING_KEYS) -> Loaded:
+def load(folder: Path, pack: Any, keys: str = SIGNING_KEYS) -> Loaded:
     store = open_store(str(folder / "a.svc"), SETTINGS)
-    loaded = loader(SETTINGS, parse_signing_keys(keys), {}).load(recipe(folder, item_metadata=METADATA), store)
+    loaded = Loader(SETTINGS, parse_signing_keys(keys), {}, pack=pack).load(
+        recipe(folder, item_metadata=METADATA), store
+    )
     assert loaded is not None
     return loaded
 
@@ -40,7 +42,7 @@ def test_a_worker_ranks_users_for_an_item_from_the_shared_summary(tmp_path: Path
     model = made(family)
     prepare(tmp_path, model)
     store = open_store(str(tmp_path / "a.svc"), SETTINGS)
-    loader = SharingLoader(SETTINGS, parse_signing_keys(SIGNING_KEYS), {})
+    loader = Loader(SETTINGS, parse_signing_keys(SIGNING_KEYS), {}, pack=packed)
     shared = loader.load(recipe(tmp_path, serving={"users": True}), store)
     assert shared is not None
     model.serve_users()
@@ -58,7 +60,7 @@ def prepare(folder: Path, model: Any) -> None:
 
 def reopened(shared: Loaded) -> Loaded:
     """As a worker opens it: the message is pickled, and files arrive as descriptors."""
-    assert isinstance(shared, Shared) and shared.package is not None
+    assert shared.package is not None
     package = shared.package
     message = pickle.loads(pickle.dumps((package.pickled, package.extents)))
     return Package(*message, package.files).open()
@@ -81,7 +83,7 @@ def arrays(value: object, seen: set[int]) -> list[np.ndarray]:
 def test_a_handed_over_model_answers_the_same_bytes(tmp_path: Path, family: str) -> None:
     """Rankings, the JSON of items, and filters."""
     prepare(tmp_path, made(family))
-    alone, handed = load(tmp_path, Loader), reopened(load(tmp_path, SharingLoader))
+    alone, handed = load(tmp_path, None), reopened(load(tmp_path, packed))
     for expected, got in zip(
         alone.model.rank(queries(alone.model, 8)), handed.model.rank(queries(handed.model, 8)), strict=True
     ):
@@ -95,7 +97,7 @@ def test_a_handed_over_model_answers_the_same_bytes(tmp_path: Path, family: str)
 def test_all_arrays_of_a_handed_over_model_lie_in_sealed_memory(tmp_path: Path) -> None:
     """The stored ones where they were verified, the derived ones once for all workers."""
     prepare(tmp_path, factor_model(40, 70, 8))
-    handed = reopened(load(tmp_path, SharingLoader))
+    handed = reopened(load(tmp_path, packed))
     found = arrays(handed.model, set())
     assert len(found) > 5
     for array in found:
@@ -111,5 +113,5 @@ def test_a_wrong_signature_is_refused_before_anything_is_handed_over(tmp_path: P
     """The bytes are checked where they stay, in the sealed file."""
     prepare(tmp_path, factor_model(10, 70, 4))
     with pytest.raises(LoadFailed) as caught:
-        load(tmp_path, SharingLoader, keys=OTHER_KEYS)
+        load(tmp_path, packed, keys=OTHER_KEYS)
     assert isinstance(caught.value.error, SignatureMismatch) or caught.value.error.stage == "hmac"

@@ -10,11 +10,10 @@ import trio
 from structlog.testing import capture_logs
 
 from svc.processes.memory import SharedPage
-from svc.serving.models.registry import Entry
+from svc.serving.models.registry import Entry, WorkersState
 from svc.serving.transport.spread import VACANT
 from svc.serving.workers import channel
 from svc.serving.workers.counters import WorkerPage
-from svc.serving.workers.mirror import WorkersState
 from svc.serving.workers.rates import CELLS_BYTES
 from svc.serving.workers.worker import Ends, Worker
 from svc.settings import Settings

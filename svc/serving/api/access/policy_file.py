@@ -13,23 +13,27 @@ import trio
 from svc import events, logs
 from svc.errors import ConfigError
 from svc.recipe.yaml_reader import MAX_BYTES
-from svc.serving.api.access.key_policies import KeyPolicies, KeyPolicy, parse_policies
+from svc.serving.api.access.key_policies import KeyPolicy, parse_policies
 
 Marker = tuple[int, ...] | None
 PoliciesOrError = Mapping[str, KeyPolicy] | ConfigError
 
 
 class PolicyFile:
-    """Watcher that keeps `policies` in step with the file.
+    """Watcher that gives each of `uses` the policies of the file.
 
     `kids` are the existing keys. Entries for other kids are logged.
     """
 
     def __init__(
-        self, path: str, policies: KeyPolicies, *, kids: Callable[[], Collection[str]], interval_s: float
+        self,
+        path: str,
+        *uses: Callable[[Mapping[str, KeyPolicy]], None],
+        kids: Callable[[], Collection[str]],
+        interval_s: float,
     ) -> None:
         self._path = Path(path)
-        self._policies = policies
+        self._uses = uses
         self._kids = kids
         self._interval_s = interval_s
         self._marker: Marker = None
@@ -71,7 +75,8 @@ class PolicyFile:
             logs.emit(events.KEY_POLICIES_FAILED, error=policies.message)
 
     def _use(self, policies: Mapping[str, KeyPolicy]) -> None:
-        self._policies.replace(policies)
+        for use in self._uses:
+            use(policies)
         kids_of_keys = self._kids()
         unknown = sorted(kid for kid in policies if kid not in kids_of_keys)
         logs.emit(events.KEY_POLICIES_LOADED, policies=len(policies), unknown_kids=unknown)

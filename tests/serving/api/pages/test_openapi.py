@@ -16,7 +16,7 @@ from svc import __version__
 from svc.errors import ApiError
 from svc.serving.api.bodies.requests import ItemSearch, PopularQuery, RecommendRequest, RelatedRequest
 from svc.serving.api.pages.openapi import document
-from svc.serving.workers.mirror import FleetRegistry, WorkersState
+from svc.serving.models.registry import Registry, WorkersState
 from tests.serving.client import RECOMMEND, serving
 from tests.serving.documented import require_documented
 
@@ -123,7 +123,7 @@ def test_header_fields_of_requests_and_answers_are_described() -> None:
 
 def test_the_health_of_workers_is_described() -> None:
     """The count of processes is part of the document; a key that is no part of it is found."""
-    registry = FleetRegistry()
+    registry = Registry()
     registry.workers = WorkersState(4, 3, 1)
     answer, status = registry.health()
     require_documented("GET", "/v1/health", status, {}, json.dumps(answer).encode())
