@@ -109,10 +109,10 @@ def _matching_items(
 ) -> list[ItemSet]:
     if not filters:
         return []
-    from svc.serving.models.lists.new_items import joined_filters
     from svc.serving.models.metadata import load_metadata
 
-    fields = joined_filters(load_metadata(recipe, settings, item_ids, variables).filters, new)
+    fields = load_metadata(recipe, settings, item_ids, variables).filters
+    fields = fields if new is None else new.behind(fields)
     assert fields is not None, "a filter names declared fields"
     return [fields.items(part) for part in filters]
 

@@ -107,6 +107,10 @@ class LabelField:
             self.kind, len(items), pairs, IdTable.from_ids([self.names.at(label) for label in used.tolist()])
         )
 
+    def blank(self, n_items: int) -> LabelField:
+        """Return the field of items without a value."""
+        return LabelField(self.kind, n_items, np.empty((0, 2), np.int32), IdTable.from_ids([]))
+
     def followed_by(self, other: LabelField) -> LabelField:
         """Return the field of the items of this one, followed by the items of `other`."""
         others = other.names.all()
@@ -186,6 +190,10 @@ class NumberField:
         """Return the field of some items alone, in their order."""
         return NumberField(self.numbers[items])
 
+    def blank(self, n_items: int) -> NumberField:
+        """Return the field of items without a value."""
+        return NumberField(np.full(n_items, np.nan))
+
     def followed_by(self, other: NumberField) -> NumberField:
         """Return the field of the items of this one, followed by the items of `other`."""
         return NumberField(np.concatenate([self.numbers, other.numbers]))
@@ -232,12 +240,17 @@ class FilterFields:
         fields = {name: field.of_items(items) for name, field in self.fields.items()}
         return FilterFields(fields, len(items), self.hidden)
 
-    def followed_by(self, other: FilterFields) -> FilterFields:
-        """Return the fields of these items, followed by the items of `other`, which has the same fields."""
+    def followed_by(self, other: FilterFields | None, n_items: int) -> FilterFields:
+        """Return the fields of the items of this model, followed by the `n_items` items of `other`.
+
+        Items have no value in a field that `other` lacks: the list of new items may be older than the recipe's fields.
+        """
         fields: dict[str, Field] = {}
         for name, field in self.fields.items():
-            fields[name] = field.followed_by(cast(Any, other.fields[name]))
-        return FilterFields(fields, self._n_items + other._n_items, self.hidden)
+            new = None if other is None else other.fields.get(name)
+            new = new if type(new) is type(field) else field.blank(n_items)
+            fields[name] = field.followed_by(cast(Any, new))
+        return FilterFields(fields, self._n_items + n_items, self.hidden)
 
     def cached(self, tree: Tree | ClientTree) -> ItemSet | None:
         """Return the item set of a tree in this form, or None if the cache does not hold it."""

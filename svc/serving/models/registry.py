@@ -21,7 +21,6 @@ from svc.errors import RecipeNotFound
 from svc.model.ranking.item_sets import ItemSet, joined
 from svc.names import stem_of
 from svc.serving.models.lists.availability import age_of, is_stale
-from svc.serving.models.lists.new_items import joined_filters
 from svc.serving.models.policy import DEFAULT_POLICY, Policy
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ class Served:
         if new is not self.new:
             served = self.alone or self
         if new is not None and new is not self.new:
-            fragments, filters = served.fragments.followed_by(new.fragments), joined_filters(served.filters, new)
+            fragments, filters = served.fragments.followed_by(new.fragments), new.behind(served.filters)
             served = replace(served, new=new, fragments=fragments, filters=filters, alone=served)
         always = self.always
         if served is not self or policy != self.policy:

@@ -176,3 +176,20 @@ def test_values_are_described_by_how_many_items_have_them() -> None:
     assert len(genres["values"]) == 200
     assert country == {"name": "country", "kind": "categorical", "values": []}
     assert year == {"name": "year", "kind": "numerical", "min": None, "max": None}
+
+
+def test_items_behind_have_no_value_in_a_field_that_is_missing_there() -> None:
+    """A list of new items may be older than the fields that its recipe now declares."""
+    own = FilterFields(
+        {
+            "country": LabelField.read("country", "categorical", "|", ["a", "b"], 2),
+            "year": NumberField.read("year", [1, 2], 2),
+        },
+        2,
+    )
+    others = FilterFields({"year": LabelField.read("year", "categorical", "|", ["1"], 1)}, 1)
+    for other in (others, None):
+        joined = own.followed_by(other, 1)
+        for name in own.fields:
+            there = joined.items(parse_filter({name: {"exists": True}}, joined.kinds))
+            assert (there.columns().tolist(), len(there.flags())) == ([0, 1], 3)

@@ -56,12 +56,9 @@ class PlacedItems:
     fragments: ItemFragments
     filters: FilterFields | None
 
-
-def joined_filters(own: FilterFields | None, new: PlacedItems | None) -> FilterFields | None:
-    """Return the filter fields of a model's items, followed by those of the new items."""
-    if own is None or new is None or new.filters is None:
-        return own
-    return own.followed_by(new.filters)
+    def behind(self, own: FilterFields | None) -> FilterFields | None:
+        """Return the filter fields of a model's items, followed by those of the new items."""
+        return None if own is None else own.followed_by(self.filters, len(self.items))
 
 
 def declared_in(recipe: LoadedRecipe) -> serving_schema.NewItems | None:

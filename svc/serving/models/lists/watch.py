@@ -45,6 +45,13 @@ class ListKind:
     loaded: Event
     failed: Event
     facts: Callable[[Entry], dict[str, Any]]
+    has_metadata: bool = False
+    """True if the list has the recipe's item metadata too."""
+
+    def inputs(self, recipe: LoadedRecipe) -> tuple[Any, Any]:
+        """Return the parts of a recipe with which a list begins anew. The first is the declaration of the list."""
+        declared = getattr(recipe.recipe.serving, self.declared, None)
+        return declared, recipe.recipe.item_metadata if self.has_metadata else None
 
 
 def available_items(read_ids: Callable[[LoadedRecipe], tuple[str, ...]]) -> ListKind:
@@ -90,6 +97,7 @@ def new_items(read: Callable[[LoadedRecipe], NewItemList]) -> ListKind:
         events.NEW_ITEMS_LOADED,
         events.NEW_ITEMS_LOAD_FAILED,
         facts,
+        has_metadata=True,
     )
 
 
@@ -129,10 +137,10 @@ class ListWatch:
         for kind in self.kinds:
             for name in sorted({*recipes, *(name for declared, name in self._lists if declared == kind.declared)}):
                 recipe, before = recipes.get(name), self._lists.pop((kind.declared, name), None)
-                declared = None if recipe is None else getattr(recipe.recipe.serving, kind.declared, None)
+                declared = None if recipe is None else kind.inputs(recipe)[0]
                 watched = None if recipe is None or declared is None else WatchedList(recipe, declared, kind)
-                if before is not None and before.declared == declared:
-                    watched = before
+                if before and watched and kind.inputs(before.recipe) == kind.inputs(watched.recipe):
+                    before.recipe, watched = watched.recipe, before
                 if watched is not None:
                     self._lists[kind.declared, name] = watched
                 if watched is not before:

@@ -141,3 +141,17 @@ async def test_the_last_list_stays_whatever_the_source_does() -> None:
         world.folder.files["a.yaml"] = FakeRecipe("a", text="2")
         await until(lambda: world.ids() is None)
         assert "svc_new_items_age_seconds{" not in world.metrics.render().decode()
+
+
+@pytest.mark.anyio
+async def test_a_list_is_read_again_with_the_metadata_that_its_recipe_now_declares() -> None:
+    """Else its items would keep the fields of the former recipe for ever."""
+    world = Listing(items("x"))
+    async with world.running():
+        serving = world.folder.files["a.yaml"].serving
+        world.folder.files["a.yaml"] = FakeRecipe("a", text="2", serving=serving)
+        await trio.sleep(25)
+        assert len(world.said("new_items_loaded")) == 1
+        world.folder.files["a.yaml"] = FakeRecipe("a", item_metadata="other", serving=serving)
+        await until(lambda: len(world.said("new_items_loaded")) == 2)
+        await until(lambda: world.ids() == ["x"])
