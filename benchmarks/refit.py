@@ -46,6 +46,7 @@ from svc.recipe.algorithms import BLEND
 from svc.recipe.load import load_recipe
 from svc.settings import Settings
 from svc.training.data import fetch
+from svc.training.final_model import train_final
 from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.intervals import interval
@@ -54,7 +55,6 @@ from svc.training.judging.search_result import SearchResult
 from svc.training.judging.task import Task, split_data
 from svc.training.search import prepare
 from svc.training.search.blend_search import WeightSearch
-from svc.training.winner.final_model import train_final
 
 CUTOFF, DAY_S, FULL_TRIALS, SEED = 20, 86_400, 40, 42
 KEY = "SVC_SIGNING_KEYS"

@@ -13,7 +13,7 @@ from svc.progress import Progress
 
 if TYPE_CHECKING:
     from svc.training.judging.search_result import SearchResult
-    from svc.training.winner.publication import Publication
+    from svc.training.publishing.publication import Publication
 
 INTERNAL_ERROR = "internal_error"
 _FAILED = 4
@@ -51,7 +51,7 @@ class Outcome:
         is_told = "promotion" in head or published.held
         promotion_fields: dict[str, Any] = {"promoted": published.promoted} if is_told else {}
         if exit_code == REFUSED:
-            from svc.training.promotion.refusal import refusal
+            from svc.training.publishing.refusal import refusal
 
             promotion_fields["refused"] = refusal(head["promotion"], recipe, published.artifact, published.live)
         self.progress.close()

@@ -24,19 +24,19 @@ from svc.training.judging.incumbent import check_data_change, read_incumbent
 from svc.training.judging.search_result import SearchResult
 from svc.training.judging.task import check_scores, split_data
 from svc.training.outcome import REFUSED, Outcome, TrainResult, now
+from svc.training.publishing.freshness import Inputs, fresh_fields, is_asked
+from svc.training.publishing.header import Facts, header
+from svc.training.publishing.publication import publish
 from svc.training.run_report import RunReport
 from svc.training.search import prepare
 from svc.training.search.processes.fork_server import ForkServer
 from svc.training.search.storage import StorageLocation, preflight
-from svc.training.winner.freshness import Inputs, fresh_fields, is_asked
-from svc.training.winner.header import Facts, header
-from svc.training.winner.publication import publish
 
 if TYPE_CHECKING:
     from svc.recipe.promotion_schema import Promotion
+    from svc.training.final_model import FinalModel
     from svc.training.judging.measurements import WinnerMeasurements
     from svc.training.ranker.learn import Learned
-    from svc.training.winner.final_model import FinalModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +314,8 @@ class _Run:
     ) -> dict[str, Any] | None:
         if self._rules is None:
             return None
-        from svc.training.promotion.compare import Candidate, decide
+        from svc.training.judging.comparison import Candidate
+        from svc.training.publishing.gate import decide
 
         self.progress.phase("comparing with the live model")
         own = measured.winner
@@ -334,7 +335,7 @@ class _Run:
         return learn(task, result.best, measured.winner, tables)
 
     def _final_model(self, task: prepare.SearchTask, result: SearchResult, learned: Learned | None) -> FinalModel:
-        from svc.training.winner.final_model import train_final
+        from svc.training.final_model import train_final
 
         return train_final(task, result, learned)
 

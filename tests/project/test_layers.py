@@ -98,8 +98,7 @@ WINGS = {
         "judging": {"data", "fitting"},
         "search": {"data", "fitting", "judging"},
         "ranker": {"data", "fitting", "judging"},
-        "winner": {"data", "fitting", "judging", "ranker"},
-        "promotion": {"judging"},
+        "publishing": {"data", "judging"},
         "report": {"fitting", "judging"},
     },
 }

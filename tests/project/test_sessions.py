@@ -14,7 +14,7 @@ OPTIONAL = {
     ("training/judging/test_holdout.py", "lightfm"): "has wheels for Python 3.12 and 3.13 alone",
     ("training/search/test_same_bytes.py", "lightfm"): "has wheels for Python 3.12 and 3.13 alone",
     ("training/fitting/test_assemble.py", "lightfm"): "has wheels for Python 3.12 and 3.13 alone",
-    ("training/winner/test_item_order.py", "lightfm"): "has wheels for Python 3.12 and 3.13 alone",
+    ("training/test_item_order.py", "lightfm"): "has wheels for Python 3.12 and 3.13 alone",
 }
 
 

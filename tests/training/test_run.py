@@ -24,10 +24,10 @@ from svc.model.rehearsal import rehearse
 from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
+from svc.training import final_model
 from svc.training.judging import measurements
 from svc.training.outcome import TrainResult
 from svc.training.run import TrainOptions, train
-from svc.training.winner import final_model
 
 Make = Callable[..., LoadedRecipe]
 ORDER = [

@@ -12,6 +12,7 @@ from scipy import sparse
 from svc.model.features import NumberColumn, TokenColumn
 from svc.model.ranker.item_record import NEIGHBOURS, ItemRecord
 from svc.training.data.features import FittedSide
+from svc.training.fitting.algorithms.registry import ALGORITHMS
 
 DAY_NS: Final = 86_400 * 1_000_000_000
 WINDOWS: Final = (7, 30, 90)
@@ -91,13 +92,12 @@ def _popularity(
 
 def _neighbours(matrix: sparse.csr_matrix) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Return the neighbours of each item by the cosine of who chose them, strongest first, ties by lower column."""
-    from irspack import CosineKNNRecommender
-
     n_items = matrix.shape[1]
     neighbours = np.full((n_items, NEIGHBOURS), n_items, dtype=np.int32)
     similarities = np.zeros((n_items, NEIGHBOURS), dtype=np.float32)
     chosen = sparse.csr_matrix(matrix != 0, dtype=np.float64)
-    trained = CosineKNNRecommender(chosen, normalize=True, top_k=NEIGHBOURS + 1, shrinkage=SHRINKAGE).learn()
+    build = ALGORITHMS["CosineKNNRecommender"].irspack_class
+    trained = build(chosen, normalize=True, top_k=NEIGHBOURS + 1, shrinkage=SHRINKAGE).learn()
     weights = sparse.csr_matrix(trained.W)
     rows = np.repeat(np.arange(n_items), np.diff(weights.indptr))
     order = np.lexsort((weights.indices, -weights.data, rows))

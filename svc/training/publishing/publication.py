@@ -15,7 +15,7 @@ from svc.artifact.versions import Versions
 from svc.model import codec
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
-from svc.training.winner.servable import require_servable
+from svc.training.publishing.servable import require_servable
 
 
 @dataclass(frozen=True, slots=True)

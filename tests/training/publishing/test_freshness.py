@@ -19,8 +19,8 @@ from svc.errors import RecipeError
 from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
+from svc.training.publishing.freshness import MAX_INPUTS, Inputs, fresh_fields, is_asked, next_serial
 from svc.training.run import TrainOptions, train
-from svc.training.winner.freshness import MAX_INPUTS, Inputs, fresh_fields, is_asked, next_serial
 
 Make = Callable[..., LoadedRecipe]
 KEY, OTHER = f"k1:{'11' * 32}", f"k2:{'22' * 32}"

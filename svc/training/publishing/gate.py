@@ -9,82 +9,23 @@ bound, and each guarded figure is not further below that of the live model than 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from svc import events, logs
 from svc.artifact.keys import SigningKeys
 from svc.errors import ArtifactError, TrainingError
 from svc.recipe.promotion_schema import BASELINE, GUARDED, INCUMBENT, Promotion
 from svc.settings import Settings
-from svc.training.judging.baselines import ComparedModel, baseline, heldout, live_model
-from svc.training.judging.choice import Choice
-from svc.training.judging.evaluator import Evaluator, Rankings, Rows
+from svc.training.judging.baselines import baseline, heldout, live_model
+from svc.training.judging.comparison import Candidate, Comparison, compare, rounded
 from svc.training.judging.incumbent import Incumbent, counts
-from svc.training.judging.intervals import paired_change
 from svc.training.judging.rank_cost import rank_ms
 from svc.training.judging.task import Task
-from svc.training.promotion.refusal import warn_of_tight_bound
+from svc.training.publishing.refusal import warn_of_tight_bound
 
-_DIGITS = 12
 _TINY = float(np.finfo(np.float64).tiny)
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The new model against another one, by the recipe's metric. `change` and its interval are relative.
-
-    `coverage` has the share of the items that stand in some judged user's list, by the new model and by the other.
-    """
-
-    name: str
-    candidate: float
-    other: float
-    change: float
-    interval: tuple[float, float]
-    n_users: int
-    scored: Literal["live", "refitted"]
-    coverage: tuple[float, float]
-
-    def as_fields(self) -> dict[str, Any]:
-        """As the header of the artifact has it."""
-        return {
-            "name": self.name,
-            "candidate": _rounded(self.candidate),
-            "other": _rounded(self.other),
-            "change": _rounded(self.change),
-            "interval": [_rounded(end) for end in self.interval],
-            "n_users": self.n_users,
-            "scored": self.scored,
-        }
-
-
-class ExcludingRanker(Protocol):
-    """Ranks rows of a split, and can leave out more items."""
-
-    def __call__(self, users: Rows, size: int) -> Rankings: ...
-    def excluding(self, pairs: sparse.csr_matrix) -> ExcludingRanker: ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Candidate:
-    """The new model, trained on what the search trained on, and the trials that it was chosen from, where they are
-    known: their scores are those of the validation users. `rank_ms` is that of the model that was trained on all."""
-
-    ranker: ExcludingRanker
-    rank_ms: float
-    choice: Choice | None = None
-
-    def choice_by(self, task: Task, evaluator: Evaluator) -> Choice | None:
-        """The choice by the users of `evaluator`; None where they are test users, by whom nothing was chosen."""
-        if self.choice is None or task.split.test is not None:
-            return None
-        return self.choice.of_users(
-            np.flatnonzero(np.isin(task.holdout.evaluators.full.evaluated_users, evaluator.evaluated_users))
-        )
 
 
 def decide(
@@ -120,26 +61,6 @@ def decide(
     return decision
 
 
-def compare(task: Task, candidate: Candidate, compared: ComparedModel, confidence: float) -> Comparison:
-    """Evaluate the candidate and the compared model by the same users."""
-    ranker = candidate.ranker if compared.excluded is None else candidate.ranker.excluding(compared.excluded)
-    mine, other = compared.evaluator.evaluate(ranker), compared.evaluator.evaluate(compared.ranker)
-    first, second = mine.by_user(task.holdout.metric), other.by_user(task.holdout.metric)
-    seed = task.loaded.recipe.training.seed
-    choice = candidate.choice_by(task, compared.evaluator)
-    change = paired_change(first, second, seed=seed, confidence=confidence, relative=True, choice=choice)
-    return Comparison(
-        name=compared.name,
-        candidate=float(first.mean()),
-        other=float(second.mean()),
-        change=change.value,
-        interval=(change.low, change.high),
-        n_users=len(first),
-        scored=compared.scored,
-        coverage=(mine.metrics["catalog_coverage"], other.metrics["catalog_coverage"]),
-    )
-
-
 def guarded(task: Task, incumbent: Incumbent, against: Comparison, rules: Promotion) -> dict[str, dict[str, Any]]:
     """Each guarded figure of both models, as the header has it. What the live model does not tell is left out."""
     now = counts(task.data.interactions)
@@ -153,9 +74,9 @@ def guarded(task: Task, incumbent: Incumbent, against: Comparison, rules: Promot
             continue
         change = (candidate - other) / max(other, _TINY)
         guardrails[name] = {
-            "candidate": _rounded(candidate),
-            "other": _rounded(other),
-            "change": _rounded(change),
+            "candidate": rounded(candidate),
+            "other": rounded(other),
+            "change": rounded(change),
             "min_relative_change": guardrail.min_relative_change,
             "passed": change >= guardrail.min_relative_change,
         }
@@ -176,7 +97,7 @@ def cost(candidate: Candidate, incumbent: Incumbent, rules: Promotion, settings:
         return {}
     other = rank_ms(model)
     change = (candidate.rank_ms - other) / max(other, _TINY)
-    figures = {"candidate": candidate.rank_ms, "other": other, "change": _rounded(change)}
+    figures = {"candidate": candidate.rank_ms, "other": other, "change": rounded(change)}
     bound = guardrail.max_relative_change
     return {"rank_ms": {**figures, "max_relative_change": bound, "passed": change <= bound}}
 
@@ -184,7 +105,3 @@ def cost(candidate: Candidate, incumbent: Incumbent, rules: Promotion, settings:
 def _is_allowed(comparisons: list[Comparison], guardrails: Mapping[str, Mapping[str, Any]], rules: Promotion) -> bool:
     proven = all(comparison.interval[0] >= rules.min_relative_change for comparison in comparisons)
     return proven and all(guardrail["passed"] for guardrail in guardrails.values())
-
-
-def _rounded(value: float) -> float:
-    return value if isinstance(value, int) else round(value, _DIGITS)

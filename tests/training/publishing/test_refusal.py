@@ -10,7 +10,7 @@ import pytest
 
 from svc.recipe.promotion_schema import Promotion
 from svc.training.judging.choice import Choice
-from svc.training.promotion.refusal import refusal, warn_of_tight_bound
+from svc.training.publishing.refusal import refusal, warn_of_tight_bound
 from tests.training.judging.gated import ENFORCE, OUTPUT, Make, live, run, said, training
 
 DECISION: dict[str, Any] = {

@@ -62,7 +62,7 @@ def test_features_without_a_complete_trial_of_theirs_are_said_to_be_inactive(
     make_recipe: Make, items_csv: Path, monkeypatch: pytest.MonkeyPatch, log: list[dict[str, Any]]
 ) -> None:
     """A warning, not silence, and a header that agrees with the payload."""
-    monkeypatch.setattr("svc.training.winner.final_model.FEATURE_AWARE", "Nobody")
+    monkeypatch.setattr("svc.training.final_model.FEATURE_AWARE", "Nobody")
     training = small_training(algorithms=["TopPop", "IALS"], n_trials=2)
     monkeypatch.setattr(
         "svc.training.judging.search_result.by_score", lambda trials: sorted(trials, key=lambda one: one.number)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from svc.recipe.load import LoadedRecipe
-from svc.training.winner import final_model
+from svc.training import final_model
 from tests.training.data.test_weights import DAY, SCHEMA
 from tests.training.test_run import Make, last, run, small_training
 

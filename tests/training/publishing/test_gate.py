@@ -141,7 +141,7 @@ def test_a_model_that_is_too_slow_is_refused(make_recipe: Make, monkeypatch: pyt
     free = {"mode": "enforce", "against": ["incumbent"], "min_relative_change": -1}
     assert run(make_recipe(output=OUTPUT, promotion=free, training=training())).exit_code == 0
     monkeypatch.setattr("svc.training.judging.rank_cost.rank_ms", lambda _: 6.0)
-    monkeypatch.setattr("svc.training.promotion.compare.rank_ms", lambda _: 2.0)
+    monkeypatch.setattr("svc.training.publishing.gate.rank_ms", lambda _: 2.0)
     guarded = {**free, "guardrails": {"rank_ms": {"max_relative_change": 1.0}}}
     refused = run(make_recipe(output=OUTPUT, promotion=guarded, training=training()))
     assert refused.exit_code == 9

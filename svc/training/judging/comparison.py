@@ -1,0 +1,95 @@
+"""The new model beside another one, judged by the same held-out users."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from scipy import sparse
+
+from svc.training.judging.baselines import ComparedModel
+from svc.training.judging.choice import Choice
+from svc.training.judging.evaluator import Evaluator, Rankings, Rows
+from svc.training.judging.intervals import paired_change
+from svc.training.judging.task import Task
+
+_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The new model against another one, by the recipe's metric. `change` and its interval are relative.
+
+    `coverage` has the share of the items that stand in some judged user's list, by the new model and by the other.
+    """
+
+    name: str
+    candidate: float
+    other: float
+    change: float
+    interval: tuple[float, float]
+    n_users: int
+    scored: Literal["live", "refitted"]
+    coverage: tuple[float, float]
+
+    def as_fields(self) -> dict[str, Any]:
+        """As the header of the artifact has it."""
+        return {
+            "name": self.name,
+            "candidate": rounded(self.candidate),
+            "other": rounded(self.other),
+            "change": rounded(self.change),
+            "interval": [rounded(end) for end in self.interval],
+            "n_users": self.n_users,
+            "scored": self.scored,
+        }
+
+
+class ExcludingRanker(Protocol):
+    """Ranks rows of a split, and can leave out more items."""
+
+    def __call__(self, users: Rows, size: int) -> Rankings: ...
+    def excluding(self, pairs: sparse.csr_matrix) -> ExcludingRanker: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """The new model, trained on what the search trained on, and the trials that it was chosen from, where they are
+    known: their scores are those of the validation users. `rank_ms` is that of the model that was trained on all."""
+
+    ranker: ExcludingRanker
+    rank_ms: float
+    choice: Choice | None = None
+
+    def choice_by(self, task: Task, evaluator: Evaluator) -> Choice | None:
+        """The choice by the users of `evaluator`; None where they are test users, by whom nothing was chosen."""
+        if self.choice is None or task.split.test is not None:
+            return None
+        return self.choice.of_users(
+            np.flatnonzero(np.isin(task.holdout.evaluators.full.evaluated_users, evaluator.evaluated_users))
+        )
+
+
+def compare(task: Task, candidate: Candidate, compared: ComparedModel, confidence: float) -> Comparison:
+    """Evaluate the candidate and the compared model by the same users."""
+    ranker = candidate.ranker if compared.excluded is None else candidate.ranker.excluding(compared.excluded)
+    mine, other = compared.evaluator.evaluate(ranker), compared.evaluator.evaluate(compared.ranker)
+    first, second = mine.by_user(task.holdout.metric), other.by_user(task.holdout.metric)
+    seed = task.loaded.recipe.training.seed
+    choice = candidate.choice_by(task, compared.evaluator)
+    change = paired_change(first, second, seed=seed, confidence=confidence, relative=True, choice=choice)
+    return Comparison(
+        name=compared.name,
+        candidate=float(first.mean()),
+        other=float(second.mean()),
+        change=change.value,
+        interval=(change.low, change.high),
+        n_users=len(first),
+        scored=compared.scored,
+        coverage=(mine.metrics["catalog_coverage"], other.metrics["catalog_coverage"]),
+    )
+
+
+def rounded(value: float) -> float:
+    return value if isinstance(value, int) else round(value, _DIGITS)

@@ -1,0 +1,1 @@
+"""Publish a model: its header and artifact, and the gate that decides whether it goes live."""
