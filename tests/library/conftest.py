@@ -1,4 +1,4 @@
-"""Each test is a program of its own: no command has set up logging before it."""
+"""Fixtures of library tests: each test runs as its own program, without logging that a command has set up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.serving.artifacts import header, write_artifact
 
 @pytest.fixture(autouse=True)
 def no_logging_set_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As in a fresh interpreter, before and after: a command leaves its handler at the root logger."""
+    """Reset logging before and after a test, because a command leaves its handler at the root logger."""
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     structlog.reset_defaults()
     yield

@@ -1,4 +1,4 @@
-"""Whatever is asked, Python answers as the API does: to the last bit, or with the error of the same kind."""
+"""Python and the API answer every request alike: to the last bit, or with the same kind of error."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MODELS: dict[str, Callable[[], Model]] = {
 
 
 def catalogue(item_ids: IdTable) -> tuple[pd.DataFrame, MetadataTable, FilterFields]:
-    """The same items as a notebook has them and as a server reads them; a third lacks a year."""
+    """Return equal items as a notebook has them and as a server reads them. A third lacks a year."""
     rng = random.Random(5)
     n_items = len(item_ids)
     genres = [rng.sample(GENRES, rng.randint(1, 3)) for _ in range(n_items)]
@@ -65,7 +65,7 @@ def catalogue(item_ids: IdTable) -> tuple[pd.DataFrame, MetadataTable, FilterFie
 
 @asynccontextmanager
 async def both(model: Model) -> AsyncIterator[tuple[Client, svc.Recommender]]:
-    """A server's application and a recommender over the same model and items."""
+    """Return a server's application and a recommender over the same model and items."""
     frame, rows, filters = catalogue(model.item_ids)
     state = ServerState(
         Registry(), Settings(), Metrics.disabled(), Authenticator({}, trio.CapacityLimiter(1), log_each_bypass=False)
@@ -89,7 +89,7 @@ def condition(rng: random.Random) -> dict[str, Any]:
 
 
 def controls(rng: random.Random, ids: list[str]) -> dict[str, Any]:
-    """Some of the controls that both verbs have; one request in twenty has an error."""
+    """Return some of the controls that both verbs have. One request in twenty has an error."""
     some = [*ids, "nothing"]
     possible: dict[str, Any] = {
         "limit": rng.randint(1, 12),
@@ -112,7 +112,7 @@ def controls(rng: random.Random, ids: list[str]) -> dict[str, Any]:
 
 
 def variation(rng: random.Random, ids: list[str]) -> dict[str, Any]:
-    """Some of the controls by which a page differs from earlier ones; one in twenty has an error."""
+    """Return some of the controls that vary a page. One request in twenty has an error."""
     shown = [{"item_id": item, "times": rng.randint(1, 9)} if rng.random() < 0.3 else item for item in ids]
     weighed = [{"item_id": item, "weight": rng.choice((0, 0.5, 10.0))} if rng.random() < 0.3 else item for item in ids]
     possible: dict[str, Any] = {
@@ -140,7 +140,7 @@ def features(rng: random.Random) -> dict[str, Any]:
 
 
 def question(rng: random.Random, model: Model) -> tuple[str, dict[str, Any]]:
-    """A verb and its body."""
+    """Return a verb and its body."""
     ids = model.item_ids.all()
     body = controls(rng, ids)
     if rng.random() < 0.3:
@@ -174,7 +174,7 @@ def asked_in_python(shop: svc.Recommender, verb: str, body: dict[str, Any]) -> p
 
 
 def as_answered(frame: pd.DataFrame) -> dict[str, Any]:
-    """The frame as the body of an answer, which leaves `score`, `reason` and `in_spite_of` out if they say nothing."""
+    """Return the frame as the body of an answer, which omits `score`, `reason` and `in_spite_of` without values."""
     items = []
     for row in frame.to_dict("records"):
         item = {str(name): value for name, value in row.items()}
@@ -189,8 +189,8 @@ def as_answered(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-async def test_random_questions(name: str) -> None:
-    """Ids, scores to the last bit, order, reasons, explanations, metadata, profile and what was ignored."""
+async def test_random_requests_get_the_answers_of_the_api(name: str) -> None:
+    """Ids, score bits, order, reasons, explanations, metadata, profile and ignored parts agree."""
     model, rng = MODELS[name](), random.Random(name)
     model.ready()
     n_answered, met = 0, set()
@@ -224,8 +224,8 @@ CONTROLS = {
 ABOUT = ("request_id", "recipe", "model_version")
 
 
-async def test_popular_items() -> None:
-    """By what was chosen lately where the model knows it, with the filter, the metadata and the bounds of the API."""
+async def test_popular_items_agree_with_the_api() -> None:
+    """Items are ranked by recent choices if the model has them, with the filter, metadata and bounds of the API."""
     model = family("popularity")
     model.popularity = np.random.default_rng(2).integers(0, 5, model.n_items).astype(np.float64)
     model.ready()

@@ -1,4 +1,4 @@
-"""`svc.compare`: the same splits for all, paired differences, the same figures each time."""
+"""`svc.compare`: all candidates get the same splits and paired differences, and repeated calls the same figures."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ CANDIDATES: dict[str, Any] = {
 }
 
 
-def test_means_intervals_and_differences(capsys: pytest.CaptureFixture[str]) -> None:
-    """A figure within its interval, differences of the means to the first, nothing left to chance."""
+def test_means_intervals_and_differences_are_reproducible(capsys: pytest.CaptureFixture[str]) -> None:
+    """Means lie within their intervals, differences are those of the means, and repeated calls agree."""
     found = svc.compare(CANDIDATES, sales(), seeds=2, metrics=["ndcg", "hit"], cutoff=5)
     assert found.index.tolist() == ["popular", "neighbours"]
     assert found.columns.tolist() == [(metric, part) for metric in ("ndcg", "hit") for part in ("mean", "low", "high")]
@@ -39,7 +39,7 @@ def test_means_intervals_and_differences(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_more_seeds_do_not_shorten_the_intervals() -> None:
-    """All splits share the data: an interval is as wide as that of one split, whatever the seeds add."""
+    """All splits share the data, so an interval is as wide as that of one split."""
     asked = _Options("user", "item", None, None, ("ndcg",), 5, 0.2, 0.95)
     users = [f"u{number}" for number in range(400)]
     draws = np.random.default_rng(0)
@@ -50,7 +50,7 @@ def test_more_seeds_do_not_shorten_the_intervals() -> None:
 
 
 def test_results_are_trained_again_by_their_recipe() -> None:
-    """A candidate beside itself differs by nothing; the latest rows are held out where there is a time."""
+    """A candidate differs from itself by 0. With a time column, the latest rows are held out."""
     result = svc.train(sales(), **SMALL)
     found = svc.compare([result, result], sales(), seeds=1, time="when", cutoff=5)
     assert found.index.tolist() == [result.best_class, f"{result.best_class} (2)"]
@@ -58,7 +58,7 @@ def test_results_are_trained_again_by_their_recipe() -> None:
 
 
 def test_the_plot_has_each_candidate() -> None:
-    """One series of points each, on an axis of metrics."""
+    """Each candidate has one series of points on an axis of metrics."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -80,6 +80,6 @@ def test_the_plot_has_each_candidate() -> None:
     ],
 )
 def test_wrong_arguments_are_named(candidates: Any, options: dict[str, Any], words: str) -> None:
-    """Before anything is trained."""
+    """Errors name the argument before any training."""
     with pytest.raises(UsageError, match=words):
         svc.compare(candidates, sales(), **options)

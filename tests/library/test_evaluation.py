@@ -1,4 +1,4 @@
-"""`svc.evaluate`: figures by hand, by brute force, and what is left out."""
+"""`svc.evaluate`: figures agree with brute force, and unusable interactions are counted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> svc.Recommender:
 
 
 def chosen(shop: svc.Recommender, seed: int = 1) -> pd.DataFrame:
-    """Random interactions, with strangers among users and items, repeats and blanks."""
+    """Return random interactions, with unknown users and items, repeats and blanks."""
     random = np.random.default_rng(seed)
     users, items = [*shop.users(), "stranger"], [*shop.items(), "novelty"]
     frame = pd.DataFrame({"user_id": random.choice(users, 4000), "item_id": random.choice(items, 4000)})
@@ -33,7 +33,7 @@ def chosen(shop: svc.Recommender, seed: int = 1) -> pd.DataFrame:
 
 
 def test_metrics_are_those_of_brute_force(shop: svc.Recommender) -> None:
-    """Recall and hit rate, computed user by user from the recommendations."""
+    """Recall and hit rate agree with a computation user by user."""
     frame = chosen(shop)
     found = svc.evaluate(shop, frame, ["recall", "hit"], cutoff=10)
     recalls, hits = [], []
@@ -56,8 +56,8 @@ def test_metrics_are_those_of_brute_force(shop: svc.Recommender) -> None:
     assert found.n_seen > 0
 
 
-def test_parts_and_intervals(shop: svc.Recommender) -> None:
-    """Three parts of users and of items, every mean within its interval; coverage has none."""
+def test_each_part_has_means_within_their_intervals(shop: svc.Recommender) -> None:
+    """There are three parts of users and of items. Means lie within their intervals, and coverage has none."""
     found = svc.evaluate(shop, chosen(shop))
     assert found.by_activity["part"].unique().tolist() == ["few", "some", "many"]
     assert found.by_popularity["part"].unique().tolist() == ["head", "middle", "tail"]
@@ -85,7 +85,7 @@ def test_ids_may_be_numbers_or_categories(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(plain, coded)
 
 
-def test_whole_numbers_beside_a_gap_stay_whole() -> None:
+def test_integer_ids_beside_missing_values_stay_whole() -> None:
     """A float of 7.0 would be another id than 7."""
     users, items = pa.array([7, None, 9]), pa.array(["i40", "i41", "i40"])
     frame = id_columns({"u": users, "i": items}, "u", "i")
@@ -93,7 +93,7 @@ def test_whole_numbers_beside_a_gap_stay_whole() -> None:
 
 
 def test_wrong_arguments_are_named(shop: svc.Recommender) -> None:
-    """Metric, column, bounds, and data that judge nobody."""
+    """Errors name a wrong metric, column or bound, and data without users to judge."""
     frame = chosen(shop)
     with pytest.raises(UsageError, match="'mrr' is none of ndcg, map, recall, hit"):
         svc.evaluate(shop, frame, ["mrr"])
@@ -111,8 +111,8 @@ def test_wrong_arguments_are_named(shop: svc.Recommender) -> None:
         svc.evaluate(shop, frame[frame["user_id"] == "stranger"])
 
 
-def test_the_popularity_of_what_was_chosen_stands_beside_that_of_training(shop: svc.Recommender) -> None:
-    """Means over interactions, counted by hand; items that training did not see have no users."""
+def test_the_popularity_of_choices_is_compared_with_that_of_training(shop: svc.Recommender) -> None:
+    """Means over interactions agree with a count by hand. Items outside the training have no users."""
     history = shop.model.history
     users_of = np.bincount(history.columns, minlength=shop.model.n_items)
     found = svc.evaluate(shop, chosen(shop))

@@ -1,4 +1,4 @@
-"""What a DataFrame says of items: filters by its columns, and its columns beside the answers."""
+"""A caller's DataFrame of items: filters read its columns, and answers show them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def shop(artifact: Path, items: Any) -> svc.Recommender:
 
 @pytest.mark.parametrize("convert", [lambda frame: frame, pa.Table.from_pandas], ids=["pandas", "pyarrow"])
 def test_columns_of_every_kind_can_be_filtered_by(artifact: Path, convert: Any) -> None:
-    """Lists and delimited text are labels, numbers numbers, other text one value; an item's last row counts."""
+    """Lists and delimited text are labels, numbers are numbers, other text is one value. Last rows count."""
     books = shop(artifact, convert(FRAME))
 
     def matching(**condition: Any) -> set[str]:
@@ -61,7 +61,7 @@ def test_columns_of_every_kind_can_be_filtered_by(artifact: Path, convert: Any) 
 
 @pytest.mark.parametrize("convert", [lambda frame: frame, pa.Table.from_pandas], ids=["pandas", "pyarrow"])
 def test_ids_of_answers_have_the_type_of_text_in_frames(artifact: Path, convert: Any) -> None:
-    """Also where nothing is left, so that answers join with tables of any pandas and stack with one another."""
+    """Empty answers have it too, so that answers join with tables of any pandas and stack with one another."""
     books = shop(artifact, convert(FRAME))
     text = pd.Series(["i1"]).dtype
     assert text == FRAME["item_id"].dtype
@@ -92,14 +92,14 @@ def test_ids_of_answers_have_the_type_of_text_in_frames(artifact: Path, convert:
         (pd.concat([FRAME, FRAME[["year"]]], axis=1), "two columns are named 'year'"),
     ],
 )
-def test_a_frame_that_cannot_be_used_is_explained(artifact: Path, items: Any, words: str) -> None:
-    """Before anything is asked."""
+def test_an_unusable_frame_of_items_is_refused(artifact: Path, items: Any, words: str) -> None:
+    """The error comes before any request."""
     with pytest.raises(UsageError, match=words):
         shop(artifact, items)
 
 
-def test_without_items_there_is_nothing_to_filter_by(artifact: Path) -> None:
-    """The message says what to give."""
+def test_filters_without_items_are_refused(artifact: Path) -> None:
+    """The error says which argument to give."""
     for control in ({"filter": {"year": {"gte": 1}}}, {"limits": [{"field": "genres", "max": 1}]}):
         with pytest.raises(UsageError, match="items="):
             svc.load(artifact, keys=SIGNING_KEYS).recommend("ü 3", **control)

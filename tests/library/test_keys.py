@@ -1,4 +1,4 @@
-"""Signing keys as a caller may give them."""
+"""Signing keys in the forms that a caller may give."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from svc.settings import Settings
 KEY, OTHER = "11" * 32, "22" * 32
 
 
-def test_text_mapping_and_environment_are_one() -> None:
-    """The first key signs, whichever way they come."""
+def test_text_mapping_and_environment_give_the_same_keys() -> None:
+    """In each form the first key signs."""
     for given in (f"a:{KEY},b:{OTHER}", {"a": KEY, "b": OTHER}):
         keys = signing_keys(given, Settings())
         assert keys.active == ("a", bytes.fromhex(KEY))
@@ -21,14 +21,14 @@ def test_text_mapping_and_environment_are_one() -> None:
 
 
 @pytest.mark.parametrize("given", [None, "", "  ", {}])
-def test_no_keys_at_all_say_how_to_give_some(given: object) -> None:
-    """Rather than failing when the first artifact is read."""
+def test_the_error_for_missing_keys_says_how_to_give_them(given: object) -> None:
+    """The error comes before the first artifact is read."""
     with pytest.raises(ConfigError, match="SVC_SIGNING_KEYS"):
         keys_text(given, Settings())  # type: ignore[arg-type]
 
 
-def test_a_broken_key_is_not_repeated() -> None:
-    """A message may be shown to somebody who may not know it."""
+def test_the_error_for_a_broken_key_does_not_repeat_it() -> None:
+    """Messages may reach people who must not know the key."""
     with pytest.raises(ConfigError) as caught:
         signing_keys({"a": "secret" * 9}, Settings())
     assert "secret" not in caught.value.message

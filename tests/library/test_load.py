@@ -1,4 +1,4 @@
-"""`svc.load` trusts an artifact by the rules of a server, and leaves the program that calls it as it was."""
+"""`svc.load` trusts an artifact by the rules of a server, and leaves the logging of its program alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.serving.artifacts import SIGNING_KEYS, header, write_artifact
 
 
 def test_keys_come_in_three_forms(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As text, as a mapping, or from the environment; anything else is an error without a key in it."""
+    """Text, a mapping and the environment work. Other values are an error that shows no key."""
     versions = {svc.load(artifact, keys=SIGNING_KEYS).model_version}
     versions.add(svc.load(str(artifact), keys={"k1": "11" * 32}).model_version)
     monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
@@ -32,7 +32,7 @@ def test_keys_come_in_three_forms(artifact: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_artifacts_are_verified_as_by_a_server(artifact: Path) -> None:
-    """Missing, of an unknown key, signed by another, changed."""
+    """Missing and changed artifacts, unknown keys and other signatures are refused."""
     with pytest.raises(ArtifactReadError):
         svc.load(artifact.parent / "none.svc", keys=SIGNING_KEYS)
     with pytest.raises(UnknownKid):
@@ -48,7 +48,7 @@ def test_artifacts_are_verified_as_by_a_server(artifact: Path) -> None:
 
 @pytest.mark.system
 def test_a_program_keeps_its_own_logging(tmp_path: Path) -> None:
-    """Loading neither prints nor touches handlers and warnings of the program; records go to the logger `svc`."""
+    """Loading neither prints nor touches handlers and warnings of the program. Records go to the logger `svc`."""
     import subprocess
     import sys
 
@@ -70,7 +70,7 @@ def test_a_program_keeps_its_own_logging(tmp_path: Path) -> None:
 
 
 def test_records_go_to_the_logger_of_the_program(artifact: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Where nothing has set up logging for a command."""
+    """Records go there unless a command has set up logging."""
     structlog.reset_defaults()
     try:
         svc.load(artifact, keys=SIGNING_KEYS)

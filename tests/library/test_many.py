@@ -1,4 +1,4 @@
-"""Many users at once: each as alone, and scores of pairs."""
+"""Many users at once get the answers of each alone, and pairs get scores."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def books(tmp_path_factory: pytest.TempPathFactory) -> svc.Recommender:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", MODELS)
-async def test_many_users_get_what_a_batch_answers(name: str) -> None:
-    """The same controls for each; what nobody can be answered for is skipped."""
+async def test_many_users_get_the_answers_of_a_batch(name: str) -> None:
+    """Controls apply to each user, and users without an answer are skipped."""
     model, rng = MODELS[name](), random.Random(name)
     model.ready()
     async with both(model) as (client, shop):
@@ -48,8 +48,8 @@ async def test_many_users_get_what_a_batch_answers(name: str) -> None:
                 assert list(zip(own["item_id"], own["score"], strict=True)) == expected
 
 
-def test_scores_of_pairs(books: svc.Recommender) -> None:
-    """Those of the ranking, chosen items included; NaN for strangers, repeats as often as they come."""
+def test_pairs_have_the_scores_of_rankings(books: svc.Recommender) -> None:
+    """Scores are those of the ranking, chosen items included. Unknown ids give NaN, and repeated pairs repeat."""
     ranking = books.recommend("ü 2", limit=90, include_seen=True).set_index("item_id")["score"]
     items = [*ranking.index[::7], "none", ranking.index[0]]
     pairs = books.score(["ü 2"] * len(items), items)

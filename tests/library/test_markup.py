@@ -1,4 +1,4 @@
-"""What notebooks show of results: tables without colours of their own, with text that cannot become markup."""
+"""Tables of results in notebooks: without colours, and with escaped text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.library.test_tables import SMALL, sales
 
 
 def test_each_result_has_a_table() -> None:
-    """Of figures; no style sets a colour, so that a dark page keeps its own."""
+    """No style sets a colour, so that a dark page keeps its own."""
     result = svc.train(sales(), **SMALL)
     judged = svc.evaluate(result.recommender, pd.DataFrame({"user_id": ["u1", "u2"], "item_id": ["none", "none"]}))
     for shown, words in ((result, "score"), (result.recommender, "60"), (judged, "ndcg")):
@@ -20,10 +20,10 @@ def test_each_result_has_a_table() -> None:
 
 
 def test_text_is_escaped() -> None:
-    """Names come from recipes of others."""
+    """Names may come from recipes of other people."""
     assert "<b>" not in facts_table("<b>", {"<b>": "<b>"})
 
 
-def test_the_package_shows_what_is_public() -> None:
-    """`dir(svc)` shows the public names and none that the package imports itself."""
+def test_dir_lists_public_names() -> None:
+    """`dir(svc)` lists the public names and no imports of the package."""
     assert dir(svc) == sorted([*svc.__all__, "__version__"])

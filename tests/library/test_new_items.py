@@ -1,4 +1,4 @@
-"""New items in Python: as a server recommends those of its list, and refused with row and column."""
+"""New items in Python are recommended as by a server, and refused with row and column."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ QUESTIONS: tuple[dict[str, Any], ...] = (
 
 
 def listed_items(titles: MetadataTable, fields: FilterFields, columns: NDArray[np.int64]) -> NewItemList:
-    """The list as a server has read it; `columns` are those of its items in the tables of what is known of items."""
+    """Return the list as a server reads it. `columns` are those of its items in the tables of items."""
     rows = [{"tag": "a", "age": 50}, {"tag": "b", "age": None}, {"tag": "a", "age": 20}, {"tag": None, "age": 31.5}]
     metadata = MetadataTable(titles.fields, [titles.rows[column] for column in columns.tolist()])
     return NewItemList(tuple(NEW["item_id"]), tuple(rows), metadata, fields.of_items(columns), b"")
@@ -58,7 +58,7 @@ def listed_items(titles: MetadataTable, fields: FilterFields, columns: NDArray[n
 
 @pytest.mark.parametrize("shares", [(0.2, 0.0), (None, 0.0), (0.5, 0.3)])
 async def test_new_items_stand_in_frames_as_in_answers(tmp_path: Path, shares: tuple[float | None, float]) -> None:
-    """Order, scores to the last bit, reasons, explanations, titles, filters and rules; alone and for many users."""
+    """Order, score bits, reasons, explanations, titles, filters and rules agree, alone and for many users."""
     trained = model()
     n_items = trained.n_items
     ids = IdTable.from_ids([*trained.item_ids.all(), "n0", "n1", "n2"])
@@ -100,7 +100,7 @@ async def test_new_items_stand_in_frames_as_in_answers(tmp_path: Path, shares: t
 
 
 def test_new_items_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
-    """With the row and the column, or with what to do."""
+    """The error names the row and the column, or the way out."""
     artifact = tmp_path / "a.svc"
     write_artifact(artifact, model(), head=HEAD)
 
@@ -128,8 +128,8 @@ def test_new_items_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         svc.load(artifact, keys=SIGNING_KEYS, new_items=NEW)
 
 
-def test_other_tables_and_lists_without_new_items_are_taken(tmp_path: Path) -> None:
-    """Arrow as pandas; a list that is empty, or whose items the model knows, leaves the answers as they were."""
+def test_arrow_tables_and_lists_without_new_items_are_accepted(tmp_path: Path) -> None:
+    """Arrow works like pandas. An empty list, or one of known items, leaves answers as they were."""
     artifact = tmp_path / "a.svc"
     write_artifact(artifact, model(), head=HEAD)
     plain = svc.load(artifact, keys=SIGNING_KEYS).recommend("u3", limit=60)
@@ -144,7 +144,7 @@ def test_other_tables_and_lists_without_new_items_are_taken(tmp_path: Path) -> N
 
 
 def test_a_trained_recommender_reads_the_list_of_its_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what the metadata say of new items; a DataFrame takes the place of the list."""
+    """The metadata describe the new items. A DataFrame replaces the list."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(3)
     pd.DataFrame({"u": rng.integers(0, 40, 500), "i": rng.integers(0, 20, 500)}).to_csv("sales.csv", index=False)
@@ -169,10 +169,10 @@ def test_a_trained_recommender_reads_the_list_of_its_recipe(tmp_path: Path, monk
     assert shown[shown["reason"].str.len() > 0]["item_id"].tolist() == ["n2"]
 
 
-def test_new_items_that_a_user_rejected_before_are_new_to_others_alone(
+def test_new_items_that_a_user_rejected_are_shown_to_others_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No choice names them, so training does not know them; a refit and the users of an item leave them out too."""
+    """Training does not know items that were only rejected. A refit, and the users of an item, leave them out too."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(3)
     sales = pd.DataFrame({"u": rng.integers(0, 40, 500), "i": rng.integers(0, 20, 500), "event": "buy", "stars": 5})

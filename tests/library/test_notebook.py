@@ -15,7 +15,7 @@ from tests.project.python_examples import NOTEBOOK, cells
 
 @pytest.mark.system
 def test_every_cell_runs(tmp_path: Path) -> None:
-    """As a plain program, in a fresh folder; the last line of a cell is shown in a notebook, and evaluated here."""
+    """Cells run as a plain program in a fresh folder. The last line of each is evaluated, as a notebook does."""
     script = "\n".join(cells("code"))
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -23,13 +23,13 @@ def test_every_cell_runs(tmp_path: Path) -> None:
 
 
 def test_the_notebook_is_stored_without_results() -> None:
-    """A diff of it shows what was written, not what once came out."""
+    """Diffs of the notebook show only its source."""
     found = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
     assert [cell for cell in found if cell.get("outputs") or cell.get("execution_count")] == []
 
 
 def test_links_of_the_notebook_lead_to_files() -> None:
-    """They are relative to the documentation."""
+    """Links are relative to the documentation."""
     targets = [target for text in cells("markdown") for target in re.findall(r"\]\((?!https?://)([^)#]+)", text)]
     assert targets
     assert [target for target in targets if not (NOTEBOOK.parent / target).exists()] == []
@@ -38,7 +38,7 @@ def test_links_of_the_notebook_lead_to_files() -> None:
 @pytest.mark.integration
 @pytest.mark.filterwarnings("ignore")
 def test_a_real_kernel_runs_it_and_shows_progress(tmp_path: Path) -> None:
-    """In Jupyter's own kernel: no error, data frames as tables, and the training as one bar that was updated."""
+    """In Jupyter's own kernel, no cell fails, frames are tables, and the training shows one bar."""
     import nbclient
     import nbformat
 

@@ -1,4 +1,4 @@
-"""Histories in order: whoever asks gets the same bits, and they are those of exp(-δk), written out."""
+"""Ordered histories: every way to ask gives the same bits, which are those of exp(-δk), written out."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Scores = NDArray[np.float64]
 
 
 def draw_events(rng: random.Random) -> list[Events]:
-    """Distinct items of every user; several share a time."""
+    """Return distinct items for every user. Several share a time."""
     return [
         [(item, rng.randint(0, 6), rng.choice((0.5, 1.0, 2.0))) for item in rng.sample(range(N_ITEMS), 1 + user)]
         for user in range(N_USERS)
@@ -55,7 +55,7 @@ def matrix_of(rows: list[Scores]) -> sparse.csr_matrix:
 
 
 def transitions(events: list[Events], rng: random.Random) -> Any:
-    """A trained model of transitions whose items have a weight for themselves."""
+    """Return a trained model of transitions with weights of items on themselves."""
     times = np.zeros((N_USERS, N_ITEMS))
     for user, own in enumerate(events):
         for item, time, _ in own:
@@ -67,7 +67,7 @@ def transitions(events: list[Events], rng: random.Random) -> Any:
 
 
 def counted(events: Events, recency: float) -> Scores:
-    """(items,) what each item counts: its weights times exp(-δk), k the rank of its latest time from the latest."""
+    """Return the weight of each item, (items,): its weights times exp(-δk), with k the rank of its latest time."""
     latest = {item: max(time for other, time, _ in events if other == item) for item, _, _ in events}
     moments = sorted(set(latest.values()), reverse=True)
     row = np.zeros(N_ITEMS)
@@ -77,7 +77,7 @@ def counted(events: Events, recency: float) -> Scores:
 
 
 def textbook(scorer: Any, row: Scores, prior: Scores) -> Scores:
-    """(items,) the scores of one part for a history that counts `row`, and a user who has the features `prior`."""
+    """Return the scores, (items,), of one part for a history of weights `row` and a user with the features `prior`."""
     if scorer.kind == "neighbours":
         return row @ sparse.csr_matrix((scorer.weights, scorer.columns, scorer.offsets), shape=2 * row.shape).toarray()
     if scorer.kind == "dense_weights":
@@ -92,7 +92,7 @@ def textbook(scorer: Any, row: Scores, prior: Scores) -> Scores:
 
 
 def expected(scorer: Any, recencies: tuple[float, ...], events: Events, prior: Scores) -> Scores:
-    """The scores of a model for these events; each part has its own recency, the one of factors first."""
+    """Return the scores of a model for these events. Each part has its own recency, that of factors first."""
     if not isinstance(scorer, BlendScorer):
         return textbook(scorer, counted(events, recencies[0]), prior)
     parts = [*([] if scorer.factors is None else [scorer.factors]), *scorer.sums]
@@ -104,7 +104,7 @@ def expected(scorer: Any, recencies: tuple[float, ...], events: Events, prior: S
 
 
 def ordered_model(name: str, events: list[Events], rng: random.Random) -> tuple[Model, tuple[float, ...]]:
-    """A model of that name over these histories, and the recency of each of its parts."""
+    """Return a model of that name over these histories, and the recency of each of its parts."""
     scorers = [transitions(events, rng) if part == "transitions" else family(part).scorer for part in PARTS[name]]
     by_part = name.endswith("by part")
     shared = rng.choice((0.1, 0.7, 2.0))
@@ -148,8 +148,8 @@ def ordered_model(name: str, events: list[Events], rng: random.Random) -> tuple[
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("name", PARTS)
-async def test_everybody_gets_the_same_bits_which_are_those_of_the_formula(name: str, seed: int) -> None:
-    """Known users, histories alone and behind known ones, features; asked singly, in a batch, exported, in Python."""
+async def test_all_ways_to_rank_a_history_give_the_bits_of_the_formula(name: str, seed: int) -> None:
+    """Known users, histories alone and joined, and features agree: singly, in a batch, exported and in Python."""
     rng = random.Random(f"{name} {seed}")
     events = draw_events(rng)
     model, recencies = ordered_model(name, events, rng)

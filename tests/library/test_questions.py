@@ -1,4 +1,4 @@
-"""Arguments of every kind that notebooks hold, and mistakes that say the way out."""
+"""Arguments of every kind that notebooks hold, and errors that name the way out."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def books(tmp_path_factory: pytest.TempPathFactory) -> svc.Recommender:
     return svc.load(path, keys=SIGNING_KEYS)
 
 
-def test_numbers_and_lists_of_numpy_and_pandas_are_what_they_say(books: svc.Recommender) -> None:
-    """Series, indexes, arrays, tuples and numpy's numbers."""
+def test_numbers_and_lists_of_numpy_and_pandas_are_accepted(books: svc.Recommender) -> None:
+    """Series, indexes, arrays, tuples and numpy's numbers are accepted."""
     plain = books.recommend("ü 1", limit=5, exclude_items=["i1", "i2"], explain=2)
     for kind in (pd.Series, pd.Index, np.array, tuple, set):
         given: Any = kind(["i1", "i2"])
@@ -59,8 +59,10 @@ def test_numbers_and_lists_of_numpy_and_pandas_are_what_they_say(books: svc.Reco
         (lambda shop: shop.score(["ü 1"], ["i1", "i2"]), "as many users as items, not 1 and 2"),
     ],
 )
-def test_a_mistake_is_explained(books: svc.Recommender, ask: Callable[[svc.Recommender], object], words: str) -> None:
-    """In words of the call, with none of HTTP."""
+def test_errors_name_arguments_of_the_call(
+    books: svc.Recommender, ask: Callable[[svc.Recommender], object], words: str
+) -> None:
+    """Errors use the words of the call, and none of HTTP."""
     with pytest.raises(UsageError, match=words) as caught:
         ask(books)
     assert "request" not in caught.value.message

@@ -1,4 +1,4 @@
-"""The recommender: the numbers of the API, data frames in and out."""
+"""The recommender: the numbers of the API, with data frames in and out."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def books(artifact: Path) -> svc.Recommender:
     return svc.load(artifact, keys=SIGNING_KEYS)
 
 
-def test_a_recommender_tells_its_sizes_ids_header_and_version(books: svc.Recommender) -> None:
-    """Sizes, ids in training order, header and version."""
+def test_a_recommender_has_sizes_ids_header_and_version(books: svc.Recommender) -> None:
+    """Ids are in training order."""
     assert (books.n_users, books.n_items) == (700, 90)
     assert books.users()[1] == "ü 1"
     assert books.items()[1] == "i1"
@@ -36,8 +36,8 @@ def test_a_recommender_tells_its_sizes_ids_header_and_version(books: svc.Recomme
         books.header["best_class"] = "other"  # type: ignore[index]
 
 
-def test_one_user(books: svc.Recommender) -> None:
-    """Best first, without the own history unless asked, and less what is excluded."""
+def test_recommend_returns_the_best_unseen_items(books: svc.Recommender) -> None:
+    """The best items come first, without excluded ones, and without the own history unless requested."""
     found = books.recommend("ü 1", limit=12)
     assert list(found.columns) == ["item_id", "score"]
     assert len(found) == 12
@@ -52,8 +52,8 @@ def test_one_user(books: svc.Recommender) -> None:
 
 
 @pytest.mark.parametrize("kind", [list, tuple, pd.Series, pd.Index, pd.Categorical, iter])
-def test_many_users_get_what_each_gets_alone(books: svc.Recommender, kind: Any) -> None:
-    """In the order given, ranks from 1, the same bits; from any kind of list."""
+def test_many_users_get_the_recommendations_of_each_alone(books: svc.Recommender, kind: Any) -> None:
+    """Users are in the given order, ranks start at 1, and bits agree, for any kind of list."""
     users = ["ü 5", "ü 1", "ü 699", "ü 5"]
     found = books.recommend_many(kind(users), limit=4)
     assert list(found.columns) == ["user_id", "rank", "item_id", "score"]
@@ -66,22 +66,22 @@ def test_many_users_get_what_each_gets_alone(books: svc.Recommender, kind: Any) 
 
 
 def test_recommend_many_covers_all_users_by_default(books: svc.Recommender) -> None:
-    """Without a list: all users of the training data, in order; nobody at all is an empty frame."""
+    """Without a list, it returns all training users in order. An empty list gives an empty frame."""
     found = books.recommend_many(limit=3)
     assert found["user_id"].drop_duplicates().tolist() == [user for user in books.users() if user != "ü 5"]
     assert books.recommend_many([]).empty
     assert list(books.recommend_many([]).columns) == ["user_id", "rank", "item_id", "score"]
 
 
-def test_unknown_users_among_many(books: svc.Recommender) -> None:
-    """An error that names the first and the way out, or left out."""
+def test_unknown_users_among_many_are_an_error_or_skipped(books: svc.Recommender) -> None:
+    """The error names the first unknown user and the way out. With `skip`, such users are left out."""
     with pytest.raises(UnknownUser, match=r"2 of 3 users.*'x'.*unknown='skip'"):
         books.recommend_many(["ü 1", "x", "y"])
     assert books.recommend_many(["x", "ü 1"], limit=1, unknown="skip")["user_id"].tolist() == ["ü 1"]
 
 
-def test_users_for_an_item(books: svc.Recommender) -> None:
-    """The scores of `recommend`; users who have the item are left out unless they are asked for."""
+def test_recommend_users_has_the_scores_of_recommend(books: svc.Recommender) -> None:
+    """Scores are those of `recommend`. Users who have the item are left out unless requested."""
     users = books.recommend_users("i1", limit=700)
     assert list(users.columns) == ["user_id", "score"]
     assert users["score"].is_monotonic_decreasing
@@ -101,8 +101,8 @@ def test_users_for_an_item(books: svc.Recommender) -> None:
         books.recommend_users("i1", limit=1000, offset=1)
 
 
-def test_related_items(books: svc.Recommender) -> None:
-    """Seeds never come back; one seed is `similar_items`."""
+def test_related_items_leave_out_seeds(books: svc.Recommender) -> None:
+    """Seeds never come back. `similar_items` is the answer for a single seed."""
     found = books.related(["i1", "i2"], limit=20)
     assert not {"i1", "i2"} & set(found["item_id"])
     pd.testing.assert_frame_equal(books.similar_items("i3", limit=5), books.related(["i3"], limit=5))
@@ -112,9 +112,9 @@ def test_related_items(books: svc.Recommender) -> None:
 
 @pytest.mark.parametrize("family", ["neighbours", "factors", "popularity"])
 def test_reasons_add_up_to_the_score(tmp_path: Path, family: str) -> None:
-    """For users and seeds: shares with their rest are 1, items and scores those of the recommendation.
+    """For users and seeds, the shares and the rest add up to 1, with items and scores of the recommendation.
 
-    These factors are random, so known users stand elsewhere than where their histories put them.
+    Explanations solve the history again. These factors are random, so known users have other vectors there.
     """
     write_artifact(tmp_path / "a.svc", MODELS[family]())
     shop = svc.load(tmp_path / "a.svc", keys=SIGNING_KEYS)
@@ -145,7 +145,7 @@ def test_reasons_add_up_to_the_score(tmp_path: Path, family: str) -> None:
 
 @pytest.mark.parametrize("limit", [0, 1001, -1])
 def test_wrong_arguments_are_named(books: svc.Recommender, limit: int) -> None:
-    """Bounds of the API, and a text where a list belongs."""
+    """Bounds are those of the API, and a text in place of a list is refused."""
     for call in (books.recommend_many, lambda limit: books.recommend("ü 1", limit=limit)):
         with pytest.raises(UsageError, match="limit"):
             call(limit=limit)
@@ -156,5 +156,5 @@ def test_wrong_arguments_are_named(books: svc.Recommender, limit: int) -> None:
 
 
 def test_scores_are_float64_without_rounding(books: svc.Recommender) -> None:
-    """As the API computes them."""
+    """Scores are those of the API."""
     assert books.recommend("ü 1")["score"].dtype == np.float64

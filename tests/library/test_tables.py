@@ -1,4 +1,4 @@
-"""DataFrames in: which are accepted, and what is said of those that cannot be trained on."""
+"""DataFrames for training: accepted kinds, and errors for unusable ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def sales() -> pd.DataFrame:
 def test_a_frame_becomes_a_recommender_and_nothing_is_written(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """Without a key, an output or a recipe; an Arrow table, categories and another index give the same model."""
+    """No key, output or recipe is needed. An Arrow table, categories and another index give the same model."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SVC_SIGNING_KEYS", raising=False)
     frame = sales()
@@ -52,8 +52,8 @@ def test_a_frame_becomes_a_recommender_and_nothing_is_written(
     pd.testing.assert_frame_equal(other.recommender.recommend_many(), result.recommender.recommend_many())
 
 
-def test_whatever_arrow_reads_is_trained_on_and_judged_by() -> None:
-    """A dict of columns, a batch, and a reader, which can be read only once: the same model and the same figures."""
+def test_tables_that_arrow_reads_are_accepted() -> None:
+    """A dict of columns, a batch, and a reader, which can be read only once, give the same model and figures."""
     frame = sales()
     table = pa.table(frame)
     result = svc.train(frame, time="when", **SMALL)
@@ -77,8 +77,8 @@ def test_whatever_arrow_reads_is_trained_on_and_judged_by() -> None:
 
 
 @pytest.mark.integration
-def test_polars_tables_are_taken_wherever_tables_are() -> None:
-    """Interactions, with categories and times, and items: the same answers as from pandas, and the same refusals."""
+def test_polars_tables_are_accepted_for_interactions_and_items() -> None:
+    """Interactions with categories and times, and items, give the same answers and errors as from pandas."""
     import polars
 
     frame = sales()
@@ -105,7 +105,7 @@ def test_polars_tables_are_taken_wherever_tables_are() -> None:
 
 @pytest.mark.integration
 def test_duckdb_relations_are_trained_on_and_judged_by() -> None:
-    """As a relation, which can be read again, and as its reader of batches: the same answers as from pandas."""
+    """A relation, and its reader of batches, give the same answers as pandas."""
     import duckdb
 
     frame = sales()
@@ -122,7 +122,7 @@ def test_duckdb_relations_are_trained_on_and_judged_by() -> None:
 
 
 def test_a_dict_is_a_recipe(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its paths start at the working folder; with an output it is written and needs a key."""
+    """Its paths start at the working folder. With an output it is written and needs a key."""
     monkeypatch.chdir(tmp_path)
     sales().to_csv("sales.csv", index=False)
     recipe = {
@@ -149,8 +149,8 @@ def test_a_dict_is_a_recipe(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> N
         svc.train(recipe, "visitor")
 
 
-def test_rows_of_a_frame_can_be_chosen() -> None:
-    """`cleansing.where` may name columns that nothing else uses."""
+def test_rows_of_a_frame_can_be_filtered() -> None:
+    """`cleansing.where` may name columns without any other use."""
     frame = sales()
     where = {"stars": {"gte": 2}}
     kept = svc.train(frame, cleansing={"where": where}, **SMALL).header["data_stats"]
@@ -174,14 +174,14 @@ def test_rows_of_a_frame_can_be_chosen() -> None:
         (lambda data: 7, {}, "give a DataFrame.*or a recipe.*not a int"),
     ],
 )
-def test_a_mistake_is_explained(spoil: Any, options: dict[str, Any], words: str) -> None:
-    """With the argument, what it holds, and the way out."""
+def test_errors_name_the_argument_its_value_and_the_way_out(spoil: Any, options: dict[str, Any], words: str) -> None:
+    """The error names the argument, its value, and the way out."""
     with pytest.raises(UsageError, match=words):
         svc.train(spoil(sales()), **options, **SMALL)
 
 
-def test_mistakes_in_what_is_trained() -> None:
-    """A misspelt option, and times without a unit."""
+def test_misspelt_options_and_times_without_a_unit_are_refused() -> None:
+    """A misspelt option, and times without a unit, are refused."""
     with pytest.raises(RecipeError, match="no argument 'n_trial'; did you mean n_trials"):
         svc.train(sales(), n_trial=3)
     with pytest.raises(TimeUnitRequired, match=r"1600000000 is a time near today in s.*time_unit=\.\.\."):
@@ -194,7 +194,7 @@ def test_mistakes_in_what_is_trained() -> None:
 
 
 def test_missing_ids_may_be_dropped() -> None:
-    """When the caller says so."""
+    """Rows without ids are an error unless the caller asks to drop them."""
     frame = sales().assign(user_id=lambda data: data["user_id"].mask(data.index < 9))
     result = svc.train(frame, cleansing={"drop_null_ids": True}, **SMALL)
     assert result.header["data_stats"]["n_rows"] <= 891

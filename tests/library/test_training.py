@@ -1,4 +1,4 @@
-"""`svc.train`: a recipe with other values, a result that can be loaded, errors as exceptions."""
+"""`svc.train`: a recipe with overrides, a result that can be loaded, and errors as exceptions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_recipe_becomes_a_recommender(recipe: Path, capsys: Any) -> None:
-    """The result names artifact, version, winner and score; nothing is printed where nobody watches."""
+    """The result names artifact, version, winner and score. Nothing is printed without a terminal."""
     result = svc.train(recipe, keys=SIGNING_KEYS)
     assert (result.promoted, result.best_class) == (True, result.header["best_class"])
     assert result.best_score == result.header["best_score"] > 0
@@ -47,7 +47,7 @@ def test_a_recipe_becomes_a_recommender(recipe: Path, capsys: Any) -> None:
 
 
 def test_a_refit_takes_the_parameters_of_the_live_artifact(recipe: Path) -> None:
-    """Without a search; a recipe that was not the one of the search is an error that names the difference."""
+    """There is no search. For a changed recipe, the error names the difference."""
     searched = svc.train(recipe, keys=SIGNING_KEYS)
     refitted = svc.train(recipe, keys=SIGNING_KEYS, refit=True)
     assert refitted.header["best_params"] == searched.header["best_params"]
@@ -58,7 +58,7 @@ def test_a_refit_takes_the_parameters_of_the_live_artifact(recipe: Path) -> None
 
 
 def test_overrides_replace_values_of_the_recipe(recipe: Path) -> None:
-    """Of the training block by their own name, others by their block, whose other keys stay."""
+    """Keys of the training block need no block. Other blocks keep their other keys."""
     first = svc.train(recipe, keys=SIGNING_KEYS, algorithms=["TopPop"], n_trials=1, seed=7)
     assert first.header["algorithms"] == ["TopPopRecommender"]
     assert first.header["recipe_hash"] != svc.train(recipe, keys=SIGNING_KEYS, n_trials=2).header["recipe_hash"]
@@ -68,7 +68,7 @@ def test_overrides_replace_values_of_the_recipe(recipe: Path) -> None:
 
 
 def test_a_refused_model_is_written_and_not_promoted(recipe: Path) -> None:
-    """The first one, of which there is no pointer yet, and later ones; all of them can be loaded."""
+    """The first model, without a pointer, and later ones can be loaded."""
     bold = {"mode": "enforce", "min_relative_change": 9}
     first = svc.train(recipe, keys=SIGNING_KEYS, promotion=bold)
     assert (first.promoted, first.header["promotion"]["decision"]) == (False, "refused")
@@ -92,13 +92,13 @@ def test_a_refused_model_is_written_and_not_promoted(recipe: Path) -> None:
 def test_failures_raise_exceptions(
     recipe: Path, options: dict[str, Any], error: type[errors.SvcError], words: str
 ) -> None:
-    """The class says which; nothing was written."""
+    """The class names the kind of failure, and nothing is written."""
     with pytest.raises(error, match=words):
         svc.train(recipe, **{"keys": SIGNING_KEYS, **options})
     assert not (recipe.parent / "models").exists() or not list((recipe.parent / "models").glob("*.svc"))
 
 
-def test_a_missing_recipe_and_a_held_lock(recipe: Path) -> None:
+def test_a_missing_recipe_and_a_held_lock_are_errors(recipe: Path) -> None:
     """A missing recipe and a held lock raise exceptions."""
     with pytest.raises(errors.RecipeError, match="no such file"):
         svc.train(recipe.with_name("none.yaml"), keys=SIGNING_KEYS)
