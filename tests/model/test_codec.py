@@ -1,4 +1,4 @@
-"""Payloads: what is encoded comes back, and nothing else ever gets in."""
+"""Payloads: encoded values come back, and no other value is ever decoded."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from tests.families import family
 ALL_DTYPES = sorted(codec.DTYPES)
 
 
-def joined(value: object) -> memoryview:
-    """The payload of `value` as one buffer, as it lies in an artifact."""
+def payload_of(value: object) -> memoryview:
+    """Return the payload of `value` as one buffer, as it lies in an artifact."""
     return memoryview(b"".join(codec.encode(value)))
 
 
 def around(pickled: bytes, *buffers: bytes) -> memoryview:
-    """A well-formed payload around a pickle that `encode` would never write."""
+    """Return a well-formed payload around a pickle that `encode` would never write."""
     return memoryview(b"".join(codec._lay_out(pickled, [memoryview(b) for b in buffers])))
 
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES)
 @pytest.mark.parametrize("shape", [(0,), (7,), (3, 5), (0, 4), (), (2, 3, 4)])
 def test_arrays_come_back_equal_and_read_only(dtype: str, shape: tuple[int, ...]) -> None:
-    """Every admitted element type and shape survives; what comes back cannot be written to."""
+    """Arrays of every admitted element type and shape survive. They cannot be written to afterwards."""
     value = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
-    back = codec.decode(joined(value))
+    back = codec.decode(payload_of(value))
     assert back.dtype == value.dtype
     assert back.shape == value.shape
     assert np.array_equal(back, value)
@@ -52,7 +52,7 @@ def test_arrays_come_back_equal_and_read_only(dtype: str, shape: tuple[int, ...]
 
 def test_arrays_are_views_of_the_payload() -> None:
     """No array is copied: each one lies inside the payload, aligned to 64 bytes of it."""
-    payload = memoryview(bytearray(joined([np.arange(1000.0), np.ones((3, 3), np.float32)])))
+    payload = memoryview(bytearray(payload_of([np.arange(1000.0), np.ones((3, 3), np.float32)])))
     start = np.frombuffer(payload, np.uint8).__array_interface__["data"][0]
     for back in codec.decode(payload):
         offset = back.__array_interface__["data"][0] - start
@@ -65,12 +65,12 @@ def test_any_layout_may_be_encoded(view: str) -> None:
     """Strided, transposed, reversed and foreign-endian arrays keep their values."""
     base = np.arange(12, dtype=np.float64).reshape(3, 4)
     value = {"column": base[:, 1], "transposed": base.T, "reversed": base[::-1], "big_endian": base.astype(">f8")}[view]
-    assert np.array_equal(codec.decode(joined(value)), value)
+    assert np.array_equal(codec.decode(payload_of(value)), value)
 
 
 def test_column_order_is_kept() -> None:
     """A matrix laid out by columns comes back by columns, without a copy on either side."""
-    assert codec.decode(joined(np.asfortranarray(np.ones((3, 4))))).flags.f_contiguous
+    assert codec.decode(payload_of(np.asfortranarray(np.ones((3, 4))))).flags.f_contiguous
 
 
 def test_plain_values_and_tables_come_back() -> None:
@@ -84,7 +84,7 @@ def test_plain_values_and_tables_come_back() -> None:
         "s": frozenset({"k"}),
         "ids": table,
     }
-    back = codec.decode(joined(value))
+    back = codec.decode(payload_of(value))
     ids = back.pop("ids")
     value.pop("ids")
     assert back == value
@@ -95,7 +95,7 @@ def test_plain_values_and_tables_come_back() -> None:
 def test_one_array_is_stored_once() -> None:
     """An object that appears twice is one object again, and its bytes lie in the payload once."""
     big = np.zeros(100_000)
-    payload = joined([big, big])
+    payload = payload_of([big, big])
     first, second = codec.decode(payload)
     assert first is second
     assert len(payload) < 100_000 * 8 + 1000
@@ -120,14 +120,14 @@ def test_one_array_is_stored_once() -> None:
     ],
     ids=lambda v: type(v).__name__,
 )
-def test_the_writer_refuses_what_the_reader_would(value: object) -> None:
-    """A payload that no server could read is an error in the training run that makes it."""
+def test_encode_refuses_values_that_decode_would_refuse(value: object) -> None:
+    """A payload that no server could read is an error in the training that makes it."""
     with pytest.raises(ForbiddenClass, match="not on the allow-list"):
         codec.encode([value])
 
 
 class Marks:
-    """Pickles as a call that leaves a mark, if anybody ever makes the call."""
+    """Pickles as a call that leaves a mark if it is ever made."""
 
     def __init__(self, function: Any, *arguments: Any) -> None:
         self.call = (function, arguments)
@@ -163,15 +163,15 @@ def marking_calls(mark: Path) -> dict[str, object]:
 @pytest.mark.parametrize("name", sorted(marking_calls(Path("x"))))
 @pytest.mark.parametrize("protocol", range(6))
 def test_forbidden_names_are_refused_and_leave_no_mark(tmp_path: Path, name: str, protocol: int) -> None:
-    """Whatever callable a pickle names, at whatever protocol, the load is refused and the callable never runs."""
+    """The load of a pickle that names any other callable is refused at every protocol, and the callable never runs."""
     mark = tmp_path / "mark"
     with pytest.raises((ForbiddenClass, PayloadInvalid)):
         codec.decode(around(pickle.dumps(marking_calls(mark)[name], protocol=protocol)))
     assert not mark.exists()
 
 
-def named(module: str, name: str, *rest: bytes) -> bytes:
-    """A protocol 4 pickle that pushes `module.name`, then does `rest`."""
+def pickle_naming(module: str, name: str, *rest: bytes) -> bytes:
+    """Return a protocol 4 pickle that pushes `module.name`, then does `rest`."""
     texts = b"".join(b"\x8c" + bytes([len(t.encode())]) + t.encode() for t in (module, name))
     return b"\x80\x04" + texts + b"\x93" + b"".join(rest) + b"."
 
@@ -208,10 +208,10 @@ CALL_NOTHING = b")R"
         ("svc.model.IDS", "IdTable"),
     ],
 )
-def test_only_whole_single_names_pass(module: str, name: str) -> None:
-    """Neither neighbours of an allowed name, nor attributes behind its dots, nor numpy's own loaders pass."""
+def test_only_exact_allowed_names_are_decoded(module: str, name: str) -> None:
+    """Neighbours of an allowed name, attributes behind its dots, and numpy's own loaders are refused."""
     with pytest.raises(ForbiddenClass, match="not on the allow-list"):
-        codec.decode(around(named(module, name, CALL_NOTHING)))
+        codec.decode(around(pickle_naming(module, name, CALL_NOTHING)))
 
 
 @pytest.mark.parametrize(
@@ -235,18 +235,18 @@ def test_only_whole_single_names_pass(module: str, name: str) -> None:
 def test_operations_that_svc_never_writes_are_refused(operation: bytes, error: type[Exception]) -> None:
     """State setting, instance making, memo jumps and giant lengths are refused before anything is built."""
     with pytest.raises(error):
-        codec.decode(around(named("svc.model.ids", "IdTable", operation)))
+        codec.decode(around(pickle_naming("svc.model.ids", "IdTable", operation)))
 
 
 def test_a_class_in_a_payload_is_only_a_builder() -> None:
-    """The value of an allowed name cannot be called with other arguments, nor be indexed or filled."""
+    """An allowed name resolves to an object that cannot be called with other arguments, indexed or filled."""
     for rest in (CALL_NOTHING, b"]R", b"\x8c\x01aK\x01s", b"(K\x01e", b"(K\x01\x90"):
         with pytest.raises(PayloadInvalid):
-            codec.decode(around(named("svc.model.ids", "IdTable", rest)))
+            codec.decode(around(pickle_naming("svc.model.ids", "IdTable", rest)))
 
 
 def values(*things: object) -> bytes:
-    """The operations that push these plain values, without memo."""
+    """Return the operations that push these plain values, without memo."""
     return b"".join(pickletools.optimize(pickle.dumps(thing, protocol=3))[2:-1] for thing in things)
 
 
@@ -255,8 +255,8 @@ def test_state_cannot_touch_special_attributes(monkeypatch: pytest.MonkeyPatch, 
     """Only plain attribute names may be set on a new instance."""
     monkeypatch.setattr(codec, "ALLOWED", frozenset({("svc.metrics", "Metrics")}))
     with pytest.raises(PayloadInvalid, match="no attribute of a model"):
-        codec.decode(around(named("svc.metrics", "Metrics", values((), {name: 1}), b"\x86R")))
-    made = codec.decode(around(named("svc.metrics", "Metrics", values((), {"plain": 1}), b"\x86R")))
+        codec.decode(around(pickle_naming("svc.metrics", "Metrics", values((), {name: 1}), b"\x86R")))
+    made = codec.decode(around(pickle_naming("svc.metrics", "Metrics", values((), {"plain": 1}), b"\x86R")))
     assert made.plain == 1
 
 
@@ -287,13 +287,13 @@ def test_arrays_of_other_types_or_sizes_are_refused(dtype: Any, shape: Any, orde
     """Object, structured, text and foreign types, and shapes that do not fill their buffer, are refused."""
     with pytest.raises(PayloadInvalid):
         codec.decode(
-            around(named("svc.model.codec", "array", b"(\x97", values(dtype, shape, order), b"tR"), b"12345678")
+            around(pickle_naming("svc.model.codec", "array", b"(\x97", values(dtype, shape, order), b"tR"), b"12345678")
         )
 
 
-def test_a_container_that_lies_is_refused() -> None:
-    """Counts, offsets and lengths that do not fit the payload are refused, as are bytes left over."""
-    good = bytes(joined([np.arange(5)]))
+def test_a_wrong_table_of_contents_is_refused() -> None:
+    """Counts, offsets and lengths that do not fit the payload, and bytes left over, are refused."""
+    good = bytes(payload_of([np.arange(5)]))
     for offset, form, values in (
         (0, ">I", (0, 2, 1 << 20, 0xFFFFFFFF)),
         (4, ">I", (1,)),
@@ -312,7 +312,7 @@ def test_a_container_that_lies_is_refused() -> None:
 
 
 def test_unused_or_missing_buffers_do_no_harm() -> None:
-    """A pickle that asks for more buffers than there are is refused; one that asks for fewer just leaves them."""
+    """A pickle that reads more buffers than there are is refused. Unused buffers are ignored."""
     with pytest.raises(PayloadInvalid):
         codec.decode(around(b"\x80\x05\x97."))
     assert codec.decode(around(b"\x80\x05K\x07.", b"unused")) == 7
@@ -320,8 +320,8 @@ def test_unused_or_missing_buffers_do_no_harm() -> None:
 
 @given(st.binary(max_size=400))
 @settings(max_examples=400, deadline=None)
-def test_arbitrary_pickles_never_escape(data: bytes) -> None:
-    """Any bytes at all give a plain value or one of the two errors."""
+def test_any_bytes_give_a_value_or_a_payload_error(data: bytes) -> None:
+    """Any bytes give a plain value or one of the two errors."""
     for payload in (memoryview(data), around(data), around(b"\x80\x05" + data + b".")):
         with contextlib.suppress(ForbiddenClass, PayloadInvalid):
             codec.decode(payload)
@@ -329,10 +329,10 @@ def test_arbitrary_pickles_never_escape(data: bytes) -> None:
 
 @given(st.data())
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_damaged_payloads_never_escape(data: st.DataObject) -> None:
-    """A real payload with bytes changed, removed or put in gives a value or one of the two errors."""
+def test_damaged_payloads_give_a_value_or_a_payload_error(data: st.DataObject) -> None:
+    """A real payload with changed, removed or inserted bytes gives a value or one of the two errors."""
     payload = bytearray(
-        joined({"ids": IdTable.from_ids(["a", "b"]), "w": np.ones((2, 2), np.float32), "k": [1, "x", None]})
+        payload_of({"ids": IdTable.from_ids(["a", "b"]), "w": np.ones((2, 2), np.float32), "k": [1, "x", None]})
     )
     for _ in range(data.draw(st.integers(1, 4))):
         place = data.draw(st.integers(0, len(payload) - 1))
@@ -348,14 +348,14 @@ def test_damaged_payloads_never_escape(data: st.DataObject) -> None:
 
 
 def test_deep_nesting_is_refused_or_read_without_a_crash() -> None:
-    """A hundred thousand lists inside each other end neither the process nor its stack."""
+    """A hundred thousand nested lists end neither the process nor its stack."""
     depth = 100_000
     with contextlib.suppress(PayloadInvalid):
         codec.decode(around(b"\x80\x05" + b"]" * depth + b"a" * (depth - 1) + b"."))
 
 
 def doubling(levels: int) -> bytes:
-    """A tuple that holds the level below it twice, `levels` times; memo 0 is the empty tuple."""
+    """Return a tuple that holds the level below it twice, `levels` times. Memo 0 is the empty tuple."""
     return b")\x94" + b"".join(b"h" + bytes([level]) + b"\x86\x94" for level in range(levels))
 
 
@@ -367,21 +367,21 @@ def doubling(levels: int) -> bytes:
 @pytest.mark.parametrize(
     "use", [b"}%sK\x01s.", b"\x8f(%s\x90.", b"(%s\x91.", b"%s."], ids=["dict", "set", "frozen", "bare"]
 )
-def test_tuples_that_would_take_the_process_with_them_are_refused(value: bytes, use: bytes) -> None:
-    """As a key, a tuple of two million levels overflows the C stack, and one of forty doublings is never hashed."""
+def test_tuples_that_would_crash_or_block_the_process_are_refused(value: bytes, use: bytes) -> None:
+    """Two million levels would overflow the C stack, and a key of forty doublings would never be hashed."""
     with pytest.raises(PayloadInvalid, match="larger than any of a model"):
         codec.decode(around(b"\x80\x05" + use % value))
 
 
-def test_a_long_tuple_is_refused_too() -> None:
-    """No model holds one with more values than the widest table has columns."""
+def test_a_long_tuple_is_refused() -> None:
+    """No model holds a tuple with more values than the widest table has columns."""
     codec.decode(around(b"\x80\x05(" + b"N" * (operations.MAX_SIZE - 1) + b"t."))
     with pytest.raises(PayloadInvalid, match="larger than any of a model"):
         codec.decode(around(b"\x80\x05(" + b"N" * operations.MAX_SIZE + b"t."))
 
 
-def test_a_pickle_that_takes_more_than_it_gave_is_refused() -> None:
-    """Marks and memo entries that are not there, and an empty stack."""
+def test_a_pickle_that_pops_missing_values_is_refused() -> None:
+    """Missing marks and memo entries, and an empty stack, are refused."""
     for taken in (b"\x86", b"K\x01\x86", b"t", b"h\x07", b"\x94", b"]K\x01u", b"s", b"R"):
         with pytest.raises(PayloadInvalid):
             codec.decode(around(b"\x80\x05" + taken + b"."))
@@ -395,8 +395,8 @@ def test_every_allowed_name_exists() -> None:
         assert (target.__module__, target.__qualname__) == (module, name)
 
 
-def test_encoding_writes_what_decoding_checks() -> None:
-    """The pieces of a payload are bytes-like, and the arrays among them are the caller's own memory."""
+def test_pieces_of_a_payload_share_the_memory_of_arrays() -> None:
+    """The pieces of a payload are bytes-like, and its arrays share the caller's memory."""
     big = np.arange(100_000, dtype=np.int64)
     pieces = codec.encode(big)
     out = io.BytesIO()
@@ -407,16 +407,16 @@ def test_encoding_writes_what_decoding_checks() -> None:
 
 
 def test_an_artifact_that_an_earlier_version_wrote_is_read_and_written_the_same() -> None:
-    """Renaming an attribute in the code changes neither what is read nor what is written."""
+    """Renamed attributes in the code change neither reading nor writing of an earlier artifact."""
     recorded = (Path(__file__).parent / "recorded" / "ials.payload").read_bytes()
     model = codec.decode(memoryview(recorded))
     model.ready()
     assert model.scorer.least_squares.target_weight == 1.0
-    assert joined(family("IALS")) == recorded
+    assert payload_of(family("IALS")) == recorded
 
 
 def rename_anew(value: object) -> None:
-    """Give each attribute of a model and its parts a name that is an equal text and another object."""
+    """Give each attribute of a model and its parts an equal name that is another object."""
     if isinstance(value, tuple):
         for part in value:
             rename_anew(part)
@@ -428,8 +428,8 @@ def rename_anew(value: object) -> None:
         vars(value).update(state)
 
 
-def test_names_that_came_out_of_another_artifact_change_no_byte() -> None:
-    """A process that has read the live model writes the bytes that another one writes."""
+def test_attribute_names_from_another_artifact_change_no_byte() -> None:
+    """A process that has read the live model writes the same bytes as one that has not."""
     model = family("IALS")
     rename_anew(model)
-    assert joined(model) == joined(family("IALS"))
+    assert payload_of(model) == payload_of(family("IALS"))

@@ -1,4 +1,4 @@
-"""Users and items never seen stand where irspack's exact solver puts them."""
+"""Unseen users and items have the vectors of irspack's exact solver."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def side(prefix: str) -> SideEncoder:
 
 
 def feature_rows(n: int, rng: np.random.Generator) -> np.ndarray:
-    """(n, 7): five tokens, a number, the constant."""
+    """Return features, (n, 7): five tokens, a number, the constant."""
     tokens = rng.random((n, 5)) < 0.4
     return np.column_stack([tokens, rng.normal(size=n).clip(-3, 3), np.ones(n)]).astype(np.float32)
 
 
-def trained(**parameters: Any) -> IALSRecommender:
+def train(**parameters: Any) -> IALSRecommender:
     rng = np.random.default_rng(3)
     matrix = sps.csr_matrix((rng.random((N_USERS, N_ITEMS)) < 0.15).astype(np.float64))
     settings = {
@@ -55,7 +55,7 @@ def trained(**parameters: Any) -> IALSRecommender:
     return IALSRecommender(matrix, **(settings | parameters)).learn()
 
 
-def exported(recommender: IALSRecommender) -> Model:
+def export_model(recommender: IALSRecommender) -> Model:
     return export(
         recommender,
         "IALSRecommender",
@@ -75,11 +75,11 @@ def history(seeds: list[int]) -> sps.csr_matrix:
 def test_features_and_seeds_place_as_the_exact_solver_does(
     loss: str, scaling: str, powers: tuple[float, float | None], solver: dict[str, Any]
 ) -> None:
-    """Users by features, by seeds with features as prior, and items by features, for each form of the objective."""
-    recommender = trained(
+    """Users by features, users by seeds and features, and items by features agree for each form of the objective."""
+    recommender = train(
         loss_type=loss, confidence_scaling=scaling, epsilon=0.5, nu=powers[0], nu_star=powers[1], **solver
     )
-    scorer = exported(recommender).scorer
+    scorer = export_model(recommender).scorer
     least_squares: LeastSquares = scorer.least_squares  # type: ignore[attr-defined]
     rows = feature_rows(4, np.random.default_rng(9))
     users = recommender.compute_user_embedding_from_features(sps.csr_matrix(rows))
@@ -100,9 +100,9 @@ def test_features_and_seeds_place_as_the_exact_solver_does(
 
 
 def test_more_seeds_than_components_solve_the_same_system() -> None:
-    """Both ways through the solve give the textbook answer to the last digits."""
-    recommender = trained(solver_type="CHOLESKY")
-    least_squares: LeastSquares = exported(recommender).scorer.least_squares  # type: ignore[attr-defined]
+    """Both ways through the solve agree with the textbook to the last digits."""
+    recommender = train(solver_type="CHOLESKY")
+    least_squares: LeastSquares = export_model(recommender).scorer.least_squares  # type: ignore[attr-defined]
     items = recommender.get_item_embedding().astype(np.float64)
     features = feature_rows(1, np.random.default_rng(0))[0].astype(np.float64)
     weights = recommender.trainer_as_ials.core_trainer.user_feature_weight.astype(np.float64)
@@ -117,8 +117,8 @@ def test_more_seeds_than_components_solve_the_same_system() -> None:
 
 
 def test_features_with_an_empty_history_equal_the_map() -> None:
-    """The precomputed map and the general solve are the same function."""
-    least_squares: LeastSquares = exported(trained()).scorer.least_squares  # type: ignore[attr-defined]
+    """The precomputed map agrees with the general solve."""
+    least_squares: LeastSquares = export_model(train()).scorer.least_squares  # type: ignore[attr-defined]
     features = feature_rows(1, np.random.default_rng(4))[0].astype(np.float64)
     none = np.empty((1, 0, COMPONENTS))
     np.testing.assert_allclose(
@@ -129,7 +129,7 @@ def test_features_with_an_empty_history_equal_the_map() -> None:
 
 
 def test_wide_feature_vectors_give_the_same_result_as_whole_products() -> None:
-    """Beyond some width only the places other than zero are read."""
+    """Beyond some width only the non-zero places are read."""
     rng = np.random.default_rng(6)
     weights = rng.normal(size=(500, COMPONENTS)).astype(np.float32)
     least_squares = LeastSquares(
@@ -152,16 +152,16 @@ def test_wide_feature_vectors_give_the_same_result_as_whole_products() -> None:
 
 
 @pytest.mark.parametrize("nu", [0.5, 1.0])
-def test_no_weight_on_unobserved_items_cannot_place_by_features(nu: float) -> None:
-    """With alpha0 = 0 and nu > 0 an empty history has no minimum of its own; the export says so."""
+def test_features_need_a_weight_on_unobserved_items(nu: float) -> None:
+    """With alpha0 = 0 and nu > 0 an empty history has no unique minimum, and the export raises an error."""
     with pytest.raises(TrainingError, match="alpha0"):
-        exported(trained(alpha0=0.0, nu=nu))
+        export_model(train(alpha0=0.0, nu=nu))
 
 
-def test_no_weight_on_unobserved_items_is_fine_when_regularization_stays() -> None:
+def test_features_need_no_weight_on_unobserved_items_if_nu_is_zero() -> None:
     """With nu = 0 the regularization does not depend on the history, and x is its prior."""
-    recommender = trained(alpha0=0.0, nu=0.0, solver_type="CHOLESKY")
-    least_squares: LeastSquares = exported(recommender).scorer.least_squares  # type: ignore[attr-defined]
+    recommender = train(alpha0=0.0, nu=0.0, solver_type="CHOLESKY")
+    least_squares: LeastSquares = export_model(recommender).scorer.least_squares  # type: ignore[attr-defined]
     features = feature_rows(1, np.random.default_rng(4))[0]
     expected = recommender.compute_user_embedding_from_features(sps.csr_matrix(features[np.newaxis]))[0]
     np.testing.assert_allclose(

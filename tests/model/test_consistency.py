@@ -1,4 +1,4 @@
-"""A model whose parts do not belong together, or do not match its header, never serves."""
+"""A model with parts that do not fit each other or its header never serves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEADER["item"] = HEADER["user"]
 
 
 def test_a_header_that_agrees_with_the_payload_passes() -> None:
-    """With active features, with inactive ones, and without any."""
+    """Active features, inactive ones and no features pass."""
     made("ials", features=True).check_features({"features": HEADER})
     made("svd").check_features({})
     made("svd").check_features({"features": {**HEADER, "active": False}})
@@ -41,8 +41,8 @@ def test_a_header_that_disagrees_is_refused(features: dict[str, Any] | None) -> 
         made("ials", features=True).check_features({"features": features})
 
 
-def test_parts_that_do_not_belong_together_are_refused() -> None:
-    """A payload whose ids and arrays disagree never serves."""
+def test_parts_of_different_sizes_are_refused() -> None:
+    """A payload with ids and arrays of different sizes is refused."""
     model = made("popularity")
     model.item_ids = IdTable.from_ids(["just one"])
     with pytest.raises(PayloadInvalid, match="3000 scored items"):
@@ -59,7 +59,7 @@ def test_parts_that_do_not_belong_together_are_refused() -> None:
     ],
 )
 def test_optional_parts_have_the_sizes_of_the_model(parts: dict[str, Any], message: str) -> None:
-    """Hidden items have a row for each user; popularity and the cold part have an entry for each item."""
+    """Hidden items need a row for each user. Popularity and the cold-start part need an entry for each item."""
     history, scorer = History(np.array([0, 1]), np.array([2], np.int32)), PopularityScorer(np.ones(3))
     absent: dict[str, Any] = {"cold": None, "hidden": None, "hidden_new": None, "popularity": None, "ranker": None}
     check_sizes(1, 3, history, scorer, **absent)

@@ -1,4 +1,4 @@
-"""Reasons add up to the score they explain, and are what brute force says they are."""
+"""Reasons add up to the score that they explain, and agree with brute force."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SUMS = ["IALS", "SVD", "neighbours", "dense_weights"]
 """The parts of a blend are scaled by the profile, so it is no sum that loses one addend with one interaction."""
 
 
-def explained(model: Model, **asked: Any) -> tuple[Prepared, Ranking]:
+def explanation_of(model: Model, **asked: Any) -> tuple[Prepared, Ranking]:
     asked = {"user_id": None, "user_features": None, "limit": 8, "restriction": ALL, **asked}
     prepared = model.prepare_recommend(**asked)
     return prepared, model.rank([prepared.query])[0]
 
 
 def addends_of(because: Because, score: float) -> dict[int | str, float]:
-    """The addends of a score that has no other ones: the shares are parts of those that raise it."""
+    """Return the addends of a score without any others. Shares are parts of those that raise it."""
     shares = dict((*because.reasons, *because.in_spite_of))
     total = sum(shares.values())
     return {reason: share * score / total for reason, share in shares.items()}
@@ -44,11 +44,11 @@ def requests(model: Model) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", EVERY_FAMILY)
-def test_shares_and_the_rest_add_up_and_name_only_what_the_user_has(name: str) -> None:
-    """Strongest first, without zeros; every item named is one of the history."""
+def test_shares_and_the_rest_add_up_and_name_only_items_of_the_history(name: str) -> None:
+    """The strongest share comes first, without zeros. Every item named is in the history."""
     model = family(name)
     for asked in requests(model):
-        prepared, ranking = explained(model, **asked)
+        prepared, ranking = explanation_of(model, **asked)
         query = prepared.query
         own = (
             set(query.seeds.tolist())
@@ -73,10 +73,10 @@ def test_shares_and_the_rest_add_up_and_name_only_what_the_user_has(name: str) -
 
 @pytest.mark.parametrize("name", [*SUMS, "blend"])
 def test_dislikes_are_reasons_of_their_own(name: str) -> None:
-    """Marked, and in all sums; least squares has no addends for them, and its others still add up."""
+    """Dislikes are marked, and part of all sums. In least squares they have no addends, and the others still add up."""
     model = family(name)
     asked = {"history": [Interaction("i3", 2.0), Interaction("i7")], "dislikes": [Interaction("i5", 1.5)]}
-    _, ranking = explained(model, **asked, limit=N_ITEMS)
+    _, ranking = explanation_of(model, **asked, limit=N_ITEMS)
     reasons = {reason for because in ranking.because for reason, _ in (*because.reasons, *because.in_spite_of)}
     assert {int(reason) for reason in reasons if isinstance(reason, Disliked)} == (set() if name == "IALS" else {5})
     assert {reason for reason in reasons if not isinstance(reason, Disliked)} == {3, 7}
@@ -88,7 +88,7 @@ def test_dislikes_are_reasons_of_their_own(name: str) -> None:
 
 
 def test_reasons_of_a_blend_hold_its_deviations_fixed() -> None:
-    """Without a reason the score falls by its addend where each part keeps its deviation; else it may even rise."""
+    """Without a reason, the score falls by its addend if each part keeps its deviation. Otherwise it may even rise."""
     model = family("blend")
     parts, weights = (model.scorer.factors, *model.scorer.sums), model.scorer.weights  # type: ignore[attr-defined]
     chosen = np.array([2, 5, 9, 30], dtype=np.int32)
@@ -113,18 +113,18 @@ def test_reasons_of_a_blend_hold_its_deviations_fixed() -> None:
 
 
 def test_popularity_is_one_reason_of_a_blend() -> None:
-    """Its addend is what the same blend without it lacks; all others are as they were, and nothing is left over."""
+    """Its addend is the score that the same blend without it lacks. All others stay, and the rest is 0."""
     with_it, without = family("popular_blend"), family("blend")
     for asked in requests(with_it):
-        _, ranking = explained(with_it, **asked, limit=N_ITEMS)
-        _, plain = explained(without, **asked, limit=N_ITEMS)
+        _, ranking = explanation_of(with_it, **asked, limit=N_ITEMS)
+        _, plain = explanation_of(without, **asked, limit=N_ITEMS)
         others = dict(zip(plain.items.tolist(), zip(plain.scores, plain.because, strict=True), strict=True))
         for column, score, because in zip(ranking.items.tolist(), ranking.scores, ranking.because, strict=True):
             its_score, its_reasons = others[column]
             addends = addends_of(because, score)
             assert abs(because.rest) < 1e-9
             np.testing.assert_allclose(addends.pop("popular", 0.0), score - its_score, atol=1e-9)
-            if not its_reasons.reasons:  # nothing but popularity raises the score
+            if not its_reasons.reasons:  # only popularity raises the score
                 assert its_score <= 0 and all(addend < 0 for addend in addends.values())
                 continue
             expected = addends_of(its_reasons, its_score)
@@ -133,10 +133,10 @@ def test_popularity_is_one_reason_of_a_blend() -> None:
 
 @pytest.mark.parametrize("name", SUMS)
 def test_a_contribution_equals_the_change_of_score_without_the_item(name: str) -> None:
-    """For models that are sums; for iALS with the matrix of the solve held fixed, as the formula says."""
+    """The change agrees for models that are sums, and for iALS if the matrix of the solve is held fixed."""
     model = family(name)
     history = [Interaction(f"i{item}", weight) for item, weight in ((2, 1.0), (5, 2.0), (9, 0.5), (30, 1.0))]
-    prepared, ranking = explained(model, history=history)
+    prepared, ranking = explanation_of(model, history=history)
     if name == "IALS":
         solver = model.scorer.least_squares  # type: ignore[attr-defined]
         z = model.scorer.index.vectors(prepared.query.seeds)  # type: ignore[attr-defined]
@@ -152,27 +152,27 @@ def test_a_contribution_equals_the_change_of_score_without_the_item(name: str) -
                 expected = addends[column, prepared.query.seeds.tolist().index(reason)]
             else:
                 fewer = [one for one in history if one.item_id != f"i{reason}"]
-                _, without = explained(model, history=fewer, limit=N_ITEMS, include_seen=True)
+                _, without = explanation_of(model, history=fewer, limit=N_ITEMS, include_seen=True)
                 expected = score - without.scores[without.items.tolist().index(column)]
             np.testing.assert_allclose(addend, expected, atol=1e-9)
 
 
 def test_an_explained_user_is_solved_anew() -> None:
-    """The score of the answer is then the one that is explained: that of the whole history, exactly."""
+    """The answer has the score that is explained: the exact one of the whole history."""
     model = family("IALS")
-    prepared, ranking = explained(model, user_id="u5")
+    prepared, ranking = explanation_of(model, user_id="u5")
     history = [Interaction(f"i{column}") for column in model.history.items(5).tolist()]
-    _, expected = explained(model, history=history)
+    _, expected = explanation_of(model, history=history)
     assert prepared.profile == "user"
     assert ranking.scores.tobytes() == expected.scores.tobytes()
-    plain = explained(model, user_id="u5", restriction=Restriction())[1]
+    plain = explanation_of(model, user_id="u5", restriction=Restriction())[1]
     assert plain.because == ()
 
 
 def test_features_are_named_with_their_values() -> None:
-    """`tag=a`, `age=48`: not the constant, which is part of the rest; for unseen items as well."""
+    """Names are `tag=a` and `age=48`, also for unseen items. The constant belongs to the rest."""
     model = family("IALS")
-    _, ranking = explained(model, user_features={"tag": "a", "age": 48})
+    _, ranking = explanation_of(model, user_features={"tag": "a", "age": 48})
     named = {reason for because in ranking.because for reason, _ in because.reasons}
     assert named == {"tag=a", "age=48"}
     prepared = model.prepare_related(
@@ -183,19 +183,21 @@ def test_features_are_named_with_their_values() -> None:
 
 
 def test_a_learned_vector_has_no_reasons() -> None:
-    """The vector of a BPR user is no sum over its history: all of the score is the rest. That of a history is one."""
+    """The vector of a BPR user is no sum over its history, so all of the score is the rest. The vector of seeds is a
+    sum.
+    """
     model = family("BPR")
-    assert set(explained(model, user_id="u5")[1].because) == {Because((), 1.0)}
-    _, ranking = explained(model, history=[Interaction("i3"), Interaction("i9")])
+    assert set(explanation_of(model, user_id="u5")[1].because) == {Because((), 1.0)}
+    _, ranking = explanation_of(model, history=[Interaction("i3"), Interaction("i9")])
     assert all(
         abs(because.rest) < 1e-9 for because, score in zip(ranking.because, ranking.scores, strict=True) if score
     )
 
 
 def test_only_the_page_is_explained_and_only_the_strongest_are_named() -> None:
-    """The rest is 1 less what is shown."""
+    """The rest is 1 less the named shares."""
     model = family("neighbours")
-    prepared, ranking = explained(model, user_id="u11", restriction=Restriction(offset=2, explain=2))
+    prepared, ranking = explanation_of(model, user_id="u11", restriction=Restriction(offset=2, explain=2))
     page = ranking.from_place(prepared.offset)
     assert len(page.because) == len(page.items) == 8
     for because in page.because:
@@ -204,13 +206,13 @@ def test_only_the_page_is_explained_and_only_the_strongest_are_named() -> None:
 
 
 def test_long_feature_vectors_are_explained_by_their_nonzero_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reasons are those of the whole vector, of one user or item and of several."""
+    """The reasons are those of the whole vector, for one user or item and for several."""
     model = family("IALS")
     two = {"new": {"tag": "b", "age": 24}, "newer": {"tag": "a"}}
     related = [{"new": {"tag": "b", "age": 40}}, two]
 
     def reasons() -> list[list[tuple[int | str, float]]]:
-        rankings = [explained(model, user_features={"tag": "a", "age": 48})[1]]
+        rankings = [explanation_of(model, user_features={"tag": "a", "age": 48})[1]]
         for described in related:
             asked = {"seed_items": ["i3"], "item_features": described, "user_features": {"age": 20}}
             prepared = model.prepare_related(**asked, limit=5, restriction=ALL)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""New items in every ranking, against a naive reading of where they belong; rules and filters hold for them too."""
+"""New items in every ranking, against a naive reading of their places. Rules and filters hold for them too."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FIELD = LabelField.read("genres", "multi_label", "|", LABELS, N_ALL)
 
 @cache
 def model_of(name: str) -> Model:
-    """A model of each family, with a part that learned from features: another one, unless it is iALS itself."""
+    """Return a model of each family with an embedder: another model, unless the family is iALS itself."""
     aware = family("IALS", seed=11)
     if name == "IALS":
         return aware
@@ -70,8 +70,9 @@ def model_of(name: str) -> Model:
 
 @cache
 def model_of_recencies(name: str) -> Model:
-    """A blend whose learning part weighs histories by LEARNED, its other part by OTHER; or a blend of two other parts,
-    with a part for strangers that learned and weighs by LEARNED.
+    """Return a model with an embedder of the recency LEARNED beside parts of the recency OTHER.
+
+    The embedder is a part of the blend, or a cold-start part beside a blend of two others.
     """
     plain = model_of(name)
     known = plain.history
@@ -95,7 +96,7 @@ def model_of_recencies(name: str) -> Model:
 
 @cache
 def hiding(name: str) -> Model:
-    """The model with the items of HIDDEN, of which it knows some."""
+    """Return the model with the hidden items HIDDEN, of which it knows some."""
     made = copy(model_of(name))
     for prefix, attribute in (("i", "hidden"), ("n", "hidden_new")):
         rows = [HIDDEN.get(f"u{user}", {}) for user in range(N_USERS)]
@@ -110,19 +111,20 @@ def hiding(name: str) -> Model:
 
 @cache
 def new_items(max_share: float | None, min_share: float = 0.0) -> NewItems:
-    """Some of equal vectors, some better and some worse than all items of the model."""
+    """Return new items: some of equal vectors, some better and some worse than all items of the model."""
     vectors = np.random.default_rng(3).integers(-20, 21, (N_NEW, 1)) / 8
     return NewItems(IdTable.from_ids([f"n{row}" for row in range(N_NEW)]), vectors, N_ITEMS, max_share, min_share)
 
 
-def learned(model: Model) -> IALSScorer:
+def embedder_scorer(model: Model) -> IALSScorer:
+    """Return the embedder's scorer."""
     part = model.cold or model.scorer
     return cast(IALSScorer, part.factors if isinstance(part, BlendScorer) else part)
 
 
 def scores_by_features(model: Model, query: Query, recency: float = LEARNED) -> NDArray[np.float64]:
-    """The learning part's score of every item, new ones behind: its user vector times all item vectors."""
-    part = learned(model)
+    """Return the embedder's score of every item, new ones last: the user vector times all item vectors."""
+    part = embedder_scorer(model)
     if query.user >= 0 and not len(part.users):
         seeds = model.history.items(query.user)
         positions = np.arange(len(seeds))[::-1] if model.history.recency_by_part else None
@@ -140,14 +142,14 @@ class Naive:
     """The page, chosen by looking at every candidate at every step."""
 
     def __init__(self, model: Model, query: Query, may: NDArray[np.bool_]) -> None:
-        """Read what `may` come back, (N_ALL,), from the ranking of all items for whoever asks."""
+        """Read which items `may` come back, (N_ALL,), from the ranking of all items."""
         self.rules, self.wanted, self.model = query.rules or Rules(), query.limit, model
         nothing = query.exclude[:0]
         plain = query._replace(limit=N_ITEMS, rules=None, new=None, explain=0, include_seen=True, allowed=None)
         (known,) = model.rank([plain._replace(exclude=nothing)])
         by_features = scores_by_features(model, query)
         new = sorted(N_ITEMS + np.flatnonzero(may[N_ITEMS:]), key=lambda column: (-by_features[column], column))
-        self.answering, part = model.scorer_of(query), learned(model)
+        self.answering, part = model.scorer_of(query), embedder_scorer(model)
         own = self.answering is part or (self.answering.kind == "blend" and query.user_features is not None)
         order = [column for column in known.items.tolist() if may[column]]
         scores = dict(zip(known.items.tolist(), known.scores.tolist(), strict=True))
@@ -188,7 +190,7 @@ class Naive:
         self.ranked, self.values = [self.ranked[place] for place in order], values[order]
 
     def may_come(self, column: int) -> bool:
-        """Whether an item may come next."""
+        """Return whether an item may come next."""
         taken = [label for chosen in self.chosen for label in LABELS[chosen].split("|")]
         full = any(
             taken.count(label) >= limit.most for limit in self.rules.limits for label in LABELS[column].split("|")
@@ -198,7 +200,7 @@ class Naive:
         return not (full or late or column in self.chosen or column in self.pinned)
 
     def due(self) -> int | None:
-        """The best new item where one must come; it carries the score of the best item that could have stood there."""
+        """Return the best new item if one must come. It carries the score of the best item that could stand there."""
         share, n_new = self.rules.share, sum(chosen >= N_ITEMS for chosen in self.chosen)
         if share is None or n_new + 1 > share.least * (len(self.chosen) + 1) + NEAR:
             return None
@@ -209,7 +211,7 @@ class Naive:
         return new
 
     def page(self, answered: list[int]) -> list[int]:
-        """Of items that are equal but for rounding it takes the one that `answered` has."""
+        """Return the page. Among items that are equal up to rounding, prefer that of `answered`."""
         if self.rules.diversity:
             self._choose_from_pool(answered)
         while len(self.chosen) < self.wanted:
@@ -239,9 +241,9 @@ class Naive:
 
 
 def similarities(model: Model, answering: Scorer) -> NDArray[np.float64]:
-    """Of every two items: by the vectors of the learning part where one of them is new."""
+    """Return the similarities of all pairs: by the vectors of the embedder if one of the two is new."""
     every = np.arange(N_ITEMS, dtype=np.int32)
-    vectors = np.concatenate([learned(model).index.vectors(every), new_items(None).vectors])[:, 0]
+    vectors = np.concatenate([embedder_scorer(model).index.vectors(every), new_items(None).vectors])[:, 0]
     found = np.sign(vectors)[:, np.newaxis] * np.sign(vectors)
     among_known = answering.similar(every)
     found[:N_ITEMS, :N_ITEMS] = [among_known(place) for place in range(N_ITEMS)]
@@ -252,7 +254,8 @@ seeds = st.integers(0, 2**32)
 some_items = seeds.map(lambda seed: np.random.default_rng(seed).random(N_ALL) < 0.5)
 
 
-def named(flags: NDArray[np.bool_]) -> list[str]:
+def ids_of(flags: NDArray[np.bool_]) -> list[str]:
+    """Return the ids of the flagged items."""
     return [f"i{column}" if column < N_ITEMS else f"n{column - N_ITEMS}" for column in np.flatnonzero(flags).tolist()]
 
 
@@ -261,7 +264,7 @@ bodies = st.fixed_dictionaries(
         "user_id": st.sampled_from(["u1", "u5", "u11", "nobody"]),
         "user_features": st.sampled_from([None, None, {"tag": "a", "age": 20}]),
         "limit": st.integers(1, 25),
-        "exclude_items": st.just([]) | some_items.map(named),
+        "exclude_items": st.just([]) | some_items.map(ids_of),
         "history": st.just([]) | st.just([Interaction("i3"), Interaction("n2")]),
         "replace": st.booleans(),
         "include_seen": st.booleans(),
@@ -285,7 +288,7 @@ restrictions = st.builds(
     Restriction,
     offset=st.just(0) | st.integers(0, 20),
     allowed=st.none() | sets,
-    include_items=st.none() | some_items.map(named),
+    include_items=st.none() | some_items.map(ids_of),
     rules=rules,
     pins=st.just([]) | st.just([("n4", 1), ("i7", 3), ("n9", 60), ("none", 2)]),
     new=st.sampled_from([None, 0.0, 0.1, 0.2, 0.29, 1.0]).map(new_items)
@@ -298,7 +301,7 @@ restrictions = st.builds(
 
 
 def shown(model: Model, query: Query, body: dict[str, Any], restriction: Restriction) -> NDArray[np.bool_]:
-    """Whether each item may come back, (N_ALL,), as the request reads."""
+    """Return whether each item may come back, (N_ALL,), by the request."""
     allowed = np.ones(N_ALL, dtype=np.bool_) if restriction.allowed is None else restriction.allowed.flags()
     gone = {*body["exclude_items"], *(dislike.item_id for dislike in body["dislikes"])}
     if not body["include_seen"]:
@@ -307,12 +310,12 @@ def shown(model: Model, query: Query, body: dict[str, Any], restriction: Restric
             gone |= {f"i{column}" for column in model.history.items(model.user_ids.index(body["user_id"]))}
     hidden = HIDDEN.get(body["user_id"], {}) if model.hidden is not None else {}
     gone |= {item for item, always in hidden.items() if always or not body["include_seen"]}
-    named = IDS if restriction.include_items is None else restriction.include_items
-    return np.array([allowed[place] and name not in gone and name in named for place, name in enumerate(IDS)])
+    included = IDS if restriction.include_items is None else restriction.include_items
+    return np.array([allowed[place] and name not in gone and name in included for place, name in enumerate(IDS)])
 
 
 def check(model: Model, questions: list[tuple[dict[str, Any], Restriction]]) -> list[Prepared]:
-    """Alone and in a batch; the scores are those of the places."""
+    """Check a request alone and in a batch. The scores must be those of the places."""
     prepared: list[Prepared] = [model.prepare_recommend(**body, restriction=one) for body, one in questions]
     for one, ranking, asked in zip(prepared, model.rank([one.query for one in prepared]), questions, strict=True):
         (alone,) = model.rank([one.query])
@@ -340,12 +343,12 @@ def check(model: Model, questions: list[tuple[dict[str, Any], Restriction]]) -> 
 @settings(max_examples=40)
 @given(questions=st.lists(st.tuples(bodies, restrictions), min_size=4, max_size=9))
 def test_a_new_item_stands_where_the_embedder_would_put_it(name: str, questions: Any) -> None:
-    """By its own score, or by rank where another part answers; with every control of a request together."""
+    """It stands by its own score, or by its rank if another part answers, with all controls of a request together."""
     check(hiding(name), questions)
 
 
 def test_at_most_their_share_of_every_beginning_is_new() -> None:
-    """A new item that has no room yet comes as soon as there is some."""
+    """A new item without room comes as soon as there is some."""
     share = Share(0, 0.29)
     assert [share.room(n) for n in (1, 3, 4, 100)] == [0, 0, 1, 29]
     model = model_of("IALS")
@@ -359,7 +362,7 @@ def test_at_most_their_share_of_every_beginning_is_new() -> None:
 
 
 def test_at_least_their_share_of_every_beginning_is_new() -> None:
-    """With both shares equal the share is fixed; the pages of a ranking fit together."""
+    """Equal bounds fix the share, and pages of a ranking fit together."""
     model = model_of("neighbours")
 
     def page(limit: int, offset: int, *shares: float) -> tuple[list[int], list[float]]:
@@ -382,7 +385,7 @@ def test_at_least_their_share_of_every_beginning_is_new() -> None:
 
 
 def test_a_new_item_is_explained_by_its_own_score() -> None:
-    """The explanation is that of the score by the part that learned from features."""
+    """The explanation is that of the embedder's score."""
     for name in ("IALS", "neighbours", "aware blend"):
         model = model_of(name)
         restriction = Restriction(new=new_items(None), explain=10)
@@ -399,13 +402,13 @@ def test_a_new_item_is_explained_by_its_own_score() -> None:
 
 @pytest.mark.parametrize("name", ["aware blend", "blend"])
 def test_the_embedder_weighs_histories_by_its_own_recency(name: str) -> None:
-    """Not by that of other parts, which would turn the order of new items round for some of these users.
+    """The recency of other parts would reverse the order of new items for some of these users.
 
-    For a stranger with a history, behind the history of a training user, and for that history alone where the learning
-    part does not know the training users.
+    Strangers with a history, histories behind that of a training user, and such histories alone are tested, the last
+    for an embedder without the training users.
     """
     model = model_of_recencies(name)
-    by_vector = np.argsort(learned(model).index.vectors(np.arange(N_ITEMS, dtype=np.int32))[:, 0])
+    by_vector = np.argsort(embedder_scorer(model).index.vectors(np.arange(N_ITEMS, dtype=np.int32))[:, 0])
     history = [Interaction(f"i{item}") for item in (*by_vector[-3:], by_vector[0])]
     users = ["nobody", *(f"u{user}" for user in range(0, 12, 2))]
     of = [{"user_id": user, "history": given} for given in (history, []) for user in users]
@@ -414,7 +417,7 @@ def test_the_embedder_weighs_histories_by_its_own_recency(name: str) -> None:
     turned: dict[str | None, int] = {}
     for prepared in check(model, asked):
         query = prepared.query
-        if query.seed_positions is not None or (query.user >= 0 and not len(learned(model).users)):
+        if query.seed_positions is not None or (query.user >= 0 and not len(embedder_scorer(model).users)):
             signs = [np.sign(scores_by_features(model, query, recency)) for recency in (LEARNED, OTHER)]
             turned[prepared.profile] = turned.get(prepared.profile, 0) + bool((signs[0] == -signs[1]).all())
         elif prepared.profile == "history":  # answered by the learning part itself, which has weighed it already
@@ -426,7 +429,7 @@ def test_the_embedder_weighs_histories_by_its_own_recency(name: str) -> None:
 
 @pytest.mark.parametrize("user", [None, "u5"])
 def test_dislikes_count_alike_in_parts_that_weigh_histories_differently(user: str | None) -> None:
-    """They are of now: the recency of a part makes the history count less, and not them."""
+    """Recency decays the history and not the dislikes, which are of the present."""
     model = model_of_recencies("aware blend")
     scorer: Any = model.scorer
     query = model.prepare_recommend(
@@ -459,8 +462,8 @@ def test_dislikes_count_alike_in_parts_that_weigh_histories_differently(user: st
     np.testing.assert_allclose(ranking.scores, expected[ranking.items], rtol=1e-9, atol=1e-9)
 
 
-def test_only_recommendations_for_somebody_hold_new_items() -> None:
-    """Not those for nobody in particular, nor the items related to others."""
+def test_popular_and_related_items_hold_no_new_items() -> None:
+    """Popular and related items contain no new items."""
     model = model_of("neighbours")
     restriction = Restriction(allowed=ItemSet.of_flags(np.ones(N_ALL, dtype=np.bool_)), new=new_items(None))
     popular = model.prepare_recommend(

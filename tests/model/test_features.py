@@ -1,4 +1,4 @@
-"""Encoders give the same vector for the same values, refuse nonsense by column, and never fail otherwise."""
+"""Encoders give equal vectors for equal values, refuse unusable values by column, and never fail otherwise."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def encoder() -> SideEncoder:
 
 
 def test_each_token_and_number_has_its_place_and_the_last_is_one() -> None:
-    """Columns follow each other; a column that does not vary takes no place."""
+    """Columns follow each other. A column that does not vary takes no place."""
     vector, ignored = encoder().encode({"country": "日本", "genres": "Drama|Action", "year": 2010, "constant": 5})
     assert vector.tolist() == [0, 1, 0, 1, 1, 1.0, 1]
     assert ignored == ()
@@ -54,34 +54,34 @@ def test_keys_that_name_no_column_are_reported() -> None:
 
 
 def test_numbers_are_clamped_to_the_training_range() -> None:
-    """A little outside counts as the nearest value that training saw."""
+    """A value a little outside counts as the nearest value of the training."""
     assert encoder().encode({"year": 1900})[0][5] == -2.0
     assert encoder().encode({"year": 2400})[0][5] == 2.0
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 2421, 1579, 10**400, "2010", [2010], {}])
 def test_a_number_that_cannot_be_standardized_is_refused(value: object) -> None:
-    """The error names the column, never the value."""
+    """The error names the column and not the value."""
     with pytest.raises(FeatureValueUnusable, match="'year'") as caught:
         encoder().encode({"year": value})
     assert "2421" not in caught.value.message
 
 
 def test_a_boolean_is_one_or_zero() -> None:
-    """As in a table that training reads; the place of a standardized 1 or 0 is the same."""
+    """A boolean gives the place of 1 or 0, as in a table for training."""
     column = NumberColumn("in_print", mean=0.5, deviation=0.5, low=0.0, high=1.0)
     assert [float(column.encode(value)[1][0]) for value in (True, False)] == [1.0, -1.0]
 
 
 def test_messages_name_kinds_of_json_and_not_of_python() -> None:
-    """Whoever sends the request need not know the language of the server."""
+    """Clients need not know the language of the server."""
     for value, kind in (("2010", "a text"), ([2010], "a list"), ({}, "a map")):
         with pytest.raises(FeatureValueUnusable, match=f"'year': {kind} is not a number"):
             encoder().encode({"year": value})
 
 
-def test_a_column_that_does_not_vary_still_refuses_what_is_no_number() -> None:
-    """Whether a value is usable does not depend on the luck of the training data."""
+def test_a_constant_number_column_still_refuses_other_values() -> None:
+    """Validity of a value does not depend on the variation of the training data."""
     with pytest.raises(FeatureValueUnusable, match="'constant'"):
         encoder().encode({"constant": "five"})
     assert encoder().encode({"constant": 900})[0].sum() == 1
@@ -89,24 +89,24 @@ def test_a_column_that_does_not_vary_still_refuses_what_is_no_number() -> None:
 
 @pytest.mark.parametrize(("column", "value"), [("country", ["fr"]), ("country", {"a": 1}), ("genres", [["Drama"]])])
 def test_a_token_of_a_wrong_kind_is_refused(column: str, value: object) -> None:
-    """Lists belong to multi-label columns, and hold scalars."""
+    """Only multi-label columns accept lists, and these hold scalars."""
     with pytest.raises(FeatureValueUnusable, match=column):
         encoder().encode({column: value})
 
 
 def test_a_number_of_thousands_of_digits_is_refused() -> None:
-    """Python itself refuses to write it out."""
+    """Python itself refuses to write such a number."""
     with pytest.raises(FeatureValueUnusable, match="country"):
         encoder().encode({"country": 10**5000})
 
 
 def test_a_repeated_label_counts_once() -> None:
-    """A label is there or not."""
+    """A repeated label gives the vector of a single one."""
     assert encoder().encode({"genres": ["Drama", "Drama", " Drama"]})[0].tolist() == [0, 0, 0, 0, 1, 0, 1]
 
 
 def test_a_fitted_column_standardizes_its_training_values() -> None:
-    """Values encoded one by one equal the column encoded at once; missing ones are the mean."""
+    """Values encoded one by one equal the column encoded at once. Missing values are the mean."""
     values = np.array([1.0, 2.0, np.nan, 4.0, np.inf])
     column = NumberColumn.fit("x", values)
     expected = column.standardize(values)
@@ -117,7 +117,7 @@ def test_a_fitted_column_standardizes_its_training_values() -> None:
 
 @pytest.mark.parametrize("values", [[3.0, 3.0], [1e9, 1e9 + 1e-3], [math.nan], [], [1e308, -1e308]])
 def test_a_column_without_usable_variation_takes_no_place(values: list[float]) -> None:
-    """Constant up to rounding, without values, or beyond what a deviation can be computed of."""
+    """Columns that are constant up to rounding, empty, or too large for a deviation take no place."""
     assert NumberColumn.fit("x", np.array(values)).width == 0
 
 
@@ -131,7 +131,7 @@ JSON = st.recursive(
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(["country", "genres", "year", "constant", "other", ""]), JSON))
 def test_any_json_is_encoded_or_refused_by_column(features: dict[str, object]) -> None:
-    """Whatever a client sends, the vector is finite or the refusal names a declared column."""
+    """Any JSON gives a finite vector or an error that names a declared column."""
     side = encoder()
     try:
         vector, ignored = side.encode(features)
@@ -145,7 +145,7 @@ def test_any_json_is_encoded_or_refused_by_column(features: dict[str, object]) -
 
 
 def test_values_that_training_did_not_see_are_named() -> None:
-    """A slip of the finger in one label must not vanish without a word; what is known still counts."""
+    """A mistyped label is reported, and known labels still count."""
     vector, ignored = encoder().encode({"genres": "Drama|Drrama", "country": "XX" * 200, "colour": "red"})
     assert ignored == ("colour", "country=" + "XX" * 128, "genres=Drrama")
     assert (vector == encoder().encode({"genres": ["Drama"]})[0]).all()

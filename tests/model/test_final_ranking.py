@@ -1,4 +1,4 @@
-"""From a ranking by score to what is shown."""
+"""From a ranking by score to the items that are shown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.families import EVERY_FAMILY, N_ITEMS, family
 
 
 def test_no_more_items_are_ranked_than_the_rules_need() -> None:
-    """A plain query as it is; diversity a pool; boosts everything; never more items than there are."""
+    """A query without rules ranks its limit, diversity a pool, boosts all items, and no query more than all items."""
     plain = Query(limit=3, user=0)
     assert candidate_query(plain, 10_000) is plain
     assert candidate_query(plain._replace(rules=Rules(diversity=0.5)), 10_000).limit == POOL
@@ -24,7 +24,7 @@ def test_no_more_items_are_ranked_than_the_rules_need() -> None:
 
 @pytest.mark.parametrize("name", EVERY_FAMILY)
 def test_a_pin_has_the_score_of_the_model(name: str) -> None:
-    """The pinned item moves with its score; the other items keep their order."""
+    """The pinned item moves with its score, and the others keep their order."""
     model = family(name)
     query = Query(limit=N_ITEMS, user=2, include_seen=True)
     (whole,) = model.rank([query])

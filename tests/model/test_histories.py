@@ -1,4 +1,4 @@
-"""The answer to a history is that of irspack for a cold user, with an exact solver."""
+"""Answers to a history agree with irspack for a cold user, by an exact solver."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def matrix() -> sps.csr_matrix:
     return sps.csr_matrix((np.random.default_rng(3).random((N_USERS, N_ITEMS)) < 0.15).astype(np.float64))
 
 
-def exported(recommender: Any, features: FeatureState | None = None) -> Model:
+def export_model(recommender: Any, features: FeatureState | None = None) -> Model:
     return export(
         recommender,
         type(recommender).__name__.replace("WeightedSVD", "TruncatedSVD"),
@@ -42,7 +42,7 @@ def ials(**more: Any) -> IALSRecommender:
 
 
 def scores(model: Model, **asked: Any) -> np.ndarray:
-    """The score of every item, by column."""
+    """Return the score of every item, by column."""
     asked = {"user_id": None, "user_features": None, **asked}
     prepared = model.prepare_recommend(limit=N_ITEMS, include_seen=True, **asked)
     (ranking,) = model.rank([prepared.query])
@@ -52,12 +52,12 @@ def scores(model: Model, **asked: Any) -> np.ndarray:
 
 
 def given(row: np.ndarray) -> list[Interaction]:
-    """A row of the matrix as a history, in falling order of columns."""
+    """Return a row of the matrix as a history, in falling order of columns."""
     return [Interaction(f"i{column}", float(row[column])) for column in np.flatnonzero(row)[::-1]]
 
 
 def rows(weighted: bool) -> list[np.ndarray]:
-    """Histories of 1, 2, 10 and all items."""
+    """Return histories of 1, 2, 10 and all items."""
     rng = np.random.default_rng(5)
     found = []
     for count in (1, 2, 10, N_ITEMS):
@@ -70,9 +70,9 @@ def rows(weighted: bool) -> list[np.ndarray]:
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("loss", "scaling", "nu"), FORMS)
 def test_ials_places_a_history_where_training_would(loss: str, scaling: str, nu: float, weighted: bool) -> None:
-    """For each form of the objective, with and without weights; also joined to a known user."""
+    """Vectors agree for each form of the objective, with and without weights, and joined to a known user."""
     recommender = ials(loss_type=loss, confidence_scaling=scaling, epsilon=0.5, nu=nu)
-    model, trained_on = exported(recommender), matrix()
+    model, trained_on = export_model(recommender), matrix()
     for row in rows(weighted):
         expected = recommender.get_score_cold_user(sps.csr_matrix(row))[0]
         found = scores(model, history=given(row))
@@ -86,11 +86,11 @@ def test_ials_places_a_history_where_training_would(loss: str, scaling: str, nu:
 
 
 def test_features_are_a_prior_beside_a_history() -> None:
-    """As irspack's own cold user with features."""
+    """The answer is that of irspack's cold user with features."""
     rng = np.random.default_rng(2)
     constant = sps.csr_matrix(np.ones((N_USERS, 1), dtype=np.float32))
     recommender = ials(user_features=constant, lambda_user_feature=5.0)
-    model = exported(recommender, FeatureState(FEATURE_VERSION, SideEncoder(()), None))
+    model = export_model(recommender, FeatureState(FEATURE_VERSION, SideEncoder(()), None))
     row = np.zeros(N_ITEMS)
     row[rng.choice(N_ITEMS, 7, replace=False)] = 2.0
     embedding = recommender.compute_user_embedding(sps.csr_matrix(row), constant[:1])
@@ -100,11 +100,11 @@ def test_features_are_a_prior_beside_a_history() -> None:
 
 
 @pytest.mark.parametrize("recommender_class", [CosineKNNRecommender, RP3betaRecommender, WeightedSVDRecommender])
-def test_neighbours_and_projections_add_rows_up(recommender_class: Any) -> None:
-    """The sum of the weighted rows of the history, or its projection."""
+def test_neighbours_and_projections_sum_rows(recommender_class: Any) -> None:
+    """The answer is the sum of the weighted rows of the history, or its projection."""
     options = {"n_components": 8, "random_seed": 0} if recommender_class is WeightedSVDRecommender else {"top_k": 30}
     recommender = recommender_class(matrix(), **options).learn()
-    model = exported(recommender)
+    model = export_model(recommender)
     for row in [*rows(weighted=False), *rows(weighted=True)]:
         expected = recommender.get_score_cold_user(sps.csr_matrix(row))[0]
         found = scores(model, history=given(row))
@@ -114,7 +114,7 @@ def test_neighbours_and_projections_add_rows_up(recommender_class: Any) -> None:
 @pytest.mark.parametrize("count", [1, 40, 1000])
 @pytest.mark.parametrize("confidence", [1.0, 0.7])
 def test_long_weighted_histories_solve_the_normal_equations(count: int, confidence: float) -> None:
-    """Through either way of the solve: the textbook system, built and solved naively."""
+    """Both ways of the solve agree with the textbook system, built and solved naively."""
     rng = np.random.default_rng(count)
     items = rng.standard_normal((1200, 24))
     solver = LeastSquares(

@@ -8,7 +8,7 @@ from svc.model.history import History
 
 
 def test_a_row_holds_its_items_and_values() -> None:
-    """Rows are views; without values every one counts as 1."""
+    """Rows are views. Without values, each entry counts as 1."""
     offsets = np.array([0, 2, 2, 3], dtype=np.int64)
     columns = np.array([1, 4, 0], dtype=np.int32)
     values = np.array([2, 3, 1], dtype=np.float32)
@@ -20,7 +20,7 @@ def test_a_row_holds_its_items_and_values() -> None:
 
 
 def test_a_history_in_order_counts_its_items_by_their_age() -> None:
-    """Items of one time count alike; values are multiplied."""
+    """Items of one time count alike, and values are multiplied."""
     offsets, columns = np.array([0, 3, 5], dtype=np.int64), np.array([4, 1, 3, 0, 2], dtype=np.int32)
     values = np.array([2, 1, 1, 1, 3], dtype=np.float32)
     ties = np.array([False, True, False, False, False])
@@ -36,6 +36,6 @@ def test_a_history_in_order_counts_its_items_by_their_age() -> None:
 
 
 def test_unused_attributes_are_not_stored() -> None:
-    """Histories without an order have the state that they always had."""
+    """Unordered histories have the same state as before these attributes existed."""
     state = History(np.array([0, 1]), np.array([0], dtype=np.int32)).__getstate__()
     assert set(state) == {"offsets", "columns", "weights"}

@@ -1,4 +1,4 @@
-"""Ids by row and back."""
+"""Ids map to rows and back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 @given(st.lists(texts, unique=True, max_size=40), texts)
 def test_rows_and_ids_map_onto_each_other(ids: list[str], other: str) -> None:
-    """Any distinct texts, the empty one and non-ASCII ones among them, come back from their rows and give them."""
+    """Any distinct texts, the empty one and non-ASCII ones among them, map to rows and back."""
     table = IdTable.from_ids(ids)
     assert len(table) == len(ids)
     assert table.all() == ids
@@ -27,7 +27,7 @@ def test_rows_and_ids_map_onto_each_other(ids: list[str], other: str) -> None:
 
 
 def test_unknown_ids_are_minus_one() -> None:
-    """An id that was never trained on has no row, alone or among known ones; the order asked for is kept."""
+    """An unknown id has no row, alone or among known ones. The order of the ids is kept."""
     table = IdTable.from_ids(["a", "b", "c"])
     assert table.index("") == -1
     found = table.indices(["c", "nobody", "a", "c"])
@@ -37,7 +37,7 @@ def test_unknown_ids_are_minus_one() -> None:
 
 
 def test_an_empty_table_finds_no_id() -> None:
-    """Without ids every lookup misses and no row exists."""
+    """Every lookup in an empty table misses, and no row exists."""
     table = IdTable.from_ids([])
     assert (len(table), table.index("a"), table.indices(["a", "b"]).tolist()) == (0, -1, [-1, -1])
     assert table.all() == []
@@ -45,15 +45,15 @@ def test_an_empty_table_finds_no_id() -> None:
         table.at(0)
 
 
-def test_looks_are_not_identity() -> None:
-    """Composed and decomposed spellings, case and blanks are different ids: ids are bytes, never normalised."""
+def test_ids_are_never_normalised() -> None:
+    """Composed and decomposed spellings, case and blanks make different ids: ids are bytes, never normalised."""
     spellings = ["\u00e9", "e\u0301", "E", "e", " e", "e ", "1", "1.0", "01"]
     table = IdTable.from_ids(spellings)
     assert [table.index(text) for text in spellings] == list(range(len(spellings)))
 
 
 def test_a_lone_surrogate_is_unknown_but_cannot_be_stored() -> None:
-    """JSON can spell half a character: such an id is simply nobody's; making a table of it is an error."""
+    """A lone surrogate, which JSON can spell, is never found, and a table of it is an error."""
     table = IdTable.from_ids(["a"])
     assert table.index("\ud800") == -1
     assert table.indices(["\ud800", "a"]).tolist() == [-1, 0]
@@ -74,8 +74,8 @@ def test_rows_outside_the_table_are_errors(row: int) -> None:
         IdTable.from_ids(["a", "b"]).at(row)
 
 
-def test_ids_with_one_digest_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When digests collide, the bytes decide: each id keeps its own row and strangers stay unknown."""
+def test_ids_with_equal_digests_are_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If digests collide, the bytes decide: each id keeps its own row, and other ids stay unknown."""
     monkeypatch.setattr(ids_module, "digest", lambda data: len(data) % 3)
     ids = [f"id{n}" for n in range(60)]
     random.Random(5).shuffle(ids)
@@ -88,7 +88,7 @@ def test_ids_with_one_digest_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_digests_do_not_depend_on_the_process() -> None:
-    """A table made elsewhere, under another hash seed, must find its ids: the digest of an id is a constant."""
+    """A table made under another hash seed finds its ids: the digest of an id is a constant."""
     assert IdTable.from_ids(["movie-1"]).hashes.tolist() == [10162577116074038705]
 
 
@@ -100,7 +100,7 @@ def test_the_state_is_compact() -> None:
 
 
 def test_many_ids_are_found_as_each_one_alone() -> None:
-    """A long list, with unknown ids and text that no id can be among it, gives the rows of the single look-ups."""
+    """A long list with unknown ids and lone surrogates gives the rows of single lookups."""
     table = IdTable.from_ids([f"id {number} é" for number in range(500)])
     asked = [f"id {number} é" for number in range(-20, 520)] + ["", "\ud800", "id 7"]
     assert table.indices(asked).tolist() == [table.index(text) for text in asked]

@@ -1,4 +1,4 @@
-"""From the verified parts of an artifact to a model: what is refused, and what is only said."""
+"""From the verified parts of an artifact to a model: refusals and warnings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def payload(value: object) -> memoryview:
 
 
 def test_an_opened_model_answers() -> None:
-    """Ready and rehearsed, over the bytes that it was given."""
+    """The model is ready and rehearsed, and its arrays are views of the given bytes."""
     model = family("neighbours")
     opened = load_model(header(), payload(model), name="a", allow_skew=False)
     query = model.prepare_recommend(user_id="u3", user_features=None, limit=5).query
@@ -42,8 +42,8 @@ def test_a_payload_that_is_no_model_is_refused() -> None:
         load_model(header(), payload(history), name="a", allow_skew=False)
 
 
-def test_an_unverified_version_is_refused_or_said() -> None:
-    """Refused before the payload is looked at; with the setting it is an event with both versions."""
+def test_an_unverified_version_is_refused_or_logged() -> None:
+    """It is refused before the payload is decoded, or with the setting logged as an event with both versions."""
     head = header(irspack_version="0.1.0", best_class="IALSRecommender")
     with pytest.raises(VersionSkew):
         load_model(head, memoryview(b"not decoded"), name="a", allow_skew=False)
@@ -69,8 +69,8 @@ def header_of(version: object, best_class: object = "IALSRecommender") -> dict[s
 
 @pytest.mark.parametrize("trained", ["0.5.0", "0.5.9", "0.5", "0.5.2rc1", "0.5.2.dev3+g1234"])
 @pytest.mark.parametrize("best_class", ["IALSRecommender", "BPRFMRecommender", None])
-def test_patch_differences_are_fine(trained: str, best_class: object) -> None:
-    """Within one major.minor every class loads, whatever follows."""
+def test_patch_versions_are_compatible(trained: str, best_class: object) -> None:
+    """Every class loads within one major.minor version."""
     assert check_version_skew(header_of(trained, best_class), "0.5.2", allow=False).outcome == "compatible"
 
 
@@ -86,7 +86,7 @@ def test_verified_transitions_load_both_ways(trained: str, running: str, best_cl
     "best_class", ["IALSRecommender", "BPRFMRecommender", "Unheard", "", None, 5, ["TopPopRecommender"]]
 )
 def test_unverified_classes_are_refused_between_minors(trained: str, running: str, best_class: object) -> None:
-    """Known breaks, unverified classes, and headers that name none are refused; the text names both versions."""
+    """Known breaks, unverified classes and headers without a class are refused. The error names both versions."""
     with pytest.raises(VersionSkew, match=rf"^irspack version skew: .*{trained}.*{running}"):
         check_version_skew(header_of(trained, best_class), running, allow=False)
 
@@ -95,14 +95,14 @@ def test_unverified_classes_are_refused_between_minors(trained: str, running: st
     ("trained", "running"), [("0.5.2", "0.6.0"), ("0.4.0", "0.6.0"), ("1.5.2", "0.5.2"), ("0.50.1", "0.5.0")]
 )
 @pytest.mark.parametrize("best_class", VERIFIED)
-def test_every_other_transition_starts_refused(trained: str, running: str, best_class: str) -> None:
-    """A verified class is verified for its own transition only."""
+def test_other_transitions_are_refused(trained: str, running: str, best_class: str) -> None:
+    """A class is verified only for its own transition."""
     with pytest.raises(VersionSkew):
         check_version_skew(header_of(trained, best_class), running, allow=False)
 
 
 def test_a_refusal_can_be_turned_into_a_warning() -> None:
-    """Asked to allow it, the check passes and tells the caller what to log."""
+    """With `allow`, the check passes and returns the event to log."""
     result = check_version_skew(header_of("0.4.1"), "0.5.2", allow=True)
     assert result == SkewResult("allowed", "0.4.1", "0.5.2")
 
@@ -112,7 +112,7 @@ def test_a_refusal_can_be_turned_into_a_warning() -> None:
     [(None, "0.5.2"), (5, "0.5.2"), ("", "0.5.2"), ("five", "0.5.2"), ("1", "0.5.2"), ("0.5.2", "")],
 )
 def test_versions_that_cannot_be_compared_pass_with_a_warning(trained: object, running: str) -> None:
-    """Artifacts from before versions were recorded, and versions that cannot be read, load; the caller warns."""
+    """Missing and unreadable versions load with a warning."""
     assert check_version_skew(header_of(trained), running, allow=False).outcome == "unknown"
     assert check_version_skew({}, "0.5.2", allow=False) == SkewResult("unknown", None, "0.5.2")
 
@@ -133,7 +133,7 @@ def test_without_features_there_is_no_version_to_check() -> None:
     "features", [{}, {"version": None}, {"version": "1"}, {"version": 1.0}, {"version": True}, [], "1", 1]
 )
 def test_a_features_version_that_is_no_integer_is_refused(features: object) -> None:
-    """Missing, textual, fractional or boolean versions are refused, and so is a block that is no map."""
+    """Missing, textual, fractional and boolean versions are refused, and so is a block that is no map."""
     with pytest.raises(FeatureVersionMismatch, match=r"^feature version check failed: "):
         check_feature_version({"features": features})
 
@@ -146,7 +146,7 @@ def test_another_features_version_is_refused(found: int) -> None:
 
 
 def test_every_part_must_be_verified() -> None:
-    """A neighbour model that iALS answers cold starts beside is refused where iALS is."""
+    """A neighbour model with an iALS part for cold starts is refused if iALS is."""
     parts = [{"class": "CosineKNNRecommender"}, {"class": "IALSRecommender"}]
     head = {"irspack_version": "0.4.3", "best_class": "CosineKNNRecommender"}
     assert check_version_skew(head, "0.5.1", allow=False).outcome == "compatible"

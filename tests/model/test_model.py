@@ -1,4 +1,4 @@
-"""Requests become queries, with the errors that clients see; answers do not depend on their neighbours."""
+"""Requests become queries, with the errors that clients see. Answers do not depend on the batch."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def made(family: str, *, features: bool = False) -> Model:
 
 
 def queries(model: Model, n: int) -> list[Query]:
-    """A mixture of known users, seeds and, where the model has features, cold starts."""
+    """Return a mixture of known users, seeds and, if the model has features, cold starts."""
     generator = np.random.default_rng(n)
     made_up = []
     for number in range(n):
@@ -135,7 +135,7 @@ def queries(model: Model, n: int) -> list[Query]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_answer_has_the_same_bits_alone_and_in_any_batch(family: str) -> None:
-    """Batches of 1 to 256 mixed queries, shuffled, against each query alone."""
+    """Shuffled batches of 1 to 256 mixed queries agree with each query alone."""
     model = made(family, features=family == "ials")
     asked = queries(model, 256)
     alone = [model.rank([query])[0] for query in asked]
@@ -150,7 +150,7 @@ def test_an_answer_has_the_same_bits_alone_and_in_any_batch(family: str) -> None
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_rankings_descend_and_omit_excluded_and_seen_items(family: str) -> None:
-    """Scores fall, ties by column; seen, excluded and seed items never come back; the limit is filled."""
+    """Scores fall, ties by column. Seen, excluded and seed items never come back. The limit is filled."""
     model = made(family)
     for query, ranking in zip(queries(model, 60), model.rank(queries(model, 60)), strict=True):
         order = np.lexsort((ranking.items, -ranking.scores))
@@ -165,7 +165,7 @@ def test_rankings_descend_and_omit_excluded_and_seen_items(family: str) -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_decoded_payload_answers_with_the_same_bits(family: str) -> None:
-    """What the codec stores is all that answers depend on; derived state is not stored."""
+    """Answers depend only on stored arrays. Derived state is not stored."""
     model = made(family, features=family == "ials")
     payload = b"".join(bytes(piece) for piece in codec.encode(model))
     again = codec.decode(memoryview(payload))
@@ -178,7 +178,7 @@ def test_a_decoded_payload_answers_with_the_same_bits(family: str) -> None:
 
 
 def test_an_unknown_user_needs_features() -> None:
-    """Without them 404, with them a cold start, on a model without features 400; a known user needs none."""
+    """Without features the error is 404, and 400 on a model without features. A known user needs none."""
     plain, featured = made("ials"), made("ials", features=True)
     with pytest.raises(UnknownUser):
         featured.prepare_recommend(user_id="nobody", user_features=None, limit=3)
@@ -194,58 +194,61 @@ def test_an_unknown_user_needs_features() -> None:
 
 
 def test_a_known_user_is_answered_from_its_history() -> None:
-    """Features beside a known id are not used, even where the model has none or they are nonsense."""
+    """Features beside a known id are not used, even if they are invalid or the model has none."""
     query = made("popularity").prepare_recommend(user_id="u3", user_features={"age": []}, limit=3).query
     assert query.user == 3
     assert query.user_features is None
 
 
-def related(model: Model, **given: Any) -> Query:
+def related_query(model: Model, **given: Any) -> Query:
     arguments = {"seed_items": [], "item_features": None, "user_features": None, "limit": 3, **given}
     return model.prepare_related(**arguments).query
 
 
 def test_seeds_may_be_known_described_or_both() -> None:
-    """Unknown seeds are dropped, a described known item is a seed, a described unseen one joins by its features."""
+    """Unknown seeds are dropped. A described known item is a seed, and a described unseen one joins by its features."""
     model = made("ials", features=True)
-    assert related(model, seed_items=["i5", "nothing", "i5", "i2"]).seeds.tolist() == [2, 5]
-    mixed = related(model, seed_items=["i5"], item_features={"i2": {"tag": "a"}, "new": {"tag": "b"}})
+    assert related_query(model, seed_items=["i5", "nothing", "i5", "i2"]).seeds.tolist() == [2, 5]
+    mixed = related_query(model, seed_items=["i5"], item_features={"i2": {"tag": "a"}, "new": {"tag": "b"}})
     assert mixed.seeds.tolist() == [2, 5]
     assert [encoded.dense().tolist() for encoded in mixed.seed_features] == [[0, 1, 0, 1]]
-    alone = related(model, item_features={"tag": "a", "age": 50})
+    alone = related_query(model, item_features={"tag": "a", "age": 50})
     assert [encoded.dense().tolist() for encoded in alone.seed_features] == [[1, 0, 1, 1]]
     assert not len(alone.seeds)
     assert len(model.rank([mixed, alone])[1].items) == 3
 
 
 def test_unknown_seeds_without_features_are_an_error() -> None:
-    """User features do not replace seeds: they are only a prior."""
+    """User features do not replace seeds, because they are only a prior."""
     model = made("ials", features=True)
     for user_features in (None, {"tag": "a"}):
         with pytest.raises(UnknownSeedItems):
-            related(model, seed_items=["nothing"], user_features=user_features)
+            related_query(model, seed_items=["nothing"], user_features=user_features)
 
 
 @pytest.mark.parametrize("given", [{"item_features": {"tag": "a"}}, {"user_features": {"tag": "a"}}])
 def test_features_beside_seeds_need_a_model_with_features(given: dict[str, Any]) -> None:
     """A model without features refuses features beside seeds instead of ignoring them."""
     with pytest.raises(FeaturesNotSupported):
-        related(made("svd"), seed_items=["i1"], **given)
+        related_query(made("svd"), seed_items=["i1"], **given)
 
 
 def test_the_prior_changes_the_answer() -> None:
     """User features beside seeds shift the vector of the unseen user."""
     model = made("ials", features=True)
     asked = [
-        related(model, seed_items=["i1"], user_features=features) for features in (None, {"tag": "a"}, {"tag": "b"})
+        related_query(model, seed_items=["i1"], user_features=features)
+        for features in (None, {"tag": "a"}, {"tag": "b"})
     ]
     assert len({ranking.scores.tobytes() for ranking in model.rank(asked)}) == 3
 
 
 def test_long_seed_lists_are_placed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However few are worked on at once, the bits of the answers are the same."""
+    """Pieces of any size give answers of the same bits."""
     model = made("ials", features=True)
-    asked = [related(model, seed_items=[f"i{n + k}" for k in range(5)], user_features={"tag": "a"}) for n in range(20)]
+    asked = [
+        related_query(model, seed_items=[f"i{n + k}" for k in range(5)], user_features={"tag": "a"}) for n in range(20)
+    ]
     whole = model.rank(asked)
     monkeypatch.setattr(factors_module, "CELLS_AT_ONCE", 1)
     for one, other in zip(whole, model.rank(asked), strict=True):

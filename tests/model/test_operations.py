@@ -1,4 +1,4 @@
-"""Small payloads that ask for much: refused in little time and memory, and no message writes out what they hold."""
+"""Small payloads that cost much are refused in little time and memory. No message repeats their content."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ IDS = b"\x8c\x0dsvc.model.ids\x8c\x07IdTable\x93"
 
 
 def decode(pickled: bytes) -> Any:
-    """The value of a pickle in a payload with one buffer of 8 bytes."""
+    """Return the value of a pickle in a payload with one buffer of 8 bytes."""
     return codec.decode(memoryview(b"".join(codec._lay_out(START + pickled + b".", [memoryview(bytes(8))]))))
 
 
-def refused(pickled: bytes) -> str:
-    """The message with which it is refused, in bounds."""
+def refusal_of(pickled: bytes) -> str:
+    """Return the error message for a pickle, which must be short."""
     with bounded(), pytest.raises((PayloadInvalid, ForbiddenClass)) as caught:
         decode(pickled)
     assert len(str(caught.value)) < 300
@@ -39,7 +39,7 @@ def got(number: int) -> bytes:
 
 
 def levels(how: str, count: int) -> bytes:
-    """A value that holds the level below it twice, `count` times, and stands on the stack as memo `count`."""
+    """Return operations for a value that holds the level below it twice, `count` times, as memo `count`."""
     made = {
         "list": b"](%s%se",
         "dict": b"}(\x8c\x01a%s\x8c\x01b%su",
@@ -58,19 +58,19 @@ HOW = ("list", "dict", "tuple", "instance")
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("count", [16, 24, 60])
 @pytest.mark.parametrize("use", [b"%s", b"](%sN" + b"e", b"}\x8c\x01a%ss", IDS + b"%s)\x86R", IDS + b"}%s\x86R"])
-def test_what_doubles_with_each_level_is_refused(how: str, count: int, use: bytes) -> None:
-    """Lists, dicts, tuples and instances, bare or put into something."""
-    refused(use % levels(how, count))
+def test_values_that_double_with_each_level_are_refused(how: str, count: int, use: bytes) -> None:
+    """Lists, dicts, tuples and instances that double are refused, bare or inside another value."""
+    refusal_of(use % levels(how, count))
 
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("count", [3, 12, 24, 60])
 @pytest.mark.parametrize("place", ["dtype", "shape", "order", "buffer"])
 def test_no_part_of_an_array_is_written_into_a_message(how: str, count: int, place: str) -> None:
-    """Its type, shape and order are told by their types and lengths unless they are what they must be."""
+    """A wrong type, shape or order of an array appears by its type and length only."""
     parts = {"buffer": b"\x97", "dtype": b"\x8c\x03<f8", "shape": b"K\x01\x85", "order": b"\x8c\x01C"}
     call = ARRAY + b"(" + b"".join((parts | {place: levels(how, count)}).values()) + b"tR"
-    message = refused(call)
+    message = refusal_of(call)
     assert "[[" not in message
     assert "((" not in message
 
@@ -92,12 +92,12 @@ def test_no_part_of_an_array_is_written_into_a_message(how: str, count: int, pla
     ids=["sets in a tuple", "sets", "lists", "dicts", "nones", "frozensets", "bare", "held", "deep list", "deep tuple"],
 )
 def test_a_million_containers_are_refused_in_little_memory(pickled: bytes) -> None:
-    """A mebibyte of empty sets would take 252."""
-    refused(pickled)
+    """A mebibyte of empty sets would take 252 MiB."""
+    refusal_of(pickled)
 
 
 def colliding(count: int) -> list[bytes]:
-    """Whole numbers with one hash: a dict of them takes time in proportion to the square of their count."""
+    """Return whole numbers with one hash: a dict of them takes time in proportion to the square of their count."""
     numbers = [((1 << 61) - 1) * step for step in range(1, count + 1)]
     return [b"\x8a\x0a" + number.to_bytes(10, "little") for number in numbers]
 
@@ -117,8 +117,8 @@ def colliding(count: int) -> list[bytes]:
     ids=["dict", "set", "frozenset", "one large key", "number", "none", "frozen number", "tuple"],
 )
 def test_keys_and_members_are_texts(pickled: bytes) -> None:
-    """Their hashes are salted, remembered, and cost what the text costs to read."""
-    refused(pickled)
+    """Keys of dicts and members of sets must be texts, whose hashes are salted."""
+    refusal_of(pickled)
 
 
 @pytest.mark.parametrize(
@@ -132,16 +132,16 @@ def test_keys_and_members_are_texts(pickled: bytes) -> None:
         b"\x8c\x01aNa",
     ],
 )
-def test_what_another_value_holds_does_not_grow(pickled: bytes) -> None:
-    """A value within itself, and one that is filled after it was counted."""
+def test_a_contained_value_must_not_grow(pickled: bytes) -> None:
+    """A value within itself, and a value filled after it was counted, are refused."""
     with suppress(PayloadInvalid), bounded():
         repr(decode(pickled))
     if pickled != b"]\x94\x8c\x01ah\x00}\x94N\x86":
-        refused(pickled)
+        refusal_of(pickled)
 
 
-def test_the_bounds_hold_to_the_value() -> None:
-    """One operation, container, level or value more is refused."""
+def test_one_above_each_bound_is_refused() -> None:
+    """One operation, container, level or value above a bound is refused."""
     most = operations.MAX_CONTAINERS - 1
     for within, beyond in (
         (b"](" + b"]" * most + b"e", b"](" + b"]" * (most + 1) + b"e"),
@@ -153,7 +153,7 @@ def test_the_bounds_hold_to_the_value() -> None:
     ):
         with bounded():
             decode(within)
-        refused(beyond)
+        refusal_of(beyond)
 
 
 PIECES = (
@@ -166,6 +166,6 @@ PIECES = (
 @given(st.lists(st.tuples(st.sampled_from(PIECES), st.integers(1, 40)), max_size=40))
 @settings(max_examples=300, deadline=None)
 def test_any_program_of_known_operations_ends_in_bounds(program: list[tuple[bytes, int]]) -> None:
-    """It gives a value whose text is short enough to be written, or one of the two errors."""
+    """Any sequence of known operations gives a value of short text, or one of the two errors."""
     with bounded(), suppress(PayloadInvalid, ForbiddenClass):
         assert len(repr(decode(b"".join(piece * count for piece, count in program)))) < 100 * operations.MAX_SIZE

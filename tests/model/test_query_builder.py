@@ -1,4 +1,4 @@
-"""Ids of a request become columns of the model; unknown ids are named, and pins say why they are not shown."""
+"""Ids of a request become columns of the model. Unknown ids are named, and hidden pins have a reason."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def builder() -> QueryBuilder:
 
 
 def test_columns_are_distinct_and_rise() -> None:
-    """Unknown ids have none."""
+    """Unknown ids have no column."""
     assert builder().columns(["d", "b", "nobody", "d"]).tolist() == [1, 3]
     assert builder().unknown(["d", "nobody", "b", "x"]).tolist() == [1, 3]
 
 
 def test_weights_of_a_history_add_up() -> None:
-    """Weights are absent where all are 1; unknown ids are listed once."""
+    """Weights are None if all are 1. Unknown ids are listed once."""
     repeated = builder().given([Interaction("c"), Interaction("x"), Interaction("c", 2.0), Interaction("x")])
     assert (repeated.columns.tolist(), repeated.unknown) == ([2], ("x",))
     assert repeated.weights is not None
@@ -35,7 +35,7 @@ def test_weights_of_a_history_add_up() -> None:
 
 
 def test_include_items_restrict_the_allowed_items() -> None:
-    """Both sets must hold an item; ids that the model does not know are ignored items."""
+    """Items must be in both sets. Ids that the model does not know are ignored items."""
     allowed = ItemSet.of_columns(np.array([0, 1], np.int32), 4)
     query, ignored = builder().build(2, ["a"], Restriction(offset=3, include_items=["b", "c", "x"], allowed=allowed))
     assert query.allowed is not None
@@ -43,8 +43,8 @@ def test_include_items_restrict_the_allowed_items() -> None:
     assert (query.limit, query.offset, query.exclude.tolist(), ignored) == (5, 3, [0], ("x",))
 
 
-def test_each_pin_that_is_not_shown_says_why() -> None:
-    """The first reason that holds is given: unknown, excluded, seen, then filtered."""
+def test_each_hidden_pin_has_a_reason() -> None:
+    """The first reason that applies is given: unknown, excluded, seen, then filtered."""
     pins = [("d", 0), ("x", 1), ("c", 2), ("a", 3), ("b", 4)]
     allowed = ItemSet.of_columns(np.array([0, 2, 3], np.int32), 4)
     restriction = Restriction(pins=pins, allowed=allowed)

@@ -8,21 +8,21 @@ from svc.model.recency import LEAST, decayed, factors, ordered, positions_of
 
 
 def test_positions_are_dense_ranks_from_the_latest() -> None:
-    """Equal times share one; the latest is 0."""
+    """The latest time is 0. Equal times share a position."""
     assert positions_of(np.array([2, 2, 5, 9, 9, 9])).tolist() == [2, 2, 1, 0, 0, 0]
     assert positions_of(np.array([4])).tolist() == [0]
     assert positions_of(np.empty(0, dtype=np.int64)).tolist() == []
 
 
 def test_a_factor_is_never_zero() -> None:
-    """exp underflows; a confidence of zero cannot be divided by."""
+    """The exponential underflows, and a confidence of zero cannot be divided by."""
     found = factors(np.array([0, 1, 5000]), 2.0)
     assert found.tolist() == [1.0, float(np.exp(-2.0)), LEAST]
     assert np.float32(LEAST) > 0
 
 
 def test_a_repeated_item_takes_its_latest_position_and_adds_weights() -> None:
-    """The place that it leaves is closed."""
+    """Later positions close the gap that it leaves."""
     columns = np.array([7, 3, 7, 5], dtype=np.int32)
     found, weights, positions = ordered(columns, None, np.arange(4))
     assert (found.tolist(), positions.tolist()) == ([3, 7, 5], [2, 1, 0])
@@ -33,7 +33,7 @@ def test_a_repeated_item_takes_its_latest_position_and_adds_weights() -> None:
 
 
 def test_without_recency_weights_stay_as_they_are() -> None:
-    """Without recency weights stay None where all are 1, and else what they were."""
+    """Weights stay None if all are 1."""
     assert decayed(None, np.arange(3), 0.0) is None
     weights = np.array([1.0, 2.0])
     assert decayed(weights, np.arange(2), 0.0) is weights

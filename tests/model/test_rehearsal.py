@@ -1,4 +1,4 @@
-"""A model that cannot answer is found before anybody asks it."""
+"""A model that cannot answer is found before it serves a request."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tests.model.test_model import FAMILIES, factors, made
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("features", [False, True])
 def test_every_family_passes(family: str, features: bool) -> None:
-    """The batch of users, one of them alone, and each other way to ask, alone and in a batch, get their answers."""
+    """Known users, a single one, and every kind of cold start get answers, alone and in a batch."""
     model = made(family, features=features and family == "ials")
     model.ready()
     cold = 3 if model.features is not None else 1
     assert len(rehearse(model)) == N_USERS + 1 + 2 * cold
 
 
-def test_few_users_are_all_asked() -> None:
-    """A model of fewer users than a rehearsal asks for is rehearsed with what it has."""
+def test_a_small_model_is_rehearsed_with_all_users() -> None:
+    """A model with fewer users than a rehearsal needs is rehearsed with all of them."""
     model = made("popularity")
     model.user_ids = IdTable.from_ids([f"u{i}" for i in range(7)])
     model.ready = lambda: None  # type: ignore[method-assign]
@@ -33,8 +33,8 @@ def test_few_users_are_all_asked() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_user_without_finite_scores_is_found_wherever_it_stands(bad: float) -> None:
-    """One broken user of the 32 is enough; the message names its row."""
+def test_a_user_without_finite_scores_is_found_in_any_row(bad: float) -> None:
+    """One broken user of the 32 is enough, and the error names its row."""
     model = made("svd")
     row = int(model.user_ids.rows[N_USERS - 1])
     users = factors(len(model.user_ids))
@@ -47,7 +47,7 @@ def test_a_user_without_finite_scores_is_found_wherever_it_stands(bad: float) ->
 
 @pytest.mark.parametrize("family", ["svd", "bpr"])
 def test_factors_that_are_nan_are_found(family: str) -> None:
-    """All of them, or those of the users, or of one item among thousands."""
+    """NaN is found in all factors, in those of the users, and in one item among thousands."""
     for broken in ("users", "all", "one item"):
         model = made(family)
         index: Any = model.scorer.index  # type: ignore[attr-defined]
@@ -61,8 +61,8 @@ def test_factors_that_are_nan_are_found(family: str) -> None:
             rehearse(model)
 
 
-def test_an_error_for_one_user_is_found_and_told() -> None:
-    """The message names the user and the error that the model raised."""
+def test_an_error_for_one_user_is_named() -> None:
+    """The error names the user and the cause."""
     model = made("neighbours")
     model.ready()
     row = int(model.user_ids.rows[5])
@@ -79,7 +79,7 @@ def test_an_error_for_one_user_is_found_and_told() -> None:
 
 
 def test_an_id_table_that_does_not_find_its_own_ids_is_refused() -> None:
-    """Such a model answers 404 for users whom it knows."""
+    """Such a model would answer 404 for its own users."""
     model = made("popularity")
     model.ready()
     ids = model.user_ids
@@ -89,7 +89,7 @@ def test_an_id_table_that_does_not_find_its_own_ids_is_refused() -> None:
 
 
 def test_the_share_of_known_users_counts_all_users_of_the_live_model() -> None:
-    """Exactly the share passes; one user less is refused, with both counts."""
+    """Exactly the share passes. One user less is refused, with both counts."""
     live = IdTable.from_ids([str(number) for number in range(100)])
     half = IdTable.from_ids([str(number) for number in range(50)] + [f"new{number}" for number in range(500)])
     require_known_users(half, live, 0.5)

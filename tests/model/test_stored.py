@@ -1,4 +1,4 @@
-"""What is stored, and how many bytes it takes."""
+"""Stored attributes, and the bytes that they take."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Outer(Stored):
         self.name = "x"
 
 
-def test_derived_attributes_stay_out() -> None:
-    """Attributes with a leading underscore are not stored; they are computed again after loading."""
+def test_derived_attributes_are_not_stored() -> None:
+    """Attributes with a leading underscore are not stored, and computed again after loading."""
     assert set(Inner().__getstate__()) == {"numbers"}
 
 
@@ -39,15 +39,15 @@ class Later(Stored):
         vars(self).update({"scales": None, "ties": None, "recency": 0.0, "parts_of": (), **given})
 
 
-def test_what_came_later_is_stored_only_where_it_is_there() -> None:
-    """Artifacts without it keep their bytes; what was always stored stays, and so do arrays without elements."""
+def test_optional_attributes_are_stored_only_if_set() -> None:
+    """Artifacts without them keep their bytes. Arrays without elements are stored."""
     assert list(Later().__getstate__()) == ["first", "scales"]
     given = {"ties": np.zeros(0, dtype=bool), "recency": 0.5, "parts_of": ("a",)}
     assert Later(**given).__getstate__() == {"first": None, "scales": None, **given}
 
 
 def test_parts_lists_every_array_by_its_path() -> None:
-    """Through stored objects, tuples and id tables; plain values are not counted."""
+    """Paths lead through stored objects, tuples and id tables. Plain values are not counted."""
     parts = Outer().parts()
     assert parts["inner.numbers"] == parts["several.0.numbers"] == 24
     assert parts["ids.blob"] == 1

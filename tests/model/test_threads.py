@@ -1,4 +1,4 @@
-"""One thread an operation, whether numpy is there yet or not; and how long the threads of OpenBLAS wait."""
+"""One thread for each array operation, before and after numpy is imported, and short waits of OpenBLAS."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ print([pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == 
 @pytest.mark.system
 @pytest.mark.parametrize("before", ["assert 'numpy' not in sys.modules", "import numpy"])
 def test_the_limit_holds_before_and_after_numpy_is_imported(before: str) -> None:
-    """In a process of its own, as the server sets it."""
+    """The limit is set in a new process, as the server does."""
     program = PROGRAM.format(before=before)
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert run.stdout.strip() == "[1]"
@@ -39,8 +39,8 @@ print(os.environ.get("OPENBLAS_THREAD_TIMEOUT"))
 
 @pytest.mark.system
 @pytest.mark.parametrize(("given", "expected"), [(None, "20"), ("26", "26")])
-def test_threads_of_openblas_soon_sleep_unless_the_environment_says_otherwise(given: str | None, expected: str) -> None:
-    """The variable counts cycles as a power of two; one that is set already stays."""
+def test_openblas_waits_are_short_unless_the_environment_sets_them(given: str | None, expected: str) -> None:
+    """The variable holds the logarithm of a number of cycles. A variable of the environment stays."""
     environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_THREAD_TIMEOUT"}
     environment |= {} if given is None else {"OPENBLAS_THREAD_TIMEOUT": given}
     command = [sys.executable, "-c", WAITS]

@@ -1,4 +1,4 @@
-"""The users for an item, against a matrix of all scores that the scorers' own rankings give."""
+"""The users for an item agree with a matrix of all scores from the scorers' own rankings."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ NAMES = (*RANKABLE, *(f"weighted {name}" for name in RANKABLE), "aware blend", "
 ORDERS: tuple[Order, ...] = ("score", "lift", "balanced")
 
 
-def weighted(model: Model) -> Model:
-    """The model with values of interactions, recency, and times that items share."""
+def with_weights(model: Model) -> Model:
+    """Return the model with values of interactions, recency, and shared times."""
     plain = model.history
     values: Any = np.random.default_rng(5).integers(1, 9, len(plain.columns)).astype(np.float32) / 4
     ties = np.random.default_rng(6).random(len(plain.columns)) < 0.3
@@ -36,7 +36,7 @@ def weighted(model: Model) -> Model:
 
 
 @cache
-def served(name: str) -> Model:
+def served_model(name: str) -> Model:
     if name == "aware blend":
         model = model_of(name)
     elif name == "blend of recencies":
@@ -45,7 +45,7 @@ def served(name: str) -> Model:
         model = model_of("neighbours")
     else:
         model = family(name.removeprefix("weighted "))
-        model = weighted(model) if name.startswith("weighted ") else model
+        model = with_weights(model) if name.startswith("weighted ") else model
     model.ready()
     model.serve_users()
     return model
@@ -53,8 +53,8 @@ def served(name: str) -> Model:
 
 @cache
 def all_scores(name: str) -> NDArray[np.float64]:
-    """(n_users, n_items), as the scorer ranks all items for each user."""
-    model = served(name)
+    """Return scores, (n_users, n_items), as the scorer ranks all items for each user."""
+    model = served_model(name)
     scores = np.empty((N_USERS, N_ITEMS))
     for user in range(N_USERS):
         (ranking,) = model.scorer.rank([Query(N_ITEMS, user, include_seen=True)], model.history)
@@ -72,14 +72,14 @@ def ordered_by(order: Order, scores: NDArray[np.float64], item: int) -> NDArray[
     return lift if order == "lift" else towards
 
 
-def asked(model: Model, **controls: object) -> Ranking:
+def ranking_of(model: Model, **controls: object) -> Ranking:
     prepared = model.prepare_users(**{"item_id": None, "item_features": None, "limit": N_USERS, **controls})  # type: ignore[arg-type]
     (ranking,) = model.rank([prepared.query])
     return ranking.from_place(prepared.offset)
 
 
 def check(ranking: Ranking, keys: NDArray[np.float64], wanted: NDArray[np.bool_], limit: int) -> None:
-    """The best of the wanted users by their keys, equal ones by place, but for differences of rounding."""
+    """Check that the best of the wanted users come back, equal ones by row, up to rounding."""
     best = np.sort(keys[wanted])[::-1][:limit]
     np.testing.assert_allclose(ranking.scores, best, atol=2e-6)
     np.testing.assert_allclose(keys[ranking.items], best, atol=2e-6)
@@ -92,21 +92,21 @@ def check(ranking: Ranking, keys: NDArray[np.float64], wanted: NDArray[np.bool_]
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", NAMES)
 def test_users_are_those_of_a_matrix_of_all_scores(name: str, order: Order) -> None:
-    model, scores = served(name), all_scores(name)
+    model, scores = served_model(name), all_scores(name)
     lengths = np.diff(model.history.offsets)
     for item in range(N_ITEMS):
         has = np.array([item in model.history.items(user) for user in range(N_USERS)])
         keys = ordered_by(order, scores, item)
         wanted = ~has & (lengths >= (5 if order == "lift" else 1))
-        check(asked(model, item_id=f"i{item}", order=order), keys, wanted, N_USERS)
-        ranking = asked(model, item_id=f"i{item}", order=order, limit=3, min_history=3, include_seen=True)
+        check(ranking_of(model, item_id=f"i{item}", order=order), keys, wanted, N_USERS)
+        ranking = ranking_of(model, item_id=f"i{item}", order=order, limit=3, min_history=3, include_seen=True)
         check(ranking, keys, lengths >= 3, 3)
 
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", ["IALS", "aware blend"])
 def test_an_item_by_its_features_is_ranked_by_the_part_that_learned_from_them(name: str, order: Order) -> None:
-    model = served(name)
+    model = served_model(name)
     part = model.scorer.factors if isinstance(model.scorer, BlendScorer) else model.scorer
     encoded, _ = model._encode("item", {"tag": "a", "age": 48.0})
     vector = part.least_squares.items_from_features([encoded])[0]  # type: ignore[union-attr]
@@ -115,57 +115,60 @@ def test_an_item_by_its_features_is_ranked_by_the_part_that_learned_from_them(na
     towards = users @ vector
     lift = np.divide(towards - known.mean(axis=1), known.std(axis=1), out=np.zeros(N_USERS), where=known.any(axis=1))
     keys = {"score": towards, "lift": lift, "balanced": lift / 2 + (towards - towards.mean()) / towards.std() / 2}
-    ranking = asked(model, item_features={"tag": "a", "age": 48.0}, order=order, min_history=0)
+    ranking = ranking_of(model, item_features={"tag": "a", "age": 48.0}, order=order, min_history=0)
     check(ranking, keys[order], np.ones(N_USERS, dtype=np.bool_), N_USERS)
 
 
 @pytest.mark.parametrize("name", RANKABLE)
 def test_offset_included_and_excluded_users(name: str) -> None:
-    model = served(name)
-    whole = asked(model, item_id="i3", include_seen=True)
-    assert asked(model, item_id="i3", include_seen=True, limit=4, offset=2).items.tolist() == whole.items[2:6].tolist()
-    named = asked(model, item_id="i3", include_seen=True, include_users=["u1", "u7", "nobody", "u4"])
+    model = served_model(name)
+    whole = ranking_of(model, item_id="i3", include_seen=True)
+    assert (
+        ranking_of(model, item_id="i3", include_seen=True, limit=4, offset=2).items.tolist()
+        == whole.items[2:6].tolist()
+    )
+    named = ranking_of(model, item_id="i3", include_seen=True, include_users=["u1", "u7", "nobody", "u4"])
     assert named.items.tolist() == [user for user in whole.items.tolist() if user in (1, 4, 7)]
-    others = asked(model, item_id="i3", include_seen=True, exclude_users=["u1", "nobody"])
+    others = ranking_of(model, item_id="i3", include_seen=True, exclude_users=["u1", "nobody"])
     assert others.items.tolist() == [user for user in whole.items.tolist() if user != 1]
-    assert not len(asked(model, item_id="i3", include_users=[]).items)
+    assert not len(ranking_of(model, item_id="i3", include_users=[]).items)
 
 
-def test_users_from_whom_the_item_is_hidden_come_back_only_where_a_request_says_so() -> None:
-    """As in `:recommend`: a value of 1 hides for good."""
+def test_users_from_whom_the_item_is_hidden_come_back_only_on_request() -> None:
+    """A value of 1 hides for good, as in `:recommend`."""
     model = family("SVD")
     offsets = np.array([0, 1, 2, *([2] * (N_USERS - 2))])
     model.hidden = History(offsets, np.array([3, 3], dtype=np.int32), np.array([0.5, 1.0], dtype=np.float32))
     model.serve_users()
     has = {user for user in range(N_USERS) if 3 in model.history.items(user)}
-    assert set(asked(model, item_id="i3").items.tolist()) == set(range(2, N_USERS)) - has
-    assert set(asked(model, item_id="i3", include_seen=True).items.tolist()) == {0, *range(2, N_USERS)}
+    assert set(ranking_of(model, item_id="i3").items.tolist()) == set(range(2, N_USERS)) - has
+    assert set(ranking_of(model, item_id="i3", include_seen=True).items.tolist()) == {0, *range(2, N_USERS)}
 
 
 def test_models_trained_with_repeats_name_users_who_have_the_item() -> None:
     model = family("SVD")
     model.repeats = True
     model.serve_users()
-    assert len(asked(model, item_id="i3").items) == N_USERS
-    assert len(asked(model, item_id="i3", include_seen=False).items) < N_USERS
+    assert len(ranking_of(model, item_id="i3").items) == N_USERS
+    assert len(ranking_of(model, item_id="i3", include_seen=False).items) < N_USERS
 
 
-def test_users_are_ranked_beside_questions_for_items() -> None:
-    model = served("SVD")
+def test_users_and_items_are_ranked_in_one_batch() -> None:
+    model = served_model("SVD")
     users = model.prepare_users(item_id="i3", item_features=None, limit=2).query
     first, second = model.rank([users, Query(3, 1)])
-    assert first.items.tolist() == asked(model, item_id="i3", limit=2).items.tolist()
+    assert first.items.tolist() == ranking_of(model, item_id="i3", limit=2).items.tolist()
     assert second.items.tolist() == model.rank([Query(3, 1)])[0].items.tolist()
 
 
-def test_a_model_without_a_summary_or_without_scores_of_its_own_for_users_refuses() -> None:
+def test_a_model_without_scores_by_user_refuses_to_rank_users() -> None:
     with pytest.raises(UsersNotServed, match=r"serving\.users"):
-        asked(family("SVD"), item_id="i3")
+        ranking_of(family("SVD"), item_id="i3")
     popular = family("popularity")
     popular.serve_users()
     with pytest.raises(UsersNotServed, match="popularity has the same scores"):
-        asked(popular, item_id="i3")
+        ranking_of(popular, item_id="i3")
     with pytest.raises(UsersNotServed, match="keeps no users"):
-        asked(served("second part"), item_features={"tag": "a"})
+        ranking_of(served_model("second part"), item_features={"tag": "a"})
     with pytest.raises(UnknownSeedItems):
-        asked(served("SVD"), item_id="nothing")
+        ranking_of(served_model("SVD"), item_id="nothing")

@@ -1,4 +1,4 @@
-"""A process ends with its parent, however that ends."""
+"""A process ends with its parent, for every end of the parent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ time.sleep(600)
 """
 
 
-def test_a_killed_parent_takes_the_process_along() -> None:
+def test_a_process_ends_when_its_parent_is_killed() -> None:
     """Its end of the pipe closes, although it would sleep for minutes."""
     with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
@@ -28,7 +28,7 @@ def test_a_killed_parent_takes_the_process_along() -> None:
 
 
 def test_a_process_whose_parent_has_gone_ends_at_once() -> None:
-    """As one that was forked just before."""
+    """A process forked just before the end of its parent ends at once."""
     code = CHILD.format(parent=os.getpid() + 1)
     ended = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=False)
     assert (ended.returncode, ended.stdout) == (1, b"")

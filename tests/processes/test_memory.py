@@ -1,4 +1,4 @@
-"""What one process lays into shared memory, no other one can change, shorten or exchange."""
+"""A process cannot change, shorten or exchange the shared memory of another one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALL_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl
 
 
 def test_a_memory_file_is_sealed_in_every_way_and_read_only() -> None:
-    """Neither through the descriptor nor through a mapping of its own can a process change it."""
+    """A process can change it neither through the descriptor nor through its own mapping."""
     sealed = SealedMemory.of([b"model ", memoryview(b"bytes")])
     assert sealed[:] == b"model bytes"
     assert fcntl.fcntl(sealed.descriptor, fcntl.F_GET_SEALS) == ALL_SEALS
@@ -32,7 +32,7 @@ def test_a_memory_file_is_sealed_in_every_way_and_read_only() -> None:
 
 
 def test_a_file_that_is_not_sealed_is_refused() -> None:
-    """A worker maps nothing that somebody could still write to, and keeps no descriptor of it."""
+    """A worker maps no writable file, and keeps no descriptor of it."""
     descriptor = os.memfd_create("test", os.MFD_ALLOW_SEALING)
     os.write(descriptor, b"bytes")
     with pytest.raises(OSError, match="not sealed"):
@@ -42,7 +42,7 @@ def test_a_file_that_is_not_sealed_is_refused() -> None:
 
 
 def test_moving_a_buffer_gives_its_pages_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So loading takes one model and one chunk, not two models."""
+    """Loading takes the memory of one model and one chunk, not of two models."""
     monkeypatch.setattr(memory, "CHUNK_BYTES", 4 * mmap.PAGESIZE)
     content = os.urandom(10 * mmap.PAGESIZE + 5)
     buffer = private_buffer(len(content))
@@ -53,7 +53,7 @@ def test_moving_a_buffer_gives_its_pages_back(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_descriptor_is_closed_with_the_last_reference() -> None:
-    """A model that was replaced leaves no file behind."""
+    """A replaced model leaves no file behind."""
     sealed = SealedMemory.of([b"x"])
     descriptor = sealed.descriptor
     del sealed
@@ -62,7 +62,7 @@ def test_the_descriptor_is_closed_with_the_last_reference() -> None:
 
 
 def test_a_worker_cannot_shorten_its_page_under_the_parent() -> None:
-    """Reading a mapping that lacks its file ends a process."""
+    """Reading a mapping without its file would end a process."""
     page = SharedPage.of(8192)
     page[:3] = b"abc"
     other = SharedPage.adopted(os.dup(page.descriptor))

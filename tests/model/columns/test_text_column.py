@@ -1,4 +1,4 @@
-"""Texts as TF-IDF vectors, compared with scikit-learn, and the values that are no texts."""
+"""Texts as TF-IDF vectors, compared with scikit-learn, and refused values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ AS_SCIKIT_LEARN: dict[Analyzer, dict[str, Any]] = {
 
 
 def fitted(analyzer: Analyzer, texts: list[str] = TEXTS, *, without: str = "") -> tuple[TextColumn, TfidfVectorizer]:
-    """A column and scikit-learn's vectorizer with all words of `texts` but one, fitted on them."""
+    """Return a column and scikit-learn's vectorizer, fitted on all words of `texts` but one."""
     vocabulary = sorted({word for text in texts for word in words_of(text, analyzer)} - {without})
     theirs = TfidfVectorizer(vocabulary=vocabulary, **AS_SCIKIT_LEARN[analyzer]).fit(texts)
     counts = [sum(word in words_of(text, analyzer) for text in texts) for word in vocabulary]
@@ -59,7 +59,7 @@ def dense(column: TextColumn, text: str) -> np.ndarray:
 
 @pytest.mark.parametrize("analyzer", ["word", "char"])
 def test_vectors_equal_those_of_scikit_learn(analyzer: Analyzer) -> None:
-    """With the same vocabulary, on the texts of training and on ones with unknown words, to 1e-9."""
+    """Vectors agree to 1e-9 on training texts and on texts with unknown words, for the same vocabulary."""
     column, theirs = fitted(analyzer, without="sea")
     shuffled = random.Random(3).sample(" ".join(TEXTS).split(), 12)
     for text in [*TEXTS, " ".join(shuffled), "an unknown sea man man"]:
@@ -69,27 +69,27 @@ def test_vectors_equal_those_of_scikit_learn(analyzer: Analyzer) -> None:
 @settings(max_examples=60)
 @given(st.text(max_size=80), st.sampled_from(["word", "char"]))
 def test_any_text_is_a_vector_of_length_one_or_zero(text: str, analyzer: Analyzer) -> None:
-    """Emoji, markup, control characters and any script are words or nothing, never an error."""
+    """Emoji, markup, control characters and any script never raise an error."""
     column, _ = fitted(analyzer)
     length = float(np.linalg.norm(dense(column, text)))
     assert length == pytest.approx(1.0) or length == 0.0
 
 
 def test_unknown_words_are_counted_once_each() -> None:
-    """The words themselves are not repeated in an answer."""
+    """An answer has the number of unknown words, not the words."""
     column, _ = fitted("word")
     assert column.read("sea zz zz yy")[1] == ["title: 2 words"]
     assert column.read("sea zz")[1] == ["title: 1 word"]
     assert column.read("The SEA")[1] == []
 
 
-def test_accents_may_be_typed_in_two_ways() -> None:
-    """One character, or a letter and a combining accent."""
+def test_composed_and_combining_accents_are_equal() -> None:
+    """A letter with a combining accent equals the single accented character."""
     assert words_of("Fanto\u0302mas", "word") == words_of("Fant\u00f4mas", "word") == ["fantômas"]
 
 
 def kinds_of_code_points() -> list[str]:
-    """Two of each category, combining class and number of characters that they are normalized to."""
+    """Return two code points of each category, combining class and length after normalization."""
     kinds: dict[tuple[str, int, int], list[str]] = {}
     for point in range(sys.maxunicode + 1):
         character = chr(point)
@@ -100,14 +100,14 @@ def kinds_of_code_points() -> list[str]:
 
 
 def sorting_steps(text: str) -> int:
-    """The steps of an insertion sort of each run of marks, at most, and one for each character."""
+    """Return the most steps of an insertion sort of each run of marks, and one for each character."""
     classes = map(unicodedata.combining, NORMALIZE("NFD", text))
     runs = (len(list(run)) for is_mark, run in itertools.groupby(classes, bool) if is_mark)
     return len(text) + sum(length**2 for length in runs)
 
 
 def test_the_work_of_a_long_word_grows_with_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever code points it repeats, eight times as many are less than 30 times the work of normalizing."""
+    """Eight times as many of any code point take less than 30 times the work to normalize."""
     steps: list[int] = []
 
     def counted(form: Any, text: str) -> str:
@@ -136,7 +136,7 @@ def test_marks_beyond_thirty_in_a_row_change_no_word_around_them() -> None:
 
 @pytest.mark.parametrize("value", [["sea"], {"a": 1}, "x" * (MAX_CHARACTERS + 1), "sea " * 300_000])
 def test_values_that_are_no_text_or_too_long_are_refused(value: object) -> None:
-    """By the name of the column, without the text."""
+    """The error names the column and does not repeat the text."""
     column, _ = fitted("word")
     with pytest.raises(FeatureValueUnusable, match=r"^feature 'title'") as caught:
         column.read(value)
@@ -144,7 +144,7 @@ def test_values_that_are_no_text_or_too_long_are_refused(value: object) -> None:
 
 
 def test_missing_texts_and_numbers_follow_the_rules_of_request_filters() -> None:
-    """Null, NaN and blanks are missing; a number is the text of its digits."""
+    """Null, NaN and blanks are missing. A number becomes the text of its digits."""
     column, _ = fitted("word")
     for value in (None, float("nan"), "  "):
         assert len(column.encode(value)[0]) == 0

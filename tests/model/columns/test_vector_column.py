@@ -1,4 +1,4 @@
-"""Vectors as features: lists and texts of numbers, scaled, or refused by the name of their column."""
+"""Vectors as features: lists and texts of numbers are scaled, or refused by the name of their column."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ COLUMN = VectorColumn("embedding", dimensions=3, delimiter="|", length=2.0)
 
 @pytest.mark.parametrize("value", ["1|-2|0.5", " 1 | -2 | 5e-1 ", [1, -2.0, 0.5], (1, -2, 0.5), np.array([1, -2, 0.5])])
 def test_lists_and_texts_are_the_same_vector(value: object) -> None:
-    """Divided by the usual length of the vectors of training."""
+    """Numbers in either form are divided by the usual length of training vectors."""
     (places, values), ignored = COLUMN.read(value)
     assert (places.tolist(), values.tolist(), ignored) == ([0, 1, 2], [0.5, -1.0, 0.25], [])
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), "", "  "])
 def test_a_missing_vector_gives_no_signal(value: object) -> None:
-    """As missing values of other kinds."""
+    """A missing vector is encoded like missing values of other kinds."""
     assert len(COLUMN.read(value)[0][0]) == 0
 
 
@@ -42,8 +42,8 @@ def test_a_missing_vector_gives_no_signal(value: object) -> None:
         ({"x": 1}, "a map is not a vector"),
     ],
 )
-def test_anything_else_is_refused_by_column(value: object, reason: str) -> None:
-    """With what it should be."""
+def test_values_that_are_no_vector_are_refused_by_column(value: object, reason: str) -> None:
+    """The error names the column and the expected form."""
     with pytest.raises(FeatureVectorUnusable, match=reason) as caught:
         COLUMN.read(value)
     assert "feature 'embedding'" in caught.value.message

@@ -1,4 +1,4 @@
-"""What the brute-force rankings of several tests share."""
+"""Brute-force rankings that several tests share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from svc.model.ranking.rerank import Rules
 
 
 def with_pins(chosen: Sequence[int], pinned: Mapping[int, int], wanted: int) -> list[int]:
-    """The first `wanted` columns, with each pinned column at its position; one behind the whole ranking ends it."""
+    """Return the first `wanted` columns with each pin at its position. A pin beyond the ranking comes last."""
     page = list(chosen)
     is_whole = len(page) < wanted
     for column, position in sorted(pinned.items(), key=lambda pin: pin[1]):
@@ -25,7 +25,7 @@ def with_pins(chosen: Sequence[int], pinned: Mapping[int, int], wanted: int) -> 
 
 
 def variations(ids: Sequence[str]) -> st.SearchStrategy[Variation]:
-    """Items shown, some of them unknown or twice, and a seed; any of it may be absent or without weight."""
+    """Return a strategy for shown items, some unknown or repeated, and a seed. Any part may be absent or weightless."""
     shown = st.builds(Shown, st.sampled_from([*ids, "none"]), st.sampled_from([1, 1, 2, 100]))
     weights = st.sampled_from([0.0, 0.25, 0.25, 1.0])
     return st.builds(
@@ -38,7 +38,7 @@ def variations(ids: Sequence[str]) -> st.SearchStrategy[Variation]:
 
 
 def with_rotation(columns: Any, values: Any, rules: Rules, ids: Sequence[str]) -> list[int]:
-    """The columns of a ranking, given their values, with the 100 best in the order that the rotation makes of them."""
+    """Return the columns of a ranking with these values, its 100 best in the order after rotation."""
     rotation = rules.rotation
     if rotation is None or not len(columns):
         return [int(column) for column in columns]

@@ -1,4 +1,4 @@
-"""Compiled filters against brute force: each item in turn is asked whether it satisfies the tree."""
+"""Compiled filters agree with brute force, which checks each item against the tree."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def compares(left: float | None, name: str, right: float) -> bool:
 
 
 def satisfies(row: dict[str, Any], tree: dict[str, Any]) -> bool:
-    """The rules of filters, read off the page."""
+    """Return whether an item satisfies a tree, by the documented rules of filters."""
     ((key, value),) = tree.items()
     if key == "all":
         return all(satisfies(row, part) for part in value)
@@ -95,7 +95,9 @@ def satisfies(row: dict[str, Any], tree: dict[str, Any]) -> bool:
     return all(bool(there) == operand if name == "exists" else bool(tests[name]) for name, operand in value.items())
 
 
-def compiled(table: list[dict[str, Any]]) -> FilterFields:
+def fields_of(table: list[dict[str, Any]]) -> FilterFields:
+    """Return the filter fields of a table."""
+
     def column(name: str) -> list[Any]:
         return [row[name] for row in table]
 
@@ -108,8 +110,8 @@ def compiled(table: list[dict[str, Any]]) -> FilterFields:
 @settings(max_examples=300)
 @given(rows, st.lists(trees, min_size=1, max_size=10))
 def test_any_filter_keeps_the_items_that_brute_force_keeps(table: list[dict[str, Any]], some: list[Any]) -> None:
-    """Three thousand trees over random tables, with missing and odd values; from the cache as well."""
-    fields = compiled(table)
+    """Three thousand trees over random tables with missing and odd values agree, also from the cache."""
+    fields = fields_of(table)
     for tree in some:
         canonical = parse_filter(tree, KINDS)
         expected = [item for item, row in enumerate(table) if satisfies(row, tree)]
@@ -118,10 +120,10 @@ def test_any_filter_keeps_the_items_that_brute_force_keeps(table: list[dict[str,
 
 
 def test_the_cache_is_bounded_and_drops_the_least_recently_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most one bit an item for each filter that is kept."""
+    """Each cached filter takes at most one bit an item."""
     monkeypatch.setattr(filter_fields, "CACHE_BYTES", 0)
     monkeypatch.setattr(filter_fields, "LEAST_CACHED", 3)
-    fields = compiled([{"genres": "a", "country": "b", "year": year} for year in range(20)])
+    fields = fields_of([{"genres": "a", "country": "b", "year": year} for year in range(20)])
     some = [parse_filter({"year": {"lt": year}}, KINDS) for year in range(4)]
     for tree in some[:3]:
         assert fields.items(tree).nbytes <= 3
@@ -130,9 +132,9 @@ def test_the_cache_is_bounded_and_drops_the_least_recently_used(monkeypatch: pyt
     assert [fields.cached(tree) is not None for tree in some] == [True, False, True, True]
 
 
-def test_a_tree_that_was_asked_for_before_is_not_parsed_again() -> None:
-    """Each spelling is kept beside the canonical form; one that is refused is not."""
-    fields = compiled([{"genres": "a", "country": "b", "year": year} for year in range(20)])
+def test_a_cached_tree_is_not_parsed_again() -> None:
+    """Each spelling of a valid tree is cached beside the canonical form. A refused tree is not."""
+    fields = fields_of([{"genres": "a", "country": "b", "year": year} for year in range(20)])
     parsed: list[object] = []
 
     def canonical(tree: object) -> Any:
@@ -150,9 +152,9 @@ def test_a_tree_that_was_asked_for_before_is_not_parsed_again() -> None:
     assert len(parsed) == 4
 
 
-def test_what_cannot_change_the_result_is_not_compiled() -> None:
-    """What follows an empty part of an `all`, or a part of an `any` that keeps everything."""
-    fields = compiled([{"genres": "a", "country": "b", "year": year} for year in range(20)])
+def test_parts_that_cannot_change_the_result_are_not_compiled() -> None:
+    """Parts after an empty part of `all`, or after a part of `any` that keeps every item, are skipped."""
+    fields = fields_of([{"genres": "a", "country": "b", "year": year} for year in range(20)])
     del fields.fields["year"]  # compiling a condition on it would fail
     for key, country, count in (("all", "nowhere", 0), ("any", "b", 20)):
         tree = parse_filter({key: [{"country": {"any": [country]}}, {"year": {"gt": 1}}]}, KINDS)
@@ -160,18 +162,18 @@ def test_what_cannot_change_the_result_is_not_compiled() -> None:
         assert fields.items(tree).count == count
 
 
-def test_a_cell_of_another_kind_is_named() -> None:
-    """The field, what was found, and the ways out."""
+def test_an_error_names_the_field_and_the_kind_of_a_wrong_cell() -> None:
+    """The error names the field, the kind of the cell, and the ways out."""
     with pytest.raises(MetadataError, match="'year' is numerical, and a cell holds a text"):
         NumberField.read("year", [1990, "old"], 2)
     with pytest.raises(MetadataError, match="filter field 'country': a map does not belong here"):
         LabelField.read("country", "categorical", "|", [{}], 1)
 
 
-def test_values_are_described_by_how_many_items_have_them() -> None:
-    """Most items first, at most 200; a field without numbers has no range."""
+def test_fields_describe_their_most_frequent_values() -> None:
+    """The most frequent values come first, at most 200. A field without numbers has no range."""
     table = [{"genres": f"x{item}|a", "country": None, "year": None} for item in range(250)]
-    genres, country, year = compiled(table).described()
+    genres, country, year = fields_of(table).described()
     assert genres["values"][:3] == ["a", "x0", "x1"]
     assert len(genres["values"]) == 200
     assert country == {"name": "country", "kind": "categorical", "values": []}

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from svc.model.ranking.item_sets import ItemSet, joined, mask, without
 
 
-def test_item_sets_are_sets() -> None:
-    """Intersection, union, complement, membership and columns agree with Python's own, at any length."""
+def test_item_sets_agree_with_python_sets() -> None:
+    """Intersection, union, complement, membership and columns agree with Python's own sets at any length."""
     rng = np.random.default_rng(5)
     for n_items in (1, 7, 8, 9, 100, 1001):
         first, second = (set(np.flatnonzero(rng.random(n_items) < 0.4).tolist()) for _ in range(2))
@@ -26,8 +26,8 @@ def test_item_sets_are_sets() -> None:
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=70), st.sampled_from([np.float32, np.float64]))
-def test_a_mask_leaves_the_bits_of_what_it_keeps(flags: list[bool], dtype: Any) -> None:
-    """Everything else is minus infinity, whatever it was."""
+def test_a_mask_keeps_the_bits_of_kept_scores(flags: list[bool], dtype: Any) -> None:
+    """Kept scores have the same bits. All others become minus infinity, NaN included."""
     kept = np.array(flags)
     scores = np.where(np.arange(len(kept)) % 3, np.arange(len(kept)) * -0.1, -0.0).astype(dtype)
     expected = np.where(kept, scores, -np.inf).astype(dtype)
@@ -36,7 +36,7 @@ def test_a_mask_leaves_the_bits_of_what_it_keeps(flags: list[bool], dtype: Any) 
 
 
 def test_restrictions_are_joined_by_and() -> None:
-    """None restricts nothing; nothing at all stays None."""
+    """Items must be in every set. None restricts nothing, and joining only None gives None."""
     first = ItemSet.of_columns(np.array([0, 2, 3], dtype=np.int32), 5)
     second = ItemSet.of_columns(np.array([2, 4], dtype=np.int32), 5)
     assert joined() is joined(None, None) is None
@@ -47,7 +47,7 @@ def test_restrictions_are_joined_by_and() -> None:
 
 
 def test_without_keeps_the_order() -> None:
-    """Excluded columns may be named twice, or not be there at all."""
+    """Excluded columns may be repeated or absent."""
     columns = np.array([4, 0, 3, 1], dtype=np.int32)
     assert without(columns, np.array([3, 3, 2], dtype=np.int32), 5).tolist() == [4, 0, 1]
     assert without(columns, columns[:0], 5).tolist() == columns.tolist()

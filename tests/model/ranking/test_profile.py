@@ -1,4 +1,4 @@
-"""Histories of requests, alone and behind those of training users."""
+"""Profiles from the history of a request, alone and behind that of a training user."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def given(columns: list[int], weights: list[float] | None = None) -> Given:
 
 
 def test_without_recency_order_plays_no_part() -> None:
-    """Columns rise and weights add up."""
+    """Without recency, columns rise and weights add up."""
     history = History(OFFSETS, COLUMNS)
     one = settled(given([5, 1, 5]), history)
     columns, weights, *_ = profile_of(one, history)
@@ -27,7 +27,7 @@ def test_without_recency_order_plays_no_part() -> None:
 
 
 def test_a_request_history_follows_the_known_history() -> None:
-    """Positions are counted over both; the place that an item leaves is closed, unless others share it."""
+    """Positions count over both histories. The place that a repeated item leaves is closed, unless others share it."""
     history = History(OFFSETS, COLUMNS, recency=1.0, ties=np.array([False, True, False]))
     columns, weights, *_ = joined_profile(history, 0, settled(given([9, 4]), history))
     assert columns.tolist() == [0, 2, 9, 4]
@@ -38,15 +38,15 @@ def test_a_request_history_follows_the_known_history() -> None:
 
 
 @pytest.mark.parametrize("recency", [0.0, 0.7])
-def test_nothing_given_is_an_empty_profile(recency: float) -> None:
-    """Without weights."""
+def test_an_empty_history_is_an_empty_profile(recency: float) -> None:
+    """An empty history gives a profile without items and weights."""
     history = History(OFFSETS, COLUMNS, recency=recency)
     columns, weights, positions, _ = profile_of(settled(given([]), history), history)
     assert (len(columns), weights, positions) == (0, None, None)
 
 
-def test_where_parts_weigh_by_recencies_of_their_own_positions_are_kept() -> None:
-    """Weights are as given, for each part to multiply; those of a history alone are counted from its end, too."""
+def test_positions_are_kept_if_each_part_has_its_own_recency() -> None:
+    """Weights stay as given for each part to decay. Positions of a history alone also count from its end."""
     history = History(OFFSETS, COLUMNS, ties=np.array([False, True, False]), recency_by_part=True)
     columns, weights, positions, _ = joined_profile(history, 0, settled(given([9, 4]), history))
     assert columns.tolist() == [0, 2, 9, 4]
@@ -56,7 +56,7 @@ def test_where_parts_weigh_by_recencies_of_their_own_positions_are_kept() -> Non
     assert (columns.tolist(), weights.tolist(), positions.tolist()) == ([1, 5], [1, 2], [1, 0])  # type: ignore[union-attr]
 
 
-def test_where_the_part_beside_the_scorer_weighs_by_another_recency_its_values_are_kept_too() -> None:
+def test_values_are_kept_for_a_cold_start_part_of_another_recency() -> None:
     history = History(OFFSETS, COLUMNS, recency=0.7, recency_beside=True)
     query = Query(5).of_profile(profile_of(settled(given([5, 1, 5]), history), history))
     np.testing.assert_allclose(query.seed_weights, [np.exp(-0.7), 2.0])

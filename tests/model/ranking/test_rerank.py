@@ -1,4 +1,4 @@
-"""Boosts, rotation, diversity, limits and pins against a naive reading of the rules; filters win over all of them."""
+"""Boosts, rotation, diversity, limits and pins against a naive reading of the rules. Filters win over all of them."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ field_of = cache(lambda n_items: LabelField.read("genres", "multi_label", "|", l
 
 
 def labels_of(n_items: int) -> list[str | None]:
-    """Most items are of one genre, so that a limit on it leaves the pool of diversity early."""
+    """Return labels of which most are one genre, so that a limit on it soon leaves the pool of diversity."""
     return ["a" if item % 7 else ["a|b", "b", "c", None][item // 7 % 4] for item in range(n_items)]
 
 
 @cache
 def genre(label: str, n_items: int) -> ItemSet:
-    return ItemSet.of_flags(labelled(n_items)[:, "abc".index(label)])
+    return ItemSet.of_flags(genres_of_items(n_items)[:, "abc".index(label)])
 
 
 seeds = st.integers(0, 2**32)
 
 
 def halves(n_items: int) -> st.SearchStrategy[NDArray[np.bool_]]:
-    """Each item with an equal chance. Drawing each of them by itself would take most of the time of the tests."""
+    """Return items, each with probability one half. Drawing them one by one would take most of the tests' time."""
     return seeds.map(lambda seed: np.random.default_rng(seed).random(n_items) < 0.5)
 
 
@@ -53,7 +53,7 @@ def item_sets(n_items: int) -> st.SearchStrategy[ItemSet]:
 
 
 def some_ids(n_items: int, most: int) -> st.SearchStrategy[list[str]]:
-    """At least one id; the last two are not known to the model."""
+    """Return a strategy for one id or more. The model does not know the last two."""
     drawn = st.tuples(st.integers(1, most), seeds)
     return drawn.map(
         lambda pair: [
@@ -67,7 +67,7 @@ def pinned(ids: list[str], seed: int) -> list[tuple[str, int]]:
 
 
 def some_of(what: str, n_items: int) -> st.SearchStrategy[Any]:
-    """Values of one rule that is not switched off."""
+    """Return a strategy for active values of one rule."""
     factors = st.sampled_from([0.1, 0.5, 1.0, 2.0, 10.0])
     return {
         "diversity": st.sampled_from([0.1, 0.5, 0.9, 1.0]),
@@ -79,7 +79,7 @@ def some_of(what: str, n_items: int) -> st.SearchStrategy[Any]:
 
 @cache
 def requests(n_items: int, rules: tuple[str, ...]) -> st.SearchStrategy[tuple[dict[str, Any], Restriction]]:
-    """Requests with these rules, a filter or none, and any other field."""
+    """Return a strategy for requests with these rules, with or without a filter, and with any other field."""
     body = st.fixed_dictionaries(
         {
             "user_id": st.sampled_from(["u1", "u5", "u11", "nobody"]),
@@ -115,14 +115,14 @@ def requests(n_items: int, rules: tuple[str, ...]) -> st.SearchStrategy[tuple[di
 
 
 @cache
-def labelled(n_items: int) -> NDArray[np.bool_]:
-    """Which items, (n, 3), have each genre."""
+def genres_of_items(n_items: int) -> NDArray[np.bool_]:
+    """Return whether each item has each genre, (n, 3)."""
     return np.array([[label in (labels or "").split("|") for label in "abc"] for labels in labels_of(n_items)])
 
 
 @cache
 def cosines(name: str, n_items: int) -> NDArray[np.float64]:
-    """Similarities of every two items."""
+    """Return the similarities of all pairs of items."""
     model = model_of(name, n_items=n_items)
     scorer: Any = model.scorer
     if model.kind == "popularity":
@@ -149,11 +149,11 @@ NEAR = 1e-9
 
 
 class Naive:
-    """The page and what is before it, chosen by looking at every candidate at every step."""
+    """The page and the items before it, chosen by looking at every candidate at every step."""
 
     def __init__(self, name: str, n_items: int, query: Query) -> None:
         self.rules, self.wanted = query.rules or Rules(), query.limit
-        self.similar, self.has = cosines(name, n_items), labelled(n_items)
+        self.similar, self.has = cosines(name, n_items), genres_of_items(n_items)
         (every,) = model_of(name, n_items=n_items).rank([query._replace(limit=n_items, rules=None)])
         self.own = dict(zip(every.items.tolist(), every.scores.tolist(), strict=True))
         self.columns, self.values = self._boosted(every)
@@ -174,7 +174,7 @@ class Naive:
         return every.items[order], values[order]
 
     def eligible(self) -> NDArray[np.bool_]:
-        """Of each item whether it may come next."""
+        """Return whether each item may come next."""
         taken, most = self.has[self.chosen].sum(axis=0), [limit.most for limit in self.rules.limits]
         full = self.has[:, taken >= min(most, default=np.inf)]
         return self.free & ~full.any(axis=1)
@@ -184,7 +184,7 @@ class Naive:
         self.free[column] = False
 
     def page(self, answered: list[int]) -> list[int]:
-        """Of candidates that are equal but for rounding it takes the one that `answered` has."""
+        """Return the page. Among candidates that are equal up to rounding, prefer that of `answered`."""
         if self.rules.diversity:
             self._choose_from_pool(answered)
         while len(self.chosen) < self.wanted:
@@ -210,7 +210,7 @@ class Naive:
 
 
 def check(name: str, n_items: int, questions: list[tuple[dict[str, Any], Restriction]]) -> None:
-    """Alone and in a batch; nothing that a restriction removed comes back; scores are the model's own."""
+    """Check a request alone and in a batch: no removed item comes back, and scores are the model's own."""
     model = model_of(name, n_items=n_items)
     prepared = [model.prepare_recommend(**body, restriction=restriction) for body, restriction in questions]
     for one, ranking in zip(prepared, model.rank([one.query for one in prepared]), strict=True):
@@ -229,15 +229,15 @@ TOGETHER = [some for count in range(2, len(RULES) + 1) for some in combinations(
 @settings(max_examples=60)
 @given(name=st.sampled_from(EVERY_FAMILY), data=st.data())
 def test_rules_together_are_a_greedy_choice_among_all_items(rules: tuple[str, ...], name: str, data: Any) -> None:
-    """Any two, three or all of them, with filters and offsets, where the pool is a part of the catalogue."""
+    """Two, three or all rules, with filters and offsets, agree with brute force over all items."""
     check(name, MANY, [data.draw(requests(MANY, rules))])
 
 
 @pytest.mark.parametrize("name", EVERY_FAMILY)
 @settings(max_examples=25)
 @given(data=st.data())
-def test_any_mixture_is_arranged_as_the_rules_say(name: str, data: Any) -> None:
-    """The rules hold for every mixture within one batch, also where the pool is the whole catalogue."""
+def test_a_batch_of_different_rules_agrees_with_brute_force(name: str, data: Any) -> None:
+    """Requests with different rules agree with brute force in one batch, also if the pool is the whole catalogue."""
     mixed = st.sampled_from([(), *((rule,) for rule in RULES), *TOGETHER]).flatmap(
         lambda rules: requests(N_ITEMS, rules)
     )
@@ -250,15 +250,15 @@ def shown(model: Model, limit: int, **more: Any) -> Ranking:
 
 
 def test_a_page_is_full_while_limits_leave_items_behind_the_pool() -> None:
-    """The pool is of one genre, of which two may be shown: the ranking goes on behind it."""
+    """If all items of the pool have one genre and two of it may be shown, items behind the pool fill the page."""
     boosts = (Boost(genre("a", MANY) & ~genre("b", MANY), 10.0),)
     rules = Rules(diversity=0.5, limits=(Limit(field_of(MANY), 2),), boosts=boosts)
     for name in EVERY_FAMILY:
         assert len(shown(model_of(name, n_items=MANY), 12, rules=rules).items) == 12
 
 
-def test_a_pin_leaves_the_scale_of_diversity_alone() -> None:
-    """Pinning the best item, ten times as good as the next, does not make the others more relevant than they were."""
+def test_a_pin_does_not_change_the_relevance_of_other_items() -> None:
+    """Pinning the best item, ten times as good as the next, does not change the relevance of the others."""
     similarities = np.eye(4)
     similarities[1, 2] = similarities[2, 1] = 0.5
     scores = np.array([10.0, 1.0, 0.9, 0.0])
@@ -276,7 +276,7 @@ def test_a_pin_leaves_the_scale_of_diversity_alone() -> None:
 
 
 def test_reasons_name_the_rules_that_moved_an_item() -> None:
-    """Pinned, boosted, diversified; nothing for those that stand where their score puts them."""
+    """Items are pinned, boosted or diversified. Items at the place of their score have no reason."""
     model = model_of("SVD")
     plain = shown(model, 5)
     last = shown(model, N_ITEMS).items.tolist()[-1]
@@ -291,7 +291,7 @@ def test_reasons_name_the_rules_that_moved_an_item() -> None:
 
 
 def test_limits_hold_across_the_pages_of_one_ranking() -> None:
-    """At most so many of one value from the start to the end of the last page; a missing value is not limited."""
+    """A limit counts from the start of the ranking to the end of the last page. Missing values are not limited."""
     model, rules = model_of("SVD"), Rules(limits=(Limit(field_of(N_ITEMS), 2),))
     whole = shown(model, 20, rules=rules).items.tolist()
     pages = [
@@ -303,7 +303,7 @@ def test_limits_hold_across_the_pages_of_one_ranking() -> None:
 
 
 def test_a_pin_behind_the_end_stands_at_the_end() -> None:
-    """Of the whole ranking, not of the page."""
+    """A pin beyond the whole ranking is its last item, also if a page ends before."""
     model = model_of("SVD")
     count = len(shown(model, N_ITEMS).items)
     assert shown(model, N_ITEMS, pins=[("i30", 900)]).items.tolist()[count - 1] == 30
@@ -311,7 +311,7 @@ def test_a_pin_behind_the_end_stands_at_the_end() -> None:
 
 
 def counting_sorts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many items each call of `np.lexsort` sorts from now on."""
+    """Return a list to which each later call of `np.lexsort` adds the number of its items."""
     lexsort, counts = np.lexsort, []
 
     def counted(keys: Any) -> Any:
@@ -322,8 +322,8 @@ def counting_sorts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-def test_a_boosted_question_sorts_few_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scorer gives the scores of all items in any order, alone and in a batch."""
+def test_a_boosted_query_sorts_few_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scorer returns all scores unordered, alone and in a batch."""
     model = factor_model(10, 20_000, 8)
     model.ready()
     boosts = (Boost(ItemSet.of_columns(np.arange(0, 20_000, 3), 20_000), 2.0),)
@@ -335,7 +335,7 @@ def test_a_boosted_question_sorts_few_items(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_limits_that_reach_behind_the_pool_sort_few_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once the labels of the best items are used up, the others are selected without a sort of all items."""
+    """After the labels of the best items are used up, others are selected without sorting all items."""
     count = 20_000
     model = factor_model(10, count, 8)
     model.ready()
@@ -351,7 +351,7 @@ def test_limits_that_reach_behind_the_pool_sort_few_items(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("more", [{}, {"limits": (Limit(field_of(N_ITEMS), 3),)}, {"diversity": 0.5}])
 def test_boosts_sort_few_of_many_candidates(monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]) -> None:
-    """The best are selected by a partition: sorting 100,000 candidates for ten items takes most of the time."""
+    """A partition selects the best: sorting 100,000 candidates for ten items would take most of the time."""
     count = 100_000
     scores = np.sort(np.random.default_rng(3).standard_normal(count))[::-1]
     columns = np.arange(count, dtype=np.int32)
@@ -366,8 +366,8 @@ def test_boosts_sort_few_of_many_candidates(monkeypatch: pytest.MonkeyPatch, mor
     assert 0 < sum(sorted_counts) < count / 50
 
 
-def test_reasons_are_the_same_where_the_rest_of_the_ranking_comes_in_another_order() -> None:
-    """A limit that leaves the pool asks for all items; those that diversity has chosen keep their reasons."""
+def test_reasons_do_not_depend_on_the_order_of_the_whole_ranking() -> None:
+    """If a limit leaves the pool, items that diversity chose keep their reasons in the ranking of all items."""
     items, rng = np.arange(MANY, dtype=np.int32), np.random.default_rng(2)
     scores, order = np.linspace(1.0, 0.0, MANY), rng.permutation(MANY)
     cosine = rng.random((MANY, MANY))

@@ -1,4 +1,4 @@
-"""Whatever restricts a ranking restricts it before the best are taken: brute force over all items is the reference."""
+"""Restrictions apply before the best items are selected: rankings agree with brute force over all items."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ interactions = st.builds(Interaction, ids, st.sampled_from([1.0, 0.5, 3.0]))
 
 @st.composite
 def questions(draw: st.DrawFn) -> tuple[dict[str, Any], Restriction]:
-    """A request for a user, known or not, and what its answer may hold."""
+    """Return a strategy for requests of known or unknown users, and the items that their answers may hold."""
     offset = draw(st.integers(0, N_ITEMS + 2))
     include = draw(st.none() | st.lists(ids, max_size=12))
     asked = {
@@ -49,12 +49,12 @@ def questions(draw: st.DrawFn) -> tuple[dict[str, Any], Restriction]:
 
 
 def everything(model: Model, query: Query) -> Ranking:
-    """The ranking of all items for whoever asks."""
+    """Return the ranking of all items for the user of a request."""
     return model.rank([query._replace(limit=N_ITEMS, include_seen=True, allowed=None, exclude=query.exclude[:0])])[0]
 
 
 def brute_force(model: Model, prepared: Prepared, asked: dict[str, Any], restriction: Restriction) -> list[str]:
-    """Ids of the page, by looking at every item in turn."""
+    """Return the ids of the page, by checking every item in turn."""
     query, page = prepared.query, []
     seen: set[int] = set()
     if not asked["include_seen"] and not query.popular:
@@ -75,7 +75,7 @@ def brute_force(model: Model, prepared: Prepared, asked: dict[str, Any], restric
 def test_the_answer_is_that_of_brute_force_alone_and_in_a_batch(
     name: str, some: list[tuple[dict[str, Any], Restriction]]
 ) -> None:
-    """With filters, include, exclude, seen, history, dislikes, offset and fallback mixed; the same bits either way."""
+    """All controls of a request are mixed. Bits are equal alone and in a batch."""
     model = model_of(name)
     prepared = [model.prepare_recommend(**asked, restriction=restriction) for asked, restriction in some]
     batch = model.rank([one.query for one in prepared])
@@ -90,7 +90,7 @@ def test_the_answer_is_that_of_brute_force_alone_and_in_a_batch(
 @pytest.mark.parametrize("scorer", [SVDScorer, BPRScorer])
 @pytest.mark.parametrize("share", [0.9, 0.4, 0.13, 0.05, 0.001])
 def test_a_large_index_is_scanned_exactly_under_filters(scorer: Any, share: float) -> None:
-    """Sizes at which scans prune, gather and go through several blocks; some item vectors are zero."""
+    """Scans of these sizes prune, gather and pass several blocks. Some item vectors are zero."""
     rng = np.random.default_rng(int(share * 1000))
     n_items, n_users, components = 20_000, 24, 8
     items = (rng.standard_normal((n_items, components + (scorer is BPRScorer)))).astype(np.float32)
@@ -144,7 +144,7 @@ def test_the_profile_names_the_known_parts_of_the_request() -> None:
 @pytest.mark.parametrize("user", [None, "u5"])
 @pytest.mark.parametrize("name", EVERY_FAMILY)
 def test_dislikes_are_solved_as_the_textbook_says(name: str, user: str | None) -> None:
-    """Least squares takes them as confidence on zero, sums subtract them; others leave them out alone."""
+    """Least squares treats dislikes as confidence in zero, and sums subtract them. Other models only leave them out."""
     model, items = model_of(name), np.arange(N_ITEMS, dtype=np.int32)
     asked = {"user_id": user, "user_features": None, "limit": N_ITEMS, "include_seen": True}
     history = [Interaction("i3", 2.0), Interaction("i7"), Interaction("i20", 0.5)]
@@ -192,7 +192,7 @@ def test_dislikes_are_solved_as_the_textbook_says(name: str, user: str | None) -
 
 
 def test_dislikes_are_no_profile() -> None:
-    """Alone they leave items out of the fallback; beside features they change the solve."""
+    """Dislikes alone leave items out of the fallback. Beside features they change the solve."""
     model, nobody = model_of("IALS"), {"user_id": None, "user_features": None, "limit": N_ITEMS}
     against = [Interaction("i5", 2.0)]
     with pytest.raises(UnknownUser, match="dislikes are no profile"):
@@ -206,12 +206,12 @@ def test_dislikes_are_no_profile() -> None:
     v, solver = model.scorer.index.vectors(np.arange(N_ITEMS)), model.scorer.least_squares  # type: ignore[attr-defined]
     weight_on_zero = 2.0 * v[5, 0] ** 2
     before = solver.alpha0 * float(v[:, 0] @ v[:, 0]) + solver.regularization(0, N_ITEMS)
-    factor = before / (before + weight_on_zero)  # of one component: the right side stays, the left side grows
+    factor = before / (before + weight_on_zero)  # with one component, the right side stays and the left side grows
     np.testing.assert_allclose(with_them.scores, without.scores * factor, rtol=1e-9)
 
 
 def test_repeated_items_add_to_the_weights_of_the_known_history() -> None:
-    """An item chosen again counts once more."""
+    """An item of the known history counts once more if the request repeats it."""
     model = model_of("neighbours")
     column = int(model.history.items(3)[0])
     asked = {"user_id": "u3", "user_features": None, "limit": 3}

@@ -1,4 +1,4 @@
-"""What was shown goes down, a seed shuffles; both among the best items only, and the same for the same question."""
+"""Shown items go down and a seed shuffles, among the best items only, and the same for equal requests."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ OFF = Variation((), 0.25, None, 0.25)
 model_of = cache(family)
 
 
-def asked(name: str, variation: Variation | None, limit: int = N_ITEMS, offset: int = 0, **more: Any) -> Query:
+def query_of(name: str, variation: Variation | None, limit: int = N_ITEMS, offset: int = 0, **more: Any) -> Query:
     restriction = Restriction(offset=offset, variation=variation)
     body: dict[str, Any] = {"user_id": "u1", "user_features": None, "limit": limit, "restriction": restriction, **more}
     query: Query = model_of(name, n_items=N_ITEMS).prepare_recommend(**body).query
     return query
 
 
-def ranked(name: str, variation: Variation | None, limit: int = N_ITEMS, offset: int = 0, **more: Any) -> Ranking:
-    query = asked(name, variation, limit, offset, **more)
+def ranking_of(name: str, variation: Variation | None, limit: int = N_ITEMS, offset: int = 0, **more: Any) -> Ranking:
+    query = query_of(name, variation, limit, offset, **more)
     return model_of(name, n_items=N_ITEMS).rank([query])[0].from_place(offset)
 
 
@@ -41,9 +41,9 @@ def shown(*columns: int, times: int = 1) -> list[Shown]:
 @pytest.mark.parametrize("name", EVERY_FAMILY)
 @settings(max_examples=20)
 @given(variation=variations(IDS).map(lambda one: one._replace(seed=None)))
-def test_no_shown_item_gains_on_one_that_was_not(name: str, variation: Variation) -> None:
-    """Items that were not shown keep their order, and none of them falls; what lies behind the best stays."""
-    plain, found = ranked(name, None).items.tolist(), ranked(name, variation).items.tolist()
+def test_shown_items_never_gain_on_unshown_ones(name: str, variation: Variation) -> None:
+    """Items that were not shown keep their order and never fall. Items behind the best stay."""
+    plain, found = ranking_of(name, None).items.tolist(), ranking_of(name, variation).items.tolist()
     shown_ids = {item.item_id for item in variation.shown}
     others = [column for column in plain if f"i{column}" not in shown_ids]
     assert [column for column in found if f"i{column}" not in shown_ids] == others
@@ -55,9 +55,9 @@ def test_no_shown_item_gains_on_one_that_was_not(name: str, variation: Variation
 @settings(max_examples=10)
 @given(variation=variations(IDS), limit=st.integers(7, 90))
 def test_pages_by_offset_partition_the_ranking(name: str, variation: Variation, limit: int) -> None:
-    """Each item stands on one page, whatever the length of the page, with its own score and reasons."""
-    whole = ranked(name, variation)
-    pages = [ranked(name, variation, limit, offset) for offset in range(0, N_ITEMS, limit)]
+    """Each item stands on one page of any length, with its own score and reasons."""
+    whole = ranking_of(name, variation)
+    pages = [ranking_of(name, variation, limit, offset) for offset in range(0, N_ITEMS, limit)]
     assert [column for page in pages for column in page.items.tolist()] == whole.items.tolist()
     assert [score for page in pages for score in page.scores.tolist()] == whole.scores.tolist()
     assert [reason for page in pages for reason in page.reasons] == list(whole.reasons)
@@ -68,11 +68,11 @@ def test_pages_by_offset_partition_the_ranking(name: str, variation: Variation, 
     [OFF, Variation(shown(*range(90)), 0.0, "seed", 0.0), Variation([Shown("nothing")], 1.0, None, 1.0)],
 )
 def test_without_weight_the_query_is_the_one_without_the_fields(off: Variation) -> None:
-    assert asked("SVD", off, 5).rules is None
+    assert query_of("SVD", off, 5).rules is None
 
 
 def test_unknown_shown_items_are_ignored_items() -> None:
-    """Once each, behind those of the history, whatever the rotation weighs."""
+    """Each unknown item is listed once, behind those of the history, for any weight of the rotation."""
     restriction = Restriction(variation=Variation([Shown("x"), Shown("i1"), Shown("x"), Shown("y")], 0.0, None, 0.0))
     model = model_of("SVD", n_items=N_ITEMS)
     prepared = model.prepare_recommend(user_id="u1", user_features=None, limit=5, restriction=restriction)
@@ -81,28 +81,28 @@ def test_unknown_shown_items_are_ignored_items() -> None:
 
 def test_an_item_named_twice_was_shown_twice() -> None:
     for limit in (5, N_ITEMS):
-        twice = ranked("SVD", OFF._replace(shown=shown(*range(40)) * 2), limit)
-        once = ranked("SVD", OFF._replace(shown=shown(*range(40), times=2)), limit)
+        twice = ranking_of("SVD", OFF._replace(shown=shown(*range(40)) * 2), limit)
+        once = ranking_of("SVD", OFF._replace(shown=shown(*range(40), times=2)), limit)
         assert twice.items.tolist() == once.items.tolist()
 
 
-def test_items_that_moved_up_say_so() -> None:
-    """Also among the most chosen items, which a user of whom nothing is known gets."""
+def test_items_that_moved_up_have_the_reason_rotated() -> None:
+    """Items have the reason `rotated`, also among the most chosen items for a user without a profile."""
     for more in ({}, {"user_id": None, "fallback": True}):
-        plain = ranked("SVD", None, **more).items.tolist()
-        found = ranked("SVD", OFF._replace(shown=shown(*plain[:3], times=100), rotation=1.0), **more)
+        plain = ranking_of("SVD", None, **more).items.tolist()
+        found = ranking_of("SVD", OFF._replace(shown=shown(*plain[:3], times=100), rotation=1.0), **more)
         assert found.items.tolist() == [*plain[3:ROTATED], *plain[:3], *plain[ROTATED:]]
         assert list(found.reasons) == [("rotated",)] * (ROTATED - 3) + [()] * (len(plain) - ROTATED + 3)
 
 
 def test_another_seed_is_another_page_of_mostly_the_same_items() -> None:
-    pages = [ranked("SVD", OFF._replace(seed=f"day {day}"), 20).items.tolist() for day in range(7)]
+    pages = [ranking_of("SVD", OFF._replace(seed=f"day {day}"), 20).items.tolist() for day in range(7)]
     assert len({tuple(page) for page in pages}) == 7
     assert 20 < len({column for page in pages for column in page}) < 70
 
 
 def test_noise_has_the_distribution_of_gumbel() -> None:
-    """Over many seeds an item comes first as often as its share of all exp(value / deviation) says."""
+    """Over many seeds, an item comes first as often as its share of all exp(value / deviation)."""
     items, values = np.arange(ROTATED, dtype=np.int32), np.linspace(1.0, 0.0, ROTATED)
     first = [
         Rotation({}, 0.0, f"s{seed}", 1.0, lambda column: f"i{column}").order(items, values)[0] for seed in range(2000)
@@ -114,7 +114,7 @@ def test_noise_has_the_distribution_of_gumbel() -> None:
 
 @pytest.mark.parametrize("values", [[], [1.0], [2.0, 2.0, 2.0]])
 def test_items_of_equal_value_keep_their_order(values: list[float]) -> None:
-    """Their deviation is 0, as is that of one item and of none."""
+    """The deviation of equal values, of a single item and of no item is 0."""
     items = np.arange(len(values), dtype=np.int32)
     rotation = Rotation({0: 100}, 1.0, "seed", 1.0, str)
     assert rotation.order(items, np.array(values)).tolist() == items.tolist()

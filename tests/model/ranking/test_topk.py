@@ -1,4 +1,4 @@
-"""Selection is exact and its order is fixed, with ties and excluded entries."""
+"""Selection is exact and has a fixed order, with ties and excluded entries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def sorted_best(scores: np.ndarray, limit: int) -> list[int]:
 @pytest.mark.parametrize("n", [1, 5, 256, 257, 2048, 2049, 5000, 41_003])
 @pytest.mark.parametrize("limit", [1, 10, 100, 1000])
 def test_the_best_are_those_of_a_full_sort(n: int, limit: int) -> None:
-    """For random scores, coarse scores with many ties, all equal ones, and with most entries excluded."""
+    """Random scores, coarse scores with many ties, equal scores, and mostly excluded entries agree with a full sort."""
     rng = np.random.default_rng(n + limit)
     smooth = rng.normal(size=n)
     rare = np.where(rng.random(n) < 0.002, smooth, -np.inf)
@@ -26,7 +26,7 @@ def test_the_best_are_those_of_a_full_sort(n: int, limit: int) -> None:
 
 
 def test_entries_within_the_slack_of_the_last_place_are_reached() -> None:
-    """What might still be among the best after exact scoring is a candidate."""
+    """Entries that may be among the best after exact scoring are candidates."""
     scores = np.random.default_rng(0).normal(size=10_000).astype(np.float32)
     tenth = np.sort(scores)[-10]
     found = set(reaching(scores, 10, 0.1).tolist())

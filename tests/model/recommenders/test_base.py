@@ -1,4 +1,4 @@
-"""What scorers share: exclusions, the choice of the best, and cosines."""
+"""Helpers of all scorers: exclusions, the choice of the best, and cosines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def columns(*values: int) -> np.ndarray:
 
 
 def test_excluded_and_seen_items_never_come_back() -> None:
-    """What is excluded, and unless it is asked for, seeds and the own history."""
+    """Excluded items never come back. Seeds and the own history come back only if requested."""
     query = Query(limit=5, user=0, seeds=columns(1), exclude=columns(7))
     assert set(excluded_columns(query, HISTORY).tolist()) == {1, 4, 7, 9}
     assert excluded_columns(query._replace(include_seen=True), HISTORY).tolist() == [7]
@@ -29,7 +29,7 @@ def test_excluded_and_seen_items_never_come_back() -> None:
 
 
 def test_the_profile_is_the_history_or_the_seeds() -> None:
-    """With their values, where these are not all 1."""
+    """The profile has the weights of the items unless all are 1."""
     rows, values = profile(Query(limit=5, user=0), HISTORY)
     assert values is not None
     assert (rows.tolist(), values.tolist()) == ([4, 9], [2.0, 0.5])
@@ -38,7 +38,7 @@ def test_the_profile_is_the_history_or_the_seeds() -> None:
 
 @pytest.mark.parametrize("share", [1.0, 0.8, 0.3, 0.02, 0.0])
 def test_the_best_are_those_of_a_full_sort(share: float) -> None:
-    """The best items equal those of a full sort for any allowed part; ties go to the lower column."""
+    """The best items equal those of a full sort for any allowed set. Ties go to the lower column."""
     rng = np.random.default_rng([3, int(share * 100)])
     for limit in (1, 10, N_ITEMS + 1):
         scores = rng.integers(0, 20, N_ITEMS).astype(np.float64)
@@ -50,8 +50,8 @@ def test_the_best_are_those_of_a_full_sort(share: float) -> None:
         assert best_items(scores.copy(), query, HISTORY).tolist() == expected
 
 
-def test_a_zero_vector_is_like_nothing() -> None:
-    """Its cosine is 0, also with itself; those of the others are as defined."""
+def test_cosines_of_a_zero_vector_are_zero() -> None:
+    """A zero vector has cosine 0 with every vector and with itself."""
     to_all = cosines(np.array([[3.0, 4.0], [0.0, 0.0], [4.0, -3.0], [6.0, 8.0]]))
     np.testing.assert_allclose(to_all(0), [1.0, 0.0, 0.0, 1.0], atol=1e-15)
     assert to_all(1).tolist() == [0.0] * 4

@@ -1,4 +1,4 @@
-"""Blends: exact by brute force, the same alone and in a batch, whatever is left out."""
+"""Blends are exact by brute force, and the same alone and in a batch, under any exclusion."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ N_USERS, K = 30, 5
 
 
 def history(rng: np.random.Generator, n_items: int) -> History:
-    """The last user has nothing."""
+    """Return random histories. The last user has no items."""
     sizes = np.append(rng.integers(1, 12, N_USERS - 1), 0)
     columns = [np.sort(rng.choice(n_items, size, replace=False)) for size in sizes]
     return History(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32), np.concatenate(columns).astype(np.int32))
@@ -71,7 +71,7 @@ def blend(kind: str, rng: np.random.Generator, n_items: int, seen: History) -> B
 
 
 def counts(n_items: int) -> np.ndarray:
-    """Popularity in no order of columns."""
+    """Return popularity that does not follow the order of columns."""
     return np.random.default_rng(n_items).pareto(1.0, n_items)
 
 
@@ -89,7 +89,7 @@ KINDS = [
 
 
 def brute_force(scorer: BlendScorer, query: Query, seen: History) -> np.ndarray:
-    """The score of every item: each part's own, over its deviation over all items."""
+    """Return the score of every item: the sum of each part's score over its deviation over all items."""
     rows, values = profile(query, seen)
     parts = [part.totals(rows, values) for part in scorer.sums]
     if scorer.factors is not None:
@@ -125,7 +125,7 @@ def queries(rng: np.random.Generator, n_items: int) -> list[Query]:
 @pytest.mark.parametrize("n_items", [40, 900])
 @pytest.mark.parametrize("kind", KINDS)
 def test_rankings_are_those_of_brute_force(kind: str, n_items: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every score, and the items wherever scores differ by more than rounding."""
+    """Every score agrees, and so do the items if their scores differ by more than rounding."""
     shrink(monkeypatch)
     rng = np.random.default_rng([n_items, KINDS.index(kind)])
     seen = history(rng, n_items)
@@ -148,7 +148,7 @@ def test_rankings_are_those_of_brute_force(kind: str, n_items: int, monkeypatch:
 def test_the_bytes_are_the_same_alone_and_in_any_batch(
     kind: str, n_items: int, scan: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every scan gives the same bytes for a query alone and in a batch."""
+    """Each query gets the same bytes alone and in every batch, for every scan."""
     shrink(monkeypatch)
     if scan != "some first":
         monkeypatch.setattr(factor_index, "EVEN", 0.0)
@@ -178,8 +178,8 @@ def test_features_are_answered_by_the_part_that_learned_from_them() -> None:
     assert bits(found[1]) == bits(scorer.rank(described[1:], seen)[0])
 
 
-def test_a_user_unknown_to_all_parts_gets_the_first_items() -> None:
-    """All score 0, so ties decide: an empty history and a zero vector."""
+def test_a_user_without_scores_gets_the_first_items() -> None:
+    """With an empty history and a zero vector, all items score 0 and ties decide."""
     rng = np.random.default_rng(5)
     seen = history(rng, 50)
     scorer = blend("plain", rng, 50, seen)
@@ -192,7 +192,7 @@ def test_a_user_unknown_to_all_parts_gets_the_first_items() -> None:
 
 
 def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a few hundred items go through every stage of a scan."""
+    """Lower the sizes of a scan, so that a few hundred items pass every stage."""
     monkeypatch.setattr(scan_module, "FIRST_BLOCK", 256)
     monkeypatch.setattr(scan_module, "FIRST_BLOCK_PER_ITEM", 1)
     monkeypatch.setattr(scan_module, "FIRST_GATHERED", 8)

@@ -1,4 +1,4 @@
-"""Long histories and many candidates go through in pieces, with the same result."""
+"""Long histories and many candidates are processed in pieces, with the same result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from svc.model.recommenders.dense_weights import DenseWeightsScorer
 
 
 def test_pieces_do_not_change_the_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However little is copied at once, the answer is that of the whole, and that of a full sort."""
+    """Pieces of any size give the answer of the whole, which is that of a full sort."""
     rng = np.random.default_rng(0)
     weights = rng.normal(size=(400, 400)).astype(np.float32)
     scorer = DenseWeightsScorer(weights)
@@ -33,7 +33,7 @@ def test_pieces_do_not_change_the_bits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_empty_history_ranks_by_column() -> None:
-    """Everything scores 0."""
+    """All items score 0."""
     scorer = DenseWeightsScorer(np.ones((5, 5), dtype=np.float32))
     scorer.ready()
     history = History(np.array([0, 0], dtype=np.int32), np.empty(0, dtype=np.int32))

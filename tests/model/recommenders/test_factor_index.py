@@ -1,4 +1,4 @@
-"""Item vectors stand by falling norm, and are rounded where that pays."""
+"""Item vectors stand by falling norm, and are rounded if that pays."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def same_bits(one: Ranking, other: Ranking) -> bool:
     return one.items.tobytes() == other.items.tobytes() and one.scores.tobytes() == other.scores.tobytes()
 
 
-def test_everything_banned_gives_an_empty_ranking() -> None:
-    """No candidate is left, for ordinary and zero vectors."""
+def test_excluding_every_item_gives_an_empty_ranking() -> None:
+    """Excluding every item leaves no candidate, for ordinary and zero vectors."""
     everything = np.arange(20, dtype=np.int32)
     for ranking in scan(built(np.ones((20, 2))), np.array([[1.0, 2.0], [0.0, 0.0]]), [Wanted(5, everything)] * 2):
         assert not len(ranking.items)
 
 
 def test_a_limit_above_the_catalogue_returns_all_of_it() -> None:
-    """A limit above the catalogue returns every item, those of norm zero with the score 0."""
+    """Every item comes back, items of norm zero with the score 0."""
     factors = np.array([[0.0], [-1.0], [2.0], [0.0]])
     (ranking,) = scan(built(factors), np.array([[1.0]]), [Wanted(100, NONE)])
     assert ranking.items.tolist() == [2, 0, 3, 1]
@@ -32,7 +32,7 @@ def test_a_limit_above_the_catalogue_returns_all_of_it() -> None:
 
 
 def test_cosine_ignores_length_and_bias() -> None:
-    """The last component counts in products only; a zero vector has cosine 0 with everything."""
+    """The last component counts in products only. A zero vector has cosine 0 with every vector."""
     rng = np.random.default_rng(2)
     factors = rng.normal(size=(6000, 9)).astype(np.float32)
     factors[5, :-1] = 0

@@ -1,4 +1,4 @@
-"""Vectors of users whom training never saw: projections, directions, and the second part of a blend of models."""
+"""Vectors of users whom training never saw: projections, directions, and the cold-start part."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def vectors(rows: int, components: int) -> np.ndarray:
 
 
 def test_svd_projects_a_weighted_and_scaled_history() -> None:
-    """Σ weight · scale · item vector; without scales they count as 1."""
+    """The vector is Σ weight · scale · item vector. Missing scales count as 1."""
     items, scales = vectors(N_ITEMS, 4), np.linspace(0.5, 2.0, N_ITEMS, dtype=np.float32)
     weights = np.array([1.0, 2.0, 0.5])
     query = Query(limit=1, seeds=SEEDS, seed_weights=weights)
@@ -31,7 +31,7 @@ def test_svd_projects_a_weighted_and_scaled_history() -> None:
 
 
 def test_bpr_answers_seeds_by_their_mean_direction() -> None:
-    """Of length 1 whatever the seeds weigh together, so that scores are cosines; biases do not count."""
+    """The direction has length 1 for any weights of the seeds, so that scores are cosines. Biases do not count."""
     scorer = BPRScorer(vectors(2, 4), FactorIndex.build(vectors(N_ITEMS, 5)))
     scorer.ready()
     one, more = scorer.embed_cold(
@@ -44,7 +44,7 @@ def test_bpr_answers_seeds_by_their_mean_direction() -> None:
 
 
 def test_a_cold_start_part_places_as_the_whole_scorer_does() -> None:
-    """The cold-start part holds no vectors of users: it solves for users whom training never saw."""
+    """A cold-start part without user vectors solves for unseen users like the whole scorer."""
     whole = cast(IALSScorer, family("IALS").scorer)
     part = ColdStartScorer.of(whole)
     part.ready()

@@ -1,4 +1,4 @@
-"""Sparse item-to-item weights: sums, similarities and reasons are those of the dense matrix."""
+"""Sparse item-to-item weights give the sums, similarities and reasons of the dense matrix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ N = 30
 
 @pytest.fixture
 def dense() -> np.ndarray:
-    """Weights with empty rows, and a diagonal."""
+    """Return weights with empty rows and a diagonal."""
     rng = np.random.default_rng(4)
     weights = np.where(rng.random((N, N)) < 0.3, rng.integers(1, 9, (N, N)) / 8, 0.0)
     weights[5] = 0
@@ -29,7 +29,7 @@ def scorer_of(dense: np.ndarray) -> NeighbourScorer:
 
 @pytest.mark.parametrize("rows", [[], [5], [0], [7, 3, 3, 29]])
 def test_totals_are_sums_of_rows(dense: np.ndarray, rows: list[int]) -> None:
-    """With values, and moved to other places, as a blend asks for them; an empty profile gives zeros."""
+    """Totals count values, and may be permuted for a blend. An empty profile gives zeros."""
     scorer, picked = scorer_of(dense), np.array(rows, dtype=np.int32)
     values, places = np.arange(1.0, len(rows) + 1), np.arange(N)[::-1].astype(np.int32)
     assert scorer.totals(picked, None).tolist() == dense[picked].sum(axis=0).tolist()
@@ -39,7 +39,7 @@ def test_totals_are_sums_of_rows(dense: np.ndarray, rows: list[int]) -> None:
 
 
 def test_contributions_add_up_to_the_scores(dense: np.ndarray) -> None:
-    """One addend for each item of the profile, also where it has no weight."""
+    """Each item of the profile has one addend, also without a weight."""
     scorer = scorer_of(dense)
     history = History(np.array([0, 3], dtype=np.int64), np.array([2, 5, 11], dtype=np.int32))
     query = Query(limit=N, user=0)
@@ -50,7 +50,7 @@ def test_contributions_add_up_to_the_scores(dense: np.ndarray) -> None:
 
 
 def test_similar_items_have_similar_rows(dense: np.ndarray) -> None:
-    """Cosines of the rows without the diagonal; an empty row is like nothing."""
+    """Similarities are cosines of the rows without the diagonal. Those of an empty row are 0."""
     items = np.array([1, 5, 8, 9], dtype=np.int32)
     rows = dense.copy()
     np.fill_diagonal(rows, 0)

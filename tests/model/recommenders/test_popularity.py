@@ -1,4 +1,4 @@
-"""The same order for everybody."""
+"""Popularity ranks items in the same order for every user."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EMPTY = History(np.array([0, 0, 2], dtype=np.int64), np.array([1, 4], dtype=np.i
 
 
 def test_all_users_get_the_same_order_without_their_own_items() -> None:
-    """Falling score, ties by column; what is seen, excluded or not allowed is left out."""
+    """Scores fall, ties by column. Seen, excluded and disallowed items are left out."""
     scorer = PopularityScorer(np.array([2.0, 5.0, 2.0, 0.0, 9.0]))
     scorer.ready()
     allowed = ItemSet.of_columns(np.array([0, 2, 3], dtype=np.int32), 5)
@@ -28,7 +28,7 @@ def test_all_users_get_the_same_order_without_their_own_items() -> None:
     assert rankings[0].scores.tolist() == [9.0, 5.0, 2.0]
 
 
-def test_no_item_is_a_reason_and_none_is_like_another() -> None:
+def test_popularity_has_no_reasons_and_no_similarities() -> None:
     """Explanations say `popular`, and diversity changes nothing."""
     scorer = PopularityScorer(np.arange(4.0))
     items = np.arange(4, dtype=np.int32)

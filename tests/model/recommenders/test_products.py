@@ -1,4 +1,4 @@
-"""Products of vectors with the items are those of numpy, whichever way is faster here."""
+"""Products of vectors with the items agree with numpy for every way to compute them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from svc.model.recommenders import products
 def test_products_are_those_of_float64(
     n_vectors: int, n_items: int, components: int, *, small_products_pay: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For numbers of items that blocks divide, and for others."""
+    """Products agree for numbers of items that blocks divide, and for others."""
     monkeypatch.setattr(products, "small_products_pay", lambda: small_products_pay)
     rng = np.random.default_rng(n_vectors)
     vectors, factors = (rng.normal(size=(rows, components)).astype(np.float32) for rows in (n_vectors, n_items))
@@ -24,6 +24,6 @@ def test_products_are_those_of_float64(
 
 
 def test_the_way_is_chosen_once() -> None:
-    """A measurement that is repeated could choose another way at every request."""
+    """The measurement runs once: a second one could choose another way for the next request."""
     assert products.small_products_pay() is products.small_products_pay()
     assert products.small_products_pay.cache_info().currsize == 1

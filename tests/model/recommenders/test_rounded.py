@@ -1,4 +1,4 @@
-"""Products of rounded vectors err by no more than they say; test_scan.py ranks by them."""
+"""Products of rounded vectors stay within their error bounds. test_scan.py ranks by them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.model.recommenders.test_scan import EXTREME, KINDS, catalogue
 @pytest.mark.parametrize("components", [1, 64, 1_041])
 @pytest.mark.parametrize("kind", KINDS + EXTREME)
 def test_no_product_errs_by_more_than_the_bound(kind: str, components: int, scale: float) -> None:
-    """Of one vector and of several, in any block; the bound is infinite if nothing can be told."""
+    """Products of one vector and of several stay within it in any block. Extreme vectors have an infinite bound."""
     rng = np.random.default_rng(components)
     factors = catalogue(kind, 5_000 if components == 64 else 90, components, rng)
     items, vectors = RoundedItems.of(factors), rng.normal(size=(3, components)) * scale
@@ -29,8 +29,8 @@ def test_no_product_errs_by_more_than_the_bound(kind: str, components: int, scal
                 assert error == np.inf or (np.abs(look - exact[row, start:stop]) <= error).all()
 
 
-def test_without_numkong_or_with_wrong_products_there_is_no_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a processor for which the wheel is broken."""
+def test_vectors_are_not_rounded_without_exact_numkong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vectors are not rounded without numkong, or if its wheel computes wrong products on the processor."""
     factors = np.ones((5, 3), dtype=np.float32)
     with monkeypatch.context() as without:
         without.setattr(rounded, "find_spec", lambda _: None)
@@ -40,7 +40,7 @@ def test_without_numkong_or_with_wrong_products_there_is_no_look(monkeypatch: py
 
 
 def test_rounding_leaves_few_items_of_many() -> None:
-    """Of vectors of one length a tenth at most are within the error of the twentieth best."""
+    """At most a tenth of vectors of one length is within the error of the twentieth best."""
     rng = np.random.default_rng(4)
     directions = rng.normal(size=(9_000, 200))
     items = RoundedItems.of((directions / np.linalg.norm(directions, axis=1, keepdims=True)).astype(np.float32))

@@ -1,4 +1,4 @@
-"""Conformance of the scan: items, order and bits of the scores are those of a full sort in float64."""
+"""Items, order and bits of scores of every scan are those of a full sort in float64."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def built(factors: np.ndarray) -> Layout:
 
 
 def layout_of(factors: np.ndarray, look: str) -> Layout:
-    """With that look; an int8 look also where it would not pay."""
+    """Return a layout with that look. An int8 look is also built if it would not pay."""
     index = FactorIndex.build(factors.astype(np.float32))
     index.ready()
     if look == "cosine":
@@ -73,8 +73,8 @@ def addends(kind: str, n: int, rng: np.random.Generator) -> np.ndarray | None:
     }[kind]
 
 
-def asked(n: int, size: int, offsets: str, rng: np.random.Generator) -> list[Wanted]:
-    """Limits from 1 to above the catalogue, exclusions, and sets of none, few and nearly all of the items."""
+def random_conditions(n: int, size: int, offsets: str, rng: np.random.Generator) -> list[Wanted]:
+    """Return limits from 1 to above the catalogue, exclusions, and sets of no, few and nearly all items."""
     questions = []
     for _ in range(size):
         share = rng.choice([0.0, 0.02, 0.1, 0.3, 0.9, 1.0, 1.0, 1.0])
@@ -87,7 +87,7 @@ def asked(n: int, size: int, offsets: str, rng: np.random.Generator) -> list[Wan
 
 
 def sorted_exactly(layout: Layout, vector: np.ndarray, wanted: Wanted) -> Ranking:
-    """The ranking by a full sort of scores that are summed as the scan sums them."""
+    """Return the ranking by a full sort of scores, summed as the scan sums them."""
     factors = layout.factors.astype(np.float64)
     scores = np.add.reduce(factors * vector, axis=1)
     if layout.inverse_norms is not None:
@@ -104,7 +104,7 @@ def sorted_exactly(layout: Layout, vector: np.ndarray, wanted: Wanted) -> Rankin
 
 
 def check(layout: Layout, vectors: np.ndarray, questions: list[Wanted]) -> None:
-    """Each question alone and all together."""
+    """Check each question alone and all together."""
     together = scan(layout, vectors, questions)
     for row, (wanted, ranking) in enumerate(zip(questions, together, strict=True)):
         expected = sorted_exactly(layout, vectors[row], wanted)
@@ -120,7 +120,7 @@ def check(layout: Layout, vectors: np.ndarray, questions: list[Wanted]) -> None:
 @pytest.mark.parametrize("offsets", OFFSETS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_rankings_are_those_of_a_full_sort(kind: str, offsets: str, look: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the size of a batch, limits, exclusions, filters and offsets are, through every stage of a scan."""
+    """Batches, limits, exclusions, filters and offsets of any size agree, through every stage of a scan."""
     for name, value in {"FIRST_BLOCK": 512, "POOL_LIMIT": 512, "FIRST_GATHERED": 64}.items():
         monkeypatch.setattr(scan_module, name, value)
     for name in ("FIRST_BLOCK_PER_ITEM", "GATHERED_PER_ITEM"):
@@ -133,7 +133,7 @@ def test_rankings_are_those_of_a_full_sort(kind: str, offsets: str, look: str, m
             vectors[rng.random(size) < 0.1] = 0
             if look == "cosine":
                 vectors[:, -1] = 0
-            check(layout, vectors, asked(n, size, offsets, rng))
+            check(layout, vectors, random_conditions(n, size, offsets, rng))
 
 
 @settings(max_examples=80, deadline=None)
@@ -149,14 +149,14 @@ def test_rankings_are_those_of_a_full_sort(kind: str, offsets: str, look: str, m
 def test_extreme_vectors_and_offsets_lose_no_item(
     kind: str, look: str, components: int, scales: tuple[float, float], seed: int
 ) -> None:
-    """Also where float32 can tell nothing; `scales` are those of the vectors and of the offsets."""
+    """Rankings are exact beyond the range of float32. `scales` are those of the vectors and of the offsets."""
     rng = np.random.default_rng(seed)
     n_items = int(rng.integers(1, 90))
     layout = layout_of(catalogue(kind, n_items, components, rng), look)
     vectors = rng.normal(size=(rng.integers(1, 11), components)) * scales[0]
     if look == "cosine":
         vectors[:, -1] = 0
-    questions = asked(n_items, len(vectors), "none", rng)
+    questions = random_conditions(n_items, len(vectors), "none", rng)
     if scales[1]:
         own = np.where(rng.random(n_items) < 0.3, rng.normal(size=n_items), 0.0) * scales[1]
         questions = [wanted._replace(offsets=own.copy) for wanted in questions]
@@ -178,7 +178,7 @@ def test_no_float32_product_errs_by_more_than_the_bound(components: int, scale: 
 
 @pytest.mark.parametrize("cosine", [False, True])
 def test_an_allowed_part_without_the_best_is_ranked_as_by_a_full_sort(cosine: bool) -> None:
-    """None of the items that a scan looks at first may come back, with exclusions beside."""
+    """All items of the first block are excluded or not allowed."""
     rng = np.random.default_rng(8)
     layout = layout_of(rng.normal(size=(20_000, 12)), "cosine" if cosine else "float32")
     vector = np.append(rng.normal(size=11), 0.0)[np.newaxis]
@@ -198,7 +198,7 @@ def test_more_rows_than_are_searched_at_once_give_the_same_bits() -> None:
 
 
 def test_an_unordered_ranking_of_all_holds_every_item() -> None:
-    """In any order, with the scores of the ordered one."""
+    """An unordered ranking has the scores of the ordered one, in any order."""
     rng = np.random.default_rng(3)
     layout, vector = built(rng.normal(size=(500, 4))), rng.normal(size=(1, 4))
     (ordered,), (unordered,) = (
@@ -210,7 +210,7 @@ def test_an_unordered_ranking_of_all_holds_every_item() -> None:
 
 
 def test_offsets_of_many_questions_are_computed_for_each_once() -> None:
-    """They are asked for when the question is looked at, so those of a large batch are not in memory together."""
+    """Offsets are computed when their question is scanned, so those of a large batch are never in memory together."""
     rng = np.random.default_rng(5)
     layout, calls = built(catalogue("decaying", 9_000, 8, rng)), []
 

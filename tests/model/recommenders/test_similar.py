@@ -1,4 +1,4 @@
-"""Similarities of items: cosines that a naive loop gives too, the same for equal items wherever they stand."""
+"""Similarities of items agree with cosines of a naive loop, and equal items have equal ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ITEMS = np.array([7, 0, 3, 9, 4], dtype=np.int32)
 
 
 def weights() -> np.ndarray:
-    """Ten rows of which one is empty, two are equal, and one has nothing but its diagonal."""
+    """Return ten rows, of which one is empty, two are equal, and one has only its diagonal."""
     found = np.random.default_rng(3).random((10, 10)).astype(np.float32)
     found[found < 0.5] = 0
     found[3] = 0
@@ -32,7 +32,7 @@ def naive(rows: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("family", ["dense", "neighbours"])
 def test_rows_of_weights_are_compared_without_their_diagonal(family: str) -> None:
-    """An item's weight on itself says nothing of others; an item without any other weight is like none."""
+    """An item's weight on itself does not count. An item without other weights has similarity 0."""
     dense = weights()
     if family == "dense":
         to_all = DenseWeightsScorer(dense).similar(ITEMS)
@@ -47,7 +47,7 @@ def test_rows_of_weights_are_compared_without_their_diagonal(family: str) -> Non
 
 
 def test_equal_vectors_are_equally_far_from_others() -> None:
-    """To the last bit, so that ties of diversity are broken by the order of the ranking and not by rounding."""
+    """Similarities agree to the last bit, so that ranking order, not rounding, breaks ties of diversity."""
     vectors = np.random.default_rng(5).standard_normal((37, 19))
     vectors[[3, 11, 36]] = vectors[20]
     vectors[8] = 0

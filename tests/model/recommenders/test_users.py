@@ -1,4 +1,4 @@
-"""The best users of approximate scores are those of the exact ones; deviations that are rounding are none."""
+"""The best users by approximate scores are those by exact ones. Deviations within rounding are 0."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ N_USERS, N_ITEMS, K = 6_000, 300, 24
 
 @pytest.mark.parametrize("order", ["score", "lift", "balanced"])
 def test_a_look_in_float32_leaves_out_no_user_and_scores_have_the_bits_of_rankings(order: Order) -> None:
-    """Users nearly as good as each other, which float32 cannot tell apart, and users of equal vectors."""
+    """Users nearly as good as each other, and users of equal vectors, come back although float32 cannot tell them
+    apart.
+    """
     rng = np.random.default_rng(8)
     users = (1 + rng.normal(size=(N_USERS, K)) * 1e-7).astype(np.float32)
     users[::5] = users[0]

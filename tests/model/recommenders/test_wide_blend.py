@@ -1,4 +1,4 @@
-"""Whatever is asked of a wide blend goes through its scan: each answer is that of a full sort in float64."""
+"""A wide blend answers every request through its scan, as by a full sort in float64."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NEIGHBOURS = 5
 
 
 class SortingScorer(BlendScorer):
-    """Scores every item exactly and sorts them all."""
+    """A reference that scores every item exactly and sorts them all."""
 
     def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
         return [self._sorted(query, history) for query in queries]
@@ -50,7 +50,7 @@ class SortingScorer(BlendScorer):
 
 
 def model_of(kind: type[BlendScorer]) -> Model:
-    """Item vectors of nearly one length, 64 components; the first ten items are described by equal vectors."""
+    """Return a model of 64 components with item vectors of nearly one length. The first ten items have equal ones."""
     rng = np.random.default_rng(4)
     items = rng.normal(size=(N_ITEMS, K))
     items *= rng.normal(1, 0.05, (N_ITEMS, 1)) / np.linalg.norm(items, axis=1, keepdims=True)
@@ -98,7 +98,7 @@ SEEDS: list[dict[str, Any]] = [
 
 
 def restrictions() -> list[Restriction]:
-    """None, each filter, rule and reason, and all of them."""
+    """Return no restriction, each filter, rule and explanation, and all of them together."""
     every_third = ItemSet.of_flags(np.arange(N_ITEMS) % 3 == 0)
     few = ItemSet.of_columns(np.arange(0, N_ITEMS, 100), N_ITEMS)
     label = LabelField.read("genre", "categorical", "|", ["abc"[item % 7 % 3] for item in range(N_ITEMS)], N_ITEMS)
@@ -119,7 +119,7 @@ def restrictions() -> list[Restriction]:
 
 
 def queries_to(model: Model) -> list[Query]:
-    """Known users, histories of nobody, features and seeds, under every restriction."""
+    """Return queries for known users, unknown histories, features and seeds, under every restriction."""
     of_nobody = {"user_id": None, "user_features": None}
     return [
         prepared.query
@@ -133,7 +133,7 @@ def queries_to(model: Model) -> list[Query]:
 
 @pytest.mark.parametrize("with_rounded", [False, True])
 def test_every_request_gets_the_answer_of_a_full_sort(*, with_rounded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Items, scores, reasons and explanations, alone and in one batch, whichever first look the model takes."""
+    """Items, scores, reasons and explanations agree, alone and in one batch, with either first look."""
     if not with_rounded:
         monkeypatch.setattr(factor_index.RoundedItems, "of", lambda _: None)
     monkeypatch.setattr(factor_index, "LEAST_ROUNDED", 1)
