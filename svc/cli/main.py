@@ -2,6 +2,9 @@
 
 The exit code is 0, the `exit_code` of an SvcError, 1 for an unexpected error, 2 for wrong usage, 130 after SIGINT, and
 143 after SIGTERM.
+
+Commands import their libraries inside functions: `svc --help` takes 0.5 s of a processor, and would take 4.5 s with
+training and serving imported.
 """
 
 from __future__ import annotations

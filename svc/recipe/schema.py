@@ -66,9 +66,9 @@ class InteractionSchema(Block):
     item_column: Name
     time_column: Name | None = None
     time_unit: TimeUnit | None = Field(default=None, description="Unit of a numeric time column.")
-    weight_column: Name | None = Field(default=None, description="What each row counts: numbers above 0.")
+    weight_column: Name | None = Field(default=None, description="The weight of each row, a number above 0.")
     event_column: Name | None = Field(
-        default=None, description="The kind of each row's event, which cleansing.event_weights gives a weight."
+        default=None, description="The kind of each row's event. cleansing.event_weights has its weight."
     )
 
     @model_validator(mode="after")
@@ -97,12 +97,12 @@ class MaxChange(Block):
 
 class Cleansing(Block):
     where: Where | None = Field(
-        default=None, description="A filter, as in requests, over columns of the table: only its rows count."
+        default=None, description="A filter, as in requests, over columns of the table. Other rows are dropped."
     )
     hide: Where | None = Field(
         default=None,
-        description="A filter over columns of the table, read before `where`: its rows are no choices, and their items "
-        "are left out for that user as seen ones are.",
+        description="A filter over columns of the table, applied before `where`. Its rows are no interactions, and "
+        "their items are not recommended to that user, as seen ones are not.",
     )
     drop_null_ids: bool = True
     event_weights: dict[str, Annotated[Number, Field(gt=0)] | Literal["exclude"]] | None = Field(
@@ -111,7 +111,7 @@ class Cleansing(Block):
     )
     dedup: Literal["sum", "max", "count", "keep_last", "keep_first", "none"] = Field(
         default="keep_last",
-        description="What several interactions of one user with one item become: one with the sum, the largest or the "
+        description="The result for several interactions of one user and item: one with the sum, the largest or the "
         "number of their weights, the last or the first of them, or all of them.",
     )
     min_rows: Positive | None = None
@@ -133,13 +133,13 @@ class Cleansing(Block):
 class Split(Block):
     scheme: Scheme = Field(
         default="random",
-        description="time_user where there is a schema.time_column, which the time schemes need, else random; "
+        description="Default with a schema.time_column: time_user, else random. The time schemes need that column. "
         "leave_one_out holds out the latest item of each user.",
     )
     heldout_ratio: Annotated[Number, Field(gt=0, lt=1)] = 0.1
     test_user_ratio: Annotated[Number, Field(gt=0, le=1)] = 1.0
     test: Annotated[Number, Field(ge=0, lt=1)] = Field(
-        default=0.0, description="Share of the users with held-out items whom only the winner is scored on, once."
+        default=0.0, description="Share of the users with held-out items to score only the winner on, once."
     )
     seed: Seed = 42
 
@@ -170,26 +170,26 @@ class Training(Block):
     time_decay: TimeDecay | None = None
     recency: Recency = Field(
         default="search",
-        description="How much more the latest items of a history count: searched where there is a time column and the "
-        "split is not random, off, or a number that holds for all algorithms.",
+        description="Higher weight of the latest items of a history: searched if there is a time column and the split "
+        "is not random, off, or a number for all algorithms.",
     )
     repeats: bool = Field(
         default=False,
-        description="What somebody has chosen before may be chosen, held out and recommended again.",
+        description="Users may choose an item again, so seen items are held out and recommended too.",
     )
     ranker: Ranker = Field(
         default="off",
-        description="search: learn the order of the first page from all that is known of items; it ships only where it "
-        "is better than the winner by more than chance.",
+        description="search: learn the order of the first page from all features of items. It ships only if it is "
+        "better than the winner by more than chance.",
     )
     sample_users: Positive | None = Field(
-        default=None, description="Train on at most so many users, drawn by the seed; others are placed exactly."
+        default=None, description="Most users to train on, drawn by the seed. The others get exact vectors afterwards."
     )
     weighted_metric: bool = Field(
         default=False, description="Held-out interactions count by their weight; without it all count alike."
     )
     report_diversity: bool = Field(
-        default=True, description="A training with --report measures what diversity costs its winner."
+        default=True, description="A training with --report measures the cost of diversity for its winner."
     )
     max_search_age: Age | None = Field(
         default=None,
@@ -275,7 +275,7 @@ class Recipe(Block):
 
     model_config = ConfigDict(extra="forbid", frozen=True, title="svc recipe")
 
-    name: Annotated[str, Field(pattern=NAME_PATTERN, description="Stands in URLs.")]
+    name: Annotated[str, Field(pattern=NAME_PATTERN, description="Part of URLs.")]
     source: SourceSpec
     schema_: InteractionSchema = Field(alias="schema")
     cleansing: Cleansing = Field(default_factory=Cleansing)

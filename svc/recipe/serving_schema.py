@@ -66,7 +66,7 @@ class NewItems(Block):
         default=NEW_ITEMS_SHARE, description="Of the first n items of a ranking, for every n; null: no bound."
     )
     min_share: Annotated[Number, Field(ge=0, le=1)] = Field(
-        default=0, description="So many are new wherever there are new candidates, whatever their scores."
+        default=0, description="Share of new items as long as there are new candidates, regardless of their scores."
     )
 
     @field_validator("min_share")
@@ -113,7 +113,7 @@ class ServingLimit(Block):
 
 
 class ServingBoost(Timed):
-    """A factor that raises or lowers items that satisfy a filter."""
+    """A factor that ranks the items of a filter higher or lower."""
 
     filter: dict[str, Any]
     factor: Annotated[Number, Field(ge=0.1, le=10)]
@@ -155,7 +155,7 @@ class Rehearsal(Block):
     """The conditions for a new model to replace the served one."""
 
     min_known_users: Annotated[Number, Field(ge=0, le=1)] = Field(
-        description="Share of the served model's users whom the new one must know."
+        description="Share of the served model's users that the new model must know."
     )
 
 
@@ -166,10 +166,10 @@ class Serving(Block):
     availability: Availability | None = None
     new_items: NewItems | None = Field(default=None, description="Needs features.item.")
     fallback: Literal["none", "popular"] = Field(
-        default="none", description="What a user of whom nothing is known gets when the request does not say."
+        default="none", description="Answer for an unknown user if the request has no `fallback`."
     )
     popular: Popular | None = Field(
-        default=None, description="How choices count by their age where the most chosen items are shown; null: alike."
+        default=None, description="Weights of choices by age if the most chosen items are shown; null: all alike."
     )
     diversity: Annotated[Number, Field(ge=0, le=1)] = Field(
         default=0, description="0: the best items; 1: as unlike each other as possible."
