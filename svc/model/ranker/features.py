@@ -6,13 +6,16 @@
 | h | the history: the latest items of the query, at most MOST_HISTORY |
 | F | the features, in the order of `item_record.names` |
 
-No step depends on the number of candidates: a candidate has the same bits on any page that has it at the same place.
+A call of NumPy takes a microsecond or two, however little it computes. So one lookup finds all numbers of an item, and
+one the labels of history and candidates. No step depends on the number of candidates: a candidate has the same bits on
+any page that has it at the same place.
+
 A missing value is 0. If it may be missing for some candidates alone, a second feature marks these.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,25 +38,21 @@ def features(
 
     `history` are distinct item columns, oldest first where the record is ordered.
     """
-    h, n = history[-MOST_HISTORY:], len(items)
-    table = np.empty((record.look.n_features, n))
-    table[0], table[1] = scores, _LOG_PLACES[:n]
-    row = _popularity(table, 2, record, h, items)
-    row = _neighbours(table, row, record, h, items)
-    if record.label_names:
-        row = _labels(table, row, record, h, items)
+    h, look, n = history[-MOST_HISTORY:], record.look, len(items)
+    n_popularity, n_labelled = len(record.popularity_names), len(record.label_names)
+    facts = look.facts.take(items, axis=0).T.astype(np.float64, order="C")
+    sums = np.add.reduce(look.facts.take(h, axis=0), axis=0, dtype=np.float64)
+    table = np.empty((look.n_features, n))
+    row = 2 + n_popularity
+    table[0], table[1], table[2:row] = scores, _LOG_PLACES[:n], facts[:n_popularity]
+    np.multiply(facts[0], float(sums[0]) / max(len(h), 1), out=table[row])
+    row = _neighbours(table, row + 1, record, h, items)
+    if n_labelled:
+        row = _labels(table, row, record, h, items, facts[n_popularity:][:n_labelled])
     if record.number_names:
-        _numbers(table, row, record, h, items)
+        first = n_popularity + n_labelled
+        _numbers(table[row:], facts[first:], sums[first:], len(h))
     return table
-
-
-def _popularity(table: Table, row: int, record: ItemRecord, h: NDArray[np.int32], items: NDArray[np.int32]) -> int:
-    end = row + len(record.popularity_names)
-    table[row:end] = record.popularity.take(items, axis=0).T
-    chosen = record.look.all_time.take(h)
-    mean = float(np.add.reduce(chosen, dtype=np.float64)) / len(h) if len(h) else 0.0
-    np.multiply(table[row], mean, out=table[end])
-    return end + 1
 
 
 def _neighbours(table: Table, row: int, record: ItemRecord, h: NDArray[np.int32], items: NDArray[np.int32]) -> int:
@@ -70,33 +69,43 @@ def _neighbours(table: Table, row: int, record: ItemRecord, h: NDArray[np.int32]
     return row + 3
 
 
-def _labels(table: Table, row: int, record: ItemRecord, h: NDArray[np.int32], items: NDArray[np.int32]) -> int:
+def _labels(  # noqa: PLR0917
+    table: Table, row: int, record: ItemRecord, h: NDArray[np.int32], items: NDArray[np.int32], is_missing: Table
+) -> int:
+    """Fill the rows of labels. Those of the history and of `items` are looked up together."""
     look, n, n_columns = record.look, len(items), len(record.label_names)
-    lengths = look.label_lengths.take(items)
-    entries = record.label_entries(items, lengths)
-    labels, parts = record.labels.take(entries), record.label_parts.take(entries)
-    cells = look.label_columns.take(entries) * n + np.arange(n).repeat(lengths)
+    both = np.concatenate([h, items])
+    lengths = look.label_lengths.take(both)
+    ends = lengths.cumsum()
+    entries = np.arange(int(ends[-1])) + (look.label_ends.take(both) - ends).repeat(lengths)
+    labels = record.labels.take(entries)
+    first = int(ends[len(h) - 1]) if len(h) else 0
+    own, parts = labels[first:], record.label_parts.take(entries[first:])
+    cells = look.label_columns.take(own) + np.arange(0, n * n_columns, n_columns).repeat(lengths[len(h) :])
+
+    def mean_shares(start: int, n_chosen: int) -> NDArray[Any]:
+        """Return by column the mean share, over the labels of each item, of the history's items from `start` on."""
+        counts = np.bincount(labels[start:first], minlength=len(look.label_columns))
+        shares = counts.take(own) / max(n_chosen, 1) * parts
+        return np.bincount(cells, shares, n * n_columns).reshape(n, n_columns).T
+
     kinds = 2 + record.ordered
     end = row + kinds * n_columns
-    table[row:end:kinds] = np.bincount(cells, _shares(record, h).take(labels) * parts, n * n_columns).reshape(-1, n)
-    table[row + 1 : end : kinds] = look.has_no_label.take(items, axis=0).T
+    table[row:end:kinds] = mean_shares(0, len(h))
+    table[row + 1 : end : kinds] = is_missing
     if record.ordered:
-        shares = _shares(record, h[-LAST:])
-        table[row + 2 : end : kinds] = np.bincount(cells, shares.take(labels) * parts, n * n_columns).reshape(-1, n)
+        start = int(ends[len(h) - LAST - 1]) if len(h) > LAST else 0
+        table[row + 2 : end : kinds] = mean_shares(start, min(len(h), LAST))
     return end
 
 
-def _shares(record: ItemRecord, h: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Return the share of the items `h` that have each label, (n_labels,)."""
-    entries = record.label_entries(h, record.look.label_lengths.take(h))
-    counts = np.bincount(record.labels.take(entries), minlength=int(record.first_labels[-1]))
-    return counts / max(len(h), 1)
-
-
-def _numbers(table: Table, row: int, record: ItemRecord, h: NDArray[np.int32], items: NDArray[np.int32]) -> None:
-    look = record.look
-    counts = np.add.reduce(look.has_number.take(h, axis=0), axis=0)
-    means = np.add.reduce(look.numbers.take(h, axis=0), axis=0, dtype=np.float64) / np.maximum(counts, 1)
-    is_known = look.has_number.take(items, axis=0)
-    distances = np.abs(look.numbers.take(items, axis=0) - means) * is_known * (counts > 0)
-    table[row::2], table[row + 1 :: 2] = distances.T, ~is_known.T
+def _numbers(table: Table, facts: Table, sums: NDArray[np.float64], n_chosen: int) -> None:
+    """Fill the rows of numbers. `facts`, (2q, n), is overwritten."""
+    n_columns = len(facts) // 2
+    counts = n_chosen - sums[:n_columns]
+    distances = facts[n_columns:]
+    distances -= (sums[n_columns:] / np.maximum(counts, 1))[:, np.newaxis]
+    np.abs(distances, out=distances)
+    distances *= 1.0 - facts[:n_columns]
+    distances *= (counts > 0)[:, np.newaxis]
+    table[::2], table[1::2] = distances, facts[:n_columns]

@@ -24,36 +24,29 @@ class Feature(NamedTuple):
 class Look(NamedTuple):
     """Arrays that features look up and that are computed from those of a record.
 
-    `label_lengths`, (n_items,), count the labels of an item, and `label_columns` has the column of each entry of
-    `labels`. `has_no_label` and `has_number` are (n_items, columns). `numbers` has 0 for what is missing, and
-    `all_time`, (n_items,), is the popularity ever. `n_features` counts the names of the record's features.
+    `facts`, (n_items, p + columns of labels + 2q), has all numbers of an item, for one lookup: its popularity, 1 for
+    each column in which it has no label, 1 for each missing number, and the numbers, 0 for a missing one. Its labels
+    are the `label_lengths`, (n_items,), entries before `label_ends`, (n_items,). `label_columns`, (n_labels,), has the
+    column of each label. `n_features` counts the names of the record's features.
     """
 
-    label_lengths: NDArray[np.int32]
+    facts: NDArray[np.float32]
+    label_lengths: NDArray[np.intp]
+    label_ends: NDArray[np.intp]
     label_columns: NDArray[np.intp]
-    has_no_label: NDArray[np.bool_]
-    has_number: NDArray[np.bool_]
-    numbers: NDArray[np.float32]
-    all_time: NDArray[np.float32]
     n_features: int
 
     @classmethod
     def of(cls, record: ItemRecord) -> Look:
         """Compute them from the stored arrays of `record`."""
-        n_columns, lengths = len(record.label_names), np.diff(record.label_offsets)
-        columns = np.repeat(np.arange(n_columns), np.diff(record.first_labels)).take(record.labels)
-        cells = np.repeat(np.arange(len(lengths)), lengths) * n_columns + columns
-        counts = np.bincount(cells, minlength=len(lengths) * n_columns)
-        has_number = ~np.isnan(record.numbers)
-        return cls(
-            lengths,
-            columns,
-            (counts == 0).reshape(len(lengths), n_columns),
-            has_number,
-            np.where(has_number, record.numbers, np.float32(0)),
-            np.ascontiguousarray(record.popularity[:, 0]),
-            len(names(record)),
-        )
+        n_columns, lengths = len(record.label_names), np.diff(record.label_offsets).astype(np.intp)
+        columns = np.repeat(np.arange(n_columns), np.diff(record.first_labels))
+        cells = np.repeat(np.arange(len(lengths)), lengths) * n_columns + columns.take(record.labels)
+        has_no_label = np.bincount(cells, minlength=len(lengths) * n_columns).reshape(len(lengths), n_columns) == 0
+        is_missing = np.isnan(record.numbers)
+        facts = [record.popularity, has_no_label, is_missing, np.where(is_missing, np.float32(0), record.numbers)]
+        ends = record.label_offsets[1:].astype(np.intp)
+        return cls(np.concatenate(facts, axis=1, dtype=np.float32), lengths, ends, columns, len(names(record)))
 
 
 class ItemRecord(Stored):
@@ -134,13 +127,6 @@ class ItemRecord(Stored):
         ):
             if array.size and not 0 <= int(array.min()) <= int(array.max()) < end:
                 raise PayloadInvalid(f"payload: the ranker's {name} name what is not there")
-
-    def label_entries(self, items: NDArray[np.int32], lengths: NDArray[np.int32]) -> NDArray[np.intp]:
-        """Return the positions in `labels` of the labels of `items`, (m,), which have `lengths`, (m,), labels each."""
-        ends = lengths.cumsum()
-        total = int(ends[-1]) if len(ends) else 0
-        entries: NDArray[np.intp] = np.arange(total) + (self.label_offsets.take(items) - ends + lengths).repeat(lengths)
-        return entries
 
 
 def names(record: ItemRecord) -> tuple[Feature, ...]:

@@ -77,13 +77,14 @@ class PageRanker(Stored):
         if not n:
             return ranking
         own = self.scores(self.addends(history_of(query, history), items[:n], scores[:n]))
-        order = np.argsort(-own, kind="stable")
-        shown = own[order] - own[order[-1]] + scores[n - 1]
-        ties = np.concatenate([np.arange(n), REORDERED + items[n:].astype(np.int64)])
-        items = np.concatenate([items[:n][order], items[n:]])
-        scores = np.concatenate([shown, scores[n:]])
+        order = (-own).argsort(kind="stable")
+        own = own.take(order)
+        best, shown, ties = items[:n].take(order), own - own[-1] + scores[n - 1], np.arange(n)
+        if n < len(items):
+            best, shown = np.concatenate([best, items[n:]]), np.concatenate([shown, scores[n:]])
+            ties = np.concatenate([ties, REORDERED + items[n:].astype(np.int64)])
         kept = slice(None if query.unordered else query.limit)
-        return Ranking(items[kept], scores[kept], ties=ties[kept])
+        return Ranking(best[kept], shown[kept], ties=ties[kept])
 
     def addends(self, history: NDArray[np.int32], items: NDArray[np.int32], scores: Values) -> Table:
         """Return the addends, (F, n), of the ranker's scores of `items`, which the winner ranks in this order."""
