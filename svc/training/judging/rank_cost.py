@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,19 +17,20 @@ from svc.model.ranking.query import Query
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
 
-N_USERS, LIMIT = 32, 10
-QueryT = TypeVar("QueryT")
+N_USERS = 32
+_LIMIT = 10
 _DIGITS = 4
 
 
-def rank_ms(model: Model) -> float:
+def rank_ms(model: Model, rows: NDArray[np.int64] | None = None) -> float:
     """Return the median milliseconds of processor time to rank one known user alone, on one thread.
 
-    The users are evenly spread over the rows of `model`, which is ready. Processor time hardly depends on the load of
-    the machine. Requests that are answered together take less time each.
+    The users are evenly spread over `rows` of `model`, which is ready. None: over all. Processor time hardly depends on
+    the load of the machine. Requests that are answered together take less time each.
     """
-    queries = [model.known_user(int(row), limit=LIMIT) for row in _spread(model.n_users)]
-    return median_ms(lambda query: model.rank([query]), queries)
+    among = np.arange(model.n_users) if rows is None else rows
+    queries = [model.known_user(int(row), limit=_LIMIT) for row in among[_spread(len(among))]]
+    return _median_ms(lambda query: model.rank([query]), queries)
 
 
 def rank_ms_of(scorer: Scorer, matrix: sparse.csr_matrix) -> float:
@@ -44,8 +44,8 @@ def rank_ms_of(scorer: Scorer, matrix: sparse.csr_matrix) -> float:
     scorer.ready()
     if isinstance(scorer, BlendScorer):
         scorer.measure(history, rows)
-    queries = [Query(limit=LIMIT, user=int(row)) for row in rows]
-    return median_ms(lambda query: scorer.rank([query], history), queries)
+    queries = [Query(limit=_LIMIT, user=int(row)) for row in rows]
+    return _median_ms(lambda query: scorer.rank([query], history), queries)
 
 
 def _spread(n_users: int) -> NDArray[np.intp]:
@@ -53,14 +53,13 @@ def _spread(n_users: int) -> NDArray[np.intp]:
     return np.arange(0, n_users, max(1, n_users // N_USERS))[:N_USERS]
 
 
-def median_ms(rank: Callable[[QueryT], object], queries: Sequence[QueryT]) -> float:
-    """Return the median milliseconds of processor time of `rank`, on one thread."""
+def _median_ms(rank: Callable[[Query], object], queries: Sequence[Query]) -> float:
     with threadpool_limits(limits=1, user_api="blas"):  # the setting of servers
         rank(queries[0])  # the first call also fills caches
         return round(1e3 * median(_seconds(rank, query) for query in queries), _DIGITS)
 
 
-def _seconds(rank: Callable[[QueryT], object], query: QueryT) -> float:
+def _seconds(rank: Callable[[Query], object], query: Query) -> float:
     began = time.thread_time()
     rank(query)
     return time.thread_time() - began

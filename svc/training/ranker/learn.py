@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,12 +17,10 @@ from svc.model.history import History
 from svc.model.ranker.features import features
 from svc.model.ranker.item_record import ItemRecord
 from svc.model.ranker.page_ranker import PageRanker
-from svc.model.ranking.query import Query, Ranking
 from svc.training.data.recency import positions_of
 from svc.training.fitting.export import to_history
-from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.intervals import Change
-from svc.training.judging.rank_cost import LIMIT, N_USERS, median_ms
+from svc.training.judging.rank_cost import rank_ms
 from svc.training.judging.served_ranker import ServedRanker
 from svc.training.judging.task import Task
 from svc.training.ranker.fit import Pages, fit
@@ -81,8 +80,8 @@ class Learned:
         return _ranker(record, self.ranker.weights, self.ranker.means, self.ranker.deviations)
 
 
-def learn(task: Task, winner: TrialRecord, own: ServedRanker | None, tables: ItemTables) -> Learned | None:
-    """Learn the order of the pages that the `winner`, ranking by `own`, makes for the validation users.
+def learn(task: Task, own: ServedRanker | None, tables: ItemTables) -> Learned | None:
+    """Learn the order of the pages that the winner, ranking by `own`, makes for the validation users.
 
     `tables` have the items of the interactions in their order. `own` is None if the winner could not be trained again.
     Return None after an event with the reason: no pages, too few users to tell a gain from chance, or rankings that
@@ -124,11 +123,14 @@ def learn(task: Task, winner: TrialRecord, own: ServedRanker | None, tables: Ite
     weights, l2 = fit(pages, seed=seed)
     ranker, *of_others = (_ranker(record, fitted, means, deviations) for fitted in (weights, *judged.weights))
     judges = {row: of_others[part] for row, part in zip(rows, judged.fold.tolist(), strict=True)}
-    most_ms, page_ms = training.max_rank_ms, _page_ms(ranker, history, rows, pools)
-    if most_ms is not None and (winner.rank_ms or 0.0) + page_ms > most_ms:
-        reason = f"it would take {page_ms:g} ms of a ranking, more than training.max_rank_ms leaves"
-        logs.emit(events.RANKER_SKIPPED, reason=reason)
-        return None
+    if training.max_rank_ms is not None:
+        model = copy(own.model)
+        model.ranker = ranker
+        model.ready()
+        if (needed_ms := rank_ms(model, users)) > training.max_rank_ms:
+            reason = f"a ranking with it takes {needed_ms:g} ms, more than training.max_rank_ms"
+            logs.emit(events.RANKER_SKIPPED, reason=reason)
+            return None
     seconds = round(time.monotonic() - began, 3)
     learned = Learned(
         ranker, judges, history, windows, tables, judged.gain, n_users, l2, _strengths(pages, ranker), seconds
@@ -142,14 +144,6 @@ def learn(task: Task, winner: TrialRecord, own: ServedRanker | None, tables: Ite
         seconds=seconds,
     )
     return learned
-
-
-def _page_ms(
-    ranker: PageRanker, history: History, rows: list[int], pools: list[tuple[NDArray[np.int32], NDArray[np.float64]]]
-) -> float:
-    """Return the median milliseconds of processor time to reorder a page."""
-    pages = [(Query(limit=LIMIT, user=row), Ranking(*pool)) for row, pool in zip(rows, pools, strict=True)]
-    return median_ms(lambda page: ranker.page(*page, history), pages[:: max(1, len(pages) // N_USERS)][:N_USERS])
 
 
 def _strengths(pages: Pages, ranker: PageRanker) -> dict[str, float]:

@@ -48,6 +48,14 @@ def test_the_cost_is_the_median_over_users_from_all_of_the_model(monkeypatch: py
     assert all(low < high for low, high in itertools.pairwise(others))
 
 
+def test_the_cost_may_be_that_of_some_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rows = SlowForOneUser(), np.arange(300, 400)
+    monkeypatch.setattr(rank_cost.time, "thread_time", lambda: model.now_s)
+    assert rank_cost.rank_ms(model, rows) == 2.0  # type: ignore[arg-type]
+    assert set(model.asked) <= set(rows.tolist())
+    assert len(set(model.asked)) == rank_cost.N_USERS
+
+
 def test_the_cost_of_a_scorer_is_that_of_its_model() -> None:
     """The cost of a scorer is measured with the users and histories of its model."""
     matrix = sps.random(400, 50, density=0.2, random_state=1, format="csr")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
@@ -132,15 +133,21 @@ def test_without_a_gain_the_payload_is_the_one_without_a_ranker(
 
 
 def test_a_ranking_that_would_take_too_long_keeps_the_order_of_the_winner(
-    make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
+    make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded = recipe(make_recipe, tmp_path, by_genre=True)
-    header, _ = trained(loaded)
-    log.clear()
-    bound = header["rank_ms"] / 4  # of which the winner takes a small part
-    slow, payload = trained(recipe(make_recipe, tmp_path, by_genre=True, max_rank_ms=bound))
+    """The bound holds for the whole ranking of a validation user: the deeper one of the winner and the reordering."""
+    timed: list[Model] = []
+
+    def slow_ms(model: Model, rows: NDArray[np.int64]) -> float:
+        assert len(model.rank([model.known_user(int(rows[0]), limit=10)])[0].items) == 10
+        timed.append(model)
+        return 70.5
+
+    monkeypatch.setattr("svc.training.ranker.learn.rank_ms", slow_ms)
+    slow, payload = trained(recipe(make_recipe, tmp_path, by_genre=True, max_rank_ms=70))
     (skipped,) = said(log, "ranker_skipped")
-    assert skipped["reason"].endswith("more than training.max_rank_ms leaves")
+    assert skipped["reason"] == "a ranking with it takes 70.5 ms, more than training.max_rank_ms"
+    assert [model.ranker is not None for model in timed] == [True]
     assert "ranker" not in slow
     assert loaded_model(slow, payload).ranker is None
 
