@@ -137,11 +137,11 @@ FEATURE_ROWS_DROPPED = _event("feature_rows_dropped", "warning", "side duplicate
 SECURITY_POSTURE = _event(
     "security.posture", "info", "signing_keys api_keys_configured client_certificates env tls unsafe_modes"
 )
-"""At start: each key's kid and fingerprint, and what is open."""
+"""At start: kid and fingerprint of each key, and the unsafe modes that are on."""
 SERVE_STARTED = _event("serve_started", "info", "host port recipes version workers")
 """The server accepts connections at this address."""
 WORKER_RESTARTED = _event("worker_restarted", "warning", "pid exit reason pause_seconds")
-"""The worker `pid` ended, or was ended when `silent`. Another takes its place."""
+"""The worker `pid` ended, or was killed because it stopped answering (`silent`). Another takes its place."""
 WORKER_TEMPLATE_RESTARTED = _event("worker_template_restarted", "warning", "error")
 """The process that workers are copied from is started again. Workers go on."""
 MONITORING_STARTED = _event("monitoring_started", "info", "host port")

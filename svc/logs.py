@@ -149,7 +149,7 @@ def _visible(text: str) -> str:
     return "\n".join(printable(line) for line in text.split("\n"))
 
 
-def _ascii_where_unseen(_logger: Any, _method: str, line: str) -> str:
+def _escape_unprintable(_logger: Any, _method: str, line: str) -> str:
     """Replace unprintable characters by JSON escapes.
 
     This structlog processor runs behind the JSON renderer. JSON itself keeps U+009B, U+202E and U+2028, which steer a
@@ -262,7 +262,7 @@ def _for_machines() -> list[Any]:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         redact,
         structlog.processors.JSONRenderer(ensure_ascii=False),
-        _ascii_where_unseen,
+        _escape_unprintable,
     ]
 
 
@@ -331,14 +331,14 @@ def emit(event: Event, /, **fields: Any) -> None:
 class _ToStructlog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         level = record.levelname.lower()
-        cause = {"error": _named(record.exc_info[1])} if record.exc_info and record.exc_info[1] else {}
+        cause = {"error": _describe_error(record.exc_info[1])} if record.exc_info and record.exc_info[1] else {}
         emit(events.LIBRARY_LOG, logger=record.name, message=record.getMessage(), library_level=level, **cause)
 
 
-def _named(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     """Return the class and the text of an error. For a group, return those of its members."""
     if isinstance(error, BaseExceptionGroup):
-        return "; ".join(_named(member) for member in error.exceptions)
+        return "; ".join(_describe_error(member) for member in error.exceptions)
     return f"{type(error).__name__}: {error}"
 
 

@@ -64,7 +64,7 @@ class HttpRules:
         return cls(settings.http_timeout_s, settings.http_allow_private)
 
 
-class _Asked(NamedTuple):
+class _Request(NamedTuple):
     method: str
     headers: Mapping[str, str]
     body: BinaryIO | None
@@ -100,7 +100,7 @@ class Response:
         if (self.length or 0) > max_bytes:
             raise self._too_large(0, max_bytes)
         read, started = 0, time.monotonic()
-        with _explained(self.url):
+        with _naming_url(self.url):
             for chunk in self._response.iter_raw():
                 read += len(chunk)
                 if read > max_bytes:
@@ -132,7 +132,7 @@ def exchange(
     user-info.
     """
     timeout = httpx.Timeout(rules.timeout_s)
-    asked, hop = _Asked(method, headers or {}, body), _checked(_parsed(url))
+    asked, hop = _Request(method, headers or {}, body), _check(_parse(url))
     with httpx.Client(verify=_trust(), timeout=timeout, trust_env=False, follow_redirects=False) as client:
         for _ in range(MAX_REDIRECTS + 1):
             response = _send(client, asked, hop, rules)
@@ -143,7 +143,7 @@ def exchange(
                 hop = _next_hop(response, hop, on_redirect)
             finally:
                 response.close()
-    raise FetchForbidden(f"{plain(_parsed(url))} was redirected more than {MAX_REDIRECTS} times")
+    raise FetchForbidden(f"{plain(_parse(url))} was redirected more than {MAX_REDIRECTS} times")
 
 
 def plain(url: httpx.URL) -> str:
@@ -151,14 +151,14 @@ def plain(url: httpx.URL) -> str:
     return str(url.copy_with(username=None, password=None, query=None, fragment=None))
 
 
-def _parsed(url: str) -> httpx.URL:
+def _parse(url: str) -> httpx.URL:
     try:
         return httpx.URL(url)
     except httpx.InvalidURL:
         raise FetchError("the text is no URL") from None
 
 
-def _checked(url: httpx.URL) -> httpx.URL:
+def _check(url: httpx.URL) -> httpx.URL:
     if url.scheme not in ("http", "https") or not url.host:
         raise FetchForbidden(f"{plain(url)} is no http or https URL")
     if url.userinfo:
@@ -180,10 +180,10 @@ def _next_hop(response: httpx.Response, hop: httpx.URL, on_redirect: OnRedirect 
         on_redirect(plain(hop), plain(target), response.status_code)
     if target.scheme != hop.scheme:
         raise FetchForbidden(f"{plain(hop)} redirects to another scheme, {target.scheme[:20]!r}, which is refused")
-    return _checked(target)
+    return _check(target)
 
 
-def _send(client: httpx.Client, asked: _Asked, url: httpx.URL, rules: HttpRules) -> httpx.Response:
+def _send(client: httpx.Client, asked: _Request, url: httpx.URL, rules: HttpRules) -> httpx.Response:
     """Send the request to the first of the host's addresses that accepts a connection."""
     host = url.raw_host.decode("ascii")
     headers = {**asked.headers, "Host": url.netloc.decode("ascii"), "Accept-Encoding": "identity", "User-Agent": "svc"}
@@ -196,7 +196,7 @@ def _send(client: httpx.Client, asked: _Asked, url: httpx.URL, rules: HttpRules)
             asked.method, pinned, headers=headers, content=asked.body, extensions={"sni_hostname": host}
         )
         try:
-            with _explained(plain(url)):
+            with _naming_url(plain(url)):
                 return client.send(request, stream=True)
         except FetchError as error:
             failure = error
@@ -253,7 +253,7 @@ def _trust_of(_file: str | None, _folder: str | None) -> ssl.SSLContext:
 
 
 @contextmanager
-def _explained(url: str) -> Iterator[None]:
+def _naming_url(url: str) -> Iterator[None]:
     """Turn exceptions of httpx into a FetchError that names `url`."""
     try:
         yield

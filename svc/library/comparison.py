@@ -104,7 +104,7 @@ def compare(
         svc.errors.UsageError: An argument is invalid.
         svc.errors.SvcError: As `svc.train`.
     """
-    named = _named(candidates)
+    named = _by_name(candidates)
     check_metrics(metrics, cutoff, confidence)
     if not 1 <= seeds <= 100:
         raise UsageError(f"seeds: {seeds} is not within 1..100")
@@ -136,7 +136,7 @@ class _Options:
     confidence: float
 
 
-def _named(candidates: Sequence[Any] | Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def _by_name(candidates: Sequence[Any] | Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return the recipe blocks of each candidate by its name. Raises UsageError."""
     if isinstance(candidates, str | os.PathLike | TrainResult) or not isinstance(candidates, Sequence | Mapping):
         raise UsageError("candidates: give two or more in a list, or a dict of them by name")
@@ -170,7 +170,7 @@ def _blocks(candidate: Any) -> tuple[str, Mapping[str, Any]]:
     raise UsageError(f"candidates: give recipes, dicts or results of svc.train, not a {type(candidate).__name__}")
 
 
-def _judged(result: TrainResult, kept: pd.DataFrame, asked: _Options) -> pd.DataFrame:
+def _judge(result: TrainResult, kept: pd.DataFrame, asked: _Options) -> pd.DataFrame:
     """Return one row for each user who can be judged by the `kept` rows, one column for each metric."""
     model = result.recommender.model
     judged = align(model, kept[asked.user], kept[asked.item])
@@ -193,7 +193,7 @@ def _values(
             progress.advance(trained, total, f"{trained}/{total} trained, now {name} with seed {seed}")
             options = merged(dict(blocks), {"training": {"seed": seed}})
             result = train(rest, asked.user, asked.item, asked.time, asked.weight, progress=False, **options)
-            values.append(_judged(result, held, asked))
+            values.append(_judge(result, held, asked))
             trained += 1
     progress.advance(total, total, f"{total}/{total} trained")
     return each

@@ -105,10 +105,10 @@ def checked_id(name: str, value: object) -> str:
 
 def checked_ids(name: str, values: object) -> list[str]:
     """Return the ids of any iterable, such as a column of a DataFrame. Raises UsageError."""
-    return [checked_id(name, value) for value in _listed(name, values)]
+    return [checked_id(name, value) for value in _as_list(name, values)]
 
 
-def _listed(name: str, values: object) -> list[Any]:
+def _as_list(name: str, values: object) -> list[Any]:
     if isinstance(values, str):
         raise UsageError(f"{name}: give a list, such as [{values!r}]")
     if isinstance(values, pd.DataFrame):
@@ -125,8 +125,8 @@ def _given(name: str, value: object) -> object:
     if name in _IDS:
         return checked_ids(name, value)
     if name in ("history", "dislikes", "shown"):
-        return [_entry(name, entry) for entry in _listed(name, value)]
-    return _plain(_listed(name, value) if name in _LISTS else value)
+        return [_entry(name, entry) for entry in _as_list(name, value)]
+    return _plain(_as_list(name, value) if name in _LISTS else value)
 
 
 def _entry(name: str, entry: object) -> object:

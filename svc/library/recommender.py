@@ -355,7 +355,7 @@ class Recommender:
 
         Args:
             user_id: A user of the training data.
-            seed_items: Without a user, items whose related ones are explained.
+            seed_items: Seeds of the related items to explain, in place of a user.
             limit: The most items to explain, 1 to 1000.
             reasons: The most reasons for each item, and against it, 1 to 10.
             user_features: Features of a user whom training did not see, or beside the seeds.
@@ -380,14 +380,14 @@ class Recommender:
                 seed_items=list(seed_items),
                 item_features=None,
                 user_features=user_features,
-                limit=_checked(limit),
+                limit=_check_limit(limit),
                 restriction=asked,
             )
         else:
             prepared = self.model.prepare_recommend(
                 user_id=user_id,
                 user_features=user_features,
-                limit=_checked(limit),
+                limit=_check_limit(limit),
                 restriction=asked._replace(new=self._answerer.new_items),
             )
         return reasons_frame(self._answerer, self._rank(prepared.query))
@@ -408,7 +408,7 @@ class Recommender:
         return frame
 
 
-def _checked(limit: int) -> int:
+def _check_limit(limit: int) -> int:
     if not 1 <= limit <= MAX_LIMIT:
         raise UsageError(f"limit: {limit} is not within 1..{MAX_LIMIT}")
     return limit

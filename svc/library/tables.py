@@ -67,19 +67,19 @@ def as_arrow(data: Any, columns: Sequence[str], what: str) -> pa.Table:
         return pa.table({name: _arrow_column(data[name], name, what) for name in columns})
     try:
         table = (data if isinstance(data, pa.Table) else pa.table(data)).select(columns)
-        return pa.table({name: table.column(name).cast(_owned(table.schema.field(name).type)) for name in columns})
+        return pa.table({name: table.column(name).cast(_owned_type(table.schema.field(name).type)) for name in columns})
     except (pa.ArrowException, TypeError) as error:
         raise UsageError(f"{what}: cannot be read as a table: {error}") from None
 
 
-def _owned(kind: pa.DataType) -> pa.DataType:
+def _owned_type(kind: pa.DataType) -> pa.DataType:
     """Return the type with owned text in place of views of text, which few functions of Arrow accept."""
     if pa.types.is_string_view(kind):
         return pa.large_string()
     if pa.types.is_dictionary(kind):
-        return pa.dictionary(kind.index_type, _owned(kind.value_type))
+        return pa.dictionary(kind.index_type, _owned_type(kind.value_type))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.large_list(_owned(kind.value_type))
+        return pa.large_list(_owned_type(kind.value_type))
     return kind
 
 

@@ -82,15 +82,19 @@ ALLOWED: Final = frozenset(
 def array(buffer: Bytes, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
     """Return a read-only array over `buffer`, which it must fill exactly. `order` is "C" or "F"."""
     if type(dtype) is not str or dtype not in DTYPES or type(order) is not str or order not in ("C", "F"):
-        raise PayloadInvalid(f"payload: no array may have the element type {_shown(dtype)} in order {_shown(order)}")
+        raise PayloadInvalid(
+            f"payload: no array may have the element type {_describe(dtype)} in order {_describe(order)}"
+        )
     element = np.dtype(dtype)
     sound = type(shape) is tuple and len(shape) <= MAX_DIMENSIONS and all(type(n) is int and n >= 0 for n in shape)
     if not sound or math.prod(shape) * element.itemsize != len(buffer):
-        raise PayloadInvalid(f"payload: the shape of an array, {_shown(shape)}, does not fill its {len(buffer)} bytes")
+        raise PayloadInvalid(
+            f"payload: the shape of an array, {_describe(shape)}, does not fill its {len(buffer)} bytes"
+        )
     return np.ndarray(shape, element, memoryview(buffer).toreadonly(), order="F" if order == "F" else "C")
 
 
-def _shown(value: object) -> str:
+def _describe(value: object) -> str:
     """Return the repr of a short string, and only the type and length of any other value."""
     if type(value) is str and len(value) <= 20:
         return repr(value)
@@ -98,7 +102,7 @@ def _shown(value: object) -> str:
     return f"a {type(value).__name__}{size}"
 
 
-def _allowed(target: Any) -> bool:
+def _is_allowed(target: Any) -> bool:
     return (getattr(target, "__module__", None), getattr(target, "__qualname__", None)) in ALLOWED
 
 
@@ -108,9 +112,9 @@ class _Encoder(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, np.ndarray):
             return _reduce_array(value)
-        if _allowed(type(value)):
+        if _is_allowed(type(value)):
             return _reduce_instance(value)
-        if _allowed(value):
+        if _is_allowed(value):
             return NotImplemented
         named = value if isinstance(value, type) or callable(value) else type(value)
         raise ForbiddenClass(f"payload: {named!r:.100} is not on the allow-list")
@@ -139,11 +143,11 @@ def _reduce_instance(value: Any) -> tuple[type[Any], tuple[Any, ...]]:
     if isinstance(value, Stored) and isinstance(state, dict):
         state = {value.STORED_NAMES.get(name, name): part for name, part in state.items()}
     if isinstance(state, tuple):  # objects with slots have a pair of states: the dict and the slots
-        state = tuple(_interned(part) for part in state)
-    return type(value), (tuple(made_from[1:]), _interned(state))
+        state = tuple(_intern_names(part) for part in state)
+    return type(value), (tuple(made_from[1:]), _intern_names(state))
 
 
-def _interned(state: Any) -> Any:
+def _intern_names(state: Any) -> Any:
     """Return `state` with interned names, so that equal models have equal bytes.
 
     A pickle writes an object once and refers to it afterwards. A name decoded from another artifact is an equal text
@@ -178,7 +182,7 @@ class _Builder:
 
 def _set(made: Any, name: str, value: Any) -> None:
     if type(name) is not str or not name.isidentifier() or name.startswith("__"):
-        raise PayloadInvalid(f"payload: {_shown(name)} is no attribute of a model")
+        raise PayloadInvalid(f"payload: {_describe(name)} is no attribute of a model")
     object.__setattr__(made, name, value)
 
 

@@ -111,11 +111,11 @@ class LeastSquares(Stored):
 
     def users_from_features(self, described: Sequence[Encoded]) -> Matrix:
         """Return x, (B, K), of B users from their encoded features alone, F places each."""
-        return _mapped(described, self._user_map)
+        return _map_rows(described, self._user_map)
 
     def items_from_features(self, described: Sequence[Encoded]) -> Matrix:
         """Return x, (B, K), of B items from their encoded features alone, F places each."""
-        return _mapped(described, self._item_map)
+        return _map_rows(described, self._item_map)
 
     def users_from_seeds(
         self, seeds: Matrix, features: Matrix | None, weights: Matrix | None = None, dislikes: Against | None = None
@@ -137,7 +137,7 @@ class LeastSquares(Stored):
             targets = confidence + (self.target_weight - self.confidence)
             b = np.matmul(targets[:, np.newaxis], z)[:, 0]
         if features is not None:
-            b += r * _mapped([Encoded.of(vector) for vector in features], self._prior)
+            b += r * _map_rows([Encoded.of(vector) for vector in features], self._prior)
         elif self._mean is not None:
             b += r * self._mean
         if dislikes is not None:
@@ -229,7 +229,7 @@ class LeastSquares(Stored):
         return (weights.astype(np.float64) @ basis) * (r0 / (eigenvalues + r0)) @ basis.T
 
 
-def _mapped(features: Sequence[Encoded], matrix: Matrix | None) -> Matrix:
+def _map_rows(features: Sequence[Encoded], matrix: Matrix | None) -> Matrix:
     """Return features · matrix, row by row, so that the bits of a row do not depend on the other rows."""
     if matrix is None:
         raise ValueError("the model has no map for features of this side")

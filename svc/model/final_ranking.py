@@ -130,7 +130,7 @@ def _as_objects(because: Sequence[Because]) -> NDArray[np.object_]:
     return array
 
 
-def naming_new(ranking: Ranking, n_items: int) -> Ranking:
+def with_reason_new(ranking: Ranking, n_items: int) -> Ranking:
     """Add the reason `new` to each new item, before the reasons that rules give."""
     is_new = (ranking.items >= n_items).tolist()
     if not any(is_new):

@@ -66,12 +66,12 @@ class IdFinder:
         digests, places = _digests(letters, lengths)
         nearest = np.searchsorted(self._digests, digests).clip(max=len(table) - 1)
         rows = np.where(self._digests[nearest] == digests, self._rows[nearest], -1)
-        doubtful = (rows >= 0) & ~self._spelled(rows, letters, lengths, places)
+        doubtful = (rows >= 0) & ~self._have_letters(rows, letters, lengths, places)
         for position in np.flatnonzero(doubtful).tolist():
             rows[position] = table.index(ids[position])
         return rows.astype(np.int32, copy=False)
 
-    def _spelled(
+    def _have_letters(
         self, rows: NDArray[np.int32], letters: Letters, lengths: Lengths, places: Lengths
     ) -> NDArray[np.bool_]:
         """Return whether the ids of `rows` consist of these letters, (n,)."""

@@ -64,7 +64,7 @@ def check_version_skew(header: Mapping[str, Any], running: str, *, allow: bool) 
     shown = trained if isinstance(trained, str) else None
     if theirs is None or ours is None:
         return SkewResult("unknown", shown, running)
-    if theirs == ours or all(_verified(name, theirs, ours) for name in _classes(header)):
+    if theirs == ours or all(_is_verified(name, theirs, ours) for name in _classes(header)):
         return SkewResult("compatible", shown, running)
     if allow:
         return SkewResult("allowed", shown, running)
@@ -86,7 +86,7 @@ def _minor(text: object) -> Minor | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
-def _verified(best_class: object, theirs: Minor, ours: Minor) -> bool:
+def _is_verified(best_class: object, theirs: Minor, ours: Minor) -> bool:
     return isinstance(best_class, str) and best_class in COMPATIBLE.get(frozenset({theirs, ours}), frozenset())
 
 

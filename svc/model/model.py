@@ -20,7 +20,7 @@ from svc.model import consistency
 from svc.model.columns.feature_values import Encoded
 from svc.model.feature_embedder import FeatureEmbedder
 from svc.model.features import FeatureState, SideEncoder
-from svc.model.final_ranking import candidate_query, explained, naming_new, reranked
+from svc.model.final_ranking import candidate_query, explained, reranked, with_reason_new
 from svc.model.history import History
 from svc.model.ids import IdTable
 from svc.model.query_builder import QueryBuilder, with_candidates
@@ -197,7 +197,7 @@ class Model(Stored):
         if dislikes:
             exclude_items = [*exclude_items, *(dislike.item_id for dislike in dislikes)]
         restriction, unknown = self._queries.varied(restriction)
-        described = {} if user >= 0 or len(given.columns) else _described_in(history, restriction.new)
+        described = {} if user >= 0 or len(given.columns) else _features_of_new(history, restriction.new)
         own_unknown = [item for item in given.unknown if item not in described]
         given = given._replace(unknown=(*own_unknown, *against.unknown, *unknown))
         query, ignored = self._queries.build(limit, exclude_items, restriction, given, include_seen=include_seen)
@@ -362,37 +362,37 @@ class Model(Stored):
         The bits of a ranking depend on its query alone. Long array operations release the interpreter lock.
         """
         if not any(query.rules or query.explain or query.popular or query.audience for query in queries):
-            return self._scored(queries)
+            return self._rank_by_score(queries)
         if any(query.audience for query in queries):
             return [self._rank_users(query) if query.audience else self.rank([query])[0] for query in queries]
-        ranked = self._unarranged([candidate_query(query, self.n_items) for query in queries])
-        return [self._presented(query, ranking) for query, ranking in zip(queries, ranked, strict=True)]
+        ranked = self._rank_unarranged([candidate_query(query, self.n_items) for query in queries])
+        return [self._arrange(query, ranking) for query, ranking in zip(queries, ranked, strict=True)]
 
     def _rank_users(self, query: Query) -> Ranking:
         assert self._users is not None, "prepare_users refuses other models"
         return self._users.rank(query)
 
-    def _presented(self, query: Query, ranking: Ranking) -> Ranking:
+    def _arrange(self, query: Query, ranking: Ranking) -> Ranking:
         """Return the ranking in its final order, with its reasons."""
         if query.rules is None and not query.explain:
             return ranking
         scorer, new = self.scorer_of(query), query.new
         ranker = self.ranker if self._is_reordered(query) else None
         if new is None or self._embedder is None:
-            ranking = reranked(query, ranking, self.n_items, scorer.similar, self._unarranged)
+            ranking = reranked(query, ranking, self.n_items, scorer.similar, self._rank_unarranged)
             return explained(query, ranking, scorer, self.history, self.features, ranker=ranker)
         similar = partial(self._embedder.similar, new=new.items, similar=scorer.similar)
-        ranking = reranked(query, ranking, self.n_items, similar, self._unarranged)
+        ranking = reranked(query, ranking, self.n_items, similar, self._rank_unarranged)
         embedder = self._embedder
         ranking = explained(query, ranking, scorer, self.history, self.features, ranker=ranker, embedder=embedder)
-        return naming_new(ranking, self.n_items)
+        return with_reason_new(ranking, self.n_items)
 
-    def _unarranged(self, queries: Sequence[Query]) -> list[Ranking]:
+    def _rank_unarranged(self, queries: Sequence[Query]) -> list[Ranking]:
         if any(query.popular for query in queries):
-            scored = iter(self._scored([query for query in queries if not query.popular]))
+            scored = iter(self._rank_by_score([query for query in queries if not query.popular]))
             rankings = [self._most_chosen(query) if query.popular else next(scored) for query in queries]
         else:
-            rankings = self._scored(queries)
+            rankings = self._rank_by_score(queries)
         if self._embedder is None or not any(query.new for query in queries):
             return rankings
         return self._embedder.join(queries, rankings, self.scorer_of)
@@ -426,7 +426,7 @@ class Model(Stored):
             some = unknown[start : start + PLACED_AT_ONCE]
             encoded = []
             for row in some:
-                encoded.append(_encoded(encoder, ids, features, row))
+                encoded.append(_encode_row(encoder, ids, features, row))
                 yield_gil()
             vectors.append(self._embedder.place(encoded))
             described += encoded
@@ -444,7 +444,7 @@ class Model(Stored):
             return self.scorer
         return self.cold
 
-    def _scored(self, queries: Sequence[Query]) -> list[Ranking]:
+    def _rank_by_score(self, queries: Sequence[Query]) -> list[Ranking]:
         """Rank each query by score, with the best items in the ranker's order."""
         ranker = self.ranker
         if ranker is None:
@@ -537,12 +537,12 @@ class Model(Stored):
         return encoder.encode_sparse(features)
 
 
-def _described_in(history: Sequence[Interaction], new: NewItems | None) -> dict[str, Encoded]:
+def _features_of_new(history: Sequence[Interaction], new: NewItems | None) -> dict[str, Encoded]:
     """Return the features of the new items of a history, by id."""
     return {} if new is None else new.described([item.item_id for item in history])
 
 
-def _encoded(encoder: SideEncoder, ids: Sequence[str], features: Sequence[Features], row: int) -> Encoded:
+def _encode_row(encoder: SideEncoder, ids: Sequence[str], features: Sequence[Features], row: int) -> Encoded:
     """Encode the features of an item of a list. Raises FeatureValueUnusable with the item."""
     try:
         return encoder.encode_sparse(features[row])[0]

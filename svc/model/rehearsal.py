@@ -29,18 +29,18 @@ def rehearse(model: Model) -> list[Ranking]:
     items and 2 s for a million. Raises RehearsalFailed.
     """
     with np.errstate(all="ignore"):
-        users = _picked(model.user_ids)
+        users = _choose_users(model.user_ids)
         of_users = [(_of_user(model, user), f"the user in row {user}") for user in users]
-        rankings = _answered(model, of_users) + _answered(model, of_users[:1])
-        (whole,) = _answered(model, [(query._replace(limit=model.n_items), who) for query, who in of_users[:1]])
+        rankings = _answer(model, of_users) + _answer(model, of_users[:1])
+        (whole,) = _answer(model, [(query._replace(limit=model.n_items), who) for query, who in of_users[:1]])
         if len(whole.items) != model.n_items:
             raise RehearsalFailed(
                 f"rehearsal: {model.n_items - len(whole.items)} of {model.n_items} items have no finite score"
             )
         of_strangers = list(_unknown(model))
         for asked in ([question] for question in of_strangers):
-            rankings += _answered(model, asked)
-        return rankings + _answered(model, of_strangers)
+            rankings += _answer(model, asked)
+        return rankings + _answer(model, of_strangers)
 
 
 def require_known_users(user_ids: IdTable, live_user_ids: IdTable, share: float) -> None:
@@ -54,7 +54,7 @@ def require_known_users(user_ids: IdTable, live_user_ids: IdTable, share: float)
         )
 
 
-def _picked(ids: IdTable) -> list[int]:
+def _choose_users(ids: IdTable) -> list[int]:
     """Return the rows of the ids with the lowest hashes."""
     return [int(row) for row in ids.rows[:N_USERS]]
 
@@ -76,7 +76,7 @@ def _unknown(model: Model) -> Iterator[RehearsalQuery]:
         yield Query(limit=LIMIT, seed_features=(features.item.encode_sparse({})[0],)), "item_features"
 
 
-def _answered(model: Model, asked: list[RehearsalQuery]) -> list[Ranking]:
+def _answer(model: Model, asked: list[RehearsalQuery]) -> list[Ranking]:
     """Return one ranking per query. Raise RehearsalFailed if one is empty or has a score that is not finite."""
     try:
         rankings = model.rank([query for query, _ in asked])
@@ -84,7 +84,7 @@ def _answered(model: Model, asked: list[RehearsalQuery]) -> list[Ranking]:
         raise
     except Exception as error:
         for question in asked if len(asked) > 1 else ():
-            _answered(model, [question])  # one query at a time, to name the one that fails
+            _answer(model, [question])  # one query at a time, to name the one that fails
         who = asked[0][1] if len(asked) == 1 else f"a batch of {len(asked)}"
         raise RehearsalFailed(f"rehearsal: {who} got no answer: {type(error).__name__}: {error!s:.100}") from error
     for ranking, (_, who) in zip(rankings, asked, strict=True):

@@ -68,9 +68,9 @@ class UserRanker:
             assert self._embedder is not None and self._embedder.of_users is not None, "it gave the vector"
             summary = self._summaries[1]
             scores = self._embedder.of_users.scores_towards(audience.vector, summary.longest)
-        return best_users(scores, audience.order, summary, self._wanted(query, audience), query.limit)
+        return best_users(scores, audience.order, summary, self._may_be_named(query, audience), query.limit)
 
-    def _wanted(self, query: Query, audience: Audience) -> NDArray[np.bool_]:
+    def _may_be_named(self, query: Query, audience: Audience) -> NDArray[np.bool_]:
         """Return whether each user, (n_users,), may be named."""
         wanted: NDArray[np.bool_] = np.diff(self._history.offsets) >= audience.min_history
         if audience.include is not None:

@@ -43,15 +43,15 @@ class VectorColumn(Stored):
         if isinstance(value, str):
             if not value.strip():
                 return None
-            numbers = self._parsed(value.split(self.delimiter))
+            numbers = self._parse(value.split(self.delimiter))
         elif isinstance(value, np.ndarray) and value.dtype.kind in "fiu":
             numbers = value.astype(np.float64)
         elif isinstance(value, list | tuple | np.ndarray):
             if not all(isinstance(part, int | float) and not isinstance(part, bool) for part in value):
                 raise self._unusable("it holds something other than numbers")
-            numbers = self._parsed(list(value))
+            numbers = self._parse(list(value))
         elif self.dimensions == 1 and isinstance(value, int | float) and not isinstance(value, bool):
-            numbers = self._parsed([value])
+            numbers = self._parse([value])
         else:
             raise self._unusable(f"{kind_of(value)} is not a vector")
         if numbers.shape != (self.dimensions,):
@@ -60,7 +60,7 @@ class VectorColumn(Stored):
             raise self._unusable(f"number {int(np.flatnonzero(~np.isfinite(numbers))[0]) + 1} is not finite")
         return numbers
 
-    def _parsed(self, parts: list[str] | list[int | float]) -> NDArray[np.float64]:
+    def _parse(self, parts: list[str] | list[int | float]) -> NDArray[np.float64]:
         if len(parts) != self.dimensions:
             raise self._unusable(f"the vector has {len(parts)} numbers")
         try:

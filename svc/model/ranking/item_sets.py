@@ -53,7 +53,7 @@ class ItemSet:
     def _of_bits(cls, bits: NDArray[np.uint8], n_items: int) -> Self:
         count = int(np.bitwise_count(bits).sum())
         if count * COLUMNS_SHARE <= n_items:
-            return cls.of_flags(_unpacked(bits, n_items))
+            return cls.of_flags(_unpack(bits, n_items))
         return cls(n_items, count, bits=bits)
 
     def __and__(self, other: ItemSet) -> ItemSet:
@@ -81,7 +81,7 @@ class ItemSet:
     def flags(self) -> NDArray[np.bool_]:
         """Return one truth value per item, (n,), in a new array."""
         if self._bits is not None:
-            return _unpacked(self._bits, self.n_items)
+            return _unpack(self._bits, self.n_items)
         flags = np.zeros(self.n_items, dtype=np.bool_)
         flags[self._columns] = True
         return flags
@@ -106,7 +106,7 @@ class ItemSet:
         return flags.nonzero()[0].astype(np.int32)
 
 
-def _unpacked(bits: NDArray[np.uint8], n_items: int) -> NDArray[np.bool_]:
+def _unpack(bits: NDArray[np.uint8], n_items: int) -> NDArray[np.bool_]:
     return np.unpackbits(bits, count=n_items).view(np.bool_)
 
 

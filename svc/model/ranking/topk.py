@@ -51,7 +51,7 @@ def best(scores: NDArray[np.float64], limit: int) -> NDArray[np.intp]:
     candidates = reaching(scores, limit)
     values = scores[candidates]
     if len(candidates) > 4 * limit:
-        candidates, values = _thinned(candidates, values, limit)
+        candidates, values = _limit_best(candidates, values, limit)
     return candidates[np.lexsort((candidates, -values))[:limit]]
 
 
@@ -70,7 +70,7 @@ def reaching(scores: NDArray[Any], limit: int, slack: float = 0.0) -> NDArray[np
     return np.flatnonzero(scores > -np.inf)
 
 
-def _thinned(
+def _limit_best(
     candidates: NDArray[np.intp], values: NDArray[np.float64], limit: int
 ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
     """Return the `limit` best: all candidates above the `limit`-th value, then its ties from the lowest index on."""

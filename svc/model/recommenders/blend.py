@@ -178,7 +178,7 @@ class BlendScorer(Stored):
 
         def scores_of(user: int) -> Values:
             query = Query(1, user)
-            scores: Values = factors @ self._scaled(query).astype(np.float32) + self._offsets(query, history)
+            scores: Values = factors @ self._scaled_vector(query).astype(np.float32) + self._offsets(query, history)
             return scores
 
         return UserSummary.measured(scores_of, len(history), longest)
@@ -197,14 +197,14 @@ class BlendScorer(Stored):
 
     def _rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
         assert self.factors is not None, "without factors there is no index"
-        vectors = np.array([self._scaled(query) for query in queries])
+        vectors = np.array([self._scaled_vector(query) for query in queries])
         wanted = [
             wanted_of(query, history)._replace(offsets=partial(self._offsets, query, history), unordered=False)
             for query in queries
         ]
         return scan(self.factors.index.layout, vectors, wanted)
 
-    def _scaled(self, query: Query) -> Values:
+    def _scaled_vector(self, query: Query) -> Values:
         """Return the vector of the factor part times its share, (K,)."""
         vector = self._vector(query)
         is_trained = query.user >= 0

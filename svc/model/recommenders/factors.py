@@ -81,7 +81,9 @@ class FactorScorer(Stored, ABC):
         look = np.dot(self.users, vector[:components].astype(np.float32)).astype(np.float64)
         error = error_bound(len(vector), longest * float(np.linalg.norm(vector)))
         return UserScores(
-            look + vector[components:].sum(), error, lambda rows: row_sums(self._trained(rows, len(vector)) * vector)
+            look + vector[components:].sum(),
+            error,
+            lambda rows: row_sums(self._trained_vectors(rows, len(vector)) * vector),
         )
 
     def summary_of_users(self, history: History) -> UserSummary:  # noqa: ARG002
@@ -91,11 +93,11 @@ class FactorScorer(Stored, ABC):
         sums = np.empty((3, len(self.users)))
         for start in range(0, len(self.users), USERS_AT_ONCE):
             rows = np.arange(start, min(start + USERS_AT_ONCE, len(self.users)))
-            vectors = self._trained(rows, len(mean))
+            vectors = self._trained_vectors(rows, len(mean))
             sums[:, rows] = vectors @ mean, np.vecdot(vectors @ covariance, vectors), np.vecdot(vectors, vectors)
         return UserSummary.of(sums[0], sums[1], float(np.sqrt(sums[2].max(initial=0.0))))
 
-    def _trained(self, rows: NDArray[np.intp], components: int) -> Matrix:
+    def _trained_vectors(self, rows: NDArray[np.intp], components: int) -> Matrix:
         """Return the vectors of training users, (m, K), with a 1 for the bias of item vectors that have one."""
         vectors = np.ones((len(rows), components))
         vectors[:, : self.users.shape[1]] = self.users[rows]
@@ -184,9 +186,9 @@ class IALSScorer(FactorScorer):
         if not any(query.seed_features for query in queries):
             columns = np.array([query.seeds for query in queries], dtype=np.int32)
             return self.index.vectors(columns)
-        return np.array([self._described(query) for query in queries])
+        return np.array([self._vectors_of_seeds(query) for query in queries])
 
-    def _described(self, query: Query) -> Matrix:
+    def _vectors_of_seeds(self, query: Query) -> Matrix:
         seeds = self.index.vectors(query.seeds)
         if not query.seed_features:
             return seeds
@@ -245,7 +247,7 @@ class SVDScorer(FactorScorer):
         self.scales = scales
 
     def embed_cold(self, queries: Sequence[Query]) -> Matrix:
-        return np.array([self._projected(query) for query in queries])
+        return np.array([self._project(query) for query in queries])
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions:  # noqa: ARG002
         columns, vectors = self._history_vectors(query)
@@ -259,7 +261,7 @@ class SVDScorer(FactorScorer):
             vectors *= self.scales[columns, np.newaxis]
         return columns, vectors if weights is None else vectors * weights[:, np.newaxis]
 
-    def _projected(self, query: Query) -> NDArray[np.float64]:
+    def _project(self, query: Query) -> NDArray[np.float64]:
         projected: NDArray[np.float64] = self._history_vectors(query)[1].sum(axis=0)
         return projected
 
@@ -307,8 +309,8 @@ class BPRScorer(FactorScorer):
         if query.user >= 0:
             return None
         seeds, vectors = self.index.vectors(query.seeds)[:, :-1], self.index.vectors(items)[:, :-1]
-        length = float(np.linalg.norm(_weighted(_directions(seeds), query).sum(axis=0)))
-        addends = _directions(vectors) @ _weighted(_directions(seeds), query).T
+        length = float(np.linalg.norm(_weigh(_directions(seeds), query).sum(axis=0)))
+        addends = _directions(vectors) @ _weigh(_directions(seeds), query).T
         return Contributions(query.seeds, addends / length if length else addends)
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
@@ -320,7 +322,7 @@ class BPRScorer(FactorScorer):
         return np.array([_mean_direction(self.index.vectors(query.seeds)[:, :-1], query) for query in queries])
 
 
-def _weighted(vectors: Matrix, query: Query) -> Matrix:
+def _weigh(vectors: Matrix, query: Query) -> Matrix:
     """Return the vectors of the seeds, (s, K), times their weights."""
     return vectors if query.seed_weights is None else vectors * query.seed_weights[:, np.newaxis]
 
@@ -334,6 +336,6 @@ def _directions(vectors: Matrix) -> Matrix:
 
 def _mean_direction(vectors: Matrix, query: Query) -> NDArray[np.float64]:
     """Return the mean direction of the seeds, (K,), scaled to length 1, or zero if no seed has a direction."""
-    total: NDArray[np.float64] = _weighted(_directions(vectors), query).sum(axis=0)
+    total: NDArray[np.float64] = _weigh(_directions(vectors), query).sum(axis=0)
     length = float(np.sqrt(total @ total))
     return total / length if length else total

@@ -63,7 +63,7 @@ class RoundedItems:
         for start in range(0, len(factors), ITEMS_AT_ONCE):
             part = slice(start, start + ITEMS_AT_ONCE)
             exact = factors[part].astype(np.float64)
-            steps[part], sizes[part] = _rounded(exact)
+            steps[part], sizes[part] = _round_rows(exact)
             longest.append(_norms(exact).max())
             losses.append(_norms(exact - steps[part] * sizes[part, np.newaxis].astype(np.float64)).max())
         if not LEAST < max(longest) < MOST:
@@ -75,7 +75,7 @@ class RoundedItems:
         peaks = np.abs(vectors).max(axis=1)
         usable = (peaks == 0) | (peaks > LEAST) & (peaks < MOST)
         vectors = np.where(usable[:, np.newaxis], vectors, 0.0)
-        steps, sizes = _rounded(vectors)
+        steps, sizes = _round_rows(vectors)
         rounded = steps * sizes[:, np.newaxis]
         lengths, losses = _norms(rounded), _norms(vectors - rounded)
         losses[~usable] = np.inf
@@ -132,7 +132,7 @@ def _is_exact(components: int) -> bool:
     return all(np.array_equal(items.products(steps[:b], ones[:b], 0, 3), products[:b]) for b in (1, 3))
 
 
-def _rounded(vectors: Values) -> tuple[Steps, Values]:
+def _round_rows(vectors: Values) -> tuple[Steps, Values]:
     """Return the rows of `vectors` in whole steps, and the size of a step of each row, 1 for a row of zeros."""
     sizes = np.abs(vectors).max(axis=1) / MOST_STEPS
     sizes[sizes == 0] = 1.0

@@ -38,7 +38,7 @@ class SortingScorer(BlendScorer):
         assert self.factors is not None
         layout = self.factors.index.layout
         described = query.user_features is not None or bool(query.seed_features)
-        vector = self.factors.embed_cold([query])[0] if described else self._scaled(query)
+        vector = self.factors.embed_cold([query])[0] if described else self._scaled_vector(query)
         scores = np.add.reduce(layout.factors.astype(np.float64) * vector, axis=1)
         if not described:
             scores += self._offsets(query, history)
