@@ -96,6 +96,8 @@ def faults(path: Path) -> Iterator[Fault]:
         match node:
             case ast.JoinedStr() | ast.pattern() | ast.keyword(arg="strict") | ast.Call(func=ast.Name(id="dataclass")):
                 continue  # changes of the last two hardly change what a program does
+            case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+                continue
         nodes += ast.iter_child_nodes(node)
         for other in changed(node):
             text = other if isinstance(other, str) else f"({ast.unparse(other)})"

@@ -351,9 +351,9 @@ async def _let_answer(state: ServerState, listener: socket.socket, stop: Stop, f
     await fleet.ended.wait()
 
 
-def _say_started(state: ServerState, host: str, port: int, **workers: int) -> None:
+def _say_started(state: ServerState, host: str, port: int, *, workers: int = 1) -> None:
     recipes = len(state.registry.entries())
-    logs.emit(events.SERVE_STARTED, host=host, port=port, recipes=recipes, version=state.version, **workers)
+    logs.emit(events.SERVE_STARTED, host=host, port=port, recipes=recipes, version=state.version, workers=workers)
     process.notify_ready(os.environ)
 
 

@@ -1,17 +1,35 @@
-"""What `serve` refuses before it serves anything."""
+"""The life of a server in this process, and what it refuses before it serves anything."""
 
 from __future__ import annotations
 
+import gc
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trio
 
+from svc import logs
 from svc.errors import ConfigError
+from svc.model.threads import limit_blas_threads
+from svc.serving import run
+from svc.serving.api.access.api_keys import hash_api_key
 from svc.serving.run import ServeOptions, serve
+from svc.serving.signals import Stop
 from svc.serving.transport.listener import bind, listen
 from svc.settings import MIB, Settings
-from tests.serving.artifacts import SIGNING_KEYS
+from tests.serving.artifacts import SIGNING_KEYS, factor_model, write_artifact
 
 SETTINGS = Settings(signing_keys=SIGNING_KEYS)
 
@@ -61,3 +79,216 @@ def test_unsafe_modes_are_named() -> None:
         "dev_allow_unsigned",
         "insecure_no_auth",
     )
+
+
+class Records:
+    """What the server logs, for a thread that waits for it."""
+
+    def __init__(self) -> None:
+        self.all: list[dict[str, Any]] = []
+        self._more = threading.Condition()
+
+    def add(self, line: str) -> None:
+        with self._more:
+            self.all.append(json.loads(line))
+            self._more.notify_all()
+
+    def of(self, event: str) -> list[dict[str, Any]]:
+        return [record for record in self.all if record["event"] == event]
+
+    def wait(self, event: str, count: int = 1) -> dict[str, Any]:
+        """Return the record of the event that comes as number `count`."""
+        with self._more:
+            assert self._more.wait_for(lambda: len(self.of(event)) >= count, timeout=60), (event, self.all)
+        return self.of(event)[count - 1]
+
+
+@pytest.fixture
+def records(monkeypatch: pytest.MonkeyPatch) -> Iterator[Records]:
+    """The records of a server. What the end of its process would take back is taken back afterwards."""
+    bound: list[socket.socket] = []
+
+    def kept(*arguments: Any, **options: Any) -> socket.socket:
+        bound.append(bind(*arguments, **options))
+        return bound[-1]
+
+    monkeypatch.setattr(run.listening, "bind", kept)
+    collected, threshold, interval = Records(), gc.get_threshold(), sys.getswitchinterval()
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
+    logs.configure(Settings(log_format="json"), write=collected.add)
+    yield collected
+    for listener in bound:
+        listener.close()
+    logs.configure(Settings())
+    gc.set_threshold(*threshold)
+    sys.setswitchinterval(interval)
+    resource.setrlimit(resource.RLIMIT_NOFILE, descriptors)
+    limit_blas_threads(os.cpu_count() or 1)
+
+
+def lived(options: ServeOptions, settings: Settings, user: Callable[[], None]) -> int:
+    """Serve until `user`, in a thread of its own, has returned. Raises its error."""
+    errors: list[BaseException] = []
+
+    def act() -> None:
+        try:
+            user()
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    code = serve(options, settings, {})
+    thread.join()
+    for error in errors:
+        raise error
+    return code
+
+
+def asked(port: int, key: str) -> tuple[int, list[str]]:
+    """The status and the items of the answer to a question."""
+    url = f"http://127.0.0.1:{port}/v1/recipes/shop:recommend"
+    request = urllib.request.Request(url, b'{"user_id": "u1", "limit": 50}', {"X-API-Key": key})
+    request.add_header("Content-Type", "application/json")
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, [item["item_id"] for item in json.load(answer)["items"]]
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, []
+
+
+RECIPE = """
+name: shop
+source: {type: csv, path: none.csv}
+schema: {user_column: u, item_column: i}
+training: {algorithms: [IALS]}
+output: {path: shop.svc}
+serving: {availability: {source: {type: csv, path: there.csv}, id_column: item_id, mode: allow}}
+"""
+OLD, NEW = "o" * 43, "n" * 43
+
+
+def test_a_server_lives_from_its_posture_to_its_last_record(records: Records, tmp_path: Path) -> None:
+    """It answers with what it loaded, takes new keys without a pause, keeps the last good ones, and ends well."""
+    write_artifact(tmp_path / "shop.svc", factor_model(10, 40, 4))
+    (tmp_path / "shop.yaml").write_text(RECIPE)
+    (tmp_path / "there.csv").write_text("item_id\n" + "".join(f"i{number}\n" for number in range(20, 24)))
+    (tmp_path / "keys").write_text(f"k:{hash_api_key(OLD)}")
+    (tmp_path / "keys").chmod(0o600)
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
+    settings = replace(
+        SETTINGS,
+        api_keys_file=str(tmp_path / "keys"),
+        env="development",
+        metrics_enabled=True,
+        metrics_port=0,
+        drain_s=20.0,
+    )
+
+    def use() -> None:
+        port = records.wait("serve_started")["port"]
+        status, items = asked(port, OLD)
+        assert status == 200
+        assert set(items) <= {"i20", "i21", "i22", "i23"}
+        assert items
+        assert asked(port, NEW) == (401, [])
+        with urllib.request.urlopen(f"http://127.0.0.1:{records.of('monitoring_started')[0]['port']}/metrics") as page:
+            assert b"svc_" in page.read()
+        assert gc.get_threshold()[2] == 100
+        assert len(set(resource.getrlimit(resource.RLIMIT_NOFILE))) == 1
+        for number, text in enumerate(("", "damaged"), start=1):
+            (tmp_path / "keys").write_text(text)
+            os.kill(os.getpid(), signal.SIGHUP)
+            error = records.wait("keys_reload_failed", number)["error"]
+            assert ("restart to change it" if not text else "SVC_API_KEYS") in error
+            assert asked(port, OLD)[0] == 200
+        (tmp_path / "keys").write_text(f"k:{hash_api_key(NEW)},two:{hash_api_key('t' * 43)}")
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert records.wait("keys_reloaded")["api_keys_configured"] == 2
+        assert (asked(port, OLD)[0], asked(port, NEW)[0]) == (401, 200)
+
+    assert lived(ServeOptions(tmp_path, "127.0.0.1", 0, dev_allow_unsigned=True), settings, use) == 0
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)] == handlers
+    (posture,) = records.of("security.posture")
+    assert [posture[name] for name in ("api_keys_configured", "env", "tls", "client_certificates")] == [
+        1,
+        "development",
+        False,
+        False,
+    ]
+    assert posture["unsafe_modes"] == ["dev_allow_unsigned"] == records.of("unsafe_mode_active")[0]["modes"]
+    assert len(posture["signing_keys"]) == 2
+    (started,) = records.of("serve_started")
+    assert [started[name] for name in ("host", "recipes", "workers")] == ["127.0.0.1", 1, 1]
+    (loaded,) = records.of("availability_loaded")
+    assert (loaded["n_ids"], loaded["n_items"]) == (4, 4)
+    (draining,), (ended,) = records.of("serve_draining"), records.of("serve_shutdown")
+    assert (draining["signal"], draining["drain_seconds"]) == ("SIGTERM", 20.0)
+    assert records.all[-1] == ended
+    assert 0 < ended["drain_seconds"] < 20
+    with pytest.raises(OSError, match="refused"):
+        asked(started["port"], NEW)
+
+
+def test_a_signal_during_the_first_loads_ends_the_server_before_it_answers(
+    records: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A load that is going on is left behind."""
+    write_artifact(tmp_path / "shop.svc", factor_model(10, 40, 4))
+    (tmp_path / "shop.yaml").write_text(RECIPE)
+    load, is_loading, may_go_on = run.load_recipe, threading.Event(), threading.Event()
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        is_loading.set()
+        may_go_on.wait(60)
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(run, "load_recipe", slow)
+    try:
+        assert lived(options(tmp_path), SETTINGS, lambda: is_loading.wait(60) and None) == 0
+    finally:
+        may_go_on.set()
+    assert [record["event"] for record in records.all] == ["security.posture", "serve_shutdown"]
+
+
+@pytest.mark.anyio
+async def test_a_client_that_stays_does_not_outlast_the_drain(
+    records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process ends a second after the drain, with the same last record."""
+    ended: list[float] = []
+    monkeypatch.setattr(run.signals, "exit_now", lambda: ended.append(trio.current_time()))
+    stop, began = Stop(), trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run._end_drain, stop, 20.0)
+        await trio.sleep(5)
+        stop.set("SIGTERM")
+    assert ended == [pytest.approx(began + 5 + 20 + 1)]
+    assert [record["drain_seconds"] for record in records.of("serve_shutdown")] == [21.0]
+
+
+@pytest.mark.anyio
+async def test_unsafe_modes_are_warned_of_as_long_as_the_server_runs(records: Records) -> None:
+    """Every five minutes."""
+    with trio.move_on_after(601):
+        await run._warn_of(("insecure_no_auth",))
+    assert [record["modes"] for record in records.of("unsafe_mode_active")] == [["insecure_no_auth"]] * 3
+    await run._warn_of(())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"metrics_port": 0}, "SVC_METRICS_PORT needs SVC_METRICS_ENABLED=1"),
+        ({"api_key_policies": "none.yaml"}, "SVC_API_KEY_POLICIES is set, but SVC_API_KEYS is empty"),
+    ],
+)
+def test_settings_that_need_another_are_refused(
+    records: Records, tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    """Both are named."""
+    with pytest.raises(ConfigError, match=words):
+        serve(options(tmp_path), replace(SETTINGS, **changes), {})

@@ -1,11 +1,14 @@
-"""What runs until something else is over; the signals themselves are sent to real processes in tests/e2e."""
+"""What runs until something else is over; and what signals do."""
 
 from __future__ import annotations
 
-import pytest
-import trio
+import os
+import signal
 
-from svc.serving.signals import run_until
+import pytest
+import trio.testing
+
+from svc.serving.signals import Stop, listen, on_hangup, run_until
 
 pytestmark = pytest.mark.anyio
 
@@ -24,3 +27,44 @@ async def test_work_ends_by_itself_or_when_something_else_is_over() -> None:
     await run_until(lambda: after(1, "over"), lambda: after(2, "work"))
     assert ended == ["work", "over"]
     assert trio.current_time() - began == pytest.approx(2)
+
+
+async def test_the_first_signal_stops_and_the_second_ends_at_once() -> None:
+    """The first one gives its name and time, which later ones do not change."""
+    stop, ended = Stop(), trio.Event()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(listen, stop, ended.set)
+        os.kill(os.getpid(), signal.SIGINT)
+        await stop.event.wait()
+        since = trio.current_time()
+        assert not ended.is_set()
+        await trio.sleep(3)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await ended.wait()
+        nursery.cancel_scope.cancel()
+    assert (stop.reason, stop.since) == ("SIGINT", pytest.approx(since))
+
+
+async def test_work_is_done_at_every_hangup_that_is_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under nohup the server lives on, and reads no keys again."""
+    done = 0
+
+    async def work() -> None:
+        nonlocal done
+        done += 1
+        if done == 2:
+            nursery.cancel_scope.cancel()
+        else:
+            os.kill(os.getpid(), signal.SIGHUP)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(on_hangup, work)
+        await trio.testing.wait_all_tasks_blocked()
+        os.kill(os.getpid(), signal.SIGHUP)
+    assert done == 2
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        await on_hangup(work)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert done == 2
