@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import os
 import random
+import signal
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from structlog.testing import capture_logs
 
 from svc.processes.memory import SharedPage
+from svc.serving.models.registry import WorkersState
 from svc.serving.transport.spread import VACANT
 from svc.serving.workers import channel
 from svc.serving.workers.counters import WorkerPage
@@ -187,3 +193,70 @@ async def test_a_worker_without_a_sign_of_life_holds_up_nobody_who_accepts() -> 
         await trio.testing.wait_all_tasks_blocked()
         assert fleet._n_open.tolist() == [5, VACANT]
         nursery.cancel_scope.cancel()
+
+
+class Sleepers:
+    """Stands for the template: its copies are processes that sleep, answer nothing and never beat."""
+
+    def __init__(self) -> None:
+        self.pids: list[int] = []
+        self.kept: list[int] = []
+        """Their ends of the sockets to the parent."""
+        self.n_lost = 1
+
+    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
+        task_status.started()
+        await trio.sleep_forever()
+
+    async def copy(self, descriptors: list[int]) -> int:
+        assert len(descriptors) == 5
+        if self.n_lost:
+            self.n_lost -= 1
+            raise OSError("the template has ended")
+        self.kept.append(os.dup(descriptors[0]))
+        self.pids.append(os.posix_spawn("/bin/sleep", ["sleep", "600"], {}))  # noqa: ASYNC221 - takes no time
+        return self.pids[-1]
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("is_silent", [False, True], ids=["ended", "silent"])
+async def test_a_worker_is_followed_by_another_until_the_fleet_ends(
+    is_silent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that gives no sign of life is ended. Nothing of a worker stays open, and its counts are kept."""
+    monkeypatch.setattr("svc.serving.workers.fleet.adopt_orphans", lambda: None)
+    if not is_silent:
+        monkeypatch.setattr("svc.serving.workers.restarts.SILENT_CHECKS", 1 << 62)
+    fleet, sleepers = fleet_of(1), Sleepers()
+    fleet._template = sleepers  # type: ignore[assignment]
+    gc.collect()
+    before = open_descriptors()
+    with capture_logs() as log:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(fleet.run)
+            for count in range(1, 7):
+                while len(sleepers.pids) < count or fleet.pids() != sleepers.pids[-1:]:  # noqa: ASYNC110
+                    await trio.sleep(0.01)  # virtual time, for the pauses of the fleet
+                if count == 6:
+                    fleet.end()
+                if not is_silent or count == 6:
+                    os.kill(sleepers.pids[-1], signal.SIGKILL)
+            await fleet.ended.wait()
+    assert [record["event"] for record in log] == ["worker_restarted"] * 5
+    assert [record["pid"] for record in log] == sleepers.pids[:5]
+    assert {record["exit"] for record in log} == {-signal.SIGKILL}
+    assert {record["reason"] for record in log} == {"silent" if is_silent else "ended"}
+    assert [record["pause_seconds"] for record in log] == [0, 0, 0, 0.1, 0.2]
+    assert fleet.registry.workers == WorkersState(1, 0, 1)
+    assert fleet._n_open.tolist() == [VACANT]
+    for pid in sleepers.pids:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)  # noqa: ASYNC222 - does not wait
+    for descriptor in sleepers.kept:
+        os.close(descriptor)
+    gc.collect()
+    assert open_descriptors() == before

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 from structlog.testing import capture_logs
 
+from svc.errors import ArtifactReadError, InternalError
 from svc.processes.memory import SharedPage
+from svc.serving.api.access.api_keys import hash_api_key, parse_api_keys
+from svc.serving.api.access.key_policies import parse_policies
+from svc.serving.models.policy import Policy
 from svc.serving.models.registry import Entry, WorkersState
 from svc.serving.transport.spread import VACANT
 from svc.serving.workers import channel
 from svc.serving.workers.counters import WorkerPage
+from svc.serving.workers.mirror import ServedState
+from svc.serving.workers.package import packed
 from svc.serving.workers.rates import CELLS_BYTES
 from svc.serving.workers.worker import Ends, Worker
 from svc.settings import Settings
+from tests.serving.artifacts import factor_model
+from tests.serving.workers.test_package import load, prepare
 
 
 @pytest.fixture
@@ -85,3 +95,74 @@ async def test_a_worker_that_ends_before_it_may_accept_leaves_the_listener_alone
             nursery.start_soon(Worker(Ends(theirs, listener, page, cells, SharedPage.of(8)), Settings()).run)
             await channel.send(control, (1, "end"))
     assert log == []
+
+
+KEY = "k" * 43
+
+
+async def asked(address: tuple[str, int], body: bytes = b'{"user_id": "u1", "limit": 5}', key: str = KEY) -> bytes:
+    """The answer to one question of a new connection."""
+    async with await trio.open_tcp_stream(*address) as client:
+        head = f"POST /v1/recipes/a:recommend HTTP/1.1\r\nHost: h\r\nX-API-Key: {key}\r\nContent-Length: {len(body)}"
+        await client.send_all(f"{head}\r\nContent-Type: application/json\r\n\r\n".encode() + body)
+        return await client.receive_some()
+
+
+@pytest.mark.anyio
+async def test_a_worker_answers_from_the_model_and_by_the_rules_that_it_was_told(tmp_path: Path) -> None:
+    """Keys, rates of keys, a swap with its drop, what its parent does not know, and the drain."""
+    prepare(tmp_path, factor_model(10, 30, 4))
+    package = load(tmp_path, packed).package
+    assert package is not None
+    control, theirs = channel.pair()
+    listener = socket.create_server(("127.0.0.1", 0))
+    pages = [SharedPage.of(size) for size in (1 << 16, CELLS_BYTES, 8)]
+    worker = Worker(Ends(theirs, listener, *pages), Settings())
+    seqs = itertools.count(1)
+
+    async def tell(kind: str, *arguments: Any, files: Any = ()) -> None:
+        seq = next(seqs)
+        await channel.send(control, (seq, kind, *arguments), files)
+        assert await channel.hear(control) == ("done", {"seq": seq})
+
+    async def serve(number: int) -> None:
+        await tell("model", number, package.pickled, package.extents, files=package.files)
+        state = ServedState(number, f"sha256:{number}", 0.0, Policy(), None, None, keeps_new=False)
+        await tell("entry", Entry("a", "a.yaml"), state)
+
+    with control, theirs, trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(worker.run)
+            await serve(1)
+            await tell("keys", parse_api_keys(f"k:{hash_api_key(KEY)}"))
+            await tell("policies", {}, {})
+            await tell("accept", 0)
+            address = listener.getsockname()
+            answer = await asked(address)
+            assert b"sha256:1" in answer
+            assert b"connection: close" not in answer.lower()
+            assert answer.count(b'"item_id":') == 5
+            assert (await asked(address, key="x" * 43)).startswith(b"HTTP/1.1 401 ")
+            await serve(2)
+            await tell("drop", 1)
+            assert b"sha256:2" in await asked(address)
+            await tell("policies", parse_policies(b"k: {rate: 1/h, burst: 2}", "p"), {"k": (1, 2)})
+            answers = [await asked(address) for _ in range(3)]
+            assert [answer.split()[1] for answer in answers] == [b"200", b"200", b"429"]
+            await tell("remove", "a")
+            await tell("drop", 2)
+            await tell("policies", {}, {})
+            assert (await asked(address)).startswith(b"HTTP/1.1 404 ")
+            for told, error in (("failed", InternalError), ("unknown", LookupError), ("broken", ArtifactReadError)):
+
+                async def reply(told: str = told) -> None:
+                    _, fields = await channel.hear(control) or ("", {})
+                    assert (fields["what"], fields["name"]) == ("versions", "a")
+                    await channel.send(control, (0, "answer", fields["number"], told))
+
+                nursery.start_soon(reply)
+                with pytest.raises(error):
+                    await trio.to_thread.run_sync(worker._state.versions, "a")
+            await tell("drain")
+            assert b"connection: close" in (await asked(address)).lower()
+            await tell("end")
