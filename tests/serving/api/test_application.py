@@ -139,6 +139,9 @@ async def test_metrics_count_by_recipe_and_code() -> None:
     ):
         assert line in text
     assert 'recipe="x1"' not in text
+    spent = re.findall(r"^svc_v1_(?:request|verb)_latency_seconds_sum\{.*\} (\S+)$", text, re.MULTILINE)
+    assert spent
+    assert all(0 < float(seconds) < 60 for seconds in spent)
 
 
 async def test_requests_that_are_refused_for_their_heads_are_counted_by_code() -> None:

@@ -20,8 +20,16 @@ from structlog.testing import capture_logs
 from svc.errors import PayloadTooLargeForRequest
 from svc.serving.transport.certificate import Tls
 from svc.serving.transport.http1 import MAX_HEADERS
-from svc.serving.transport.messages import Incoming, Response
-from svc.serving.transport.tls import FRAMES_A_PIECE, HANDSHAKE_S, PART_BYTES, PIECE_BYTES, AsgiApplication, Frames
+from svc.serving.transport.messages import ClientGone, Incoming, Response
+from svc.serving.transport.tls import (
+    FRAMES_A_PIECE,
+    HANDSHAKE_S,
+    PART_BYTES,
+    PIECE_BYTES,
+    AsgiApplication,
+    Frames,
+    _Body,
+)
 from tests.serving.certificates import Issuer
 from tests.serving.client import RECOMMEND, serving
 from tests.serving.sockets import listening
@@ -471,3 +479,21 @@ async def test_errors_of_the_body_have_their_own_answers() -> None:
         scope = {**SCOPE, "raw_path": RECOMMEND.encode(), "headers": headers}
         await AsgiApplication(client.app, unread_s=1)(scope, exchanged.receive, exchanged.send)
         assert exchanged.sent[0]["status"] == PayloadTooLargeForRequest.http_status
+
+
+@pytest.mark.anyio
+async def test_a_body_that_nobody_reads_is_kept_nowhere() -> None:
+    """However long it is. A client that leaves within it is gone."""
+    parts = [{"type": "http.request", "body": b"x" * 1000, "more_body": number < 3} for number in range(4)]
+    messages = [*parts, *parts[:2], {"type": "http.disconnect"}]
+
+    async def receive() -> Any:
+        await trio.lowlevel.checkpoint()
+        return messages.pop(0)
+
+    body = _Body(receive)
+    await body.skip()
+    assert len(messages) == 3
+    assert await body.receive() == b""
+    with pytest.raises(ClientGone):
+        await _Body(receive).skip()

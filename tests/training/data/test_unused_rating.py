@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from svc.recipe.load import LoadedRecipe
+from svc.recipe.source_options import SourceSpec
 from svc.settings import Settings
 from svc.training.data.fetch import interaction_context
 from svc.training.data.unused_rating import RatingHint, rating_hint
 from svc.training.validate import validate
+from tests.object_store import ObjectsInMemory
 from tests.training.test_run import run, small_training
 
 Make = Callable[..., LoadedRecipe]
@@ -90,3 +93,14 @@ def test_a_table_that_cannot_be_read_gives_no_hint(make_recipe: Make, tmp_path: 
     loaded = recipe_over(make_recipe, tmp_path, [1, 2, 5])
     (tmp_path / "rows.csv").unlink()
     assert hint(loaded) is None
+
+
+def test_no_store_is_asked_for_a_hint(make_recipe: Make, tmp_path: Path, objects_in_memory: ObjectsInMemory) -> None:
+    """A request costs more than the hint is worth."""
+    loaded = recipe_over(make_recipe, tmp_path, [1, 2, 3])
+    objects_in_memory.pipe_file("s3://shop/rows.csv", (tmp_path / "rows.csv").read_bytes())
+    remote = SourceSpec.model_validate({"type": "csv", "path": "s3://shop/rows.csv"})
+    recipe = loaded.recipe.model_copy(update={"source": remote})
+    assert hint(loaded) is not None
+    assert hint(replace(loaded, recipe=recipe)) is None
+    assert objects_in_memory.calls == []

@@ -13,6 +13,7 @@ from scipy import sparse
 
 from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
+from svc.errors import WeightOutOfRange
 from svc.model import codec
 from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
@@ -243,3 +244,21 @@ def test_a_half_life_is_searched_and_found_where_tastes_drift(make_recipe: Make,
     assert head["tuning"]["completed"] == 3
     assert head["best_params"]["half_life"] in {"30d", "7d"}
     assert head["evaluation"]["ndcg"] == head["best_score"]
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        ([1e-50], "the weight of 'a' and 'x'|is 1e-50"),
+        ([3e38, 3e38], "is (inf|6e\\+38)"),
+        ([1e39], "is 1e\\+39"),
+    ],
+)
+def test_weights_that_single_precision_cannot_hold_are_refused(weights: list[float], words: str) -> None:
+    """Alone or summed, too small or too large. The smallest that it holds counts."""
+    rows = [("a", "x", weight, 1) for weight in weights]
+    cleansing = Cleansing(dedup="sum")
+    with pytest.raises(WeightOutOfRange, match=words):
+        from_frame(frame(rows, "u", "i", "w", "t"), WEIGHTED, cleansing, with_times=False).matrix()
+    least = from_frame(frame([("a", "x", 1.5e-45, 1)], "u", "i", "w", "t"), WEIGHTED, cleansing, with_times=False)
+    assert least.matrix().data.tolist() == [pytest.approx(1.4e-45, rel=0.01)]

@@ -70,6 +70,10 @@ def test_the_page_lists_every_operation() -> None:
         for path, path_item in paths.items()
         for method in path_item.keys() & {"get", "post"}
     }
+    bodies = {
+        path: operation.get("requestBody") for (method, path), operation in operations.items() if method == "POST"
+    }
+    assert all(body["required"] and body["content"]["application/json"]["examples"] for body in bodies.values())
     page = API_PAGE.read_text("utf-8")
     assert sorted(re.findall(r"^\| `(GET|POST) (/v1/[^`]+)` \|", page, re.MULTILINE)) == sorted(operations)
     public = re.findall(r"`(/v1/[^`]+)`", page.partition("\nAll but ")[2].partition(" need an API key")[0])
