@@ -35,7 +35,7 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "leave_one_out": {"scheme": "leave_one_out"},
 }
 FUTURE_S = 4_000_000_000
-LEARNS_BY_HEART = {"TruncatedSVD": {"n_components": [59, 59], "weighting": ["NONE"]}}
+LEARNS_BY_HEART = {"TruncatedSVD": {"n_components": [50, 50], "weighting": ["NONE"]}}
 
 
 def open_live(loaded: LoadedRecipe) -> Model:
@@ -70,10 +70,12 @@ def new_scores(task: Task, artifact: str | None) -> NDArray[np.float64]:
 def test_a_model_that_learned_the_held_out_rows_by_heart_does_not_stay(
     scheme: str, make_recipe: Make, tmp_path: Path
 ) -> None:
-    """The trap: it knows every row and nothing else. On the rows that it was trained on it beats everybody; on what
-    it cannot know it is beaten. So the naive comparison would have kept it, and ours lets the better model go live."""
+    """It beats every model on the rows that it was trained on, and none on others.
+
+    The naive comparison keeps it by far. The comparison of refitted models lets the new model go live.
+    """
     table = write_tastes(tmp_path / "tastes.csv", n_users=240)
-    bound = -0.2  # what it knows by heart, in the precision of a model, gives away the group of a user
+    bound = -0.2  # half of the interval of 240 users
     rules = {"mode": "enforce", "against": ["incumbent"], "min_relative_change": bound}
     blocks = {"ratings": table, "output": OUTPUT, "promotion": {**rules, "guardrails": {"catalog_coverage": None}}}
     by_heart = training("TruncatedSVD", search_space=LEARNS_BY_HEART, split=SCHEMES[scheme])
@@ -84,12 +86,11 @@ def test_a_model_that_learned_the_held_out_rows_by_heart_does_not_stay(
     naive = paired_change(
         new_scores(task, result.artifact), naive_scores(task, trapped, leaves_out_history=False), seed=42, relative=True
     )
-    assert naive.high < bound, "the naive comparison refuses"
+    assert naive.high < 2 * bound, "the naive comparison refuses"
     assert result.exit_code == 0
     (comparison,) = header(result.artifact)["promotion"]["against"]
     assert comparison["scored"] == "refitted"
     assert comparison["interval"][0] >= bound
-    assert comparison["change"] > 0.0
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
