@@ -19,18 +19,17 @@ from svc.model.ranking.query import Query
 
 TIMEOUT_HEADER = b"x-request-timeout-ms"
 WAIT_SHARE = 0.8
-"""Share of a request's limit: expected waits are averages, and the answer has to be made and sent too."""
+"""Share of a request's limit that it may wait. Expected waits are averages, and the answer takes time too."""
 UNPARSED_SHARE = 0.4
 """Share of a request's limit that it may wait before it is parsed.
 
-The rest is for the queue of the model. A request that had used up its limit before would be refused there, after the
-work of parsing it."""
+The rest is for the queue of the model. A request without that rest would be parsed and then refused in the queue."""
 BATCH_SHARE = 0.4
-"""Share of a batch's limit: batches are refused before single requests are."""
+"""Share of its limit that a batch may wait. It is below WAIT_SHARE, so batches are refused before single requests."""
 SHORT_SHARE = 0.25
-"""Share of a request's limit: the server's limit never refuses a request for a shorter wait, however late it is."""
+"""Share of the server's limit: a shorter expected wait never exceeds it, however long the request has waited."""
 CROWDED_S = 1.0
-"""Seconds after a refusal in which a request that would wait too long is refused before it is parsed."""
+"""Seconds after a refusal in which late requests are refused before they are parsed."""
 _MILLISECONDS = re.compile(rb"[0-9]{1,9}")
 
 
@@ -46,10 +45,7 @@ class Queue(Protocol):
 
 
 def parse_timeout(value: bytes | None) -> float:
-    """Return the seconds after which a client does not need its answer any more.
-
-    The result is infinite without the header. Raises ValidationFailed.
-    """
+    """Return the client's own timeout in seconds, infinite without the header. Raises ValidationFailed."""
     if value is None:
         return math.inf
     if not _MILLISECONDS.fullmatch(value) or not int(value):
@@ -62,7 +58,7 @@ def parse_timeout(value: bytes | None) -> float:
 class Admission:
     """The wait limit of one server, and the time of its latest refusal.
 
-    A `most_s` of 0 is no limit.
+    A `most_s` of 0 means no limit.
     """
 
     def __init__(self, most_s: float) -> None:
@@ -75,14 +71,14 @@ class Admission:
         return trio.current_time() < self._crowded_until
 
     def late_s(self, queue: Queue | None, turn_s: float, timeout: bytes | None, *, is_batch: bool) -> float:
-        """Return the seconds that an unparsed request would wait if they are too long, else 0.
+        """Return the expected wait of an unparsed request in seconds if it exceeds the limit, else 0.
 
         `turn_s` is the wait before the request is parsed, `timeout` the value of its header, and `queue` the queue of
         its model.
         """
         try:
             may_s = min(self.most_s, parse_timeout(timeout))
-        except ValidationFailed:  # the endpoint raises this error again
+        except ValidationFailed:  # the endpoint parses the header again and answers with this error
             return 0.0
         queue_s = 0.0
         if queue is not None and (is_batch or not queue.is_free_of_singles):
@@ -101,8 +97,7 @@ class Admission:
     def refuse(self, wait_s: float) -> Overloaded:
         """Return the refusal of a request that would wait for `wait_s`.
 
-        `retry_after` is that wait, because the waiting requests are answered by then. The time before a late refusal
-        counts too: the more requests are refused, the later all clients try again.
+        `retry_after` is that wait, because the waiting requests are answered by then.
         """
         self._crowded_until = trio.current_time() + CROWDED_S
         return Overloaded(fields={"retry_after": max(1, math.ceil(wait_s))})
@@ -111,7 +106,7 @@ class Admission:
 class WaitBudget:
     """The time that one request may wait from its arrival.
 
-    With `late_s` above 0 the request was too late before it was parsed.
+    If `late_s` is above 0, the request was late before it was parsed.
     """
 
     __slots__ = ("_admission", "_arrived_s", "_late_s", "_own_s", "key")
@@ -133,11 +128,12 @@ class WaitBudget:
     ) -> None:
         """Raise Overloaded if the wait in the queue would be too long.
 
-        A request that need not wait is never refused for its wait. `threads_s` is the wait for a thread before the
-        request comes to the queue. `queries` are None while they are not known. A request that the next call answers is
-        refused by its own limit alone, so that batches, which make calls long, never shut single requests out.
+        `queries` are None until the body is parsed. `threads_s` is the wait for a thread before the queue. A request
+        with an expected wait of 0 is never refused. A single request that the next call answers is held to its own
+        limit only: batches make calls long, and must not shut single requests out.
         """
         if self._late_s:
+            # Includes the time since arrival: the more refusals queue up, the later their clients retry.
             raise self._admission.refuse(self._late_s + trio.current_time() - self._arrived_s)
         wait_s = queue.expected_wait_s(int(is_batch)) if queries is None else queue.wait_s(queries, self.key)
         wait_s += threads_s
@@ -148,7 +144,7 @@ class WaitBudget:
     def refusal(self) -> Overloaded | None:
         """Return the refusal of a request that has waited longer than its limit, else None.
 
-        Expected waits of expensive questions may be far off before any were measured. This check bounds the real wait.
+        This check bounds the real wait: the expected one may be far off until expensive queries have been measured.
         """
         waited_s = trio.current_time() - self._arrived_s
         return self._admission.refuse(waited_s) if waited_s > min(self._own_s, self._admission.most_s) else None
@@ -156,8 +152,8 @@ class WaitBudget:
     def _is_too_long(self, wait_s: float, share: float, *, is_next: bool) -> bool:
         """Return True if the wait so far and the expected wait exceed the limit.
 
-        A request with a short expected wait is held to its own limit only. The machine may have paused, and a refusal
-        gains nothing while no request waits for long.
+        A request with a short expected wait is held to its own limit only: after a pause of the machine every request
+        is late, but a refusal gains nothing if the queue is short.
         """
         most_s = self._admission.most_s
         is_short = is_next or wait_s <= SHORT_SHARE * share * most_s

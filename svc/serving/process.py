@@ -1,4 +1,4 @@
-"""What every process that answers requests does at its start, and how it leaves."""
+"""Setup of every process that answers requests, and the last steps before it ends."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ if TYPE_CHECKING:
     from svc.serving.api.observe.spans import Spans
 
 FULL_COLLECTION_EVERY = 100
-"""Collections of the middle generation between two full ones: a full one blocks the loop for 0.2 s with 10,000
-connections.
-"""
+"""Middle collections between two full ones. A full one blocks the event loop for 0.2 s with 10,000 connections."""
 LEAVE_TAKING_S = 0.2
 LAST_SPANS_S = 2.0
 
 
 def tune() -> None:
-    """Short interpreter switches, rare full collections, one BLAS thread per operation, and all file descriptors."""
+    """Shorten interpreter switches, make full collections rare, and limit BLAS to one thread per operation.
+
+    Raises the limit of open files to the most that the system permits.
+    """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(*gc.get_threshold()[:2], FULL_COLLECTION_EVERY)
     limit_blas_threads(1)
@@ -51,7 +52,7 @@ def spans() -> Spans:
 
 
 def notify_ready(environ: Mapping[str, str]) -> None:
-    """Tell systemd that the server answers, if it started the server with `Type=notify`."""
+    """Tell systemd that the server answers, if systemd started it with `Type=notify`."""
     address = environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
@@ -62,7 +63,7 @@ def notify_ready(environ: Mapping[str, str]) -> None:
 
 
 async def close_spans(spans: Spans) -> None:
-    """Send the spans that are left, or give up after LAST_SPANS_S."""
+    """Send the remaining spans, or give up after LAST_SPANS_S."""
     with trio.move_on_after(LAST_SPANS_S), suppress(RuntimeError):  # there may be no thread left to send them
         await trio.to_thread.run_sync(spans.close, abandon_on_cancel=True)
 
@@ -79,13 +80,13 @@ def limits(settings: Settings) -> Limits:
 def leave_s(settings: Settings) -> float:
     """Return the seconds from the signal to the end of idle connections.
 
-    Closing them at once would cut off requests that are on their way.
+    Closing them at once would cut off requests that clients have just sent.
     """
     return min(LEAVE_TAKING_S, settings.drain_s)
 
 
 def single(error: BaseException) -> BaseException:
-    """The one error that a group of nurseries is about, or the group when it is about several."""
+    """Return the only error in a group, however deep it is nested, or the group itself if it has several."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

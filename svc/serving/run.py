@@ -1,4 +1,4 @@
-"""The life of `svc serve`, from its checks to its last log line, in one place."""
+"""The life of `svc serve`, from its first checks to its last log line."""
 
 from __future__ import annotations
 
@@ -59,10 +59,7 @@ CLOSING_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """The options of the command line.
-
-    `dev_allow_unsigned` and `insecure_no_auth` have been checked already.
-    """
+    """The options of the command line, which has checked `dev_allow_unsigned` and `insecure_no_auth`."""
 
     recipes_dir: Path
     host: str
@@ -82,8 +79,8 @@ def serve(
 ) -> int:
     """Serve until SIGTERM or SIGINT, and return the exit code.
 
-    Raises `ConfigError` before anything is served. If there are several workers, they get the permitted part of
-    `environ`, by default the environment of the process.
+    Raises `ConfigError` before it accepts connections. Several workers get the permitted part of `environ`, which is
+    the environment of this process by default.
     """
     if settings.max_payload_bytes > settings.max_artifact_bytes:
         raise ConfigError("SVC_MAX_PAYLOAD_BYTES is larger than SVC_MAX_ARTIFACT_BYTES: lower it or raise the other")
@@ -225,7 +222,7 @@ def _read_keys(
 ) -> tuple[SigningKeys, dict[str, bytes], Certificate | None]:
     """Read both key lists and the certificate.
 
-    Raises ConfigError, also if the change would switch authentication on or off.
+    Raises ConfigError, also if the new API keys would switch authentication on or off.
     """
     keys, api_keys = _signing_keys(options, settings), load_api_keys(settings)
     if required != bool(api_keys):
@@ -241,7 +238,7 @@ async def _renew_keys(
         keys, api_keys, certificate = await trio.to_thread.run_sync(
             _read_keys, options, state.settings, state.auth.required
         )
-    except (ConfigError, RuntimeError) as error:  # a RuntimeError: the system gives no more threads
+    except (ConfigError, RuntimeError) as error:  # RuntimeError if the system cannot start another thread
         logs.emit(events.KEYS_RELOAD_FAILED, error=str(error))
         return
     loader.keys = keys
@@ -299,9 +296,9 @@ def _bounded(
     loader: Loader,
     loaded: LoadedRecipe,
 ) -> T:
-    """Read a list of the recipe, bounded by the items of the served model.
+    """Read a list of the recipe, bounded by the number of items in the served model.
 
-    Blocks, in a thread of low priority.
+    Blocks, and lowers the priority of its thread.
     """
     lower_priority()
     entry = registry.get(loaded.recipe.name)
@@ -315,13 +312,13 @@ def _store_of(loaded: LoadedRecipe, *, settings: Settings) -> Store:
 
 
 async def _started(watcher: Watcher, stop: Stop) -> bool:
-    """Load everything, and return False if a signal came first.
+    """Load all models, and return False if a signal came first.
 
-    Loads that a signal cuts short are abandoned.
+    A signal abandons the loads in progress.
     """
     await run_until(stop.event.wait, watcher.start)
     gc.collect()
-    gc.freeze()  # objects that live as long as the process are not traversed again by every collection
+    gc.freeze()  # saves later collections from traversing objects that live as long as the process
     return not stop.event.is_set()
 
 
@@ -358,10 +355,7 @@ def _say_started(state: ServerState, host: str, port: int, *, workers: int = 1) 
 
 
 async def _announce_drain(stop: Stop, state: ServerState, fleet: Fleet | None = None) -> None:
-    """Wait for the signal and begin the drain.
-
-    From then on each answer tells its client that the connection ends.
-    """
+    """Wait for the signal, then begin the drain, in which each answer announces the end of its connection."""
     await stop.event.wait()
     state.draining = True
     if fleet is not None:

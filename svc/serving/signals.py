@@ -14,9 +14,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @dataclass(slots=True)
 class Stop:
-    """The stop of the server, set once by the first signal.
+    """The stop of the server, which the first signal sets.
 
-    `reason` is then the signal's name, `since` the time on trio's clock.
+    `reason` is the name of that signal, `since` its time on trio's clock.
     """
 
     event: trio.Event = field(default_factory=trio.Event)
@@ -58,7 +58,7 @@ async def listen(
 
 
 async def on_hangup(work: Callable[[], Awaitable[None]]) -> None:
-    """Run `work` at every SIGHUP. Under nohup, which ignores that signal, it stays ignored."""
+    """Run `work` at every SIGHUP, unless the process was started with that signal ignored, as by nohup."""
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         return
     with trio.open_signal_receiver(signal.SIGHUP) as arriving:

@@ -1,1 +1,1 @@
-"""HTTP connections: accepting them, reading and answering them, closing them."""
+"""HTTP connections: accept, read, answer and close."""

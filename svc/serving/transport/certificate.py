@@ -1,4 +1,4 @@
-"""The certificate of SVC_TLS_CERT_FILE, with its key: read, checked, and replaced while the server runs."""
+"""The certificate of SVC_TLS_CERT_FILE and its key, which can be replaced while the server runs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from svc.key_files import MAX_BYTES
 from svc.settings import Settings
 
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Of TLS 1.2; HTTP/2 forbids the others (RFC 9113, appendix A)."""
+"""Ciphers for TLS 1.2. HTTP/2 forbids the others (RFC 9113, appendix A)."""
 _OTHERS_MAY_READ = stat.S_IRGRP | stat.S_IROTH
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """PEM: a chain, its key, and the authority that signs the certificates of clients, if they need one."""
+    """A certificate chain, its key, and the authority of client certificates if clients need one, all in PEM."""
 
     chain: bytes
     key: bytes = field(repr=False)
@@ -36,7 +36,7 @@ class Certificate:
         if self.client_ca:
             context.load_verify_locations(cadata=self.client_ca.decode("ascii"))
             context.verify_mode = ssl.CERT_REQUIRED
-        with os.fdopen(os.memfd_create("certificate"), "wb") as file:  # ssl takes files alone, and theirs may change
+        with os.fdopen(os.memfd_create("certificate"), "wb") as file:  # ssl loads files only, and the user's may change
             file.write(self.key + b"\n" + self.chain)
             file.flush()
             context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
@@ -44,14 +44,14 @@ class Certificate:
 
 
 class Tls:
-    """The certificate in force. New connections are greeted with it; open ones stay as they began."""
+    """The certificate for new connections. Open connections keep the certificate of their handshake."""
 
     def __init__(self, certificate: Certificate) -> None:
         self.certificate = certificate
         self.context = certificate.context()
 
     def replace(self, certificate: Certificate) -> None:
-        """Greet new connections with another certificate."""
+        """Use another certificate for new connections."""
         self.certificate, self.context = certificate, certificate.context()
 
 
@@ -81,7 +81,10 @@ def read_certificate(settings: Settings) -> Certificate | None:
 
 
 def _read(variable: str, path: str) -> bytes:
-    """Return what a file holds; others may not read that of the key. Raises ConfigError."""
+    """Return the content of a file.
+
+    Raises ConfigError, also if the key's file may be read by other users.
+    """
     try:
         with Path(path).open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -93,7 +96,7 @@ def _read(variable: str, path: str) -> bytes:
 
 
 def _check_pair(certificate: Certificate, settings: Settings) -> None:
-    """Raise ConfigError unless the first certificate belongs to the key and has not ended."""
+    """Raise ConfigError unless the first certificate belongs to the key and has not expired."""
     from cryptography import x509
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_private_key

@@ -18,18 +18,17 @@ from svc.serving.transport.pacing import Rank
 from svc.serving.transport.shared import READ_BYTES, Shared, next_bytes
 
 LINGER_S = 2.0
-"""Time for reading from a client that still sends when it is refused.
-
-Closing at once would reset the connection and lose the answer."""
+"""Time for reading from a refused client that still sends: closing at once would reset the connection and lose the
+answer."""
 
 PROBE_S = 0.5
 """Time between two probes of a client that has ended its requests and waits for an answer."""
 
 
 class Connection:
-    """One connection, which reads requests from its socket and answers them one after the other.
+    """One connection, which answers the requests from its socket one after the other.
 
-    It closes the socket in the end.
+    `run` closes the socket.
     """
 
     def __init__(self, connected: socket.socket, shared: Shared) -> None:
@@ -63,10 +62,8 @@ class Connection:
             self._shared.spread.closed()
 
     async def _serve_next(self) -> bool:
-        """Answer the next request, and return True if another may follow.
-
-        A connection that waits keeps nothing of its last request.
-        """
+        """Answer the next request, and return True if another may follow."""
+        # A function of its own: its end frees the request, so that an idle connection holds none.
         head = await self._next_head()
         return head is not None and await self._answer(head)
 
@@ -82,14 +79,14 @@ class Connection:
                 if self._shared.ending:
                     return self._last_head()
                 if self._rank is Rank.GOING_ON and not self._reader.waiting:
-                    self._rank = Rank.KNOWN  # everything that it sent has been answered
+                    self._rank = Rank.KNOWN  # all its pipelined requests have been answered
                 data = await next_bytes(self._socket)
                 self.arrived_s = trio.current_time()
                 self._reader.feed(data)
                 if not data:
                     return None
                 del data
-        except trio.ClosedResourceError:  # its time is over, or the server ends
+        except trio.ClosedResourceError:  # it was idle for too long, or the server ends
             return self._last_head() if self._shared.ending else None
         else:
             return head
@@ -106,7 +103,7 @@ class Connection:
         return self._reader.head()
 
     def _last_head(self) -> Head | None:
-        """Return the next head while the server stops, if it has arrived: its request is still answered."""
+        """Return the next head if all of it has arrived, because a stopping server still answers such a request."""
         with suppress(BlockingIOError):
             while (head := self._reader.head()) is None and (data := self._socket.recv(READ_BYTES)):
                 self._reader.feed(data)
@@ -127,10 +124,7 @@ class Connection:
         return not closing
 
     async def _skip_body(self) -> bool:
-        """Discard the arrived bytes of a body that no handler read.
-
-        Returns True if they were the rest of the body, and well formed.
-        """
+        """Discard the received bytes of a body, and return True if the body was complete and well formed."""
         with suppress(ApiError):
             while not self._reader.body_ended and self._reader.part():
                 await self.pace(Rank.GOING_ON)
@@ -139,28 +133,29 @@ class Connection:
     async def receive(self) -> bytes:
         """Return the next bytes, empty at the end of the connection.
 
-        A call that is cancelled loses no bytes.
+        A cancelled call loses no bytes.
         """
-        with suppress(ConnectionError):  # a reset by the client is its end, not a failure
+        with suppress(ConnectionError):  # a reset by the client counts as the end of the connection
             with suppress(BlockingIOError):
                 return self._socket.recv(READ_BYTES)
             return await next_bytes(self._socket)
         return b""
 
     async def pace(self, rank: Rank) -> None:
-        """Wait for this connection's turn to take the bytes of a body that have arrived."""
+        """Wait for this connection's turn to read received bytes of a body."""
         await self._shared.turns.enter(rank)
 
     async def send_continue(self) -> None:
-        """Ask for the body. If the client has left, reading the body reports it."""
+        """Ask for the body. If the client has disconnected, the next read reports it."""
         with suppress(ConnectionError):
             await self._send_all([CONTINUE])
 
     async def until_closed(self, *, probes: bool) -> None:
-        """Return when a client that has sent its last byte takes no answer any more.
+        """Return when a client that has ended its requests has closed the connection.
 
-        A client that closes and one that only ends its requests look the same, until the system of the first resets the
-        connection for an interim answer. Without `probes` only a reset by the client itself is noticed.
+        Closing and ending the requests look the same to the server. The system of a client that has closed resets the
+        connection when it gets an interim answer, so `probes` sends such answers. Without `probes` the result is only
+        noticed if the client itself resets the connection.
         """
         with suppress(ConnectionError):
             while not self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
@@ -174,7 +169,7 @@ class Connection:
         await self._send_all([head] if without_body or not response.body else [head, response.body])
 
     async def _send_all(self, parts: list[bytes]) -> None:
-        """Send all bytes, in one call if the kernel takes them.
+        """Send all bytes, in one system call if the kernel has room for them.
 
         Raises BrokenResourceError if the client does not read.
         """
@@ -186,18 +181,18 @@ class Connection:
         if sent == size:
             return
         with trio.move_on_after(self._shared.limits.unread_s + size / SLOWEST_BYTES_PER_S):
-            for part in parts:  # not joined: an answer may have many MiB, and its client may never take them
-                left = memoryview(part)[sent:]
+            for part in parts:  # not joined, which would copy many MiB for a client that may never read them
+                rest = memoryview(part)[sent:]
                 sent = max(sent - len(part), 0)
-                while left:
+                while rest:
                     await trio.lowlevel.wait_writable(self._socket)
                     with suppress(BlockingIOError):
-                        left = left[self._socket.send(left) :]
+                        rest = rest[self._socket.send(rest) :]
             return
         raise trio.BrokenResourceError("the client does not take its answer")
 
     async def _linger(self) -> None:
-        """Read and discard for a moment the bytes that the client still sends."""
+        """Read and discard bytes that the client still sends, for at most LINGER_S."""
         with suppress(OSError), trio.move_on_after(LINGER_S):
             self._socket.shutdown(socket.SHUT_WR)
             while await next_bytes(self._socket):
@@ -226,23 +221,22 @@ class Exchange:
         Raises ClientGone, and the ApiError of a broken body.
         """
         if self._rank is Rank.GOING_ON and self._reader.waiting:
-            await self._connection.pace(self._rank)  # many small chunks came at once: each turn takes some of them
+            await self._connection.pace(self._rank)  # thousands of small chunks in one packet take several turns
         while (part := self._reader.part()) is None:
             if self._continues:
                 self._continues = False
                 await self._connection.send_continue()
             await self._read()
             await self._connection.pace(self._rank)
-            self._rank = (
-                Rank.GOING_ON
-            )  # a body that arrives at once goes before all others, one that drips in goes after them
+            # Later parts rank lower: a body in one packet goes before others, a dripping one after them.
+            self._rank = Rank.GOING_ON
         self._rank = Rank.GOING_ON
         return part
 
     async def until_gone(self) -> None:
-        """Return when the client has disconnected. A client that only ended its requests has not.
+        """Return when the client has disconnected, which is more than the end of its requests.
 
-        Reads ahead within a bound: the end of a client that sends more stays unnoticed.
+        Reads at most READ_BYTES ahead. If the client sends more, its end is not noticed.
         """
         with suppress(ClientGone):
             while self._reader.waiting < READ_BYTES:

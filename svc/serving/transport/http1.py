@@ -1,9 +1,8 @@
 """HTTP/1.1 without sockets: a reader of requests and an encoder of responses.
 
-Bytes go in, and requests and the parts of their bodies come out. llhttp (by httptools) parses a head. The rules around
-it, which llhttp does not have, refuse everything that h11 would refuse: `tests/serving/transport/test_http1.py`
-compares the two. A request that is not well formed raises an ApiError and breaks its reader for ever: the bytes behind
-it on the same connection are never read.
+llhttp (by httptools) parses a head. The checks around it refuse everything that h11 would refuse, which
+`tests/serving/transport/test_http1.py` compares. A malformed request raises an ApiError and breaks its reader for ever:
+later bytes of the same connection are never read.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ MAX_HEADERS = 100
 MAX_LINE_BYTES = 4096
 """The longest line with the size and extensions of a chunk, and the longest trailer."""
 WHOLE_BYTES = 64 * 1024
-"""The longest body that is given with its head."""
+"""The longest body that is returned together with its head."""
 CHUNKS_AT_ONCE = 32
-"""Largest number of chunks in one part of a body: chunks of one byte cost much more than their bytes."""
+"""Most chunks in one part of a body: parsing a chunk costs much more than its byte if it has only one."""
 KEPT_HEADS, KEPT_BYTES = 256, 1024
 """Number of heads in the cache, and the longest head in it."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -51,19 +50,18 @@ _timeout = re.compile(rb"\r\n(?i:x-request-timeout-ms):[\t ]{0,8}([^\r\n]{0,32})
 
 
 class Heads:
-    """A parser with a cache for the heads of one server's requests.
+    """A parser of heads with a cache, because clients send the same bytes again and again.
 
-    Clients send the same bytes again and again, so parsed heads are cached. A key is never cached: its line is cut out,
-    and requests share the rest of the head.
+    A client's key is never cached: its line is cut out, and requests share the rest of the head.
     """
 
     def __init__(self) -> None:
         self._kept = lru_cache(maxsize=KEPT_HEADS)(parse_head)
 
     def parse(self, raw: bytes) -> Head:
-        """Parse a head as `parse_head` does, with the cache. Raises an ApiError.
+        """Return the parsed head, from the cache if possible. Raises an ApiError.
 
-        The only credential of a short head stands apart from its headers.
+        If the head is short and has one credential, the result has it in `credential` and not in `headers`.
         """
         if len(raw) > KEPT_BYTES:
             return parse_head(raw)
@@ -81,8 +79,8 @@ class Heads:
 class RequestReader:
     """A reader of the requests of one connection, one after the other.
 
-    Each request is a head, then the parts of its body to their end. A reader that has raised an error raises an error
-    at each later call, and keeps no more bytes.
+    The caller reads the head, then the parts of the body to its end. After an error each later call raises an error
+    too, and received bytes are dropped.
     """
 
     def __init__(self, parse: Callable[[bytes], Head] | None = None) -> None:
@@ -128,22 +126,18 @@ class RequestReader:
     def part(self) -> bytes | None:
         """Return the next bytes of the body. Raises an ApiError.
 
-        They are empty at the end of the body, and None while no more bytes have come.
+        The result is empty at the end of the body, and None until more bytes arrive.
         """
         return self._unless_broken(self._part)
 
     def whole_body(self) -> bytes | None:
-        """Return the body of the last head if all of it has come with the head, else None.
-
-        The result is None for a body in chunks too.
-        """
+        """Return the body of the last head if all of it came with the head and not in chunks, else None."""
         return self._unless_broken(self._whole_body)
 
     def _unless_broken(self, read: Callable[[], T]) -> T:
         """Return the result of `read`, or raise if an earlier read failed.
 
-        Once `read` has raised, no later bytes may pass for a message or for the end of a message, even when the caller
-        has turned the error into an answer.
+        After an error the bounds of messages are unknown, so no later byte may begin or end one.
         """
         if self._broken:
             raise MalformedRequest("what came before on this connection is not valid")
@@ -202,10 +196,10 @@ class RequestReader:
             self._data, self._at = b"", 0  # frees the bytes that were read
         return taken
 
-    def _of_length(self, left: int) -> Iterator[bytes | None]:
-        while left:
-            part = self._take(left)
-            left -= len(part)
+    def _of_length(self, missing: int) -> Iterator[bytes | None]:
+        while missing:
+            part = self._take(missing)
+            missing -= len(part)
             yield part or None
 
     def _in_chunks(self) -> Iterator[bytes | None]:
@@ -215,10 +209,10 @@ class RequestReader:
             size = _chunk.fullmatch(line)
             if size is None:
                 raise MalformedRequest("the size of a chunk is not valid")
-            left = int(size[1], 16)
-            if not left:
+            n_bytes = int(size[1], 16)
+            if not n_bytes:
                 break
-            yield from self._of_length(left)
+            yield from self._of_length(n_bytes)
             if (yield from self._line()):
                 raise MalformedRequest("a chunk is longer than its size")
         for _ in range(MAX_HEADERS):
@@ -230,7 +224,7 @@ class RequestReader:
         raise MalformedRequest("the trailers of the body are not valid")
 
     def _line(self) -> Generator[None, None, bytes]:
-        """Return a complete line without its end, after yielding None while it is incomplete."""
+        """Return the next line without its end. Yields None until the line is complete."""
         while (end := self._data.find(b"\r\n", self._at, self._at + MAX_LINE_BYTES)) < 0:
             if self.waiting >= MAX_LINE_BYTES or _bare_newline.search(self._data, self._at):
                 raise MalformedRequest("a line within the body is not valid")
@@ -252,14 +246,14 @@ class _Collected:
 def parse_head(raw: bytes) -> Head:
     """Parse a head that ends with an empty line. Raises an ApiError.
 
-    Blanks behind a value stay: the specification counts them in `X-API-Key`.
+    Keeps blanks behind a value, because they are part of an `X-API-Key`.
     """
     line = _request_line.match(raw)
     if line is None:
         raise MalformedRequest("the first line is not a request of HTTP/1.1")
     if len(raw) > MAX_HEAD_BYTES:
         raise TargetTooLong if line.end() > MAX_HEAD_BYTES else HeadersTooLarge
-    if raw.count(b"\r\n") - 2 > MAX_HEADERS:  # counted before they are parsed, which takes much longer
+    if raw.count(b"\r\n") - 2 > MAX_HEADERS:  # before parsing, which takes much longer than this count
         raise HeadersTooLarge
     headers = _parsed(raw, line)
     method, target, is_1_1 = line[1].decode(), line[2], line[3] == b"1"
@@ -288,7 +282,7 @@ def _parsed(raw: bytes, line: re.Match[bytes]) -> list[tuple[bytes, bytes]]:
     except httptools.HttpParserUpgrade:
         pass  # an upgrade is ignored (RFC 9110, 7.8)
     except httptools.HttpParserInvalidMethodError:
-        # llhttp knows some methods only. The application refuses a method that llhttp does not know.
+        # llhttp rejects methods that it does not know, but the application answers them with 405: parse as GET.
         return _parsed(b"GET / HTTP/1.1\r\n" + raw[line.end() :], line)
     except httptools.HttpParserError as error:
         lower = raw.lower()
@@ -302,7 +296,7 @@ def _body_length(named: dict[bytes, list[bytes]]) -> int | None:
     codings = named.get(b"transfer-encoding")
     if codings:
         if b"content-length" in named:
-            # A proxy in front may use the other header, and see different requests in the bytes that follow.
+            # Request smuggling: a proxy in front may use the other header and split the bytes into other requests.
             raise AmbiguousLength
         if len(codings) > 1 or codings[0].lower() != b"chunked":
             raise MalformedRequest("the only Transfer-Encoding that this server knows is chunked")
@@ -314,10 +308,7 @@ def _body_length(named: dict[bytes, list[bytes]]) -> int | None:
 
 
 def encode_head(response: Response, *, closing: bool) -> bytes:
-    """Encode the head of a final answer.
-
-    The body is sent behind it unless the request is HEAD.
-    """
+    """Encode the head of a final answer, whose body the caller sends unless the request is HEAD."""
     length = b"" if response.status == HTTPStatus.NO_CONTENT else b"content-length: %d\r\n" % len(response.body)
     return b"%bcontent-type: %b\r\n%b%bdate: %b\r\n%b\r\n" % (
         _status_line(response.status),

@@ -1,4 +1,4 @@
-"""Where the server may listen, and the listening socket."""
+"""The listening socket, and the addresses that it may have."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ _holding_lock = ctypes.PyDLL(None)
 
 
 def check_exposure(host: str, *, has_api_keys: bool, insecure_no_auth: bool) -> None:
-    """Refuse to answer strangers without keys. Raises `ConfigError`.
+    """Raise `ConfigError` if other machines could use the server without an API key.
 
-    Without API keys only loopback addresses are bound, unless `insecure_no_auth` (which the caller has admitted
-    only in a development environment).
+    `insecure_no_auth` permits that. The caller admits it in a development environment only.
     """
     if has_api_keys or insecure_no_auth or _is_loopback(host):
         return
@@ -41,11 +40,10 @@ def _resolve(host: str, port: int) -> list[tuple[socket.AddressFamily, str]]:
 
 
 def bind(host: str, port: int, *, unread_timeout_s: float) -> socket.socket:
-    """A bound TCP socket; port 0 takes any free one. Raises `ConfigError` when the address cannot be had.
+    """Return a TCP socket bound to an address. Port 0 takes any free port. Raises `ConfigError`.
 
-    It does not listen yet: until it does, clients are refused at once instead of waiting for an answer.
-    A client that leaves answers unread for `unread_timeout_s` loses its connection: nothing else would ever
-    end a send that waits for it.
+    The socket does not listen yet, so clients are refused at once instead of waiting for the models. A client that
+    leaves an answer unread for `unread_timeout_s` loses its connection.
     """
     family, address = _resolve(host, port)[0]
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -79,10 +77,10 @@ def _unavailable(host: str, port: int, error: OSError) -> ConfigError:
 
 
 def stop(listener: socket.socket) -> list[socket.socket]:
-    """Accept those who wait in the kernel's queue and refuse everybody else from then on.
+    """Accept the connections in the kernel's queue, and refuse all later ones.
 
-    Python's own calls let a scoring thread run for milliseconds between the last accept and the close, and the kernel
-    resets whoever connects meanwhile. These calls keep the interpreter's lock.
+    The calls keep the interpreter's lock. With Python's own calls a scoring thread may run for milliseconds between the
+    last accept and the close, and the kernel resets clients that connect meanwhile.
     """
     number, accepted = listener.fileno(), []
     while (connected := _holding_lock.accept4(number, None, None, socket.SOCK_CLOEXEC)) >= 0:

@@ -11,18 +11,18 @@ from svc.errors import ApiError
 Headers = Sequence[tuple[bytes, bytes]]
 JSON = b"application/json"
 SLOWEST_BYTES_PER_S = 1 << 20
-"""A body or an answer that moves faster than this may take longer than the client timeout."""
+"""A transfer faster than this may take longer than the client timeout."""
 
 
 class ClientGone(Exception):
-    """The error when the client closed its connection before the request was complete."""
+    """The client closed its connection before the request was complete."""
 
 
 class Response(NamedTuple):
     """An answer before it is sent.
 
-    The connection adds the headers for its length, the date and the end of the connection. The connection always ends
-    behind an answer that `ends_connection`.
+    The connection adds the headers for length, date and the end of the connection. It closes after an answer with
+    `ends_connection`.
     """
 
     status: int
@@ -36,7 +36,7 @@ class Response(NamedTuple):
 class Head:
     """The first part of a request.
 
-    Requests with equal heads may share one instance, so only `notes` change.
+    Requests with equal heads may share one instance, so nothing but `notes` changes.
     """
 
     method: str
@@ -64,25 +64,24 @@ class Incoming(Protocol):
 
     head: Head
     client: str
-    """Address of the client, or of the balancer in front; empty when it has left."""
+    """Address of the client or of the balancer in front, empty if it has disconnected."""
 
     arrived_s: float
     """Time of arrival, in trio's time."""
 
     late_s: float
-    """Seconds that the request would wait if they exceed its limit, else 0. A late request comes out of turn to be
-    refused. See `Application.late_s`."""
+    """Expected wait in seconds if it exceeds the limit of the request, else 0 (see `Application.late_s`)."""
 
     whole_body: bytes | None
-    """The body, if all of it came with the head. Most bodies do, and need neither a deadline nor a wait."""
+    """The body, if all of it came with the head, as most do: it needs neither a deadline nor a wait."""
 
     async def receive(self) -> bytes:
-        """Return the next part of a body that did not come whole, or no bytes at its end. Raises ClientGone."""
+        """Return the next part of the body, empty at its end. Raises ClientGone."""
 
     async def until_gone(self) -> None:
-        """Return when the client has left. A client that only ended its requests still waits for its answer.
+        """Return when the client has disconnected. A client that only ended its requests still waits for its answer.
 
-        Bytes that the client sends until then are kept for `receive`, within bounds.
+        Bytes that arrive meanwhile are kept for `receive`, within bounds.
         """
 
 
@@ -107,13 +106,13 @@ class Application(Protocol):
         """True if answers announce that their connection ends."""
 
     def late_s(self, opening: Opening, turn_s: float) -> float:
-        """Return the seconds that a request would wait if they exceed its limit, else 0.
+        """Return the expected wait of a request in seconds if it exceeds its limit, else 0.
 
-        A request with a result above 0 comes out of turn to be refused. `turn_s` is the wait before it is parsed.
+        The connection passes a late request on out of turn, to be refused. `turn_s` is the wait before it is parsed.
         """
 
     async def __call__(self, incoming: Incoming) -> Response | None:
-        """Return the answer, or None if the client does not wait for it. Raises nothing."""
+        """Return the answer, or None if the client has disconnected. Raises nothing."""
 
     def refused(self, error: ApiError, client: str) -> Response:
-        """Return the answer to bytes that are no HTTP request, from the client of this address."""
+        """Return the answer to bytes that are not an HTTP request. `client` is the address that sent them."""

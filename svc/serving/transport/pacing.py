@@ -1,7 +1,7 @@
 """Pacing of the event loop: only a few waiting requests begin in each turn, so turns stay short.
 
-Trio runs all ready tasks, in any order, before it looks at its sockets again. If many clients send at one moment, a
-health probe would wait for all of them in each turn that its answer takes.
+Trio runs all ready tasks, in any order, before it polls its sockets again. Without pacing, a health probe would wait
+for all clients that send at the same moment, in each turn that its answer takes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from svc.serving.pace import Pace
 FEWEST_A_TURN, MOST_A_TURN = 4, 32
 """Bounds of the entries in one turn, without probes.
 
-The number grows by one after a turn shorter than SHORT_TURN_S, and is halved after a longer turn."""
+The number grows by one after a full turn shorter than SHORT_TURN_S, and is halved after a longer turn."""
 SHORT_TURN_S = 1e-3
 REFUSED_AT_ONCE, REFUSED_EVERY_S = 8, 5e-3
-"""Pace of requests that are only refused: admitted requests go first, so refusals take a small part of the time."""
+"""Pace of refusals, low enough that they take a small part of the time from admitted requests."""
 PROBES_A_TURN = 2
-"""Probes in one turn. Further probes wait for the next turn: a flood of probes must not keep other clients out."""
+"""Probes in one turn. The bound keeps a flood of probes from shutting other clients out."""
 
 
 class Rank(IntEnum):
@@ -33,9 +33,9 @@ class Rank(IntEnum):
     """A connection that has been answered before."""
     NEWCOMER = 2
     GOING_ON = 3
-    """A connection that keeps sending without waiting for its answer: dripping bodies, pipelined requests."""
+    """A connection that sends on without waiting for its answer: dripping bodies, pipelined requests."""
     REFUSED = 4
-    """A request that is refused because its turn would come too late. Some enter now and then, beside the others."""
+    """A request that is refused because its turn would come too late (see REFUSED_EVERY_S)."""
 
 
 _ANSWERED = (Rank.KNOWN, Rank.NEWCOMER, Rank.GOING_ON)
@@ -60,7 +60,7 @@ class TurnScheduler(trio.abc.Instrument):
     def crowded(self) -> bool:
         """True while newcomers wait.
 
-        Meanwhile further connections wait in the kernel's queue, where they cost the least.
+        The acceptor then leaves further connections in the kernel's queue, where they cost the least.
         """
         return bool(self._queues[Rank.NEWCOMER])
 
@@ -118,12 +118,12 @@ class TurnScheduler(trio.abc.Instrument):
             self._entered += count
             self._let_in_count += count
         if not any(waiting):
-            self._let_in_count = 0  # more could have entered, so the time says nothing of the pace
+            self._let_in_count = 0  # more could have entered, so the time of this turn does not measure the pace
             if not self._queues[Rank.PROBE]:
                 self._request_waits = trio.Event()
 
     async def _refuse(self) -> None:
-        """Let some of the requests that are only refused enter now and then."""
+        """Let waiting refusals enter, REFUSED_AT_ONCE every REFUSED_EVERY_S, until cancelled."""
         queue = self._queues[Rank.REFUSED]
         while True:
             await self._refused_waits.wait()
@@ -133,10 +133,7 @@ class TurnScheduler(trio.abc.Instrument):
             await trio.sleep(REFUSED_EVERY_S)
 
     def _learn_pace(self) -> None:
-        """Measure the time of an entry, from one call to the next.
-
-        In between, the entered requests are parsed, answered and sent.
-        """
+        """Measure the time of an entry, from one call to the next: parsing, answering and sending lie between."""
         now = trio.current_time()
         if self._let_in_count:
             self._pace.learn(now - self._let_in_at, self._let_in_count)

@@ -34,11 +34,11 @@ async def serve(
     spread: Spread | None = None,
     tls: Tls | None = None,
 ) -> None:
-    """Accept from `listener`, which is listening, until `until()` returns; then close it.
+    """Accept from `listener`, which is listening, until `until()` returns, then close it.
 
-    What has come by then is answered. Idle connections end after `leave_s`, busy ones with their answer or `drain_s`
-    later. Where other processes accept from the same listener, `spread` says how many connections each has. With `tls`
-    hypercorn speaks with the clients.
+    Requests that arrived by then are answered. Idle connections end after `leave_s`, busy ones with their answer or
+    after `drain_s`. `spread` has the number of connections of each process that shares the listener. With `tls`
+    hypercorn serves the connections.
     """
     shared = Shared(application, limits, TurnScheduler(), spread or Spread.alone())
     secure = None
@@ -76,7 +76,7 @@ async def serve(
 
 
 async def _end_idle(shared: Shared) -> None:
-    """Let connections that wait for a request look a last time for one, some in each turn of the event loop."""
+    """Wake idle connections to answer a request that has just arrived, or to close. ENDED_A_TURN wake in each turn."""
     while shared.idle:
         for connected in list(shared.idle)[:ENDED_A_TURN]:
             trio.lowlevel.notify_closing(connected)
@@ -84,9 +84,10 @@ async def _end_idle(shared: Shared) -> None:
 
 
 class Acceptor:
-    """Accepts a few connections in each turn of the event loop, so that opening thousands keeps nobody waiting.
+    """Accepts a few connections in each turn of the event loop, so that thousands of new ones delay no request.
 
-    `take` gets each of them. A process that shares its listener accepts one a turn, and lets emptier ones go first.
+    Calls `take` with each. A process that shares its listener accepts one a turn, after processes with fewer
+    connections.
     """
 
     def __init__(self, listener: socket.socket, take: Callable[[socket.socket], None], shared: Shared) -> None:
@@ -97,7 +98,7 @@ class Acceptor:
     async def run(self) -> None:
         """Accept until cancelled.
 
-        If the machine can have no more connections, this is logged once, and accepting is tried again later.
+        If the system is out of files or memory, this is logged once, and accepting is tried again every PAUSE_S.
         """
         failing = False
         while True:
@@ -114,22 +115,22 @@ class Acceptor:
                 await trio.sleep(PAUSE_S)
 
     def accept_backlog(self) -> None:
-        """Accept waiting connections: closing the listener would reset those that the kernel has connected."""
+        """Accept all waiting connections, because closing the listener would reset them."""
         try:
             self._accept(BACKLOG)
-        except OSError as error:  # whom the machine has no room for is reset; the others get their answers
+        except OSError as error:  # out of files or memory: the kernel resets the connections that remain
             logs.emit(events.CONNECTION_FAILED, error=f"{type(error).__name__}: {error}")
         for connected in stop(self._listener):
             self._take(connected)
 
     def _accept(self, most: int) -> None:
-        """Accept at most `most` waiting connections. Raises OSError if the machine can have no more connections."""
+        """Accept at most `most` waiting connections. Raises OSError if the system is out of files or memory."""
         for _ in range(most):
             try:
                 connected, _ = self._listener.accept()
             except BlockingIOError:
                 return
-            except ConnectionError:  # it has left already
+            except ConnectionError:  # the client has disconnected already
                 continue
             except OSError as error:
                 if error.errno == errno.EINVAL:  # another worker has stopped the listener

@@ -16,12 +16,15 @@ from svc.serving.transport.spread import Spread
 
 READ_BYTES = 1 << 16
 PRECISION_S = 0.1
-"""An idle connection may live this much longer."""
+"""An idle connection may stay open this much longer than its limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds: for a head to come, for an answer to be taken (and for each MiB one more), and for a drain."""
+    """Limits in seconds: until the next head arrives, until the client reads an answer, and for a drain.
+
+    Large answers get a second more for each MiB.
+    """
 
     idle_s: float
     unread_s: float
@@ -30,7 +33,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Shared:
-    """The state that connections share. `ending` is set once the server accepts no more requests."""
+    """State that connections share. `ending` is set when the server stops taking requests."""
 
     application: Application
     limits: Limits
@@ -39,14 +42,14 @@ class Shared:
     ending: bool = False
     heads: Heads = field(default_factory=Heads)
     idle: dict[socket.socket, float] = field(default_factory=dict)
-    """Connections that wait for a request, and since when, the longest first.
+    """Idle connections with the time since when, longest first.
 
-    One task watches them all: a deadline for each would cost as much as parsing its request. Whose time is over is
-    woken from `wait_readable` by ClosedResourceError.
+    One task watches them all: a deadline for each would cost as much as parsing its request. A connection that was idle
+    too long gets ClosedResourceError from `wait_readable`.
     """
 
     async def watch(self) -> None:
-        """Wake idle connections when their time is over, until cancelled."""
+        """Wake connections that were idle too long, until cancelled."""
         while True:
             now, idle_s = trio.current_time(), self.limits.idle_s
             for connected in self._waiting_since(now - idle_s):
@@ -55,14 +58,14 @@ class Shared:
             await trio.sleep_until(max(oldest + idle_s, now + PRECISION_S))
 
     def _waiting_since(self, time_s: float) -> list[socket.socket]:
-        """Return the connections that have waited since then, or for longer."""
+        """Return the connections that have been idle since `time_s` or longer."""
         return [connected for connected, _ in takewhile(lambda entry: entry[1] <= time_s, self.idle.items())]
 
 
 async def next_bytes(connected: socket.socket) -> bytes:
     """Return the next bytes, or no bytes at the end.
 
-    The kernel may announce bytes and then have none, so reading is tried again.
+    Reads again if the kernel announces bytes and then has none.
     """
     while True:
         await trio.lowlevel.wait_readable(connected)

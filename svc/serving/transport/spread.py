@@ -1,4 +1,4 @@
-"""How connections are spread over processes that accept from one listener: a busier one lets the others go first."""
+"""Balances connections over processes that share a listener: a process with more connections accepts later."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import time
 import trio
 
 PATIENCE_S = 0.002
-"""How long a process lets others go first. A turn of a busy event loop takes milliseconds; a sleep instead of turns
-lasts a millisecond at least, which costs three quarters of the rate of short connections."""
+"""Longest time that a process waits for others to accept first.
+
+It waits in turns of the event loop: a sleep takes at least a millisecond, which costs three quarters of the rate of
+short connections."""
 VACANT = 1 << 62
-"""The count of a place without a process: nobody lets it go first."""
+"""Count for a slot without a process, so that no process waits for it."""
 
 
 class Spread:
-    """The open connections of one process, in its place of a shared memory. Only the process writes there."""
+    """The number of open connections of one process, in its slot of a shared memory. Only this process writes there."""
 
     def __init__(self, counts: memoryview[int], slot: int = 0) -> None:
         self._counts = counts
@@ -31,7 +33,7 @@ class Spread:
         return len(self._counts) > 1
 
     def show(self) -> None:
-        """Write the count, also where somebody has taken this process to be gone."""
+        """Write the count, also over a VACANT that was written while this process looked dead."""
         self._counts[self._slot] = self._n_open
 
     def opened(self) -> None:

@@ -1,7 +1,7 @@
 """Connections over TLS, on which hypercorn speaks HTTP/1.1 and HTTP/2.
 
-Only the part of hypercorn that serves one connection is used. Its own loop would accept without regard to other
-workers, reset connections in the kernel's queue at the end, and end the whole server with an error of one connection.
+svc uses only hypercorn's server of one connection. Hypercorn's accept loop would ignore other workers, reset queued
+connections at the end, and end the whole server when one connection fails.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ from svc.serving.transport.pacing import Rank
 from svc.serving.transport.shared import READ_BYTES, Limits, Shared
 
 HANDSHAKE_S = 10.0
-"""Time for the handshake: a client that never begins it delays a drain by this."""
+"""Time for the handshake. A client that never begins it delays a drain this long."""
 
 PREFACE_BYTES, FRAME_HEAD_BYTES = 24, 9
 """Sizes of HTTP/2 (RFC 9113, 3.4 and 4.1)."""
 FRAMES_A_PIECE, PIECE_BYTES = 16, 4096
 """Frames and bytes that hypercorn gets at once.
 
-Beside four clients that send nothing but PING, SETTINGS or empty DATA the longest turn of the event loop takes 2 ms.
-With 64 KiB at once it took 56 to 71 ms."""
+With four clients that flood PING, SETTINGS or empty DATA, the longest turn of the event loop takes 2 ms. With 64 KiB at
+once it takes 56 to 71 ms."""
 LAST_FRAME_S = 0.05
-"""Pause between the last bytes of an answer and the end of its connection: hypercorn sends the last frame meanwhile."""
+"""Pause before an idle connection ends, in which hypercorn sends the last frame of its last answer."""
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 PART_BYTES = 1 << 16
-"""Of a body that is sent at once: a server may not be interrupted while it sends a part."""
+"""Bytes of a body in one ASGI message."""
 _KINDS = {"http": "http.response", "websocket": "websocket.http.response"}
 _target = re.compile(rb"[!-~]+")
 
 
 class AsgiApplication:
-    """Answers ASGI scopes. A handshake of WebSocket is answered as if it had not asked for an upgrade."""
+    """Answers ASGI scopes. A WebSocket handshake gets the answer of the same GET without an upgrade."""
 
     def __init__(self, application: Application, *, unread_s: float) -> None:
         self._application = application
         self._unread_s = unread_s
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        """Send the answer, or nothing when the client has left.
+        """Send the answer, or nothing if the client has disconnected.
 
-        The body is read to its end before the answer: an answer to half a request ends an HTTP/2 connection with all of
-        its other streams. A client gets `unread_s` for that, and as long to take its answer.
+        Reads the body to its end first: in HTTP/2, an answer to half a request ends the connection with all other
+        streams. The client gets `unread_s` to send the body, and again to read the answer.
         """
         kind = _KINDS.get(scope["type"])
         if kind is None:
@@ -85,7 +85,7 @@ class AsgiApplication:
                 await send(message)
 
     async def _answer(self, scope: Mapping[str, Any], body: _Body) -> Response | None:
-        """Return the answer to one request. A defect is logged and raised: a server may answer 500 without a word."""
+        """Return the answer to one request. Logs a defect before raising it, because hypercorn may not log it."""
         client = (scope.get("client") or ("",))[0]
         try:
             head = _head(scope)
@@ -111,7 +111,7 @@ def _head(scope: Mapping[str, Any]) -> Head:
 
 
 def _messages(kind: str, response: Response, *, closing: bool) -> Iterator[Message]:
-    """Yield an answer in parts. The server drops the body of an answer to HEAD."""
+    """Yield the ASGI messages of an answer. The server drops the body of an answer to HEAD."""
     headers = [(b"content-type", response.content_type)]
     if response.status != HTTPStatus.NO_CONTENT:
         headers.append((b"content-length", b"%d" % len(response.body)))
@@ -146,13 +146,13 @@ class _Body:
         self.ended = False
 
     async def receive(self) -> bytes:
-        """Return the next part, nothing at the end. Raises ClientGone."""
+        """Return the next part, empty at the end. Raises ClientGone."""
         while not self._ahead and not self.ended:
             await self._read()
         return self._ahead.popleft() if self._ahead else b""
 
     async def until_gone(self) -> None:
-        """Return when the client has left. A client that sends more than READ_BYTES stays unnoticed."""
+        """Return when the client has disconnected. If it has sent READ_BYTES, its end is not noticed."""
         with suppress(ClientGone):
             while sum(map(len, self._ahead)) < READ_BYTES:
                 await self._read()
@@ -195,7 +195,7 @@ class TlsServer:
             # hypercorn's types want trio's own stream, but it uses only methods that `_Stream` has.
             await TCPServer(self._application, self._config, self._context, ConnectionState({}), stream)  # type: ignore[arg-type]
         except* (KeyError, UnicodeDecodeError):
-            pass  # hypercorn's answer to bytes behind a body that was refused, and to text that is not ASCII
+            pass  # hypercorn raises these for bytes behind a refused body, and for headers that are not ASCII
         except* Exception as group:
             error = group.exceptions[0]
             logs.emit(events.CONNECTION_FAILED, error=f"{type(error).__name__}: {error}")
@@ -204,15 +204,15 @@ class TlsServer:
             self._shared.spread.closed()
 
     async def end(self) -> None:
-        """End idle connections, and busy ones once they are idle."""
+        """End idle connections now, and busy ones when they become idle."""
         await self._context.terminated.set()
 
 
 class _Leaving(EventWrapper):
-    """An event that ends idle connections when it is set, and busy ones as soon as they are idle.
+    """An event that ends idle connections when it is set, and busy ones when they become idle.
 
-    To hypercorn it never looks set. If it did, hypercorn would reset new requests, and close an HTTP/2 connection
-    between the last bytes of an answer and the frame that ends it.
+    `is_set` is always False for hypercorn. If it were True, hypercorn would reset new requests, and close an HTTP/2
+    connection between the last bytes of an answer and the frame that ends it.
     """
 
     async def wait(self) -> None:
@@ -231,7 +231,7 @@ def _config(limits: Limits) -> Config:
     config.keep_alive_max_requests = sys.maxsize  # at this count hypercorn's HTTP/2 loses requests in flight
     config.h11_max_incomplete_size = config.h2_max_header_list_size = MAX_HEAD_BYTES
     config.ssl_handshake_timeout = HANDSHAKE_S
-    # For connections that hypercorn forgets, such as a failed handshake of WebSocket.
+    # Closes connections that hypercorn never closes itself, such as after a failed WebSocket handshake.
     config.read_timeout = round(limits.idle_s + limits.unread_s)
     return config
 
@@ -242,7 +242,7 @@ class Frames:
     def __init__(self) -> None:
         self._data = b""
         self._left = PREFACE_BYTES
-        """Bytes that are missing of the current frame or of the preface."""
+        """Missing bytes of the current frame or of the preface."""
 
     def feed(self, data: bytes) -> None:
         """Add received bytes."""
@@ -261,7 +261,7 @@ class Frames:
 
 
 class _Stream:
-    """The TLS of one connection, with bounds that hypercorn does not have."""
+    """A TLS stream with a turn before each piece, and a deadline for each send, which hypercorn lacks."""
 
     def __init__(self, connected: trio.socket.SocketType, tls: Tls, shared: Shared) -> None:
         stream = trio.SocketStream(connected)
@@ -274,7 +274,7 @@ class _Stream:
         return getattr(self._stream, name)
 
     async def receive_some(self, most: int) -> bytes:
-        """Return the next bytes in their turn, or no bytes at the end."""
+        """Return the next bytes when their turn comes, empty at the end."""
         if self._stream.selected_alpn_protocol() != "h2":
             data = bytes(await self._stream.receive_some(min(most, PIECE_BYTES)))
             await self._turns.enter(Rank.KNOWN)
@@ -290,10 +290,7 @@ class _Stream:
         return piece
 
     async def send_all(self, data: bytes) -> None:
-        """Send all bytes. Raises BrokenResourceError if the client does not read.
-
-        Without the timeout hypercorn would wait for ever.
-        """
+        """Send all bytes. Raises BrokenResourceError if the client does not read in time."""
         with trio.move_on_after(self._unread_s + len(data) / SLOWEST_BYTES_PER_S) as scope:
             await self._stream.send_all(data)
         if scope.cancelled_caught:
