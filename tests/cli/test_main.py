@@ -40,6 +40,8 @@ def test_the_help_of_every_command_has_examples_and_exit_codes(
     assert f"svc {command}" in shown
     assert "Example" in shown
     assert "Exit codes" in shown
+    options = get_command(main.app).commands[command].params  # type: ignore[attr-defined]
+    assert [option.name for option in options if not option.help] == []
 
 
 EXAMPLES = [

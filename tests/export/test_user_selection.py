@@ -12,7 +12,7 @@ from tests.export.conftest import Artifact, Export, manifest_of, rows_of
 
 def test_a_list_of_users_is_exported_in_its_order(artifact: Artifact, recommend: Export, tmp_path: Path) -> None:
     """Each user is written once. Unknown ids are skipped and counted, and blank lines and line ends do not matter."""
-    (tmp_path / "ids.txt").write_text("u5\r\nnobody\n\nu2\nu5\nnor she\n u2\n")
+    (tmp_path / "ids.txt").write_text("\ufeffu5\r\nnobody\n\nu2\nu5\nnor she\n u2\n")
     out = tmp_path / "out.csv"
     assert recommend(artifact("factors"), "--users", tmp_path / "ids.txt", "--limit", "2", "--output", out) == 0
     assert [(row["user_id"], row["rank"]) for row in rows_of(out)] == [("u5", 1), ("u5", 2), ("u2", 1), ("u2", 2)]

@@ -115,8 +115,10 @@ def records(monkeypatch: pytest.MonkeyPatch) -> Iterator[Records]:
     monkeypatch.setattr(run.listening, "bind", kept)
     collected, threshold, interval = Records(), gc.get_threshold(), sys.getswitchinterval()
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
     logs.configure(Settings(log_format="json"), write=collected.add)
     yield collected
+    signal.signal(signal.SIGHUP, hangup)
     for listener in bound:
         listener.close()
     logs.configure(Settings())
