@@ -78,18 +78,16 @@ class Publisher:
         self._registry.put(Entry(declared.name, declared.file, policy=policy, artifact_folder=folder))
         self._measure()
 
-    async def redeclare(self, declared: Declared, *, reload: bool) -> None:
-        """Publish that a registered recipe changed its file or content.
+    def redeclare(self, declared: Declared, *, reload: bool) -> None:
+        """Publish that a registered recipe changed its file or content. `change` publishes a changed policy.
 
         `reload` says that its artifact or metadata changed too: the served model then keeps its policy.
         """
-        entry, policy = self._entry(declared.name), Policy.of(declared.loaded.recipe)
+        entry = self._entry(declared.name)
         entry = replace(entry, file=declared.file, artifact_folder=_folder_of(declared))
         if reload:
-            entry = replace(entry, policy=policy, faults=Faults(recipe=entry.faults.recipe))
+            entry = replace(entry, policy=Policy.of(declared.loaded.recipe), faults=Faults(recipe=entry.faults.recipe))
         self._registry.put(entry)
-        if not reload:
-            await self.change(declared.name, policy=policy)
 
     async def change(self, name: str, **inputs: Any) -> tuple[Entry, Entry] | None:
         """Put changed inputs into force, and return the recipe's entry before and after.

@@ -8,10 +8,11 @@ the tick nor the server.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 import trio
 
@@ -33,6 +34,7 @@ from svc.serving.models.bounded_calls import Calls, CallTimeout
 from svc.serving.models.discovery import Declared, RecipeFolder, declare
 from svc.serving.models.lists.watch import ListWatch
 from svc.serving.models.loader import UNKNOWN_KID, Loaded, Loader, LoadFailed
+from svc.serving.models.policy import Policy
 from svc.serving.models.transitions import Publisher
 from svc.settings import Settings
 
@@ -105,7 +107,9 @@ class Watcher:
 
         Returns when each recipe is loaded or a stub. Raises `ConfigError` when the folder cannot be listed.
         """
-        if not await self._rescan(initial=True):
+        async with trio.open_nursery() as changes:
+            is_listed = await self._rescan(changes, initial=True)
+        if not is_listed:
             raise ConfigError("the recipes folder cannot be listed: see the event recipes_dir_scan_failed")
         async with trio.open_nursery() as nursery:
             for watched in self._watched.values():
@@ -145,7 +149,7 @@ class Watcher:
 
     async def _tick(self, loads: trio.Nursery) -> None:
         self._ticks += 1
-        await self._rescan(initial=False)
+        await self._rescan(loads, initial=False)
         self.publisher.warn_of_expired(datetime.now(UTC))
         async with trio.open_nursery() as polls:
             for watched in self._watched.values():
@@ -177,10 +181,11 @@ class Watcher:
 
     # Recipes
 
-    async def _rescan(self, *, initial: bool) -> bool:
+    async def _rescan(self, changes: trio.Nursery, *, initial: bool) -> bool:
         """Update the watched recipes from the folder, and return False if it cannot be listed.
 
-        The first scan parses every file, before any request is served, so it gets the longer timeout.
+        Changes of what is served run in `changes`: one that waits for its recipe delays no poll. The first scan parses
+        every file, before any request is served, so it gets the longer timeout.
         """
         if self._scans.outstanding(self.folder):
             return False
@@ -199,11 +204,19 @@ class Watcher:
             self.publisher.remove(name)
         for name, recipe in declared.items():
             if name in self._watched:
-                await self._redeclare(self._watched[name], recipe)
+                self._redeclare(self._watched[name], recipe, changes)
             else:
                 self._discover(recipe, initial=initial)
-        await self.lists.follow({name: watched.declared.loaded for name, watched in self._watched.items()})
+        loaded = {name: watched.declared.loaded for name, watched in self._watched.items()}
+        for name, inputs in self.lists.follow(loaded):
+            changes.start_soon(self._guarded_change, name, inputs)
         return True
+
+    async def _guarded_change(self, name: str, inputs: Mapping[str, Any]) -> None:
+        try:
+            await self.publisher.change(name, **inputs)
+        except Exception as error:
+            self._unhandled(error)
 
     def _discover(self, declared: Declared, *, initial: bool) -> None:
         self._watched[declared.name] = Watched(declared)
@@ -211,7 +224,7 @@ class Watcher:
         if not initial:
             logs.emit(events.RECIPE_DISCOVERED, name=declared.name, file=declared.file)
 
-    async def _redeclare(self, watched: Watched, declared: Declared) -> None:
+    def _redeclare(self, watched: Watched, declared: Declared, changes: trio.Nursery) -> None:
         if declared.fault:
             self.publisher.recipe_broken(declared, declared.fault)
         else:
@@ -227,8 +240,15 @@ class Watcher:
                 None,
                 False,
             )  # an artifact that was refused may pass under the new bound
-        await self.publisher.redeclare(declared, reload=reload)
-        logs.emit(events.RECIPE_CHANGED, name=declared.name, file=declared.file, reload=reload)
+        self.publisher.redeclare(declared, reload=reload)
+        if reload:
+            logs.emit(events.RECIPE_CHANGED, name=declared.name, file=declared.file, reload=True)
+        else:
+            changes.start_soon(self._change_policy, declared)
+
+    async def _change_policy(self, declared: Declared) -> None:
+        await self._guarded_change(declared.name, {"policy": Policy.of(declared.loaded.recipe)})
+        logs.emit(events.RECIPE_CHANGED, name=declared.name, file=declared.file, reload=False)
 
     # Artifacts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, cast
 
 import pytest
@@ -11,13 +12,14 @@ from svc import events, logs
 from svc.events import Event
 from svc.metrics import Metrics
 from svc.recipe.serving_schema import Serving
+from svc.serving.models import transitions
 from svc.serving.models.discovery import Declared, Refused
 from svc.serving.models.loader import Loaded
 from svc.serving.models.policy import Policy
 from svc.serving.models.registry import Registry
 from svc.serving.models.transitions import Publisher
 from tests.serving.models.lists.test_new_items import Listing, items
-from tests.serving.watched import FakeLane, FakeRecipe, until
+from tests.serving.watched import FakeLane, FakeRecipe, hang_until, ticks, until
 
 pytestmark = pytest.mark.anyio
 Said = list[tuple[Event, dict[str, Any]]]
@@ -138,6 +140,33 @@ async def test_available_items_are_lined_up_with_the_new_ones() -> None:
             "a", text="2", serving=Serving.model_validate({"availability": lists["availability"]})
         )
         await until(lambda: available() == [])
+
+
+async def test_an_edit_that_waits_for_new_items_delays_no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Placing 32,000 texts takes longer than an interval. The edit takes effect after it."""
+    world = Listing(items("x", "y"))
+    placed, hold = transitions.place, threading.Event()
+
+    def place_late(listed: Any, *arguments: Any, **options: Any) -> Any:
+        if len(listed.ids) == 1:
+            hang_until(hold)
+        return placed(listed, *arguments, **options)
+
+    monkeypatch.setattr(transitions, "place", place_late)
+    async with world.running():
+        world.new_items["a"] = items("z")
+        await trio.sleep(11)
+        source = {"source": {"type": "csv", "path": "x.csv"}, "refresh_seconds": 10}
+        edited = Serving.model_validate({"new_items": source, "diversity": 0.5})
+        world.folder.files["a.yaml"] = FakeRecipe("a", text="2", serving=edited)
+        looks = world.store("a").looks
+        await ticks(4)
+        looks, before = world.store("a").looks - looks, world.entry("a").policy.diversity
+        world.release(hold)
+        await until(lambda: world.entry("a").policy.diversity == 0.5)
+        assert world.ids() == ["z"]
+    assert looks >= 3
+    assert before != 0.5
 
 
 async def test_a_model_stays_what_it_was_while_only_a_list_is_read_again() -> None:

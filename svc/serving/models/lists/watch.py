@@ -129,11 +129,12 @@ class ListWatch:
     _lists: dict[tuple[str, str], WatchedList] = field(default_factory=dict)
     _reads: Calls = field(default_factory=lambda: Calls(READS_AT_ONCE))
 
-    async def follow(self, recipes: Mapping[str, LoadedRecipe]) -> None:
+    def follow(self, recipes: Mapping[str, LoadedRecipe]) -> list[tuple[str, dict[str, Any]]]:
         """Read the lists of these recipes from now on, and no others.
 
-        A list that is declared anew begins without ids.
+        Return the changed inputs of recipes, for the publisher. A list that is declared anew begins without ids.
         """
+        changes: list[tuple[str, dict[str, Any]]] = []
         for kind in self.kinds:
             for name in sorted({*recipes, *(name for declared, name in self._lists if declared == kind.declared)}):
                 recipe, before = recipes.get(name), self._lists.pop((kind.declared, name), None)
@@ -144,9 +145,10 @@ class ListWatch:
                 if watched is not None:
                     self._lists[kind.declared, name] = watched
                 if watched is not before:
-                    await self.publisher.change(name, **{kind.declared: declared, kind.listed: None})
+                    changes.append((name, {kind.declared: declared, kind.listed: None}))
                     if declared is None:
                         self.metrics.forget(kind.age, recipe=name)
+        return changes
 
     async def start(self) -> None:
         """Read every list once, side by side."""
