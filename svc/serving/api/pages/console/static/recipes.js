@@ -52,9 +52,9 @@ async function load() {
   return recipes;
 }
 
-/** What is said of a recipe without the ages of its lists, which alone do not make its row another one. */
+/** The state of a recipe without the ages of its model and lists: these alone change no row, which may have the focus. */
 function withoutAges(name, about) {
-  const { availability, new_items: listed, ...steady } = about;
+  const { availability, new_items: listed, age_seconds, ...steady } = about;
   if (typeof listed?.age_seconds === "number") listsRead.set(name, new Date(Date.now() - 1000 * listed.age_seconds).toISOString());
   else listsRead.delete(name);
   return listed ? { ...steady, new_items: { n_new: listed.n_new, read: listsRead.has(name) } } : steady;
