@@ -98,7 +98,7 @@ def check(trials: list[Any]) -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(("n_processes", "kind"), [(2, "sqlite"), (8, "sqlite"), (8, "postgres"), (8, "mysql")])
+@pytest.mark.parametrize(("n_processes", "kind"), [(8, "sqlite"), (4, "postgres"), (4, "mysql")])
 def test_processes_share_one_budget(kind: str, n_processes: int, make_recipe: Callable[..., LoadedRecipe]) -> None:
     """However many join, the study ends with exactly its number of trials."""
     loaded, run_id = shared_recipe(make_recipe, storage_path(kind)), uuid.uuid4().hex[:12]
