@@ -131,7 +131,7 @@ def test_the_same_recipe_data_and_seed_give_the_same_model(shop: Shop, serve: Ca
 def test_sigterm_lets_requests_in_flight_finish(shop: Shop, serve: Callable[..., Server], artifact: bytes) -> None:
     """Every request that was sent gets its answer; idle connections do not hold the end up; the exit code is 0."""
     shop.give(artifact)
-    server = serve()
+    server = serve(SVC_MAX_QUEUE_SECONDS="60")  # on a busy machine eight batches may wait for longer than two seconds
     host, port = server.url.removeprefix("http://").split(":")
     body = json.dumps({"requests": [{"user_id": f"u{n % 120}", "limit": 40} for n in range(256)]}).encode()
     request = (
@@ -147,7 +147,7 @@ def test_sigterm_lets_requests_in_flight_finish(shop: Shop, serve: Callable[...,
     answers = [first + _read_all(busy[0]), *(_read_all(connection) for connection in busy[1:])]
     assert server.process.wait(timeout=15) == 0
     idle.close()
-    assert all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
+    assert [answer[:12] for answer in answers] == [b"HTTP/1.1 200"] * 8
     assert all(b'"results"' in answer for answer in answers)
 
 
