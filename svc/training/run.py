@@ -255,7 +255,7 @@ class _Run:
         measured = measure_winner(task, result)
         diversity = self.report.diversity(task, measured)
         result = replace(result, trained=None, evaluation=None)
-        learned = self._learned(task, measured)
+        learned = self._learned(task, result, measured)
         # Over large data a trained model takes several times the memory of its matrix, and the final one is to come.
         measured = replace(measured, winner=measured.winner if self._rules else None)
         self.progress.phase("training the final model")
@@ -323,7 +323,7 @@ class _Run:
         candidate = None if ranker is None else Candidate(ranker, rank_ms, measured.choice)
         return decide(task, self._rules, candidate, keys, self.settings)
 
-    def _learned(self, task: prepare.SearchTask, measured: WinnerMeasurements) -> Learned | None:
+    def _learned(self, task: prepare.SearchTask, result: SearchResult, measured: WinnerMeasurements) -> Learned | None:
         """What was learned of the order of pages; None where nothing was."""
         if self.loaded.recipe.training.ranker == "off":
             return None
@@ -332,7 +332,7 @@ class _Run:
 
         self.progress.phase("learning the order of pages")
         tables = item_tables(self.loaded, task.data, self.settings, self.options.variables)
-        return learn(task, measured.winner, tables)
+        return learn(task, measured.winner, tables, [part.algorithm for part in result.best.parts])
 
     def _final_model(self, task: prepare.SearchTask, result: SearchResult, learned: Learned | None) -> FinalModel:
         from svc.training.final_model import train_final

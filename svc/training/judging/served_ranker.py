@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from svc.cores import usable_cores
 from svc.model.history import History
 from svc.model.model import Model
-from svc.model.ranking.query import NO_ITEMS, Query
+from svc.model.ranking.query import NO_ITEMS, Query, Ranking
 from svc.training.data.split import Split
 from svc.training.judging.evaluator import Rankings, Rows
 
@@ -55,11 +55,11 @@ class ServedRanker:
         return replace(self, excluded=(self.excluded + pairs).tocsr())
 
     def __call__(self, users: Rows, size: int) -> Rankings:
-        return [items.tolist() for items, _ in self.pools(users, size)]
+        return [pool.items.tolist() for pool in self.pools(users, size)]
 
-    def pools(self, users: Rows, size: int) -> list[tuple[NDArray[np.int32], NDArray[np.float64]]]:
-        """Return the items of each user, best first, as columns of the split, and their scores."""
-        pools = [(NO_ITEMS, np.empty(0))] * len(users)
+    def pools(self, users: Rows, size: int) -> list[Ranking]:
+        """Return the ranking of each user, in columns of the split."""
+        pools = [Ranking(NO_ITEMS, np.empty(0))] * len(users)
         column_of = _inverse(self.columns, self.model.n_items).astype(np.int32)
         gone = np.flatnonzero(column_of < 0).astype(np.int32)
         in_model = np.flatnonzero(self.rows[users] >= 0)
@@ -68,7 +68,7 @@ class ServedRanker:
         def rank(part: Rows) -> None:
             queries = [self._query(row, size, gone) for row in users[part].tolist()]
             for position, ranking in zip(part.tolist(), self.model.rank(queries), strict=True):
-                pools[position] = column_of[ranking.items], ranking.scores
+                pools[position] = ranking._replace(items=column_of[ranking.items])
 
         limits = threadpool_limits(limits=1, user_api="blas")  # the setting of servers
         with limits, ThreadPoolExecutor(usable_cores()) as pool:
@@ -88,7 +88,8 @@ class ServedRanker:
     def _query(self, row: int, size: int, gone: NDArray[np.int32]) -> Query:
         query = self.model.known_user(int(self.rows[row]), limit=size)
         own = self.columns[self.excluded.indices[self.excluded.indptr[row] : self.excluded.indptr[row + 1]]]
-        return query._replace(exclude=np.concatenate([query.exclude, own[own >= 0].astype(np.int32), gone]))
+        exclude = np.concatenate([query.exclude, own[own >= 0].astype(np.int32), gone])
+        return query._replace(exclude=exclude, by_parts=True)
 
 
 def _inverse(mapping: NDArray[np.int64], size: int) -> NDArray[np.int64]:

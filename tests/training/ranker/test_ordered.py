@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.model.ranking.query import Ranking
@@ -24,10 +23,10 @@ class Falling:
     def excluding(self, pairs: sparse.csr_matrix) -> Falling:
         return Falling(pairs)
 
-    def pools(self, users: Rows, size: int) -> Iterator[tuple[NDArray[np.int32], NDArray[np.float64]]]:
+    def pools(self, users: Rows, size: int) -> Iterator[Ranking]:
         for user in users.tolist():
             items = np.setdiff1d(np.arange(N_ITEMS), self.gone[user].indices)[::-1][:size].astype(np.int32)
-            yield items, items.astype(np.float64)
+            yield Ranking(items, items.astype(np.float64))
 
 
 def test_each_row_has_the_order_of_its_ranker_without_what_is_excluded() -> None:
@@ -38,6 +37,6 @@ def test_each_row_has_the_order_of_its_ranker_without_what_is_excluded() -> None
     for judges, ranker in (({}, everyone), ({0: judge}, judge)):
         ordered = OrderedRanker(own, everyone, judges, HISTORY)
         for asked, left in ((ordered, own), (ordered.excluding(without), Falling(without))):
-            ((items, scores),) = left.pools(users, N_ITEMS)
+            (pool,) = left.pools(users, N_ITEMS)
             for size in (10, 70, N_ITEMS):
-                assert asked(users, size) == [plain_page(ranker, Ranking(items, scores), history)[:size]]
+                assert asked(users, size) == [plain_page(ranker, pool, history)[:size]]
