@@ -1,1 +1,1 @@
-"""The models being served: loading, watching, replacing and asking them."""
+"""The served models: load, watch, replace and query them."""

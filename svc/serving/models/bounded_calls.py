@@ -1,8 +1,8 @@
 """Blocking calls to stores, limited in number and in time.
 
-A call that hangs is abandoned, and not repeated while it hangs. A thread cannot be cancelled. A call that exceeds its
-timeout releases its slot of the limiter and stays *outstanding* for its key: until the call ends by itself, no other
-call is made for that key. A store that hangs therefore costs one thread for each of its recipes and no slot.
+A thread cannot be cancelled. A call that exceeds its timeout is abandoned: it releases its slot of the limiter, and
+stays *outstanding* for its key until it ends by itself. Meanwhile no other call is made for that key, so a store that
+hangs costs one thread for each of its recipes and no slot.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class CallTimeout(Exception):
-    """The error of a call that exceeded its timeout. Its thread was abandoned."""
+    """A call exceeded its timeout, and its thread was abandoned."""
 
 
 class Calls:
@@ -33,10 +33,9 @@ class Calls:
         return key in self._outstanding
 
     async def run(self, key: Hashable, call: Callable[[], T], timeout_s: float) -> T:
-        """Return the result of `call()` in a worker thread, or raise its error.
+        """Return the result of `call()` in a worker thread, or raise its error or `CallTimeout`.
 
-        Waits without limit for a free slot. The timeout counts from there. Raises `CallTimeout`. Cancellation
-        abandons the thread, as the timeout does.
+        The timeout begins when a slot is free. Cancellation abandons the thread too.
         """
         async with self._slots:
             self._outstanding.add(key)

@@ -1,4 +1,4 @@
-"""One call of a scoring thread, which takes questions of several callers and answers each caller."""
+"""One call of a scoring thread, which scores queries of several callers and answers each caller."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Patience(Protocol):
 
 
 class Caller:
-    """The queries of one request, which wait in one queue, and the answers received so far."""
+    """The queries of one request in a queue, and their answers so far."""
 
     __slots__ = (
         "_error",
@@ -67,7 +67,7 @@ class Caller:
 
     @property
     def key(self) -> Hashable:
-        """The request's key: callers of one key share its turns."""
+        """API key of the request. Callers with one key share the turns of that key."""
         return None if self.patience is None else self.patience.key
 
     @property
@@ -80,11 +80,11 @@ class Caller:
         return len(self._waiting) < len(self.queries)
 
     def take(self, most: int) -> list[PendingQuery]:
-        """Take the next queries, at most `most`."""
+        """Take at most `most` of the waiting queries."""
         return [PendingQuery(self, self._waiting.popleft()) for _ in range(min(most, len(self._waiting)))]
 
     def put_back(self, position: int) -> None:
-        """Let a query that was taken wait again, before the others."""
+        """Return a taken query to the front of the waiting ones."""
         self._waiting.appendleft(position)
 
     def give(self, position: int, outcome: Outcome) -> None:
@@ -126,9 +126,9 @@ class PendingQuery(NamedTuple):
 def rank_groups(
     model: Ranker, groups: Sequence[Sequence[Query]], most_s: float = math.inf
 ) -> list[tuple[list[Outcome], float]]:
-    """Return for each group the outcomes of its queries, and the processor seconds that they took.
+    """Return the outcomes of each group's queries, and their processor seconds.
 
-    After `most_s` no further group is begun.
+    Starts no further group after `most_s`.
     """
     scored = []
     began = ended = time.thread_time()

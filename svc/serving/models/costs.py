@@ -1,6 +1,6 @@
-"""Cost classes of questions, known from a question's content before any work for it.
+"""Cost classes of queries, which depend on the content of a query and are known before it is scored.
 
-Measured costs of earlier questions never make a question cheaper, because a client can choose what is measured.
+Earlier measurements never lower the class of a query, because a client could send cheap queries to lower it.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from enum import IntEnum
 from svc.model.ranking.query import Query
 
 PLAIN_LIMIT, PLAIN_PROFILE = 32, 64
-"""The longest answer and the longest history of a plain question, and the most described items of a long one."""
+"""The longest answer and the longest history of a PLAIN query. The first bounds the described items of a LONG one."""
 PLAIN_CONDITIONS, LONG_CONDITIONS, RULED_CONDITIONS = 8, 16, 64
-"""The most conditions of filters and boosts that each class has. The items of a condition take 0.1 to 2 ms to find."""
+"""Most conditions of filters and boosts in each class. Finding the items of a condition takes 0.1 to 2 ms."""
 RULED_LIMIT = 100
-"""The longest answer of a ruled question."""
+"""The longest answer of a RULED query."""
 LARGEST_CALL = 256
 UNKNOWN_PLAIN_S = 1e-3
-"""Stands for the cost of a plain question before one was measured."""
+"""Assumed cost of a plain query until one is measured."""
 LEAST_STEP = 0.05
 
 
 class Cost(IntEnum):
-    """The four cost classes. The value is the weight of a question, in plain questions."""
+    """The four cost classes. The value is the weight of a query: the number of plain queries that cost as much."""
 
     PLAIN = 1
     """Few items for a known user or a short history."""
@@ -32,21 +32,21 @@ class Cost(IntEnum):
     RULED = 16
     """Limits, boosts, diversity, rotation, reasons, users for an item, or many described items."""
     HEAVY = 64
-    """A ruled question for many items or from a long history."""
+    """A RULED query for many items or from a long history."""
 
     @property
     def is_expensive(self) -> bool:
-        """True for a question that must not keep plain ones waiting."""
+        """True if plain queries must not wait for a query of this class."""
         return self > Cost.LONG
 
 
 def cost_class(
     *, limit: int, profile: int, described: int, is_ruled: bool, is_other: bool, conditions: int = 0
 ) -> Cost:
-    """Return the class of a question for `limit` items, from `profile` chosen or disliked and `described` unseen items.
+    """Return the class of a query for `limit` items.
 
-    `conditions` is the number of conditions to compile. `is_other` marks a question that is not plain for another
-    reason, such as a cold start.
+    `profile` counts chosen and disliked items, `described` items with features, and `conditions` the conditions to
+    compile. `is_other` marks a query that is not plain for another reason, such as a cold start.
     """
     if conditions > RULED_CONDITIONS:
         return Cost.HEAVY
@@ -73,10 +73,9 @@ def cost_of(query: Query) -> Cost:
 
 
 class Median:
-    """A running estimate of the median of measurements.
+    """A running estimate of a median, infinite before the first measurement.
 
-    A rare slow measurement hardly moves it. It is infinite before the first measurement. The first measurements move it
-    further than later ones do.
+    A rare slow measurement hardly moves it. Early measurements move it further than later ones.
     """
 
     __slots__ = ("_count", "value")
@@ -95,17 +94,17 @@ class Median:
 
 
 class PlainCosts:
-    """Processor seconds of plain questions to one model, by the number scored together."""
+    """Processor seconds of plain queries of one model, by the number scored together."""
 
     def __init__(self) -> None:
         self._medians = [Median() for _ in range(LARGEST_CALL.bit_length() + 1)]
 
     def measured_s(self, count: int) -> float:
-        """Return the seconds of a call of about `count` questions, infinite before the first such call."""
+        """Return the seconds of a call of about `count` queries, infinite before the first such call."""
         return self._medians[count.bit_length()].value
 
     def expected_s(self, weight: int) -> float:
-        """Return the expected seconds of questions of this weight, at most LARGEST_CALL."""
+        """Return the expected seconds of a call of this weight, at most LARGEST_CALL."""
         measured_s, one_s = self.measured_s(weight), self.measured_s(1)
         if measured_s < math.inf:
             return measured_s

@@ -1,7 +1,7 @@
-"""Discovery of the recipe files of a folder, and of the file that is served under each name.
+"""Finds the recipe files of a folder, and the file to serve under each name.
 
-Only direct children named `*.yaml` count, and `*.yml` if that is switched on. Everything here blocks on the file
-system: call it from a worker thread. A file is parsed again only when its bytes changed.
+Only direct children named `*.yaml` count, and `*.yml` if that is switched on. A file is parsed again only if its bytes
+changed. All functions block on the file system: call them from a worker thread.
 """
 
 from __future__ import annotations
@@ -24,10 +24,7 @@ COMPARED_BYTES = 4 << 20  # far above any recipe that parses; larger files are c
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A recipe file that is not served, and the reason.
-
-    For duplicates, `kept` is the file that is served instead.
-    """
+    """A recipe file that is not served, and the reason. For duplicates, `kept` is the file that is served instead."""
 
     error: str
     why: Literal["parse", "security", "duplicate"]
@@ -38,7 +35,7 @@ class Refused:
 class Declared:
     """The recipe file that is served under one name.
 
-    `fault` is set if the file has stopped parsing. `loaded` is then the last recipe that it held.
+    If the file no longer parses, `fault` is set and `loaded` is its last valid recipe.
     """
 
     file: str
@@ -138,10 +135,10 @@ def _fingerprint(target: Path, size: int, mtime_ns: int) -> str:
 def declare(
     outcomes: Mapping[str, LoadedRecipe | Refused], before: Mapping[str, Declared]
 ) -> tuple[dict[str, Declared], dict[str, Refused]]:
-    """Assign recipe files to recipe names, and return also the files that are not served.
+    """Return the recipe files by recipe name, and the files that are not served.
 
-    `outcomes` comes from `scan`. `before` is the last result. A file that stopped parsing keeps its name and its
-    last recipe. Of two files with one name the first by file name wins.
+    `outcomes` comes from `scan`, `before` is the previous result. A file that no longer parses keeps its name and its
+    last recipe. If two files have one name, the first by file name is served.
     """
     last = {declared.file: declared for declared in before.values()}
     declared: dict[str, Declared] = {}

@@ -1,6 +1,6 @@
-"""Encoding of answers as bytes.
+"""Encodes answers as JSON.
 
-The JSON of each item is encoded once, at load. A request only joins it with scores. Each item has two pieces in one
+The JSON of each item is encoded once, at load, and a request only adds the scores. Each item has two pieces in one
 blob: `,{"item_id":"...","score":` and `,"field":value,...}`.
 """
 
@@ -27,7 +27,7 @@ _SCORE = b',"score":'
 
 
 NOTHING_MORE = Prepared(Query(limit=0), ())
-"""The facts of an answer that consists of items only."""
+"""The facts of an answer that has only items."""
 
 
 class MetadataRows(Protocol):
@@ -57,8 +57,8 @@ class ItemFragments:
 
     @classmethod
     def build(cls, item_ids: IdTable, metadata: MetadataRows | None) -> ItemFragments:
-        """Encode every item. Takes about a second a million items, so call it in a worker thread."""
-        blob = io.BytesIO()  # its value is taken without another copy
+        """Encode all items. A million items take about a second, so call it in a worker thread."""
+        blob = io.BytesIO()  # getvalue() makes no copy
         offsets = np.zeros(_PIECES * len(item_ids) + 1, dtype=np.int64)
         end = 0
         for number, piece in enumerate(_pieces(item_ids, metadata), start=1):
@@ -75,10 +75,7 @@ class ItemFragments:
         return len(self._blob) + self._offsets.nbytes
 
     def followed_by(self, others: ItemFragments) -> ItemFragments:
-        """Return these pieces, followed by the pieces of new items.
-
-        New items stand in rankings only with a reason.
-        """
+        """Return these pieces, followed by the pieces of new items, which stand in rankings only with a reason."""
         return ItemFragments(self._blob, self._offsets, others)
 
     def described(self, column: int) -> bytes:
@@ -91,10 +88,7 @@ class ItemFragments:
         return self._blob[self._offsets[_PIECES * start] : self._offsets[_PIECES * stop]].decode()
 
     def block_end(self, start: int, size: int) -> int:
-        """Return the column at which about `size` bytes of text end that begin at the column `start`.
-
-        The result is at least `start + 1`.
-        """
+        """Return the end of a block of about `size` bytes of text from the column `start`, at least `start + 1`."""
         piece = bisect_right(self._offsets, self._offsets[_PIECES * start] + size, lo=_PIECES * start)
         return max((piece - 1) // _PIECES, start + 1)
 
@@ -104,7 +98,7 @@ class ItemFragments:
         if not columns:
             return b"[]"
         if ranking.popular or ranking.reasons or ranking.because:
-            return self._noted(ranking, with_metadata=with_metadata)
+            return self._items_with_notes(ranking, with_metadata=with_metadata)
         scores = to_json(ranking.scores.tolist())[1:-1].split(b",")
         blob, offsets = self._blob, self._offsets
         parts = [b"["]
@@ -118,11 +112,8 @@ class ItemFragments:
         parts.append(b"]")
         return b"".join(parts)
 
-    def _noted(self, ranking: Ranking, *, with_metadata: bool) -> bytes:
-        """Return the array as `items` does, for rankings with reasons or explanations, or of popular items.
-
-        Popular items have no scores.
-        """
+    def _items_with_notes(self, ranking: Ranking, *, with_metadata: bool) -> bytes:
+        """Return the JSON array of a ranking with reasons or explanations, or of popular items, which lack scores."""
         encoded = []
         for position, (column, score) in enumerate(zip(ranking.items.tolist(), ranking.scores.tolist(), strict=True)):
             head, end = self._around(column, with_metadata=with_metadata)
@@ -137,10 +128,10 @@ class ItemFragments:
 
     def _because(self, because: Because, *, with_metadata: bool) -> bytes:
         shown = [b'{"reason":"popular"}'] if because is POPULAR else self._reasons(because.reasons, with_metadata)
-        told = b',"because":[%b]' % b",".join(shown)
+        fields = b',"because":[%b]' % b",".join(shown)
         if because.in_spite_of:
-            told += b',"in_spite_of":[%b]' % b",".join(self._reasons(because.in_spite_of, with_metadata))
-        return told + b',"rest":' + to_json(because.rest)
+            fields += b',"in_spite_of":[%b]' % b",".join(self._reasons(because.in_spite_of, with_metadata))
+        return fields + b',"rest":' + to_json(because.rest)
 
     def _reasons(self, reasons: Reasons, with_metadata: bool) -> list[bytes]:
         shown = []
@@ -156,10 +147,7 @@ class ItemFragments:
         return shown
 
     def _around(self, column: int, *, with_metadata: bool) -> tuple[bytes, bytes]:
-        """Return the JSON before and after the numbers of an item.
-
-        It is the opened object with the id, and the metadata.
-        """
+        """Return the JSON before and after the score of an item: the open object with the id, and the metadata."""
         if self._others is not None and column >= len(self):
             return self._others._around(column - len(self), with_metadata=with_metadata)
         first, middle, last = self._offsets[_PIECES * column : _PIECES * column + 3]
@@ -227,10 +215,7 @@ def encode_batch(
     *,
     with_metadata: bool,
 ) -> bytes:
-    """Return the body of a batch.
-
-    It has, for each request in order, its ranking with the facts about it, or its error.
-    """
+    """Return the body of a batch: a ranking with its facts, or an error, for each request in order."""
     elements = []
     for index, result in enumerate(results):
         if isinstance(result, ApiError):
@@ -258,7 +243,7 @@ def encode_users(ranking: Ranking, user_ids: IdTable, about: Prepared) -> bytes:
 
 
 def facts_beside(ranking: Ranking, about: Prepared) -> dict[str, Any]:
-    """Return the facts of an answer beside its items, by field name. Empty facts are left out."""
+    """Return the other fields of an answer by name, without empty ones."""
     facts: dict[str, Any] = {}
     if about.ignored_features:
         facts["ignored_features"] = list(about.ignored_features)

@@ -1,6 +1,6 @@
-"""Search in the items of a model by text, show a user's history, and describe the features that a model reads.
+"""Searches items by text, samples a user's history, and describes the feature columns of a model.
 
-For people who try out a recipe, not for the hot path. Everything here is CPU-bound: call it from a worker thread.
+The console uses this to try out recipes. All functions are CPU-bound: call them from a worker thread.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from svc.serving.models.threads import lower_priority
 
 MAX_VALUES = 200
 BLOCK_BYTES = 64 * 1024
-"""Text searched in one step. Short, because the search holds the GIL."""
+"""Text searched in one step, which holds the GIL."""
 LONGEST_SEARCH_S = 2.0
 
 
 def find_items(
     served: Served, text: str, limit: int, longest_s: float = LONGEST_SEARCH_S
 ) -> tuple[list[dict[str, Any]], bool]:
-    """Return up to `limit` items with every word of `text` in id and metadata together, in upper or lower case.
+    """Return up to `limit` items that contain every word of `text` in id or metadata, ignoring case.
 
-    The item of exactly this id comes first, then others by column. True beside them when the search ended before the
-    last item: `limit` was reached, or `longest_s` seconds were over.
+    The item with this very id comes first, then others by column. The second result is True if the search ended before
+    the last item, at `limit` or after `longest_s` seconds.
     """
     lower_priority()
     fragments = served.fragments
@@ -47,13 +47,13 @@ def find_items(
         if column is None or len(columns) == limit:
             more = True
             break
-        if column != exact and _says(json.loads(fragments.described(column)), words):
+        if column != exact and _contains(json.loads(fragments.described(column)), words):
             columns.append(column)
     return [json.loads(fragments.described(column)) for column in columns], more
 
 
 def _candidates(fragments: ItemFragments, words: Sequence[str], until: float) -> Iterator[int | None]:
-    """Ascending columns whose JSON contains the words somewhere; None in place of the rest when time runs out."""
+    """Yield the columns with all words in their JSON, ascending, and None when the time is over."""
     escaped = [to_json(word)[1:-1].decode().casefold() for word in words]
     stop = 0
     while stop < len(fragments):
@@ -68,7 +68,7 @@ def _candidates(fragments: ItemFragments, words: Sequence[str], until: float) ->
                     yield column
 
 
-def _says(item: dict[str, Any], words: Sequence[str]) -> bool:
+def _contains(item: dict[str, Any], words: Sequence[str]) -> bool:
     """Return True if every word occurs in the values of the item. Field names do not count."""
     text = "\n".join(_texts(list(item.values()))).casefold()
     return all(word in text for word in words)
@@ -87,8 +87,8 @@ def _texts(value: Any) -> Iterator[str]:
 def sample_user(served: Served, user_id: str | None, limit: int) -> dict[str, Any]:
     """Return a user of the training data with up to `limit` items of their history.
 
-    The user is random unless `user_id` is given. If the model knows the order of histories, these are the latest
-    ones, oldest first. Raises UnknownUser.
+    Without `user_id` the user is random. If the model knows the order of histories, the items are the latest ones,
+    oldest first. Raises UnknownUser.
     """
     model = served.model
     row = random.randrange(len(model.user_ids)) if user_id is None else model.user_ids.index(user_id)
@@ -106,9 +106,9 @@ def sample_user(served: Served, user_id: str | None, limit: int) -> dict[str, An
 
 
 def feature_columns(model: Model, is_denied: Callable[[str], bool]) -> dict[str, list[dict[str, Any]]] | None:
-    """The declared columns of each side, with what training saw in them; None for a model without features.
+    """Return the feature columns of users and items with the values seen in training, or None without features.
 
-    A column that has the name of a denied metadata field is listed without its values.
+    A column with the name of a denied metadata field is listed without its values.
     """
     if model.features is None:
         return None

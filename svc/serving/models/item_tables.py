@@ -1,7 +1,4 @@
-"""Tables with one row an item, as a server reads them beside its requests.
-
-They are bounded, and read without pandas if possible.
-"""
+"""Tables with one row for each item, which the server reads within bounds, and without pandas if possible."""
 
 from __future__ import annotations
 
@@ -28,15 +25,15 @@ if TYPE_CHECKING:
 
 
 ROWS_AT_ONCE = 1024
-"""Rows that become Python values at a time: this bounds the time that one call keeps the interpreter."""
+"""Rows converted to Python values in one call, which holds the GIL."""
 
 
 @dataclass(frozen=True, slots=True)
 class ItemTable:
     """A table that was read.
 
-    Row i belongs to the item `texts[codes[i]]`. Code −1 is a missing id. `take` gives the values of a column at some
-    rows as plain Python values.
+    Row i belongs to the item `texts[codes[i]]`. Code −1 is a missing id. `take` returns a column's values of some rows
+    as plain Python values.
     """
 
     names: Sequence[str]
@@ -53,11 +50,11 @@ def read_item_table(
     *,
     shown: str = "the table",
 ) -> ItemTable:
-    """Read the table of `source` with the columns `needed`, the first of which holds the ids. Blocks.
+    """Read the columns `needed` of the table of `source`. The first of them holds the ids. Blocks.
 
     Reads through Arrow if the source can, because importing pandas takes as much memory as a small server. Raises
-    DataSourceError, also for a table beyond the bounds of `context`. The message calls the table `shown`. Raises
-    `lacking(text)` for a table without a needed column.
+    DataSourceError, also if the table exceeds the bounds of `context`, and `lacking(text)` if it lacks a needed column.
+    Messages call the table `shown`.
     """
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # Arrow's own pool keeps freed memory
     from svc.sources.base import build_source
@@ -66,13 +63,13 @@ def read_item_table(
     try:
         return _read(built, context, needed, lacking, shown)
     except SvcError as error:
-        traceback.clear_frames(error.__traceback__)  # they hold the rows read so far
+        traceback.clear_frames(error.__traceback__)  # frees the rows read so far, which the frames hold
         give_memory_back()
         raise
 
 
 def give_memory_back() -> None:
-    """Return freed memory to the system if the C library can. Otherwise glibc keeps it."""
+    """Return freed memory to the system, because glibc and Arrow keep it for later allocations."""
     if (arrow := sys.modules.get("pyarrow")) is not None:
         arrow.default_memory_pool().release_unused()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -89,7 +86,7 @@ def _read(
         _require(needed, table.column_names, lacking)
         return of_arrow(table, needed[0])
     frame = built.fetch()
-    if context.bounds is not None:  # a plug-in source does not check the bounds
+    if context.bounds is not None:  # plug-in sources do not check the bounds themselves
         context.bounds.check(len(frame), int(frame.memory_usage().sum()), shown)
     _require(needed, list(frame.columns), lacking)
     return _of_frame(frame, needed[0])
@@ -100,16 +97,16 @@ def ids_and_features(
 ) -> tuple[tuple[str, ...], tuple[Mapping[str, Any], ...]]:
     """Return the ids of a list in the order of its rows, and each item's values of the columns `names`.
 
-    Raises DataSourceError, which names row and column, for missing and repeated ids.
+    Raises DataSourceError with row and column if an id is missing or repeated.
     """
     ids = _ids(table.texts, table.codes.tolist(), id_column)
     return ids, _rows(table.take, names, len(ids))
 
 
-def _require(needed: Sequence[str], there: Sequence[str], lacking: Callable[[str], SvcError]) -> None:
+def _require(needed: Sequence[str], columns: Sequence[str], lacking: Callable[[str], SvcError]) -> None:
     for name in needed:
-        if name not in there:
-            raise lacking(f"lacks the column {name!r}; it has {', '.join(map(str, there))}")
+        if name not in columns:
+            raise lacking(f"lacks the column {name!r}; it has {', '.join(map(str, columns))}")
 
 
 def of_arrow(table: pa.Table, id_column: str) -> ItemTable:
@@ -136,14 +133,14 @@ def _of_frame(frame: pandas.DataFrame, id_column: str) -> ItemTable:
 
 
 def _plain(value: Any) -> Any:
-    """Return the value in a form that JSON has: numbers that are not finite become None, times become text."""
+    """Return the value as JSON can hold it: infinite numbers and NaN become None, times become text."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value.isoformat() if hasattr(value, "isoformat") else value
 
 
 def _ids(texts: Sequence[str], codes: Sequence[int], column: str) -> tuple[str, ...]:
-    """Return the ids in the order of the rows. Raises DataSourceError for missing and repeated ids."""
+    """Return the ids in the order of the rows. Raises DataSourceError if an id is missing or repeated."""
     first_row: dict[int, int] = {}
     for row, code in enumerate(codes, start=1):
         if code < 0 or not texts[code].strip():

@@ -1,8 +1,7 @@
 """The two queues of one model, which score waiting requests together.
 
-All requests that wait are scored in one worker-thread call. No request waits for a timer. A single request is scored at
-once. Under load, batches form by themselves while the thread is busy with the previous one. Expensive questions have a
-queue and a thread of their own.
+All waiting requests are scored in one call in a worker thread. No request waits for a timer: under load, the next call
+fills while the thread is busy with the previous one. Expensive queries have a queue and a thread of their own.
 """
 
 from __future__ import annotations
@@ -22,39 +21,36 @@ from svc.serving.models.threads import ScoringThreads
 
 MAX_BATCH = LARGEST_CALL
 INLINE_S = 400e-6
-"""Cheaper plain queries are scored on the event loop: handing them to a thread costs about as much (GIL hand-over)."""
+"""Cheaper plain queries are scored on the event loop, because the GIL hand-over to a thread costs about as much."""
 INLINE_BESIDE_OTHERS_S = 150e-6
-"""The same limit while other requests are handled.
+"""The same limit while other requests are handled: 16 connections to 1,700 items get 1.4 times as many answers.
 
-A wait in the queue costs two task switches, which take longer than this. With the limit, 16 connections to 1,700 items
-get 1.4 times as many answers. Dearer queries gain more by being scored together."""
+Waiting in the queue costs two task switches, which take longer than this. Dearer queries gain more from being scored
+together."""
 INLINE_EACH_S = 10e-6
 """Batches are scored on the event loop too, if each further query adds at most this."""
 INLINE_MOST_S = 1e-3
 """The longest time for which a batch may block the event loop."""
 BULK_SLICE = 64
-"""Queries of batches in one call.
+"""Places for queries of batches in one call, however many single requests wait.
 
-Batches have this room even while more single requests wait than fit into a call. The room is smaller if its queries
-would take longer than SLICE_S, because a single request waits for a whole call."""
+There are fewer if these queries would take longer than SLICE_S, because single requests wait for the whole call."""
 CALL_S = 0.05
-"""Processor seconds of a call of expensive questions, unless a single one takes longer: other callers wait for it."""
+"""Processor seconds of a call of expensive queries, unless a single one takes longer. Other callers wait for it."""
 SLICE_S = CALL_S / 2
-"""Expected seconds of the part of a call that batches have."""
+"""Expected seconds of the queries of batches in one call."""
 EXPENSIVE_AT_ONCE = 32
-"""Largest number of expensive questions in a call.
+"""Most expensive queries in a call.
 
-A call also gets no more questions than are expected to take CALL_S. Questions that it has no time for go back to their
-places."""
+There are fewer if they are expected to take longer than CALL_S. Queries that a call has no time for return to their
+places in the queue."""
 
 
 class Lane:
-    """The queues of one model.
-
-    `run()` scores. Requests call `rank()`.
+    """The queues of one model. Requests call `rank()`, and `run()` scores.
 
     Cheap single queries go before batches, and a batch is scored in slices, so that a request for one user never waits
-    for 256 of another client. Expensive questions are scored one by one, in turns by API key.
+    for 256 users of another client. Expensive queries are scored one by one, and API keys take turns.
     """
 
     def __init__(self, model: Ranker, threads: ScoringThreads) -> None:
@@ -69,11 +65,10 @@ class Lane:
     ) -> list[Ranking]:
         """Return the rankings in the order of `queries`, or raise the model's error for them.
 
-        A cheap query is scored here, without a task switch. `alone` says that no other request is being handled: then
-        a dearer query is scored here too, because no batch is lost by it. A batch is as expensive as its dearest
-        question. With `patience`, an expensive request is refused if its turn comes too late. Cancellation removes
-        queries that have not started, and discards the result of a started call. A closed lane works too, for a request
-        that began before a swap: its queries are then scored by themselves.
+        Scores a cheap query at once, without a task switch. If `alone`, no other request is being handled that it could
+        be scored with, and the bound is higher. A batch is as expensive as its dearest query. With `patience`, an
+        expensive request is refused if its turn comes too late. Cancellation removes waiting queries, and discards the
+        result of a started call. A closed lane still scores requests that began before a swap, each by itself.
         """
         if self._may_score_here(queries, alone=alone):
             return self._score_alone(queries)
@@ -91,15 +86,15 @@ class Lane:
 
     @property
     def is_free_of_singles(self) -> bool:
-        """True when no single request waits, so that the next call would include a new one."""
+        """True if no single request waits, so that the next call would include a new one."""
         return not self._cheap.singles
 
     def expected_wait_s(self, batch: int = 0) -> float:
         """Return the expected seconds before new cheap queries are answered.
 
-        The result is 0 while nothing waits or too little was measured. `batch` is the weight of a batch, which goes
-        behind single requests and makes room for later ones. The time that the batch would take alone is no wait. The
-        call that answers is assumed to be as large as the running call, because as many queries arrive meanwhile.
+        The result is 0 if the queue is empty or too little was measured. `batch` is the weight of a new batch, which
+        goes behind single requests, also later ones. Its own scoring time does not count. The answering call is assumed
+        to be as large as the running one, because as many queries arrive meanwhile.
         """
         queue = self._cheap
         if not (queue or queue.running):
@@ -116,8 +111,8 @@ class Lane:
     def wait_s(self, queries: Sequence[Query], key: Hashable) -> float:
         """Return the seconds that these queries of a key would wait for other queries.
 
-        The result is 0 for a single cheap query: its wait was checked earlier. The time that the queries take
-        themselves is no wait. Until expensive queries were measured, they count by their cost classes.
+        The result is 0 for a single cheap query, because `expected_wait_s` was checked earlier. Their own scoring time
+        does not count. Until expensive queries have been measured, their cost classes count.
         """
         costs = [cost_of(query) for query in queries]
         if not any(cost.is_expensive for cost in costs):
@@ -127,7 +122,7 @@ class Lane:
 
     @property
     def _expensive_each_s(self) -> float:
-        """Seconds for one unit of weight of expensive questions."""
+        """Seconds for one unit of weight of expensive queries."""
         return self._expensive.pace.each_s or self._costs.expected_s(1)
 
     def close(self) -> None:
@@ -138,8 +133,8 @@ class Lane:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Score until closed.
 
-        A model that raises fails the queries concerned, and the lane goes on. Cancellation waits for a call that has
-        started: its thread is never abandoned.
+        If the model raises, only the queries of that call fail. Cancellation waits for a started call, because its
+        thread is never abandoned.
         """
         task_status.started()
         async with trio.open_nursery() as nursery:
@@ -147,9 +142,9 @@ class Lane:
             await self._cheap.run(self._take_cheap, self._score_cheap)
 
     def _take_cheap(self) -> list[PendingQuery]:
-        """Take singles first, then a slice of the batches, and sort them by cost.
+        """Take single queries, then a slice of the batches, for which there is always room.
 
-        There is always room for a slice. Plain queries come first in the result.
+        Returns them sorted by cost, plain queries first.
         """
         queue, taken = self._cheap, list[PendingQuery]()
         most = MAX_BATCH - BULK_SLICE if queue.batches else MAX_BATCH
@@ -169,9 +164,9 @@ class Lane:
         return sorted(taken, key=lambda pending: pending.cost)
 
     def _slice(self, caller: Caller) -> float:
-        """Return the weight of a batch that is expected to take SLICE_S.
+        """Return the weight that is expected to take SLICE_S.
 
-        The estimate uses the costs of plain questions and of the batch's previous slice.
+        Estimated from the costs of plain queries and of the batch's previous slice.
         """
         weight = MAX_BATCH
         while weight > 1 and self._costs.expected_s(weight) > SLICE_S:
@@ -182,7 +177,7 @@ class Lane:
         return weight
 
     def _take_expensive(self) -> list[PendingQuery]:
-        """Take one question of each caller in turn, and refuse a caller if its first turn comes too late."""
+        """Take one query of each caller in turn. Refuses a caller if its first turn comes too late."""
         queue, taken, total_s = self._expensive, list[PendingQuery](), 0.0
         while queue.batches and len(taken) < EXPENSIVE_AT_ONCE and total_s < CALL_S:
             caller = queue.batches.pop()
@@ -212,11 +207,11 @@ class Lane:
         return await self._score_in_thread(pending, expensive=True)
 
     async def _score_in_thread(self, pending: list[PendingQuery], *, expensive: bool = False) -> list[Outcome]:
-        """Return the outcomes of the questions, in their order.
+        """Return the outcomes of the queries, in their order.
 
-        If expensive questions take longer than CALL_S, only the first ones have an outcome. The thread is never
-        abandoned. Cancellation fails the callers. If the thread cannot be started, its error is the outcome of all
-        questions.
+        If expensive queries take longer than CALL_S, only the first ones have an outcome. The thread is never
+        abandoned. Cancellation fails the callers. If the thread cannot be started, that error is the outcome of all
+        queries.
         """
         if expensive:
             groups, usual_s = [[question] for question in pending], CALL_S
@@ -256,16 +251,13 @@ class Lane:
         return caller.rankings()
 
     def _may_score_here(self, queries: Sequence[Query], *, alone: bool) -> bool:
-        """Return True for cheap queries that would overtake no other request."""
+        """Return True if the queries are cheap and would overtake no other request."""
         if self._busy or self._cheap.singles or not (alone or len(queries) == 1):
             return False
         return self._are_cheap(queries) and (alone or self._costs.measured_s(1) < INLINE_BESIDE_OTHERS_S)
 
     def _are_cheap(self, queries: Sequence[Query]) -> bool:
-        """Return True for plain queries if a batch of about this size costs less than the inline limits.
-
-        The cost is the measured one.
-        """
+        """Return True if all queries are plain, and the measured cost of about as many is below the inline limits."""
         size = len(queries)
         limit_s = min(INLINE_S + (size - 1) * INLINE_EACH_S, INLINE_MOST_S)
         return self._costs.measured_s(size) < limit_s and all(cost_of(query) is Cost.PLAIN for query in queries)

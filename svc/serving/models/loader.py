@@ -1,8 +1,8 @@
-"""From an artifact's bytes to a model that can answer: the one way, at start and on every swap.
+"""Loads a model from an artifact, at start-up and on every swap.
 
 read → caps → parse → signature → name → expiry and serial → version checks → decode → derived state → item metadata →
-rehearsal → serial kept. Nothing of the header or the payload is looked at before their signature holds. All of it
-blocks and computes: call it from a worker thread.
+rehearsal → serial stored. Header and payload are not used before their signature is verified. Loading blocks and
+computes: call it from a worker thread.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ UNKNOWN_KID = "<unknown>"
 
 
 def rehearse_answers(recipe: LoadedRecipe, model: Model, fragments: ItemFragments, live: Model | None) -> None:
-    """Return when `model` may take the place of `live`, which is None for a recipe without a model.
+    """Raise RehearsalFailed unless `model` may replace `live`, which is None if the recipe has no model.
 
-    Blocks and computes: for a worker thread. Raises RehearsalFailed.
+    Blocks and computes: call it from a worker thread.
     """
     serving = recipe.recipe.serving
     rehearsal = None if serving is None else serving.rehearsal
@@ -57,7 +57,7 @@ def _encode(fragments: ItemFragments, ranking: Ranking) -> None:
 
 
 class LoadFailed(Exception):
-    """Loading ended with `error`. `kid` is what the artifact names, `sha256` of its bytes if they were read."""
+    """Loading failed with `error`. `kid` is the key id in the artifact, `sha256` the digest of its bytes if read."""
 
     def __init__(self, error: ArtifactError, kid: str, sha256: str | None) -> None:
         super().__init__(error.message)
@@ -68,7 +68,7 @@ class LoadFailed(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loaded:
-    """A model that has passed its rehearsal, ready to be published. `seconds` is what loading took."""
+    """A model that has passed its rehearsal and can be published. `seconds` is the duration of the load."""
 
     model: Model
     fragments: ItemFragments
@@ -83,10 +83,10 @@ class Loaded:
 
 @dataclass(slots=True)
 class Loader:
-    """What every load of one process shares. Thread-safe; `keys` may be replaced, for the loads after it.
+    """The state that all loads of a process share. Thread-safe. New `keys` apply to later loads.
 
-    For workers `pack` returns the same model over memory that they can map, with its package. The bytes of the artifact
-    are sealed then before their signature is looked at.
+    With workers, `pack` returns the model on memory that they can map, with its package. The bytes of the artifact are
+    then sealed before their signature is verified, so no process can change them afterwards.
     """
 
     settings: Settings
@@ -100,7 +100,7 @@ class Loader:
     ) -> Loaded | None:
         """Load the model in `store`, or return None if its bytes have the digest `known_sha256`.
 
-        `live` is the model that it would replace. Raises `LoadFailed`.
+        `live` is the model to be replaced. Raises `LoadFailed`.
         """
         lower_priority()
         began = time.perf_counter()
@@ -145,7 +145,7 @@ class Loader:
 
 
 def _kid(name: str, blob: Blob) -> str:
-    """Return the kid that the bytes name, even if they are otherwise invalid."""
+    """Return the key id in the bytes, even if they are otherwise invalid."""
     try:
         return kid_of(blob.view)
     except ArtifactError as error:
@@ -154,7 +154,7 @@ def _kid(name: str, blob: Blob) -> str:
 
 
 def _compare_recipes(recipe: LoadedRecipe, header: Mapping[str, Any]) -> None:
-    """Say what does not fit. A signature proves who trained the model, not for which recipe."""
+    """Log if the model was trained for another recipe, which its signature does not rule out."""
     trained_for = header.get("recipe_name")
     if trained_for is not None and trained_for != recipe.recipe.name:
         logs.emit(events.ARTIFACT_OF_ANOTHER_RECIPE, name=recipe.recipe.name, artifact_recipe=str(trained_for)[:64])

@@ -27,14 +27,14 @@ ROWS_AT_ONCE = 8192
 
 @dataclass(frozen=True, slots=True)
 class MetadataTable:
-    """`rows` holds, for each item column in order, the values of `fields`, or None for an item that the table lacks."""
+    """Item metadata. `rows[i]` has the values of `fields` for item column i, or None if the table lacks the item."""
 
     fields: tuple[str, ...]
     rows: Sequence[tuple[Any, ...] | None]
 
 
 class ItemTables(NamedTuple):
-    """The result of reading a recipe's metadata table; None for a part that the recipe does not declare."""
+    """The two parts of a recipe's metadata table. A part that the recipe does not declare is None."""
 
     metadata: MetadataTable | None
     filters: FilterFields | None
@@ -43,13 +43,12 @@ class ItemTables(NamedTuple):
 def load_metadata(
     recipe: LoadedRecipe, settings: Settings, item_ids: IdTable, variables: Mapping[str, str], *, n_rows: int = 0
 ) -> ItemTables:
-    """The declared fields of every item, and the fields that filters read, out of a table of about `n_rows` or of
-    as many rows as there are items.
+    """Read the metadata fields and the filter fields of all items. Fields keep the recipe's order.
 
-    Fields that `SVC_METADATA_FIELD_DENY` names are not answered, and no request may filter on them. Fields stay in
-    the recipe's order. Of several rows for one item the last one counts. Raises `MetadataError` when the table cannot
-    be read, or lacks its id column, or lacks a field and the recipe does not admit that, or when a cell of a filter
-    field is not of its kind.
+    The table may have about `n_rows` rows, or as many as there are items. If an item has several rows, the last one
+    counts. Fields in `SVC_METADATA_FIELD_DENY` are left out of answers and closed to filters of requests. Raises
+    `MetadataError` if the table cannot be read, lacks its id column or a field that the recipe requires, or has a
+    filter value of the wrong kind.
     """
     declared = recipe.recipe.item_metadata
     if declared is None:
@@ -92,8 +91,8 @@ def _fetch(
     settings: Settings,
     variables: Mapping[str, str],
 ) -> ItemTable:
-    """The table, with at least the id column. Sources are imported here: they bring pyarrow along, some pandas."""
-    from svc.sources.base import SourceContext
+    """Read the table, which has at least the id column. Raises MetadataError."""
+    from svc.sources.base import SourceContext  # imports pyarrow, which a server without metadata does not need
 
     lenient = declared.on_field_missing == "null"
     columns = None if lenient else (declared.id_column, *fields)
@@ -112,10 +111,10 @@ def _lacking(text: str) -> MetadataError:
 
 
 class _Rows(Sequence[tuple[Any, ...] | None]):
-    """The rows of the model's items, in their order, some of them at a time; rows of other items are left out."""
+    """The rows of the model's items, in the model's order. Converted to Python values ROWS_AT_ONCE at a time."""
 
     def __init__(self, table: ItemTable, fields: Sequence[str], item_ids: IdTable) -> None:
-        self._found = table
+        self._table = table
         self._fields = fields
         self._places = np.full(len(item_ids), -1, dtype=np.int64)
         items = item_ids.indices(table.texts)[table.codes] if table.texts else np.empty(0, dtype=np.int32)
@@ -135,6 +134,6 @@ class _Rows(Sequence[tuple[Any, ...] | None]):
             yield from (next(rows) if there else None for there in (places >= 0).tolist())
 
     def _values(self, rows: NDArray[np.int64]) -> Iterator[tuple[Any, ...]]:
-        names, nothing = self._found.names, [None] * len(rows)
-        columns = [self._found.take(name, rows) if name in names else nothing for name in self._fields]
+        names, empty = self._table.names, [None] * len(rows)
+        columns = [self._table.take(name, rows) if name in names else empty for name in self._fields]
         return zip(*columns, strict=True)

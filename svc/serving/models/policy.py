@@ -13,7 +13,7 @@ from svc.recipe.schema import Recipe
 
 
 class TimedBoost(NamedTuple):
-    """`since` and `until` are Unix times, from the first on and before the second."""
+    """A boost from the Unix time `since` until before the Unix time `until`."""
 
     tree: Filter
     factor: float
@@ -22,7 +22,7 @@ class TimedBoost(NamedTuple):
 
 
 class TimedPin(NamedTuple):
-    """`since` and `until` are Unix times, from the first on and before the second."""
+    """A pin from the Unix time `since` until before the Unix time `until`."""
 
     item_id: str
     position: int
@@ -35,7 +35,11 @@ Timed = TypeVar("Timed", TimedBoost, TimedPin)
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`filter` holds for every request; the others when the request does not say. `users` may be asked for, or not."""
+    """The serving rules of a recipe.
+
+    `filter` applies to every request, the other rules if a request does not set its own. `users` permits requests for
+    users of an item.
+    """
 
     filter: Filter | None = None
     popular_fallback: bool = False
@@ -51,7 +55,7 @@ class Policy:
 
     @property
     def has_rules(self) -> bool:
-        """Whether the ranking of a request that says nothing may come in another order than that of its scores."""
+        """True if the recipe's rules may change the order by score of a request without rules of its own."""
         return bool(self.diversity or self.limits or self.boosts or self.pins)
 
     @classmethod
@@ -87,5 +91,5 @@ def active(entries: Iterable[Timed], now: float) -> list[Timed]:
 
 
 def _time(moment: datetime | None, sign: int) -> float:
-    """Return the Unix time or, without a moment, infinity with the sign of `sign`."""
+    """Return the Unix time of `moment`, or infinity with the sign of `sign` if it is None."""
     return sign * math.inf if moment is None else moment.timestamp()

@@ -1,4 +1,4 @@
-"""A queue of questions to one model. Each model has two, one for cheap and one for expensive questions."""
+"""A queue of queries to one model. Each model has two, one for cheap and one for expensive queries."""
 
 from __future__ import annotations
 
@@ -13,17 +13,14 @@ from svc.serving.pace import Pace
 ANSWERED_A_TURN, ANSWERED_WHILE_OTHERS_WAIT = 16, 2
 """Callers woken in one turn of the event loop.
 
-They encode and send in the next turn, and a health probe waits for all of them. The smaller number holds while further
-requests are queued."""
+They encode and send their answers in the next turn, and a health probe waits for all of them. The smaller number
+applies while more requests are queued."""
 Take = Callable[[], list[PendingQuery]]
 Score = Callable[[list[PendingQuery]], Awaitable[list[Outcome]]]
 
 
 class Turns:
-    """Waiting callers, first come first served within a key.
-
-    Keys take turns, so no key keeps another one out.
-    """
+    """Waiting callers. API keys take turns, and callers of one key are served in the order of arrival."""
 
     def __init__(self) -> None:
         self._keys: OrderedDict[Hashable, deque[Caller]] = OrderedDict()
@@ -39,7 +36,7 @@ class Turns:
 
     @property
     def weight(self) -> int:
-        """Weight of all queries that wait."""
+        """Weight of all waiting queries."""
         return sum(caller.waiting * caller.cost for caller in self)
 
     def append(self, caller: Caller) -> None:
@@ -50,7 +47,7 @@ class Turns:
         self._keys.move_to_end(caller.key, last=False)
 
     def pop(self) -> Caller:
-        """Take out the caller whose turn it is."""
+        """Remove and return the caller with the next turn."""
         key, callers = next(iter(self._keys.items()))
         caller = callers.popleft()
         self._keys.move_to_end(key)
@@ -59,7 +56,7 @@ class Turns:
         return caller
 
     def remove(self, caller: Caller) -> None:
-        """Take the caller out if it waits."""
+        """Remove the caller if it is waiting."""
         callers = self._keys.get(caller.key, ())
         if caller in callers:
             callers.remove(caller)  # type: ignore[union-attr]  # the empty tuple holds no caller
@@ -70,7 +67,7 @@ class Turns:
         self._keys.clear()
 
     def weight_ahead(self, key: Hashable, count: int) -> int:
-        """Return the weight that is scored before `count` new questions of a key.
+        """Return the weight that is scored before `count` new queries of a key.
 
         The callers of one key take turns too. While a key has n turns, every other key has at most n.
         """
@@ -86,15 +83,12 @@ class Turns:
 
 
 class Queue:
-    """A queue that scores call after call.
-
-    Single questions may go before batches: `take` decides.
-    """
+    """A queue that scores call after call. The `take` of its `run` chooses between single queries and batches."""
 
     def __init__(self) -> None:
         self.singles, self.batches = Turns(), Turns()
         self.pace = Pace()
-        """Seconds for one unit of weight, from one call to the next, with all other work in that time."""
+        """Seconds for one unit of weight, from one call to the next, including all other work of the process."""
         self.running = 0
         """Weight of the running call."""
         self._began_at = 0.0
@@ -109,7 +103,7 @@ class Queue:
         self._wake.set()
 
     def remove(self, caller: Caller) -> None:
-        """Remove a caller that has left or has all answers, with its queries that were not taken for scoring."""
+        """Remove a caller that was cancelled or has all answers, with its waiting queries."""
         caller.done.set()
         self.singles.remove(caller)
         self.batches.remove(caller)
@@ -119,16 +113,16 @@ class Queue:
         return max(self.running * each_s - (trio.current_time() - self._began_at), 0.0) if self.running else 0.0
 
     def close(self) -> None:
-        """Let `run()` return once nothing waits any more."""
+        """Let `run()` return once the queue is empty."""
         self.closing = True
         self._wake.set()
 
     async def run(self, take: Take, score: Score) -> None:
         """Score until closed. Cancellation waits for a call that has started.
 
-        `take` gives the questions of the next call, none if nothing waits. The queue stores neither function: a queue
-        that referred to itself would hold its model after a swap until a garbage collection, and for ever once it was
-        frozen.
+        `take` returns the queries of the next call, or none if the queue is empty. The queue stores neither function:
+        that cycle of references would keep the model after a swap until a garbage collection, and for ever after
+        `gc.freeze()`.
         """
         try:
             while True:
@@ -156,12 +150,12 @@ class Queue:
             await self._give_out(pending, outcomes)
         finally:
             self.running = 0
-        if leaves_some:  # smaller calls take longer for each question, and no caller waits behind them
+        if leaves_some:  # a call that empties the queue is small, hence slower for each query, and nobody waits for it
             weight = sum(question.cost for question in pending[: len(outcomes)])
             self.pace.learn(trio.current_time() - self._began_at, weight)
 
     def _put_back(self, caller: Caller, position: int) -> None:
-        """Make a question that the call had no time for the next one, unless its caller has left."""
+        """Return a query that the call had no time for to the front, unless its caller was cancelled."""
         if not caller.done.is_set():
             self.batches.remove(caller)
             self.batches.append_first(caller)

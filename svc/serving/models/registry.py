@@ -1,7 +1,7 @@
 """The current state of each recipe, and the health documents made from it. No I/O.
 
-One immutable `Snapshot` holds everything. A change builds the next snapshot and swaps one reference, so a
-reader on any thread sees the state before or after a change, never half of it.
+One immutable `Snapshot` holds the state. A change builds the next snapshot and swaps one reference, so a reader in any
+thread sees the state before or after a change, never half of it.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _numbers = itertools.count()
 class Served:
     """A published model with everything that an answer needs.
 
-    A request uses the instance that it began with to its end. `model_version` is `sha256:<hex of the artifact file>`.
-    `loaded_at` is Unix time in seconds. `number` changes with any other field, so it can be the key of a cache of
-    results that depend on all fields. `fragments` and `filters` cover the model's items first and then the new items.
-    `alone` is the same model without new items, if there are any.
+    A request uses one instance from its beginning to its end. `model_version` is `sha256:<hex of the artifact file>`.
+    `loaded_at` is Unix time in seconds. `number` changes with any other field, so caches use it as a key. `fragments`
+    and `filters` cover the model's items, then the new items. `alone` is the same model without new items, if there
+    are any.
     """
 
     name: str
@@ -65,14 +65,14 @@ class Served:
     number: int = field(init=False, default_factory=_numbers.__next__)
 
     def require_fresh(self) -> None:
-        """Raise AvailabilityStale if the recipe shows only items of a list that cannot be trusted now."""
+        """Raise AvailabilityStale if the recipe shows only listed items, and the list is missing or too old."""
         if self.available is not None:
             self.available.require_fresh(trio.current_time())
 
     def allowed(self, own: ItemSet | None = None) -> ItemSet | None:
         """Return the items that may be shown, or None for all items.
 
-        `own` are the items that satisfy the request's own filter.
+        `own` are the items that satisfy the filter of the request.
         """
         listed = None if self.available is None else self.available.items
         return joined(self.always, listed, own)
@@ -88,10 +88,7 @@ class Served:
         return None if self.new is None or not len(self.new.items) else self.new.items
 
     def beside(self, available: Available | None, new: PlacedItems | None, policy: Policy) -> Served:
-        """Return the same model beside these lists and under this policy.
-
-        Blocks, and computes only the parts that they change.
-        """
+        """Return the same model with these lists and this policy. Blocks, and computes only the changed parts."""
         served = self
         if new is not self.new:
             served = self.alone or self
@@ -108,10 +105,10 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """The current errors of a recipe, by the part that failed.
+    """The current errors of a recipe. Each part sets and clears its own.
 
-    Each part sets and clears its own error. `load`: the artifact could not be loaded. `stat`: the store gave no marker
-    of the artifact. `recipe`: the recipe file stopped parsing.
+    `load`: the artifact could not be loaded. `stat`: the store returned no marker of the artifact. `recipe`: the recipe
+    file no longer parses.
     """
 
     load: str | None = None
@@ -129,8 +126,8 @@ NO_FAULTS = Faults()
 class Entry:
     """The state of one recipe.
 
-    Without `served` it is a stub. `file` is the name of the recipe file. `artifact_folder` is the folder or URI in
-    front of the name of its artifact, up to and with the last slash.
+    It is a stub if `served` is None. `file` is the name of the recipe file. `artifact_folder` is the path or URI of the
+    artifact's folder with its last slash.
     """
 
     name: str
@@ -165,10 +162,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class WorkersState:
-    """The numbers of wanted workers, of ready workers, and of failing places.
-
-    A place is failing if each of its workers dies at once.
-    """
+    """The number of configured workers, of ready workers, and of places in which each new worker dies at once."""
 
     total: int
     ready: int
@@ -176,10 +170,9 @@ class WorkersState:
 
 
 class Registry:
-    """The holder of the current snapshot.
+    """The holder of the current snapshot. Only the watcher's tasks write, and any thread may read.
 
-    Only the watcher's tasks write. Any thread may read. `changed` gets each change: the name of the method, and its
-    arguments. `workers` is None in one process.
+    `changed` is called for each change with its kind and arguments. `workers` is None without worker processes.
     """
 
     def __init__(self, changed: Callable[..., None] = lambda *_: None) -> None:
@@ -191,10 +184,7 @@ class Registry:
         return self._now.entries.get(name)
 
     def require(self, name: str) -> Entry:
-        """Return the entry of a recipe that a client names.
-
-        Raises RecipeNotFound for an unknown name, and logs it.
-        """
+        """Return the entry of a recipe that a client names, or log the name and raise RecipeNotFound."""
         entry = self.get(name)
         if entry is None:
             raise unknown_recipe(name)
@@ -231,15 +221,12 @@ class Registry:
         self._now = replace(self._now, skipped=MappingProxyType(dict(sorted(errors.items()))))
 
     def ready(self) -> bool:
-        """Return True once a recipe is loaded, or when none is declared."""
+        """Return True if a recipe is loaded, or if there are no recipes."""
         entries = self._now.entries
         return not entries or any(entry.served for entry in entries.values())
 
     def health(self) -> tuple[dict[str, Any], int]:
-        """Return the document of counts and its HTTP status.
-
-        The status is 503 while a valid recipe has no model.
-        """
+        """Return the document of counts and its HTTP status, which is 503 while a valid recipe has no model."""
         now = self._now
         loaded = sum(entry.served is not None for entry in now.entries.values())
         degraded = loaded < len(now.entries)
@@ -253,8 +240,8 @@ class Registry:
     def details(self, may_ask: Callable[[str], bool] = bool) -> tuple[dict[str, Any], int]:
         """Return the document with the state of each recipe, and its HTTP status.
 
-        The status is 503 while any recipe has a current error. Skipped files are shown and do not count as errors. Only
-        recipes take part if `may_ask` admits their names. The name of a skipped file is its stem.
+        The status is 503 while any recipe has an error. Skipped files are shown, but are not errors. The document has
+        only names that `may_ask` admits. The name of a skipped file is its stem.
         """
         now = self._now
         entries = {name: entry for name, entry in now.entries.items() if may_ask(name)}
@@ -275,9 +262,9 @@ class Registry:
 
 
 def unknown_recipe(name: str) -> RecipeNotFound:
-    """Return the error for a client that names an unknown recipe, and log it.
+    """Log an unknown recipe's name, and return the error for the client.
 
-    No other code may raise RecipeNotFound, so each is logged.
+    No other code may raise RecipeNotFound, so that each is logged.
     """
     logs.emit(events.RECIPE_NOT_FOUND, name=name)
     return RecipeNotFound()
@@ -307,7 +294,7 @@ def _details(entry: Entry) -> dict[str, Any]:
 
 
 def _availability(declared: Availability, listed: ItemList | None) -> tuple[dict[str, Any], bool]:
-    """Return the state of a list, and True if the recipe answers 503 because of it."""
+    """Return the state of a list, and True if the recipe answers 503 because the list is stale."""
     age_s = age_of(listed, trio.current_time())
     stale = is_stale(declared, age_s)
     shown = {"mode": declared.mode, "age_seconds": None if age_s is None else round(age_s, 1), "stale": stale}
@@ -329,8 +316,5 @@ def _status(degraded: bool) -> str:
 
 
 def _shown(error: str) -> str:
-    """Return the exposed part of an error.
-
-    Bytes that are not UTF-8 are escaped. They come from paths or variables.
-    """
+    """Return the exposed part of an error. Escapes bytes that are not UTF-8, which paths and variables may have."""
     return error.encode("utf-8", "backslashreplace").decode()[:SHOWN_ERROR_CHARACTERS]

@@ -1,9 +1,8 @@
 """Scoring threads, and the pauses in which the event loop yields the interpreter (GIL) to them.
 
-A scoring call releases the GIL in each array operation and has to acquire it again afterwards. Beside an event loop
-that never waits, such as one that a single client keeps busy with pipelined requests, each acquisition takes a whole
-switch interval, and a call of one millisecond took a hundred. So the loop sleeps briefly in each turn while a call
-is overdue.
+While a call is overdue, the loop sleeps briefly in each turn. Without these pauses a call of 1 ms took 100 ms beside a
+loop that a single client kept busy with pipelined requests. The call releases the GIL in each array operation, and each
+time it waits a whole switch interval to get the GIL back.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from svc.settings import Settings
 
 SWITCH_INTERVAL_S = 500e-6
 LATE_S, LATE_TIMES = 2e-3, 2
-"""A call is overdue when it has run longer than LATE_TIMES its usual processor time plus LATE_S."""
+"""A call is overdue after LATE_TIMES its usual processor time plus LATE_S."""
 REST_S = 200e-6
 WORK_S, BREAK_S = 1e-3, 3e-3
 NICENESS = 10
@@ -38,11 +37,10 @@ def lower_priority() -> None:
 
 
 class GilYielder:
-    """Pauses in a thread's long work in Python, which let the event loop have the interpreter.
+    """Pauses in long Python work of a thread, which shorten a turn of the event loop from 40 ms to 2 ms.
 
-    Beside such a thread each operation of the loop that releases the GIL waits a whole switch interval to get it back.
-    So a turn of the loop with forty such operations took 40 ms instead of 2. Call the instance often: it returns at
-    once, and after each WORK_S it sleeps for BREAK_S.
+    Without pauses, each of some forty operations of the loop that release the GIL waits a whole switch interval to get
+    it back. Call the instance often: it sleeps for BREAK_S after each WORK_S, and otherwise returns at once.
     """
 
     def __init__(self) -> None:
@@ -55,7 +53,7 @@ class GilYielder:
 
 
 class ScoringThreads(trio.abc.Instrument):
-    """A pool of at most `count` threads, shared by all lanes, and one more for expensive questions.
+    """A pool of at most `count` threads, shared by all lanes, and one more for expensive queries.
 
     As a trio instrument it delays the loop while a call is overdue.
     """
@@ -82,15 +80,12 @@ class ScoringThreads(trio.abc.Instrument):
         abandon_on_cancel: bool,
         expensive: bool = False,
     ) -> T:
-        """Run `function(*arguments)` in a thread of low priority, once one is free.
-
-        `expensive` calls have a thread of their own.
-        """
+        """Run `function(*arguments)` in a free thread of low priority. `expensive` calls have a thread of their own."""
         limiter = _WatchedLimiter(
             self._expensive_limiter if expensive else self._limiter, self._late_at, LATE_S + LATE_TIMES * usual_s
         )
         return await trio.to_thread.run_sync(
-            _nicely,
+            _run_nicely,
             function,
             arguments,
             limiter=limiter,  # type: ignore[arg-type]  # trio calls only these two methods
@@ -98,18 +93,15 @@ class ScoringThreads(trio.abc.Instrument):
         )
 
     def before_io_wait(self, timeout: float) -> None:
-        """Sleep for a moment while a call is overdue. Called by trio in each turn of the loop.
-
-        With a timeout above 0 the loop is about to wait anyway.
-        """
+        """Sleep for REST_S if a call is overdue and the loop would not wait anyway. Called by trio in each turn."""
         if self._late_at and not timeout and min(self._late_at.values()) < time.perf_counter():
             time.sleep(REST_S)
 
 
 class _WatchedLimiter:
-    """A limiter that notes when each running call is overdue.
+    """A limiter that records when each running call will be overdue.
 
-    Trio acquires it before it starts a thread, and releases it when the thread ends, abandoned or not.
+    Trio acquires it before it starts a thread, and releases it when the thread ends, also if it was abandoned.
     """
 
     def __init__(self, limiter: trio.CapacityLimiter, late_at: dict[object, float], patience_s: float) -> None:
@@ -126,6 +118,6 @@ class _WatchedLimiter:
         self._limiter.release_on_behalf_of(borrower)
 
 
-def _nicely(function: Callable[..., T], arguments: tuple[object, ...]) -> T:
+def _run_nicely(function: Callable[..., T], arguments: tuple[object, ...]) -> T:
     lower_priority()
     return function(*arguments)

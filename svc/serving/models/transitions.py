@@ -1,7 +1,7 @@
-"""Publication of the outcomes of scans, polls, loads and reads.
+"""Publishes the outcomes of scans, polls, loads and list reads.
 
-Registry, lanes, events and metrics change together. A recipe's model, policy and lists are the inputs of its `Served`:
-a change of one builds the next `Served` from all of them, one change after the other.
+Registry, lanes, events and metrics change together. A recipe's model, policy and lists are the inputs of its `Served`.
+Each change of an input builds the next `Served` from all of them, one change after the other.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _REFUSED_EVENTS = {
 
 
 class Publisher:
-    """The publisher of outcomes to the registry.
+    """Publishes outcomes to the registry. Only the watcher's tasks call it.
 
-    Only the watcher's tasks call it. `start_lane` returns a lane that scores. `settled` returns once all workers answer
-    from the registry's state. In one process that state holds at once.
+    `start_lane` returns a running lane. `settled` returns when all workers answer from the registry's new state, which
+    is at once in a single process.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Publisher:
         self._registry = registry
         self._start_lane = start_lane
         self._metrics = counters
-        self._told_expired: dict[str, str] = {}
+        self._logged_expired: dict[str, str] = {}
         self._locks: dict[str, trio.Lock] = {}
 
     def declare(self, declared: Declared) -> None:
@@ -81,7 +81,7 @@ class Publisher:
     def redeclare(self, declared: Declared, *, reload: bool) -> None:
         """Publish that a registered recipe changed its file or content. `change` publishes a changed policy.
 
-        `reload` says that its artifact or metadata changed too: the served model then keeps its policy.
+        With `reload` its artifact or metadata changed too, and the served model keeps its policy until the new load.
         """
         entry = self._entry(declared.name)
         entry = replace(entry, file=declared.file, artifact_folder=_folder_of(declared))
@@ -90,10 +90,10 @@ class Publisher:
         self._registry.put(entry)
 
     async def change(self, name: str, **inputs: Any) -> tuple[Entry, Entry] | None:
-        """Put changed inputs into force, and return the recipe's entry before and after.
+        """Apply changed inputs, which are fields of `Entry`, and return the recipe's entry before and after.
 
-        `inputs` are fields of `Entry`. Returns None if the recipe is removed meanwhile. Raises SvcError for new items
-        that the model cannot use. Nothing changes then.
+        Returns None if the recipe is removed meanwhile. Raises SvcError if the model cannot use the new items, and
+        changes nothing.
         """
         change = await self._put(name, None, inputs)
         await self._settled()
@@ -107,7 +107,7 @@ class Publisher:
             if self._locks.get(name) is not lock:
                 return None
             entry = self._entry(name)
-            served = await trio.to_thread.run_sync(_built, entry, replace(entry, **inputs), model)
+            served = await trio.to_thread.run_sync(_build, entry, replace(entry, **inputs), model)
             if self._locks.get(name) is not lock:
                 return None
             before = self._entry(name)
@@ -119,7 +119,7 @@ class Publisher:
             return before, after
 
     def live_model(self, name: str) -> Model | None:
-        """Return the model that answers for a registered recipe, or None for a stub."""
+        """Return the served model of a registered recipe, or None for a stub."""
         served = self._entry(name).served
         return None if served is None else served.model
 
@@ -140,7 +140,7 @@ class Publisher:
         self._measure()
 
     def refuse(self, refused: Mapping[str, Refused]) -> None:
-        """Publish the skipped files. A file is logged if it or its error is new."""
+        """Publish the skipped files, and log those that are new or have a new error."""
         before = self._registry.skipped_files()
         for file, refusal in refused.items():
             if before.get(file) != refusal.error:
@@ -149,10 +149,7 @@ class Publisher:
         self._measure()
 
     def recipe_broken(self, declared: Declared, refusal: Refused) -> None:
-        """Publish that the file of a registered recipe no longer parses.
-
-        Its last recipe and model stay in service.
-        """
+        """Publish that the file of a registered recipe no longer parses. Its last recipe and model stay in service."""
         entry = self._entry(declared.name)
         if entry.faults.recipe != refusal.error:
             _log_refusal(declared.name, declared.file, refusal)
@@ -166,10 +163,7 @@ class Publisher:
             _log_cleared(name, "recipe_parsed", entry.faults.recipe)
 
     async def load_succeeded(self, name: str, loaded: Loaded, *, initial: bool) -> None:
-        """Start a lane for the model and publish both.
-
-        The previous lane answers the requests that wait in it.
-        """
+        """Start a lane for the model and publish both. The previous lane still answers its waiting requests."""
         lane = await self._start_lane(loaded)
         version = f"sha256:{loaded.sha256}"
         served = Served(
@@ -184,9 +178,9 @@ class Publisher:
             filters=loaded.filters,
         )
         with ExitStack() as unused:
-            unused.callback(lane.close)  # else it would hold the memory of a model that no request uses
+            unused.callback(lane.close)  # frees the memory of a model that is not published
             change = await self._put(name, served, {})
-            if change is None:  # its file was removed while the lane started
+            if change is None:  # the recipe's file was removed while the lane started
                 return
             unused.pop_all()
         await self._settled()
@@ -209,22 +203,16 @@ class Publisher:
         self._measure()
 
     def warn_of_expired(self, now: datetime) -> None:
-        """Log once for each served model that it has expired.
-
-        The model stays in service: old answers are better than none.
-        """
+        """Log each expired model once. It stays in service, because old answers are better than none."""
         for entry in self._registry.entries():
             served = entry.served
             moment = expires_at(served.header) if served else None
-            if served and moment and moment <= now and self._told_expired.get(entry.name) != served.model_version:
-                self._told_expired[entry.name] = served.model_version
+            if served and moment and moment <= now and self._logged_expired.get(entry.name) != served.model_version:
+                self._logged_expired[entry.name] = served.model_version
                 logs.emit(events.ARTIFACT_EXPIRED, name=entry.name, expires_at=moment.isoformat())
 
     def bytes_unchanged(self, name: str) -> None:
-        """Clear a load error when the marker changed, but the file holds the bytes that are served.
-
-        This happens after a rollback, or for an identical copy.
-        """
+        """Clear the load error, because the artifact has the served bytes again, after a rollback for example."""
         entry = self._entry(name)
         if entry.faults.load:
             self._fault(entry, load=None)
@@ -238,7 +226,7 @@ class Publisher:
         self._load_failed(name, error, failure.error.reason, initial=initial)
 
     def load_broke(self, name: str, error: Exception, *, initial: bool) -> None:
-        """Publish that loading failed with an error that is not one of svc's own."""
+        """Publish that loading failed with an error other than an SvcError."""
         limit = exhaustion(error)
         text = logs.redact_text(f"{type(error).__name__}: {error}" if limit is None else limit.message)
         logs.emit(events.ARTIFACT_LOAD_UNEXPECTED_ERROR, name=name, error=text)
@@ -251,10 +239,7 @@ class Publisher:
         self._fault(self._entry(name), load=error)
 
     def stat_failed(self, name: str, error: str, event: Event, **more: object) -> None:
-        """Publish that the store gave no marker.
-
-        The error is logged if it is new, and counted each time.
-        """
+        """Publish that the store returned no marker. Counts each error, and logs a new one."""
         entry = self._entry(name)
         self._metrics.of(metrics.STAT_FAILURES, recipe=name).inc()
         if entry.faults.stat != error:
@@ -294,11 +279,11 @@ class Publisher:
             self._metrics.of(metrics.RECIPE_PARSE_FAILED, recipe=entry.name).set(entry.faults.recipe is not None)
 
 
-def _built(before: Entry, after: Entry, model: Served | None) -> Served | None:
-    """Return the `Served` of the inputs in `after`, with `model` or the one of `before`. Blocks and computes.
+def _build(before: Entry, after: Entry, model: Served | None) -> Served | None:
+    """Build the `Served` of the inputs in `after`, with `model` or the model of `before`. Blocks and computes.
 
-    Parts whose inputs did not change are shared. Raises SvcError for a list of new items that the model cannot use. A
-    new model goes live without such a list.
+    Parts with unchanged inputs are shared. Raises SvcError if the served model cannot use a list of new items. A new
+    model goes live without such a list, and the error is logged.
     """
     served = model or before.served
     if served is None:
@@ -306,7 +291,7 @@ def _built(before: Entry, after: Entry, model: Served | None) -> Served | None:
     new, available, is_loaded = served.new, served.available, model is not None
     if is_loaded or after.new_listed != before.new_listed:
         try:
-            new = _placed(after, served)
+            new = _place_new_items(after, served)
         except SvcError as error:
             if not is_loaded:
                 raise
@@ -322,7 +307,7 @@ def _built(before: Entry, after: Entry, model: Served | None) -> Served | None:
     return served.beside(available, new, after.policy if is_other else served.policy)
 
 
-def _placed(entry: Entry, served: Served) -> PlacedItems | None:
+def _place_new_items(entry: Entry, served: Served) -> PlacedItems | None:
     if entry.new_items is None or entry.new_listed is None:
         return None
     lower_priority()
@@ -350,19 +335,13 @@ def _log_cleared(name: str, reason: str, previous: str) -> None:
 
 
 def _searched_at(header: Mapping[str, Any]) -> object:
-    """Return the time of the parameter search, in ISO 8601.
-
-    A refit takes its parameters from another version, so it has the time of that version's search.
-    """
+    """Return the time of the parameter search in ISO 8601, which for a refit is that of the reused parameters."""
     tuning = header.get("tuning")
     reused = tuning.get("reused_from") if isinstance(tuning, Mapping) else None
     return reused.get("searched_at") if isinstance(reused, Mapping) else header.get("trained_at")
 
 
 def _folder_of(declared: Declared) -> str:
-    """Return the folder of the recipe's artifact as error messages show it.
-
-    It ends with its last slash, and is empty without a slash.
-    """
+    """Return the artifact's folder with its last slash, as error messages show it, or "" without a slash."""
     folder, slash, _ = logs.redact_text(declared.loaded.output_uri).rpartition("/")
     return folder + slash

@@ -1,4 +1,4 @@
-"""The versions of a served recipe, for people who look at them in the console. Reading a store blocks."""
+"""The versions of a served recipe, for the console. Reading a store blocks."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 
 MOST = 100
-"""Number of newest versions in the answer."""
+"""Most versions in the answer."""
 
 ReadVersions = Callable[[str], dict[str, Any]]
-"""What `read_versions` gives for the recipe of a name. Raises LookupError for a name that is not served."""
+"""`read_versions` by the name of a recipe. Raises LookupError if no such recipe is served."""
 
 
 def read_versions(recipe: LoadedRecipe, keys: SigningKeys, settings: Settings) -> dict[str, Any]:
-    """`{"versioning", "versions"}`, the newest first, as `svc history --json` has them.
+    """Return `{"versioning", "versions"}`, newest first, in the form of `svc history --json`. Raises ArtifactError.
 
-    No artifact is read: of a version without a line in the log only its name is known. Raises ArtifactError.
+    Reads the log but no artifact: a version without a line in the log has only its name.
     """
     versioning = recipe.recipe.output.versioning
     if versioning != "append_sha":

@@ -1,8 +1,8 @@
 """The watcher, which updates the registry from the recipes folder and the recipes' artifacts.
 
-A tick lists the folder and asks each store for the marker of its artifact. A changed marker starts a load that runs
-beside the ticks. Only bytes with another sha256 become a new model. Failures are logged and retried. They stop neither
-the tick nor the server.
+A tick lists the folder and asks each store for the marker of its artifact. A changed marker starts a load, which may
+outlast the tick. Bytes with another sha256 become a new model. Failures are logged and retried, and stop neither the
+tick nor the server.
 """
 
 from __future__ import annotations
@@ -44,18 +44,15 @@ JITTER = 0.1
 LONGEST_BACKOFF_TICKS = 64
 
 OpenStore = Callable[[LoadedRecipe], Store]
-_PASSING = (ArtifactReadError, MetadataError, ArtifactReplayed, ArtifactExpired)
-"""Errors after which the same bytes may load later: the store answers again, a rollback is signed, a clock is
-corrected.
-"""
+_RETRIED = (ArtifactReadError, MetadataError, ArtifactReplayed, ArtifactExpired)
+"""Errors after which the same bytes may load later, such as when the store answers again or a clock is corrected."""
 
 
 @dataclass(slots=True, eq=False)
 class Watched:
-    """The state of one recipe's artifact between polls.
+    """The state of one recipe's artifact between polls. A recipe with another artifact gets a new instance.
 
-    A recipe that names another artifact gets a new instance. `marker` belongs to the bytes that were last loaded or
-    refused for good. `sha256` belongs to the bytes that are served.
+    `marker` belongs to the bytes that were last loaded or refused for good, `sha256` to the served bytes.
     """
 
     declared: Declared
@@ -79,7 +76,7 @@ class Watched:
 class Watcher:
     """The task that follows the recipes folder and the artifacts.
 
-    Call `start()` once, then `run()`, which ends by cancellation. Hanging calls are then abandoned.
+    Call `start()` once, then `run()`. Cancellation ends `run()` and abandons hanging calls.
     """
 
     folder: RecipeFolder
@@ -105,7 +102,7 @@ class Watcher:
     async def start(self) -> None:
         """Find the recipes and load their artifacts concurrently.
 
-        Returns when each recipe is loaded or a stub. Raises `ConfigError` when the folder cannot be listed.
+        Returns when each recipe is loaded or a stub. Raises `ConfigError` if the folder cannot be listed.
         """
         async with trio.open_nursery() as changes:
             is_listed = await self._rescan(changes, initial=True)
@@ -114,7 +111,7 @@ class Watcher:
         async with trio.open_nursery() as nursery:
             for watched in self._watched.values():
                 nursery.start_soon(self._first_load, watched)
-        await self.lists.start()  # after the models: their items bound the length of a list
+        await self.lists.start()  # after the models, because their number of items bounds the length of a list
         self.publisher.report_stubs()
         if self.settings.metadata_field_deny:
             self._warn_of_unknown_denied_fields()
@@ -129,7 +126,7 @@ class Watcher:
     async def run(self) -> None:
         """Tick until cancelled.
 
-        A tick starts one interval after the start of the previous one, or when that one ends if it took longer.
+        A tick starts one interval after the start of the previous tick, or at the end of that tick if it took longer.
         """
         async with trio.open_nursery() as loads:
             loads.start_soon(self.lists.run)
@@ -170,11 +167,11 @@ class Watcher:
         self.metrics.of(metrics.WATCHER_ERRORS).inc()
 
     def recipe(self, name: str) -> LoadedRecipe:
-        """Return the recipe that is watched under this name. Raises LookupError."""
+        """Return the watched recipe of this name. Raises LookupError."""
         return self._watched[name].declared.loaded
 
     def try_refused_again(self) -> None:
-        """Load artifacts with a formerly unknown key on the next tick, because the signing keys changed."""
+        """Load artifacts with a formerly unknown key on the next tick. Called when the signing keys change."""
         for watched in self._watched.values():
             if watched.untrusted:
                 watched.marker, watched.untrusted = None, False
@@ -184,15 +181,15 @@ class Watcher:
     async def _rescan(self, changes: trio.Nursery, *, initial: bool) -> bool:
         """Update the watched recipes from the folder, and return False if it cannot be listed.
 
-        Changes of what is served run in `changes`: one that waits for its recipe delays no poll. The first scan parses
-        every file, before any request is served, so it gets the longer timeout.
+        Changes of served models run in `changes`, so that one that waits for its recipe delays no poll. The first scan has
+        the longer timeout, because it parses every file.
         """
         if self._scans.outstanding(self.folder):
             return False
         timeout_s = self.settings.load_timeout_s if initial else self.stat_timeout_s
         try:
             recipes = await self._scans.run(self.folder, self.folder.scan, timeout_s)
-        except (OSError, CallTimeout, RuntimeError) as error:  # a RuntimeError: the system gives no more threads
+        except (OSError, CallTimeout, RuntimeError) as error:  # RuntimeError if the system cannot start another thread
             text = f"no answer within {timeout_s:g} s" if isinstance(error, CallTimeout) else str(error)
             logs.emit(events.RECIPES_DIR_SCAN_FAILED, error=text)
             self.metrics.of(metrics.SCAN_FAILURES).inc()
@@ -236,10 +233,7 @@ class Watcher:
         if reload:
             self._watched[declared.name] = Watched(declared)
         elif watched.unrehearsed and _rehearsal(before.loaded) != _rehearsal(declared.loaded):
-            watched.marker, watched.unrehearsed = (
-                None,
-                False,
-            )  # an artifact that was refused may pass under the new bound
+            watched.marker, watched.unrehearsed = None, False  # the artifact may pass under the new bound
         self.publisher.redeclare(declared, reload=reload)
         if reload:
             logs.emit(events.RECIPE_CHANGED, name=declared.name, file=declared.file, reload=True)
@@ -253,10 +247,7 @@ class Watcher:
     # Artifacts
 
     async def _changed(self, watched: Watched, *, initial: bool) -> str | None:
-        """Return the marker of an artifact to load now, else None.
-
-        The result is None if the artifact is unchanged, unavailable or not yet due for a retry.
-        """
+        """Return the marker of the artifact, or None if it is unchanged, unavailable or not yet due for a retry."""
         if watched.loading or self._stats.outstanding(watched) or self._loads.outstanding(watched):
             return None
         marker = await self._read_marker(watched, initial=initial)
@@ -271,18 +262,15 @@ class Watcher:
         return marker
 
     async def _read_marker(self, watched: Watched, *, initial: bool) -> str | None:
-        """Ask the store for the marker within the stat timeout.
-
-        A failure is published, and the result is then None.
-        """
+        """Ask the store for the marker within the stat timeout. Publishes a failure and returns None."""
         timeout_s = self.stat_timeout_s
         try:
             return await self._stats.run(watched, partial(self._marker, watched), timeout_s)
         except CallTimeout:
             error, event = f"the store did not answer within {timeout_s:g} s", events.ARTIFACT_STAT_TIMEOUT
         except FileNotFoundError:
-            there = "" if watched.store is None else f": {watched.store.uri}"
-            error, event = f"artifact not found{there}", events.ARTIFACT_DISAPPEARED
+            place = "" if watched.store is None else f": {watched.store.uri}"
+            error, event = f"artifact not found{place}", events.ARTIFACT_DISAPPEARED
         except OSError as failure:
             error, event = f"the store cannot be asked: {failure.strerror or failure}", events.ARTIFACT_STAT_FAILED
         except SvcError as failure:
@@ -295,23 +283,23 @@ class Watcher:
         return None
 
     def _marker(self, watched: Watched) -> str:
-        """Return the store's marker, and open the store first if needed.
+        """Return the store's marker.
 
-        Runs in a worker thread: opening a store may import a client library, which takes seconds.
+        Runs in a worker thread, which opens the store too: that may import a client library, which takes seconds.
         """
         watched.store = watched.store or self.open_store(watched.declared.loaded)
         return watched.store.marker()
 
     async def _look_for_sidecar(self, watched: Watched) -> None:
-        """Log once when a `.sha256` sidecar disappears. Errors are ignored: only markers decide about loads."""
+        """Log once if a `.sha256` sidecar disappears. Ignores errors, because only markers decide about loads."""
         assert watched.store is not None, "a marker came from it"
         try:
-            there = await self._stats.run(watched, watched.store.sidecar_exists, self.stat_timeout_s)
+            exists = await self._stats.run(watched, watched.store.sidecar_exists, self.stat_timeout_s)
         except Exception:
             return
-        if watched.sidecar and not there:
+        if watched.sidecar and not exists:
             logs.emit(events.SIDECAR_DISAPPEARED, name=watched.name)
-        watched.sidecar = there
+        watched.sidecar = exists
 
     async def _first_load(self, watched: Watched) -> None:
         marker = await self._changed(watched, initial=True)
@@ -319,10 +307,7 @@ class Watcher:
             await self._load(watched, marker, initial=True)
 
     async def _load(self, watched: Watched, marker: str, *, initial: bool) -> None:
-        """Load and publish the artifact.
-
-        Never raises: failures are published, and retried if a retry can succeed.
-        """
+        """Load and publish the artifact. Never raises: publishes failures, and retries if that can succeed."""
         watched.loading = True
         watched.tried = marker
         assert watched.store is not None, "a marker came from it"
@@ -350,28 +335,23 @@ class Watcher:
             watched.loading = False
 
     def _loading(self, watched: Watched, store: Store) -> Callable[[], Loaded | None]:
-        """Return the blocking call that loads the artifact.
-
-        The call holds a reference to the live model.
-        """
+        """Return the blocking call that loads the artifact, with a reference to the live model."""
+        # A function of its own, so that the task does not keep the live model alive after the call.
         live = self.publisher.live_model(watched.name)
         return partial(self.loader.load, watched.declared.loaded, store, known_sha256=watched.sha256, live=live)
 
     def _load_failed(self, watched: Watched, marker: str, failure: LoadFailed, *, initial: bool) -> None:
-        if isinstance(failure.error, _PASSING):
+        if isinstance(failure.error, _RETRIED):
             self._back_off(watched)
         else:
-            watched.marker = marker  # the bytes themselves are refused: only other bytes, or other keys, can help
+            watched.marker = marker  # the same bytes would be refused again until keys or rehearsal bounds change
             watched.untrusted = failure.error.stage == "hmac"
             watched.unrehearsed = isinstance(failure.error, RehearsalFailed)
         if self._watched.get(watched.name) is watched:
             self.publisher.load_failed(watched.name, failure, initial=initial)
 
     def _back_off(self, watched: Watched) -> None:
-        """Retry the same artifact after 1, 2, 4, ... ticks.
-
-        An artifact with another marker is loaded at once.
-        """
+        """Retry the same artifact after 1, 2, 4, ... ticks. A new marker is loaded at the next tick."""
         watched.marker = None
         watched.retry_tick = self._ticks + min(2**watched.failures, LONGEST_BACKOFF_TICKS)
         watched.failures += 1
@@ -382,10 +362,7 @@ def _rehearsal(recipe: LoadedRecipe) -> Rehearsal | None:
 
 
 def _serves_otherwise(before: LoadedRecipe, after: LoadedRecipe) -> bool:
-    """Return True if the change of the recipe needs a load.
-
-    It does if the recipe names another artifact or other item metadata, or newly lets clients ask for users.
-    """
+    """Return True if the change needs a load: another artifact or item metadata, or newly permitted user queries."""
     if _serves_users(after) and not _serves_users(before):
         return True
     return (before.recipe.output, before.recipe.item_metadata) != (after.recipe.output, after.recipe.item_metadata)

@@ -1,1 +1,1 @@
-"""Lists of items that are read again and again while the server runs."""
+"""Lists of items that are read at intervals while the server runs."""

@@ -1,6 +1,6 @@
-"""Lists of available items: read from their source while the server runs, and mapped to the items of the model.
+"""Lists of available items, read while the server runs and mapped to the items of the model.
 
-A list is read whole and swapped as one reference. A refresh that fails keeps the last list, whose age grows.
+A list is read whole and swapped as one reference. If a refresh fails, the last list stays, and its age grows.
 """
 
 from __future__ import annotations
@@ -24,10 +24,7 @@ from svc.sources.bounds import TableBounds
 
 @dataclass(frozen=True, slots=True)
 class ItemList:
-    """The distinct ids of a list, as they were at `read_at`, a time of trio's clock.
-
-    Lists of the same ids are equal.
-    """
+    """The distinct ids of a list at `read_at`, a time of trio's clock. Lists with the same ids are equal."""
 
     ids: tuple[str, ...]
     read_at: float = field(default=0.0, compare=False)
@@ -41,7 +38,8 @@ class ItemList:
 class Available:
     """The list of one recipe for one model, as the items that may be shown.
 
-    `items` is None before a list was read: mode `deny` then allows all items, and mode `allow` refuses requests.
+    `items` is None until a list has been read. Until then, mode `deny` allows all items, and mode `allow` refuses
+    requests.
     """
 
     declared: Availability
@@ -52,10 +50,7 @@ class Available:
     def of(
         cls, declared: Availability, listed: ItemList | None, item_ids: IdTable, new: NewItems | None = None
     ) -> Self:
-        """Return the list as a set of the model's and the new items. Slow for long lists.
-
-        Unknown ids are ignored.
-        """
+        """Return the list as a set of the model's and the new items. Ignores unknown ids. Slow for long lists."""
         if listed is None:
             return cls(declared, None, None)
         columns, n_items = item_ids.indices(listed.ids), len(item_ids)
@@ -66,7 +61,7 @@ class Available:
         return cls(declared, items if declared.mode == "allow" else ~items, listed)
 
     def require_fresh(self, now: float) -> None:
-        """Raise AvailabilityStale in mode `allow` if no list can be trusted."""
+        """Raise AvailabilityStale in mode `allow` if the list is missing or too old."""
         if self.declared.mode == "allow" and is_stale(self.declared, age_of(self.listed, now)):
             raise AvailabilityStale
 
@@ -84,7 +79,7 @@ def age_of(listed: Dated | None, now: float) -> float | None:
 
 
 def is_stale(declared: Availability, age_s: float | None) -> bool:
-    """Return True for a list that is too old, or was never read."""
+    """Return True if a list of this age is too old, or was never read."""
     return age_s is None or (declared.max_stale_seconds is not None and age_s > declared.max_stale_seconds)
 
 
@@ -93,8 +88,7 @@ def read_ids(
 ) -> tuple[str, ...]:
     """Read the distinct ids of the recipe's list, in order of first appearance. Blocks.
 
-    `n_items` is the number of the model's items. Raises DataSourceError, also for a list that is far larger than the
-    model's items need.
+    `n_items` is the number of the model's items. Raises DataSourceError, also if the list is far longer than that.
     """
     from svc.sources.base import SourceContext
 
@@ -109,5 +103,5 @@ def read_ids(
 
 
 def lacking(text: str) -> DataSourceError:
-    """Return the error of a list that lacks a part, which `text` names."""
+    """Return the error of a list that lacks a column. `text` names it."""
     return DataSourceError(f"the list {text}")

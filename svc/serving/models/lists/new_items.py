@@ -1,6 +1,6 @@
-"""Lists of items that training never saw: their reading, and their places beside a model.
+"""Lists of items that training never saw, read while the server runs and added to a model.
 
-A list is read whole, checked, and swapped as one reference. A refresh that fails keeps the last list, whose age grows.
+A list is read whole, checked, and swapped as one reference. If a refresh fails, the last list stays, and its age grows.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from svc.sources.bounds import TableBounds
 
 @dataclass(frozen=True, slots=True)
 class NewItemList:
-    """Ids, features and metadata of the items of a list, as they were at `read_at`.
+    """Ids, features and metadata of the items of a list at `read_at`, a time of trio's clock.
 
-    `read_at` is a time of trio's clock. `filters` cover the items of the list, and are None if the recipe has no filter
-    fields. `digest` covers ids, features, metadata and filters. Lists of the same digest are equal.
+    `filters` are None if the recipe has no filter fields. `digest` covers ids, features, metadata and filters. Lists
+    with the same digest are equal.
     """
 
     ids: tuple[str, ...] = field(compare=False)
@@ -50,14 +50,14 @@ class NewItemList:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedItems:
-    """The new items of a list for one model, with the metadata and filter fields of these items alone."""
+    """The listed items that one model does not know, with the metadata and filter fields of these items only."""
 
     items: NewItems
     fragments: ItemFragments
     filters: FilterFields | None
 
     def behind(self, own: FilterFields | None) -> FilterFields | None:
-        """Return the filter fields of a model's items, followed by those of the new items."""
+        """Return the filter fields of a model's items, followed by the filter fields of the new items."""
         return None if own is None else own.followed_by(self.filters, len(self.items))
 
 
@@ -71,7 +71,7 @@ def read_new_items(
 ) -> NewItemList:
     """Read the list of the recipe, with the metadata of its items. Blocks.
 
-    `n_items` is the number of the model's items. Raises DataSourceError, which names row and column, and MetadataError.
+    `n_items` is the number of the model's items. Raises DataSourceError with row and column, or MetadataError.
     """
     from svc.sources.base import SourceContext
 
@@ -108,7 +108,7 @@ def place(
 ) -> PlacedItems:
     """Return the items of the list that the model does not know.
 
-    Slow for long lists: call it in a thread. `yield_gil` is called behind each item. Raises FeaturesNotSupported and
+    Slow for long lists: call it in a thread. Calls `yield_gil` after each item. Raises FeaturesNotSupported or
     FeatureValueUnusable.
     """
     items = model.new_items(listed.ids, listed.features, declared.max_share, declared.min_share, yield_gil=yield_gil)
@@ -130,8 +130,8 @@ def _digest(
     digest = blake2b(digest_size=16)
     for start in range(0, len(ids), ROWS_AT_ONCE):
         part = slice(start, start + ROWS_AT_ONCE)
-        said = None if metadata is None else metadata.rows[part]
-        digest.update(to_json([ids[part], rows[part], said], inf_nan_mode="strings", fallback=str))
+        shown = None if metadata is None else metadata.rows[part]
+        digest.update(to_json([ids[part], rows[part], shown], inf_nan_mode="strings", fallback=str))
     for filtered in () if filters is None else filters.fields.values():
         for array in filtered.arrays():
             digest.update(np.ascontiguousarray(array).data)

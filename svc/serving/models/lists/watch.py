@@ -1,6 +1,6 @@
-"""Repeated reading of recipes' lists, each at its own interval, beside the ticks of the watcher.
+"""Reads the recipes' lists again and again, each at its own interval, apart from the ticks of the watcher.
 
-The last list always stays in force. A read that fails or hangs is logged once and retried at the next interval. While a
+If a read fails or hangs, the last list stays in use, the error is logged once, and the next interval retries. While a
 read hangs, no second one is started.
 """
 
@@ -34,8 +34,8 @@ TICK_S = 1.0
 class ListKind:
     """One kind of lists.
 
-    `declared` and `listed` are fields of `Entry`. The first is also a field of a recipe's `serving` block. `read`
-    blocks and returns the source's list. `facts` returns the fields of the event `loaded`.
+    `declared` and `listed` name fields of `Entry`, `declared` also a field of a recipe's `serving` block. `read` blocks
+    and returns the source's list. `facts` returns the fields of the event `loaded`.
     """
 
     declared: str
@@ -49,7 +49,7 @@ class ListKind:
     """True if the list has the recipe's item metadata too."""
 
     def inputs(self, recipe: LoadedRecipe) -> tuple[Any, Any]:
-        """Return the parts of a recipe with which a list begins anew. The first is the declaration of the list."""
+        """Return the declaration of the list and the other parts of a recipe that, when changed, discard the list."""
         declared = getattr(recipe.recipe.serving, self.declared, None)
         return declared, recipe.recipe.item_metadata if self.has_metadata else None
 
@@ -78,7 +78,7 @@ def new_items(read: Callable[[LoadedRecipe], NewItemList]) -> ListKind:
 
     def read_some(recipe: LoadedRecipe) -> NewItemList:
         listed = read(recipe)
-        if not listed.ids:  # more likely its writer failed than that nothing is new
+        if not listed.ids:  # an empty list is more likely a failure of its writer
             raise DataSourceError(
                 "the list has no items; where nothing is new, items that the model knows may stay in it"
             )
@@ -103,24 +103,21 @@ def new_items(read: Callable[[LoadedRecipe], NewItemList]) -> ListKind:
 
 @dataclass(slots=True, eq=False)
 class WatchedList:
-    """One list: the time of its next read, and the state that was logged last."""
+    """One list, the time of its next read, and its last logged state."""
 
     recipe: LoadedRecipe
     declared: Any
     kind: ListKind
     due_at: float = float("-inf")
     refreshing: bool = False
-    """True from the beginning of a read until its list is in force, which may take longer than the interval."""
+    """True from the start of a read until its list is in use, which may take longer than the interval."""
     error: str | None = None
     stale: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class ListWatch:
-    """The watch of all lists.
-
-    `follow` sets the lists. `run` reads them until cancelled.
-    """
+    """The task that reads all lists. `follow` sets the lists, and `run` reads them until cancelled."""
 
     kinds: tuple[ListKind, ...]
     publisher: Publisher
@@ -130,9 +127,9 @@ class ListWatch:
     _reads: Calls = field(default_factory=lambda: Calls(READS_AT_ONCE))
 
     def follow(self, recipes: Mapping[str, LoadedRecipe]) -> list[tuple[str, dict[str, Any]]]:
-        """Read the lists of these recipes from now on, and no others.
+        """Read only the lists of these recipes from now on, and return the changed inputs for the publisher.
 
-        Return the changed inputs of recipes, for the publisher. A list that is declared anew begins without ids.
+        A changed declaration discards the last list.
         """
         changes: list[tuple[str, dict[str, Any]]] = []
         for kind in self.kinds:
@@ -151,7 +148,7 @@ class ListWatch:
         return changes
 
     async def start(self) -> None:
-        """Read every list once, side by side."""
+        """Read every list once, concurrently."""
         async with trio.open_nursery() as nursery:
             for (_, name), watched in self._lists.items():
                 nursery.start_soon(self._refresh, name, watched)
@@ -182,7 +179,7 @@ class ListWatch:
             watched.refreshing = False
 
     async def _read(self, name: str, watched: WatchedList) -> None:
-        """Read and publish a list. Its time is the time at which its reading began."""
+        """Read and publish a list. Its `read_at` is the start of the read."""
         kind, began = watched.kind, trio.current_time()
         watched.due_at = began + watched.declared.refresh_seconds
         listed = await self._reads.run(watched, lambda: kind.read(watched.recipe), READ_TIMEOUT_S)
@@ -204,7 +201,7 @@ class ListWatch:
         return self._lists.get((watched.kind.declared, name)) is watched
 
     def _check_age(self, name: str, watched: WatchedList) -> None:
-        """Update the metric of a list's age, and log once each time that a list of available items becomes too old."""
+        """Update the metric of a list's age, and log when a list of available items becomes too old."""
         entry = self.registry.get(name)
         if entry is None or not self._is_current(name, watched):
             return
