@@ -1,7 +1,4 @@
-"""The application.
-
-Finds in one table the handler of a request, and whether the request needs an API key.
-"""
+"""The application, which finds the handler of each request in one table, and answers."""
 
 from __future__ import annotations
 
@@ -41,12 +38,10 @@ _SUCCESS = range(200, 300)
 
 
 class AccessLog:
-    """Writer of the lines that `SVC_ACCESS_LOG` asks for.
+    """Writes the access log of `SVC_ACCESS_LOG`.
 
-    Paths, queries and bodies are not written, only the recipe and verb that routing found.
-
-    Failed probes are left out of the log of failures. Orchestrators repeat them every second, and other events say why
-    they fail.
+    A line has the recipe and the verb of a request, but no path, query or body. Failed probes are logged with `all`
+    only: orchestrators repeat them every second, and other events give the reason.
     """
 
     def __init__(self, settings: Settings, auth: Authenticator) -> None:
@@ -65,10 +60,10 @@ class AccessLog:
         key: bytes | None,
         is_summed: bool = False,
     ) -> None:
-        """Write the line of one answer.
+        """Write the line of one answer. The request id must be bound already.
 
-        `began` is a value of `time.perf_counter`. The request id must be bound already. A refusal that the event
-        `requests_refused` sums up (`is_summed`) gets a line only if every answer does.
+        `began` is a value of `time.perf_counter`. `is_summed` marks refusals that the event `requests_refused` counts:
+        they are logged with `all` only.
         """
         if not self._all and (status in _SUCCESS or is_summed or (route is not None and route.any_host)):
             return
@@ -85,10 +80,7 @@ class AccessLog:
 
 
 class Application:
-    """Dispatcher of requests.
-
-    Finds the row of a request in the table, and passes the request on to a probe, a verb, or quart.
-    """
+    """Dispatches requests to probes, verbs or quart, by the table of endpoints."""
 
     urgent = tuple(f"{row.method} {row.path} ".encode() for row in PROBES)
 
@@ -102,47 +94,41 @@ class Application:
 
     @property
     def is_leaving(self) -> bool:
-        """True from the beginning of the drain.
-
-        The next request of a client would get no answer here.
-        """
+        """True from the beginning of the drain: the client's next request would get no answer here."""
         return self._state.draining
 
     def late_s(self, opening: Opening, turn_s: float) -> float:
-        """Return the seconds that a request would wait if this is too long, else 0.
+        """Return the expected wait of a request in seconds if it exceeds its limit, else 0.
 
-        Returns 0 for a request that asks no model.
+        The result is 0 for a request that needs no model.
         """
         if not (turn_s or self._state.admission.is_crowded):
             return 0.0
         method, target = opening.method_and_target()
-        endpoint, name = self._asked(method.decode("latin-1"), target)
+        endpoint, name = self._look_up(method.decode("latin-1"), target)
         if endpoint is None or not endpoint.asks_model:
             return 0.0
         entry = self._state.registry.get(name)
         queue = None if entry is None or entry.served is None else entry.served.lane
         return self._state.admission.late_s(queue, turn_s, opening.timeout(), is_batch=endpoint.is_batch)
 
-    def _asked(self, method: str, target: bytes) -> tuple[Endpoint | None, str]:
-        """Return the row of a request in the table, and the name of its recipe."""
+    def _look_up(self, method: str, target: bytes) -> tuple[Endpoint | None, str]:
+        """Return the endpoint of a request and the name of its recipe."""
         try:
             route = self._router.find(parse_target(target, method).path)
-        except ApiError:  # the client gets this error with the answer
+        except ApiError:  # the answer reports this error
             return None, ""
         if route is None:
             return None, ""
         return route.endpoints.get("GET" if method == "HEAD" else method), route.name
 
     async def __call__(self, incoming: Incoming) -> Response | None:
-        """Return the answer with the headers that every answer has.
-
-        Returns None when the client is gone. Raises nothing.
-        """
+        """Return the complete answer, or None if the client has disconnected. Raises nothing."""
         request = Request(incoming, self._checks)
         logs.bind(request_id=request.request_id)
         trace = request.trace
         if self._state.spans is not None and incoming.head.target not in _PROBE_TARGETS:
-            return await self._spanned(self._state.spans, incoming, request)
+            return await self._answer_in_span(self._state.spans, incoming, request)
         if trace is None:
             return await self._answer(request)
         logs.bind(trace_id=trace.trace_id.decode())
@@ -152,11 +138,8 @@ class Application:
             logs.unbind("trace_id")  # the next request of this connection runs in the same task
         return response and _with_header(response, trace.step().header())
 
-    async def _spanned(self, spans: Spans, incoming: Incoming, request: Request) -> Response | None:
-        """Return the answer, and record it as a span.
-
-        Only a request that came with a trace gets a trace header back.
-        """
+    async def _answer_in_span(self, spans: Spans, incoming: Incoming, request: Request) -> Response | None:
+        """Return the answer, recorded as a span. It has a trace header only if the request has one."""
         trace = request.trace
         scheme = "http" if self._state.tls is None else "https"
         with spans.request(incoming.head, request.client, scheme, trace) as span:
@@ -169,7 +152,7 @@ class Application:
         return response if response is None or trace is None else _with_header(response, span.trace.header())
 
     def _recipe_of(self, route: Route | None) -> str | None:
-        """Return the recipe that the path names, or None if it does not exist."""
+        """Return the recipe in the path, or None if no such recipe exists."""
         name = route.name if route is not None else ""
         return name if name and self._state.registry.get(name) is not None else None
 
@@ -195,7 +178,7 @@ class Application:
                 key=request.key,
                 is_summed=is_summed,
             )
-        return _identified(response, request.request_id, request.origin_headers)
+        return _complete(response, request.request_id, request.origin_headers)
 
     def refused(self, error: ApiError, client: str) -> Response:
         """Return the answer to input that is not a valid HTTP request."""
@@ -205,13 +188,10 @@ class Application:
         response = failure(request_id, error)
         if self._access.writes:
             self._access.note(began=began, method="", status=response.status, client=client, route=None, key=None)
-        return _identified(response, request_id, ())
+        return _complete(response, request_id, ())
 
     async def _respond(self, request: Request) -> Response:
-        """Return the answer of the row that the path leads to.
-
-        A row that is not public needs a key first.
-        """
+        """Return the answer of the request's endpoint. Raises the ApiError that refuses it."""
         try:
             target, route, _, preflight = request.admit(self._router)
         except ApiError as error:
@@ -243,10 +223,10 @@ class Application:
         return await self._from_quart(request.method, path, target.query, more)
 
     async def _from_quart(self, method: str, path: str, query: bytes, more: Mapping[str, object]) -> Response:
-        """Run the quart handler of a row, and raise its error if it fails.
+        """Return the answer of a quart handler, or raise its error.
 
-        The handler runs under the path that the table has for the row. Quart gets neither the body nor the headers of
-        the request, so it cannot interpret them differently.
+        `path` is the path of the table. Quart gets neither the body nor the headers of the request, so it cannot
+        interpret them differently.
         """
         scope: dict[str, Any] = {
             "type": "http",
@@ -282,17 +262,15 @@ def _with_header(response: Response, header: tuple[bytes, bytes]) -> Response:
     return response._replace(headers=[*response.headers, header])
 
 
-def _identified(response: Response, request_id: str, origin_headers: Headers) -> Response:
+def _complete(response: Response, request_id: str, origin_headers: Headers) -> Response:
+    """Return the answer with the headers of every answer, and a line end behind JSON."""
     headers = [(b"x-request-id", request_id.encode()), *response.headers, *origin_headers]
     ends_line = b"\n" if response.body and response.content_type == JSON else b""  # for terminals and `while read`
     return response._replace(body=response.body + ends_line, headers=headers)
 
 
 def _no_body() -> Receive:
-    """Return an ASGI `receive` for a request without a body.
-
-    The client of this request never disconnects.
-    """
+    """Return an ASGI `receive` of a request without a body, whose client never disconnects."""
     messages = iter([{"type": "http.request", "body": b"", "more_body": False}])
 
     async def receive() -> MutableMapping[str, Any]:

@@ -1,8 +1,7 @@
-"""A second port for monitoring.
+"""The monitoring port, which serves metrics and probes without a key, because many scrapers cannot send one.
 
-It serves metrics and probes without a key, and nothing else. Scrapers that discover their targets by annotation send
-no key. The port shows names of recipes and counts, so operators must decide which clients may reach it. It answers
-from the start, also while models are still being loaded.
+The port shows names of recipes and counts, so operators must decide which clients may reach it. It answers from the
+start, also while models are loading.
 """
 
 from __future__ import annotations
@@ -40,20 +39,14 @@ class Monitoring:
 
     urgent: tuple[bytes, ...] = ()
     is_leaving = True
-    """Each connection serves one request.
-
-    Scrapes are rare, and connections that idle between them would only take up file descriptors.
-    """
+    """Each connection serves one request: between the rare scrapes, idle ones would only use file descriptors."""
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
         self._renderer = trio.CapacityLimiter(1)
 
     async def __call__(self, incoming: Incoming) -> Response:
-        """Return the metrics or the document of a probe.
-
-        The path alone decides. Host and headers are ignored.
-        """
+        """Return the metrics or the document of a probe, by the path only. Ignores host and headers."""
         if incoming.head.method not in ("GET", "HEAD"):
             return _text(400, "only GET is answered here")
         path = incoming.head.target.partition(b"?")[0].decode("latin-1")

@@ -1,7 +1,7 @@
-"""The health documents for orchestrators: short, public, and answered without quart.
+"""The health documents for orchestrators, public and answered without quart.
 
-Quart would add task switches, and each task switch waits for a turn of the event loop. A turn takes longest when the
-server is busiest, and then probes must not fail.
+Quart would add task switches, each of which waits for a turn of the event loop. Turns are longest when the server is
+busiest, and then probes must not fail.
 """
 
 from __future__ import annotations
@@ -29,4 +29,4 @@ def _ready(state: ServerState) -> Document:
 
 
 DOCUMENTS: Mapping[str, Callable[[ServerState], Document]] = {"health": _health, "live": _live, "ready": _ready}
-"""Functions that return the document and its HTTP status, by name of the endpoint."""
+"""Functions that return a document and its HTTP status, by the name of the endpoint."""

@@ -1,4 +1,4 @@
-"""Aggregates of metrics over all workers, and answers to their questions."""
+"""Sums the metrics of all workers, and answers queries that workers send to their parent."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from svc.serving.workers import counters
 from svc.serving.workers.fleet import Fleet
 
 OF_THIS_PROCESS = ("process_start_time_seconds", "process_max_fds")
-"""Metrics of the parent alone. All other metrics of `process_*` are sums over the parent and its workers."""
+"""Metrics of the parent only. All other `process_*` metrics are sums over the parent and its workers."""
 
 
 class Collector:
-    """A collector of the metrics that workers count, and of the sums of their processes' resources."""
+    """A collector of prometheus-client for the workers' counts and the resources of all processes."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
 
     def collect(self) -> Iterator[Any]:
-        """Yield the metric families. Called in a thread of the event loop."""
+        """Yield the metric families. Called in a worker thread."""
         counts, pids = trio.from_thread.run_sync(lambda: (self._fleet.counts(), self._fleet.pids()))
         yield from counters.as_prometheus(counts)
         yield from _processes(pids)
 
 
 def _processes(pids: list[int]) -> Iterator[Any]:
-    """Yield the process collector's families. A worker that has just ended counts nothing more."""
+    """Yield the families of the process collector, summed over all processes that still run."""
     from prometheus_client import ProcessCollector
     from prometheus_client.core import Metric
 
@@ -47,9 +47,9 @@ def _processes(pids: list[int]) -> Iterator[Any]:
 
 
 async def answer(state: ServerState, what: str, name: str) -> Any:
-    """Answer a worker's question with the metrics as bytes, or with the versions of a recipe.
+    """Return the metrics as bytes or the versions of a recipe, or a text if that fails.
 
-    The answer is a text if that fails. An error ends one question only, as it does in a single process.
+    Raises nothing, so that an error fails one request of one worker only.
     """
     try:
         if what == "metrics":

@@ -1,7 +1,7 @@
-"""The messages between the parent and its workers, over pairs of sockets that have no name.
+"""Messages between the parent and its workers, over unnamed pairs of sockets.
 
-The parent sends pickles: a worker trusts the process that it comes from. A worker sends only short JSON objects, of
-which the parent takes nothing that is not in `FROM_WORKER`.
+The parent sends pickles, because a worker trusts its parent. A worker sends only short JSON objects, and the parent
+accepts only the kinds in `FROM_WORKER`.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ import trio
 from svc.processes.memory import SealedMemory
 
 INLINE_BYTES = 1 << 15
-"""Longer messages to a worker lie in a memory file of their own."""
+"""Longer messages to a worker are sent as a memory file."""
 FROM_WORKER_BYTES = 1024
 MOST_FILES = 8
 FROM_WORKER: dict[str, dict[str, type]] = {"done": {"seq": int}, "ask": {"number": int, "what": str, "name": str}}
-"""The kinds of messages that a worker may send, and the fields of each."""
+"""The fields of each kind of message that a worker may send."""
 
 
 class Received(NamedTuple):
-    """A message from the parent, with the memory files that came along."""
+    """A message from the parent, with its memory files."""
 
     value: Any
     files: tuple[SealedMemory, ...]
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Return two connected sockets that keep messages apart and do not block."""
+    """Return two connected, non-blocking sockets that preserve message boundaries."""
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in ends:
         end.setblocking(False)
@@ -40,7 +40,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 async def send(end: socket.socket, value: object, files: tuple[SealedMemory, ...] = ()) -> None:
-    """Send a message to a worker. Raises OSError when it is gone."""
+    """Send a message to a worker. Raises OSError if the worker has ended."""
     data = pickle.dumps(value, protocol=5)
     form = b"i"
     if len(data) > INLINE_BYTES:
@@ -54,7 +54,7 @@ async def send(end: socket.socket, value: object, files: tuple[SealedMemory, ...
 
 
 async def receive(end: socket.socket) -> Received | None:
-    """Return the next message from the parent, or None if the parent is gone."""
+    """Return the next message from the parent, or None if the parent has ended."""
     while True:
         with suppress(BlockingIOError):
             data, descriptors, _, _ = socket.recv_fds(end, 1 + INLINE_BYTES, MOST_FILES, socket.MSG_CMSG_CLOEXEC)
@@ -74,7 +74,7 @@ def tell(end: socket.socket, kind: str, **fields: object) -> None:
 
 
 async def hear(end: socket.socket) -> tuple[str, dict[str, Any]] | None:
-    """Return the next message of a worker, or None if it is gone. Raises ValueError for an invalid message."""
+    """Return the next message of a worker, or None if it has ended. Raises ValueError for an invalid message."""
     while True:
         with suppress(BlockingIOError):
             data = end.recv(FROM_WORKER_BYTES + 1)
@@ -84,7 +84,7 @@ async def hear(end: socket.socket) -> tuple[str, dict[str, Any]] | None:
 
 
 def checked(data: bytes) -> tuple[str, dict[str, Any]]:
-    """Return kind and fields of a worker's message. Raises ValueError for anything else."""
+    """Return kind and fields of a worker's message. Raises ValueError for an invalid message."""
     if len(data) > FROM_WORKER_BYTES:
         raise ValueError("the message is too long")
     try:

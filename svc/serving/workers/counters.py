@@ -1,10 +1,9 @@
-"""Counts that outlive the process that made them: each worker counts in a page that its parent reads.
+"""Counts in shared memory: each worker writes to a page that its parent reads, also after the worker has ended.
 
-A page begins with two numbers: signs of life, and bytes used. Entries follow, each with the
-length of its key, the number of its values, the key, and the values as 8-byte floats. A key is the JSON list of the
-metric's name and its labels; a counter has one value, a histogram its sum and one count a bucket. An entry is written
-whole before the number of used bytes covers it. The parent believes none of the lengths: a page can only spoil its own
-counts.
+A page begins with two numbers: heartbeats, and bytes used. Entries follow, each with the length of its key, the number
+of its values, the key, and the values as 8-byte floats. A key is the JSON list of the metric's name and its labels. A
+counter has one value, a histogram its sum and one count for each bucket. An entry is complete before the number of used
+bytes covers it. The parent checks all lengths, so a damaged page spoils its own counts only.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ Counts = dict[Key, tuple[float, ...]]
 
 
 class WorkerPage:
-    """The page of one worker, which alone writes to it."""
+    """The page of one worker. Only this worker writes to it."""
 
     def __init__(self, memory: SharedPage) -> None:
         self.memory = memory
@@ -48,10 +47,7 @@ class WorkerPage:
         return int(_NUMBER.unpack_from(self.memory, position)[0])
 
     def new_values(self, key: Key, size: int) -> memoryview[float]:
-        """Return room for `size` floats under a key that the page does not have yet.
-
-        Raises MemoryError if the page is full.
-        """
+        """Add `size` floats under a new key, and return them. Raises MemoryError if the page is full."""
         name = json.dumps(key).encode()
         name += b" " * (-len(name) % 8)
         start = max(self._number(_USED), _FIRST_ENTRY)
@@ -65,7 +61,7 @@ class WorkerPage:
         return memoryview(self.memory)[values:end].cast("d")
 
     def counts(self) -> Counts:
-        """Return the counts so far. An invalid entry ends the list."""
+        """Return the counts so far, up to the first invalid entry."""
         data = memoryview(self.memory)
         position, end = _FIRST_ENTRY, min(self._number(_USED), len(data))
         counts: Counts = {}
@@ -83,7 +79,7 @@ class WorkerPage:
 
 
 def _key(data: bytes) -> Key | None:
-    """Return the key of an entry, or None for bytes that are no key or cannot be shown."""
+    """Return the key of an entry, or None if the bytes are not a key or cannot be encoded as UTF-8."""
     with suppress(ValueError, RecursionError):
         key = json.loads(data)
         if isinstance(key, list) and all(isinstance(part, str) for part in key):
@@ -93,7 +89,7 @@ def _key(data: bytes) -> Key | None:
 
 
 class _Counted:
-    """One series in a page, as callers use it."""
+    """One series in a page, with the methods of prometheus-client."""
 
     def __init__(self, values: memoryview[float], buckets: tuple[float, ...]) -> None:
         self._values = values
@@ -111,7 +107,7 @@ class _Counted:
 
 
 class PageFamily:
-    """One metric in a page, in the form of a family of prometheus-client."""
+    """One metric in a page, with the interface of a prometheus-client family."""
 
     def __init__(self, page: WorkerPage, metric: Metric) -> None:
         self._page = page
@@ -139,7 +135,7 @@ def added(many: Iterable[Counts]) -> Counts:
 
 
 def as_prometheus(counts: Counts) -> Iterator[Any]:
-    """Yield metric families of prometheus-client, with those without series."""
+    """Yield all metric families for prometheus-client, also those without series."""
     from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
     series: Counter[str] = Counter()

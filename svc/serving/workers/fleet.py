@@ -1,8 +1,7 @@
-"""The parent's side of the workers: it keeps them alive and sends their shared state to each.
+"""The parent's side of the workers: keeps them alive, and sends the shared state to each.
 
-Orders to a worker are numbered, and the worker reports when each is done. A swap is two orders: `model`, which only
-prepares, and `entry`, which makes all workers answer from the model. `settled` returns when every ready worker has
-carried out the orders sent to it.
+Orders to a worker are numbered, and the worker reports each as done. A swap takes two orders: workers open the model
+for `model`, and answer from it after `entry`. `settled` returns when every ready worker has executed its orders.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ from svc.serving.workers.restarts import BEAT_S, Pauses, Pulse
 from svc.serving.workers.template import KeptTemplate, environment
 
 ASKED_AT_ONCE = 8
-"""Questions of one worker that are answered at the same time. Further questions wait."""
+"""Most queries of one worker that the parent answers at the same time."""
 PAUSE_S = 0.1
 Answer = Callable[[str, str], Awaitable[Any]]
-"""Answers a worker's question of a kind (first argument) about a recipe (second argument)."""
+"""Answers a worker's query by its kind and the name of a recipe."""
 Order = tuple[int, tuple[Any, ...], tuple[SealedMemory, ...]]
-"""The number of an order, its message, and the files sent with it."""
+"""The number of an order, its message, and its files."""
 
 
 @dataclass(slots=True, eq=False)
@@ -53,7 +52,7 @@ class Worker:
     control: socket.socket
     page: WorkerPage
     orders: trio.MemorySendChannel[Order]
-    told: trio.MemoryReceiveChannel[Order]
+    unsent: trio.MemoryReceiveChannel[Order]
     is_ready: bool = False
     ready_at: float = 0.0
     pulse: Pulse = field(default_factory=Pulse)
@@ -66,14 +65,14 @@ class Worker:
 
 
 def _exit_code(pid: int) -> int:
-    """Return the exit code of a process that has ended, or the negative number of a signal."""
+    """Return the exit code of an ended process, or the negative number of the signal that ended it."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 class Fleet:
     """The workers of one server.
 
-    `run` keeps `size` workers alive until `end` was called and all have ended.
+    `run` keeps `size` workers alive until `end` is called, and returns when all have ended.
     """
 
     def __init__(self, size: int, variables: Mapping[str, str], listener: socket.socket) -> None:
@@ -87,13 +86,13 @@ class Fleet:
         self._cells = SharedPage.of(CELLS_BYTES)
         self._connections = SharedPage.of(8 * size)
         self._n_open = memoryview(self._connections).cast("Q")
-        """Number of open connections of each place."""
+        """Number of open connections in each slot."""
         self._is_accepting = False
         self._key_cells = KeyCells(self._cells)
         self._workers: set[Worker] = set()
         self._packages: dict[int, Package] = {}
         self._kept: dict[str, tuple[Any, ...]] = {}
-        """Arguments of the last order by kind, for the kinds that later workers need too."""
+        """Arguments of the last order of each kind that a new worker needs too."""
         self._seqs, self._numbers = itertools.count(1), itertools.count(1)
         self._failing: set[int] = set()
         self._changed = trio.Event()
@@ -120,18 +119,18 @@ class Fleet:
         worker.orders.send_nowait((seq, (seq, kind, *arguments), files))
 
     def tell_policies(self, policies: Mapping[str, Any]) -> None:
-        """Send all workers the policies of keys, and the cells that count the rates of each key."""
+        """Send all workers the policies of API keys, and the cells for the rates of each key."""
         self.tell("policies", dict(policies), self._key_cells.assign(policies))
 
     async def settled(self) -> None:
-        """Return when every ready worker has carried out the orders sent until now, or has ended."""
-        told = [(worker, frozenset(worker.pending)) for worker in self._workers if worker.is_ready]
-        for worker, seqs in told:
+        """Return when every ready worker has executed the orders sent until now, or has ended."""
+        waited_for = [(worker, frozenset(worker.pending)) for worker in self._workers if worker.is_ready]
+        for worker, seqs in waited_for:
             while worker in self._workers and worker.pending & seqs:
                 await worker.changed.wait()
 
     async def prepare(self, loaded: Loaded) -> Lane:
-        """Let every worker open a model, so that each can answer from it at once."""
+        """Return when every ready worker has opened the model and could answer from it."""
         assert loaded.package is not None, "the loader of a fleet made it"
         number = next(self._numbers)
         self._packages[number] = loaded.package
@@ -151,7 +150,7 @@ class Fleet:
     # Workers
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Start the workers, and start a new one when one ends."""
+        """Start the workers, and replace each that ends."""
         adopt_orphans()
         try:
             async with trio.open_nursery() as whole:
@@ -166,11 +165,11 @@ class Fleet:
             self.ended.set()
 
     async def _keep(self, number: int) -> None:
-        """Keep a worker in one place until the fleet ends."""
+        """Keep a worker alive in one slot until the fleet ends."""
         pauses = Pauses()
         self._n_open[number] = VACANT
-        while (worker := await self._started(number)) is not None:
-            code = await self._attended(worker)
+        while (worker := await self._start_worker(number)) is not None:
+            code = await self._attend(worker)
             if self.is_ending:
                 return
             pause_s = pauses.after(trio.current_time() - worker.ready_at if worker.is_ready else 0.0)
@@ -180,28 +179,28 @@ class Fleet:
             logs.emit(events.WORKER_RESTARTED, pid=worker.pid, exit=code, reason=why, pause_seconds=pause_s)
             await trio.sleep(pause_s)
 
-    async def _started(self, slot: int) -> Worker | None:
-        """Return a new worker with all orders sent to it, or None once the fleet is ending."""
+    async def _start_worker(self, slot: int) -> Worker | None:
+        """Start a worker and queue its first orders. Returns None if the fleet is ending."""
         while not self.is_ending:
-            control, theirs = channel.pair()
+            control, worker_end = channel.pair()
             page = SharedPage.of(PAGE_BYTES)
-            with theirs:
+            with worker_end:
                 try:
                     pages = [shared.descriptor for shared in (page, self._cells, self._connections)]
-                    pid = await self._template.copy([theirs.fileno(), self._listener.fileno(), *pages])
+                    pid = await self._template.copy([worker_end.fileno(), self._listener.fileno(), *pages])
                     handle = os.pidfd_open(pid)
-                except OSError:  # the template has ended: its successor gets a new socket pair
+                except OSError:  # the template has ended: retry with its successor
                     control.close()
                     await trio.sleep(PAUSE_S)
                     continue
-            orders, told = trio.open_memory_channel[Order](float("inf"))
-            worker = Worker(slot, pid, handle, control, WorkerPage(page), orders, told)
-            self._tell_everything(worker)
+            orders, unsent = trio.open_memory_channel[Order](float("inf"))
+            worker = Worker(slot, pid, handle, control, WorkerPage(page), orders, unsent)
+            self._order_current_state(worker)
             self._workers.add(worker)
             return worker
         return None
 
-    def _tell_everything(self, worker: Worker) -> None:
+    def _order_current_state(self, worker: Worker) -> None:
         for kind, arguments in self._kept.items():
             self._order(worker, kind, *arguments)
         for number in self._packages:
@@ -217,11 +216,11 @@ class Fleet:
 
     async def _send(self, worker: Worker) -> None:
         with suppress(OSError):
-            async for _, order, files in worker.told:
+            async for _, order, files in worker.unsent:
                 await channel.send(worker.control, order, files)
 
-    async def _attended(self, worker: Worker) -> int:
-        """Wait until the worker has ended, release its resources, and return its exit status."""
+    async def _attend(self, worker: Worker) -> int:
+        """Exchange messages with the worker until it ends, release its resources, and return its exit code."""
         async with trio.open_nursery() as tasks:
             tasks.start_soon(self._send, worker)
             tasks.start_soon(self._hear, worker)
@@ -239,11 +238,8 @@ class Fleet:
         return code
 
     async def _hear(self, worker: Worker) -> None:
-        """Handle the messages of a worker.
-
-        A worker that sends anything else, or closes its socket, is killed.
-        """
-        asked = trio.Semaphore(ASKED_AT_ONCE)
+        """Handle the messages of a worker. Kills it if it sends an invalid message or closes its socket."""
+        places = trio.Semaphore(ASKED_AT_ONCE)
         async with trio.open_nursery() as answers:
             with suppress(ValueError, ConnectionError):
                 while (message := await channel.hear(worker.control)) is not None:
@@ -251,8 +247,8 @@ class Fleet:
                     if kind == "done":
                         self._done(worker, fields["seq"])
                     else:
-                        await asked.acquire()
-                        answers.start_soon(self._answer, worker, asked, fields)
+                        await places.acquire()
+                        answers.start_soon(self._answer, worker, places, fields)
             worker.kill()
 
     def _done(self, worker: Worker, seq: int) -> None:
@@ -263,20 +259,20 @@ class Fleet:
             worker.is_ready, worker.ready_at = True, trio.current_time()
             self._say_state()
 
-    async def _answer(self, worker: Worker, asked: trio.Semaphore, fields: dict[str, Any]) -> None:
+    async def _answer(self, worker: Worker, places: trio.Semaphore, fields: dict[str, Any]) -> None:
         try:
             assert self.answer is not None, "the server has set it"
             answer = await self.answer(fields["what"], fields["name"])
             with suppress(OSError):
                 await channel.send(worker.control, (0, "answer", fields["number"], answer))
         finally:
-            asked.release()
+            places.release()
 
     async def _watch(self) -> None:
-        """Check all workers at regular intervals.
+        """Kill workers without heartbeats.
 
-        A silent worker is killed. Before that, the place of a doubtful one is marked vacant, so that other workers do
-        not wait for it.
+        Long before that, the slot of a doubtful worker is marked vacant, so that other workers do not wait for it to
+        accept.
         """
         while True:
             await trio.sleep(BEAT_S)
@@ -297,18 +293,18 @@ class Fleet:
         changed.set()
 
     async def all_ready(self) -> None:
-        """Return when every place has a ready worker."""
+        """Return when every slot has a ready worker."""
         while sum(worker.is_ready for worker in self._workers) < self.size:
             await self._changed.wait()
 
     def accept(self) -> None:
-        """Let the present and later workers accept, because the listener listens now."""
+        """Let present and later workers accept. Call it once the listener listens."""
         self._is_accepting = True
         for worker in self._workers:
             self._order(worker, "accept", worker.slot)
 
     def counts(self) -> Counts:
-        """Return the sums of all workers' counts, with those of ended workers."""
+        """Return the sums of the counts of all workers, also of ended ones."""
         return counters.added([self._past, *(worker.page.counts() for worker in self._workers)])
 
     def pids(self) -> list[int]:
@@ -318,9 +314,6 @@ class Fleet:
     # The end
 
     def end(self) -> None:
-        """Let the workers end once they have answered the requests that came.
-
-        `ended` is set when all workers have ended.
-        """
+        """Let the workers answer the requests that have arrived, then end. `ended` is set when all have ended."""
         self.is_ending = True
         self.tell("end")

@@ -1,4 +1,4 @@
-"""The state of a recipe as its parent sends it to workers, which have a copy of the registry."""
+"""The state of a recipe in the form that the parent sends to workers, which have a copy of the registry."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from svc.serving.models.threads import ScoringThreads
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedState:
-    """The state of a published model that workers need beside its package, which has the same `number`.
+    """The state of a published model that workers need besides its package, which has the same `number`.
 
-    `items` are the available items. `new` are the new items, pickled. `keeps_new` stands instead of the new items that
-    the order before has sent.
+    `items` are the available items, and `new` the new items, pickled. `keeps_new` replaces `new` if the previous order
+    sent the same new items.
     """
 
     number: int
@@ -34,10 +34,10 @@ class ServedState:
 
 
 class RemoteLane(Lane):
-    """The parent's stand-in for the workers' lanes of one model. Closing it makes workers drop the model."""
+    """The parent's placeholder for the workers' lanes of one model. Closing it makes the workers drop the model."""
 
     def __init__(self, number: int, drop: Callable[[int], None]) -> None:
-        super().__init__(None, ScoringThreads(1))  # type: ignore[arg-type]  # nobody asks it
+        super().__init__(None, ScoringThreads(1))  # type: ignore[arg-type]  # the parent scores nothing
         self.number = number
         self._drop = drop
 
@@ -47,7 +47,7 @@ class RemoteLane(Lane):
 
 
 def on_clock(entry: Entry, shift_s: float) -> Entry:
-    """Return an entry with the times of its lists on another clock, and without their items, which no worker needs."""
+    """Return an entry with its lists' times on another clock, and without the lists' items, which no worker needs."""
     listed, new_listed = entry.listed, entry.new_listed
     return replace(
         entry,
@@ -57,9 +57,9 @@ def on_clock(entry: Entry, shift_s: float) -> Entry:
 
 
 def mirrored(entry: Entry, before: Served | None = None) -> tuple[Entry, ServedState | None]:
-    """Return an entry as workers get it: without models and contents of lists, with times that all processes share.
+    """Return an entry for workers, without model and contents of lists, and on a clock that all processes share.
 
-    `before` is the model of the order before, if the worker got one.
+    `before` is the model of the previous order, if any.
     """
     state, served = None, entry.served
     if served is not None:

@@ -1,7 +1,7 @@
-"""A loaded model as a package that another process opens without decoding, copying or computing anything.
+"""A loaded model as a package that another process opens without decoding, copying or computing.
 
-The parent has verified, decoded and rehearsed it. All its arrays, stored or derived, lie in sealed memory files;
-what is left is a pickle of small values. Only a worker opens a package, and only one from its parent.
+The parent has verified, decoded and rehearsed the model. All its arrays, stored or derived, lie in sealed memory files.
+The rest is a pickle of small values. Only workers open packages, and only those of their parent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LOCK = type(threading.Lock())
 
 
 class Extent(NamedTuple):
-    """The place of an array: the number of its file, and the position in it."""
+    """The place of an array: the number of its file, and its offset and length in bytes."""
 
     file: int
     offset: int
@@ -38,7 +38,7 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Package:
-    """`pickled` refers to `files` and to the `extents` of arrays in them."""
+    """A packed model. `pickled` refers to `files`, and to the `extents` of arrays in them."""
 
     pickled: bytes
     extents: tuple[Extent, ...]
@@ -55,7 +55,7 @@ class Package:
 
 
 class _Pickler(pickle.Pickler):
-    """Keeps derived attributes, which `Stored` leaves out of artifacts, and refers to memory files by number."""
+    """Pickles also the derived attributes, which `Stored` leaves out of artifacts, and memory files as numbers."""
 
     files: list[SealedMemory]
 
@@ -90,10 +90,7 @@ def _fragments(blob: SealedMemory, offsets: NDArray[Any]) -> ItemFragments:
 
 
 def pack(loaded: Loaded, artifact: SealedMemory) -> Package:
-    """Return the package of a model with stored arrays that are views of `artifact`.
-
-    Blocks, and copies derived arrays.
-    """
+    """Return the package of a model whose stored arrays are views of `artifact`. Blocks, and copies derived arrays."""
     arrays: list[pickle.PickleBuffer] = []
     out = io.BytesIO()
     pickler = _Pickler(out, protocol=5, buffer_callback=arrays.append)
@@ -124,7 +121,7 @@ def _address(view: memoryview) -> int:
 
 
 def packed(loaded: Loaded, blob: Blob) -> Loaded:
-    """Return the same model over memory that workers can map, as they open it, with its package."""
+    """Return the same model on memory that workers can map, with its package."""
     artifact = blob.view.obj
     assert isinstance(artifact, SealedMemory), "the loader has sealed it"
     package = pack(loaded, artifact)

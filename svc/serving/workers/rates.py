@@ -1,4 +1,4 @@
-"""Rates that hold for all workers together. Each has a cell of shared memory, which a worker locks to count."""
+"""Rate limits over all workers. Each limit has a cell of shared memory, which a worker locks to count."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from svc.serving.api.access.key_policies import Bucket, Rate
 from svc.serving.api.access.refusal_throttle import RefusalThrottle
 
 CELLS = 1 << 17
-"""More than two for each key that a policy file of 256 KiB can name. Pages that nobody has used take no memory."""
+"""More than two for each key that a policy file of 256 KiB can name. Unused pages take no memory."""
 TRIES = 1000
-"""Tries to lock a cell.
+"""Tries to lock a cell, which others hold for microseconds.
 
-A lock is held for microseconds. After these tries a worker goes on without the lock, and tries only once each time
-until it is free again: a worker that was stopped while it held the lock must not stop the others."""
+A worker that was stopped while it held the lock must not stop the others: after these tries they go on without the
+lock, and try only once each time until it is free again."""
 _CELL = struct.Struct("=dd")
 CELLS_BYTES = CELLS * _CELL.size
 
@@ -36,7 +36,7 @@ class Cell:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other processes away from the cell, as far as that is possible without waiting long."""
+        """Lock the cell for the block, or go on without the lock after TRIES."""
         is_locked = any(self._try_lock() for _ in range(self._tries))
         self._tries = TRIES if is_locked else 1
         try:
@@ -62,26 +62,26 @@ class Cell:
 
 
 class KeyCells:
-    """Two cells for each key that has a policy, as long as it has one: for its rate and for its refusals."""
+    """Two cells for each API key with a policy: one for its rate, one for its refusals."""
 
     def __init__(self, memory: SharedPage) -> None:
         self._memory = memory
         self._numbers: dict[str, tuple[int, int]] = {}
         self._unused = zip(range(1, CELLS, 2), range(2, CELLS, 2), strict=False)
-        self._given_back: deque[tuple[int, int]] = deque()
+        self._freed: deque[tuple[int, int]] = deque()
 
     def assign(self, kids: Iterable[str]) -> dict[str, tuple[int, int]]:
         """Return the cells of these keys, and free the cells of all other keys.
 
-        Freed cells are reused as late as possible: a worker that has not received the change may still count for a
-        removed key.
+        Freed cells are reused as late as possible, because a worker that has not received the change may still count
+        for a removed key.
         """
         wanted = list(kids)
         for kid in self._numbers.keys() - set(wanted):
-            self._given_back.append(self._numbers.pop(kid))
+            self._freed.append(self._numbers.pop(kid))
         for kid in wanted:
             if kid not in self._numbers:
-                self._numbers[kid] = next(self._unused, None) or self._given_back.popleft()
+                self._numbers[kid] = next(self._unused, None) or self._freed.popleft()
                 for number in self._numbers[kid]:
                     Cell(self._memory, number).write(0.0, 0.0)
         return dict(self._numbers)
@@ -90,7 +90,7 @@ class KeyCells:
 class SharedBucket(Bucket):
     """A bucket that counts the requests of one key in all workers.
 
-    The cell holds tokens and the time at which they were counted. A time of 0 is an unused cell: its bucket is full.
+    The cell holds tokens and the time of their count. A time of 0 marks an unused cell, whose bucket is full.
     """
 
     def __init__(self, rate: Rate, cell: Cell) -> None:
@@ -108,7 +108,7 @@ class SharedBucket(Bucket):
         return self.time_for(count - self.tokens)
 
     def add(self, count: float) -> None:
-        """Give back a charge, or charge a negative `count`."""
+        """Return `count` tokens, or charge a negative `count`."""
         if count:
             with self._cell.held():
                 tokens, at_s = self._cell.read()
@@ -116,7 +116,7 @@ class SharedBucket(Bucket):
 
 
 class SharedThrottle(RefusalThrottle):
-    """A throttle of the refusals of all workers together. The cell holds the time of the next answer."""
+    """A throttle of the refusals of all workers. The cell holds the time of the next answer."""
 
     def __init__(self, alone: RefusalThrottle, cell: Cell) -> None:
         super().__init__(alone.per_s, alone.burst, alone.longest_s)

@@ -1,33 +1,31 @@
-"""When a lost worker is started again, and which one is silent. Only arithmetic, no I/O."""
+"""Pauses before a worker is restarted, and detection of silent workers. No I/O."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 EARLY_S = 1.0
-"""A worker that ends sooner than so many seconds after it became ready has died at once."""
+"""A worker that ends sooner than this after it became ready counts as an early death."""
 EARLY_DEATHS_ALLOWED = 3
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
 BEAT_S = 0.25
-"""Seconds between two heartbeats of a worker, and between two checks of them."""
+"""Seconds between heartbeats of a worker, and between the parent's checks."""
 SILENT_CHECKS = 20
-"""Checks without a new heartbeat after which a worker is taken to hang. Checks, not seconds: while the whole machine is
-suspended, nothing is checked either."""
+"""Checks without a new heartbeat after which a worker counts as hanging.
+
+Not seconds, because the workers of a suspended machine do not hang."""
 DOUBTFUL_CHECKS = 3
-"""Checks without a new heartbeat after which no other worker lets it accept first."""
+"""Checks without a new heartbeat after which other workers no longer wait for it to accept first."""
 
 
 @dataclass(slots=True)
 class Pauses:
-    """How long the place of a worker stays empty after a death: not at all, unless it dies at once each time."""
+    """Pauses before a slot's next worker starts: 0 at first, then longer with each early death in a row."""
 
     early_deaths: int = 0
 
     def after(self, served_s: float) -> float:
-        """Return the seconds to wait after a death.
-
-        `served_s` is the time for which the worker was ready, 0 if it never was.
-        """
+        """Return the pause in seconds after the death of a worker that was ready for `served_s`."""
         self.early_deaths = self.early_deaths + 1 if served_s < EARLY_S else 0
         if self.early_deaths <= EARLY_DEATHS_ALLOWED:
             return 0.0
@@ -35,13 +33,13 @@ class Pauses:
 
     @property
     def is_failing(self) -> bool:
-        """True while the place waits longer and longer."""
+        """True while each pause is longer than the last."""
         return self.early_deaths > EARLY_DEATHS_ALLOWED
 
 
 @dataclass(slots=True)
 class Pulse:
-    """The heartbeats of one worker: `quiet_checks` counts the checks in a row that saw no new one."""
+    """The heartbeats of one worker. `quiet_checks` counts the last checks in a row without a new heartbeat."""
 
     beats: int = -1
     quiet_checks: int = field(default=0)

@@ -1,8 +1,8 @@
-"""The process that workers are copied from: it has imported everything, has one thread, and has never held a key.
+"""The template process that workers are forked from.
 
-It is a fresh interpreter whose environment names no signing key and no store. A copy of it starts in milliseconds and
-shares its memory. Each copy is made by a process between, which ends at once, so that it becomes a child of the server
-itself: the template may end, and its copies go on.
+It has imported all modules, has one thread, and never held a key: it is a fresh interpreter whose environment names no
+signing key and no store. A fork starts in milliseconds and shares its memory. An intermediate process makes each fork
+and ends at once, so the fork becomes a child of the server and outlives the template.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OTHERS_FOR_WORKERS = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "NO_COL
 
 
 def environment(variables: Mapping[str, str], scoring_threads: int) -> dict[str, str]:
-    """What workers may know of the environment: settings without keys, spans, and how Python starts."""
+    """Return the environment of workers: settings without keys, and variables of spans and of Python."""
     names = {variable.env for _, _, variable in settings.variables()} - {*_NOT_FOR_WORKERS}
     kept = {
         name: value
@@ -48,18 +48,18 @@ def environment(variables: Mapping[str, str], scoring_threads: int) -> dict[str,
 
 
 class Template:
-    """The template as the server sees it: started with the object, and ready for copies a little later."""
+    """The server's handle of a template process."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        """Call it in the main thread: the template ends with the thread that started it."""
-        self._end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        """Start the process. Call it in the main thread, because the template ends with the thread that started it."""
+        self._end, template_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._end.setblocking(False)
         self._is_ready = False
-        with theirs:
-            given = [str(theirs.fileno()), str(os.getpid())]
-            command = [sys.executable, "-P", "-m", "svc.serving.workers.template", *given]
+        with template_end:
+            arguments = [str(template_end.fileno()), str(os.getpid())]
+            command = [sys.executable, "-P", "-m", "svc.serving.workers.template", *arguments]
             self._process = subprocess.Popen(
-                command, env=dict(environ), pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+                command, env=dict(environ), pass_fds=[template_end.fileno()], stdin=subprocess.DEVNULL
             )
 
     async def ended(self) -> int:
@@ -72,14 +72,14 @@ class Template:
         return self._process.wait()
 
     async def copy(self, descriptors: list[int]) -> int:
-        """The process id of a new worker, which gets these descriptors. Raises OSError when the template has ended."""
+        """Fork a worker with these descriptors, and return its process id. Raises OSError if the template has ended."""
         if not self._is_ready:
-            await self._told(1)
+            await self._read(1)
             self._is_ready = True
         socket.send_fds(self._end, [b"w"], descriptors)
-        return int(PID.unpack(await self._told(PID.size))[0])
+        return int(PID.unpack(await self._read(PID.size))[0])
 
-    async def _told(self, size: int) -> bytes:
+    async def _read(self, size: int) -> bytes:
         await trio.lowlevel.wait_readable(self._end)
         data = self._end.recv(size)
         if len(data) != size:
@@ -87,14 +87,14 @@ class Template:
         return data
 
     def end(self) -> None:
-        """End it. Its copies go on."""
+        """End the template. Its forks go on."""
         self._end.close()
         self._process.kill()
         self._process.wait()
 
 
 class KeptTemplate:
-    """A template that is started again as soon as it ends: the next worker to be replaced shall not wait for it."""
+    """A template that is restarted when it ends, so that the next worker need not wait for its imports."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
@@ -102,7 +102,7 @@ class KeptTemplate:
         self._copying = trio.Lock()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep a template until cancelled. One that ends at once each time is tried with growing pauses."""
+        """Keep a template alive until cancelled. Pauses grow while templates end early."""
         pauses = Pauses()
         self._now = Template(self._environ)
         task_status.started()
@@ -110,7 +110,7 @@ class KeptTemplate:
             began = trio.current_time()
             try:
                 code = await self._now.ended()
-                async with self._copying:  # until whoever waits for a copy has seen the end too
+                async with self._copying:  # until a call that waits for a fork has seen the end too
                     pause_s = pauses.after(trio.current_time() - began)
             finally:
                 self._now.end()
@@ -119,13 +119,13 @@ class KeptTemplate:
             self._now = Template(self._environ)
 
     async def copy(self, descriptors: list[int]) -> int:
-        """The process id of a new worker, which gets these descriptors. Raises OSError when the template has ended."""
+        """Fork a worker with these descriptors, and return its process id. Raises OSError if the template has ended."""
         async with self._copying:
             return await self._now.copy(descriptors)
 
 
 def main(end: socket.socket, server: int) -> None:
-    """Make copies on demand, until the server has gone."""
+    """Fork workers on demand until the server ends."""
     end_with(server)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -136,14 +136,14 @@ def main(end: socket.socket, server: int) -> None:
         data, descriptors, _, _ = socket.recv_fds(end, 1, ENDS, socket.MSG_CMSG_CLOEXEC)
         if not data:
             return
-        pid = _copied(partial(_work, end, server, descriptors))
+        pid = _fork_orphan(partial(_work, end, server, descriptors))
         end.send(PID.pack(pid))
         for descriptor in descriptors:
             os.close(descriptor)
 
 
-def _copied(work: Callable[[], None]) -> int:
-    """The id of a process that does `work` and whose maker has ended."""
+def _fork_orphan(work: Callable[[], None]) -> int:
+    """Fork a process that runs `work`, and return its id after the intermediate process has ended."""
     reading, writing = os.pipe()
     between = os.fork()
     if between == 0:
@@ -162,11 +162,11 @@ def _copied(work: Callable[[], None]) -> int:
 
 
 def _work(end: socket.socket, server: int, descriptors: list[int]) -> None:
-    """Be a worker, and never return."""
+    """Run a worker in this process. Never returns."""
     code = 1
     try:
         end.close()
-        while os.getppid() != server:  # until the process between has ended
+        while os.getppid() != server:  # until the intermediate process has ended
             os.sched_yield()
             if os.getppid() == 1 != server:
                 os._exit(1)

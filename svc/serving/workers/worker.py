@@ -1,6 +1,6 @@
-"""One worker: a server that gets its listener, its keys and its models from its parent.
+"""One worker: a server process that gets its listener, keys and models from its parent.
 
-It verifies nothing, and opens no file and no store. It executes its parent's orders in their order.
+It verifies nothing, and opens no file and no store. It executes its parent's numbered orders one after the other.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ from svc.serving.workers.restarts import BEAT_S
 from svc.settings import Settings
 
 LONGEST_FAREWELL_S = 10.0
-"""Time for requests that began with a dropped model, before the worker reports the drop as done anyway."""
+"""Longest wait for requests that use a dropped model. Then the worker reports the drop as done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
     """The descriptors that a worker inherits.
 
-    They are a socket to its parent, the listener, its own page, and two pages that all workers share: the cells of
-    rates, and the open connections of each place.
+    `control` is the socket to its parent, `page` its own page. All workers share `cells`, for rates, and `connections`,
+    the number of open connections in each slot.
     """
 
     control: socket.socket
@@ -73,7 +73,7 @@ class Ends:
 
 
 def live(ends: Ends) -> None:
-    """Serve until the parent orders the end, or is gone."""
+    """Serve until the parent orders the end, or has ended."""
     settings = Settings.from_env()
     logs.configure(settings)
     process.tune()
@@ -82,10 +82,7 @@ def live(ends: Ends) -> None:
 
 @dataclass(slots=True)
 class Opened:
-    """A model that the parent handed over.
-
-    `gone` is set once the model was dropped and no request holds it any more.
-    """
+    """A model from the parent. `gone` is set when the model is dropped and no request uses it any more."""
 
     loaded: Loaded
     lane: Lane
@@ -94,7 +91,7 @@ class Opened:
     gone: trio.Event = field(default_factory=trio.Event)
 
     def note_end(self, count: int) -> None:
-        """Subtract `count` from the number of objects by which requests hold the model."""
+        """Subtract `count` from the number of `Served` objects that hold the model."""
         self.n_served -= count
         if self.is_dropped and not self.n_served:
             self.gone.set()
@@ -120,7 +117,7 @@ class Worker:
         self._registry = Registry()
         metrics = Metrics.disabled()
         if settings.metrics_enabled:
-            metrics = Metrics(counters.families(self._page), partial(self._asked, "metrics", ""))
+            metrics = Metrics(counters.families(self._page), partial(self._ask_parent, "metrics", ""))
         auth = Authenticator({}, trio.CapacityLimiter(HASHING_THREADS), log_each_bypass=settings.log_level == "debug")
         auth.refusals = SharedThrottle(auth.refusals, Cell(self._cells, 0))
         self._state = ServerState(
@@ -129,7 +126,7 @@ class Worker:
             metrics,
             auth,
             spans=process.spans() if settings.otel_enabled else None,
-            versions=partial(self._asked, "versions"),
+            versions=partial(self._ask_parent, "versions"),
         )
         self._threads = ScoringThreads.of(settings)
         self._models: dict[int, Opened] = {}
@@ -148,7 +145,7 @@ class Worker:
             "drain": self._drain,
             "end": self._end.set,
         }
-        """Functions of the orders that are done at once, by the kind of the order."""
+        """Functions of orders that take no time, by kind."""
         self._may_accept = trio.Event()
 
     async def run(self) -> None:
@@ -183,21 +180,21 @@ class Worker:
             await trio.sleep(BEAT_S)
 
     async def _obey(self, lanes: trio.Nursery) -> None:
-        """Execute the parent's orders one after the other, and report when each is done."""
-        orders, told = trio.open_memory_channel[tuple[int, channel.Received]](float("inf"))
-        lanes.start_soon(self._carry_out, told, lanes)
+        """Execute the parent's orders one after the other, and report each when it is done."""
+        orders, unexecuted = trio.open_memory_channel[tuple[int, channel.Received]](float("inf"))
+        lanes.start_soon(self._execute, unexecuted, lanes)
         while (received := await channel.receive(self._control)) is not None:
             seq, kind, *_ = received.value
             if kind == "answer":
                 self._take_answer(*received.value[2:])
             else:
                 orders.send_nowait((seq, received))
-        os._exit(1)  # the parent is gone
+        os._exit(1)  # the parent has ended
 
-    async def _carry_out(
-        self, told: trio.MemoryReceiveChannel[tuple[int, channel.Received]], lanes: trio.Nursery
+    async def _execute(
+        self, orders: trio.MemoryReceiveChannel[tuple[int, channel.Received]], lanes: trio.Nursery
     ) -> None:
-        async for seq, ((_, kind, *arguments), files) in told:
+        async for seq, ((_, kind, *arguments), files) in orders:
             gone: Callable[[], Awaitable[None]] | None = None
             if kind == "model":
                 await self._open(lanes, files, *arguments)
@@ -210,15 +207,15 @@ class Worker:
             if gone is None:
                 channel.tell(self._control, "done", seq=seq)
             else:
-                lanes.start_soon(self._tell_when, gone, seq)
-            del files, arguments
+                lanes.start_soon(self._report_when, gone, seq)
+            del files, arguments  # else they would keep the memory of a model until the next order
 
     def _begin(self) -> None:
         gc.collect()
         gc.freeze()
 
     def _accept(self, slot: int) -> None:
-        """Accept connections from now on, and count them at this place."""
+        """Accept connections from now on, and count them in this slot."""
         self._spread = Spread(memoryview(self._ends.connections).cast("Q"), slot)
         self._spread.show()
         self._may_accept.set()
@@ -235,7 +232,7 @@ class Worker:
     def _count_workers(self, workers: WorkersState) -> None:
         self._registry.workers = workers
 
-    async def _tell_when(self, gone: Callable[[], Awaitable[None]], seq: int) -> None:
+    async def _report_when(self, gone: Callable[[], Awaitable[None]], seq: int) -> None:
         with trio.move_on_after(LONGEST_FAREWELL_S):
             await gone()
         channel.tell(self._control, "done", seq=seq)
@@ -250,10 +247,7 @@ class Worker:
         self._models[number] = Opened(loaded, lane)
 
     def _drop(self, number: int) -> Callable[[], Awaitable[None]]:
-        """Forget a model.
-
-        The returned function waits until the last request that began with the model has its answer.
-        """
+        """Drop a model, and return a function that waits until no request uses it any more."""
         opened = self._models.pop(number)
         opened.lane.close()
         opened.is_dropped = True
@@ -284,46 +278,46 @@ class Worker:
         served = await trio.to_thread.run_sync(_beside, served, available, state)
         if before is None or served is not before.served:
             opened.n_served += 1
-            later = trio.lowlevel.current_trio_token().run_sync_soon  # the last to hold it may be a thread
+            later = trio.lowlevel.current_trio_token().run_sync_soon  # a thread may release the last reference
             weakref.finalize(served, later, opened.note_end, 1)
         self._registry.put(replace(entry, served=served))
 
     def _use_policies(self, policies: Any, cells: dict[str, tuple[int, int]]) -> None:
         if self._state.policies is None:
             self._state.policies = KeyPolicies(self._state.metrics)
-        ours = self._state.policies
-        ours.new_bucket = lambda kid, rate: SharedBucket(rate, Cell(self._cells, cells[kid][0]))
-        ours.new_throttle = lambda kid: SharedThrottle(
+        key_policies = self._state.policies
+        key_policies.new_bucket = lambda kid, rate: SharedBucket(rate, Cell(self._cells, cells[kid][0]))
+        key_policies.new_throttle = lambda kid: SharedThrottle(
             RefusalThrottle(REFUSALS_PER_S, REFUSALS_AT_ONCE, LONGEST_WAIT_S), Cell(self._cells, cells[kid][1])
         )
-        ours.replace(policies)
+        key_policies.replace(policies)
 
-    # Questions to the parent
+    # Queries to the parent
 
-    def _asked(self, what: str, name: str = "") -> Any:
-        """Return the parent's answer to a question of a thread, which waits for it.
+    def _ask_parent(self, what: str, name: str = "") -> Any:
+        """Return the parent's answer to a query. Blocks: call it in a worker thread.
 
         Raises ArtifactReadError, InternalError or LookupError.
         """
         answer = trio.from_thread.run(self._ask, what, name)
         if answer == "failed":
-            raise InternalError  # the parent has logged why
+            raise InternalError  # the parent has logged the error
         if isinstance(answer, str):
             raise LookupError(name) if answer == "unknown" else ArtifactReadError(answer)
         return answer
 
     async def _ask(self, what: str, name: str) -> Any:
         number = next(self._numbers)
-        come, answer = self._answers[number] = trio.Event(), []
+        answered, answer = self._answers[number] = trio.Event(), []
         try:
             channel.tell(self._control, "ask", number=number, what=what, name=name)
-            await come.wait()
+            await answered.wait()
         finally:
             del self._answers[number]
         return answer[0]
 
     def _take_answer(self, number: int, answer: Any) -> None:
-        asked = self._answers.get(number)
-        if asked is not None:  # else the thread that asked has left
-            asked[1].append(answer)
-            asked[0].set()
+        waiter = self._answers.get(number)
+        if waiter is not None:  # None if the query was cancelled
+            waiter[1].append(answer)
+            waiter[0].set()

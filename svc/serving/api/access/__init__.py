@@ -1,1 +1,1 @@
-"""Who may ask: API keys, policies, hosts and origins."""
+"""Access control: API keys, their policies, and hosts."""

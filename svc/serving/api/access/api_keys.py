@@ -1,6 +1,6 @@
-"""The form of API keys and of the server's list of them.
+"""API keys and the server's list of their digests.
 
-A key is 256 random bits, so stretching adds nothing to its strength. The digest is scrypt with a low cost.
+The digest is scrypt with a low cost, because a key of 256 random bits gains nothing from stretching.
 """
 
 from __future__ import annotations
@@ -27,17 +27,14 @@ def new_api_key() -> str:
 
 
 def hash_api_key(plaintext: str) -> str:
-    """Return the entry of this key in the server's list, without its kid.
-
-    It is `sha256:<hex64>`, a scrypt digest behind a fixed prefix.
-    """
+    """Return the key's entry in the server's list without the kid: `sha256:` and a scrypt digest in hex."""
     return PREFIX + digest(plaintext.encode()).hex()
 
 
 def parse_api_keys(text: str) -> dict[str, bytes]:
     """Return the digests by kid from `<kid>:sha256:<hex64>` entries separated by commas.
 
-    Raises ConfigError that names the entry by its place, never by its value.
+    Raises ConfigError with the number of the entry, never with its value.
     """
     keys: dict[str, bytes] = {}
     entries = [entry.strip() for entry in text.split(",") if entry.strip()]
@@ -55,18 +52,15 @@ def parse_api_keys(text: str) -> dict[str, bytes]:
 
 
 def load_api_keys(settings: Settings) -> dict[str, bytes]:
-    """Return the keys in the settings, or in the file that the settings name.
-
-    Raises ConfigError.
-    """
+    """Return the keys in the settings, or in the file of the settings. Raises ConfigError."""
     return parse_api_keys(key_list(settings.api_keys, settings.api_keys_file, "SVC_API_KEYS"))
 
 
 def is_well_formed(value: bytes) -> bool:
-    """Return whether a value has the form of a key: 43 characters of base64url."""
+    """Return True if the value has the form of a key, 43 characters of base64url."""
     return _KEY.fullmatch(value) is not None
 
 
 def digest(plaintext: bytes) -> bytes:
-    """Return 32 bytes of scrypt over the plaintext, as the list holds them."""
+    """Return the scrypt digest of the plaintext, 32 bytes."""
     return hashlib.scrypt(plaintext, salt=SALT, n=2**10, r=8, p=1, dklen=32)

@@ -1,7 +1,7 @@
-"""Checks the API keys that clients send.
+"""Checks the API keys of clients.
 
-Floods of wrong keys must stay cheap. scrypt runs once for each attempt, and only for values that have the form of a
-key. It runs in a thread under its own small limiter, and never again for a key that was accepted before.
+Floods of wrong keys must stay cheap: scrypt runs only for values in the form of a key, in a thread of its own, and only
+once for each accepted key.
 """
 
 from __future__ import annotations
@@ -34,10 +34,7 @@ def _digest_nicely(plaintext: bytes) -> bytes:
 
 
 def key_in(headers: Mapping[bytes, bytes]) -> bytes | None:
-    """Return the API key in the headers of a request, or None.
-
-    It is X-API-Key, or else the credentials of `Authorization: Bearer`.
-    """
+    """Return the API key in X-API-Key, or else in `Authorization: Bearer`, or None."""
     key = headers.get(b"x-api-key")
     if key is None:
         scheme, _, credentials = headers.get(b"authorization", b"").partition(b" ")
@@ -46,9 +43,9 @@ def key_in(headers: Mapping[bytes, bytes]) -> bytes | None:
 
 
 class Authenticator:
-    """Checker of API keys. Without configured keys every request passes.
+    """Checks API keys. Without configured keys every request passes.
 
-    `log_each_bypass` writes the debug record of every anonymous request. It is off unless the log keeps debug records.
+    `log_each_bypass` logs every anonymous request at level debug.
     """
 
     def __init__(self, keys: dict[str, bytes], limiter: trio.CapacityLimiter, *, log_each_bypass: bool = False) -> None:
@@ -69,42 +66,32 @@ class Authenticator:
         return self._keys.keys()
 
     def replace(self, keys: dict[str, bytes]) -> None:
-        """Replace the keys.
-
-        Keys that were accepted before are checked again.
-        """
+        """Replace the keys. Each accepted key is checked again at its next use."""
         self._keys = keys
         self._accepted = LruCache(ACCEPTED_KEYS)
 
     def kid_of(self, value: bytes) -> str | None:
-        """Return the kid under which this key was accepted.
-
-        Returns None for a key that was not accepted, or that was forgotten since.
-        """
+        """Return the kid of an accepted key, or None if the key was not accepted or has left the cache."""
         return self._accepted.get(self._fingerprint(value))
 
     def passes(self, value: bytes | None, client: str) -> bool:
-        """Return whether the request needs no further check.
-
-        This is so if no keys are configured, or if this key was accepted before.
-        """
+        """Return True if no keys are configured, or if this key was accepted before."""
         if not self._keys:
             self._note_bypass(client)
             return True
         return value is not None and self._accepted.get(self._fingerprint(value)) is not None
 
     async def check(self, value: bytes | None, client: str) -> str:
-        """Return the kid of the key, which is hashed at most once.
+        """Return the kid of the key, or raise MissingApiKey or InvalidApiKey.
 
-        Raises MissingApiKey or InvalidApiKey. A flood of refusals is slowed down as a whole, so that it leaves the
-        event loop to clients with keys. The hashing thread is abandoned on cancel, because no other request needs its
-        result.
+        All refusals share one throttle, so that a flood leaves the event loop to clients with keys. Cancellation
+        abandons the hashing thread, because no other request needs its result.
         """
         if value is not None and is_well_formed(value):
             keys = self._keys
             kid = await self._kid_among(keys, value)
             if kid is not None:
-                if keys is self._keys:  # otherwise the keys were replaced meanwhile, and an old one must not be cached
+                if keys is self._keys:  # an old key must not enter the cache after a replacement during the hashing
                     self._accepted.put(self._fingerprint(value), kid)
                 return kid
         if wait_s := self.refusals.next_wait_s():
@@ -117,7 +104,7 @@ class Authenticator:
     async def _kid_among(self, keys: Mapping[str, bytes], value: bytes) -> str | None:
         digest = await trio.to_thread.run_sync(_digest_nicely, value, limiter=self._limiter, abandon_on_cancel=True)
         matching_kid = None
-        for kid, entry in keys.items():  # compare all keys, so that the time does not reveal which key matched
+        for kid, entry in keys.items():  # compares all keys, so that the time does not reveal which one matched
             if hmac.compare_digest(digest, entry):
                 matching_kid = kid
         return matching_kid

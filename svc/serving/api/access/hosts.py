@@ -1,4 +1,4 @@
-"""The hosts that a server answers for."""
+"""Checks of the Host header."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from svc.settings import Settings
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 LONGEST_NAME = 253
-_LABEL = "[A-Za-z0-9_~-]{1,63}"  # names of containers hold underscores
+_LABEL = "[A-Za-z0-9_~-]{1,63}"  # names of containers may have underscores
 _HOST = re.compile(rf"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>{_LABEL}(?:\.{_LABEL})*)\.?)(?::[0-9]{{0,5}})?")
 
 
 class HostRules:
-    """Rules for the host that a request may name.
+    """The allowed hosts, which protect servers without keys from DNS rebinding.
 
-    They guard servers without keys against DNS rebinding. A rule is a name, `*.name` for all names below it, or `*`.
+    A rule is a name, `*.name` for all names below it, or `*`.
     """
 
     def __init__(self, settings: Settings, *, has_keys: bool) -> None:
@@ -37,7 +37,7 @@ class HostRules:
 
 
 def _normal(rule: str) -> str:
-    """Return a rule, spelled as `parse_host` spells names and addresses."""
+    """Return a rule in the spelling of `parse_host`."""
     try:
         return str(ipaddress.IPv6Address(rule.strip("[]")))
     except ValueError:
@@ -45,18 +45,17 @@ def _normal(rule: str) -> str:
 
 
 def parse_host(host: bytes) -> str:
-    """Return the name or address of a Host header.
+    """Return the name or address of a Host header in lower case without the port, or "" for a missing header.
 
-    It is in lower case and without its port. A missing header gives an empty string. Raises MalformedRequest for a
-    value that is no host, such as `a..b`, `[::1].evil.com` or `localhost:80@evil.com`.
+    Raises MalformedRequest for an invalid host, such as `a..b`, `[::1].evil.com` or `localhost:80@evil.com`.
     """
     if len(host) > LONGEST_NAME + len(":65535."):
         raise MalformedRequest("the host of the request is not a valid host")
-    return _parsed(host)
+    return _parse(host)
 
 
 @lru_cache(maxsize=64)
-def _parsed(host: bytes) -> str:
+def _parse(host: bytes) -> str:
     if not host:
         return ""
     match = _HOST.fullmatch(host.decode("latin-1"))

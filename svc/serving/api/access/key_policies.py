@@ -1,7 +1,4 @@
-"""Policies of API keys: permissions and rates.
-
-Reads the policies of `SVC_API_KEY_POLICIES` and decides by them whether a request of a key passes.
-"""
+"""Policies of API keys: the recipes and verbs that a key may use, its rate, and its expiry."""
 
 from __future__ import annotations
 
@@ -30,10 +27,10 @@ from svc.serving.api.routing.endpoint import Endpoint
 
 MAX_PATTERNS = 1_000
 REFUSALS_PER_S, REFUSALS_AT_ONCE, LONGEST_WAIT_S = 100.0, 200.0, 10.0
-"""Limits of refusals for each key.
+"""Throttle of refusals for each key.
 
 A refusal takes about 0.1 ms, so a key that ignores 429 costs about 1% of a core. A key with fewer than 1,000 requests
-at a time gets each refusal within LONGEST_WAIT_S.
+in flight gets each refusal within LONGEST_WAIT_S.
 """
 TOO_MANY_AT_ONCE = (
     "this request counts {count}, more than the burst of {burst:g} that the policy of this API key allows at once:"
@@ -65,7 +62,7 @@ Pattern = Annotated[str, Field(pattern=r"^[A-Za-z0-9_*?-]{1,64}$")]
 
 
 class PolicySpec(BaseModel):
-    """One entry of the file. What is left out bounds nothing."""
+    """One entry of the file. A missing field sets no bound."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -84,7 +81,7 @@ class PolicySpec(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Requests a second on average, and `burst`, the most at once."""
+    """A rate limit: `per_s` requests a second on average, and at most `burst` at once."""
 
     per_s: float
     burst: float
@@ -92,10 +89,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class KeyPolicy:
-    """Permissions and rate of one key.
-
-    None bounds nothing. `expires_at` is Unix time in seconds.
-    """
+    """Permissions and rate of one key. None sets no bound. `expires_at` is Unix time in seconds."""
 
     recipes: re.Pattern[str] | None = None
     verbs: frozenset[str] | None = None
@@ -112,17 +106,11 @@ class KeyPolicy:
         )
 
     def may_ask(self, recipe: str) -> bool:
-        """Return whether the key may know of a recipe.
-
-        The recipe need not exist.
-        """
+        """Return True if the key may use a recipe of this name, whether it exists or not."""
         return self.recipes is None or self.recipes.fullmatch(recipe) is not None
 
     def allows(self, endpoint: Endpoint, recipe: str) -> bool:
-        """Return whether the key may use an endpoint.
-
-        `recipe` is the name in the path, or an empty string.
-        """
+        """Return True if the key may use an endpoint. `recipe` is the name in the path, or ""."""
         if endpoint.tells_of_all and self.recipes is not None:
             return False
         if recipe and not self.may_ask(recipe):
@@ -132,10 +120,10 @@ class KeyPolicy:
 
 
 def _names(patterns: list[str]) -> re.Pattern[str]:
-    """Return one regular expression that matches any of the patterns.
+    """Return a regular expression that matches any of the patterns, or nothing for an empty list.
 
-    `*` stands for any characters and `?` for one character. An empty list matches nothing.
-    `fnmatch` never backtracks into the match of a `*`, so a client cannot choose names that take long.
+    `*` stands for any characters and `?` for one. `fnmatch` never backtracks into a `*`, so clients cannot choose names
+    that take long.
     """
     any_of = "|".join(fnmatch.translate(pattern) for pattern in patterns)
     return re.compile(rf"\A(?:{any_of})" if any_of else r"(?!)")
@@ -154,10 +142,7 @@ def _beginning_of(day: str) -> float:
 
 
 def parse_policies(data: bytes, where: str) -> dict[str, KeyPolicy]:
-    """Return the policies of a file by kid.
-
-    Raises ConfigError that names the kid and the key.
-    """
+    """Return the policies of a file by kid. Raises ConfigError with the kid and the field."""
     try:
         tree = parse_yaml(data, where) if data.strip() else None
     except RecipeError as error:
@@ -188,10 +173,7 @@ def _message_of(error: ValidationError) -> str:
 
 
 class Bucket:
-    """Token bucket that counts the requests of one key against its rate.
-
-    It is full at the beginning.
-    """
+    """A token bucket for the requests of one key, full at the beginning."""
 
     def __init__(self, rate: Rate, now_s: float) -> None:
         self.rate = rate
@@ -199,23 +181,17 @@ class Bucket:
         self._at_s = now_s
 
     def lacks_s(self, count: float, now_s: float) -> float:
-        """Return the seconds until `count` requests could pass.
-
-        `count` is at most `burst`. Returns 0 if the requests can pass now.
-        """
+        """Return the seconds until `count` requests, at most `burst`, can pass, or 0 if they can now."""
         self.tokens = min(self.rate.burst, self.tokens + (now_s - self._at_s) * self.rate.per_s)
         self._at_s = now_s
         return self.time_for(count - self.tokens)
 
     def time_for(self, lacking: float) -> float:
-        """Return the seconds until the bucket gains `lacking` tokens.
-
-        Returns 0 if nothing is lacking.
-        """
+        """Return the seconds until the bucket gains `lacking` tokens, or 0 if none are lacking."""
         return lacking / self.rate.per_s if lacking > _ROUNDING else 0.0
 
     def add(self, count: float) -> None:
-        """Give `count` tokens back, or charge a negative `count`."""
+        """Return `count` tokens to the bucket, or charge a negative `count`."""
         self.tokens += count
 
 
@@ -232,7 +208,7 @@ class Permit:
         self._policies = policies
 
     def require(self, count: int) -> None:
-        """Raise RateLimited unless `count` requests could pass now."""
+        """Raise RateLimited unless `count` requests can pass now."""
         if self._bucket is None:
             return
         burst = self._bucket.rate.burst
@@ -246,11 +222,10 @@ class Permit:
             raise self._policies.counted(RateLimited(fields={"kid": self._kid, "retry_after": retry_after}))
 
     def charge(self, count: int, least: int | None = None) -> None:
-        """Charge the key `count` requests in total.
+        """Charge the key `count` requests in total, or raise RateLimited and charge nothing.
 
-        Raises RateLimited, and then charges nothing. `least` is the number of questions in `count`. The rest of
-        `count` estimates their costs. When `least` is given, a `count` beyond the burst is cut to the burst, so that
-        an estimate alone never refuses a request for good.
+        `least` is the number of queries in `count`, and the rest estimates their costs. With `least`, a `count` above
+        the burst is cut to the burst, so that no estimate refuses a request for good.
         """
         if self._bucket is None:
             return
@@ -264,7 +239,7 @@ class Permit:
 
 
 class KeyPolicies:
-    """The current policies, and the tokens that each key has left."""
+    """The current policies, and the bucket of each key."""
 
     def __init__(self, metrics: Metrics, policies: Mapping[str, KeyPolicy] | None = None) -> None:
         self._policies = policies or {}
@@ -277,10 +252,7 @@ class KeyPolicies:
         self._throttles: dict[str, RefusalThrottle] = {}
 
     def replace(self, policies: Mapping[str, KeyPolicy]) -> None:
-        """Replace the policies.
-
-        Requests that a key has already used of its rate stay charged.
-        """
+        """Replace the policies. Charged requests of a key stay charged."""
         self._policies = policies
         self._throttles = {kid: throttle for kid, throttle in self._throttles.items() if kid in policies}
         for kid in list(self._buckets):
@@ -291,10 +263,9 @@ class KeyPolicies:
                 self._buckets[kid].rate = policy.rate
 
     def admit(self, kid: str, endpoint: Endpoint, recipe: str) -> Permit | None:
-        """Return the permit of a request, or None for a key without a policy.
+        """Return the permit of a request, or None for a key without a policy. Raises KeyNotAllowed or RateLimited.
 
-        Raises KeyNotAllowed or RateLimited. A batch is charged for its elements once they are known. Until then, the
-        key must only have one request left.
+        A batch is charged when its body is parsed. Here its key only needs one token.
         """
         policy = self._policies.get(kid)
         if policy is None:
@@ -327,16 +298,13 @@ class KeyPolicies:
         return throttle.next_wait_s()
 
     def counted(self, error: ApiError) -> ApiError:
-        """Count the error for the kid that it names, and return it."""
+        """Count the error for its kid, and return it."""
         self._metrics.of(KEY_REFUSALS, kid=error.fields["kid"], code=error.code).inc()
         return error
 
 
 def elements_in(body: bytes | Mapping[str, Any]) -> int:
-    """Return the number of requests in a batch that is not validated yet.
-
-    An invalid batch counts 1.
-    """
+    """Return the number of requests in a batch before its validation, or 1 if the batch is invalid."""
     try:
         whole = from_json(body) if isinstance(body, bytes) else body
     except ValueError:

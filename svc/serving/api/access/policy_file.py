@@ -1,7 +1,4 @@
-"""The file of `SVC_API_KEY_POLICIES`.
-
-It is read at the start, and again after each change.
-"""
+"""The file of `SVC_API_KEY_POLICIES`, which is read at the start and after each change."""
 
 from __future__ import annotations
 
@@ -20,9 +17,9 @@ PoliciesOrError = Mapping[str, KeyPolicy] | ConfigError
 
 
 class PolicyFile:
-    """Watcher that gives each of `uses` the policies of the file.
+    """Watches the file, and calls each of `uses` with its policies.
 
-    `kids` are the existing keys. Entries for other kids are logged.
+    `kids` returns the kids of all keys. Policies for other kids are logged.
     """
 
     def __init__(
@@ -40,10 +37,7 @@ class PolicyFile:
         self._error: str | None = None
 
     def read(self) -> None:
-        """Read the file at the start.
-
-        Raises ConfigError.
-        """
+        """Read the file at the start. Raises ConfigError."""
         self._marker, policies = self._read()
         if isinstance(policies, ConfigError):
             raise policies
@@ -52,8 +46,8 @@ class PolicyFile:
     async def run(self) -> None:
         """Check for changes every `interval_s`, until cancelled.
 
-        An unusable file changes nothing and is logged once for each change. A read that hangs is waited for. A read
-        that fails is repeated.
+        An unusable file changes nothing, and is logged once for each change. Waits for a read that hangs. Repeats a
+        read that fails.
         """
         while True:
             await trio.sleep(self._interval_s)
@@ -62,7 +56,7 @@ class PolicyFile:
     async def _check(self) -> None:
         try:
             changed = await trio.to_thread.run_sync(self._read_if_changed, abandon_on_cancel=True)
-        except RuntimeError as error:  # the system gives no more threads
+        except RuntimeError as error:  # the system cannot start another thread
             changed = None, ConfigError(f"SVC_API_KEY_POLICIES: {self._path} cannot be read: {error}")
         if changed is None:
             return
@@ -87,15 +81,12 @@ class PolicyFile:
         return None if self._marker == self._mark() else self._read()
 
     def _read(self) -> tuple[Marker, PoliciesOrError]:
-        """Return the marker of the file, and its policies or the error.
-
-        The marker is taken first, so that the next check sees a write in between.
-        """
-        marker = self._mark()
+        """Return the marker of the file, and its policies or the error."""
+        marker = self._mark()  # before the read, so that the next check notices a write in between
         try:
             with self._path.open("rb") as file:
                 return marker, parse_policies(file.read(MAX_BYTES + 1), str(self._path))
-        except OSError as error:  # it may be readable again without having changed
+        except OSError as error:  # no marker, because the file may become readable without a change
             return None, ConfigError(f"SVC_API_KEY_POLICIES: {self._path} cannot be read: {error.strerror}")
         except ConfigError as error:
             return marker, error

@@ -1,4 +1,4 @@
-"""Delays refusals beyond a rate, so that a client that floods the server costs the other clients little."""
+"""Delays refusals above a rate, so that a flood of one client costs other clients little."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import trio
 
 
 class RefusalThrottle:
-    """Throttle of refusals of one kind.
+    """A throttle of refusals.
 
     The first `burst` refusals are answered at once, and further refusals at `per_s` a second. No refusal waits longer
     than `longest_s`, so a flood has no effect later than `longest_s` after its end.
@@ -25,5 +25,5 @@ class RefusalThrottle:
         return max(self._next_s - now_s, 0.0)
 
     def next_time(self, last_s: float, now_s: float) -> float:
-        """Return the time to answer the refusal after the refusal of `last_s`."""
+        """Return the time of the next refusal after one at `last_s`."""
         return min(max(last_s, now_s - self.burst / self.per_s) + 1 / self.per_s, now_s + self.longest_s)

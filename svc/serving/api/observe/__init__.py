@@ -1,1 +1,1 @@
-"""What is recorded of requests: spans, trace context and the access log."""
+"""Records of requests: spans and trace context."""

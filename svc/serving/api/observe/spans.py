@@ -1,7 +1,7 @@
-"""Spans of requests, for a collector that speaks OTLP.
+"""Spans of requests, exported to an OTLP collector.
 
-The module needs the extra `otel`, and is imported only with SVC_OTEL_ENABLED=1. OpenTelemetry's own variables
-(`OTEL_*`), which its SDK reads, set addresses, headers, sampling and batching.
+Needs the extra `otel`, and is imported only with SVC_OTEL_ENABLED=1. The variables of OpenTelemetry's SDK (`OTEL_*`)
+set addresses, headers, sampling and batching.
 """
 
 from __future__ import annotations
@@ -46,26 +46,23 @@ _SHOWN_CHARACTERS = 256
 
 
 def create() -> Spans:
-    """Return spans that a background thread exports by OTLP over HTTP.
-
-    Raises ConfigError for invalid `OTEL_*` variables.
-    """
+    """Return spans that a background thread exports. Raises ConfigError if an `OTEL_*` variable is invalid."""
     names = {"service.name": "svc", "service.version": __version__}
     resource = Resource.create(names).merge(OTELResourceDetector().detect())
     try:
         provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-        words = LastMessages()
-        exporter = cast("SpanExporter", ReportingExporter(OTLPSpanExporter(), words))
+        messages = LastMessages()
+        exporter = cast("SpanExporter", ReportingExporter(OTLPSpanExporter(), messages))
         provider.add_span_processor(BatchSpanProcessor(exporter))
     except ValueError as error:
         raise ConfigError(f"SVC_OTEL_ENABLED=1: OpenTelemetry refuses one of its OTEL_ variables: {error}") from None
-    library = logging.getLogger("opentelemetry")  # only now: warnings about its variables belong in the log
-    library.handlers, library.propagate = [words], False
+    library = logging.getLogger("opentelemetry")  # not earlier, so that warnings about its variables are logged
+    library.handlers, library.propagate = [messages], False
     return Spans(provider)
 
 
 class Spans:
-    """Maker of the spans of one server."""
+    """The spans of one server."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
@@ -73,10 +70,7 @@ class Spans:
 
     @contextmanager
     def request(self, head: Head, client: str, scheme: str, trace: Trace | None) -> Iterator[RequestSpan]:
-        """Yield the span of one request.
-
-        It is a child of the caller's span in `trace`, or the root of a new trace. It ends with the block.
-        """
+        """Yield the span of one request, a child of the caller's span in `trace`, or else the root of a new trace."""
         attributes = {"url.scheme": scheme, "client.address": client, **_method(head.method), **_address(head)}
         name = head.method if head.method in _METHODS else "HTTP"
         span = self._tracer.start_span(name, _context(trace), SpanKind.SERVER, attributes=attributes)
@@ -91,10 +85,7 @@ class Spans:
         return step
 
     def close(self) -> None:
-        """Export the remaining spans.
-
-        Blocks until the collector has accepted or refused them.
-        """
+        """Export the remaining spans. Blocks until the collector has accepted or refused them."""
         self._provider.shutdown()
 
 
@@ -110,7 +101,7 @@ class RequestSpan:
     def answered(self, request_id: str, route: Route | None, recipe: str | None, response: Response | None) -> None:
         """Record the route, the recipe and the status.
 
-        `recipe` is the recipe of the path if it exists, so that nobody counts spans by names that clients make up.
+        `recipe` is None if no such recipe exists, so that names invented by clients never become values of spans.
         """
         span = self._span
         span.set_attribute("svc.request_id", request_id)
@@ -132,16 +123,16 @@ class RequestSpan:
 
 
 def _method(method: str) -> dict[str, str]:
-    """Return the attributes of the method. The conventions want `_OTHER` for methods that clients invent."""
+    """Return the attributes of the method, which is `_OTHER` by convention if it is not a standard one."""
     if method in _METHODS:
         return {"http.request.method": method}
     return {"http.request.method": "_OTHER", "http.request.method_original": method[:_SHOWN_METHOD_CHARACTERS]}
 
 
 def _address(head: Head) -> dict[str, str]:
-    """Return the path without its query, the host and the user agent, each if the request has a valid one.
+    """Return the path without its query, the host and the user agent, without invalid ones.
 
-    Their texts are the client's, so they are cut and redacted as in the log.
+    Clients choose these texts, so they are cut and redacted as in the log.
     """
     headers = dict(head.headers)
     texts = {"user_agent.original": headers.get(b"user-agent", b"").decode("latin-1")}
@@ -155,7 +146,7 @@ def _address(head: Head) -> dict[str, str]:
 def _context(trace: Trace | None) -> Context:
     """Return a context with the caller's span as the parent.
 
-    Without a trace the context is empty, so that a span of this task is never the parent.
+    Without a trace the context is empty, because the task may still have the span of another request.
     """
     if trace is None:
         return Context()
@@ -164,24 +155,23 @@ def _context(trace: Trace | None) -> Context:
 
 
 class ReportingExporter:
-    """Exporter that passes batches on to `exporter` and reports failures.
+    """Passes batches on to `exporter`, and emits one event when exports begin to fail and one when they work again.
 
-    It emits one event when exports begin to fail, and one when they work again. The SDK's own log lines, several for
-    each failed batch, go to `words` only. The last two lines become the reason in the event.
+    The event quotes the last two of the SDK's own log lines, which are not logged because a failed batch has several.
     """
 
-    def __init__(self, exporter: Any, words: LastMessages) -> None:
+    def __init__(self, exporter: Any, messages: LastMessages) -> None:
         self._exporter = exporter
-        self._words = words
+        self._messages = messages
         self._lost = 0
 
     def export(self, spans: Sequence[Any]) -> SpanExportResult:
         """Export one batch, in the SDK's thread."""
-        self._words.said.clear()
+        self._messages.texts.clear()
         result: SpanExportResult = self._exporter.export(spans)
         if result is not SpanExportResult.SUCCESS:
             if not self._lost:
-                logs.emit(events.SPANS_EXPORT_FAILED, spans=len(spans), error="; ".join(self._words.said))
+                logs.emit(events.SPANS_EXPORT_FAILED, spans=len(spans), error="; ".join(self._messages.texts))
             self._lost += len(spans)
         elif self._lost:
             logs.emit(events.SPANS_EXPORT_RESUMED, lost=self._lost)
@@ -194,15 +184,12 @@ class ReportingExporter:
 
 
 class LastMessages(logging.Handler):
-    """Log handler that keeps the last two messages of the exporter.
-
-    They say why it tried again and why it gave up.
-    """
+    """A log handler that keeps the last two messages of the exporter: why it retried, and why it gave up."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.said: deque[str] = deque(maxlen=2)
+        self.texts: deque[str] = deque(maxlen=2)
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.name.startswith("opentelemetry.exporter."):
-            self.said.append(record.getMessage())
+            self.texts.append(record.getMessage())

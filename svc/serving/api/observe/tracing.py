@@ -1,4 +1,4 @@
-"""W3C trace context: the id that a request has in the systems around this one."""
+"""W3C trace context, which identifies a request across systems."""
 
 from __future__ import annotations
 
@@ -21,22 +21,16 @@ class Trace(NamedTuple):
     flags: bytes
 
     def header(self) -> tuple[bytes, bytes]:
-        """Return the header `traceparent` that names this span."""
+        """Return the header `traceparent` of this span."""
         return b"traceparent", b"00-%b-%b-%b" % self
 
     def step(self) -> Trace:
-        """Return the same trace with a new span id for this server.
-
-        It is for an answer without a recorded span.
-        """
+        """Return the same trace with a new span id, for an answer without a recorded span."""
         return self._replace(span_id=b"%016x" % (random.getrandbits(64) or 1))
 
 
 def parse_trace(value: bytes | None) -> Trace | None:
-    """Return the trace that `traceparent` names.
-
-    Returns None without a value. An invalid value is ignored and gives None too.
-    """
+    """Return the trace of a `traceparent` header, or None if the header is missing or invalid."""
     match = _TRACEPARENT.fullmatch(value or b"")
     if match is None or (match["version"] == b"00" and match["more"]):
         return None

@@ -1,1 +1,1 @@
-"""One request: the state that all requests share, its checks and its failures."""
+"""One request, its checks and failures, and the state that all requests share."""

@@ -14,10 +14,7 @@ from svc.errors import ApiError, InternalError, ValidationFailed, exhaustion
 from svc.serving.transport.messages import Headers, Response
 
 TRACEBACKS_A_MINUTE = 10
-"""Most tracebacks in the log within a minute.
-
-Without this limit, many requests that fail for one reason would fill the disk.
-"""
+"""Most tracebacks logged in a minute: without it, many requests with one failure would fill the disk."""
 
 _last_tracebacks: deque[float] = deque(maxlen=TRACEBACKS_A_MINUTE)
 
@@ -25,8 +22,8 @@ _last_tracebacks: deque[float] = deque(maxlen=TRACEBACKS_A_MINUTE)
 def log_failure(error: Exception) -> None:
     """Log an unexpected error.
 
-    The traceback is left out if there were many within the last minute. It is also left out if the system gives no
-    more threads, because any request may meet this error.
+    The traceback is left out after TRACEBACKS_A_MINUTE. It is also left out if the system cannot start another thread,
+    because that may happen to any request.
     """
     now = time.monotonic()
     shown = len(_last_tracebacks) < TRACEBACKS_A_MINUTE or now - _last_tracebacks[0] > 60
@@ -38,10 +35,7 @@ def log_failure(error: Exception) -> None:
 
 
 def failure(request_id: str, error: Exception) -> Response:
-    """Return the answer to a failed request.
-
-    An error that is no ApiError is logged, and its text is not sent.
-    """
+    """Return the answer to a failed request. An error other than an ApiError is logged, and its text is not sent."""
     if not isinstance(error, ApiError):
         log_failure(error)
         error = InternalError()

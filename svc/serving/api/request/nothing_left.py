@@ -1,4 +1,4 @@
-"""Names the condition of a filter that no item satisfies, when an answer would be empty."""
+"""The error of an empty ranking, with the condition of the filter that no item satisfies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def nothing_left(tree: object, filters: FilterFields | None, query: Query) -> No
     `tree` is the valid filter of the request, or None.
     """
     share = None if query.new is None else query.new.items.max_share
-    if query.new is not None and share is not None:  # which alone keeps them from the first place
+    if query.new is not None and share is not None:  # only a share keeps new items from an otherwise empty page
         return NoCandidates(_SHARE.format(count=len(query.new.rows), share=share))
     reasons = () if tree is None or filters is None else _reasons(tree, filters)
     reason = next(iter(reasons), None)
@@ -57,8 +57,8 @@ def _labels(name: str, operators: Mapping[str, Any], field: LabelField) -> Itera
             yield _no_value(name, absent[0], field.described()["values"])
 
 
-def _no_value(name: str, value: str, there: list[str]) -> str:
-    by_lower_case = {label.lower(): label for label in reversed(there)}
+def _no_value(name: str, value: str, known: list[str]) -> str:
+    by_lower_case = {label.lower(): label for label in reversed(known)}
     near = difflib.get_close_matches(value[:_SHOWN_CHARACTERS].lower(), by_lower_case, n=1)
     hint = f"; did you mean {by_lower_case[near[0]]!r}?" if near else ""
     return f"{name} has no value {value[:_SHOWN_CHARACTERS]!r}{hint}"

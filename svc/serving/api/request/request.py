@@ -39,10 +39,7 @@ class Origins:
         self._allowed = frozenset(origin.encode() for origin in settings.allowed_origins)
 
     def headers(self, origin: bytes | None) -> Headers:
-        """Return the headers that let a page of `origin` read the answer.
-
-        An origin that is not allowed gets none.
-        """
+        """Return the headers that let a page of `origin` read the answer, or none if the origin is not allowed."""
         if origin is None or not (self._any or origin in self._allowed):
             return ()
         return [
@@ -63,10 +60,7 @@ PREFLIGHT_HEADERS: Headers = [
 
 
 def new_request_id() -> str:
-    """Return twelve random hex digits.
-
-    A request id is no secret, so a generator without system calls is good enough.
-    """
+    """Return twelve random hex digits, from a fast generator because request ids are no secret."""
     return f"{random.getrandbits(48):012x}"
 
 
@@ -87,10 +81,7 @@ class Checks:
 
 
 class Admitted(NamedTuple):
-    """The route of a request after the checks of its head.
-
-    The head has passed every check that needs nothing but the head.
-    """
+    """The route of a request whose head has passed all checks that need only the head."""
 
     target: Target
     route: Route | None
@@ -99,26 +90,20 @@ class Admitted(NamedTuple):
 
 
 class ParsedHead:
-    """A parsed head without its credential.
-
-    It is made once for all requests that share the head.
-    """
+    """A parsed head without its credential, made once for all requests with equal heads."""
 
     __slots__ = ("admitted", "headers", "request_id", "trace")
 
     def __init__(self, head: Head) -> None:
         self.headers = dict(head.headers)
-        given = self.headers.get(b"x-request-id", b"")
-        self.request_id = given.decode() if _REQUEST_ID.fullmatch(given) else ""
+        request_id = self.headers.get(b"x-request-id", b"")
+        self.request_id = request_id.decode() if _REQUEST_ID.fullmatch(request_id) else ""
         self.trace = parse_trace(self.headers.get(b"traceparent"))
         self.admitted: Admitted | None = None
 
     @classmethod
     def of(cls, head: Head) -> ParsedHead:
-        """Return the instance that is kept with the head.
-
-        The first request with this head makes it.
-        """
+        """Return the instance of the head. The first request with this head makes it."""
         parsed: ParsedHead | None = head.notes.get("parsed")
         if parsed is None:
             parsed = head.notes["parsed"] = cls(head)
@@ -154,21 +139,18 @@ class Request:
 
     @property
     def late_s(self) -> float:
-        """Seconds that the request would wait before any work on it starts, or 0 if this wait is short enough."""
+        """Expected wait in seconds if it exceeds the limit of the request, else 0."""
         return self._incoming.late_s
 
     def budget(self, admission: Admission) -> WaitBudget:
-        """Return the budget of time that the request may wait.
-
-        Raises ValidationFailed for an invalid X-Request-Timeout-Ms header. A server without keys ignores the key of a
-        request here. It accepts any key, so a client that invents several keys would get the turns of several clients.
-        """
+        """Return the wait limit of the request. Raises ValidationFailed for an invalid X-Request-Timeout-Ms header."""
+        # Without configured keys any key passes, and a client could invent several to get the turns of several clients.
         key = self.key if self._checks.auth.required else None
         return admission.budget(self.headers.get(TIMEOUT_HEADER), self.arrived_s, self.late_s, key)
 
     @property
     def may_ask(self) -> MayAsk:
-        """Function that returns whether the key may know of the recipe with a name."""
+        """Function that returns True if the key may use the recipe of a name."""
         return _anything if self.permit is None else self.permit.policy.may_ask
 
     @property
@@ -196,7 +178,7 @@ class Request:
         target = parse_target(self._incoming.head.target, self.method)
         self.route = route = router.find(target.path)
         if b"transfer-encoding" in headers and b"content-length" in headers:
-            # A proxy in front may have used the other header. It would then see different requests in the next bytes.
+            # Request smuggling: a proxy in front may use the other header and split the bytes into other requests.
             raise AmbiguousLength
         host = parse_host(headers.get(b"host", b"") if target.host is None else target.host)
         if route is None or not route.any_host:
@@ -209,10 +191,10 @@ class Request:
         return Admitted(target, route, origin_headers, preflight)
 
     async def authenticate(self, endpoint: Endpoint, recipe: str) -> None:
-        """Check the key, and whether its policy allows the endpoint and the recipe.
+        """Check the key and its policy for the endpoint and the recipe.
 
-        Raises MissingApiKey, InvalidApiKey, KeyNotAllowed or RateLimited. Raises ClientGone when the client does not
-        wait for its refusal.
+        Raises MissingApiKey, InvalidApiKey, KeyNotAllowed or RateLimited, or ClientGone if the client disconnects
+        before the refusal.
         """
         auth, key, client, policies = self._checks.auth, self.key, self.client, self._checks.policies
         if auth.passes(key, client):
@@ -224,7 +206,7 @@ class Request:
                 self._checks.metrics.of(AUTH_FAILURES, code=error.code).inc()
                 raise
         if policies is not None and kid is not None:
-            self.permit = await self._slowly(policies, partial(policies.admit, kid, endpoint, recipe))
+            self.permit = await self._delay_refusal(policies, partial(policies.admit, kid, endpoint, recipe))
 
     async def charge(self, count: int, least: int | None = None) -> None:
         """Charge the key `count` requests in total, as `Permit.charge` does.
@@ -232,13 +214,10 @@ class Request:
         Raises RateLimited, and ClientGone as `authenticate` does.
         """
         if self.permit is not None and self._checks.policies is not None:
-            await self._slowly(self._checks.policies, partial(self.permit.charge, count, least))
+            await self._delay_refusal(self._checks.policies, partial(self.permit.charge, count, least))
 
-    async def _slowly(self, policies: KeyPolicies, decide: Callable[[], T]) -> T:
-        """Return the decision of the policies.
-
-        A refusal is raised after a delay, which slows a flood of refusals down.
-        """
+    async def _delay_refusal(self, policies: KeyPolicies, decide: Callable[[], T]) -> T:
+        """Return the result of `decide`, or raise its refusal after a delay that slows floods down."""
         try:
             return decide()
         except ApiError as refusal:
@@ -252,18 +231,15 @@ class Request:
         return self._incoming.whole_body
 
     async def body(self) -> Body:
-        """Return the body, read as JSON for every Content-Type.
+        """Return the body. Raises the errors of `Bodies.take`.
 
-        Many clients forget to set Content-Type. Raises the errors of `Bodies.take`.
+        Reads JSON whatever the Content-Type, because many clients do not set it.
         """
         incoming = self._incoming
         return await self._checks.bodies.take(incoming.receive, self.headers, incoming.whole_body)
 
     async def unless_gone(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `work`.
-
-        Cancels `work` and raises ClientGone as soon as the client disconnects.
-        """
+        """Return the result of `work`. If the client disconnects, cancels `work` and raises ClientGone."""
         failed: Exception | None = None
         results: list[T] = []
 

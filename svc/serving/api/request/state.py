@@ -27,25 +27,19 @@ REPORT_S = 10.0
 
 
 class Refusals:
-    """Refusals since the last report, by code and kid.
-
-    The kid is None if no policy is concerned.
-    """
+    """Refusals since the last report by code and kid, which is None for refusals without a policy."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str | None]] = Counter()
         self._some = trio.Event()
 
     def note(self, error: ApiError) -> None:
-        """Count one refusal.
-
-        The `fields` of the error may name a kid.
-        """
+        """Count one refusal, for the kid in its `fields` if there is one."""
         self._counts[error.code, error.fields.get("kid")] += 1
         self._some.set()
 
     async def run(self) -> None:
-        """Log the totals within REPORT_S of their first refusal, until cancelled."""
+        """Log the totals REPORT_S after the first refusal, again and again until cancelled."""
         while True:
             await self._some.wait()
             began = trio.current_time()
@@ -65,8 +59,8 @@ class Refusals:
 class ServerState:
     """The shared state of a server process.
 
-    The server's start makes it once and passes it to the application. `draining` is True from the beginning of the
-    drain. From then on `/v1/health/ready` answers 503.
+    The start of the server makes it and passes it to the application. `draining` is True from the beginning of the
+    drain, and `/v1/health/ready` then answers 503.
     """
 
     registry: Registry

@@ -1,1 +1,1 @@
-"""The table of endpoints, and what the path of a request leads to."""
+"""The table of endpoints, and the route of a path."""

@@ -1,4 +1,4 @@
-"""The names of the files that the pages are made of. Each has a row in the table of endpoints."""
+"""The files of the web pages. Each has a row in the table of endpoints."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ CONSOLE = (
 )
 REFERENCE = ("reference.css", "reference.js", "snippets.js")
 SWAGGER_UI = ("swagger-ui-bundle.js", "swagger-ui.css")
-"""Swagger UI, which shows the reference; swagger_ui/README.md says where it is from."""
+"""Swagger UI, which shows the reference (its origin is in swagger_ui/README.md)."""

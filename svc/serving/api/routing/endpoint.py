@@ -1,4 +1,4 @@
-"""What one endpoint is, and what the path of a request leads to; `endpoints` has the table of them."""
+"""One endpoint, and the route of a path. The table of endpoints is in `endpoints`."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def _always(_settings: Settings) -> bool:
 class Endpoint:
     """One row of the table. `{name}` in `path` stands for the name of a recipe.
 
-    `public` endpoints never ask for a key. `any_host` ones answer whatever host the request names, so they must say
-    nothing of a recipe. `response` is None for what the OpenAPI document leaves out. `errors` are those beside the ones
-    that every endpoint has; `unavailable` says when the answer is the response with status 503. `under_verb` is
-    the verb that a key must be allowed for what is no verb itself; what `tells_of_all` recipes at once is refused to a
-    key that may ask for some only. What `asks_model` waits in the queue of a model, and may be refused for a long one.
+    `public` endpoints need no key. `any_host` endpoints ignore the Host header, so they must not show data of a recipe.
+    `response` is None for endpoints that the OpenAPI document leaves out. `errors` are those that not every endpoint
+    has. `unavailable` describes the response with status 503. `under_verb` is the verb that a key must be allowed if
+    the endpoint is not a verb itself. `tells_of_all` endpoints show all recipes, so a key for some recipes is refused.
+    `asks_model` endpoints wait in the queue of a model, and may be refused if it is long.
     """
 
     name: str
@@ -67,19 +67,19 @@ class Endpoint:
 
     @property
     def policy_verb(self) -> str:
-        """The verb that a key must be allowed, or nothing; a verb covers its batch form."""
+        """The verb that a key must be allowed, or "". A verb covers its batch form."""
         return self.verb.removeprefix(BATCH_PREFIX) or self.under_verb
 
     @property
     def verb(self) -> str:
-        """The recommendation verb that the path ends with, or nothing."""
+        """The recommendation verb at the end of the path, or ""."""
         return self.path.partition(PARAMETER + ":")[2]
 
     @property
     def refuses_unknown_parameters(self) -> bool:
-        """True for answers about recipes, which a misspelt parameter would make wrong.
+        """True for answers about recipes, because a misspelt parameter would make them wrong.
 
-        Probes, metrics and pages ignore parameters, since balancers, scrapers and browsers add their own.
+        Probes, metrics and pages ignore parameters, because balancers, scrapers and browsers add their own.
         """
         return self.path.startswith("/v1/recipes")
 
@@ -91,7 +91,7 @@ class Endpoint:
 
 
 class Route(NamedTuple):
-    """What a path leads to: its endpoints by method, and the name of the recipe in it, if any."""
+    """The endpoints of a path by method, and the name of the recipe in it, or ""."""
 
     endpoints: Mapping[str, Endpoint]
     name: str
@@ -100,22 +100,22 @@ class Route(NamedTuple):
 
     @classmethod
     def of(cls, endpoints: Mapping[str, Endpoint]) -> Route:
-        """The route to these rows, which share one path."""
+        """Return the route to these rows, which share one path."""
         rows = list(endpoints.values())
         return cls(endpoints, "", rows[0].verb, all(row.any_host for row in rows))
 
     @property
     def path(self) -> str:
-        """The path as the table writes it, the same for every recipe."""
+        """The path in the table, the same for every recipe."""
         return next(iter(self.endpoints.values())).path
 
     def label(self, method: str) -> str:
-        """The name for logs: the verb, or the name of the endpoint; for a wrong method that of the path's first row."""
+        """Return the verb or the name of the endpoint, for logs. A wrong method has the label of the first row."""
         endpoint = self.endpoints.get("GET" if method == "HEAD" else method, next(iter(self.endpoints.values())))
         return endpoint.verb or endpoint.name
 
     def endpoint(self, method: str) -> Endpoint:
-        """The row that answers `method`, in capitals (RFC 9110, 9.1). Raises MethodNotAllowed."""
+        """Return the row for `method`, which is case-sensitive (RFC 9110, 9.1). Raises MethodNotAllowed."""
         endpoint = self.endpoints.get("GET" if method == "HEAD" else method)
         if endpoint is None:
             allowed = [*self.endpoints, *(["HEAD"] if "GET" in self.endpoints else [])]

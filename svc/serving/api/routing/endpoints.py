@@ -1,7 +1,7 @@
-"""The table of endpoints: the one place that says which paths exist and which of them need no key.
+"""The table of endpoints, which defines all paths and the keys that they need.
 
-Routing, key checks, the OpenAPI document and the reference page are read from `ENDPOINTS`. A row must say whether it is
-public, so a new endpoint cannot be open by omission.
+Routing, key checks, the OpenAPI document and the reference page are read from `ENDPOINTS`. Each row must set `public`,
+so that no endpoint is open by omission.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _verb(verb: str, request: type[BaseModel], response: type[BaseModel], failur
 
 
 def _page(path: str, is_served: Callable[[Settings], bool]) -> Endpoint:
-    """A file of the pages for people: public, because it holds no data; the data come over the API, with a key."""
+    """Return the row of a file of the web pages: public, because its data come over the API with a key."""
     return Endpoint(name=f"page {path}", path=path, public=True, is_served=is_served)
 
 
@@ -105,7 +105,7 @@ PROBES = (
         unavailable="Nothing is loaded yet, or the server is draining.",
     ),
 )
-"""Probes of orchestrators; answered without quart."""
+"""Probes of orchestrators. Answered without quart."""
 
 VERBS = (
     _verb("recommend", RecommendRequest, responses.Recommendations, USER),
@@ -114,7 +114,7 @@ VERBS = (
     _verb("batch-recommend", RecommendBatch, responses.BatchAnswer, (*SHOWN, *BODY)),
     _verb("batch-recommend-related", RelatedBatch, responses.BatchAnswer, (*SHOWN, *BODY)),
 )
-"""Answered without quart."""
+"""Recommendation verbs. Answered without quart."""
 
 RESOURCES = (
     Endpoint(
@@ -202,7 +202,7 @@ ENDPOINTS = (*PROBES, *RESOURCES, *VERBS, *PAGES)
 
 
 class Router:
-    """Finds the row of a path that was decoded once. Slashes, dot segments, case and escapes are taken literally."""
+    """Finds the route of a decoded path. Takes slashes, dot segments, case and escapes literally."""
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         by_path: dict[str, dict[str, Endpoint]] = {}
@@ -214,7 +214,7 @@ class Router:
         self._with_name = re.compile(f"({prefixes})({NAME_PATTERN.strip('^$')})(.*)", re.DOTALL)
 
     def find(self, path: str) -> Route | None:
-        """The route of `path`, or None when nothing is served there."""
+        """Return the route of `path`, or None if no endpoint has it."""
         match = self._with_name.fullmatch(path)
         if match is not None:
             route = self._by_path.get(match[1] + PARAMETER + match[3])
@@ -224,8 +224,8 @@ class Router:
 
 
 def served_with(settings: Settings) -> list[Endpoint]:
-    """The rows of a server with these settings.
+    """Return the rows of a server with these settings.
 
-    A row that needs a key stays even if it is switched off, so that clients without a key cannot find out.
+    A row that needs a key stays if it is switched off, so that clients without a key cannot find out.
     """
     return [row for row in ENDPOINTS if not row.public or row.is_served(settings)]

@@ -1,4 +1,4 @@
-"""Decodes the target of a request, once: routing, checks and answers all use the result."""
+"""Decodes the target of a request once, for routing, checks and answers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from urllib.parse import unquote_to_bytes
 
 from svc.errors import MalformedRequest
 
-_PLAIN = re.compile(rb"/[\w:/.-]*")  # means itself
+_PLAIN = re.compile(rb"/[\w:/.-]*")  # needs no decoding
 _ABSOLUTE = re.compile(rb"https?://([^/?]*)", re.IGNORECASE)
 _VISIBLE = re.compile(rb'[!"$-~]*')  # ASCII without blanks and controls, and without "#": a target has no fragment
 _BROKEN_CODE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
 class Target(NamedTuple):
-    """A request target: the path decoded once, the query as it came, and the host of an absolute form."""
+    """A request target: the decoded path, the raw query, and the host of an absolute form, else None."""
 
     path: str
     query: bytes
@@ -23,9 +23,9 @@ class Target(NamedTuple):
 
 
 def parse_target(target: bytes, method: str) -> Target:
-    """What a target says (RFC 9112, 3.2). No slashes are merged and no dot segments resolved.
+    """Parse a target (RFC 9112, 3.2), without merging slashes or resolving dot segments.
 
-    The path of `*`, which only OPTIONS may name, matches no endpoint. Raises MalformedRequest.
+    The path `*`, which only OPTIONS may have, matches no endpoint. Raises MalformedRequest.
     """
     if _PLAIN.fullmatch(target):
         return Target(target.decode("ascii"), b"", None)
@@ -38,10 +38,10 @@ def parse_target(target: bytes, method: str) -> Target:
         path = path or b"/"
     elif not path.startswith(b"/") and (target, method) != (b"*", "OPTIONS"):
         raise MalformedRequest("the path of the request does not begin with a slash")
-    return Target(_decoded(path), query, absolute[1] if absolute else None)
+    return Target(_decode(path), query, absolute[1] if absolute else None)
 
 
-def _decoded(path: bytes) -> str:
+def _decode(path: bytes) -> str:
     if b"%" not in path:
         return path.decode("ascii")
     if _BROKEN_CODE.search(path):
