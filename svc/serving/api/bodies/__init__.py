@@ -1,1 +1,1 @@
-"""Request and response bodies: limits, parsing, validation and their schemas."""
+"""Request and response bodies: limits, parsing, validation and schemas."""

@@ -1,4 +1,4 @@
-"""The kinds of values that requests consist of, with their bounds and their JSON Schemas."""
+"""The types of values in requests, with their bounds and JSON Schemas."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ _several_items: TypeAdapter[dict[str, Any]] = TypeAdapter(FeaturesByItem)
 
 
 def _item_features(value: object) -> dict[str, Any]:
-    """Features of one item, or of several by id when every value is an object."""
+    """Return the valid features of one item, or of several items by id if every value is an object."""
     if isinstance(value, dict) and value and all(isinstance(item, dict) for item in value.values()):
         return _several_items.validate_python(value)
     return _one_item.validate_python(value)
@@ -125,15 +125,15 @@ ItemFeatures = Annotated[
 
 
 def whole(value: object) -> object:
-    """Convert 10.0 to the integer 10: JSON has one kind of number."""
+    """Convert 10.0 to the integer 10, because JSON has only one type of number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _entry(value: object, key: str, number: TypeAdapter[Any]) -> tuple[Any, ...]:
-    """The id of an item in a list, and the number at `key` if the item has one."""
+    """Return the id of an item in a list, and the number at `key` if there is one."""
     if isinstance(value, str):
         if 0 < len(value) <= MAX_ID_CHARACTERS and value.isascii():
-            return (value,)  # the adapter says the same, and takes ten times as long
+            return (value,)  # the adapter would take ten times as long
         return (_id.validate_python(value),)
     if isinstance(value, dict) and "item_id" in value and value.keys() <= {"item_id", key}:
         item_id = _id.validate_python(value["item_id"])
@@ -167,7 +167,7 @@ _times: TypeAdapter[int] = TypeAdapter(_Times, config=ConfigDict(strict=True))
 
 
 def _entry_schema(key: str, number: dict[str, Any]) -> WithJsonSchema:
-    """The schema of an id, or of an object with an id and a number that is 1 by default."""
+    """Return the schema of an id, or of an object with an id and a number that is 1 by default."""
     described = {
         "type": "object",
         "required": ["item_id"],
@@ -205,14 +205,14 @@ Tree = Annotated[
 
 
 def invalid(path: Sequence[str | int], message: str, type: str, *, part: Part = "body") -> ValidationFailed:
-    """The error for the value at this path of the body or of the query string."""
+    """Return the error for the value at `path` in the body or the query string."""
     where = ".".join(map(str, path))
     text = f"{where}: {message}" if part == "body" else f"{part}: {where}: {message}"
     return ValidationFailed(text, errors=[{"loc": [part, *path], "msg": message, "type": type}])
 
 
 def digits(value: object) -> object:
-    """Convert plain decimal digits to a number, as a query string holds only text; other values stay unchanged."""
+    """Convert a text of decimal digits to a number, because a query string has only texts. Keeps other values."""
     return int(value) if isinstance(value, str) and re.fullmatch("[0-9]{1,4}", value) else value
 
 
@@ -221,28 +221,28 @@ class _Asked(BaseModel):
 
 
 class LimitAsked(_Asked):
-    """At most so many items of one value of a field."""
+    """At most `max` items with the same value of a field."""
 
     field: Id
     max: Annotated[int, Field(ge=1, le=MAX_LIMIT), BeforeValidator(whole)]
 
 
 class BoostAsked(_Asked):
-    """Items that satisfy a filter count more, or less."""
+    """A factor for the scores of items that satisfy a filter."""
 
     filter: Annotated[Tree, Field(description="As `filter` of the request.")]
     factor: Annotated[float, Field(ge=LEAST_FACTOR, le=MOST_FACTOR)]
 
 
 class PinAsked(_Asked):
-    """An item at a place of the whole ranking, from 0."""
+    """An item at a fixed position of the whole ranking, counted from 0."""
 
     item_id: Id
     position: Annotated[int, Field(ge=0, lt=MAX_LIMIT), BeforeValidator(whole)]
 
 
 def filter_at(tree: object, kinds: Mapping[str, str], *path: str | int, part: Part = "body") -> Filter:
-    """The canonical filter that stands at this place. Raises ValidationFailed, naming what is wrong."""
+    """Return the canonical form of the filter at `path`. Raises ValidationFailed."""
     try:
         return parse_filter(tree, kinds)
     except FilterProblem as problem:
@@ -253,9 +253,9 @@ _FILTER_EXAMPLE = '{"genres": {"any": ["Drama"]}}'
 
 
 def filter_in_query(value: object) -> object:
-    """The tree that a parameter of a query string holds as JSON; a tree stays what it is.
+    """Parse the filter tree in a parameter of a query string. A parsed tree is returned unchanged.
 
-    Raises PydanticCustomError for what is no JSON, and where an object names one key twice.
+    Raises PydanticCustomError if the text is not JSON, or if an object repeats a key.
     """
     if not isinstance(value, str):
         return value

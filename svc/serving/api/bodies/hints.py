@@ -1,4 +1,4 @@
-"""Hints for invalid requests: the most similar name, quotes around ids, the verbs that exist."""
+"""Hints in the errors of invalid requests, such as the most similar name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OTHER_NAMES = {
     **dict.fromkeys(("user", "userid", "visitor_id"), "user_id"),
     **dict.fromkeys(("item_id", "item_ids", "item", "items", "itemid"), "seed_items"),
 }
-"""svc's name for each field that other products call differently."""
+"""svc's names of fields, by their names in other products."""
 _PAGES = "svc counts items, not pages: the third page of 10 items is offset 20 with limit 10"
 _OTHER_VERBS = {"user_id": ":recommend", "seed_items": ":recommend-related"}
 _BOOST = '{"filter": {"genres": {"any": ["Drama"]}}, "factor": 2}'
@@ -27,7 +27,7 @@ _BELOW_RECIPE = re.compile(r"/v1/recipes/[A-Za-z0-9_-]{1,64}[:/](.+)", re.DOTALL
 
 
 def unknown_field(name: object, fields: Collection[str]) -> str:
-    """The message for a field that the body must not have. Only names of svc's own are repeated."""
+    """Return the message for an unknown field of the body. Repeats only svc's own names."""
     text = str(name)[:64].lower()
     if text in ("field", "value") and "factor" in fields:
         return f"unknown field; a boost names its items by a filter: {_BOOST}"
@@ -40,20 +40,20 @@ def unknown_field(name: object, fields: Collection[str]) -> str:
 
 
 def unknown_parameter(name: str, parameters: Collection[str]) -> str:
-    """Return the message for a parameter that the endpoint does not have. Only svc's own names are repeated."""
+    """Return the message for an unknown parameter of the endpoint. Repeats only svc's own names."""
     listed = f"this endpoint has {', '.join(parameters)}" if parameters else "this endpoint has no parameters"
     return f"unknown parameter; {_likely(name[:64].lower(), parameters) or listed}"
 
 
 def parameter_of_body(name: str, fields: Collection[str]) -> str:
-    """Return the message for a parameter in the address of an endpoint that reads fields of a body."""
+    """Return the message for a parameter of an endpoint that has a body and no parameters."""
     meant = meant_field(name, fields)
     field = "fields" if meant is None else meant
     return f"unknown parameter; this endpoint reads {field} from the JSON body, not from the address"
 
 
 def _likely(text: str, fields: Collection[str]) -> str:
-    """Return a hint at the field that a client most likely meant; "" if there is none."""
+    """Return a hint at the field that a client most likely meant, or ""."""
     if text == "page" and "offset" in fields:
         return _PAGES
     meant = meant_field(text, fields)
@@ -61,7 +61,7 @@ def _likely(text: str, fields: Collection[str]) -> str:
 
 
 def meant_field(name: object, fields: Collection[str]) -> str | None:
-    """The field that a client most likely meant: the one that other products call so, or the most similar one."""
+    """Return the field that a client most likely meant, by its name in other products or by similarity, or None."""
     text = str(name)[:64].lower()
     if text in ("field", "value") and "factor" in fields:
         return "filter"
@@ -72,19 +72,19 @@ def meant_field(name: object, fields: Collection[str]) -> str | None:
 
 
 def whole_number(description: str | None) -> str:
-    """The message for a value that is no whole number, though JSON may show it as one."""
+    """Return the message for a value that is not a whole number, such as "10" in quotes."""
     purpose = f": {description[0].lower()}{description[1:].rstrip('.')}" if description else ""
     return f"Input should be a whole number without quotes, such as 3{purpose}"
 
 
 def wrong_type(path: tuple[int | str, ...], message: str) -> str:
-    """The message for a value of a wrong type; of an id, that ids are strings."""
+    """Return the message for a value of a wrong type, with an example if it is an id."""
     is_id = any(part in _IDS for part in path if isinstance(part, str))
     return f'{message}; ids are strings: "17", not 17' if is_id else message
 
 
 def unknown_path(path: str, verbs: Iterable[str]) -> str:
-    """A hint for a path that does not exist; "" when no verb was meant."""
+    """Return the message for an unknown path below a recipe, with a hint at a verb, or "" for other paths."""
     below = _BELOW_RECIPE.fullmatch(path)
     if below is None:
         return ""

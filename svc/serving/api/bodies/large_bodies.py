@@ -1,8 +1,8 @@
 """Parses JSON bodies of many MiB while they arrive, in short steps and without keeping the whole text.
 
 Parsing a large body in one call would block the event loop, and so would freeing its memory at once. Regular
-expressions only find where a piece of JSON ends; the piece itself is parsed by the parser of small bodies, so that both
-accept the same JSON.
+expressions find the end of a piece of JSON. The parser of small bodies parses the piece, so that both accept the same
+JSON.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from pydantic_core import from_json
 
 from svc.errors import ValidationFailed
 
-# A body of many tiny values costs many times its size once parsed, so values are counted before they are read:
-# about 220 bytes for each list or object, about 32 for each other value.
+# Bounds the memory of a parsed body, which takes about 220 bytes for each list or object and 32 for each other value,
+# however short its text is.
 MAX_CONTAINERS = 100_000
 MAX_VALUES = 1_000_000
 MAX_DEPTH = 200  # as for small bodies
 PIECE_BYTES = 64 * 1024
-# The longest text that can be valid, all of it escaped, is shorter than this; and so may blanks be.
+# Longer than any valid text, even with every character escaped. Runs of blanks have the same bound.
 LONGEST_RUN_BYTES = 128 * 1024
-_SEARCHED_BYTES = 2 * LONGEST_RUN_BYTES  # for the end of a text, or for a name and the colon behind it
-# Bytes that must be there before a token is parsed: the token and the blanks around it are shorter than this.
+_SEARCHED_BYTES = 2 * LONGEST_RUN_BYTES  # for the end of a text, or of a name with its colon
+# Bytes that must have arrived before a token is parsed. The token and the blanks around it are shorter.
 AHEAD_BYTES = 4 * LONGEST_RUN_BYTES
 SLICE_S = 0.0005
 KEPT_BLANKS = 16 * 1024
-"""Of longer runs the rest is dropped: outside of texts it says nothing, and no text of so many characters is valid."""
+"""Longest run of blanks that is kept. Outside of texts blanks have no meaning, and no valid text has so many."""
 
 _BLANK_BYTES = b" \t\n\r"
 _BLANKS = rb"[ \t\n\r]*+"
@@ -46,7 +46,7 @@ Steps = Generator[None, None, T]
 
 
 class Longest(NamedTuple):
-    """Bounds of every valid body: entries of a list, names of an object, and entries of the top-level lists by name."""
+    """Bounds of valid bodies: entries of a list, names of an object, and entries of top-level lists by name."""
 
     items: int
     names: int
@@ -54,55 +54,55 @@ class Longest(NamedTuple):
 
 
 def refused(message: str, kind: str, *path: str) -> ValidationFailed:
-    """The error of a body that is refused as a whole."""
+    """Return the error of a body that is refused as a whole."""
     where = "".join(f"{part}: " for part in path)
     errors = [{"loc": ["body", *path], "msg": message, "type": kind}]
     return ValidationFailed(f"request body: {where}{message}", errors=errors)
 
 
 class LargeBody:
-    """A body that is arriving: `feed` takes the next bytes, `end` says that there are no more, `work` parses a little.
+    """A body that is still arriving. `feed` takes the next bytes, `end` marks the end, and `work` parses a slice.
 
-    Each raises ValidationFailed, after which there is nothing more to do with the body.
+    Each may raise ValidationFailed. Drop the body then.
 
-    A list or object that is too long is refused at once at the top level, where it makes the whole body invalid.
-    Further down it may concern a single element of a batch. There it is kept as too long but without most of its
-    content: a list holds None instead, an object one name too many.
+    A list or object that is too long is refused at once at the top level, because the whole body is invalid. At a
+    deeper level it may belong to a single element of a batch, which validation refuses later. Only its length is kept:
+    the rest of a list is None, and an object has one name too many.
     """
 
     def __init__(self, longest: Longest) -> None:
         self.value: dict[str, Any] | None = None
-        """The object that the body is, once all of it is read."""
+        """The parsed body, None until its end."""
         self._longest = longest
-        self._came = bytearray()
+        self._received = bytearray()
         self._window = b""
         self._at = 0
         self._passed = 0  # bytes before the window
         self._ended = False
         self._containers = self._commas = self._quiet = self._blanks = 0
-        self._top = ""  # the name at the top whose value is read
+        self._top = ""  # the top-level name of the current value
         self._until = 0.0
         self._steps = self._whole()
 
     @property
     def hungry(self) -> bool:
-        """True when nothing can be read before more bytes arrive."""
-        return self.value is not None or (self._is_short() and len(self._came) < AHEAD_BYTES)
+        """True if nothing can be parsed before more bytes arrive."""
+        return self.value is not None or (self._is_short() and len(self._received) < AHEAD_BYTES)
 
     def feed(self, part: bytes) -> None:
-        """Take the next part, which counts at once and is read later."""
+        """Take the next part. Its values are counted at once and parsed later."""
         for start in range(0, len(part), PIECE_BYTES):
             piece = self._without_long_blanks(part[start : start + PIECE_BYTES])
             self._count(piece)
-            self._came += piece
+            self._received += piece
 
     def end(self) -> None:
-        """Record that the whole body has arrived."""
+        """Mark the end of the body."""
         self._ended = True
         self._move_on()
 
     def work(self) -> None:
-        """Parse for at most SLICE_S; must not be called while `hungry`."""
+        """Parse for at most SLICE_S. Must not be called while `hungry`."""
         if self._is_short():
             self._move_on()
         self._until = time.perf_counter() + SLICE_S
@@ -132,17 +132,17 @@ class LargeBody:
         return not self._ended and len(self._window) - self._at < AHEAD_BYTES
 
     def _move_on(self) -> None:
-        self._window = b"".join((self._window[self._at :], self._came))
+        self._window = b"".join((self._window[self._at :], self._received))
         self._passed += self._at
         self._at = 0
-        self._came.clear()
+        self._received.clear()
 
     def _must_pause(self) -> bool:
-        """Asked before each token: True when this slice is over, or when the token may not have arrived completely."""
+        """Return True if this slice is over, or if the next token may not have arrived completely."""
         return self._is_short() or time.perf_counter() >= self._until
 
     def _whole(self) -> Steps[dict[str, Any]]:
-        """The body's object, with nothing but blanks around it."""
+        """Parse the whole body, an object with only blanks around it."""
         start = self._next()
         if start in (b"[", b'"'):
             raise refused("Input should be an object", "model_type")
@@ -156,12 +156,12 @@ class LargeBody:
         return body
 
     def _next(self) -> bytes:
-        """The next byte that is not blank, without consuming it."""
+        """Skip blanks, and return the next byte without consuming it."""
         self._at = _blanks.match(self._window, self._at).end()  # type: ignore[union-attr]
         return self._window[self._at : self._at + 1]
 
     def _value(self, depth: int) -> Steps[Any]:
-        """The next value, which is nested in `depth` lists and objects."""
+        """Parse the next value, which is nested in `depth` lists and objects."""
         if self._must_pause():
             yield
         start = self._next()
@@ -172,7 +172,7 @@ class LargeBody:
         return (yield from (self._list(depth + 1) if start == b"[" else self._object(depth + 1)))
 
     def _flat(self, start: bytes) -> Any:
-        """The list or object here, if one parser call can read it: short, only scalars, and no name repeated."""
+        """Parse the next list or object in one call, or return None if it is long, nested or has a repeated name."""
         end = self._window.find(b"]" if start == b"[" else b"}", self._at, self._at + PIECE_BYTES) + 1
         if any(self._window.find(bracket, self._at + 1, end) >= 0 for bracket in (b"[", b"{")):
             return None
@@ -180,7 +180,7 @@ class LargeBody:
         try:
             value = from_json(piece, cache_strings=False)
         except ValueError:
-            return None  # a bracket in a text is not the end
+            return None  # the bracket may be in a text
         if start == b"{" and len(value) != piece.count(b":"):
             return None
         if len(value) > (self._longest.names if start == b"{" else self._longest.items):
@@ -193,7 +193,7 @@ class LargeBody:
         if match is None:
             cut = len(self._window) >= self._at + _SEARCHED_BYTES
             raise _too_long() if cut and self._next() == b'"' else self._invalid()
-        value = self._parsed(match[0])
+        value = self._parse(match[0])
         self._at = match.end()
         return value
 
@@ -211,7 +211,7 @@ class LargeBody:
                 return items
 
     def _is_empty(self, bracket: bytes, depth: int) -> bool:
-        """Consume the opening bracket, and the closing one if it follows. The deepest level must be empty."""
+        """Consume the opening bracket, and the closing one if it follows. Raises ValidationFailed beyond MAX_DEPTH."""
         self._at += 1
         if self._next() == bracket:
             self._at += 1
@@ -221,11 +221,11 @@ class LargeBody:
         return False
 
     def _scalars(self, items: list[Any], depth: int) -> bool:
-        """Parse in one call all following scalars that have a comma after them. False if there is none."""
+        """Parse all following scalars with a comma behind them in one call. Returns False if there are none."""
         match = _scalars.match(self._window, self._at, self._at + PIECE_BYTES)
         if match is None:
             return False
-        self._keep(items, self._parsed(b"[%b]" % match[0][:-1]), depth)
+        self._keep(items, self._parse(b"[%b]" % match[0][:-1]), depth)
         self._at = match.end()
         return True
 
@@ -235,7 +235,7 @@ class LargeBody:
             self._refuse_long_list(len(items))
 
     def _refuse_long_list(self, length: int) -> None:
-        """Raise ValidationFailed for a top-level list that is too long: it makes the whole body invalid."""
+        """Raise ValidationFailed if a top-level list is too long."""
         most = self._longest.at_top.get(self._top, self._longest.items)
         if length > most:
             path = (self._top,) if self._top in self._longest.at_top else ()
@@ -259,11 +259,11 @@ class LargeBody:
                 return members
 
     def _member(self) -> tuple[str, Any, bool] | None:
-        """A name, its value, and whether it is the object's last; None when one call cannot read it."""
+        """Parse a name with a scalar value in one call, or return None. The third result is True for the last one."""
         match = _member.match(self._window, self._at, self._at + PIECE_BYTES)
         if match is None:
             return None
-        ((name, value),) = self._parsed(b"{%b}" % match[1]).items()
+        ((name, value),) = self._parse(b"{%b}" % match[1]).items()
         self._at = match.end()
         return name, value, match[2] == b"}"
 
@@ -277,21 +277,21 @@ class LargeBody:
         match = _name.match(self._window, self._at, self._at + _SEARCHED_BYTES)
         if match is None:
             raise self._invalid()
-        name: str = self._parsed(match[1])
+        name: str = self._parse(match[1])
         self._at = match.end()
         if depth == 1:
             self._top = name
         return name
 
     def _ends(self, bracket: bytes) -> bool:
-        """Consume the comma or the closing bracket that must come next; True for the bracket."""
+        """Consume the comma or closing bracket that must come next. Returns True for the bracket."""
         byte = self._next()
         if byte not in (b",", bracket):
             raise self._invalid()
         self._at += 1
         return byte == bracket
 
-    def _parsed(self, piece: bytes) -> Any:
+    def _parse(self, piece: bytes) -> Any:
         try:
             return from_json(piece, cache_strings=False)
         except ValueError:

@@ -29,7 +29,7 @@ class Rejected(NamedTuple):
 
 
 def parse(schema: type[AnyBody], body: bytes | Mapping[str, Any]) -> AnyBody:
-    """The validated body, given as JSON or as the parsed object. Raises ValidationFailed, whatever bytes came."""
+    """Return the validated body, from JSON or from the parsed object. Raises ValidationFailed."""
     try:
         return _parse_json(schema, body) if isinstance(body, bytes) else schema.model_validate(body)
     except ValidationError as error:
@@ -44,7 +44,7 @@ def _parse_json(schema: type[AnyBody], body: bytes) -> AnyBody:
 
 
 def parse_query(schema: type[AnyBody], parameters: Mapping[str, str]) -> AnyBody:
-    """The validated parameters of a query string. Raises ValidationFailed."""
+    """Return the validated parameters of a query string. Raises ValidationFailed."""
     try:
         return schema.model_validate(parameters)
     except ValidationError as error:
@@ -52,9 +52,9 @@ def parse_query(schema: type[AnyBody], parameters: Mapping[str, str]) -> AnyBody
 
 
 def refuse_unknown_parameters(query: bytes, schema: type[BaseModel] | None, body: type[BaseModel] | None) -> None:
-    """Raise ValidationFailed if a query string has parameters that the endpoint does not have.
+    """Raise ValidationFailed if a query string has a parameter that the endpoint does not have.
 
-    `body` is the schema of the request's body. An endpoint with a body has no parameters.
+    `schema` describes the parameters, `body` the body. An endpoint with a body has no parameters.
     """
     parameters = () if schema is None else tuple(schema.model_fields)
     unknown = hints.unknown_parameter if body is None else hints.parameter_of_body
@@ -70,7 +70,7 @@ def refuse_unknown_parameters(query: bytes, schema: type[BaseModel] | None, body
 
 
 def failed(error: ValidationError, what: str, schema: type[BaseModel], where: str = "body") -> ValidationFailed:
-    """The errors of `error` without any value of the request; names that the client chose are cut."""
+    """Return the ValidationFailed for pydantic's `error`, without values of the request, and with cut names."""
     details = error.errors(include_url=False, include_context=False, include_input=False)[:MAX_ERRORS]
     errors = [
         {"loc": [where, *map(_shown, item["loc"])], "msg": _message_of(item, schema), "type": item["type"]}
@@ -88,7 +88,7 @@ def _with_first(what: str, errors: list[dict[str, Any]]) -> ValidationFailed:
 
 
 def _misspelt(item: ErrorDetails, details: Sequence[ErrorDetails], schema: type[BaseModel]) -> bool:
-    """True if a field is missing only because its name is misspelt: the error at the misspelt name says so already."""
+    """Return True if a field is missing because its name is misspelt, since the error of that name suggests it."""
     block = model_at(schema, item["loc"][:-1]) if item["type"] == "missing" else None
     if block is None:
         return False
@@ -101,7 +101,7 @@ def _misspelt(item: ErrorDetails, details: Sequence[ErrorDetails], schema: type[
 
 
 def _message_of(item: ErrorDetails, schema: type[BaseModel]) -> str:
-    """What is wrong, and what was probably meant."""
+    """Return the message of one error, with a hint at the probable fix."""
     loc, message = item["loc"], item["msg"].replace(" after validation", "")
     if item["type"] == "model_type":
         return "Input should be an object"
@@ -121,28 +121,28 @@ def _shown(part: int | str) -> int | str:
 
 
 def _keys(parsed: BaseModel | Rejected) -> int:
-    """The least number of keys of a valid body without repeated keys. Each key is followed by one colon.
+    """Return the least number of keys, and so of colons, in a valid body without repeated keys.
 
-    Keys within histories, boosts and other lists are not counted, so bodies that have them are always checked exactly.
+    Does not count keys within histories, boosts and other lists, so bodies with these are always checked exactly.
     """
     if isinstance(parsed, Rejected):
         return 0
-    given = parsed.model_fields_set
-    if "requests" in given:
+    fields = parsed.model_fields_set
+    if "requests" in fields:
         elements: Sequence[BaseModel | Rejected] = vars(parsed)["requests"]
-        return len(given) + sum(_keys(element) for element in elements)
-    count = len(given)
-    for name in given & _FEATURE_FIELDS:
+        return len(fields) + sum(_keys(element) for element in elements)
+    count = len(fields)
+    for name in fields & _FEATURE_FIELDS:
         features: Mapping[str, Any] | None = getattr(parsed, name)
         if features:
             count += len(features) + sum(len(value) for value in features.values() if isinstance(value, dict))
-    if "filter" in given:
+    if "filter" in fields:
         count += _keys_within(vars(parsed)["filter"])
     return count
 
 
 def _keys_within(value: object) -> int:
-    """The keys of the objects in a JSON value; lists that begin with a text, as those of labels do, are left out."""
+    """Count the keys of the objects in a JSON value, without lists that begin with a text, such as labels."""
     if isinstance(value, dict):
         return len(value) + sum(map(_keys_within, value.values()))
     if isinstance(value, list) and value and not isinstance(value[0], str):
@@ -151,7 +151,7 @@ def _keys_within(value: object) -> int:
 
 
 def _refuse_repeated_keys(body: bytes) -> None:
-    """Parse the body to find repeated keys exactly; a count of colons is no proof, as strings contain colons too."""
+    """Raise ValidationFailed if an object repeats a key. Parses the body, because strings may contain colons too."""
 
     def check(pairs: list[tuple[str, object]]) -> None:
         if len({key for key, _ in pairs}) < len(pairs):

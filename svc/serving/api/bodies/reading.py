@@ -1,4 +1,4 @@
-"""Reads request bodies within limits of size and time: small ones as bytes, large ones parsed while they arrive."""
+"""Reads request bodies within limits of size and time. Large bodies are parsed while they arrive."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from svc.settings import Settings
 SMALL_BYTES = 64 * 1024
 
 Receive = Callable[[], Awaitable[bytes]]
-"""Gives the next part of a body, nothing at its end. Raises ClientGone."""
+"""Returns the next part of a body, empty at its end. Raises ClientGone."""
 Body = bytes | dict[str, Any]
 """The bytes of a small body, or the parsed object of a large one."""
 
 
 class Bodies:
-    """Reads the bodies of all requests. Large ones are parsed alternately, one slice in each turn of the event loop."""
+    """Reads the bodies of all requests. Large bodies take turns: one slice is parsed in each turn of the event loop."""
 
     def __init__(self, settings: Settings) -> None:
         self._cap = settings.max_body_bytes
@@ -30,11 +30,11 @@ class Bodies:
         self._turns = trio.Lock()
 
     async def take(self, receive: Receive, headers: Mapping[bytes, bytes], whole: bytes | None = None) -> Body:
-        """The whole body: `whole` if it came with the head, else what `receive` gives.
+        """Return the whole body: `whole` if it came with the head, else the parts from `receive`.
 
-        Raises PayloadTooLargeForRequest by Content-Length before reading and by count while reading, BodyTimeout when
-        it has not come in `client_timeout_s` and a second for each MiB, ClientGone, and ValidationFailed for a large
-        one, but only after all of it has come: a client that is still sending may not read.
+        Raises PayloadTooLargeForRequest, before reading if Content-Length is too large. Raises BodyTimeout after
+        `client_timeout_s` and a second for each MiB. Raises ClientGone. Raises ValidationFailed for a large body, but
+        only after its end, because a client that is still sending may not read the answer.
         """
         declared = headers.get(b"content-length", b"0")
         if len(declared) > len(str(self._cap)) or int(declared) > self._cap:
@@ -60,7 +60,7 @@ class Bodies:
 
 
 class _Arriving:
-    """The part of a body that has arrived. Once the body is refused, nothing more of it is kept."""
+    """The received part of a body. Further parts of a refused body are dropped."""
 
     def __init__(self, turns: trio.Lock) -> None:
         self.size = 0
@@ -81,7 +81,7 @@ class _Arriving:
         await self._read(part)
 
     async def whole(self) -> Body:
-        """The body, once all of it has arrived. Raises ValidationFailed."""
+        """Return the body. Call it once all of it has arrived. Raises ValidationFailed."""
         if self.size <= SMALL_BYTES:
             return bytes(self._small)
         await self._read(None)
@@ -91,7 +91,7 @@ class _Arriving:
         return self._large.value
 
     async def _read(self, part: bytes | None) -> None:
-        """Parse `part`, or without one everything up to the end."""
+        """Parse the next part, or the rest of the body if `part` is None."""
         if self._large is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""The request bodies of the verbs: one set of models validates them and describes them in the OpenAPI document."""
+"""The request bodies of the verbs, as models that validate them and describe them in the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -86,16 +86,16 @@ LONGEST = Longest(
 
 
 _READ = ConfigDict(extra="forbid", strict=True, frozen=True, cache_strings="keys")
-"""Values are ids, seldom the same twice: looking them up in pydantic's cache takes longer than making new strings."""
+"""Without pydantic's cache for values: most are ids that never repeat, and a look-up takes longer than a new string."""
 
 
 def _is_new(tree: object, served: Answerable) -> bool:
-    """Whether the filter of a request has to be compiled."""
+    """Return True if the filter of a request must be compiled."""
     return tree is not None and served.filters is not None and served.filters.cached(ClientTree(tree)) is None
 
 
 def _items_of(tree: object, served: Answerable, part: Part = "body") -> ItemSet | None:
-    """The items that satisfy the filter of a request; None: all. Raises ValidationFailed."""
+    """Return the items that satisfy the filter of a request, or None for all items. Raises ValidationFailed."""
     if tree is None:
         return None
 
@@ -111,7 +111,7 @@ def _canonical(kinds: Mapping[str, str], part: Part, tree: object) -> Filter:
 
 
 class Request(BaseModel):
-    """What the verbs share."""
+    """The fields that verbs for items share."""
 
     model_config = _READ
 
@@ -119,14 +119,14 @@ class Request(BaseModel):
     exclude_items: Annotated[
         list[Id],
         Field(
-            default_factory=list,  # a default would be copied deeply for each request
+            default_factory=list,  # pydantic would copy a default deeply for each request
             max_length=MAX_EXCLUDED,
-            description="Items that must not come back; unknown ones are ignored.",
+            description="Items to leave out of the answer. Unknown ids are ignored.",
             json_schema_extra={"default": []},
         ),
     ]
     filter: Annotated[
-        Tree, Field(description="Conditions on the recipe's filter fields; only items that satisfy them are ranked.")
+        Tree, Field(description="Conditions on the recipe's filter fields. Only items that satisfy them are ranked.")
     ] = None
     include_items: Annotated[
         list[Id] | None, Field(max_length=MAX_INCLUDED, description="Only these items are ranked.")
@@ -142,11 +142,11 @@ class Request(BaseModel):
         BeforeValidator(whole),
     ] = None
     diversity: Annotated[
-        float | None, Field(ge=0, le=1, description="0: the best items; 1: as unlike each other as possible.")
+        float | None, Field(ge=0, le=1, description="From 0, the items of highest score, to 1, the most varied items.")
     ] = None
     limits: Annotated[
         list[LimitAsked] | None,
-        Field(max_length=MAX_LIMITS, description="How many items of one value there may be, from the first place on."),
+        Field(max_length=MAX_LIMITS, description="Most items with the same value of a field."),
     ] = None
     boosts: Annotated[
         list[BoostAsked] | None, Field(max_length=MAX_BOOSTS, description="Factors for items that satisfy a filter.")
@@ -155,25 +155,25 @@ class Request(BaseModel):
         list[PinAsked] | None,
         Field(
             max_length=MAX_PINS,
-            description="Items at fixed places of the ranking; no two pins share an item or a place.",
+            description="Items at fixed places of the ranking. Items and places must be distinct.",
             json_schema_extra={"uniqueItems": True},
         ),
     ] = None
 
     @property
     def filters(self) -> list[object]:
-        """The filters of the request, as the client wrote them."""
+        """The filters of the request and of its boosts, as the client wrote them."""
         trees = [] if self.filter is None else [self.filter]
         return [*trees, *(boost.filter for boost in self.boosts or ())]
 
     def has_new_filter(self, served: Answerable) -> bool:
-        """Return whether the request has filters to compile, which takes longer than all else in a query."""
+        """Return True if a filter must be compiled, which takes longer than all other work for a query."""
         return any(_is_new(tree, served) for tree in self.filters)
 
     def compile(self, served: Answerable) -> Iterator[None]:
-        """Compile the filters of the request, so that `prepare` finds them; yields after each condition.
+        """Compile the filters of the request for `prepare`. Yields after each condition.
 
-        `prepare` raises the error of an invalid filter.
+        Ends at an invalid filter, whose error `prepare` raises.
         """
         if served.filters is not None:
             with suppress(ValidationFailed):
@@ -183,7 +183,7 @@ class Request(BaseModel):
                     )
 
     def restriction(self, served: Answerable) -> Restriction:
-        """What the answer may hold. Raises ValidationFailed."""
+        """Return the restriction of the answer: its items, rules and pins. Raises ValidationFailed."""
         if self.offset + self.limit > MAX_LIMIT:
             raise _too_far("body")
         rules, pins = rules_of(self, served)
@@ -201,9 +201,9 @@ def _lacks(*names: str) -> ValidationFailed:
 
 
 class RecommendRequest(Request):
-    """Recommendations for one user: by `user_id`, by `history`, by `user_features`, or by `fallback` for anybody.
+    """Recommend items to one user: by `user_id`, `history`, `user_features`, or `fallback` for any user.
 
-    One of the four must be there, unless the recipe has a fallback.
+    One of the four is required, unless the recipe has a fallback.
     """
 
     model_config = ConfigDict(
@@ -220,57 +220,57 @@ class RecommendRequest(Request):
 
     user_id: Annotated[Id | None, Field(description="A user of the training data.")] = None
     user_features: Annotated[
-        Features | None, Field(description="Stands in for a user whom training never saw; else not used.")
+        Features | None, Field(description="Features of a user that training never saw. Not used for a known user.")
     ] = None
     include_seen: Annotated[
         bool | None,
         Field(
-            description="Return items of the user's own history too; by default only where the model was trained with "
+            description="Return items of the user's own history too. By default only if the model was trained with "
             "training.repeats."
         ),
     ] = None
     history: Annotated[
         list[HistoryItem] | None,
-        Field(max_length=MAX_HISTORY, description="What the user chose, of items of the training data."),
+        Field(max_length=MAX_HISTORY, description="Items of the training data that the user chose."),
     ] = None
     history_mode: Annotated[
         Literal["append", "replace"],
-        Field(description="Whether the history joins that of a known user or stands in its place."),
+        Field(description="Append `history` to the known history of the user, or replace the known history."),
     ] = "append"
     dislikes: Annotated[
         list[Dislike] | None,
         Field(
             max_length=MAX_DISLIKES,
-            description="What the user rejects: these items never come back, and count against others.",
+            description="Items that the user rejects. They are never returned, and they lower the scores of others.",
         ),
     ] = None
     fallback: Annotated[
         Literal["none", "popular"] | None,
-        Field(description="What a user of whom nothing is known gets; by default what the recipe says."),
+        Field(description="Answer for a user without any information. By default the recipe's."),
     ] = None
     shown: Annotated[
         list[ShownItem] | None,
-        Field(max_length=MAX_SHOWN, description="Items that the user was shown before; they rank lower."),
+        Field(max_length=MAX_SHOWN, description="Items that the user was shown before. They rank lower."),
     ] = None
     rotation: Annotated[
         float,
-        Field(ge=0, le=1, description="Deviations of scores that each time shown takes from an item."),
+        Field(ge=0, le=1, description="Score that an item loses each time it was shown, in standard deviations."),
     ] = 0.25
     seed: Annotated[
         str | None,
-        Field(min_length=1, max_length=MAX_SEED_CHARACTERS, description="Another seed, such as a day: another page."),
+        Field(min_length=1, max_length=MAX_SEED_CHARACTERS, description="A text, such as a day, that varies the page."),
     ] = None
     shuffle: Annotated[
-        float, Field(ge=0, le=1, description="Deviations of scores by which the noise of the seed moves an item.")
+        float, Field(ge=0, le=1, description="Size of the noise of `seed`, in standard deviations of scores.")
     ] = 0.25
 
     @property
     def varies(self) -> bool:
-        """Whether the best items are to change places."""
+        """True if the request asks for rotation or shuffling."""
         return bool((self.shown and self.rotation) or (self.seed and self.shuffle))
 
     def restriction(self, served: Answerable) -> Restriction:
-        """What the answer may hold. Raises ValidationFailed."""
+        """Return the restriction of the answer, with new items and variation. Raises ValidationFailed."""
         restriction = super().restriction(served)._replace(new=served.new_items)
         if not self.shown and self.seed is None:
             return restriction
@@ -278,10 +278,10 @@ class RecommendRequest(Request):
         return restriction._replace(variation=variation)
 
     def prepare(self, served: Answerable) -> Prepared:
-        """The query for the model of now. Raises the ApiError that says why there is none."""
-        wanted = served.policy.popular_fallback if self.fallback is None else self.fallback == "popular"
-        named = (self.user_id, self.user_features, self.history, self.fallback, self.dislikes)
-        if named == (None,) * len(named) and not wanted:
+        """Return the query for the served model. Raises the ApiError that refuses the request."""
+        falls_back = served.policy.popular_fallback if self.fallback is None else self.fallback == "popular"
+        inputs = (self.user_id, self.user_features, self.history, self.fallback, self.dislikes)
+        if inputs == (None,) * len(inputs) and not falls_back:
             raise _lacks("user_id", "user_features", "history", "fallback")
         if self.history is None and self.history_mode == "replace":
             message = "there is no history to put in place of the known one; give history, or leave history_mode out"
@@ -296,28 +296,32 @@ class RecommendRequest(Request):
             restriction=self.restriction(served),
             history=self.history or (),
             replace=self.history_mode == "replace",
-            fallback=wanted,
+            fallback=falls_back,
             dislikes=self.dislikes or (),
         )
-        if self._says_profile() or prepared.query.popular:
+        if self._shows_profile() or prepared.query.popular:
             return prepared
         return prepared._replace(profile=None)
 
     def _require_distinct(self) -> None:
-        """Raise ValidationFailed for an item that is both chosen and disliked."""
+        """Raise ValidationFailed if an item is both chosen and disliked."""
         chosen = {interaction.item_id for interaction in self.history or ()} if self.dislikes else ()
         for position, dislike in enumerate(self.dislikes or ()):
             if dislike.item_id in chosen:
                 message = "this item is in history too; leave it out of history or out of dislikes"
                 raise invalid(["dislikes", position], message, "also_in_history")
 
-    def _says_profile(self) -> bool:
-        named = self.history is not None or self.fallback is not None
-        return named or "history_mode" in self.model_fields_set
+    def _shows_profile(self) -> bool:
+        """Return True if the answer shows its profile, as it does for requests with a history or a fallback."""
+        has_history = self.history is not None or "history_mode" in self.model_fields_set
+        return has_history or self.fallback is not None
 
 
 class RelatedRequest(Request):
-    """Items related to seeds: known ones by `seed_items`, unseen ones by `item_features`. One of them must be there."""
+    """Recommend items related to known items by `seed_items`, or to unseen items by `item_features`.
+
+    One of the two is required.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -331,15 +335,15 @@ class RelatedRequest(Request):
 
     seed_items: Annotated[
         list[Id] | None,
-        Field(min_length=1, max_length=MAX_SEEDS, description="Items of the training data; they never come back."),
+        Field(min_length=1, max_length=MAX_SEEDS, description="Items of the training data. They are never returned."),
     ] = None
     item_features: Annotated[
         ItemFeatures | None, Field(description="Features of one unseen item, or of several by item id.")
     ] = None
-    user_features: Annotated[Features | None, Field(description="A prior that is joined to the seeds.")] = None
+    user_features: Annotated[Features | None, Field(description="Features of the user, added to the seeds.")] = None
 
     def prepare(self, served: Answerable) -> Prepared:
-        """The query for the model of now. Raises the ApiError that says why there is none."""
+        """Return the query for the served model. Raises the ApiError that refuses the request."""
         if self.seed_items is None and self.item_features is None:
             raise _lacks("seed_items", "item_features")
         return served.model.prepare_related(
@@ -354,9 +358,9 @@ class RelatedRequest(Request):
 
 
 class UsersRequest(BaseModel):
-    """The users who may want an item: a known one by `item_id`, or an unseen one by `item_features`.
+    """Rank users for a known item by `item_id`, or for an unseen item by `item_features`.
 
-    One of the two must be there.
+    One of the two is required.
     """
 
     model_config = ConfigDict(
@@ -371,7 +375,7 @@ class UsersRequest(BaseModel):
 
     item_id: Annotated[Id | None, Field(description="An item of the training data.")] = None
     item_features: Annotated[
-        Features | None, Field(description="Stands in for an item that training never saw; else not used.")
+        Features | None, Field(description="Features of an item that training never saw. Not used for a known item.")
     ] = None
     limit: Annotated[int, Field(ge=1, le=MAX_LIMIT, description="Most users to return."), BeforeValidator(whole)] = 10
     offset: Annotated[
@@ -382,8 +386,8 @@ class UsersRequest(BaseModel):
     order: Annotated[
         Order,
         Field(
-            description="score: who will take it; lift: to whom it says most, in deviations above the mean of the "
-            "user's scores of all items; balanced: half of each."
+            description="score: by predicted interest in the item; lift: by the score in standard deviations above "
+            "the mean of the user's scores of all items; balanced: half of each."
         ),
     ] = "score"
     min_history: Annotated[
@@ -392,36 +396,36 @@ class UsersRequest(BaseModel):
         BeforeValidator(whole),
     ] = None
     include_users: Annotated[
-        list[Id] | None, Field(max_length=MAX_USERS, description="Only these users are ranked; unknown ones are not.")
+        list[Id] | None, Field(max_length=MAX_USERS, description="Only these users are ranked, without unknown ones.")
     ] = None
     exclude_users: Annotated[
         list[Id] | None,
-        Field(max_length=MAX_USERS, description="Users who must not be named; unknown ones are ignored."),
+        Field(max_length=MAX_USERS, description="Users to leave out of the answer. Unknown ids are ignored."),
     ] = None
     include_seen: Annotated[
         bool | None,
         Field(
-            description="Return users who have the item too; by default only where the model was trained with "
+            description="Return users who have the item already, too. By default only if the model was trained with "
             "training.repeats."
         ),
     ] = None
 
     def has_new_filter(self, served: Answerable) -> bool:  # noqa: ARG002
-        """Return False: there are no conditions."""
+        """Return False, because the request has no filter."""
         return False
 
     def compile(self, served: Answerable) -> Iterator[None]:  # noqa: ARG002
-        """Return no steps: there are no conditions."""
+        """Return no steps, because the request has no filter."""
         return iter(())
 
     def prepare(self, served: Answerable) -> Prepared:
-        """The query for the model of now. Raises the ApiError that says why there is none."""
+        """Return the query for the served model. Raises the ApiError that refuses the request."""
         if not served.policy.users:
             raise UsersNotServed
         return self.prepare_for(served.model)
 
     def prepare_for(self, model: Model) -> Prepared:
-        """As `prepare`, for a model that may name its users to whoever asks."""
+        """Return the query without checking that the recipe permits requests for users."""
         if self.item_id is None and self.item_features is None:
             raise _lacks("item_id", "item_features")
         if self.offset + self.limit > MAX_LIMIT:
@@ -462,7 +466,7 @@ class SampleUserQuery(BaseModel):
 
     model_config = ConfigDict(strict=True, frozen=True)
 
-    user_id: Annotated[Id | None, Field(description="A user of the training data; left out: anybody.")] = None
+    user_id: Annotated[Id | None, Field(description="A user of the training data, by default a random one.")] = None
 
 
 class PopularQuery(BaseModel):
@@ -479,7 +483,7 @@ class PopularQuery(BaseModel):
     filter: Annotated[
         Any,
         Field(
-            description="Conditions on the recipe's filter fields, as JSON; only items that satisfy them are listed.",
+            description="Conditions on the recipe's filter fields, as JSON. Only items that satisfy them are listed.",
             examples=['{"genres": {"any": ["Crime"]}}'],
         ),
         BeforeValidator(filter_in_query),
@@ -487,11 +491,11 @@ class PopularQuery(BaseModel):
     ] = None
 
     def has_new_filter(self, served: Answerable) -> bool:
-        """Whether there is a filter to compile, which takes longer than all else in the query."""
+        """Return True if the filter must be compiled, which takes longer than all other work for the query."""
         return _is_new(self.filter, served)
 
     def prepare(self, served: Answerable) -> Prepared:
-        """The query for the model of now. Raises ValidationFailed."""
+        """Return the query for the served model. Raises ValidationFailed."""
         if self.offset + self.limit > MAX_LIMIT:
             raise _too_far("query")
         restriction = Restriction(self.offset, None, served.allowed(_items_of(self.filter, served, "query")))
@@ -499,7 +503,7 @@ class PopularQuery(BaseModel):
 
 
 def _by_itself(request: type[AnyRequest]) -> WrapValidator:
-    """Turns an invalid element into a Rejected, so that the others of its batch are answered."""
+    """Return a validator that turns an invalid element into a Rejected, so that the other elements are answered."""
 
     def validated(value: Any, validate: Callable[[Any], AnyRequest]) -> AnyRequest | Rejected:
         try:
@@ -510,12 +514,12 @@ def _by_itself(request: type[AnyRequest]) -> WrapValidator:
     return WrapValidator(validated)
 
 
-_Elements = Field(min_length=1, max_length=MAX_BATCH, description="An element that is not valid fails by itself.")
-_WithMetadata = Field(description="Join item metadata into the answers.")
+_Elements = Field(min_length=1, max_length=MAX_BATCH, description="An invalid element fails alone.")
+_WithMetadata = Field(description="Add item metadata to the answers.")
 
 
 class Batch(BaseModel):
-    """What the batch verbs share."""
+    """The fields that batch verbs share."""
 
     model_config = _READ
 
@@ -523,7 +527,7 @@ class Batch(BaseModel):
 
 
 class RecommendBatch(Batch):
-    """Up to 256 requests of `:recommend`, answered by one model, each failing by itself."""
+    """Answer up to 256 requests of `:recommend` from one model. A failed request does not affect the others."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -535,7 +539,7 @@ class RecommendBatch(Batch):
 
 
 class RelatedBatch(Batch):
-    """Up to 256 requests of `:recommend-related`, answered by one model, each failing by itself."""
+    """Answer up to 256 requests of `:recommend-related` from one model. A failed request does not affect the others."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"requests": [{"seed_items": ["b1"]}, {"item_features": {"year": 1999}}]}]}
@@ -548,5 +552,5 @@ AnyBatch = RecommendBatch | RelatedBatch
 
 
 def elements(batch: AnyBatch) -> Sequence[AnyRequest | Rejected]:
-    """The requests of a batch; those that are not valid stand as Rejected in their place."""
+    """Return the requests of a batch, with a Rejected in the place of each invalid one."""
     return batch.requests

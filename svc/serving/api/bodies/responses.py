@@ -1,4 +1,4 @@
-"""The answers as the OpenAPI document describes them. Answers are made of prebuilt bytes, not of these models."""
+"""The answers in the OpenAPI document. The server encodes answers from prebuilt bytes, not with these models."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from svc.errors import ApiError
 
 _CODES = {kind.code for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ApiError)}
 ErrorCode = StrEnum("ErrorCode", {code: code for code in sorted(_CODES)})  # type: ignore[misc]
-"""A schema of its own, so that generated clients have one type of codes."""
+"""A separate schema, so that generated clients have one type for codes."""
 
 
 def without_null(schema: dict[str, Any]) -> None:
-    """A key that may be missing is never null."""
+    """Remove null from the types of optional keys, which are left out instead."""
     for name in set(schema["properties"]) - set(schema.get("required", ())):
         field = schema["properties"][name]
         field.pop("default", None)
@@ -30,7 +30,7 @@ class _Answer(BaseModel):
 
 Share = Annotated[
     float,
-    Field(description="Part of the sum of all that raises the score: 0 to 1 in `because`, negative in `in_spite_of`."),
+    Field(description="Share of all addends that raise the score: 0 to 1 in `because`, negative in `in_spite_of`."),
 ]
 
 
@@ -41,7 +41,7 @@ class ItemReason(BaseModel):
 
     item_id: str
     share: Share
-    disliked: Annotated[Literal[True] | None, Field(description="There where the request dislikes the item.")] = None
+    disliked: Annotated[Literal[True] | None, Field(description="Present if the request dislikes the item.")] = None
 
 
 class FeatureReason(_Answer):
@@ -52,14 +52,14 @@ class FeatureReason(_Answer):
 
 
 class PopularReason(_Answer):
-    """The item is chosen by many."""
+    """The popularity of the item."""
 
     reason: Literal["popular"]
-    share: Annotated[float | None, Field(description="Part of the score; absent where nothing else counts.")] = None
+    share: Annotated[float | None, Field(description="Part of the score, absent if nothing else counts.")] = None
 
 
 class Item(BaseModel):
-    """One item, with the metadata fields that the recipe declares. It has a score, or the reason why there is none."""
+    """One item, with the metadata fields that the recipe declares. It has a score, or a reason for its place."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra=without_null)
 
@@ -67,16 +67,16 @@ class Item(BaseModel):
     score: Annotated[float | None, Field(description="Comparable within one answer.")] = None
     because: Annotated[
         list[ItemReason | FeatureReason | PopularReason] | None,
-        Field(description="The strongest addends that raise the score, by size; with `explain`."),
+        Field(description="The strongest addends that raise the score, by size. Present with `explain`."),
     ] = None
     in_spite_of: Annotated[
         list[ItemReason | FeatureReason | PopularReason] | None,
-        Field(description="The strongest addends that lower the score, by size, where there are any."),
+        Field(description="The strongest addends that lower the score, by size. Present if there are any."),
     ] = None
     rest: Annotated[float | None, Field(description="1 less the shares in `because`.")] = None
     reason: Annotated[
         list[Literal["popular", "new", "pinned", "boosted", "rotated", "diversified"]] | None,
-        Field(description="Why the item is here, when it is not for its score."),
+        Field(description="Reasons for the item's place other than its score."),
     ] = None
 
 
@@ -84,26 +84,28 @@ Profile = Literal["user", "user+history", "history", "features", "features+histo
 
 
 class IgnoredPin(_Answer):
-    """A pin that is not shown: the item is unknown, excluded by the request, seen by the user, or filtered out."""
+    """A pin that is not shown, because its item is unknown, excluded by the request, seen by the user, or filtered."""
 
     item_id: str
     why: Literal["unknown", "excluded", "seen", "filtered"]
 
 
+_IgnoredFeatures = Field(
+    description="Features without effect: keys of no declared column, and column=value for values training never saw."
+)
+
+
 class _Page(_Answer):
-    """What every page of a ranking says."""
+    """The fields of a page of a ranking."""
 
     items: list[Item]
-    ignored_features: Annotated[
-        list[str] | None,
-        Field(description="What says nothing: keys of no declared column; column=value for values training never saw."),
-    ] = None
+    ignored_features: Annotated[list[str] | None, _IgnoredFeatures] = None
     ignored_items: Annotated[
-        list[str] | None, Field(description="Ids that the model does not know, and those of pins that are not shown.")
+        list[str] | None, Field(description="Ids that the model does not know, and ids of pins that are not shown.")
     ] = None
     ignored_pins: Annotated[list[IgnoredPin] | None, Field(description="Pins that are not shown, and why.")] = None
-    profile: Annotated[Profile | None, Field(description="What the ranking goes by.")] = None
-    fallback: Annotated[Literal["popular"] | None, Field(description="The items are not the user's own.")] = None
+    profile: Annotated[Profile | None, Field(description="Information about the user that the ranking uses.")] = None
+    fallback: Annotated[Literal["popular"] | None, Field(description="Present if the items are popular ones.")] = None
 
 
 class _FromModel(_Answer):
@@ -120,17 +122,14 @@ class User(_Answer):
     """One user of the training data."""
 
     user_id: str
-    score: Annotated[float, Field(description="By which the order of the request goes; comparable within one answer.")]
+    score: Annotated[float, Field(description="Value of the requested order. Comparable within one answer.")]
 
 
 class Users(_FromModel):
     """Users, sorted by descending score."""
 
     users: list[User]
-    ignored_features: Annotated[
-        list[str] | None,
-        Field(description="What says nothing: keys of no declared column; column=value for values training never saw."),
-    ] = None
+    ignored_features: Annotated[list[str] | None, _IgnoredFeatures] = None
 
 
 class Answered(_Page):
@@ -141,7 +140,7 @@ class Answered(_Page):
 
 
 class PopularItems(_FromModel):
-    """The most chosen items first; with serving.popular in the recipe, those of late."""
+    """Items, the most chosen first. With `serving.popular` in the recipe, recent choices count more."""
 
     items: list[Item]
 
@@ -168,7 +167,7 @@ class Status(_Answer):
 
 
 class WorkersHealth(_Answer):
-    """The processes that answer. A failing one died at its start, so its place is empty for a while."""
+    """The processes that answer. `failing` counts those that die at their start and are restarted after a pause."""
 
     total: int
     ready: int
@@ -176,7 +175,7 @@ class WorkersHealth(_Answer):
 
 
 class Health(_Answer):
-    """Count-based health."""
+    """The number of recipes and of loaded models."""
 
     status: Literal["ok", "degraded"]
     total: int
@@ -186,7 +185,7 @@ class Health(_Answer):
 
 
 class ListHealth(_Answer):
-    """The state of a list of available items. `age_seconds` is null while it was never read."""
+    """The state of a list of available items. `age_seconds` is null until it has been read."""
 
     mode: Literal["allow", "deny"]
     age_seconds: float | None
@@ -194,14 +193,14 @@ class ListHealth(_Answer):
 
 
 class NewItemsHealth(_Answer):
-    """The state of a list of new items. `age_seconds` is null while it was never read."""
+    """The state of a list of new items. `age_seconds` is null until it has been read."""
 
     age_seconds: float | None
     n_new: Annotated[int | None, Field(description="Items of the list that the model does not know.")]
 
 
 class RecipeHealth(_Answer):
-    """The state of one recipe or of one recipe file that is skipped."""
+    """The state of one recipe, or of one skipped recipe file."""
 
     loaded: bool
     model_version: str | None = None
@@ -215,26 +214,26 @@ class RecipeHealth(_Answer):
 
 
 class HealthDetails(_Answer):
-    """The state of each recipe, by name; of a skipped file, by file stem."""
+    """The state of each recipe by name, and of each skipped file by file stem."""
 
     status: Literal["ok", "degraded"]
     recipes: dict[str, RecipeHealth]
 
 
 Verb = Literal["recommend", "recommend-related", "recommend-users", "batch-recommend", "batch-recommend-related"]
-Kind = Annotated[Literal["user-item"], Field(description="The model relates users and items, as all of today's do.")]
+Kind = Annotated[Literal["user-item"], Field(description="The model relates users and items, as all models do.")]
 LoadedAt = Annotated[
     str,
     Field(
-        description="When this server began to serve the model; other servers may differ.",
+        description="When this server began to serve the model. Other servers may differ.",
         json_schema_extra={"format": "date-time"},
     ),
 ]
-SupportedVerbs = Annotated[list[Verb], Field(description="The verbs that the model answers.")]
+SupportedVerbs = Annotated[list[Verb], Field(description="Verbs that the model can answer.")]
 
 
 class RecipeSummary(_Answer):
-    """One recipe of the list. Without a model it has a name only."""
+    """One recipe. Without a model it has only a name."""
 
     name: str
     loaded: bool
@@ -252,11 +251,11 @@ class RecipeList(_Answer):
 
 
 class LabelColumn(_Answer):
-    """A feature that is one of some texts, or several of them. `values` are the first that training kept."""
+    """A feature with one or several of the known texts. `values` are the first of those that training kept."""
 
     name: str
     kind: Literal["categorical", "multi_label"]
-    n_values: Annotated[int, Field(description="How many values training kept; others say nothing.")]
+    n_values: Annotated[int, Field(description="Number of values that training kept. Others have no effect.")]
     values: list[str]
 
 
@@ -275,7 +274,7 @@ class TextColumn(_Answer):
 
     name: str
     kind: Literal["text"]
-    n_words: Annotated[int, Field(description="How many words training kept; others say nothing.")]
+    n_words: Annotated[int, Field(description="Number of words that training kept. Others have no effect.")]
 
 
 class VectorColumn(_Answer):
@@ -291,7 +290,7 @@ FeatureColumn = Annotated[LabelColumn | NumericalColumn | TextColumn | VectorCol
 
 
 class LabelFilter(_Answer):
-    """A field of text. `values` are those of most items, up to 200."""
+    """A field of text. `values` are the most frequent values, up to 200."""
 
     name: str
     kind: Literal["categorical", "multi_label"]
@@ -299,7 +298,7 @@ class LabelFilter(_Answer):
 
 
 class NumberFilter(_Answer):
-    """A field of numbers, with its range; null when no item has one."""
+    """A field of numbers, with its range, or null if no item has a number."""
 
     name: str
     kind: Literal["numerical"]
@@ -308,7 +307,7 @@ class NumberFilter(_Answer):
 
 
 class FeatureColumns(_Answer):
-    """What `user_features` and `item_features` may say, by side."""
+    """The columns of `user_features` and of `item_features`."""
 
     user: list[FeatureColumn]
     item: list[FeatureColumn]
@@ -323,25 +322,25 @@ class ItemDescription(BaseModel):
 
 
 class FoundItems(_Answer):
-    """An item of exactly the searched id first, then the others, the most chosen first."""
+    """The item with the searched id, then others, the most chosen first."""
 
     recipe: str
     model_version: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]
     items: list[ItemDescription]
-    more: Annotated[bool, Field(description="True when the search ended before the last item.")]
+    more: Annotated[bool, Field(description="True if the search ended before the last item.")]
 
 
 class Somebody(_Answer):
-    """One user of the training data, and the most chosen items of their history; the latest where it has an order."""
+    """One user of the training data, with the most chosen items of their history, or the latest if it has an order."""
 
     recipe: str
     model_version: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]
     user_id: str
-    n_history: Annotated[int, Field(description="How many items the whole history has.")]
+    n_history: Annotated[int, Field(description="Number of items in the whole history.")]
     history: list[ItemDescription]
     oldest_first: Annotated[
         Literal[True] | None,
-        Field(description="There where the model knows the order of histories; the history is then in that order."),
+        Field(description="Present if the model knows the order of histories. The history then has that order."),
     ] = None
 
 
@@ -353,7 +352,7 @@ class Refitted(BaseModel):
 
 
 class Version(BaseModel):
-    """One version of a recipe's model. Facts are null where the log of versions does not tell them."""
+    """One version of a recipe's model. Facts that the log of versions lacks are null."""
 
     model_config = ConfigDict(json_schema_extra=without_null)
 
@@ -363,13 +362,13 @@ class Version(BaseModel):
     best_score: float | None
     rank_ms: Annotated[float | None, Field(description="Milliseconds of a single ranking on the training host.")]
     decision: str | None
-    live: Annotated[bool, Field(description="Whether the pointer names it.")]
-    held: Annotated[bool, Field(description="Whether trainings may not move the pointer from it.")]
-    reused_from: Annotated[Refitted | None, Field(description="Of a refit.")] = None
+    live: Annotated[bool, Field(description="True if servers load this version.")]
+    held: Annotated[bool, Field(description="True if no training may replace it as the live version.")]
+    reused_from: Annotated[Refitted | None, Field(description="Present for a refit.")] = None
 
 
 class RecipeVersions(_Answer):
-    """The newest versions of a recipe, at most 100, the newest first; none without `append_sha`."""
+    """The newest versions of a recipe, newest first, at most 100, or none without `append_sha`."""
 
     recipe: str
     versioning: str
@@ -377,7 +376,7 @@ class RecipeVersions(_Answer):
 
 
 class DataStats(BaseModel):
-    """The data of the training, counted, with the rows that each rule of cleansing dropped."""
+    """Counts of the training data, and of the rows that each rule of cleansing dropped."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra=without_null)
 
@@ -390,7 +389,7 @@ class DataStats(BaseModel):
 
 
 class Recipe(BaseModel):
-    """What the served model was built from, out of the artifact's header."""
+    """The served model, from the header of its artifact."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra=without_null)
 
@@ -404,7 +403,7 @@ class Recipe(BaseModel):
     metric: str
     cutoff: int
     best_class: Annotated[str, Field(description="The class of the model.")]
-    best_params: Annotated[dict[str, Any] | None, Field(description="What the search chose.")] = None
+    best_params: Annotated[dict[str, Any] | None, Field(description="Parameters that the search chose.")] = None
     best_score: Annotated[float | None, Field(description="`metric` at `cutoff` on the held-out interactions.")] = None
     trained_at: Annotated[str | None, Field(json_schema_extra={"format": "date-time"})] = None
     recipe_hash: str | None = None
@@ -412,25 +411,25 @@ class Recipe(BaseModel):
     evaluation: Annotated[
         dict[str, Any] | None, Field(description="Metrics on the held-out interactions by name, with their intervals.")
     ] = None
-    features: Annotated[dict[str, Any] | None, Field(description="What training made of the feature tables.")] = None
+    features: Annotated[dict[str, Any] | None, Field(description="Statistics of the feature tables.")] = None
     parts: Annotated[list[dict[str, Any]] | None, Field(description="The models of a blend.")] = None
     feature_columns: Annotated[
-        FeatureColumns | None, Field(description="Only for a model that was trained with features.")
+        FeatureColumns | None, Field(description="Present if the model was trained with features.")
     ] = None
     filter_fields: Annotated[
         list[Annotated[LabelFilter | NumberFilter, Field(discriminator="kind")]] | None,
-        Field(description="What `filter` may name, when anything is declared."),
+        Field(description="Fields for `filter`, if the recipe declares any."),
     ] = None
     fallback: Annotated[
-        Literal["popular"] | None, Field(description="What the recipe does for users of whom nothing is known.")
+        Literal["popular"] | None, Field(description="The recipe's answer for users without any information.")
     ] = None
     popular: Annotated[
-        dict[str, str] | None, Field(description="How choices counted by age in the training: half_life and window.")
+        dict[str, str] | None, Field(description="Weights of choices by age in training: half_life and window.")
     ] = None
 
 
 class ErrorItem(_Answer):
-    """One thing that is wrong with a request. Values are never repeated."""
+    """One error in a request. It never repeats the value."""
 
     loc: list[str | int]
     msg: str

@@ -1,4 +1,4 @@
-"""Turns the rules of a request, or of its recipe, into rules over the items of the served model."""
+"""Compiles the rules of a request or of its recipe for the items of the served model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RULES = frozenset({"diversity", "limits", "boosts", "pins"})
 
 
 class Answerable(Protocol):
-    """What a request needs of a model: a server's published model has it, and so has a recommender in Python."""
+    """The part of a served model that requests use. `Served` has it, and so has the recommender in Python."""
 
     @property
     def model(self) -> Model: ...
@@ -40,7 +40,7 @@ class Answerable(Protocol):
 
 
 class RuleInput(Protocol):
-    """The fields of a request that name rules; None where the recipe's own apply."""
+    """The fields of a request that set rules. If a field is None, the recipe's rules apply."""
 
     @property
     def model_fields_set(self) -> set[str]: ...
@@ -55,7 +55,10 @@ class RuleInput(Protocol):
 
 
 def rules_of(request: RuleInput, served: Answerable) -> tuple[Rules | None, Pins]:
-    """The rules and pins of one request; what it does not say, its recipe may. Raises ValidationFailed."""
+    """Return the rules and pins of one request, with the recipe's for fields that it leaves out.
+
+    Raises ValidationFailed.
+    """
     policy = served.policy
     if not policy.has_rules and request.model_fields_set.isdisjoint(RULES):
         return None, ()
@@ -75,14 +78,14 @@ def rules_of(request: RuleInput, served: Answerable) -> tuple[Rules | None, Pins
 
 
 def _distinct_pins(request: RuleInput) -> Pins:
-    """The pins of the request. Raises ValidationFailed for two with the same item or position."""
-    asked = request.pins or ()
+    """Return the pins of the request. Raises ValidationFailed if two have the same item or position."""
+    pins = request.pins or ()
     for name in ("item_id", "position"):
-        values = [getattr(pin, name) for pin in asked]
+        values = [getattr(pin, name) for pin in pins]
         for index, value in enumerate(values):
             if value in values[:index]:
                 raise invalid(["pins", index, name], f"two pins have the same {name}", "repeated_pin")
-    return [(pin.item_id, pin.position) for pin in asked]
+    return [(pin.item_id, pin.position) for pin in pins]
 
 
 def _limits(request: RuleInput, served: Answerable) -> tuple[Limit, ...]:
@@ -108,7 +111,7 @@ def _limits_of(limits: Sequence[tuple[str, int]], filters: FilterFields | None) 
 def _boosts(request: RuleInput, served: Answerable) -> tuple[Boost, ...]:
     boosts = []
     for index, boost in enumerate(request.boosts or ()):
-        canonical = partial(_boosted, served.filter_kinds, index)
+        canonical = partial(_canonical_boost, served.filter_kinds, index)
         if served.filters is None:
             canonical(boost.filter)
         else:
@@ -116,7 +119,7 @@ def _boosts(request: RuleInput, served: Answerable) -> tuple[Boost, ...]:
     return tuple(boosts)
 
 
-def _boosted(kinds: Mapping[str, str], index: int, tree: object) -> Tree:
+def _canonical_boost(kinds: Mapping[str, str], index: int, tree: object) -> Tree:
     return filter_at(tree, kinds, "boosts", index, "filter")
 
 

@@ -1,1 +1,1 @@
-"""Everything but probes and verbs: the console, the API reference and the JSON endpoints behind quart."""
+"""The endpoints behind quart: the console, the API reference, and JSON endpoints other than probes and verbs."""

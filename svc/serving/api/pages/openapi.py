@@ -31,7 +31,7 @@ REQUEST_ID = {
     "name": "X-Request-ID",
     "in": "header",
     "required": False,
-    "description": "Comes back in the answer and in the log; a value of another form is replaced.",
+    "description": "The id of the request in the answer and in the log. An invalid value is replaced.",
     "schema": {"type": "string"},
     "example": "checkout-42",
 }
@@ -39,7 +39,7 @@ TRACEPARENT = {
     "name": "traceparent",
     "in": "header",
     "required": False,
-    "description": "W3C trace context; one that is not valid is ignored.",
+    "description": "W3C trace context. An invalid value is ignored.",
     "schema": {"type": "string"},
     "example": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
 }
@@ -47,7 +47,7 @@ TIMEOUT = {
     "name": "X-Request-Timeout-Ms",
     "in": "header",
     "required": False,
-    "description": "A request that would wait longer than so many milliseconds is refused at once.",
+    "description": "Longest wait in milliseconds. A request that would wait longer is refused at once.",
     "schema": {"type": "integer", "minimum": 1, "maximum": 999_999_999},
     "example": 200,
 }
@@ -61,7 +61,7 @@ _MODEL_VERSION = {
 }
 _RETRY_AFTER = {
     "Retry-After": {
-        "description": "Whole seconds after which to ask again.",
+        "description": "Whole seconds to wait before a retry.",
         "schema": {"type": "integer", "minimum": 1},
     }
 }
@@ -71,15 +71,12 @@ _HEADERS_OF: dict[type[ApiError], Document] = {
     errors.MethodNotAllowed: {"Allow": {"description": "The methods of this path.", "schema": {"type": "string"}}},
 }
 TAGS = ("Recommendations", "Recipes and their items", "Health and metrics")
-ABOUT = "Recommendations from trained models. Every error has the body `Error`; its `code` says what happened."
+ABOUT = "Recommendations from trained models. Every error has the body `Error`, with a `code`."
 
 
 @cache
 def document(version: str, *, has_keys: bool, has_metrics: bool) -> Document:
-    """Return the whole document.
-
-    `has_keys` and `has_metrics` say whether this server has keys and metrics.
-    """
+    """Return the document of a server with or without keys and metrics."""
     rows = [row for row in ENDPOINTS if row.response is not None and (has_metrics or row.name != "metrics")]
     paths: Document = defaultdict(dict)
     for row in rows:
@@ -116,10 +113,10 @@ def _schemas(rows: list[Endpoint]) -> Document:
 
 
 def _simplify(schema: Document) -> None:
-    """Write the fields of a model so that generators find plain types.
+    """Rewrite the fields of a model for code generators.
 
-    openapi-typescript makes a field with `default` a required one, so descriptions say the defaults.
-    datamodel-code-generator wraps an `anyOf` with null into a class of its own, so a list of types says it.
+    Moves `default` into the description, because openapi-typescript makes a field with a default required. Turns an
+    `anyOf` with null into a list of types, because datamodel-code-generator makes a class of it.
     """
     for field in schema.get("properties", {}).values():
         default = field.pop("default", None)
@@ -141,13 +138,13 @@ def _operation(row: Endpoint) -> Document:
         "tags": [_tag(row)],
         "summary": row.summary,
         "security": [] if row.public else [{"ApiKey": []}, {"Bearer": []}],
-        "responses": {"200": _answered(answer, "The answer."), **_failed(row.all_errors)},
+        "responses": {"200": _response(answer, "The answer."), **_error_responses(row.all_errors)},
     }
     success = operation["responses"]["200"]
     if row.content_type != "application/json":
         success["content"] = {row.content_type: {"schema": {"type": "string"}}}
     if row.unavailable:
-        operation["responses"]["503"] = _answered(answer, row.unavailable)
+        operation["responses"]["503"] = _response(answer, row.unavailable)
     parameters = [] if row.query is None else _query_parameters(row.query)
     if row.asks_model:
         parameters.append(TIMEOUT)
@@ -160,7 +157,7 @@ def _operation(row: Endpoint) -> Document:
 
 
 def _tag(row: Endpoint) -> str:
-    """Return the heading under which the reference lists an endpoint."""
+    """Return the heading of an endpoint in the reference."""
     if row.verb:
         return TAGS[0]
     return TAGS[1] if row.path.startswith("/v1/recipes") else TAGS[2]
@@ -168,16 +165,13 @@ def _tag(row: Endpoint) -> str:
 
 def _body(model: type[BaseModel]) -> Document:
     schema = model.model_json_schema()
-    examples = {_called(value): {"value": value} for value in schema["examples"]}
+    examples = {_example_name(value): {"value": value} for value in schema["examples"]}
     content = {"schema": _ref(model.__name__), "examples": examples}
     return {"required": True, "content": {"application/json": content}}
 
 
-def _called(example: Document) -> str:
-    """Return the name of an example.
-
-    The name lists the fields of the request except `limit` and `include_metadata`.
-    """
+def _example_name(example: Document) -> str:
+    """Return the name of an example: its fields except `limit` and `include_metadata`."""
     return f"by {', '.join(name for name in example if name not in ('limit', 'include_metadata'))}"
 
 
@@ -191,7 +185,7 @@ def _query_parameters(model: type[BaseModel]) -> list[Document]:
     ]
 
 
-def _answered(schema: str, description: str) -> Document:
+def _response(schema: str, description: str) -> Document:
     return {
         "description": description,
         "headers": {"X-Request-ID": _RETURNED_ID},
@@ -199,14 +193,14 @@ def _answered(schema: str, description: str) -> Document:
     }
 
 
-def _failed(failures: Errors) -> Document:
+def _error_responses(failures: Errors) -> Document:
     """Return one response for each status, with an example for each of its error codes."""
     by_status: dict[int, list[type[ApiError]]] = defaultdict(list)
     for error in failures:
         by_status[error.http_status].append(error)
     responses: Document = {}
     for status, errors_of_status in sorted(by_status.items()):
-        response = _answered("Error", ", ".join(f"`{error.code}`" for error in errors_of_status))
+        response = _response("Error", ", ".join(f"`{error.code}`" for error in errors_of_status))
         response["content"]["application/json"]["examples"] = {
             error.code: {"value": _example(error)} for error in errors_of_status
         }

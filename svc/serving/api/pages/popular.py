@@ -1,4 +1,4 @@
-"""`GET /v1/recipes/{name}/popular`: the most chosen items, optionally only items that satisfy a filter."""
+"""`GET /v1/recipes/{name}/popular`: the most chosen items, all or those that satisfy a filter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from svc.serving.models.fragments import AnswerHeader, encode_answer
 from svc.serving.models.registry import Served
 
 BUDGET = "svc.budget"
-"""The key of the ASGI scope for the `WaitBudget` of a request that asks a model."""
+"""The key of the ASGI scope for the `WaitBudget` of a request that needs a model."""
 CHARGE = "svc.charge"
 """The key of the ASGI scope for the function that counts the request against the rate of its key."""
 INLINE_FILTER_CHARACTERS = 4096
@@ -35,10 +35,7 @@ async def popular_items(
     budget: WaitBudget,
     charge: Charge,
 ) -> bytes:
-    """Return the body of the answer.
-
-    Raises the ApiError that the client must get.
-    """
+    """Return the body of the answer. Raises the ApiError for the client."""
     served.require_fresh()
     budget.require(served.lane)
     in_thread = partial(trio.to_thread.run_sync, limiter=limiter, abandon_on_cancel=True)
@@ -46,7 +43,7 @@ async def popular_items(
         asked = parse_query(PopularQuery, arguments)
     else:
         asked = await in_thread(parse_query, PopularQuery, arguments)
-    if asked.filter is not None:  # what is refused is refused before its filter is compiled
+    if asked.filter is not None:  # charged before its filter is compiled, which takes most of the time
         conditions = count_conditions([asked.filter], RULED_CONDITIONS)
         await charge(
             cost_class(limit=1, profile=0, described=0, is_ruled=False, is_other=True, conditions=conditions), 1

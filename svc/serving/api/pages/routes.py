@@ -29,11 +29,11 @@ T = TypeVar("T")
 
 FAILURE = "svc.failure"
 MAY_ASK = "svc.may_ask"
-"""The key of the ASGI scope for the function that says whether the request may know of a recipe."""
+"""The key of the ASGI scope for the function that returns True if the key may use a recipe."""
 MODEL_VERSION = "X-Svc-Model-Version"
 LONGEST_LISTING_S = 10.0
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-# The header fields that a description shows; all others are not sent.
+# The fields of an artifact's header that clients may see.
 DESCRIBED = (
     "algorithms",
     "metric",
@@ -52,10 +52,9 @@ DESCRIBED = (
 
 
 def build_routes(state: ServerState) -> QuartTrio:
-    """Return the quart application.
+    """Return the quart application, which has the rows of the table that are neither probes nor verbs.
 
-    It has the rows of the table that are neither probes nor verbs, and gets only the paths of these rows. It leaves
-    the exception of a failed request in the scope, under FAILURE.
+    It leaves the exception of a failed request in the scope, under FAILURE.
     """
     app = QuartTrio("svc", static_folder=None)
     app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
@@ -122,7 +121,7 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
         with trio.move_on_after(LONGEST_LISTING_S):
             try:
                 history = await _in_thread(state.versions, name, limiter=compared)
-            except LookupError:  # it was removed meanwhile
+            except LookupError:  # the recipe was removed meanwhile
                 raise unknown_recipe(name) from None
             except SvcError as error:
                 raise RecipeUnavailable(f"the versions cannot be read: {logs.redact_text(error.message)}") from error
@@ -149,15 +148,12 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
 
 
 def _document(state: ServerState) -> Response:
-    """Return the OpenAPI document. The first takes 30 ms."""
+    """Return the OpenAPI document. The first call takes 30 ms."""
     return _json(document(state.version, has_keys=state.auth.required, has_metrics=state.settings.metrics_enabled))
 
 
 async def _in_thread(work: Callable[..., T], *args: Any, limiter: trio.CapacityLimiter) -> T:
-    """Return `work(*args)`, run in a thread so that the event loop does not wait.
-
-    The thread is abandoned when the client leaves, because the work changes nothing.
-    """
+    """Return `work(*args)`, run in a thread, which is abandoned if the client disconnects."""
     return await trio.to_thread.run_sync(work, *args, limiter=limiter, abandon_on_cancel=True)
 
 
@@ -167,10 +163,7 @@ def _may_ask() -> Callable[[str], bool]:
 
 
 def _entry(state: ServerState, name: str) -> tuple[Entry, Served]:
-    """Return a recipe and its current model.
-
-    Raises RecipeNotFound or RecipeUnavailable.
-    """
+    """Return a recipe and its current model. Raises RecipeNotFound or RecipeUnavailable."""
     entry = state.registry.require(name)
     if entry.served is None:
         raise RecipeUnavailable
@@ -197,6 +190,6 @@ def _json(body: object, status: int = 200) -> Response:
 
 
 async def _keep(error: Exception) -> Response:
-    """Keep the error for the application, which answers all errors in one way."""
+    """Store the error for the application, which answers all errors in one way."""
     request.scope[FAILURE] = error  # type: ignore[literal-required]
     return Response(b"", status=500)

@@ -1,4 +1,4 @@
-"""The facts of answers that metrics count, kept with the answers so that cached ones are counted alike."""
+"""Facts of answers that metrics count. They are cached with the answers, so that cached answers count too."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ColdStart = Literal["history", "features", "features+history", "item_features"]
 
 
 class Facts(NamedTuple):
-    """The facts of one ranking. `cold_start` says what stood in for a user or item that training never saw."""
+    """The facts of one ranking. `cold_start` is the kind of input for a user or item that training never saw."""
 
     is_popular: bool
     cold_start: ColdStart | None
@@ -48,13 +48,13 @@ def _cold_start(prepared: Prepared) -> ColdStart | None:
         case "history" | "features" | "features+history" as kind:
             return kind
         case None if query.user_features is not None and not len(query.seeds):
-            return "features"  # a request without a history is not told its profile
+            return "features"  # requests without a history have no profile in their answer
         case _:
             return None
 
 
 def count_request(metrics: Metrics, recipe: str, verb: str, status: str, seconds: float) -> None:
-    """Count a request to a verb, whatever its answer."""
+    """Count a request to a verb, successful or not."""
     metrics.of(REQUESTS, recipe=recipe, status=status).inc()
     metrics.of(VERB_REQUESTS, recipe=recipe, verb=verb, status=status).inc()
     metrics.of(LATENCY, recipe=recipe).observe(seconds)

@@ -1,7 +1,4 @@
-"""The recommendation verbs.
-
-No web framework stands between the socket and the lane.
-"""
+"""The recommendation verbs, answered without a web framework."""
 
 from __future__ import annotations
 
@@ -49,22 +46,16 @@ from svc.serving.transport.messages import Response
 
 INLINE_BODY_BYTES = 4096
 INLINE_CHARACTERS = 256
-"""Longest body that the event loop prepares for a model that reads runs of characters.
-
-A body of 4,096 took 10 ms.
-"""
+"""Longest body that the event loop prepares for a model with text features of characters: 4,096 bytes took 10 ms."""
 INLINE_ITEMS = 100
 LIGHT_BODY_BYTES = 16384
-"""Longest body whose reading may keep other requests' light work waiting."""
+"""Longest body that counts as light work."""
 CHARACTERS_OF_AN_ITEM = 1024
-"""Characters of features that take as long to read as a described item takes to rank."""
+"""Characters of features that take as long to encode as a described item takes to rank."""
 CACHED_BYTES = 4096
-"""Longest question or answer that the cache keeps."""
+"""Longest body or answer in the cache."""
 ENTRY_BYTES = 512
-"""Memory of a cached answer beside the bytes of the question and the answer.
-
-It covers the objects and the entry in the mapping.
-"""
+"""Memory of a cached answer besides the bytes of body and answer."""
 
 SINGLE: dict[str, type[RecommendRequest] | type[RelatedRequest] | type[UsersRequest]] = {
     "recommend": RecommendRequest,
@@ -80,10 +71,7 @@ Result = tuple[Ranking, Prepared] | ApiError
 
 
 def cost_of_request(asked: AnyQuestion | Rejected) -> Cost:
-    """Return the cost class of a question.
-
-    Rules that the recipe adds are not counted, because the client did not ask for them.
-    """
+    """Return the cost class of a request, without rules of the recipe, which the client did not choose."""
     if isinstance(asked, Rejected):
         return Cost.PLAIN
     if isinstance(asked, UsersRequest):
@@ -111,33 +99,30 @@ def cost_of_request(asked: AnyQuestion | Rejected) -> Cost:
 
 
 def _long_texts(features: Mapping[str, Any]) -> int:
-    """Return how many described items the texts among `features` count as, a little more than PLAIN_LIMIT at most."""
-    characters, left = 0, list(features.values())
-    while left and characters <= (PLAIN_LIMIT + 1) * CHARACTERS_OF_AN_ITEM:
-        value = left.pop()
+    """Return the number of described items that cost as much as the texts in `features`.
+
+    Stops counting above PLAIN_LIMIT.
+    """
+    characters, uncounted = 0, list(features.values())
+    while uncounted and characters <= (PLAIN_LIMIT + 1) * CHARACTERS_OF_AN_ITEM:
+        value = uncounted.pop()
         if isinstance(value, dict):
-            left += value.values()
+            uncounted += value.values()
         elif isinstance(value, list):
-            left += value
+            uncounted += value
         characters += len(value) if isinstance(value, str) else 8
     return characters // CHARACTERS_OF_AN_ITEM
 
 
 class EncodedAnswer(NamedTuple):
-    """The answer of a model to a question.
-
-    Its bytes are the same each time that the question comes.
-    """
+    """The answer of a model to a request, without the parts that differ when the request is repeated."""
 
     encoded: bytes
     facts: Facts
 
 
 class Verbs:
-    """Handler of the verbs.
-
-    There is one instance per server. Apart from it, requests share only the lanes.
-    """
+    """The handler of the verbs. Each server has one."""
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
@@ -149,10 +134,7 @@ class Verbs:
         self._step: Callable[[str], AbstractContextManager[object]] = state.spans.step if state.spans else nullcontext
 
     async def answer(self, request: Request, route: Route, query: bytes) -> Response:
-        """Return the response, and count it in the request metrics.
-
-        Raises the error that the client must get.
-        """
+        """Return the response, and count it in the request metrics. Raises the error for the client."""
         started = time.perf_counter()
         status = "error"
         try:
@@ -173,11 +155,11 @@ class Verbs:
             refuse_unknown_parameters(query, endpoint.query, endpoint.request)
         self._present += 1
         try:
-            return await self._admitted(request, route, endpoint)
+            return await self._answer_admitted(request, route, endpoint)
         finally:
             self._present -= 1
 
-    async def _admitted(self, request: Request, route: Route, endpoint: Endpoint) -> Response:
+    async def _answer_admitted(self, request: Request, route: Route, endpoint: Endpoint) -> Response:
         served = self._served(route.name)
         header = AnswerHeader(request.request_id, route.name, served.model_version)
         budget = request.budget(self._state.admission)
@@ -190,10 +172,7 @@ class Verbs:
         return Response(200, answer, [(b"x-svc-model-version", served.model_version.encode())])
 
     def _served(self, name: str) -> Served:
-        """Return the current model of a recipe.
-
-        The request keeps this model, even if another one is published meanwhile.
-        """
+        """Return the current model of a recipe, which the request uses to its end, also after a swap."""
         entry = self._state.registry.require(name)
         if entry.served is None:
             raise RecipeUnavailable
@@ -201,10 +180,7 @@ class Verbs:
         return entry.served
 
     async def _single(self, request: Request, verb: str, served: Served, budget: WaitBudget) -> EncodedAnswer:
-        """Return the answer to one question.
-
-        A cached answer is neither ranked again nor ever refused.
-        """
+        """Return the answer to a single request. A cached answer is never refused."""
         answer = self._recall(served, verb, request.whole_body)
         if answer is not None:
             return answer
@@ -218,19 +194,19 @@ class Verbs:
         return answer
 
     def _recall(self, served: Served, verb: str, body: Body | None) -> EncodedAnswer | None:
-        """Return the cached answer to the question in the body, or None."""
+        """Return the cached answer to the same body, or None."""
         return self._cached_answers.get((served.number, verb, body)) if isinstance(body, bytes) else None
 
     def _keep(self, served: Served, verb: str, body: Body, answer: EncodedAnswer) -> None:
         if not isinstance(body, bytes) or max(len(body), len(answer.encoded)) > CACHED_BYTES:
             return
-        if not served.policy.timed:  # a rule may begin or end at any moment
+        if not served.policy.timed:  # timed rules begin and end without a new `served.number`
             self._cached_answers.put((served.number, verb, body), answer, ENTRY_BYTES + len(body) + len(answer.encoded))
 
     async def _find(self, request: Request, verb: str, body: Body, served: Served, budget: WaitBudget) -> EncodedAnswer:
-        asked, cost = await self._parsed(SINGLE[verb], body, served, budget)
+        asked, cost = await self._parse(SINGLE[verb], body, served, budget)
         await request.charge(cost, 1)
-        prepared = await self._prepared(asked, cost, body, served, budget)
+        prepared = await self._prepare(asked, cost, body, served, budget)
         queries = (prepared.query,)
         budget.require(served.lane, queries)
         with self._step("rank"):
@@ -255,12 +231,12 @@ class Verbs:
         is_light = not cost.is_expensive and isinstance(body, bytes) and len(body) <= LIGHT_BODY_BYTES
         return self._light if is_light else self._heavy
 
-    async def _parsed(
+    async def _parse(
         self, schema: type[AnyQuestion], body: Body, served: Served, budget: WaitBudget
     ) -> tuple[AnyQuestion, Cost]:
-        """Parse on the event loop, or in a thread if the body is long, and return the question with its cost class.
+        """Return the parsed request and its cost class. Parses in a thread if the body is long.
 
-        Raises Overloaded when the wait for a thread would be too long.
+        Raises Overloaded if the wait for the thread would be too long.
         """
         if _is_short(body, served):
             return _parse(schema, body)
@@ -268,13 +244,10 @@ class Verbs:
         budget.require(served.lane, threads_s=thread.wait_s)
         return await thread.run(partial(_parse, schema, body))
 
-    async def _prepared(
+    async def _prepare(
         self, asked: AnyQuestion, cost: Cost, body: Body, served: Served, budget: WaitBudget
     ) -> Prepared:
-        """Prepare the query of a request.
-
-        This runs in a thread if the body is long or a filter must be compiled first, and on the event loop otherwise.
-        """
+        """Return the query of a request. Runs in a thread if the body is long or a filter must be compiled."""
         if _is_short(body, served) and not asked.has_new_filter(served):
             return asked.prepare(served)
         thread = self._thread(cost, body)
@@ -300,10 +273,10 @@ class Verbs:
         budget.require(served.lane, queries, is_batch=True)
         with self._step("rank"):
             rankings: list[Ranking] = []
-            if queries:  # a batch whose client has left is not scored to its end
+            if queries:  # saves the scoring of a batch if its client disconnects
                 rankings = await request.unless_gone(partial(served.lane.rank, queries, patience=budget))
 
-        results = await self._heavy.run_steps(_merged(elements(batch), prepared, rankings, served))
+        results = await self._heavy.run_steps(_batch_results(elements(batch), prepared, rankings, served))
         answer = await self._heavy.run(
             partial(encode_batch, header, results, served.fragments, with_metadata=batch.include_metadata)
         )
@@ -316,7 +289,7 @@ class Verbs:
 
 
 def _is_short(body: Body, served: Served) -> bool:
-    """Return whether the event loop may parse and prepare the body."""
+    """Return True if the body is short enough to be parsed and prepared on the event loop."""
     longest = INLINE_CHARACTERS if served.model.reads_characters else INLINE_BODY_BYTES
     return isinstance(body, bytes) and len(body) <= longest
 
@@ -333,16 +306,13 @@ def _parse_batch(schema: type[RecommendBatch] | type[RelatedBatch], body: Body) 
 
 
 def _preparation(asked: AnyQuestion, served: Served) -> Iterator[Prepared | None]:
-    """Yield the query of a request, after a None for each condition that was compiled."""
+    """Yield None for each compiled condition of a request, then its query."""
     yield from asked.compile(served)
     yield asked.prepare(served)
 
 
 def _batch_preparation(asked: Sequence[AnyRequest | Rejected], served: Served) -> Iterator[Prepared | ApiError | None]:
-    """Yield the query of each element or its error, and a None for each condition that was compiled.
-
-    An element never makes another one fail.
-    """
+    """Yield the query or the error of each element, and None for each compiled condition."""
     for element in asked:
         if isinstance(element, Rejected):
             yield element.error
@@ -356,7 +326,7 @@ def _batch_preparation(asked: Sequence[AnyRequest | Rejected], served: Served) -
             yield InternalError("the server failed to answer this element; its log has the request id")
 
 
-def _merged(
+def _batch_results(
     asked: Sequence[AnyRequest | Rejected],
     prepared: Sequence[Prepared | ApiError],
     rankings: Sequence[Ranking],
@@ -364,7 +334,7 @@ def _merged(
 ) -> Iterator[Result]:
     """Yield rankings and errors in the order of the requests.
 
-    An empty ranking becomes an error too. Naming a condition that no item satisfies takes a pass over all items.
+    An empty ranking becomes an error too, which takes a pass over all items to find its reason.
     """
     answers = iter(rankings)
     for request, element in zip(asked, prepared, strict=True):

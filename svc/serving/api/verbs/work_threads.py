@@ -1,4 +1,4 @@
-"""The threads that read, prepare and encode for requests. Light work never waits behind heavy work."""
+"""Threads that parse, prepare and encode for requests. Each server has one for light and one for heavy work."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from svc.serving.pace import Pace
 
 T = TypeVar("T")
 SLICE_S = 0.02
-"""Processor time after which work in steps goes to the end of its queue."""
+"""Processor time after which work in steps returns to the end of its queue."""
 
 
 class WorkThread:
-    """One thread. Its work is done first come first served."""
+    """One thread, which works in the order of arrival."""
 
     def __init__(self) -> None:
         self._limiter = trio.CapacityLimiter(1)
@@ -25,21 +25,21 @@ class WorkThread:
 
     @property
     def wait_s(self) -> float:
-        """Expected seconds until new work begins. Work before the first measured one counts as a slice."""
+        """Expected seconds until new work begins. Until work has been measured, each counts SLICE_S."""
         return self._limiter.statistics().tasks_waiting * (self._pace.each_s or SLICE_S)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Return the result of `work`, or raise its error. Cancellation abandons it."""
-        return await trio.to_thread.run_sync(self._measured, work, limiter=self._limiter, abandon_on_cancel=True)
+        """Return the result of `work`, or raise its error. Cancellation abandons `work`."""
+        return await trio.to_thread.run_sync(self._measure, work, limiter=self._limiter, abandon_on_cancel=True)
 
     async def run_steps(self, steps: Iterator[T]) -> list[T]:
-        """Return everything that `steps` yields. After SLICE_S the rest goes to the end of the queue."""
+        """Return all results of `steps`. After each SLICE_S the rest returns to the end of the queue."""
         results: list[T] = []
         while await self.run(partial(_take_some, steps, results)):
             pass
         return results
 
-    def _measured(self, work: Callable[[], T]) -> T:
+    def _measure(self, work: Callable[[], T]) -> T:
         started = time.perf_counter()
         try:
             return work()

@@ -1,1 +1,1 @@
-"""The pages for people: the console at `/` and the API reference at `/v1/docs`, without anything from elsewhere."""
+"""The web pages: the console at `/` and the API reference at `/v1/docs`. They load nothing from other hosts."""

@@ -1,7 +1,4 @@
-"""Serves the files of the two pages.
-
-The files are public and hold no data. All data comes over the API, with a key.
-"""
+"""Serves the files of the web pages, which are public: all data comes over the API, with a key."""
 
 from __future__ import annotations
 
@@ -43,16 +40,13 @@ HEADERS = {
     "Cache-Control": "no-cache",
 }
 PATHS = {"index.html": "/", "reference.html": "/v1/docs"}
-"""The paths of the files that are not served as `/console/<name>`."""
+"""Paths of files that are not served as `/console/<name>`."""
 
 Handler = Callable[..., Awaitable[Response]]
 
 
 def page_handlers(state: ServerState) -> dict[str, Handler]:
-    """Return the handlers by path.
-
-    Each file of the pages has one handler. One more handler gives the console the facts of this server.
-    """
+    """Return the handlers by path: one for each file, and one for the facts of this server."""
     answers = {
         PATHS.get(name, f"/console/{name}"): _answer(_read(name), TYPES[name.rpartition(".")[2]])
         for name in (*PATHS, *CONSOLE, *REFERENCE, *SHARED)
@@ -75,10 +69,7 @@ def _read(name: str) -> bytes:
 
 
 def _answer_large(name: str, content_type: str) -> Handler:
-    """Return the handler of a large file.
-
-    The file is read on each request, so that it does not stay in the memory of every server.
-    """
+    """Return the handler of a large file, which is read on each request to save memory."""
 
     async def answer() -> Response:
         file = resources.files(__package__).joinpath("swagger_ui", name)
