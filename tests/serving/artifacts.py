@@ -1,4 +1,4 @@
-"""Real signed artifacts without training: models built by hand, written through the store."""
+"""Real signed artifacts without training: models built by hand and written through the store."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def ids(prefix: str, count: int) -> IdTable:
 
 
 def history(n_users: int, n_items: int, seen: int = 2) -> History:
-    """Every user has seen the `seen` items that begin at their own number, modulo the number of items."""
+    """Return histories in which each user has seen `seen` items from their own number on, modulo the number of items."""
     starts = np.arange(n_users)[:, np.newaxis] % (n_items - seen)
     columns = (starts + np.arange(seen)).astype(np.int32).ravel()
     return History(np.arange(0, n_users * seen + 1, seen, dtype=np.int64), columns)
 
 
 def popularity_model(best: int = 0, n_users: int = 4, n_items: int = 6) -> Model:
-    """Recommends `i<best>` to whoever has not seen it."""
+    """Return a model that recommends `i<best>` to every user who has not seen it."""
     scores = np.arange(n_items, 0, -1, dtype=np.float64)
     scores[best] = n_items + 1
     return Model(
@@ -51,7 +51,7 @@ def popularity_model(best: int = 0, n_users: int = 4, n_items: int = 6) -> Model
 
 
 def factor_model(n_users: int, n_items: int, components: int, seed: int = 0) -> Model:
-    """Random factors: the size of a real model without its training."""
+    """Return a model of random factors, in the size of a real one."""
     random = np.random.default_rng(seed)
     users = random.standard_normal((n_users, components), dtype=np.float32)
     items = random.standard_normal((n_items, components), dtype=np.float32)
@@ -65,7 +65,7 @@ def factor_model(n_users: int, n_items: int, components: int, seed: int = 0) -> 
 
 
 def header(**more: Any) -> dict[str, Any]:
-    """What a header must hold to be served."""
+    """Return the smallest header with which a model is served."""
     return {
         "irspack_version": running_irspack_version(),
         "best_class": "TopPopRecommender",
@@ -85,7 +85,7 @@ def write_artifact(
     keys: str = SIGNING_KEYS,
     head: Mapping[str, Any] | None = None,
 ) -> str:
-    """Publish `model` at `path`, which may be a URI, and give its sha256."""
+    """Publish `model` at `path`, which may be a URI, and return its sha256."""
     kid, key = parse_signing_keys(keys).active
     payload = encode(model)
     write = partial(layout.write, kid=kid, key=key, header=head or header(), payload=payload)

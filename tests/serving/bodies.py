@@ -1,4 +1,4 @@
-"""What a body means: to one call of the parser of small bodies, and to the reader of large ones."""
+"""The values of a body, by one call of the small parser and by the parser of large bodies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOMY = Longest(items=10**7, names=10**7, at_top={})
 
 
 def expected(body: bytes) -> str | None:
-    """The value as Python writes it, or None for what must be refused: a key twice too."""
+    """Return the value in Python's JSON, or None if the body must be refused, also for a repeated key."""
 
     def once(pairs: list[tuple[str, Any]]) -> None:
         if len({name for name, _ in pairs}) < len(pairs):
@@ -29,12 +29,12 @@ def expected(body: bytes) -> str | None:
 
 
 def several(document: bytes, least: int) -> bytes:
-    """A body of at least so many bytes that holds a document again and again."""
+    """Return a body of at least this many bytes that repeats a document."""
     return b'{"a":[%b]}' % b",".join([document] * (least // (len(document) + 1) + 1))
 
 
 def read(body: bytes, longest: Longest = ROOMY, step: int = 1 << 16) -> dict[str, Any]:
-    """What a large body says that comes in parts of `step` bytes. Raises ValidationFailed."""
+    """Parse a large body in parts of `step` bytes. Raises ValidationFailed."""
     large = LargeBody(longest)
     for start in range(0, len(body), step):
         large.feed(body[start : start + step])
@@ -46,7 +46,7 @@ def read(body: bytes, longest: Longest = ROOMY, step: int = 1 << 16) -> dict[str
 
 
 def work(large: LargeBody) -> None:
-    """All that can be done with what has come."""
+    """Parse the received bytes as far as possible."""
     while not large.hungry:
         large.work()
 

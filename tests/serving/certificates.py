@@ -13,7 +13,7 @@ from svc.settings import Settings
 
 
 class Issuer:
-    """An authority of its own, and files in `folder` of what it signs."""
+    """An authority that writes the certificates it signs to `folder`."""
 
     def __init__(self, folder: Path, name: str = "server") -> None:
         self._authority = trustme.CA()
@@ -29,7 +29,7 @@ class Issuer:
         self.chain.write_bytes(b"".join(part.bytes() for part in issued.cert_chain_pems))
 
     def environment(self, *, clients: Issuer | None = None) -> dict[str, str]:
-        """The variables of a server that shows the certificate, to those that `clients` has signed."""
+        """Return the variables of a server with this certificate, which accepts clients signed by `clients`."""
         variables = {"SVC_TLS_CERT_FILE": str(self.chain), "SVC_TLS_KEY_FILE": str(self.key)}
         return variables if clients is None else {**variables, "SVC_TLS_CLIENT_CA_FILE": str(clients.ca)}
 
@@ -45,7 +45,7 @@ class Issuer:
         return Tls(self.certificate(clients=clients))
 
     def trusted(self, *, client: Issuer | None = None) -> ssl.SSLContext:
-        """What a client of the server trusts, and the certificate that it shows itself."""
+        """Return the TLS context of a client, with the authority that it trusts and its own certificate."""
         context = ssl.create_default_context(cafile=str(self.ca))
         if client is not None:
             context.load_cert_chain(client.chain, client.key)

@@ -1,4 +1,4 @@
-"""A served model and a client that calls the application in memory, for the tests of the HTTP side."""
+"""A served model and a client that calls the application in memory, for tests of the HTTP API."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def encoder() -> SideEncoder:
 
 
 def model(*, features: bool = True) -> Model:
-    """A small feature-aware factor model; user u3 has seen items i0 to i3."""
+    """Return a small factor model with features. User u3 has seen items i0 to i3."""
     rng = np.random.default_rng(4)
 
     def factors(rows: int) -> np.ndarray:
@@ -84,7 +84,7 @@ def model(*, features: bool = True) -> Model:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back: status, headers in lower case, body."""
+    """An answer: status, headers in lower case, body."""
 
     status: int
     headers: Mapping[str, str]
@@ -96,13 +96,13 @@ class Answer:
 
 
 def answer_of(response: Response) -> Answer:
-    """What a client sees of it, but for what its connection adds."""
+    """Return the answer to a client, without the headers that the connection adds."""
     kind = {"content-type": response.content_type.decode()}
     return Answer(response.status, {**kind, **{k.decode(): v.decode() for k, v in response.headers}}, response.body)
 
 
 class Client:
-    """Calls an application as a connection would, and checks each answer by the OpenAPI document."""
+    """Calls an application like a connection, and checks each answer by the OpenAPI document."""
 
     def __init__(self, app: Application, headers: Mapping[str, str] | None = None) -> None:
         self.app = app
@@ -139,7 +139,7 @@ class Client:
 
 
 def served_in(state: ServerState) -> Served:
-    """What the recipe `movies` serves."""
+    """Return the `Served` of the recipe `movies`."""
     entry = state.registry.get("movies")
     assert entry is not None
     assert entry.served is not None
@@ -147,14 +147,14 @@ def served_in(state: ServerState) -> Served:
 
 
 def serve(state: ServerState, served: Served) -> None:
-    """Let the recipe `movies` serve this."""
+    """Replace the `Served` of the recipe `movies`."""
     entry = state.registry.get("movies")
     assert entry is not None
     state.registry.put(replace(entry, served=served))
 
 
 class Counting:
-    """A model that notes how many queries it ranks."""
+    """A model that counts the queries that it ranks."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -185,7 +185,7 @@ async def serving(
     metrics: Metrics | None = None,
     policies: KeyPolicies | None = None,
 ) -> AsyncIterator[tuple[Client, ServerState]]:
-    """The application with the recipes `movies` (features, metadata), `plain` (neither), `broken` and a `stub`."""
+    """Return the application with the recipes `movies` (features, metadata), `plain` (neither), `broken` and a `stub`."""
     settings = replace(settings or Settings(), metrics_enabled=metrics is not None)
     auth = Authenticator(dict(keys or {}), trio.CapacityLimiter(1), log_each_bypass=settings.log_level == "debug")
     state = ServerState(Registry(), settings, metrics or Metrics.disabled(), auth, policies=policies)

@@ -28,19 +28,19 @@ def _paths() -> list[tuple[re.Pattern[str], dict[str, Any]]]:
 
 @cache
 def _validator(schema: str) -> Any:
-    """The validator of a part of the document, given as JSON."""
+    """Return the validator of a part of the document, which is given as JSON."""
     return jsonschema_rs.validator_for({**json.loads(schema), "components": _whole()["components"]})
 
 
 def operation(method: str, path: str) -> dict[str, Any] | None:
-    """The operation that answers this request; None for a page or a path that is not there."""
+    """Return the operation of this request, or None for a page or an unknown path."""
     rows = next((rows for pattern, rows in _paths() if pattern.fullmatch(path)), {})
     found: dict[str, Any] | None = rows.get(method.lower())
     return found
 
 
 def require_documented(method: str, path: str, status: int, headers: Mapping[str, str], body: bytes) -> None:
-    """Fail unless the document of the server has this answer: its status, its header fields and its body."""
+    """Fail unless the server's document has this answer, by status, headers and body."""
     asked = operation(method, path)
     if asked is None:
         return

@@ -1,4 +1,4 @@
-"""Messages of HTTP/1.1 to compare servers with: well formed, mutated and refused ones, and what h11 makes of them."""
+"""HTTP/1.1 messages to compare servers with, well formed, mutated and refused, and h11's reading of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 class Taken(NamedTuple):
-    """One request as it was understood. Blanks around values are not compared, nor the case of codings."""
+    """One request as a parser read it, without blanks around values and the case of codings."""
 
     method: str
     target: bytes
@@ -23,7 +23,7 @@ class Taken(NamedTuple):
 
 
 def compared(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """By name, those of one name in their order."""
+    """Return headers by name, the values of one name in their order."""
     found = [(bytes(name), bytes(value).strip(b" \t")) for name, value in headers]
     found = [(name, value.lower() if name == b"transfer-encoding" else value) for name, value in found]
     return sorted(found, key=lambda header: header[0])

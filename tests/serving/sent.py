@@ -1,4 +1,4 @@
-"""A request in memory, as a connection would give it to the application."""
+"""A request in memory, in the form that a connection passes to the application."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from svc.serving.transport.messages import ClientGone, Head, Headers
 
 @dataclass
 class Sent:
-    """What `messages.Incoming` asks for. The body comes in `parts`, unless `whole_body` came with the head."""
+    """An implementation of `messages.Incoming`. The body comes in `parts`, unless `whole_body` came with the head."""
 
     method: str
     target: bytes

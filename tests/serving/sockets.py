@@ -24,7 +24,7 @@ async def listening(
     drain_s: float = 5.0,
     tls: Tls | None = None,
 ) -> AsyncIterator[int]:
-    """The port at which `application` answers during the block, at whose end the drain begins."""
+    """Serve `application` during the block, and yield its port. The drain begins at the end."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as `bind` does: virtual time waits for no delay
     over = trio.Event()
@@ -40,7 +40,7 @@ async def listening(
 
 
 async def everything(stream: trio.SocketStream) -> bytes:
-    """All that comes until the server closes the connection."""
+    """Return all bytes until the server closes the connection."""
     found = b""
     with suppress(trio.BrokenResourceError):
         async for part in stream:
@@ -49,7 +49,7 @@ async def everything(stream: trio.SocketStream) -> bytes:
 
 
 async def exchange(port: int, sent: bytes) -> bytes:
-    """What comes back to these bytes, until the server closes the connection."""
+    """Send these bytes, and return all bytes until the server closes the connection."""
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         with suppress(trio.BrokenResourceError):  # it may be over before all is said
             await stream.send_all(sent)

@@ -1,4 +1,7 @@
-"""Three times the load that can be answered: who is refused, how soon, and what becomes of the others. Virtual time."""
+"""Three times the load that the server can answer: refusals, their delay, and the accepted requests.
+
+In virtual time.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +36,12 @@ LONG = 100
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, object]]:
-    """The clock jumps at once: no socket or real thread is waited for, and the loads have thousands of moments."""
+    """Use a clock that jumps at once, because no socket or real thread takes part."""
     return ("trio", {"clock": trio.testing.MockClock(autojump_threshold=0)})
 
 
 class Threads:
-    """A scoring thread that takes virtual time; its next call takes `pause_s` more."""
+    """A scoring thread that takes virtual time. Its next call takes `pause_s` longer."""
 
     def __init__(self, call_s: float, each_s: float) -> None:
         self._call_s, self._each_s = call_s, each_s
@@ -58,7 +61,7 @@ class Echo:
 
 
 class Clients:
-    """Asks a lane as the verbs do: first whether it may wait, then for the ranking."""
+    """Queries a lane like the verbs do: checks the wait, then ranks."""
 
     def __init__(self, limit_s: float = LIMIT_S, call_s: float = CALL_S, each_s: float = EACH_S) -> None:
         self.threads = Threads(call_s, each_s)
@@ -70,7 +73,7 @@ class Clients:
         self.refused: dict[str, list[float]] = defaultdict(list)
 
     async def ask(self, kind: str, count: int = 1, headers: dict[bytes, bytes] | None = None) -> bool:
-        """Whether it was answered. The lists have the seconds that answers and refusals took."""
+        """Return True if the request was answered. The lists get the seconds that answers and refusals took."""
         began = trio.current_time()
         queries = [Query(limit=LONG, user=1)] * count
         try:
@@ -110,7 +113,7 @@ class Clients:
                     await trio.sleep(0.05)
 
     async def during(self, *loads: Callable[[], Any]) -> None:
-        """Run the loads at once, with a lane that has measured the calls of one batch."""
+        """Run the loads at once, on a lane that has measured the calls of one batch."""
         async with trio.open_nursery() as lanes:
             await lanes.start(self.lane.run)
             await self.ask("first", MAX_BATCH)
@@ -125,8 +128,8 @@ def p99(seconds: list[float]) -> float:
 
 
 @pytest.mark.parametrize("kind", ["open", "closed"])
-async def test_at_three_times_the_capacity_the_accepted_are_as_many_as_before_and_in_time(kind: str) -> None:
-    """At least 95% of the capacity; the 99th percentile is below the limit; refusals take no time."""
+async def test_at_three_times_the_capacity_accepted_requests_stay_in_time(kind: str) -> None:
+    """At least 95% of the capacity is answered, the 99th percentile is below the limit, and refusals take no time."""
     clients, seconds = Clients(), 6.0
     if kind == "open":
         load = lambda: clients.open_loop("single", 3 * CAPACITY, seconds)  # noqa: E731
@@ -141,15 +144,15 @@ async def test_at_three_times_the_capacity_the_accepted_are_as_many_as_before_an
 
 
 async def test_without_the_limit_the_same_load_waits_longer_and_longer() -> None:
-    """Nobody is refused, and soon no answer comes in time."""
+    """No request is refused, and soon no answer comes in time."""
     clients = Clients(limit_s=0)
     await clients.during(lambda: clients.open_loop("single", 3 * CAPACITY, 10))
     assert not clients.refused["single"]
     assert p99(clients.answered["single"]) > 5 * LIMIT_S
 
 
-async def test_a_second_after_the_load_nobody_is_refused_any_more() -> None:
-    """The queue is never longer than what can be answered within the limit."""
+async def test_a_second_after_the_load_no_request_is_refused() -> None:
+    """The queue is never longer than the server can answer within the limit."""
     clients = Clients()
 
     async def load() -> None:
@@ -163,7 +166,7 @@ async def test_a_second_after_the_load_nobody_is_refused_any_more() -> None:
 
 
 async def test_clients_of_batches_never_starve_single_requests() -> None:
-    """Many of them ask without pause: each single request is answered, after a call or two."""
+    """Many send batches without pause, and each single request is answered after a call or two."""
     clients = Clients()
     await clients.during(
         lambda: clients.closed_loop("batch", 12, 20, MAX_BATCH),
@@ -176,7 +179,10 @@ async def test_clients_of_batches_never_starve_single_requests() -> None:
 
 
 async def test_batches_are_refused_before_single_requests() -> None:
-    """While singles alone fill the server they are all answered, and no batch is taken that would wait for long."""
+    """While single requests fill the server, all of them are answered.
+
+    No batch is accepted that would wait for long.
+    """
     clients = Clients()
     await clients.during(
         lambda: clients.open_loop("single", 1.5 * CAPACITY, 20),
@@ -190,8 +196,8 @@ async def test_batches_are_refused_before_single_requests() -> None:
 
 @pytest.mark.parametrize("kind", ["call", "machine"])
 @pytest.mark.parametrize("seed", range(8))
-async def test_one_slow_call_or_one_pause_of_the_machine_refuses_nobody(kind: str, seed: int) -> None:
-    """Whenever it comes and up to 10 seconds long, in a server that a few clients use for singles and batches."""
+async def test_one_slow_call_or_one_pause_of_the_machine_causes_no_refusal(kind: str, seed: int) -> None:
+    """It may take up to 10 seconds at any moment, in a server with a few clients of singles and batches."""
     pick = random.Random(seed)
     clients = Clients(limit_s=2, call_s=0.02, each_s=1e-4)
     pause_s = pick.choice((0.5, 3.0, 10.0))
@@ -218,7 +224,7 @@ async def test_one_slow_call_or_one_pause_of_the_machine_refuses_nobody(kind: st
 
 
 async def test_an_accepted_batch_is_not_starved_by_single_requests() -> None:
-    """There is room for batches in each call, however many singles wait."""
+    """Each call has places for batches, however many singles wait."""
     clients = Clients(limit_s=0)
     ended = []
 
@@ -232,8 +238,8 @@ async def test_an_accepted_batch_is_not_starved_by_single_requests() -> None:
     assert ended[0] < 8 * MAX_BATCH * EACH_S
 
 
-async def test_a_request_that_may_wait_less_is_refused_sooner() -> None:
-    """Its own X-Request-Timeout-Ms counts, also where the server sets no limit; an idle server takes any."""
+async def test_a_request_with_a_shorter_timeout_is_refused_sooner() -> None:
+    """X-Request-Timeout-Ms applies if the server has no limit, too. An idle server accepts any."""
     clients = Clients(limit_s=0)
     short = {b"x-request-timeout-ms": b"800"}
 
@@ -251,15 +257,15 @@ async def test_a_request_that_may_wait_less_is_refused_sooner() -> None:
 
 
 @pytest.mark.parametrize("value", [b"0", b"-1", b"1.5", b"", b"soon", b"1" * 10, "\u0661".encode()])
-def test_a_timeout_that_is_none_is_refused_by_name(value: bytes) -> None:
-    """422 with the place, and without the value."""
+def test_an_invalid_timeout_is_refused_by_name(value: bytes) -> None:
+    """The answer is 422 with the header, but without its value."""
     with pytest.raises(ValidationFailed) as caught:
         parse_timeout(value)
     assert caught.value.errors[0]["loc"] == ["header", "X-Request-Timeout-Ms"]
 
 
-async def test_a_late_request_is_refused_before_anything_is_done_for_it() -> None:
-    """503 with Retry-After and the request's id, counted by its own status; other paths are answered all the same."""
+async def test_a_late_request_is_refused_before_its_work() -> None:
+    """The answer is 503 with Retry-After and the request id, counted by its status. Other paths are answered."""
     async with serving(Settings()) as (client, _):
         asked = [(b"host", b"localhost"), (b"x-request-id", b"r1")]
         late = Sent("POST", b"/v1/recipes/movies:recommend", asked, [b"no JSON"], late_s=2.5)
@@ -278,8 +284,8 @@ async def _late(client: Client, method: str, path: bytes) -> int:
     return response.status
 
 
-async def test_a_late_refusal_comes_later_again_the_longer_it_took() -> None:
-    """Retry-After is the expected wait, and the time that this request has waited for its refusal."""
+async def test_retry_after_of_a_late_refusal_includes_its_own_delay() -> None:
+    """It is the expected wait and the time that the refusal has waited."""
     async with serving(Settings()) as (client, _):
         for waited_s, retry_after in ((0.0, "3"), (10.0, "13")):
             arrived_s = trio.current_time() - waited_s
@@ -289,8 +295,8 @@ async def test_a_late_refusal_comes_later_again_the_longer_it_took() -> None:
             assert answer_of(response).headers["retry-after"] == retry_after
 
 
-async def test_a_late_request_without_a_key_is_told_nothing_of_recipes() -> None:
-    """401 before 503, as always: how long a queue is says that there is one."""
+async def test_a_late_request_without_a_key_gets_401_before_503() -> None:
+    """A refusal for a queue would reveal that the recipe exists."""
     async with serving(keys=parse_api_keys(f"k:{hash_api_key(new_api_key())}")) as (client, _):
         for recipe in (b"movies", b"nothing"):
             target = b"/v1/recipes/%b:recommend" % recipe
@@ -299,7 +305,7 @@ async def test_a_late_request_without_a_key_is_told_nothing_of_recipes() -> None
             assert response.status == 401
 
 
-async def test_what_is_known_is_answered_though_it_is_late() -> None:
+async def test_a_late_request_is_answered_from_the_cache() -> None:
     body = b'{"user_id":"u3"}'
     async with serving() as (client, _):
         asked = [(b"host", b"localhost"), (b"content-length", b"%d" % len(body))]
@@ -312,7 +318,7 @@ async def test_what_is_known_is_answered_though_it_is_late() -> None:
 
 
 class Opened:
-    """What is known of a request before it is parsed."""
+    """The parts of a request that are read before it is parsed."""
 
     def __init__(self, line: str, timeout: bytes | None = None) -> None:
         self._method, _, self._target = line.encode("latin-1").partition(b" ")
@@ -340,7 +346,7 @@ ASKS_MODEL = [
 async def test_the_queue_of_a_model_counts_before_a_request_is_parsed(
     line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However its name and path are written, for each endpoint that uses the queue; only while somebody is refused."""
+    """It counts for each endpoint with a queue and any spelling of the path, but only shortly after a refusal."""
     async with serving(Settings(max_queue_s=2)) as (client, state):
         monkeypatch.setattr(Lane, "expected_wait_s", lambda lane, batch=0: 3.0)
         monkeypatch.setattr(Lane, "is_free_of_singles", False)
@@ -367,10 +373,13 @@ async def test_the_queue_of_a_model_counts_before_a_request_is_parsed(
         ("", 9.0, None, False),
     ],
 )
-async def test_what_would_wait_too_long_is_late(
+async def test_a_request_that_would_wait_too_long_is_late(
     line: str, turn_s: float, allowed: bytes | None, late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the server's limit of 2 s or its own; what is malformed or asks no model is told so in its turn."""
+    """The limit is the server's 2 s or the request's own.
+
+    Malformed requests, and those without a model, are not late.
+    """
     async with serving(Settings(max_queue_s=2)) as (client, state):
         monkeypatch.setattr(Lane, "expected_wait_s", lambda lane, batch=0: 1.0 if batch else 0.0)
         state.admission.refuse(1.0)
@@ -388,8 +397,8 @@ async def test_popular_items_are_refused_like_single_requests(monkeypatch: pytes
         assert (answer.status, answer.json["code"], answer.headers["retry-after"]) == (503, "OVERLOADED", "60")
 
 
-async def test_an_expensive_question_is_refused_for_others_of_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plain ones beside it are answered."""
+async def test_an_expensive_query_is_refused_for_other_expensive_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain queries are answered meanwhile."""
     async with serving(Settings(max_queue_s=2)) as (client, _):
         monkeypatch.setattr(
             Lane, "wait_s", lambda lane, queries, key: 60.0 * any(query.rules is not None for query in queries)

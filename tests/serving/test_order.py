@@ -1,4 +1,4 @@
-"""The order of `history` in requests, for models that weigh by it and for those that do not."""
+"""The order of `history` in requests, for models that weigh by order and for others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ORDERED = (*FROM_HISTORIES, BY_PART)
 
 
 def in_order(name: str) -> Model:
-    """The model of a family with its histories read as ordered, oldest first."""
+    """Return the model of a family with its histories read as ordered, oldest first."""
     model = family("blend" if name == BY_PART else name)
     known = model.history
     if name == BY_PART:
@@ -52,7 +52,7 @@ def in_order(name: str) -> Model:
 
 @asynccontextmanager
 async def serving(model: Model) -> AsyncIterator[Client]:
-    """The application with the one recipe `r`."""
+    """Return the application with the one recipe `r`."""
     auth = Authenticator({}, trio.CapacityLimiter(1), log_each_bypass=False)
     state = ServerState(Registry(), Settings(), Metrics.disabled(), auth)
     async with trio.open_nursery() as nursery:
@@ -73,7 +73,7 @@ async def shown(client: Client, **body: Any) -> list[tuple[str, float]]:
 
 @pytest.mark.parametrize("name", ORDERED)
 async def test_the_last_item_counts_most(name: str) -> None:
-    """An item that comes again stands where it came last; a batch and an explained request say the same."""
+    """A repeated item stands at its last place. A batch and an explained request give the same result."""
     model = in_order(name)
     items = model.item_ids.all()
     first, second, third = items[3], items[9], items[17]
@@ -93,8 +93,8 @@ async def test_the_last_item_counts_most(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FROM_HISTORIES)
-async def test_without_recency_the_order_says_nothing(name: str) -> None:
-    """Models of today answer the same bytes for every order."""
+async def test_without_recency_the_order_has_no_effect(name: str) -> None:
+    """Such models answer the same bytes for every order."""
     model = family(name)
     model.ready()
     items = model.item_ids.all()
@@ -105,8 +105,8 @@ async def test_without_recency_the_order_says_nothing(name: str) -> None:
         assert forward.body.partition(b'"items"')[2] == backward.body.partition(b'"items"')[2]
 
 
-async def test_what_was_seen_comes_back_where_the_model_was_trained_with_repeats() -> None:
-    """Also null means the default; a request may say otherwise, alone and in a batch."""
+async def test_seen_items_are_returned_by_a_model_trained_with_repeats() -> None:
+    """Null means this default too. A request may override it, alone and in a batch."""
     for repeats in (False, True):
         model = family("dense_weights")
         model.repeats = repeats
@@ -124,8 +124,8 @@ async def test_what_was_seen_comes_back_where_the_model_was_trained_with_repeats
 
 
 @pytest.mark.parametrize("name", ["neighbours", "IALS", BY_PART])
-async def test_the_socket_says_what_the_model_says(name: str) -> None:
-    """Down to the last digit."""
+async def test_the_application_gives_the_scores_of_the_model(name: str) -> None:
+    """They are equal to the last digit."""
     model = in_order(name)
     items = model.item_ids.all()
     history = [items[3], items[9], items[17]]
@@ -140,7 +140,7 @@ async def test_the_socket_says_what_the_model_says(name: str) -> None:
 
 
 async def test_the_part_for_features_beside_a_blend_weighs_by_its_own_recency() -> None:
-    """A history alone is answered by it; one behind a known user's is answered by the blend."""
+    """It answers a history alone. The blend answers one behind a known user's history."""
     model, other = in_order(BY_PART), family("IALS").scorer
     assert isinstance(other, IALSScorer)
     model.cold, model.cold_recency = ColdStartScorer.of(other), 0.7

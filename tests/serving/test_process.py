@@ -1,4 +1,4 @@
-"""What all processes that answer have in common."""
+"""Setup and end of all processes that answer requests."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from svc.serving import process
 from svc.settings import Settings
 
 
-def test_one_error_in_groups_is_told_alone() -> None:
-    """Several stay a group."""
+def test_a_single_error_is_taken_out_of_its_groups() -> None:
+    """Several errors stay a group."""
     error = ValueError("x")
     assert process.single(ExceptionGroup("a", [ExceptionGroup("b", [error])])) is error
     several = ExceptionGroup("a", [error, KeyError("y")])
@@ -22,14 +22,14 @@ def test_one_error_in_groups_is_told_alone() -> None:
 
 
 def test_the_limits_of_connections_are_the_settings() -> None:
-    """Each where it belongs."""
+    """Each limit has its own setting."""
     limits = process.limits(Settings(keep_alive_s=1.0, client_timeout_s=2.0, drain_s=3.0))
     assert (limits.idle_s, limits.unread_s, limits.drain_s) == (1.0, 2.0, 3.0)
 
 
 @pytest.mark.parametrize("is_abstract", [False, True], ids=["file", "abstract"])
-def test_systemd_learns_that_the_server_answers(tmp_path: Path, is_abstract: bool) -> None:
-    """By the socket that it names; without one, or with one that is gone, nothing happens."""
+def test_systemd_is_notified_when_the_server_answers(tmp_path: Path, is_abstract: bool) -> None:
+    """Without its socket, or with a removed one, nothing happens."""
     name = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind("\0" + name if is_abstract else name)
@@ -43,8 +43,8 @@ def test_systemd_learns_that_the_server_answers(tmp_path: Path, is_abstract: boo
 
 
 @pytest.mark.anyio
-async def test_a_collector_that_does_not_take_the_last_spans_holds_up_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread that sends them is left behind."""
+async def test_a_hanging_collector_does_not_delay_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that sends the spans is abandoned."""
     monkeypatch.setattr(process, "LAST_SPANS_S", 0.01)
     asked, over = threading.Event(), threading.Event()
 

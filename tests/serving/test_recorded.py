@@ -1,7 +1,7 @@
-"""Whoever uses no newer field gets the bytes that were recorded before the field existed.
+"""Requests without newer fields get the bytes that were recorded before these fields existed.
 
-`recorded/answers.jsonl` holds requests and answers of all verbs, single and batch, for one model of each family.
-`python -m tests.serving.test_recorded` writes it anew: only for a change of answers that is meant, and says so.
+`recorded/answers.jsonl` has requests and answers of all verbs, single and batch, for one model of each family. `python
+-m tests.serving.test_recorded` writes it again, only for an intended change of answers.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ RELATED: list[dict[str, Any]] = [
 
 
 def requests() -> Iterator[tuple[str, str, Any]]:
-    """Recipe, verb and body of every recorded request."""
+    """Yield recipe, verb and body of every recorded request."""
     for name in FAMILIES:
         yield from ((name, "recommend", body) for body in SINGLES)
         yield from ((name, "recommend-related", body) for body in RELATED)
@@ -96,7 +96,7 @@ async def answers() -> list[str]:
 
 
 async def test_answers_without_newer_fields_are_the_recorded_bytes() -> None:
-    """Status and body of every recorded request, byte for byte."""
+    """Status and body of every recorded request are the same bytes."""
     recorded = RECORDED.read_text(encoding="utf-8").splitlines()
     found = await answers()
     assert len(found) == len(recorded)
@@ -106,7 +106,7 @@ async def test_answers_without_newer_fields_are_the_recorded_bytes() -> None:
 
 @pytest.mark.parametrize("http2", [False, True], ids=["http1", "http2"])
 async def test_answers_over_tls_are_the_recorded_bytes(tmp_path: Path, http2: bool) -> None:
-    """Hypercorn carries the same answers as the plain port, with both versions of HTTP."""
+    """Hypercorn sends the answers of the plain port, over both versions of HTTP."""
     issuer = Issuer(tmp_path)
     recorded = map(json.loads, RECORDED.read_text(encoding="utf-8").splitlines())
     async with (

@@ -1,4 +1,4 @@
-"""A plain request walks through the rooms of the server in one direction, and comes back only a few times."""
+"""A plain request passes through the packages of the server in one direction, with a few calls back."""
 
 from __future__ import annotations
 
@@ -43,23 +43,26 @@ REQUEST = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b"
 
 
 def part(room: int) -> str:
-    """The name of a room as the page writes it."""
+    """Return the name of a package as the page writes it."""
     return ROOMS[room].rpartition(".")[2]
 
 
 def documented_steps() -> list[tuple[str, str, str]]:
-    """The rows of the page's table of steps: caller, called part, and function."""
+    """Return the rows of the page's table of steps: caller, called part, and function."""
     return re.findall(r"^\| \d \| (\w+) \| (\w+), `([\w.]+)` \|", PAGE, re.MULTILINE)
 
 
 def room_of(frame: FrameType) -> int | None:
-    """The number of the room whose code runs there."""
+    """Return the number of the package that has the running code."""
     module = frame.f_globals.get("__name__", "")
     return next((number for number, room in enumerate(ROOMS) if module.startswith(room + ".")), None)
 
 
 class Crossings:
-    """Calls from one room into another, in their order: caller, called room, and function. For `sys.setprofile`."""
+    """Records calls from one package into another in order: caller, called package, and function.
+
+    For `sys.setprofile`.
+    """
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, int, str]] = []
@@ -79,8 +82,8 @@ class Crossings:
             self.calls.append((came_from, room, frame.f_code.co_qualname))
 
 
-async def test_a_request_passes_between_rooms_as_the_page_says() -> None:
-    """From the first byte read to the last byte sent, on a connection that is open; see CONTRIBUTING.md."""
+async def test_a_request_passes_between_packages_as_documented() -> None:
+    """The steps from the first read byte to the last sent byte, on an open connection, are those of CONTRIBUTING.md."""
     crossings = Crossings()
     async with (
         serving(Settings(cached_answers=0)) as (client, _),

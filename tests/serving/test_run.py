@@ -1,4 +1,4 @@
-"""The life of a server in this process, and what it refuses before it serves anything."""
+"""The life of a server in this process, and the settings that it refuses at its start."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ def options(folder: Path, host: str = "127.0.0.1", port: int = 0) -> ServeOption
 
 
 def test_a_payload_cap_above_the_artifact_cap_is_refused(tmp_path: Path) -> None:
-    """It could never be reached."""
+    """Such a cap would have no effect."""
     settings = replace(SETTINGS, max_artifact_bytes=MIB, max_payload_bytes=2 * MIB)
     with pytest.raises(ConfigError, match="SVC_MAX_PAYLOAD_BYTES"):
         serve(options(tmp_path), settings, {})
 
 
 def test_a_server_without_signing_keys_is_refused(tmp_path: Path) -> None:
-    """It could load nothing."""
+    """It could load no artifact."""
     with pytest.raises(ConfigError, match="SVC_SIGNING_KEYS"):
         serve(options(tmp_path), Settings(), {})
 
 
-def test_strangers_are_not_served_without_keys(tmp_path: Path) -> None:
-    """Only loopback is bound then."""
+def test_other_machines_are_not_served_without_keys(tmp_path: Path) -> None:
+    """Without keys only loopback is bound."""
     with pytest.raises(ConfigError, match="SVC_API_KEYS"):
         serve(options(tmp_path, host="0.0.0.0"), SETTINGS, {})
 
 
 def test_a_port_in_use_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
-    """One clear line, exit code 8."""
+    """The error is one clear line with exit code 8."""
     with bind("127.0.0.1", 0, unread_timeout_s=1) as taken:
         _, port = listen(taken)
         with pytest.raises(ConfigError, match="address already in use") as caught:
@@ -73,7 +73,7 @@ def test_a_folder_that_cannot_be_listed_is_refused(tmp_path: Path) -> None:
 
 
 def test_unsafe_modes_are_named() -> None:
-    """What the recurring warning and the posture list."""
+    """The recurring warning and the posture list them."""
     assert ServeOptions(Path(), "", 0).unsafe_modes == ()
     assert ServeOptions(Path(), "", 0, insecure_no_auth=True, dev_allow_unsigned=True).unsafe_modes == (
         "dev_allow_unsigned",
@@ -82,7 +82,7 @@ def test_unsafe_modes_are_named() -> None:
 
 
 class Records:
-    """What the server logs, for a thread that waits for it."""
+    """The server's log records, for a thread that waits for one."""
 
     def __init__(self) -> None:
         self.all: list[dict[str, Any]] = []
@@ -97,7 +97,7 @@ class Records:
         return [record for record in self.all if record["event"] == event]
 
     def wait(self, event: str, count: int = 1) -> dict[str, Any]:
-        """Return the record of the event that comes as number `count`."""
+        """Return the record number `count` of the event."""
         with self._more:
             assert self._more.wait_for(lambda: len(self.of(event)) >= count, timeout=60), (event, self.all)
         return self.of(event)[count - 1]
@@ -105,7 +105,7 @@ class Records:
 
 @pytest.fixture
 def records(monkeypatch: pytest.MonkeyPatch) -> Iterator[Records]:
-    """The records of a server. What the end of its process would take back is taken back afterwards."""
+    """Yield the records of a server, and undo afterwards the changes that the end of its process would undo."""
     bound: list[socket.socket] = []
 
     def kept(*arguments: Any, **options: Any) -> socket.socket:
@@ -150,7 +150,7 @@ def lived(options: ServeOptions, settings: Settings, user: Callable[[], None]) -
 
 
 def asked(port: int, key: str) -> tuple[int, list[str]]:
-    """The status and the items of the answer to a question."""
+    """Return status and items of the answer to a request."""
     url = f"http://127.0.0.1:{port}/v1/recipes/shop:recommend"
     request = urllib.request.Request(url, b'{"user_id": "u1", "limit": 50}', {"X-API-Key": key})
     request.add_header("Content-Type", "application/json")
@@ -174,7 +174,7 @@ OLD, NEW = "o" * 43, "n" * 43
 
 
 def test_a_server_lives_from_its_posture_to_its_last_record(records: Records, tmp_path: Path) -> None:
-    """It answers with what it loaded, takes new keys without a pause, keeps the last good ones, and ends well."""
+    """It answers from its models, replaces keys without a pause, keeps the last valid ones, and ends regularly."""
     write_artifact(tmp_path / "shop.svc", factor_model(10, 40, 4))
     (tmp_path / "shop.yaml").write_text(RECIPE)
     (tmp_path / "there.csv").write_text("item_id\n" + "".join(f"i{number}\n" for number in range(20, 24)))
@@ -238,7 +238,7 @@ def test_a_server_lives_from_its_posture_to_its_last_record(records: Records, tm
 def test_a_signal_during_the_first_loads_ends_the_server_before_it_answers(
     records: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A load that is going on is left behind."""
+    """A running load is abandoned."""
     write_artifact(tmp_path / "shop.svc", factor_model(10, 40, 4))
     (tmp_path / "shop.yaml").write_text(RECIPE)
     load, is_loading, may_go_on = run.load_recipe, threading.Event(), threading.Event()
@@ -273,8 +273,8 @@ async def test_a_client_that_stays_does_not_outlast_the_drain(
 
 
 @pytest.mark.anyio
-async def test_unsafe_modes_are_warned_of_as_long_as_the_server_runs(records: Records) -> None:
-    """Every five minutes."""
+async def test_unsafe_modes_are_logged_while_the_server_runs(records: Records) -> None:
+    """The warning comes every five minutes."""
     with trio.move_on_after(601):
         await run._warn_of(("insecure_no_auth",))
     assert [record["modes"] for record in records.of("unsafe_mode_active")] == [["insecure_no_auth"]] * 3
@@ -291,6 +291,6 @@ async def test_unsafe_modes_are_warned_of_as_long_as_the_server_runs(records: Re
 def test_settings_that_need_another_are_refused(
     records: Records, tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
-    """Both are named."""
+    """The error names both settings."""
     with pytest.raises(ConfigError, match=words):
         serve(options(tmp_path), replace(SETTINGS, **changes), {})

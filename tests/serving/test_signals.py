@@ -1,4 +1,4 @@
-"""What runs until something else is over; and what signals do."""
+"""Work that runs until an event, and the effects of signals."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from svc.serving.signals import Stop, listen, on_hangup, run_until
 pytestmark = pytest.mark.anyio
 
 
-async def test_work_ends_by_itself_or_when_something_else_is_over() -> None:
-    """Whichever comes first, and nothing of the other goes on."""
+async def test_work_ends_by_itself_or_at_the_event() -> None:
+    """The end of one cancels the other."""
     ended: list[str] = []
     began = trio.current_time()
 
@@ -30,7 +30,7 @@ async def test_work_ends_by_itself_or_when_something_else_is_over() -> None:
 
 
 async def test_the_first_signal_stops_and_the_second_ends_at_once() -> None:
-    """The first one gives its name and time, which later ones do not change."""
+    """The first signal sets name and time, which later ones do not change."""
     stop, ended = Stop(), trio.Event()
     async with trio.open_nursery() as nursery:
         await nursery.start(listen, stop, ended.set)
@@ -46,7 +46,7 @@ async def test_the_first_signal_stops_and_the_second_ends_at_once() -> None:
 
 
 async def test_work_is_done_at_every_hangup_that_is_not_ignored() -> None:
-    """Under nohup the server lives on, and reads no keys again."""
+    """Under nohup the server ignores hangups, and reads no keys again."""
     done = 0
 
     async def work() -> None:

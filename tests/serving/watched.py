@@ -1,4 +1,4 @@
-"""A watcher in a world of fakes: its folder, stores, loader and lanes do what a test tells them."""
+"""A watcher in a world of fakes: tests control its folder, stores, loader and lanes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INTERVAL_S = 5.0
 
 @dataclass
 class FakeStore:
-    """An artifact whose bytes are a text. `trouble` is raised by the next looks; `hang` blocks them."""
+    """An artifact whose bytes are a text. `trouble` is raised by the next calls, and `hang` blocks them."""
 
     content: str | None = "v1"
     marker_text: str | None = None
@@ -56,7 +56,7 @@ class FakeStore:
 
 @dataclass
 class FakeLoader:
-    """Loads a store's text. A text may stand for an error; every load is noted."""
+    """Loads a store's text, which may stand for an error. Records every load."""
 
     errors: dict[str, Exception] = field(default_factory=dict)
     loads: list[tuple[str, str]] = field(default_factory=list)
@@ -89,7 +89,7 @@ class FakeLane:
 
 @dataclass(eq=False)
 class FakeFolder:
-    """What the folder holds, by file name; or an error to raise."""
+    """The content of a folder by file name, or an error to raise."""
 
     files: dict[str, Any] = field(default_factory=dict)
     trouble: Exception | None = None
@@ -105,7 +105,7 @@ class FakeFolder:
 
 @dataclass(frozen=True)
 class FakeRecipe:
-    """The parts of a loaded recipe that serving looks at."""
+    """The parts of a loaded recipe that serving uses."""
 
     name: str
     output: str = "out.svc"
@@ -166,7 +166,7 @@ class World:
         return self.stores.setdefault((name, output), FakeStore())
 
     def read_list(self, recipe: FakeRecipe) -> tuple[str, ...]:
-        """The ids of a recipe's list, or the error that stands for them."""
+        """Return the ids of a recipe's list, or raise the error in their place."""
         found = self.lists[recipe.name]
         if isinstance(found, threading.Event):
             hang_until(found)
@@ -176,7 +176,7 @@ class World:
         return tuple(found)
 
     def read_new_items(self, recipe: FakeRecipe) -> Any:
-        """The list of a recipe's new items, or the error that stands for it."""
+        """Return a recipe's list of new items, or raise the error in its place."""
         found = self.new_items[recipe.name]
         if isinstance(found, threading.Event):
             hang_until(found)
@@ -216,7 +216,7 @@ class World:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Started, and ticking until the block ends."""
+        """Start the watcher, and tick until the block ends."""
         with self.listening():
             await self.watcher.start()
             async with trio.open_nursery() as nursery:
@@ -227,9 +227,9 @@ class World:
 
 
 class ThreadClock:
-    """Lets virtual time jump only while no thread works: on a busy machine a thread may start later than any threshold.
+    """Lets virtual time jump only while no thread works, because a busy machine may start a thread late.
 
-    A thread that hangs on purpose lets it jump, until it is released.
+    A thread that hangs on purpose lets it jump until it is released.
     """
 
     def __init__(self) -> None:
@@ -243,7 +243,7 @@ class ThreadClock:
         self._clock.autojump_threshold = math.inf if self._working else self._threshold
 
     async def run_sync(self, sync_fn: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """As trio.to_thread.run_sync."""
+        """Run like trio.to_thread.run_sync."""
         call = next(_NUMBERS)
 
         def numbered() -> Any:
@@ -272,7 +272,7 @@ _CALL = threading.local()
 
 
 def hang_until(released: threading.Event) -> None:
-    """Hang in a worker thread, as a store does that gives no answer. `World.release` ends it."""
+    """Hang in a worker thread like a store that does not answer. `World.release` ends it."""
     _CALL.hang(released)
     released.wait()
 
@@ -287,7 +287,7 @@ def failed(error: Any, kid: str = "k1") -> LoadFailed:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let time pass until `condition` holds; real threads may need real moments."""
+    """Let time pass until `condition` holds. Real threads may need real time."""
     with trio.fail_after(INTERVAL_S * 1000):
         while not condition():  # noqa: ASYNC110 (polls are what is tested)
             await trio.sleep(1)

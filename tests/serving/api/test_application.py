@@ -1,4 +1,4 @@
-"""The HTTP side as clients see it: answers, statuses, codes and headers."""
+"""The HTTP API as clients see it: answers, statuses, codes and headers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_body_too_large_is_refused_by_length_and_by_count() -> None:
-    """413 before reading when Content-Length says so, and while reading a body without one."""
+    """413 comes before reading if Content-Length is too large, else while reading."""
     async with serving(Settings(max_body_bytes=1000)) as (client, _):
         by_length = await client.call("POST", RECOMMEND, b"", headers={"content-length": "1001"})
         chunks = [b"x" * 600] * 3
@@ -33,8 +33,8 @@ async def test_a_body_too_large_is_refused_by_length_and_by_count() -> None:
         assert (answer.status, answer.json["code"]) == (413, "PAYLOAD_TOO_LARGE")
 
 
-async def test_a_body_that_trickles_is_cut_off() -> None:
-    """408 when the body is not whole after the client timeout, and the connection ends."""
+async def test_a_slow_body_is_refused() -> None:
+    """The answer is 408 if the body is incomplete after the client timeout, and the connection ends."""
     async with serving(Settings(client_timeout_s=5)) as (client, _):
         dripping = Sent("POST", RECOMMEND.encode(), [(b"host", b"localhost")], itertools.repeat(b" "), pause_s=1)
         started = trio.current_time()
@@ -44,8 +44,8 @@ async def test_a_body_that_trickles_is_cut_off() -> None:
     assert (response.status, answer_of(response).json["code"]) == (408, "REQUEST_TIMEOUT")
 
 
-async def test_unknown_paths_and_methods() -> None:
-    """404 NOT_FOUND and 405 METHOD_NOT_ALLOWED, with the Allow header, in the same form as every error."""
+async def test_unknown_paths_and_methods_have_their_errors() -> None:
+    """They are 404 NOT_FOUND, and 405 METHOD_NOT_ALLOWED with the Allow header."""
     async with serving() as (client, _):
         missing = await client.get("/v1/nothing")
         wrong = await client.call("DELETE", "/v1/health")
@@ -58,8 +58,8 @@ async def test_unknown_paths_and_methods() -> None:
     assert "GET" in wrong.headers["allow"]
 
 
-async def test_keys_guard_everything_but_health() -> None:
-    """With keys configured: 401 with its code on guarded endpoints, none on public ones, and the right key passes."""
+async def test_all_endpoints_but_health_need_a_key() -> None:
+    """Without a valid key they answer 401 with its code. The right key passes."""
     key, other = new_api_key(), new_api_key()
     keys = parse_api_keys(f"old:{hash_api_key(other)},new:{hash_api_key(key)}")
     async with serving(keys=keys) as (client, _):
@@ -79,7 +79,7 @@ async def test_keys_guard_everything_but_health() -> None:
 
 
 async def test_hosts_are_limited_without_keys() -> None:
-    """Without keys only loopback names are served; the setting replaces them, with wildcards."""
+    """Without keys only loopback names are allowed. The setting replaces them, with wildcards."""
     async with serving() as (client, _):
         for host, status in [
             ("localhost", 200),
@@ -97,7 +97,7 @@ async def test_hosts_are_limited_without_keys() -> None:
 
 
 async def test_metrics_count_by_recipe_and_code() -> None:
-    """Request metrics carry registered names only, and the code in lower case as status."""
+    """Request metrics have registered names only, and the code in lower case as status."""
     async with serving(metrics=Metrics.create()) as (client, _):
         await client.post(RECOMMEND, {"user_id": "u1"})
         await client.post(RECOMMEND, {"user_id": "nobody"})
@@ -144,8 +144,8 @@ async def test_metrics_count_by_recipe_and_code() -> None:
     assert all(0 < float(seconds) < 60 for seconds in spent)
 
 
-async def test_requests_that_are_refused_for_their_heads_are_counted_by_code() -> None:
-    """Whether the connection, the parser of the target or a header is the reason."""
+async def test_refusals_of_heads_are_counted_by_code() -> None:
+    """The connection, the parser of targets, or a check of headers may refuse them."""
     async with serving(metrics=Metrics.create()) as (client, _):
         both = {"transfer-encoding": "chunked", "content-length": "2"}
         for _ in range(3):
@@ -165,8 +165,8 @@ async def test_requests_that_are_refused_for_their_heads_are_counted_by_code() -
     }
 
 
-async def test_anonymous_clients_are_announced_once() -> None:
-    """Without keys each client host is logged at its first request only, within a bounded memory."""
+async def test_anonymous_clients_are_logged_once() -> None:
+    """Without keys, each client address is logged at its first request, in bounded memory."""
     async with serving() as (client, _):
         with capture_logs() as logs:
             for number in range(1000):
@@ -195,8 +195,8 @@ def answered(lines: list[str]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("mode", "statuses"), [("off", []), ("errors", [404, 404]), ("all", [200, 404, 404, 200, 503])]
 )
-async def test_a_mode_decides_which_answers_have_a_line(lines: list[str], mode: str, statuses: list[int]) -> None:
-    """A probe that fails every second is no news; with `all`, it has its line too."""
+async def test_the_mode_of_the_access_log_selects_answers(lines: list[str], mode: str, statuses: list[int]) -> None:
+    """Failed probes are logged with `all` only."""
     async with serving(Settings(access_log=mode)) as (client, _):
         await client.post("/v1/recipes/movies:recommend", KNOWN)
         await client.post("/v1/recipes/movies:recommend", UNKNOWN)
@@ -207,8 +207,8 @@ async def test_a_mode_decides_which_answers_have_a_line(lines: list[str], mode: 
     assert "secret" not in "".join(lines)
 
 
-async def test_a_line_says_who_asked_for_what_and_how_it_ended(lines: list[str]) -> None:
-    """The kid of the key, never the key; nothing of the body."""
+async def test_a_line_has_kid_recipe_verb_and_status(lines: list[str]) -> None:
+    """It has the kid but not the key, and nothing of the body."""
     async with serving(Settings(access_log="all"), parse_api_keys(f"shop:{hash_api_key(KEY)}")) as (client, _):
         headers = {"X-API-Key": KEY, "X-Request-ID": "r1"}
         await client.post("/v1/recipes/movies:recommend", KNOWN, headers=headers)
@@ -233,8 +233,8 @@ async def test_a_line_says_who_asked_for_what_and_how_it_ended(lines: list[str])
     assert KEY not in "".join(lines)
 
 
-async def test_what_is_no_request_has_a_line(lines: list[str]) -> None:
-    """Its status, the client and the request id of the answer; a method was never read."""
+async def test_bytes_that_are_not_a_request_have_a_line(lines: list[str]) -> None:
+    """It has the status, the client and the request id of the answer, but no method."""
     async with serving(Settings(access_log="errors")) as (client, _):
         response = client.app.refused(HeadersTooLarge(), "192.0.2.7")
     (line,) = answered(lines)

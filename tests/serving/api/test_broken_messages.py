@@ -1,4 +1,4 @@
-"""Nothing behind a broken message is answered: whole connections, over sockets, with the application behind them.
+"""Bytes behind a broken message are never answered, on connections over sockets with the whole application.
 
 `SVC_TEST_MESSAGES` sets how many mutated messages are compared with h11.
 """
@@ -60,12 +60,12 @@ VALID_FRAMING = {
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """With the clock of the machine: virtual time would jump ahead while a thread compares a key."""
+    """Use the clock of the machine, because virtual time would jump ahead while a thread compares a key."""
     return "trio"
 
 
 class Noted:
-    """One request as it reached the application. Its body is noted as far as the application reads it."""
+    """One request as the application got it, with the part of its body that was read."""
 
     def __init__(self, incoming: Incoming) -> None:
         self._incoming = incoming
@@ -89,7 +89,7 @@ class Noted:
 
 
 class Recording:
-    """An application that notes the requests which it passes on to another one."""
+    """An application that records requests and passes them on to another one."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
@@ -109,7 +109,7 @@ class Recording:
 
 @asynccontextmanager
 async def opened(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Recording, int]]:
-    """An application that asks for keys, and its port."""
+    """Serve an application that needs keys, and yield its port."""
     monkeypatch.setattr(authentication, "REFUSALS_PER_S", 1e6)
     keys = parse_api_keys(f"k:{hash_api_key(KEY)}")
     async with serving(Settings(), keys, Metrics.create()) as (client, _):
@@ -119,7 +119,7 @@ async def opened(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Recordi
 
 
 def addressed(message: bytes, endpoint: Endpoint, key: str | None) -> bytes:
-    """The message, sent to this endpoint with this key."""
+    """Return the message for this endpoint and key."""
     path = endpoint.path.replace("{name}", "movies").encode()
     line = b"%b %b HTTP/1.1\r\n" % (endpoint.method.encode(), path)
     for before in (b"POST /v1/x HTTP/1.1\r\n", b"GET / HTTP/1.1\r\n"):
@@ -133,7 +133,7 @@ def chunked(body: bytes) -> bytes:
 
 
 async def in_parts(port: int, parts: list[bytes]) -> bytes:
-    """What comes back to parts that the server reads one by one."""
+    """Return the answer to parts that the server reads one by one."""
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         with suppress(trio.BrokenResourceError):
             for part in parts:
@@ -143,7 +143,7 @@ async def in_parts(port: int, parts: list[bytes]) -> bytes:
 
 
 def broken_messages() -> Iterator[tuple[str, bytes]]:
-    """Each with its name, and the marked request behind it."""
+    """Generate named broken messages, each with the marked request behind it."""
     bodies = {name: chunked(body) for name, body in WITH_QUESTION.items()}
     for endpoint in ENDPOINTS:
         for name, message in {**REFUSED, **bodies}.items():
@@ -153,7 +153,7 @@ def broken_messages() -> Iterator[tuple[str, bytes]]:
 
 
 def refused_heads() -> Iterator[tuple[str, bytes]]:
-    """For each endpoint, requests whose target or host the application refuses, with the marked request behind it."""
+    """Generate requests whose target or host the application refuses, with the marked request behind each."""
     for endpoint in ENDPOINTS:
         path = endpoint.path.replace("{name}", "movies").encode()
         targets = [target.replace(b"%b", path).replace(b"%%", b"%") for target in REFUSED_TARGETS]
@@ -166,16 +166,13 @@ def refused_heads() -> Iterator[tuple[str, bytes]]:
 
 
 def is_ended(answer: bytes) -> bool:
-    """Whether the last answer, which is complete, says that the connection ends, and the mark is in none."""
+    """Return True if the last answer is complete and ends the connection, and no answer has the mark."""
     last = answer.rpartition(b"HTTP/1.1 ")[2]
     return MARK not in answer and b"\r\nconnection: close\r\n" in last
 
 
-async def test_whole_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For every endpoint, with and without a key, the connection ends with the answer to a broken message.
-
-    It makes no difference whether the parser or the application refuses it.
-    """
+async def test_a_broken_message_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does so for every endpoint, with and without a key, refused by the parser or by the application."""
     wrong: list[str] = []
     messages = chain(broken_messages(), refused_heads())
 
@@ -192,7 +189,7 @@ async def test_whole_messages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def divided(pick: random.Random, message: bytes, step: int | None) -> list[bytes]:
-    """The message in parts of `step` bytes, or without it in two that are divided anywhere."""
+    """Divide the message into parts of `step` bytes, or into two parts."""
     if step is None:
         place = pick.randrange(1, len(message))
         return [message[:place], message[place:]]
@@ -200,8 +197,10 @@ def divided(pick: random.Random, message: bytes, step: int | None) -> list[bytes
 
 
 @pytest.mark.parametrize(("step", "share"), [(None, 1), (1, 20)], ids=["in two parts", "byte by byte"])
-async def test_divided_messages(step: int | None, share: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However a broken message is divided, the connection ends with its answer."""
+async def test_a_divided_broken_message_ends_its_connection(
+    step: int | None, share: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cut does not matter."""
     pick = random.Random(30)
     messages = [pair for pair in broken_messages() if len(pair[1]) < 1000 and not pick.randrange(share)]
     async with opened(monkeypatch) as (_, port):
@@ -212,8 +211,8 @@ async def test_divided_messages(step: int | None, share: int, monkeypatch: pytes
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
 @pytest.mark.parametrize("body", VALID_FRAMING.values(), ids=VALID_FRAMING.keys())
-async def test_what_chunks_may_look_like(verb: Endpoint, body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What RFC 9112, 7.1 allows is taken, and the request behind it answered, or it ends the connection."""
+async def test_chunks_are_accepted_as_in_rfc_9112(verb: Endpoint, body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A valid form is accepted and the next request answered, and any other ends the connection."""
     async with opened(monkeypatch) as (application, port):
         behind = BEHIND.replace(b"Host:", b"Connection: close\r\nHost:")
         answer = await exchange(port, addressed(chunked(body), verb, KEY) + behind)
@@ -225,7 +224,7 @@ async def test_what_chunks_may_look_like(verb: Endpoint, body: bytes, monkeypatc
 
 
 def difference(message: bytes, seen: list[Noted], answer: bytes) -> str:
-    """What was answered on this connection that h11 would not have taken, or would have taken otherwise."""
+    """Return the requests that were answered although h11 refuses them or reads them in another way."""
     answers = [one for one in answer.split(b"HTTP/1.1 ")[1:] if not one.startswith(b"100 ")]
     if len(answers) > len(seen) + 1:
         return "there are more answers than requests"
@@ -241,8 +240,8 @@ def difference(message: bytes, seen: list[Noted], answer: bytes) -> str:
     return ""
 
 
-async def test_whole_connections_compared_with_h11(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is answered that h11 refuses, or that it divides in another way into requests."""
+async def test_connections_answer_no_request_that_h11_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They divide the bytes into the same requests, too."""
     pick = random.Random(112)
     several = 0
     async with opened(monkeypatch) as (application, port):
@@ -261,8 +260,8 @@ async def test_whole_connections_compared_with_h11(monkeypatch: pytest.MonkeyPat
     assert several > MESSAGES / 50
 
 
-def test_a_reader_that_raised_reads_nothing_more() -> None:
-    """Whatever is asked of it afterwards, and whatever else comes, it raises an error and keeps no bytes."""
+def test_a_reader_raises_again_after_an_error() -> None:
+    """Any later call raises an error, and no bytes are kept."""
     for name, message in REFUSED.items():
         reader = RequestReader()
         reader.feed(message + BEHIND)

@@ -1,4 +1,4 @@
-"""The port for those who watch: what it answers, and that nothing else is served there."""
+"""The monitoring port, which serves metrics and probes only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """Real sockets and a real clock: a virtual one would jump over deadlines while the kernel carries bytes."""
+    """Use real sockets and a real clock: a virtual one would jump over deadlines while the kernel carries bytes."""
     return "trio"
 
 
@@ -42,7 +42,7 @@ async def running(state: ServerState) -> AsyncIterator[int]:
 
 
 async def ask(port: int, request: bytes) -> tuple[int, bytes]:
-    """Status and body; 0 for a connection that is closed without an answer."""
+    """Return status and body, or 0 for a connection that is closed without an answer."""
     stream = await trio.open_tcp_stream("127.0.0.1", port)
     async with stream:
         await stream.send_all(request)
@@ -56,7 +56,7 @@ async def get(port: int, path: str) -> tuple[int, bytes]:
 
 
 async def test_metrics_and_probes_need_no_key() -> None:
-    """The service's own port would ask for one."""
+    """The main port needs one for metrics."""
     state = make_state()
     state.metrics.of(metrics.ACTIVE_RECIPES).set(3)
     async with running(state) as port:
@@ -73,14 +73,14 @@ async def test_metrics_and_probes_need_no_key() -> None:
 @pytest.mark.parametrize(
     "path", ["/", "/v1/recipes", "/v1/health/details", "/v1/recipes/a:recommend", "/console/app.js"]
 )
-async def test_nothing_else_is_there(path: str) -> None:
-    """Neither what needs a key, nor what is public on the other port."""
+async def test_other_paths_are_not_found(path: str) -> None:
+    """They are neither guarded endpoints nor public ones of the main port."""
     async with running(make_state()) as port:
         assert (await get(port, path))[0] == 404
 
 
-async def test_odd_requests_harm_nobody() -> None:
-    """What is no GET is refused, as is what is no HTTP; a client that says nothing more holds nobody up."""
+async def test_invalid_requests_are_refused() -> None:
+    """They are methods other than GET, and bytes that are not HTTP. A silent client delays no other."""
     async with running(make_state()) as port:
         assert (await ask(port, b"POST /metrics HTTP/1.1\r\nHost: a\r\n\r\n"))[0] == 400
         assert (await ask(port, b"\x16\x03\x01\r\n\r\n"))[0] == 400
@@ -92,8 +92,8 @@ async def test_odd_requests_harm_nobody() -> None:
             assert (await get(port, "/v1/health/live"))[0] == 200
 
 
-async def test_old_scrapers_are_answered_too() -> None:
-    """HTTP/1.0, without a Host; each connection ends with its answer, so no scraper keeps one."""
+async def test_http_1_0_scrapers_are_answered() -> None:
+    """They send no Host. Each connection ends with its answer."""
     async with running(make_state()) as port:
         stream = await trio.open_tcp_stream("127.0.0.1", port)
         async with stream:

@@ -1,4 +1,4 @@
-"""The health documents that orchestrators ask for."""
+"""The health documents for orchestrators."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.serving.client import serving
 pytestmark = pytest.mark.anyio
 
 
-async def test_health_documents() -> None:
-    """Health is count-based, live always ok, ready follows loading and draining."""
+async def test_health_documents_follow_loading_and_draining() -> None:
+    """Health counts models, live is always ok, and ready follows loading and draining."""
     async with serving() as (client, state):
         health = await client.get("/v1/health")
         assert (health.status, health.json) == (503, {"status": "degraded", "total": 4, "loaded": 3})
@@ -24,7 +24,7 @@ async def test_health_documents() -> None:
 
 
 async def test_probes_may_name_any_host() -> None:
-    """An orchestrator asks by the address of the process; the public health documents answer it."""
+    """An orchestrator uses the address of the process as host."""
     async with serving() as (client, _):
         for path, status in (("/v1/health", 503), ("/v1/health/live", 200), ("/v1/health/ready", 200)):
             assert (await client.get(path, headers={"host": "10.1.2.3:8080"})).status == status

@@ -1,4 +1,4 @@
-"""No question and no error holds up the event loop, however many items and labels there are."""
+"""No request and no error blocks the event loop, for any number of items and labels."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ BODIES: dict[str, list[Any]] = {
 
 
 def many_fields() -> FilterFields:
-    """One label for each item, so that all are equally frequent, and a number."""
+    """Return a field with one label for each item, all equally frequent, and a field of numbers."""
     pairs = np.column_stack([np.arange(MANY), np.arange(MANY)]).astype(np.int32)
     genres = LabelField("categorical", MANY, pairs, IdTable.from_ids([f"label {label}" for label in range(MANY)]))
     return FilterFields({"genres": genres, "year": NumberField(np.arange(MANY, dtype=np.float64))}, MANY)
@@ -69,12 +69,12 @@ def many_fields() -> FilterFields:
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """With the clock of the machine, which says how long a turn takes."""
+    """Use the clock of the machine, because the test measures turns."""
     return "trio"
 
 
 async def test_no_turn_is_long_for_any_answer_or_error_of_any_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first question of each kind too, which nothing has prepared."""
+    """The first request of each kind is measured too, with cold caches."""
     monkeypatch.setattr(served_models, "N_ITEMS", MANY)
     openapi.document.cache_clear()
     asked = [("POST", path, "", json.dumps(body).encode()) for path, bodies in BODIES.items() for body in bodies]

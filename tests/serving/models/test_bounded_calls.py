@@ -1,4 +1,4 @@
-"""Bounded blocking calls, under virtual time."""
+"""Bounded blocking calls, in virtual time."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from svc.serving.models.bounded_calls import Calls, CallTimeout
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_call_gives_its_result_or_its_error() -> None:
-    """Within its time a call is like a function call."""
+async def test_a_call_returns_its_result_or_raises_its_error() -> None:
+    """Within its timeout it behaves like a function call."""
     calls = Calls(1)
     assert await calls.run("a", lambda: 7, 5) == 7
     with pytest.raises(ZeroDivisionError):
@@ -21,8 +21,8 @@ async def test_a_call_gives_its_result_or_its_error() -> None:
     assert not calls.outstanding("a")
 
 
-async def test_a_hanging_call_is_left_behind_and_gives_its_place_back() -> None:
-    """With one place, the call after a hanging one still runs; the hanging one stays outstanding until it ends."""
+async def test_a_hanging_call_is_abandoned_and_releases_its_slot() -> None:
+    """With one slot, the next call runs. The hanging one stays outstanding until it ends."""
     calls = Calls(1)
     release = threading.Event()
     ended = threading.Event()
@@ -42,8 +42,8 @@ async def test_a_hanging_call_is_left_behind_and_gives_its_place_back() -> None:
             await trio.sleep(0.01)
 
 
-async def test_no_more_calls_than_places_run_at_once() -> None:
-    """Of forty calls at most sixteen are in a thread at one time."""
+async def test_no_more_calls_than_slots_run_at_once() -> None:
+    """Of forty calls at most sixteen are in a thread."""
     calls = Calls(16)
     running, most = 0, 0
     lock = threading.Lock()
@@ -63,7 +63,7 @@ async def test_no_more_calls_than_places_run_at_once() -> None:
 
 
 async def test_a_call_whose_thread_cannot_be_started_is_not_outstanding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would never end, and so its key would never be asked again."""
+    """It would never end, so no call would be made for its key again."""
     calls = Calls(1)
 
     async def refused(*_: object, **__: object) -> None:

@@ -1,4 +1,4 @@
-"""The class of a question is known from what it contains, and nothing that was measured changes it."""
+"""The cost class depends on the content of a query, and never on measurements."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def test_sizes_rules_and_reasons_decide_the_class(query: Query, cost: Cost) -> N
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_no_question_whose_page_is_reranked_is_ever_cheap(name: str) -> None:
+def test_a_query_with_a_reranked_page_is_never_cheap(name: str) -> None:
     assert cost_of(Query(limit=1, user=1, rules=RULES[name])) is Cost.RULED
     assert cost_of(Query(limit=1000, user=1, rules=RULES[name])) is Cost.HEAVY
 
 
-def test_the_median_is_found_soon_and_hardly_moved_later() -> None:
-    """Also when the first measurement was of a cold machine."""
+def test_the_median_adapts_fast_at_first_and_slowly_later() -> None:
+    """It does so if the first measurement was slow, too."""
     median = Median()
     assert median.value == math.inf
     for measured in (50.0, *[1.0] * 60):
@@ -77,8 +77,8 @@ def test_the_median_is_found_soon_and_hardly_moved_later() -> None:
     assert median.value < 1.3
 
 
-def test_plain_questions_are_expected_to_take_what_as_many_took() -> None:
-    """Sizes that were not measured take as many times what one takes."""
+def test_plain_queries_are_expected_to_take_the_measured_time() -> None:
+    """An unmeasured number takes that many times the time of one."""
     costs = PlainCosts()
     assert costs.measured_s(1) == math.inf
     assert costs.expected_s(4) == 4 * UNKNOWN_PLAIN_S

@@ -1,4 +1,4 @@
-"""Which files of a folder are recipes, and who is served under which name."""
+"""The recipe files of a folder, and the file that is served under each name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from svc.serving.models.discovery import Declared, RecipeFolder, Refused, declar
 
 
 def parse(path: Path) -> Any:
-    """A recipe is its name; two words are refused."""
+    """Parse a recipe that consists of its name. Two words are refused."""
     text = path.read_text(encoding="utf-8").strip()
     if text == "broken":
         raise RecipeError(f"{path.name}: is broken")
@@ -29,7 +29,7 @@ def names(found: dict[str, Any]) -> dict[str, str]:
 
 
 def test_only_direct_yaml_children_count(tmp_path: Path) -> None:
-    """`.yml`, other files, folders and what lies in folders are ignored without a word."""
+    """`.yml`, other files, and files in subfolders are ignored silently."""
     (tmp_path / "b.yaml").write_text("two")
     (tmp_path / "a.yaml").write_text("one")
     (tmp_path / "c.yml").write_text("three")
@@ -39,8 +39,8 @@ def test_only_direct_yaml_children_count(tmp_path: Path) -> None:
     assert names(RecipeFolder(tmp_path, parse).scan()) == {"a.yaml": "one", "b.yaml": "two"}
 
 
-def test_yml_counts_where_it_is_asked_for(tmp_path: Path) -> None:
-    """Then both endings are one: two files of one stem are a mistake, which costs only the newcomer."""
+def test_yml_counts_if_it_is_switched_on(tmp_path: Path) -> None:
+    """Two files with one stem are then an error of the `.yml` file only."""
     (tmp_path / "a.yaml").write_text("one")
     (tmp_path / "a.yml").write_text("other")
     (tmp_path / "c.yml").write_text("three")
@@ -50,8 +50,8 @@ def test_yml_counts_where_it_is_asked_for(tmp_path: Path) -> None:
     assert (stem_of("a.yml"), stem_of("a.yaml")) == ("a", "a")
 
 
-def test_refusals_say_why(tmp_path: Path) -> None:
-    """A file that cannot be parsed, one that must not be, and things that are no file at all."""
+def test_refusals_have_their_reason(tmp_path: Path) -> None:
+    """Invalid files, forbidden files, and entries that are not files are refused."""
     (tmp_path / "broken.yaml").write_text("broken")
     (tmp_path / "evil.yaml").write_text("evil")
     (tmp_path / "dangling.yaml").symlink_to(tmp_path / "nowhere")
@@ -65,8 +65,8 @@ def test_refusals_say_why(tmp_path: Path) -> None:
     }
 
 
-def test_what_no_rule_foresees_in_one_file_hides_no_other(tmp_path: Path) -> None:
-    """An unexpected error is that file's own."""
+def test_an_unexpected_error_of_one_file_hides_no_other(tmp_path: Path) -> None:
+    """The error refuses this file only."""
     (tmp_path / "good.yaml").write_text("good")
     (tmp_path / "odd.yaml").write_text("odd")
     found = RecipeFolder(tmp_path, parse).scan()
@@ -76,8 +76,8 @@ def test_what_no_rule_foresees_in_one_file_hides_no_other(tmp_path: Path) -> Non
     assert refused.error == "odd.yaml: cannot be checked: ValueError: no rule foresees this"
 
 
-def test_a_name_that_is_no_text_is_refused_and_can_be_shown(tmp_path: Path) -> None:
-    """Bytes that are no UTF-8 are escaped, so that no log and no document fails over them."""
+def test_a_file_name_outside_utf_8_is_refused_and_escaped(tmp_path: Path) -> None:
+    """Logs and documents can show the name."""
     (tmp_path / os.fsdecode(b"\xff.yaml")).write_text("one")
     ((name, refused),) = RecipeFolder(tmp_path, parse).scan().items()
     assert name == "\\xff.yaml"
@@ -86,7 +86,7 @@ def test_a_name_that_is_no_text_is_refused_and_can_be_shown(tmp_path: Path) -> N
 
 
 def test_a_link_may_stay_in_the_folder_but_not_leave_it(tmp_path: Path) -> None:
-    """Mounted configuration uses links within the folder; a link out of it is a security violation."""
+    """Mounted configuration has links within the folder. A link out of it is a security violation."""
     home = tmp_path / "recipes"
     (home / "..data").mkdir(parents=True)
     (home / "..data" / "a.yaml").write_text("inside")
@@ -96,8 +96,8 @@ def test_a_link_may_stay_in_the_folder_but_not_leave_it(tmp_path: Path) -> None:
     assert names(RecipeFolder(home, parse).scan()) == {"a.yaml": "inside", "b.yaml": "security"}
 
 
-def test_a_file_is_parsed_again_only_when_its_bytes_changed(tmp_path: Path) -> None:
-    """Also when the new bytes have the same size and time as the old ones."""
+def test_a_file_is_parsed_again_only_if_its_bytes_changed(tmp_path: Path) -> None:
+    """New bytes of the same size and time are parsed too."""
     file = tmp_path / "a.yaml"
     file.write_text("one")
     folder = RecipeFolder(tmp_path, parse)
@@ -110,8 +110,8 @@ def test_a_file_is_parsed_again_only_when_its_bytes_changed(tmp_path: Path) -> N
     assert names(folder.scan()) == {"a.yaml": "two"}
 
 
-def test_a_refused_file_is_looked_at_again_when_it_changes(tmp_path: Path) -> None:
-    """A refusal ends as soon as the file parses."""
+def test_a_refused_file_is_parsed_again_when_it_changes(tmp_path: Path) -> None:
+    """It is served as soon as it parses."""
     file = tmp_path / "a.yaml"
     file.write_text("broken")
     folder = RecipeFolder(tmp_path, parse)
@@ -125,7 +125,7 @@ def recipe(name: str) -> Any:
 
 
 def test_of_two_files_with_one_name_the_first_by_file_name_wins() -> None:
-    """The other one is refused, and says who has the name."""
+    """The other one is refused with the name of the first."""
     declared, refused = declare({"b.yaml": recipe("x"), "a.yaml": recipe("x")}, {})
     assert declared["x"].file == "a.yaml"
     assert refused["b.yaml"].why == "duplicate"
@@ -133,7 +133,7 @@ def test_of_two_files_with_one_name_the_first_by_file_name_wins() -> None:
 
 
 def test_a_declared_file_that_stops_parsing_keeps_its_name_and_recipe() -> None:
-    """A file never seen whole is refused; one that was keeps what it held, with its fault."""
+    """A file that never parsed is refused. One that did keeps its last recipe, with the error."""
     good = recipe("x")
     bad = Refused("a.yaml: line 1", "parse")
     declared, refused = declare({"a.yaml": bad, "new.yaml": bad}, {"x": Declared("a.yaml", good)})
@@ -141,7 +141,7 @@ def test_a_declared_file_that_stops_parsing_keeps_its_name_and_recipe() -> None:
     assert list(refused) == ["new.yaml"]
 
 
-def test_a_file_may_change_its_name() -> None:
-    """The old name goes with the old text."""
+def test_a_file_may_change_its_recipe_name() -> None:
+    """The old name is removed."""
     declared, _ = declare({"a.yaml": recipe("new")}, {"old": Declared("a.yaml", recipe("old"))})
     assert list(declared) == ["new"]

@@ -1,4 +1,4 @@
-"""Answers joined from prebuilt bytes are the JSON that they stand for."""
+"""Answers joined from prebuilt bytes are the expected JSON."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def table() -> MetadataTable:
     return MetadataTable(("title", "n"), [(f"t{i}", np.int64(i)) if i != 2 else None for i in range(len(IDS))])
 
 
-def test_any_id_comes_back_as_it_was() -> None:
-    """Quotes, control characters and any script survive."""
+def test_any_id_is_encoded_exactly() -> None:
+    """Quotes, control characters and all scripts are."""
     fragments = ItemFragments.build(IdTable.from_ids(IDS), None)
     document = json.loads(encode_answer(ORIGIN, ranking(5, 1, 2, 3, 4, 0), fragments))
     assert [item["item_id"] for item in document["items"]] == [IDS[i] for i in (5, 1, 2, 3, 4, 0)]
     assert document["recipe"] == "movies"
 
 
-def test_metadata_is_joined_when_asked_for() -> None:
-    """Fields stand in their order after the score; a missing row is null; without metadata only id and score."""
+def test_metadata_is_added_on_request() -> None:
+    """Fields stand in their order after the score. A missing row has nulls."""
     fragments = ItemFragments.build(IdTable.from_ids(IDS), table())
     with_it = json.loads(encode_answer(ORIGIN, ranking(1, 2), fragments))["items"]
     assert [list(item.items())[2:] for item in with_it] == [[("title", "t1"), ("n", 1)], [("title", None), ("n", None)]]
@@ -43,15 +43,15 @@ def test_metadata_is_joined_when_asked_for() -> None:
 
 
 @pytest.mark.parametrize("score", [0.1 + 0.2, 1e-300, -3.5, 12345678901234567.0, 0.0])
-def test_scores_come_back_to_the_last_bit(score: float) -> None:
-    """A score in JSON is the float that was computed."""
+def test_scores_are_encoded_to_the_last_bit(score: float) -> None:
+    """A score in JSON is the computed float."""
     fragments = ItemFragments.build(IdTable.from_ids(IDS), None)
     answer = encode_answer(ORIGIN, Ranking(np.array([0], np.int32), np.array([score])), fragments)
     assert json.loads(answer)["items"][0]["score"] == score
 
 
-def test_values_that_json_cannot_say() -> None:
-    """NaN becomes null, times and other objects their text."""
+def test_values_that_json_lacks_are_converted() -> None:
+    """NaN becomes null, and times and other objects become text."""
     rows = [(float("nan"),), (np.datetime64("2026-01-02"),), (np.float32(0.5),), (b"x",), (None,), (["a"],)]
     fragments = ItemFragments.build(IdTable.from_ids(IDS), MetadataTable(("v",), rows))
     items = json.loads(encode_answer(ORIGIN, ranking(0, 1, 2, 4, 5), fragments))["items"]
@@ -59,7 +59,7 @@ def test_values_that_json_cannot_say() -> None:
 
 
 def test_a_batch_holds_answers_and_errors_in_order() -> None:
-    """Each element carries its index; ignored feature keys stand beside the items."""
+    """Each element has its index, and ignored features beside its items."""
     fragments = ItemFragments.build(IdTable.from_ids(IDS), None)
     about = Prepared(Query(limit=1), ("colour",), ("i9",), "history")
     results = [(ranking(0), NOTHING_MORE), UnknownUser("who"), (ranking(1), about)]
@@ -72,6 +72,6 @@ def test_a_batch_holds_answers_and_errors_in_order() -> None:
 
 
 def test_pieces_of_a_million_items_stay_small() -> None:
-    """About the id, its frame and eight bytes of offsets for each item."""
+    """An item takes its id, its braces and keys, and eight bytes of offsets."""
     fragments = ItemFragments.build(IdTable.from_ids([f"i{i}" for i in range(10_000)]), None)
     assert fragments.nbytes < 10_000 * 45

@@ -1,4 +1,4 @@
-"""People find items by what they say, and learn which features a model reads."""
+"""Search in the items of a model, and the features that it reads."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ITEMS = "/v1/recipes/movies/items"
 
 
 async def find(client: Client, **parameters: Any) -> list[str]:
-    """The ids that a search gives."""
+    """Return the ids that a search finds."""
     answer = await client.get(ITEMS, query="&".join(f"{key}={quote(str(value))}" for key, value in parameters.items()))
     assert answer.status == 200, answer.body
     return [item["item_id"] for item in answer.json["items"]]
 
 
 def served(titles: dict[int, Any]) -> Served:
-    """The model of the tests with these titles; other items have none."""
+    """Return the test model with these titles. Other items have none."""
     made = model()
     table = MetadataTable(("title",), [(titles[item],) if item in titles else None for item in range(N_ITEMS)])
     fragments = ItemFragments.build(made.item_ids, table)
@@ -41,7 +41,7 @@ def ids_of(found: tuple[list[dict[str, Any]], bool]) -> list[str]:
 
 
 async def test_items_are_found_by_id_and_metadata() -> None:
-    """Every word must occur, in any field and any case; the item of exactly this id comes first."""
+    """Every word must occur, in any field and any case. The item with this very id comes first."""
     async with serving() as (client, _):
         assert await find(client, q="tItLe 59") == ["i59"]
         assert await find(client, q="2031 41") == ["i41"]
@@ -52,8 +52,8 @@ async def test_items_are_found_by_id_and_metadata() -> None:
     assert list(answer.json) == ["recipe", "model_version", "items", "more"]
 
 
-async def test_without_words_the_first_items_come() -> None:
-    """The list is bounded, and says that there are more."""
+async def test_a_search_without_words_returns_the_first_items() -> None:
+    """The list is bounded, and `more` is True."""
     async with serving() as (client, _):
         assert await find(client) == [f"i{number}" for number in range(20)]
         assert await find(client, limit=3) == ["i0", "i1", "i2"]
@@ -62,8 +62,8 @@ async def test_without_words_the_first_items_come() -> None:
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=21", "limit=x", "limit=1.0", "limit=", f"q={'x' * 257}"])
-async def test_parameters_have_bounds(query: str) -> None:
-    """422 names the parameter and repeats no value."""
+async def test_parameters_of_a_search_have_bounds(query: str) -> None:
+    """The answer is 422 with the parameter, but without its value."""
     async with serving() as (client, _):
         answer = await client.get(ITEMS, query=query)
     assert (answer.status, answer.json["code"]) == (422, "VALIDATION_ERROR")
@@ -71,7 +71,7 @@ async def test_parameters_have_bounds(query: str) -> None:
 
 
 async def test_a_recipe_without_a_model_has_no_items() -> None:
-    """The same errors as of the verbs; items without metadata are found by id."""
+    """It has the errors of the verbs. Items without metadata are found by id."""
     async with serving() as (client, _):
         assert (await client.get("/v1/recipes/stub/items")).json["code"] == "RECIPE_UNAVAILABLE"
         assert (await client.get("/v1/recipes/none/items")).json["code"] == "RECIPE_NOT_FOUND"
@@ -79,7 +79,7 @@ async def test_a_recipe_without_a_model_has_no_items() -> None:
 
 
 def test_only_values_are_searched() -> None:
-    """Names of fields, and what JSON adds, are no text of an item."""
+    """Names of fields and JSON syntax are not."""
     shop = served({0: "a plain name"})
     for text in ("title", "item_id", '"', ":", "null", "{"):
         assert ids_of(find_items(shop, text, 20)) == []
@@ -97,13 +97,13 @@ def test_only_values_are_searched() -> None:
     ],
 )
 def test_any_text_is_found(title: object, text: str) -> None:
-    """Case folds beyond ASCII, and what JSON escapes is found as it is written."""
+    """Case is ignored beyond ASCII, and escaped text is found as written."""
     assert ids_of(find_items(served({7: title}), text, 20)) == ["i7"]
 
 
 @pytest.mark.parametrize("size", [1, 50, 300, 100_000])
 def test_every_item_is_in_one_block(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However much text is looked at in one go, each item is found once."""
+    """Each item is found once, for any size of blocks."""
     monkeypatch.setattr(item_search, "BLOCK_BYTES", size)
     shop = served({item: f"Volume {item} " + "x" * (item % 7 * 20) for item in range(N_ITEMS)})
     for item in range(N_ITEMS):
@@ -112,12 +112,12 @@ def test_every_item_is_in_one_block(size: int, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_search_ends_in_time() -> None:
-    """When time is over, what was found comes back and says that it is not all."""
+    """At its end it returns the found items, with `more`."""
     assert find_items(served({}), "", 20, longest_s=-1) == ([], True)
 
 
-async def test_a_description_tells_the_features() -> None:
-    """Names, kinds and what training saw, for the models that have features."""
+async def test_a_description_has_the_feature_columns() -> None:
+    """It has names, kinds and the values of training, if the model has features."""
     async with serving() as (client, _):
         columns = (await client.get("/v1/recipes/movies")).json["feature_columns"]
         assert "feature_columns" not in (await client.get("/v1/recipes/plain")).json
@@ -128,8 +128,8 @@ async def test_a_description_tells_the_features() -> None:
     ]
 
 
-async def test_denied_fields_tell_nothing_of_their_values() -> None:
-    """SVC_METADATA_FIELD_DENY holds for a feature of the same name too."""
+async def test_denied_features_are_described_without_values() -> None:
+    """SVC_METADATA_FIELD_DENY applies to features of the same name."""
     async with serving(Settings(metadata_field_deny=("Tag", "age"))) as (client, _):
         columns = (await client.get("/v1/recipes/movies")).json["feature_columns"]["item"]
     assert columns == [
@@ -138,8 +138,8 @@ async def test_denied_fields_tell_nothing_of_their_values() -> None:
     ]
 
 
-def test_few_values_of_many_are_shown() -> None:
-    """A vocabulary of thousands stays out of the answer; its size is there."""
+def test_a_description_has_a_bounded_number_of_values() -> None:
+    """A vocabulary of thousands is described by its size."""
     tokens = IdTable.from_ids([f"v{number}" for number in range(MAX_VALUES + 50)])
     column = _column(TokenColumn("brand", "categorical", tokens), open_values=True)
     assert (len(column["values"]), column["n_values"]) == (MAX_VALUES, MAX_VALUES + 50)

@@ -1,4 +1,4 @@
-"""Tables with one row an item: the same through Arrow and through pandas."""
+"""Tables with one row for each item, equal through Arrow and pandas."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def read(folder: Path, *, with_arrow: bool) -> ItemTable:
 
 @pytest.mark.parametrize("with_arrow", [True, False])
 def test_a_table_is_read_with_and_without_arrow(tmp_path: Path, *, with_arrow: bool) -> None:
-    """Missing and infinite numbers are None, missing ids have the code −1 or are blank."""
+    """Missing and infinite numbers are None. Missing ids are blank or have the code −1."""
     table = read(tmp_path, with_arrow=with_arrow)
     assert [table.texts[code] or None if code >= 0 else None for code in table.codes.tolist()] == [
         "007",
@@ -158,12 +158,12 @@ def query_rows(folder: Path, n: int) -> tuple[str, str]:
     "bomb",
     [one_cell, one_list, repeated_text, short_rows, one_value, one_name, one_quote, csv_rows, query_rows],
 )
-def test_a_list_that_expands_takes_little_memory_and_gives_it_back(
+def test_refusing_a_list_that_expands_takes_little_memory(
     tmp_path: Path, bomb: Callable[[Path, int], tuple[str, str]]
 ) -> None:
-    """At most 150 MiB more than before while over a gigabyte is refused, and 32 MiB of it are kept.
+    """Refusing over a gigabyte takes at most 150 MiB, of which 32 MiB stay.
 
-    A smaller list is refused before the measurement: it loads the libraries.
+    A smaller list is refused before the measurement, to load the libraries.
     """
     kind, first = bomb(tmp_path, 100 * MIB)
     if kind != "sql":

@@ -1,4 +1,4 @@
-"""Lanes under virtual time: batches form, callers leave, models fail, and nobody gets another's answer."""
+"""Lanes in virtual time: batches form, callers are cancelled, models fail, and each caller gets its own answer."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ POISON = 13
 
 @pytest.fixture
 def autojump_clock() -> trio.testing.MockClock:
-    """A clock that jumps at once. The tests that name it run in virtual time."""
+    """Return a clock that jumps at once. Tests that name it run in virtual time."""
     return trio.testing.MockClock(autojump_threshold=0)
 
 
@@ -44,7 +44,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, object
 
 
 class Echo:
-    """Answers each query with its own user; raises for a poisoned one, as a scorer does: the whole call fails."""
+    """Answers each query with its own user. A poisoned one fails the whole call, as in a scorer."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -64,7 +64,7 @@ def users(rankings: list[Ranking]) -> list[int]:
     return [int(ranking.items[0]) for ranking in rankings]
 
 
-async def test_a_request_alone_goes_straight_through() -> None:
+async def test_a_single_request_is_scored_at_once() -> None:
     """One query is scored by itself, without waiting for others."""
     model = Echo()
     lane = Lane(model, ScoringThreads(1))
@@ -76,8 +76,8 @@ async def test_a_request_alone_goes_straight_through() -> None:
 
 
 @pytest.mark.parametrize("others_wait", [False, True])
-async def test_the_answers_of_a_batch_are_given_a_few_at_a_time(others_wait: bool) -> None:
-    """No turn of the event loop has more callers to encode and send for, so whoever else waits gets in between."""
+async def test_a_few_callers_are_woken_in_each_turn(others_wait: bool) -> None:
+    """Each turn of the event loop has a bounded number of callers that encode and send."""
     lane = Lane(Echo(), ScoringThreads(1))
     callers = POISON if others_wait else 3 * ANSWERED_A_TURN
     turns = [0]
@@ -105,7 +105,7 @@ async def test_the_answers_of_a_batch_are_given_a_few_at_a_time(others_wait: boo
 
 
 async def test_requests_that_wait_together_are_scored_together() -> None:
-    """All that wait when the lane looks make one batch, of at most 256 queries."""
+    """All waiting requests make one call, of at most 256 queries."""
     model = Echo()
     lane = Lane(model, ScoringThreads(1))
     answers: dict[int, list[int]] = {}
@@ -124,7 +124,7 @@ async def test_requests_that_wait_together_are_scored_together() -> None:
 
 
 async def test_single_requests_go_before_batches() -> None:
-    """A batch is scored in slices, with whoever asks for one user in front."""
+    """A batch is scored in slices, after waiting single requests."""
     model = Echo()
     lane = Lane(model, ScoringThreads(1))
     order: list[str] = []
@@ -145,8 +145,8 @@ async def test_single_requests_go_before_batches() -> None:
     assert model.sizes == [1 + BULK_SLICE, BULK_SLICE, BULK_SLICE, BULK_SLICE]
 
 
-async def test_no_answer_goes_astray_among_thousands() -> None:
-    """Thousands of interleaved requests, a third cancelled, some failing: each gets its own answer or error."""
+async def test_each_of_thousands_of_callers_gets_its_own_answer() -> None:
+    """A third of the interleaved requests is cancelled, and some fail."""
     rng = random.Random(5)
     lane = Lane(Echo(), ScoringThreads(2))
     outcomes = {"ok": 0, "failed": 0, "left": 0}
@@ -179,8 +179,8 @@ async def test_no_answer_goes_astray_among_thousands() -> None:
     assert min(outcomes.values()) > 50
 
 
-async def test_singles_that_wait_together_need_no_thread_once_that_is_known_to_be_cheap() -> None:
-    """The cost of as many together decides; a batch, which is scored slice after slice, never keeps the event loop."""
+async def test_waiting_singles_need_no_thread_if_their_call_is_cheap() -> None:
+    """The measured cost of as many queries decides. A batch never blocks the event loop."""
     threads: list[tuple[int, bool]] = []
 
     class Watched(Echo):
@@ -204,7 +204,7 @@ async def test_singles_that_wait_together_need_no_thread_once_that_is_known_to_b
 
 
 async def test_a_caller_alone_is_answered_without_a_task_switch() -> None:
-    """Once the model is known to be cheap, and only while no thread scores for the lane."""
+    """The model must be known to be cheap, and no thread may score for the lane."""
     lane = Lane(Echo(), ScoringThreads(1))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lane.run)
@@ -219,7 +219,7 @@ async def test_a_caller_alone_is_answered_without_a_task_switch() -> None:
 
 @pytest.mark.parametrize(("cost_s", "at_once"), [(50e-6, True), (300e-6, False)])
 async def test_beside_others_only_the_cheapest_queries_are_scored_at_once(cost_s: float, at_once: bool) -> None:
-    """A dearer one waits to be scored with others; and nobody overtakes a query that waits already."""
+    """A dearer query waits to be scored with others. None overtakes a waiting query."""
     model = Echo()
     lane = Lane(model, ScoringThreads(1))
     lane._costs.learn(1, cost_s)
@@ -238,7 +238,7 @@ async def test_beside_others_only_the_cheapest_queries_are_scored_at_once(cost_s
 
 
 async def test_lone_cheap_queries_need_no_thread() -> None:
-    """Once a model has shown that it answers at once, a lone usual query is scored where it is; others are not."""
+    """The model must have been measured to be cheap. Other queries need a thread."""
     threads: list[bool] = []
 
     class Watched(Echo):
@@ -260,8 +260,8 @@ async def test_lone_cheap_queries_need_no_thread() -> None:
     assert threads[99:] == [False, False, True, True, True]
 
 
-async def test_a_lost_answer_is_an_error_not_a_shift() -> None:
-    """A model that answers too few queries fails them: nobody gets the answer of a neighbour."""
+async def test_a_missing_ranking_is_an_error_of_the_whole_call() -> None:
+    """If a model returns too few rankings, no caller gets the answer of another."""
 
     class Short:
         def rank(self, queries: Sequence[Query]) -> list[Ranking]:
@@ -275,8 +275,8 @@ async def test_a_lost_answer_is_an_error_not_a_shift() -> None:
         lane.close()
 
 
-async def test_closing_finishes_what_waits() -> None:
-    """close() lets the waiting requests have their answers before run() returns; later ones are scored alone."""
+async def test_a_closed_lane_answers_waiting_requests() -> None:
+    """`run()` returns after them. Later requests are scored by themselves."""
     lane = Lane(Echo(), ScoringThreads(1))
     answers: list[int] = []
 
@@ -293,8 +293,8 @@ async def test_closing_finishes_what_waits() -> None:
     assert users(await lane.rank([ask(9)])) == [9]
 
 
-async def test_a_cancelled_lane_turns_waiting_requests_away() -> None:
-    """When the server ends, nobody hangs in a lane that no longer runs."""
+async def test_a_cancelled_lane_fails_waiting_requests() -> None:
+    """No request hangs when the server ends."""
     release = threading.Event()
 
     class Slow(Echo):
@@ -323,8 +323,8 @@ async def test_a_cancelled_lane_turns_waiting_requests_away() -> None:
     assert refused == [2]
 
 
-async def test_a_thread_that_cannot_be_started_fails_its_callers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lane goes on, and so does the server whose nursery it runs in."""
+async def test_a_thread_that_cannot_be_started_fails_only_its_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lane and the server go on."""
     run_sync = trio.to_thread.run_sync
     lane = Lane(Echo(), ScoringThreads(1))
     several = [ask(1), ask(2)]
@@ -342,8 +342,8 @@ async def test_a_thread_that_cannot_be_started_fails_its_callers_alone(monkeypat
         lane.close()
 
 
-async def test_a_closed_lane_lets_go_of_its_model_at_once() -> None:
-    """Without the garbage collector, which rarely looks at all objects, and never at those that were frozen."""
+async def test_a_closed_lane_frees_its_model_at_once() -> None:
+    """It needs no garbage collection, which is rare and skips frozen objects."""
     model = Echo()
     lane = Lane(model, ScoringThreads(1))
     gone = weakref.ref(model)
@@ -369,7 +369,7 @@ def boosted(user: int) -> Query:
 
 
 class Costly:
-    """Answers each query with its own user. Its calls take processor time, `cost_s(query)`, on a clock of its own."""
+    """Answers each query with its own user. A call takes the processor time `cost_s(query)` on a clock of its own."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, cost_s: Callable[[Query], float]) -> None:
         self.calls: list[list[int]] = []
@@ -390,7 +390,7 @@ class Costly:
 
 
 class Threads:
-    """One thread for cheap and one for expensive calls, which take the processor time of the model in virtual time."""
+    """Two threads, for cheap and for expensive calls, which take processor time in virtual time."""
 
     def __init__(self, model: Costly) -> None:
         self._model = model
@@ -419,10 +419,10 @@ class Patient(NamedTuple):
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_whatever_was_asked_before_a_plain_question_waits_for_two_calls_at_most(
+async def test_a_plain_query_waits_for_two_calls_at_most(
     seed: int, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Costs of rules are anything from nothing to seconds, and are made to look cheap before batches of dear ones."""
+    """It holds for any cost of rules, and if dear batches follow cheap measurements."""
     rng = random.Random(seed)
     plain_s = 10 ** rng.uniform(-5, -2.3)
     ruled_s = [10 ** rng.uniform(-6, 0.3) for _ in range(4)]
@@ -465,7 +465,7 @@ async def test_whatever_was_asked_before_a_plain_question_waits_for_two_calls_at
 async def test_callers_take_turns_by_key(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """However many requests a key sends, a question of another key waits for one of them and the call that runs."""
+    """A query of one key waits for one query of another key and the running call, for any number of requests."""
     lane = in_virtual_time(Costly(monkeypatch, lambda _: CALL_S))
     async with trio.open_nursery() as nursery:
         await nursery.start(lane.run)
@@ -481,10 +481,10 @@ async def test_callers_take_turns_by_key(
         nursery.cancel_scope.cancel()
 
 
-async def test_expensive_questions_are_scored_one_by_one_until_the_time_of_a_call_is_over(
+async def test_expensive_queries_are_scored_until_the_time_of_a_call_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The rest keeps its place, and a single question goes with the first one of a batch, not behind its last."""
+    """The rest keeps its places. A single query is scored with the first one of a batch, not after its last."""
     model = Costly(monkeypatch, lambda _: CALL_S / 3.5)
     lane = Lane(model, ScoringThreads(1))
     async with trio.open_nursery() as nursery:
@@ -497,10 +497,10 @@ async def test_expensive_questions_are_scored_one_by_one_until_the_time_of_a_cal
     assert model.calls == [[0], [100], [1], [2], [3], [4], [5]]
 
 
-async def test_an_expensive_question_whose_turn_comes_too_late_is_refused(
+async def test_an_expensive_query_whose_turn_comes_too_late_is_refused(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Of a first burst, which nothing is known of, those in time are answered; what has begun is finished."""
+    """In a first burst without measurements, those in time are answered, and started ones are finished."""
     lane = in_virtual_time(Costly(monkeypatch, lambda _: 1.6))
     answered, refused = list[float](), list[float]()
 
@@ -525,8 +525,8 @@ async def test_an_expensive_question_whose_turn_comes_too_late_is_refused(
     assert sorted(answered)[-2] <= 4
 
 
-async def test_a_question_with_rules_is_never_scored_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However cheap plain ones are; alone, beside others, and on a lane that is closed."""
+async def test_a_query_with_rules_is_never_scored_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds alone, beside others, and on a closed lane, even if plain queries are cheap."""
     model = Costly(monkeypatch, lambda _: 1e-5)
     lane = Lane(model, ScoringThreads(1))
     async with trio.open_nursery() as nursery:
@@ -542,8 +542,8 @@ async def test_a_question_with_rules_is_never_scored_on_the_event_loop(monkeypat
     assert model.on_the_loop == [False] * 7
 
 
-async def test_a_batch_of_cheap_and_expensive_ones_is_answered_in_its_order() -> None:
-    """Also by a lane that is closed."""
+async def test_a_batch_of_cheap_and_expensive_queries_is_answered_in_order() -> None:
+    """A closed lane does so too."""
     lane = Lane(Echo(), ScoringThreads(1))
     for queries in (
         [boosted(100 * user) if user % 3 else ask(100 * user) for user in range(50)],
@@ -558,8 +558,7 @@ async def test_a_batch_of_cheap_and_expensive_ones_is_answered_in_its_order() ->
         assert users(await lane.rank(queries)) == [query.user for query in queries]
 
 
-async def test_a_caller_that_leaves_takes_its_questions_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that were not taken yet are never scored."""
+async def test_waiting_queries_of_a_cancelled_caller_are_never_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Costly(monkeypatch, lambda _: 1e-3)
     lane = Lane(model, ScoringThreads(1))
     async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""Loading real artifacts through real stores: what comes out, and what each kind of damage says."""
+"""Loading of signed artifacts through stores: the model, and the error of each kind of damage."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def load(
 
 @pytest.fixture
 def records() -> Any:
-    """The log records of the test."""
+    """Return the log records of the test."""
     lines: list[dict[str, Any]] = []
     logs.configure(Settings(log_format="json"), lambda line: lines.append(json.loads(line)))
     yield lines
@@ -68,7 +68,7 @@ def records() -> Any:
 
 
 def test_a_good_artifact_becomes_a_model_that_answers(tmp_path: Path) -> None:
-    """Header, kid and sha256 come along; the fragments encode its items."""
+    """The result has header, kid and sha256, and its fragments encode the items."""
     sha256 = write_artifact(tmp_path / "a.svc", popularity_model())
     loaded = load(tmp_path)
     assert loaded is not None
@@ -78,8 +78,8 @@ def test_a_good_artifact_becomes_a_model_that_answers(tmp_path: Path) -> None:
     assert b'"item_id":"i0"' in loaded.fragments.items(ranking, with_metadata=True)
 
 
-def test_users_are_summarized_only_where_the_recipe_lets_them_be_asked_for(tmp_path: Path) -> None:
-    """A model without the permission pays nothing."""
+def test_users_are_summarized_only_if_the_recipe_permits_queries_for_users(tmp_path: Path) -> None:
+    """A model without the permission has no cost."""
     write_artifact(tmp_path / "a.svc", made("svd"))
     plain, asked = load(tmp_path), load(tmp_path, serving={"users": True})
     assert plain is not None and asked is not None
@@ -90,7 +90,7 @@ def test_users_are_summarized_only_where_the_recipe_lets_them_be_asked_for(tmp_p
 
 
 def test_known_bytes_are_not_opened(tmp_path: Path) -> None:
-    """The sha256 of the served model is enough to leave the file alone."""
+    """An artifact with the sha256 of the served model is not parsed."""
     sha256 = write_artifact(tmp_path / "a.svc", popularity_model())
     assert load(tmp_path, known=sha256) is None
 
@@ -128,7 +128,7 @@ def flipped(data: bytes) -> bytes:
 def test_damage_names_its_stage_and_kid(
     tmp_path: Path, damage: Callable[[bytes], bytes], stage: str, text: str, kid: str
 ) -> None:
-    """Each failure carries the specified text, how far loading came, and the kid that the bytes hold."""
+    """Each error has the specified text, its stage, and the kid in the bytes."""
     file = tmp_path / "a.svc"
     write_artifact(file, popularity_model())
     file.write_bytes(damage(file.read_bytes()))
@@ -139,8 +139,8 @@ def test_damage_names_its_stage_and_kid(
     assert caught.value.kid == kid
 
 
-def test_a_kid_that_is_not_listed_is_named(tmp_path: Path) -> None:
-    """The operator learns which key is missing."""
+def test_an_unknown_kid_is_named(tmp_path: Path) -> None:
+    """Operators see which key is missing."""
     write_artifact(tmp_path / "a.svc", popularity_model(), keys=OTHER_KEYS)
     with pytest.raises(LoadFailed) as caught:
         load(tmp_path)
@@ -149,7 +149,7 @@ def test_a_kid_that_is_not_listed_is_named(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_and_caps_fail_while_reading(tmp_path: Path) -> None:
-    """Nothing is parsed then; only the cap's failure says so."""
+    """Their bytes are not parsed. Only an exceeded cap has its own event."""
     with pytest.raises(LoadFailed) as missing:
         load(tmp_path)
     assert (missing.value.error.reason, missing.value.kid) == ("read", "<unknown>")
@@ -161,7 +161,7 @@ def test_a_missing_file_and_caps_fail_while_reading(tmp_path: Path) -> None:
 
 
 def test_version_skew_refuses_before_the_payload_is_opened(tmp_path: Path, records: list[dict[str, Any]]) -> None:
-    """An unverified transition fails closed; the setting turns it into a warning."""
+    """An unverified combination of versions is refused. The setting turns the error into a warning."""
     head = header(irspack_version="0.4.1", best_class="IALSRecommender")
     write_artifact(tmp_path / "a.svc", popularity_model(), head=head)
     with pytest.raises(LoadFailed) as caught:
@@ -172,7 +172,7 @@ def test_version_skew_refuses_before_the_payload_is_opened(tmp_path: Path, recor
 
 
 def test_another_recipe_hash_is_a_warning(tmp_path: Path, records: list[dict[str, Any]]) -> None:
-    """Serving goes on; an artifact without a hash says nothing."""
+    """The model is served. An artifact without a hash causes no warning."""
     write_artifact(tmp_path / "a.svc", popularity_model(), head=header(recipe_hash="0" * 12))
     assert load(tmp_path) is not None
     assert [(one["event"], one["artifact_recipe_hash"]) for one in records] == [
@@ -182,7 +182,7 @@ def test_another_recipe_hash_is_a_warning(tmp_path: Path, records: list[dict[str
 
 
 def test_an_artifact_of_another_recipe_is_a_warning(tmp_path: Path, records: list[dict[str, Any]]) -> None:
-    """Two recipes may share a model and a recipe may be renamed, so it is served; a mix-up is seen in the log."""
+    """The model is served, because recipes may share a model or be renamed."""
     write_artifact(tmp_path / "a.svc", popularity_model(), head=header(recipe_name="a"))
     assert load(tmp_path) is not None
     assert records == []
@@ -193,8 +193,8 @@ def test_an_artifact_of_another_recipe_is_a_warning(tmp_path: Path, records: lis
     ]
 
 
-def test_another_version_under_the_name_of_one_is_refused(tmp_path: Path) -> None:
-    """Its signature holds; the pointer named something else."""
+def test_a_version_in_the_file_of_another_is_refused(tmp_path: Path) -> None:
+    """Its signature is valid, but the pointer names another version."""
     files = {}
     for best in (0, 1):
         write_artifact(tmp_path / "a.svc", popularity_model(best))
@@ -210,8 +210,8 @@ def test_another_version_under_the_name_of_one_is_refused(tmp_path: Path) -> Non
     assert refused.value.error.reason == "misplaced"
 
 
-def test_the_development_key_is_said_to_prove_nothing(tmp_path: Path, records: list[dict[str, Any]]) -> None:
-    """Its artifacts load only where that key is listed, and each load says so."""
+def test_each_load_with_the_development_key_is_logged(tmp_path: Path, records: list[dict[str, Any]]) -> None:
+    """Its artifacts load only if that key is configured."""
     kid, key = development_keys().active
     from svc.artifact import layout
     from svc.model.codec import encode
@@ -226,10 +226,8 @@ def test_the_development_key_is_said_to_prove_nothing(tmp_path: Path, records: l
 
 
 @pytest.mark.parametrize("family", ["ials", "svd", "bpr"])
-def test_a_model_of_nan_is_refused_and_the_reason_told(
-    tmp_path: Path, family: str, records: list[dict[str, Any]]
-) -> None:
-    """Whether NaN shows while the model is made ready or when it answers: the event names the kid and the reason."""
+def test_a_model_of_nan_is_refused_with_its_reason(tmp_path: Path, family: str, records: list[dict[str, Any]]) -> None:
+    """The event has kid and reason, if NaN appears while the model is opened or when it answers."""
     model: Any = made(family)
     model.scorer.users = np.full_like(model.scorer.users, np.nan)
     write_artifact(tmp_path / "a.svc", model)
@@ -242,10 +240,10 @@ def test_a_model_of_nan_is_refused_and_the_reason_told(
     assert record["reason"].startswith("rehearsal: ")
 
 
-def test_ids_that_became_decimals_are_refused_only_where_the_recipe_asks(
+def test_ids_that_became_decimals_are_refused_if_the_recipe_bounds_known_users(
     tmp_path: Path, records: list[dict[str, Any]]
 ) -> None:
-    """Blank cells turned 1 into 1.0: nobody who is served now would be known to the new model."""
+    """Blank cells turned 1 into 1.0, so the new model would know none of the served users."""
     live, fresh = popularity_model(0), popularity_model(1)
     live.user_ids = IdTable.from_ids(["1", "2", "3", "4"])
     fresh.user_ids = IdTable.from_ids(["1.0", "2.0", "3.0", "4"])
@@ -259,8 +257,8 @@ def test_ids_that_became_decimals_are_refused_only_where_the_recipe_asks(
     assert [record["event"] for record in records] == ["artifact_rehearsal_failed"]
 
 
-def test_an_answer_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rehearsal ends with bytes, as requests do."""
+def test_a_model_whose_answers_cannot_be_encoded_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rehearsal encodes answers like requests do."""
     write_artifact(tmp_path / "a.svc", popularity_model())
 
     def broken(*_: object, **__: object) -> bytes:
@@ -277,21 +275,21 @@ def recipe_with(serving: dict[str, Any] | None = None) -> LoadedRecipe:
 
 
 @pytest.mark.parametrize("name", EVERY_FAMILY)
-def test_a_sound_model_passes(name: str) -> None:
-    """Of every family, without a model before it."""
+def test_a_valid_model_passes_its_rehearsal(name: str) -> None:
+    """It passes for every family, without a model before it."""
     model = family(name)
     rehearse_answers(recipe_with(), model, ItemFragments.build(model.item_ids, None), None)
 
 
-def test_an_answer_must_become_bytes() -> None:
-    """Pieces of too few items, as of another model, are found before anybody asks."""
+def test_fragments_of_too_few_items_are_refused() -> None:
+    """Fragments of another model are found before the first request."""
     model = family("SVD")
     with pytest.raises(RehearsalFailed, match="no answer can be written"):
         rehearse_answers(recipe_with(), model, ItemFragments.build(ids("i", 1), None), None)
 
 
-def test_the_users_of_the_live_model_must_be_known_where_the_recipe_asks() -> None:
-    """A model whose ids were read another way ranks well and knows nobody."""
+def test_the_users_of_the_live_model_must_be_known_if_the_recipe_requires_it() -> None:
+    """A model with differently read ids ranks well, but knows no user."""
     live, fresh = popularity_model(n_users=8), popularity_model(n_users=4)
     fragments = ItemFragments.build(fresh.item_ids, None)
     for model in (live, fresh):

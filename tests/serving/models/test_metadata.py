@@ -1,4 +1,4 @@
-"""Item metadata from a real file, lined up with the items of a model."""
+"""Item metadata from a file, in the order of a model's items."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def load(loaded: LoadedRecipe, settings: Settings = SETTINGS) -> MetadataTable |
 
 
 def test_rows_follow_the_items_of_the_model(tmp_path: Path) -> None:
-    """The last row of an item counts, items without a row have none, rows of strangers are dropped."""
+    """The last row of an item counts. Items without a row have None, and rows of unknown items are dropped."""
     table = load(recipe(tmp_path))
     assert table is not None
     assert table.fields == ("title", "year")
@@ -58,14 +58,14 @@ def test_rows_follow_the_items_of_the_model(tmp_path: Path) -> None:
 
 
 def test_missing_values_are_null(tmp_path: Path) -> None:
-    """What the table leaves blank is None, whatever pandas makes of it."""
+    """Blank cells are None, also through pandas."""
     table = load(recipe(tmp_path, "item_id,title,year\ni0,,\ni1,One,1991\n"))
     assert table is not None
     assert table.rows[0] == (None, None)
 
 
-def test_denied_fields_never_come_back(tmp_path: Path) -> None:
-    """Whatever a recipe says, the server's setting stands above it; nothing left means no table."""
+def test_denied_fields_are_never_answered(tmp_path: Path) -> None:
+    """The server's setting overrides the recipe. Without any field left the table is not read."""
     loaded = recipe(tmp_path, fields=["title", "secret"])
     table = load(loaded, replace(SETTINGS, metadata_field_deny=("SECRET",)))
     assert table is not None
@@ -74,13 +74,13 @@ def test_denied_fields_never_come_back(tmp_path: Path) -> None:
 
 
 def test_a_missing_field_is_an_error_that_names_it(tmp_path: Path) -> None:
-    """The load fails: an answer without a declared field would break its readers."""
+    """The load fails, because an answer without a declared field would break clients."""
     with pytest.raises(MetadataError, match="colour"):
         load(recipe(tmp_path, fields=["title", "colour"]))
 
 
 def test_a_missing_field_may_be_null_instead(tmp_path: Path) -> None:
-    """Then every answer carries it as null, and one warning says so."""
+    """Each answer has the field as null, and one warning is logged."""
     lines: list[dict[str, Any]] = []
     logs.configure(Settings(log_format="json"), lambda line: lines.append(json.loads(line)))
     table = load(recipe(tmp_path, fields=["title", "colour"], on_field_missing="null"))
@@ -92,7 +92,7 @@ def test_a_missing_field_may_be_null_instead(tmp_path: Path) -> None:
 
 @pytest.mark.system
 def test_reading_does_not_import_pandas(tmp_path: Path) -> None:
-    """That would cost a server with metadata 44 MiB; values of every kind come without it."""
+    """Pandas would cost a server 44 MiB. All kinds of values are read without it."""
     recipe(tmp_path, "item_id,title,year,rating\ni0,One,1992,1.5\ni1,,,\ni2,Two,1999,nan\n")
     program = (
         "import sys; from pathlib import Path\n"
@@ -106,7 +106,7 @@ def test_reading_does_not_import_pandas(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("through", ["arrow", "pandas"])
 def test_values_are_the_same_through_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, through: str) -> None:
-    """Sources that give no Arrow table, such as plug-ins, describe items in the same way."""
+    """Sources without Arrow tables, such as plug-ins, give the same values."""
     columns = {
         "item_id": pa.array(["i2", "i0", None]),
         "whole": pa.array([1, None, 2], pa.int32()),
@@ -132,15 +132,15 @@ def test_values_are_the_same_through_pandas(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_table_that_cannot_be_read_is_a_metadata_error(tmp_path: Path) -> None:
-    """It counts as a failure to read, so that the load is tried again."""
+    """It counts as a failed read, so the load is retried."""
     loaded = recipe(tmp_path)
     (tmp_path / "items.csv").unlink()
     with pytest.raises(MetadataError):
         load(loaded)
 
 
-def test_a_recipe_without_metadata_needs_none(tmp_path: Path) -> None:
-    """None, and no source is built."""
+def test_a_recipe_without_metadata_reads_no_table(tmp_path: Path) -> None:
+    """The result is None, and no source is built."""
     loaded = recipe(tmp_path)
     bare = replace(loaded, recipe=loaded.recipe.model_copy(update={"item_metadata": None}))
     assert load(bare) is None

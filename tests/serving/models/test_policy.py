@@ -1,4 +1,4 @@
-"""What a recipe's serving block says, in the form that requests use."""
+"""A recipe's serving block in the form that requests use."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ FROM, UNTIL = "2026-01-01T00:00:00Z", "2026-01-08T01:00:00+01:00"
 
 
 def test_a_recipe_without_the_block_restricts_nothing(tmp_path: Path) -> None:
-    """The one default, which is compared by identity and equality alike."""
+    """It has the default policy, which is compared by identity."""
     assert Policy.of(load(tmp_path).recipe) is DEFAULT_POLICY
     assert Policy.of(load(tmp_path, {"serving": {}}).recipe) == DEFAULT_POLICY
     assert not DEFAULT_POLICY.timed
 
 
 def test_times_are_unix_times_and_filters_are_canonical(tmp_path: Path) -> None:
-    """An entry without a time holds for ever."""
+    """An entry without times always applies."""
     serving = {
         "filter": {"year": {"gte": 1990}},
         "fallback": "popular",

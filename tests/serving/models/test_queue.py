@@ -1,4 +1,4 @@
-"""Callers take turns by their keys, and a call that is over early leaves the others their places."""
+"""Callers take turns by key, and queries that a call had no time for keep their places."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Of(NamedTuple):
-    """A request of a key, which waits for ever."""
+    """A request of a key that waits for ever."""
 
     key: str
 
@@ -48,8 +48,8 @@ async def test_keys_take_turns_and_callers_of_a_key_come_in_their_order() -> Non
     assert not turns
 
 
-async def test_every_key_has_as_many_turns_as_those_that_wait_for_it() -> None:
-    """However much another key has in the queue, one question of it goes before one of somebody else."""
+async def test_every_key_has_the_same_number_of_turns() -> None:
+    """One query of a key goes before one of another key, however long the queue of that key is."""
     turns = Turns()
     turns.append(caller("a", 256))
     assert turns.weight_ahead("b", 1) == 1
@@ -60,8 +60,8 @@ async def test_every_key_has_as_many_turns_as_those_that_wait_for_it() -> None:
     assert turns.weight_ahead("a", 300) == 256 + 10 * 4
 
 
-async def test_questions_that_a_call_had_no_time_for_are_the_next() -> None:
-    """They keep their order. Those of a caller who has left meanwhile do not come back."""
+async def test_queries_that_a_call_had_no_time_for_are_next() -> None:
+    """They keep their order. Queries of cancelled callers are dropped."""
     queue, calls = Queue(), list[list[int]]()
     stays, leaves = caller("a", 3), caller("b", 3)
     queue.add(stays, queue.batches)
@@ -81,7 +81,7 @@ async def test_questions_that_a_call_had_no_time_for_are_the_next() -> None:
     assert [int(one.items[0]) for one in stays.rankings()] == [0, 1, 2]
 
 
-async def test_the_running_call_is_expected_to_end_by_its_weight() -> None:
+async def test_the_expected_end_of_a_call_depends_on_its_weight() -> None:
     queue, waiting = Queue(), caller("a", 3, limit=100)
     queue.add(waiting, queue.batches)
     seen: list[float] = []
@@ -96,7 +96,7 @@ async def test_the_running_call_is_expected_to_end_by_its_weight() -> None:
     assert seen == [pytest.approx(12, abs=0.1)]
 
 
-async def test_a_cancelled_queue_fails_those_who_wait() -> None:
+async def test_a_cancelled_queue_fails_waiting_callers() -> None:
     queue, waiting = Queue(), [caller("a"), caller("b")]
     queue.add(waiting[0], queue.singles)
     queue.add(waiting[1], queue.batches)

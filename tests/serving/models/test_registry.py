@@ -1,4 +1,4 @@
-"""The registry's documents, for each state that a recipe can be in."""
+"""The registry's documents in each state of a recipe."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def registry(*entries: Entry, skipped: dict[str, str] | None = None) -> Registry
 
 
 def test_an_empty_registry_is_healthy_and_ready() -> None:
-    """A server without recipes has nothing that could be wrong."""
+    """A server without recipes is healthy."""
     empty = Registry()
     assert empty.health() == ({"status": "ok", "total": 0, "loaded": 0}, 200)
     assert empty.details() == ({"status": "ok", "recipes": {}}, 200)
@@ -44,7 +44,7 @@ def test_an_empty_registry_is_healthy_and_ready() -> None:
 
 
 def test_all_loaded_is_ok() -> None:
-    """Every loadable recipe is loaded: 200 in both documents."""
+    """If each recipe is loaded, both documents have status 200."""
     both = registry(loaded("a"), loaded("b"))
     assert both.health() == ({"status": "ok", "total": 2, "loaded": 2}, 200)
     document, status = both.details()
@@ -56,8 +56,8 @@ def test_all_loaded_is_ok() -> None:
     }
 
 
-def test_details_tell_version_and_age_of_the_model() -> None:
-    """Seconds since its training, wherever the server was started since."""
+def test_details_have_version_and_age_of_the_model() -> None:
+    """The age counts from the training, not from the start of the server."""
     header = {"trained_at": datetime.fromtimestamp(time.time() - 90, UTC).isoformat()}
     document, _ = registry(Entry("a", "a.yaml", replace(served(), header=header))).details()
     shown = document["recipes"]["a"]
@@ -66,7 +66,7 @@ def test_details_tell_version_and_age_of_the_model() -> None:
 
 
 def test_a_stub_degrades_both_documents_but_not_readiness_of_others() -> None:
-    """A valid recipe without a model is a 503 with its reason; the loaded one keeps the server ready."""
+    """A valid recipe without a model gives 503 and its reason. A loaded recipe keeps the server ready."""
     mixed = registry(loaded("a"), stub("b", "magic bytes mismatch"))
     assert mixed.health() == ({"status": "degraded", "total": 2, "loaded": 1}, 503)
     document, status = mixed.details()
@@ -77,7 +77,7 @@ def test_a_stub_degrades_both_documents_but_not_readiness_of_others() -> None:
 
 
 def test_a_failed_reload_shows_in_details_only() -> None:
-    """The count-based document stays 200 while an earlier model serves."""
+    """The document of counts stays 200 while an earlier model serves."""
     kept = registry(loaded("a", load="signature mismatch"))
     assert kept.health()[1] == 200
     document, status = kept.details()
@@ -87,7 +87,7 @@ def test_a_failed_reload_shows_in_details_only() -> None:
 
 
 def test_skipped_files_are_counted_apart_and_degrade_nothing() -> None:
-    """`skipped` is there only above zero; its entry is keyed by the stem and names the error."""
+    """`skipped` is present above zero. Its entry has the stem as key, and the error."""
     partly = registry(loaded("a"), skipped={"broken.yaml": "broken.yaml: line 3"})
     assert partly.health() == ({"status": "ok", "total": 1, "loaded": 1, "skipped": 1}, 200)
     document, status = partly.details()
@@ -97,27 +97,27 @@ def test_skipped_files_are_counted_apart_and_degrade_nothing() -> None:
 
 
 def test_a_skipped_file_never_hides_a_recipe_of_the_same_name() -> None:
-    """When its stem is the name of another file's recipe, the whole file name is the key."""
+    """If its stem is the name of a recipe, its whole file name is the key."""
     document, _ = registry(loaded("a"), skipped={"a.yaml": "bad"}).details()
     assert document["recipes"]["a"]["loaded"] is True
     assert document["recipes"]["a.yaml"]["skipped"] is True
 
 
 def test_errors_are_shown_at_most_200_characters_long() -> None:
-    """Details expose a bounded text, whatever a store or file says."""
+    """Texts from stores and files are cut."""
     document, _ = registry(loaded("a", stat="x" * 500), stub("b", "y" * 500), skipped={"c.yaml": "z" * 500}).details()
     shown = document["recipes"]
     assert [len(shown["a"]["last_load_error"]), len(shown["b"]["error"]), len(shown["c"]["error"])] == [200] * 3
 
 
-def test_errors_that_are_no_text_are_shown_escaped() -> None:
-    """A path of other bytes than UTF-8 in an error must not break the document."""
+def test_errors_outside_utf_8_are_escaped() -> None:
+    """A path may have bytes outside UTF-8, which must not break the document."""
     document, _ = registry(stub("b", "/data/\udcff.svc cannot be read")).details()
     assert document["recipes"]["b"]["error"] == "/data/\\udcff.svc cannot be read"
 
 
-def test_a_reader_keeps_the_entry_that_it_took() -> None:
-    """Publishing replaces a reference; what a request holds does not change under it."""
+def test_a_reader_keeps_its_entry() -> None:
+    """Publishing replaces a reference, and does not change the entry of a running request."""
     one = registry(loaded("a"))
     before = one.get("a")
     assert before is not None
@@ -128,15 +128,15 @@ def test_a_reader_keeps_the_entry_that_it_took() -> None:
     assert before.served is not None
 
 
-def test_the_shown_fault_is_that_of_the_artifact_first() -> None:
-    """Load before stat before recipe: the one that keeps new answers away comes first."""
+def test_the_first_shown_fault_is_that_of_the_load() -> None:
+    """The order is load, stat, recipe: a failed load keeps new answers away."""
     assert Faults(load="l", stat="s", recipe="r").first() == "l"
     assert Faults(stat="s", recipe="r").first() == "s"
     assert Faults(recipe="r").first() == "r"
 
 
-def test_a_name_that_nobody_has_is_logged_and_refused() -> None:
-    """In one place, so that no endpoint answers 404 without the event."""
+def test_an_unknown_recipe_is_logged_and_refused() -> None:
+    """One function does both, so that no endpoint answers 404 without the event."""
     made = registry(loaded("movies"))
     assert made.require("movies") is made.get("movies")
     with capture_logs() as records, pytest.raises(RecipeNotFound):
@@ -144,8 +144,8 @@ def test_a_name_that_nobody_has_is_logged_and_refused() -> None:
     assert [(record["event"], record["name"]) for record in records] == [("recipe_not_found", "none")]
 
 
-def test_each_change_is_told_once() -> None:
-    """In order, and skipped files only when they changed."""
+def test_each_change_is_reported_once() -> None:
+    """Changes come in order, and skipped files only if they changed."""
     told: list[tuple[Any, ...]] = []
     made = Registry(lambda *message: told.append(message))
     made.put(loaded("a"))
@@ -157,8 +157,8 @@ def test_each_change_is_told_once() -> None:
     assert made.get("a") is None
 
 
-def test_health_tells_of_the_workers() -> None:
-    """Also of those whose place stays empty because each dies at once."""
+def test_health_has_the_numbers_of_workers() -> None:
+    """It counts places that stay empty because each worker dies at once, too."""
     made = registry()
     made.workers = WorkersState(4, 3, 1)
     document, status = made.health()

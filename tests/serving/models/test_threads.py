@@ -1,4 +1,4 @@
-"""Scoring threads: how many, how nice, and an event loop that rests for one that is late."""
+"""Scoring threads: their number, their priority, and an event loop that yields to late calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ A_WHILE_S = 10.0
 
 
 class Rests:
-    """Takes the place of the module's clock and sleep: time passes when it is told to."""
+    """Replaces the module's clock and sleep by manual time."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -43,13 +43,13 @@ def rests(monkeypatch: pytest.MonkeyPatch) -> Rests:
 
 
 def test_one_core_is_left_to_the_event_loop() -> None:
-    """The number of scoring threads is a setting; unset, one less than the cores and at least one."""
+    """The default number of scoring threads is one less than cores, and at least one."""
     assert ScoringThreads.of(Settings(scoring_threads=3)).count == 3
     assert ScoringThreads.of(Settings()).count == max(1, usable_cores() - 1)
 
 
-async def test_threads_are_nice() -> None:
-    """Their calls have a lower priority than the event loop, and what they give or raise comes back."""
+async def test_threads_have_low_priority() -> None:
+    """Their calls return results and raise errors."""
 
     def niceness(more: int) -> int:
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) + more
@@ -65,7 +65,7 @@ async def test_threads_are_nice() -> None:
 
 
 async def test_expensive_calls_have_a_thread_of_their_own() -> None:
-    """One, which is not among the others: neither waits for the other."""
+    """Neither kind waits for the other."""
     scoring = ScoringThreads(1)
     together, over = threading.Barrier(2, timeout=A_WHILE_S), threading.Event()
 
@@ -83,8 +83,8 @@ async def test_expensive_calls_have_a_thread_of_their_own() -> None:
         over.set()
 
 
-async def test_the_loop_rests_only_while_a_call_is_late_and_it_would_not_rest_itself(rests: Rests) -> None:
-    """Late is what takes longer than its usual time allows; who waits for a thread is not yet late."""
+async def test_the_loop_rests_only_if_a_call_is_late_and_it_is_busy(rests: Rests) -> None:
+    """A call is late after its usual time. A call that waits for a thread is not late."""
     scoring = ScoringThreads(1)
     over = threading.Event()
 
@@ -106,7 +106,7 @@ async def test_the_loop_rests_only_while_a_call_is_late_and_it_would_not_rest_it
 
 
 async def test_an_abandoned_call_keeps_its_place_until_its_thread_ends(rests: Rests) -> None:
-    """Nobody waits for it, but the thread is not free."""
+    """Its thread is not free."""
     scoring = ScoringThreads(1)
     over = threading.Event()
     with trio.move_on_after(1.0):
@@ -120,8 +120,8 @@ async def test_an_abandoned_call_keeps_its_place_until_its_thread_ends(rests: Re
     assert rests.taken == 1
 
 
-async def test_a_late_call_gets_the_interpreter_from_a_loop_that_never_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As an instrument of an event loop it rests in real time, and in the loop's own thread."""
+async def test_a_late_call_gets_the_interpreter_from_a_busy_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The instrument rests in real time, in the thread of the loop."""
     rested: list[threading.Thread] = []
 
     class RealTime:
@@ -153,7 +153,7 @@ async def test_a_late_call_gets_the_interpreter_from_a_loop_that_never_rests(mon
 
 
 def test_a_long_list_rests_between_bursts_of_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three quarters of the time the interpreter is free for the event loop."""
+    """The event loop has the interpreter for three quarters of the time."""
     now, slept = [0.0], []
 
     def sleep(seconds: float) -> None:

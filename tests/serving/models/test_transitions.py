@@ -1,4 +1,4 @@
-"""What is published when something happens to a recipe, or to one of its lists."""
+"""Publication of changes of a recipe, its model and its lists."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Said = list[tuple[Event, dict[str, Any]]]
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> Said:
-    """What is logged, in order."""
+    """Return the logged events in order."""
     records: Said = []
     monkeypatch.setattr(logs, "emit", lambda event, /, **fields: records.append((event, fields)))
     return records
@@ -47,7 +47,7 @@ def declared(name: str = "books") -> Declared:
 
 
 def test_a_declared_recipe_is_a_stub_until_it_is_loaded() -> None:
-    """It counts in health, and nobody can ask it."""
+    """Health counts it, and requests for it fail."""
     publish, registry = publisher()
     publish.declare(declared())
     entry = registry.get("books")
@@ -57,7 +57,7 @@ def test_a_declared_recipe_is_a_stub_until_it_is_loaded() -> None:
 
 
 def test_a_skipped_file_is_logged_once_for_each_of_its_errors(said: Said) -> None:
-    """Every poll sees the file again; only news are worth a line."""
+    """Each poll finds the file again, but logs only new errors."""
     publish, registry = publisher()
     for error in ("line 1", "line 1", "line 2"):
         publish.refuse({"a.yaml": Refused(error, "parse")})
@@ -70,7 +70,7 @@ def test_a_skipped_file_is_logged_once_for_each_of_its_errors(said: Said) -> Non
 
 
 def test_a_broken_file_keeps_its_recipe_until_it_is_mended(said: Said) -> None:
-    """The error is shown while it lasts, and its end is logged with what it was."""
+    """The error is shown while it lasts, and its end is logged with its text."""
     publish, registry = publisher()
     publish.declare(declared())
     for _ in range(2):
@@ -85,7 +85,7 @@ def test_a_broken_file_keeps_its_recipe_until_it_is_mended(said: Said) -> None:
 
 
 async def test_a_refit_has_the_age_of_its_search_among_the_metrics() -> None:
-    """A model that was searched is as old as its parameters. Both ages go with the recipe."""
+    """A searched model has the age of its training. Both metrics are removed with the recipe."""
     counters = Metrics.create()
 
     async def a_lane(loaded: Loaded) -> Any:
@@ -114,8 +114,8 @@ def test_a_removed_recipe_is_gone_from_the_registry() -> None:
     assert registry.health()[1] == 200
 
 
-async def test_available_items_are_lined_up_with_the_new_ones() -> None:
-    """Whichever list changes; columns of new items stand behind those of the model."""
+async def test_available_items_include_new_items() -> None:
+    """It holds if either list changes. Columns of new items follow those of the model."""
     world = Listing(items("x", "y"))
     lists = {
         "new_items": {"source": {"type": "csv", "path": "x.csv"}, "refresh_seconds": 10},
@@ -169,8 +169,8 @@ async def test_an_edit_that_waits_for_new_items_delays_no_poll(monkeypatch: pyte
     assert before != 0.5
 
 
-async def test_a_model_stays_what_it_was_while_only_a_list_is_read_again() -> None:
-    """A list of the same content changes its age alone, so the new items are not placed again."""
+async def test_an_unchanged_list_changes_only_its_age() -> None:
+    """Its new items are not placed again."""
     world = Listing(items("x", "y"))
     async with world.running():
         before = cast(Any, world.entry("a").served)
@@ -182,10 +182,10 @@ async def test_a_model_stays_what_it_was_while_only_a_list_is_read_again() -> No
     assert (now.model, now.lane, now.alone) == (before.model, before.lane, before.alone)
 
 
-async def test_a_recipe_that_is_declared_again_takes_nothing_of_a_change_to_the_former(
+async def test_a_change_of_a_removed_recipe_does_not_apply_to_its_successor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The change was computed while the file was removed and came back."""
+    """The file was removed and came back while the change was computed."""
     publish, registry = publisher()
     publish.declare(declared())
 

@@ -1,4 +1,4 @@
-"""The versions that a server tells of a recipe: those of the command, without reading any artifact."""
+"""The versions of a recipe in the answer of a server, read without any artifact."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def train(folder: Path, number: int) -> str:
     return Versions(str(folder / "books.svc"), KEYS, Settings()).publish(write, head, move=True, keep=None).sha8
 
 
-def test_versions_are_told_without_reading_artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The list of the command, live and held with it; of a version without a line only its name is known."""
+def test_versions_are_listed_without_reading_artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They equal those of the command. A version without a line in the log has only its name."""
     trained = [train(tmp_path, number) for number in range(3)]
     versions = Versions(str(tmp_path / "books.svc"), KEYS, Settings())
     versions.rollback(trained[1], hold=True)
@@ -54,16 +54,16 @@ def test_versions_are_told_without_reading_artifacts(tmp_path: Path, monkeypatch
     assert [version["sha8"] for version in expected if version["held"]] == [trained[1]]
 
 
-def test_a_recipe_without_versions_has_none(tmp_path: Path) -> None:
-    """It keeps one file, and the answer says so."""
+def test_a_recipe_without_versioning_has_no_versions(tmp_path: Path) -> None:
+    """It keeps one file, and the answer names this mode."""
     assert read_versions(books(tmp_path, "always_overwrite"), KEYS, Settings()) == {
         "versioning": "always_overwrite",
         "versions": [],
     }
 
 
-def test_lists_only_the_newest_versions(tmp_path: Path) -> None:
-    """However many there are."""
+def test_only_the_newest_versions_are_listed(tmp_path: Path) -> None:
+    """The number is bounded."""
     trained = [train(tmp_path, number) for number in range(MOST + 3)]
     found = read_versions(books(tmp_path), KEYS, Settings())["versions"]
     assert [version["sha8"] for version in found] == trained[: -MOST - 1 : -1]

@@ -1,4 +1,4 @@
-"""The watcher against fake stores and a fake loader, under virtual time: what it asks, loads, says and counts."""
+"""The watcher with fake stores and a fake loader, in virtual time: its calls, loads, events and counts."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, object]]:
-    """Virtual time that jumps at once: while a thread works it stands still (see `watched`)."""
+    """Use virtual time that jumps at once, but stands still while a thread works (see `watched`)."""
     return ("trio", {"clock": trio.testing.MockClock(autojump_threshold=0)})
 
 
 async def test_start_loads_every_recipe() -> None:
-    """After `start` each recipe is served or a stub with its reason."""
+    """After `start` each recipe is served, or a stub with its reason."""
     world = World("a", "b")
     world.store("b").content = None
     with world.listening():
@@ -57,7 +57,7 @@ async def test_start_loads_every_recipe() -> None:
     ],
 )
 async def test_the_startup_event_names_the_stage(error: Exception, event: str) -> None:
-    """Each failure at the start is logged by how far it came, and leaves a stub."""
+    """Each failed load at the start is logged with its stage, and leaves a stub."""
     world = World("a")
     world.loader.errors["v1"] = error
     with world.listening():
@@ -68,7 +68,7 @@ async def test_the_startup_event_names_the_stage(error: Exception, event: str) -
 
 
 async def test_health_shows_the_name_of_an_artifact_and_not_its_folder() -> None:
-    """Whoever may ask for the health of a recipe need not know where files lie; the log says it."""
+    """Only the log has the folder."""
     world = World("a", "b")
     world.store("a").content = None
     world.store("b").trouble = ArtifactReadError("s3 says 403 for /fake/artifact.svc and /fake/artifact.12345678.svc")
@@ -80,8 +80,8 @@ async def test_health_shows_the_name_of_an_artifact_and_not_its_folder() -> None
     assert "/fake/artifact.svc" in world.said("recipe_not_loaded_at_startup")[0]["error"]
 
 
-async def test_denied_fields_that_no_recipe_declares_are_warned_about() -> None:
-    """A misspelt name hides nothing; case does not matter, and one recipe that has the column is enough."""
+async def test_denied_fields_that_no_recipe_declares_are_logged() -> None:
+    """Case does not matter, and one recipe with the column is enough."""
     world = World(settings=Settings(metadata_field_deny=("COST", "margn")))
     world.folder.files = {"a.yaml": FakeRecipe("a", shown_columns=frozenset({"Cost"})), "b.yaml": FakeRecipe("b")}
     with world.listening():
@@ -98,7 +98,7 @@ async def test_start_needs_a_folder() -> None:
 
 
 async def test_a_folder_that_is_slow_to_parse_only_delays_the_start() -> None:
-    """A few large or hostile files must not keep the server from serving the others."""
+    """A few large or hostile files do not keep the server from serving the others."""
     world = World("a")
     world.folder.hang = threading.Event()
     with world.listening():
@@ -110,7 +110,7 @@ async def test_a_folder_that_is_slow_to_parse_only_delays_the_start() -> None:
 
 
 async def test_a_changed_artifact_becomes_the_model_and_the_old_lane_closes() -> None:
-    """Marker and bytes changed: one load, one swap, counted."""
+    """A new marker with new bytes causes one load and one swap, which are counted."""
     world = World("a")
     async with world.running():
         world.store("a").content = "v2"
@@ -121,7 +121,7 @@ async def test_a_changed_artifact_becomes_the_model_and_the_old_lane_closes() ->
 
 
 async def test_the_same_bytes_under_a_new_marker_swap_nothing() -> None:
-    """A rewritten file with identical content is read once and left alone."""
+    """A rewritten file with identical content is read once."""
     world = World("a")
     async with world.running():
         world.store("a").marker_text = "touched"
@@ -131,7 +131,7 @@ async def test_the_same_bytes_under_a_new_marker_swap_nothing() -> None:
 
 
 async def test_a_failed_reload_keeps_the_model_and_clears_with_a_new_artifact() -> None:
-    """Refused bytes set last_load_error, are not loaded again, and are forgotten when better ones come."""
+    """Refused bytes set last_load_error, and are not loaded again. A valid artifact clears it."""
     world = World("a")
     world.loader.errors["bad"] = failed(MagicMismatch("magic bytes mismatch"))
     async with world.running():
@@ -149,7 +149,7 @@ async def test_a_failed_reload_keeps_the_model_and_clears_with_a_new_artifact() 
 
 
 async def test_a_rollback_to_the_served_bytes_clears_the_error() -> None:
-    """The old bytes are back under a new marker: nothing is swapped, the error goes."""
+    """The served bytes under a new marker cause no swap."""
     world = World("a")
     world.loader.errors["bad"] = failed(MagicMismatch("magic bytes mismatch"))
     async with world.running():
@@ -167,7 +167,7 @@ async def test_a_rollback_to_the_served_bytes_clears_the_error() -> None:
 
 
 async def test_a_rollback_to_the_served_marker_clears_the_error_too() -> None:
-    """Even when the store shows exactly the marker that it showed before the failure."""
+    """The store shows exactly the marker from before the failure."""
     world = World("a")
     world.loader.errors["bad"] = failed(MagicMismatch("magic bytes mismatch"))
     async with world.running():
@@ -179,7 +179,7 @@ async def test_a_rollback_to_the_served_marker_clears_the_error_too() -> None:
 
 
 async def test_a_failed_read_clears_when_the_served_artifact_is_back_under_its_old_marker() -> None:
-    """A store that shows another object for a while, and cannot deliver it, leaves no error behind."""
+    """The store showed another object for a while that could not be read."""
     world = World("a")
     world.loader.errors["v2"] = failed(ArtifactReadError("cut short"))
     async with world.running():
@@ -193,8 +193,8 @@ async def test_a_failed_read_clears_when_the_served_artifact_is_back_under_its_o
         assert world.served("a") == "v1"
 
 
-async def test_a_vanished_artifact_is_said_once_and_clears_when_it_is_back() -> None:
-    """The model stays; details show the fault until the marker is there again."""
+async def test_a_missing_artifact_is_logged_once_and_clears_when_it_is_back() -> None:
+    """The model stays, and details have the fault meanwhile."""
     world = World("a")
     async with world.running():
         world.store("a").content = None
@@ -210,7 +210,7 @@ async def test_a_vanished_artifact_is_said_once_and_clears_when_it_is_back() -> 
 
 
 async def test_a_load_error_survives_a_stat_failure_that_ends() -> None:
-    """The store answers again, but the refused artifact is still the one on disk: its error stays."""
+    """When the store answers again, the refused artifact is still there."""
     world = World("a")
     world.loader.errors["bad"] = failed(MagicMismatch("magic bytes mismatch"))
     async with world.running():
@@ -225,7 +225,7 @@ async def test_a_load_error_survives_a_stat_failure_that_ends() -> None:
 
 
 async def test_a_stub_loads_when_a_good_artifact_comes() -> None:
-    """No restart is needed."""
+    """It needs no restart."""
     world = World("a")
     world.store("a").content = None
     async with world.running():
@@ -236,8 +236,8 @@ async def test_a_stub_loads_when_a_good_artifact_comes() -> None:
 
 
 @pytest.mark.parametrize("error", [ArtifactReadError("reset"), MetadataError("metadata: no file"), OSError("odd")])
-async def test_what_may_heal_by_itself_is_tried_again(error: Exception) -> None:
-    """Reading, metadata and the unexpected are retried on the same marker, at growing distances."""
+async def test_errors_that_may_pass_are_retried(error: Exception) -> None:
+    """Failed reads, failed metadata and unexpected errors are retried on the same marker, at growing intervals."""
     world = World("a")
     world.loader.errors["v1"] = failed(error) if not isinstance(error, OSError) else error
     async with world.running():
@@ -248,8 +248,8 @@ async def test_what_may_heal_by_itself_is_tried_again(error: Exception) -> None:
         assert world.served("a") == "v1"
 
 
-async def test_a_vanished_sidecar_is_said_once() -> None:
-    """It was there on the poll before and is gone now."""
+async def test_a_missing_sidecar_is_logged_once() -> None:
+    """It existed at the previous poll."""
     world = World("a")
     world.store("a").sidecar = True
     async with world.running():
@@ -259,8 +259,8 @@ async def test_a_vanished_sidecar_is_said_once() -> None:
         assert len(world.said("sidecar_disappeared")) == 1
 
 
-async def test_a_hung_store_is_asked_once_and_delays_nobody() -> None:
-    """While one store hangs, another one's change is served within an interval; the hung one is not asked again."""
+async def test_a_hung_store_is_asked_once_and_delays_no_other() -> None:
+    """A change in another store is served within an interval."""
     world = World("hung", "well")
     async with world.running():
         release = threading.Event()
@@ -279,8 +279,8 @@ async def test_a_hung_store_is_asked_once_and_delays_nobody() -> None:
         assert world.said("artifact_load_error_cleared")[0]["reason"] == "marker_restored"
 
 
-async def test_twenty_hung_stores_leave_places_for_the_others() -> None:
-    """More stores hang than there are places, and the rest is still polled."""
+async def test_twenty_hung_stores_leave_slots_for_the_others() -> None:
+    """There are fewer slots than hung stores."""
     world = World(*(f"hung{number}" for number in range(20)), "well")
     async with world.running():
         release = threading.Event()
@@ -293,8 +293,8 @@ async def test_twenty_hung_stores_leave_places_for_the_others() -> None:
         world.release(release)
 
 
-async def test_a_load_that_hangs_is_given_up_and_not_repeated_while_it_hangs() -> None:
-    """Its time is bounded; the model before stays; nothing more is asked of that store."""
+async def test_a_hanging_load_is_abandoned_and_not_repeated_while_it_hangs() -> None:
+    """The previous model stays, and the store is not asked again."""
     world = World("a", settings=Settings(watch_interval_s=INTERVAL_S, load_timeout_s=10))
     async with world.running():
         release = threading.Event()
@@ -312,7 +312,7 @@ async def test_a_load_that_hangs_is_given_up_and_not_repeated_while_it_hangs() -
 
 
 async def test_a_new_file_is_discovered_and_a_removed_one_forgotten() -> None:
-    """Both on the next poll; the lane of a removed recipe ends."""
+    """Both happen at the next poll. The lane of a removed recipe ends."""
     world = World("a")
     async with world.running():
         world.folder.files["b.yaml"] = FakeRecipe("b")
@@ -329,8 +329,8 @@ async def test_a_new_file_is_discovered_and_a_removed_one_forgotten() -> None:
         ]
 
 
-async def test_a_recipe_removed_while_its_model_is_published_leaves_nothing_behind() -> None:
-    """The lane that was started for it closes, and the watcher goes on."""
+async def test_the_lane_of_a_recipe_removed_during_publication_is_closed() -> None:
+    """The watcher goes on."""
     world = World("a", "b")
     async with world.running():
         world.hold_lanes = trio.Event()
@@ -348,8 +348,8 @@ async def test_a_recipe_removed_while_its_model_is_published_leaves_nothing_behi
         assert world.served("b") == "v2"
 
 
-async def test_a_recipe_that_is_mended_as_it_was_is_not_called_changed() -> None:
-    """The same content again, read anew, is no change."""
+async def test_a_recipe_that_is_mended_without_a_change_logs_no_change() -> None:
+    """The same content, parsed again, is no change."""
     world = World("a")
     async with world.running():
         world.folder.files["a.yaml"] = FakeRecipe("a")
@@ -358,7 +358,7 @@ async def test_a_recipe_that_is_mended_as_it_was_is_not_called_changed() -> None
 
 
 async def test_a_new_output_path_takes_effect_on_the_next_poll() -> None:
-    """The artifact there is loaded although the marker of the old one did not change."""
+    """The artifact there is loaded, although the marker of the old one did not change."""
     world = World("a")
     world.store("a", "other.svc").content = "elsewhere"
     async with world.running():
@@ -369,7 +369,7 @@ async def test_a_new_output_path_takes_effect_on_the_next_poll() -> None:
 
 
 async def test_new_metadata_loads_the_same_bytes_again() -> None:
-    """Answers carry the new fields: the bytes are the same, the fragments are not."""
+    """The bytes are unchanged, but the fragments have new fields."""
     world = World("a")
     async with world.running():
         world.folder.files["a.yaml"] = FakeRecipe("a", item_metadata="titles.csv")
@@ -377,8 +377,8 @@ async def test_new_metadata_loads_the_same_bytes_again() -> None:
         assert world.loader.loads == [("a", "v1"), ("a", "v1")]
 
 
-async def test_letting_users_be_asked_for_loads_the_model_again_and_the_opposite_does_not() -> None:
-    """The summary of users is made at load; taking the permission away must not wait for a load."""
+async def test_permitting_users_loads_the_model_again_and_forbidding_does_not() -> None:
+    """The summary of users is made at load, but a removed permission must apply at once."""
     serving = Serving(users=True)
     world = World("a")
     async with world.running():
@@ -393,7 +393,7 @@ async def test_letting_users_be_asked_for_loads_the_model_again_and_the_opposite
         assert not entry.served.policy.users
 
 
-async def test_a_change_that_only_training_sees_loads_nothing() -> None:
+async def test_a_change_for_training_only_loads_no_model() -> None:
     """It is logged, and the next artifact is compared with the new hash."""
     world = World("a")
     async with world.running():
@@ -404,7 +404,7 @@ async def test_a_change_that_only_training_sees_loads_nothing() -> None:
 
 
 async def test_a_recipe_that_stops_parsing_keeps_its_model_until_it_parses_again() -> None:
-    """The error stays while the file is broken, and goes when it is mended."""
+    """The error is shown while the file is invalid."""
     world = World("a")
     good = world.folder.files["a.yaml"]
     async with world.running():
@@ -419,8 +419,8 @@ async def test_a_recipe_that_stops_parsing_keeps_its_model_until_it_parses_again
         assert world.entry("a").last_load_error is None
 
 
-async def test_skipped_files_are_said_once_by_their_kind() -> None:
-    """Security violations as errors, the rest as warnings; all of them counted."""
+async def test_skipped_files_are_logged_once_by_their_kind() -> None:
+    """Security violations are errors, the others warnings. All are counted."""
     world = World()
     world.folder.files = {
         "a.yaml": Refused("bad", "parse"),
@@ -440,7 +440,7 @@ async def test_skipped_files_are_said_once_by_their_kind() -> None:
 
 
 async def test_an_unexpected_error_in_a_tick_is_counted_and_the_next_one_runs() -> None:
-    """Neither the watcher nor the other recipes notice."""
+    """The watcher and the other recipes go on."""
     world = World("a")
     async with world.running():
         world.folder.trouble = RecipeError("no rule foresees this")
@@ -454,7 +454,7 @@ async def test_an_unexpected_error_in_a_tick_is_counted_and_the_next_one_runs() 
 
 
 async def test_a_folder_that_cannot_be_listed_changes_nothing() -> None:
-    """The recipes stay; the failure is logged and counted; artifacts are still watched."""
+    """The recipes stay, the failure is logged and counted, and artifacts are still polled."""
     world = World("a")
     async with world.running():
         world.folder.trouble = PermissionError(13, "Permission denied")
@@ -465,7 +465,7 @@ async def test_a_folder_that_cannot_be_listed_changes_nothing() -> None:
 
 
 async def test_ticks_keep_the_interval_within_a_tenth() -> None:
-    """Thirty intervals hold between 27 and 33 ticks, and one that began before."""
+    """Thirty intervals have between 27 and 33 ticks, and one that started before."""
     world = World("a")
     async with world.running():
         before = world.store("a").looks
@@ -474,8 +474,8 @@ async def test_ticks_keep_the_interval_within_a_tenth() -> None:
 
 
 @pytest.mark.parametrize("error", [ArtifactReplayed("an older artifact"), ArtifactExpired("expired")])
-async def test_a_refusal_that_may_pass_is_tried_again(error: ArtifactError) -> None:
-    """The line of a rollback is signed a moment later, a clock is set right: the model stays meanwhile."""
+async def test_a_refusal_that_may_pass_is_retried(error: ArtifactError) -> None:
+    """Such are a rollback that is signed a moment later, and a clock that is corrected. The model stays meanwhile."""
     world = World("a")
     async with world.running():
         world.loader.errors["v2"] = failed(error)
@@ -488,8 +488,8 @@ async def test_a_refusal_that_may_pass_is_tried_again(error: ArtifactError) -> N
         assert world.served("a") == "v2"
 
 
-async def test_a_model_that_expires_while_it_is_served_is_warned_about_once_and_stays() -> None:
-    """An old answer is better than none."""
+async def test_a_model_that_expires_while_served_is_logged_once_and_stays() -> None:
+    """Old answers are better than none."""
     world = World("a", "b")
     async with world.running():
         served = world.entry("a").served
@@ -501,8 +501,8 @@ async def test_a_model_that_expires_while_it_is_served_is_warned_about_once_and_
         assert [record["name"] for record in world.said("artifact_expired")] == ["a"]
 
 
-async def test_a_refused_rehearsal_keeps_the_model_and_another_bound_tries_again() -> None:
-    """Bytes that were refused are left alone until they change, or until the recipe asks for less of them."""
+async def test_a_refused_rehearsal_is_repeated_under_another_bound() -> None:
+    """Refused bytes are not loaded again until they or the recipe's bounds change."""
     world = World("a")
     async with world.running():
         world.loader.errors["v2"] = failed(RehearsalFailed("rehearsal: 0 of the live model's 9 users are known"))
@@ -521,8 +521,8 @@ async def test_a_refused_rehearsal_keeps_the_model_and_another_bound_tries_again
         assert world.served("a") == "v2"
 
 
-async def test_a_load_is_told_which_model_it_would_replace() -> None:
-    """None at the start, the one that answers afterwards."""
+async def test_a_load_gets_the_model_that_it_would_replace() -> None:
+    """It is None at the start."""
     world = World("a")
     async with world.running():
         world.store("a").content = "v2"

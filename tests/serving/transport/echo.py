@@ -13,8 +13,10 @@ KEPT = b"GET /%b HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class Echo:
-    """`/` answers a word, `/large` more than the kernel keeps for a client that does not read, `/body` what was sent,
-    `/slow` after a second, `/gone` once the client has left; `/broken` raises.
+    """An application with one answer for each path.
+
+    `/` has a word, `/large` more than the kernel buffers, and `/body` the body. `/slow` answers after a second, and
+    `/gone` when the client has disconnected. `/broken` raises.
     """
 
     urgent = (b"GET /probe ",)
@@ -25,7 +27,7 @@ class Echo:
         self.asked: list[bytes] = []
 
     def late_s(self, opening: Opening, turn_s: float) -> float:
-        """Only `/slow` is ever late: when it would wait longer than it says."""
+        """Return the wait for `/slow` if it is longer than the request allows, else 0."""
         is_slow = opening.method_and_target() == (b"POST", b"/slow")
         return turn_s if is_slow and turn_s > int(opening.timeout() or b"1000000") / 1000 else 0.0
 
@@ -63,7 +65,7 @@ class Echo:
 
 
 class Lateness(Echo):
-    """Answers how late each request would be."""
+    """Answers with the lateness of each request."""
 
     async def __call__(self, incoming: Incoming) -> Response | None:
         return Response(200, b"%d" % incoming.late_s)

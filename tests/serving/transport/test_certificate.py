@@ -1,4 +1,4 @@
-"""What `svc serve` refuses to start with, and certificates that are replaced."""
+"""Certificates: those that `svc serve` refuses at its start, and their replacement."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_without_the_variables_there_is_no_tls() -> None:
 
 
 def test_a_certificate_is_read_with_its_key(tmp_path: Path) -> None:
-    """Both versions of HTTP are offered over TLS 1.2 and later, and the key is in no text."""
+    """Both versions of HTTP are offered over TLS 1.2 and later. No text shows the key."""
     issuer = Issuer(tmp_path)
     certificate = issuer.certificate()
     context = certificate.context()
@@ -87,7 +87,7 @@ def garble_ca(issuer: Issuer) -> None:
     ],
 )
 def test_files_that_cannot_be_used_are_refused(tmp_path: Path, harm: Callable[[Issuer], None], text: str) -> None:
-    """Each by the variable and the file, before a client could meet it."""
+    """The error names variable and file, before the first connection."""
     issuer = Issuer(tmp_path)
     harm(issuer)
     with pytest.raises(ConfigError, match=text):
@@ -103,14 +103,14 @@ def test_files_that_cannot_be_used_are_refused(tmp_path: Path, harm: Callable[[I
     ],
 )
 def test_one_variable_without_the_others_is_refused(tmp_path: Path, missing: dict[str, None], text: str) -> None:
-    """The message names the one that is missing."""
+    """The message names the missing variable."""
     issuer = Issuer(tmp_path)
     with pytest.raises(ConfigError, match=text):
         read_certificate(replace(issuer.settings(clients=issuer), **missing))
 
 
 def test_a_replaced_certificate_serves_new_connections(tmp_path: Path) -> None:
-    """By another context: that of open connections stays as it is."""
+    """Open connections keep their TLS context."""
     issuer = Issuer(tmp_path)
     tls = issuer.tls()
     before = tls.context

@@ -1,4 +1,4 @@
-"""Connections over real sockets: what one of them does, and what is done to it, stays with it."""
+"""Connections over real sockets, none of which affects another."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def opened(port: int) -> trio.SocketStream:
 
 
 async def test_a_defect_in_one_connection_ends_no_other() -> None:
-    """An exception that nobody foresaw closes its connection and is logged once; others, open or new, go on."""
+    """An unexpected exception closes its connection and is logged once. Open and new connections go on."""
     with capture_logs() as records:
         async with listening(Echo()) as port, await opened(port) as other:
             await other.send_all((REQUEST % b"")[:10])
@@ -40,8 +40,8 @@ async def test_a_defect_in_one_connection_ends_no_other() -> None:
 
 
 @pytest.mark.parametrize("taken", [0, 1000], ids=["nothing", "a little now and then"])
-async def test_an_answer_that_is_not_taken_in_time_ends_its_connection(taken: int) -> None:
-    """The time is the client timeout and a second for each MiB, however steadily the client reads."""
+async def test_an_answer_that_is_not_read_in_time_ends_its_connection(taken: int) -> None:
+    """The limit is the client timeout and a second for each MiB, also for a client that reads steadily."""
     async with listening(Echo(), unread_s=5) as port, await opened(port) as stream:
         await stream.send_all(REQUEST % b"large")
         read = len(await stream.receive_some(1000))
@@ -52,8 +52,8 @@ async def test_an_answer_that_is_not_taken_in_time_ends_its_connection(taken: in
         assert (await exchange(port, REQUEST % b"")).endswith(b"well")
 
 
-async def test_a_client_that_has_said_all_is_still_answered() -> None:
-    """Half of a connection may be closed: whoever shut its sending side still reads its answer."""
+async def test_a_client_that_has_closed_its_sending_side_is_answered() -> None:
+    """It still reads its answer."""
     async with listening(Echo()) as port, await opened(port) as stream:
         await stream.send_all(KEPT % b"slow" + KEPT % b"large")
         await stream.send_eof()
@@ -63,8 +63,8 @@ async def test_a_client_that_has_said_all_is_still_answered() -> None:
 @pytest.mark.parametrize(
     "opening", [b"\x00" * 64, b"GET / HTTP/1.1\r\nHost: a..b\r\nHost: b\r\n\r\n", b"GET /\r\n\r\n"]
 )
-async def test_nonsense_is_refused_and_its_connection_closed(opening: bytes) -> None:
-    """Also before the client has said all, and with requests behind it that must not be believed."""
+async def test_invalid_bytes_are_refused_and_their_connection_closed(opening: bytes) -> None:
+    """It happens before the client has sent all, and requests behind them are not answered."""
     application = Echo()
     async with listening(application) as port:
         answer = await exchange(port, opening + KEPT % b"smuggled")
@@ -75,14 +75,14 @@ async def test_nonsense_is_refused_and_its_connection_closed(opening: bytes) -> 
 
 
 async def test_a_small_answer_comes_in_one_piece() -> None:
-    """Head and body together: whoever reads once has both."""
+    """Head and body come in one read."""
     async with listening(Echo()) as port, await opened(port) as stream:
         await stream.send_all(REQUEST % b"")
         assert (await stream.receive_some()).endswith(b"\r\n\r\nwell")
 
 
-async def test_head_has_no_body() -> None:
-    """But the length that GET would have."""
+async def test_the_answer_to_head_has_no_body() -> None:
+    """It has the length of GET."""
     async with listening(Echo()) as port:
         answer = await exchange(port, (REQUEST % b"").replace(b"GET", b"HEAD"))
     assert b"content-length: 4\r\n" in answer
@@ -90,7 +90,7 @@ async def test_head_has_no_body() -> None:
 
 
 async def test_pipelined_requests_are_answered_in_order() -> None:
-    """Also those that begin in the middle of a read, and none behind the one that ends the connection."""
+    """They may begin in the middle of a read. None is answered behind the one that ends the connection."""
     application = Echo()
     async with listening(application) as port:
         bodies = b"".join(POST + b"Content-Length: 4\r\n\r\n%04d" % place for place in range(3000))
@@ -101,8 +101,8 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
 
 
 @pytest.mark.parametrize("opening", [b"", b"GET / HT", KEPT % b"" + b"GET /"], ids=["nothing", "a part", "a part more"])
-async def test_a_head_that_does_not_come_ends_its_connection(opening: bytes) -> None:
-    """However steadily it drips, after the idle time, which begins with the last answer."""
+async def test_a_head_that_is_not_complete_in_time_ends_its_connection(opening: bytes) -> None:
+    """The idle time begins with the last answer, also for a head that drips steadily."""
     async with listening(Echo(), idle_s=5) as port, await opened(port) as stream:
         await stream.send_all(opening)
         answered = await stream.receive_some() if opening.startswith(KEPT % b"") else b""
@@ -117,7 +117,7 @@ async def test_a_head_that_does_not_come_ends_its_connection(opening: bytes) -> 
 
 
 async def test_an_idle_connection_is_closed_and_a_used_one_is_not() -> None:
-    """The time begins anew with every answer, and does not run while one is being made."""
+    """The idle time begins again with every answer, and does not run while one is made."""
     async with listening(Echo(), idle_s=0.5) as port, await opened(port) as used, await opened(port) as idle:
         for path in (b"", b"slow", b""):
             await trio.sleep(0.3)
@@ -126,8 +126,8 @@ async def test_an_idle_connection_is_closed_and_a_used_one_is_not() -> None:
         assert await idle.receive_some() == b""
 
 
-async def test_a_body_is_asked_for_only_when_it_is_wanted() -> None:
-    """`100 Continue` goes out when the application reads a body that has not come; not when it refuses unread."""
+async def test_100_continue_is_sent_only_if_the_body_is_read() -> None:
+    """A refusal without reading the body sends none."""
     expects = b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n"
     async with listening(Echo()) as port, await opened(port) as stream:
         await stream.send_all(POST + expects)
@@ -143,7 +143,10 @@ async def test_a_body_is_asked_for_only_when_it_is_wanted() -> None:
 
 
 async def test_a_body_that_no_handler_reads_is_discarded() -> None:
-    """One that has come lets the connection go on; one that still comes is taken for a moment, and the answer read."""
+    """If it has arrived, the connection goes on.
+
+    If it is still arriving, it is read for a moment, so that the answer is not lost.
+    """
     async with listening(Echo()) as port, await opened(port) as stream:
         await stream.send_all(POST.replace(b"/body", b"/") + b"Content-Length: 5\r\n\r\nhello" + KEPT % b"next")
         answers = b""
@@ -158,7 +161,7 @@ async def test_a_body_that_no_handler_reads_is_discarded() -> None:
 
 
 async def test_a_refused_client_that_sends_for_ever_is_disconnected() -> None:
-    """After a refusal the connection ends even if the body never does."""
+    """The connection ends although the body never does."""
     async with listening(Echo()) as port, await opened(port) as stream:
         started = trio.current_time()
         await stream.send_all(POST.replace(b"/body", b"/") + b"Content-Length: 1000000000\r\n\r\n")
@@ -170,7 +173,7 @@ async def test_a_refused_client_that_sends_for_ever_is_disconnected() -> None:
 
 
 async def test_a_broken_body_is_refused() -> None:
-    """It shows in the middle of a request: 400, and the connection ends."""
+    """The answer is 400, and the connection ends."""
     async with listening(Echo()) as port:
         answer = await exchange(port, POST + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nzz\r\n")
     assert answer.startswith(b"HTTP/1.1 400")
@@ -178,8 +181,8 @@ async def test_a_broken_body_is_refused() -> None:
 
 @pytest.mark.parametrize("reset", [False, True])
 @pytest.mark.parametrize("opening", [KEPT % b"gone", POST + b"Content-Length: 100\r\n\r\nhalf"], ids=["waits", "body"])
-async def test_a_client_that_leaves_is_noticed(opening: bytes, reset: bool) -> None:
-    """While its request waits, and in the middle of its body."""
+async def test_a_client_that_disconnects_is_noticed(opening: bytes, reset: bool) -> None:
+    """It is noticed while its request waits, and in the middle of its body."""
     application = Echo()
     async with listening(application) as port:
         stream = await opened(port)
@@ -193,7 +196,7 @@ async def test_a_client_that_leaves_is_noticed(opening: bytes, reset: bool) -> N
 
 
 class Patient(Echo):
-    """Answers after three seconds, unless its client has left."""
+    """Answers after three seconds, unless its client has disconnected."""
 
     async def __call__(self, incoming: Incoming) -> Response | None:
         with trio.move_on_after(3):
@@ -205,7 +208,7 @@ class Patient(Echo):
 
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
 async def test_a_client_that_only_ends_its_requests_gets_its_answer(version: bytes) -> None:
-    """Its write side is closed, and it reads on. Interim answers come to HTTP/1.1 alone."""
+    """Its sending side is closed, and it still reads. Only HTTP/1.1 gets interim answers."""
     application = Patient()
     async with listening(application) as port, await opened(port) as stream:
         await stream.send_all(KEPT.replace(b"1.1", version) % b"")
@@ -217,7 +220,7 @@ async def test_a_client_that_only_ends_its_requests_gets_its_answer(version: byt
     assert not any(interim)
 
 
-async def test_a_client_that_ends_its_requests_and_leaves_later_is_noticed() -> None:
+async def test_a_client_that_ends_its_requests_and_disconnects_later_is_noticed() -> None:
     application = Patient()
     async with listening(application) as port:
         stream = await opened(port)
@@ -230,7 +233,7 @@ async def test_a_client_that_ends_its_requests_and_leaves_later_is_noticed() -> 
 
 
 class Watching(Echo):
-    """Looks a while for its client to leave before it reads the body."""
+    """Watches for the end of its client for a while before it reads the body."""
 
     async def _body(self, incoming: Incoming) -> Response | None:
         with trio.move_on_after(1):
@@ -239,7 +242,7 @@ class Watching(Echo):
 
 
 async def test_bytes_that_arrive_while_the_client_is_watched_are_kept() -> None:
-    """The rest of a body, and the next request, of a client that does not leave."""
+    """They are the rest of a body, and the next request."""
     async with listening(Watching()) as port, await opened(port) as stream:
         await stream.send_all(POST + b"Content-Length: 5\r\n\r\nhe")
         await trio.sleep(0.2)
@@ -249,8 +252,8 @@ async def test_bytes_that_arrive_while_the_client_is_watched_are_kept() -> None:
     assert answer.endswith(b"well")
 
 
-async def test_an_answer_in_the_leave_taking_ends_its_connection() -> None:
-    """So that clients with kept connections do not send their next request there."""
+async def test_an_answer_after_the_signal_ends_its_connection() -> None:
+    """Clients then send their next request elsewhere."""
     application = Echo()
     async with listening(application) as port:
         application.is_leaving = True
@@ -268,10 +271,10 @@ async def test_an_answer_in_the_leave_taking_ends_its_connection() -> None:
         (b"GET /probe HTTP/1.1\r\nX-Request-Timeout-Ms: 4000\r\n", b"0"),
     ],
 )
-async def test_the_application_says_before_a_request_is_parsed_whether_it_is_late(
+async def test_the_application_decides_about_lateness_before_parsing(
     head: bytes, late_s: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is told the method, the target, the header and the wait; the same for one that was sent behind another."""
+    """It gets method, target, header and wait, also for pipelined requests."""
     monkeypatch.setattr(TurnScheduler, "expected_wait_s", lambda _self, rank: 0.0 if rank is Rank.PROBE else 5.0)
     async with listening(Lateness()) as port:
         answer = await exchange(port, head + b"Host: a\r\nConnection: close\r\n\r\n")
@@ -282,8 +285,8 @@ async def test_the_application_says_before_a_request_is_parsed_whether_it_is_lat
 
 
 @pytest.mark.parametrize("behind", [b"", b"GET /"], ids=["nothing", "a part of a head"])
-async def test_an_idle_connection_gives_its_buffers_back(behind: bytes) -> None:
-    """A large head and body, and what was read together with the beginning of the next request."""
+async def test_an_idle_connection_frees_its_buffers(behind: bytes) -> None:
+    """It frees a large head and body, and the bytes read together with the beginning of the next request."""
     request = POST + b"X: %b\r\nContent-Length: 30000\r\n\r\n" % (b"x" * 30_000) + bytes(30_000) + behind
     async with listening(Echo()) as port:
         streams = [await opened(port) for _ in range(20)]

@@ -1,4 +1,4 @@
-"""What a client may send in 64 KiB keeps nobody waiting and writes no traceback."""
+"""Floods in 64 KiB, which neither delay other clients nor write tracebacks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """With the clock of the machine, which says how long a turn takes."""
+    """Use the clock of the machine, because the test measures turns."""
     return "trio"
 
 
@@ -41,7 +41,7 @@ FLOODS = {
 
 
 class Turns(trio.abc.Instrument):
-    """How much processor time the longest turn of the event loop took."""
+    """Measures the processor time of the longest turn of the event loop."""
 
     def __init__(self) -> None:
         self.longest_s = 0.0
@@ -68,7 +68,7 @@ def measured() -> Iterator[Turns]:
 
 
 async def flood(port: int, message: bytes) -> bytes:
-    """What comes back to a flood, until the server ends it or has nothing more to say."""
+    """Return the answers to a flood, until the server closes the connection or is silent."""
     answer = b""
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         with suppress(trio.BrokenResourceError), trio.move_on_after(20):
@@ -81,7 +81,7 @@ async def flood(port: int, message: bytes) -> bytes:
 
 @pytest.mark.parametrize("message", [text[:SIZE] for text in FLOODS.values()], ids=FLOODS.keys())
 async def test_no_turn_of_the_event_loop_is_long(message: bytes) -> None:
-    """Eight connections send it at once, and somebody else is answered meanwhile."""
+    """Eight connections flood at once, and another client is answered meanwhile."""
     with capture_logs() as records:
         async with listening(Echo()) as port:
             with measured() as turns:
@@ -95,7 +95,7 @@ async def test_no_turn_of_the_event_loop_is_long(message: bytes) -> None:
 
 
 async def test_http2_without_tls_is_refused() -> None:
-    """Its preface gets an answer of HTTP/1.1 that says so, and the end of the connection."""
+    """Its preface gets an answer of HTTP/1.1, and the connection ends."""
     async with listening(Echo()) as port:
         answer = await exchange(port, PREFACE + bytes(9))
         assert answer.startswith(b"HTTP/1.1 400")

@@ -1,4 +1,4 @@
-"""HTTP/1.1 without sockets: never more lenient than h11, named cases, and what answers look like.
+"""HTTP/1.1 without sockets: never more lenient than h11, named cases, and the form of answers.
 
 `SVC_TEST_MESSAGES` sets how many mutated messages are compared.
 """
@@ -24,7 +24,7 @@ HEADS = Heads()
 
 
 def by_ours(message: bytes, step: int = 0) -> Iterator[Taken | None]:
-    """The requests in a message, and None for what is refused or not whole."""
+    """Return the requests in a message, with None for a refused or incomplete one."""
     reader = RequestReader(HEADS.parse)
     parts = [message[at : at + step] for at in range(0, len(message), step)] if step else [message]
     coming = iter(parts)
@@ -55,8 +55,8 @@ def by_ours(message: bytes, step: int = 0) -> Iterator[Taken | None]:
 
 
 @pytest.mark.timeout(1800)
-def test_nothing_is_taken_that_h11_refuses() -> None:
-    """What both take means the same: method, target, headers, body, and whether the connection goes on."""
+def test_no_request_is_accepted_that_h11_refuses() -> None:
+    """Accepted requests equal those of h11: method, target, headers, body, and the end of the connection."""
     pick = random.Random(11)
     both = 0
     for _ in range(MESSAGES):
@@ -71,8 +71,8 @@ def test_nothing_is_taken_that_h11_refuses() -> None:
     assert both > MESSAGES / 5
 
 
-def test_the_same_requests_are_read_however_bytes_are_divided() -> None:
-    """Byte by byte, or in small parts, the same requests come out, or none."""
+def test_the_requests_do_not_depend_on_the_division_of_bytes() -> None:
+    """They are the same byte by byte and in small parts."""
     pick = random.Random(12)
     for _ in range(MESSAGES // 10):
         message = mutated(pick)
@@ -83,7 +83,7 @@ def test_the_same_requests_are_read_however_bytes_are_divided() -> None:
 
 @pytest.mark.parametrize("message", REFUSED.values(), ids=REFUSED.keys())
 def test_malformed_messages_are_refused_at_once(message: bytes) -> None:
-    """With 400, as soon as it shows, however it comes."""
+    """The answer is 400 at the first invalid byte, for any division."""
     for step in (1, len(message)):
         reader = RequestReader()
         with pytest.raises(ApiError) as caught:
@@ -94,8 +94,8 @@ def test_malformed_messages_are_refused_at_once(message: bytes) -> None:
         assert caught.value.http_status == 400
 
 
-def test_two_ways_to_tell_a_length_have_their_own_code() -> None:
-    """A proxy in front may have believed the other one."""
+def test_two_lengths_have_their_own_error_code() -> None:
+    """A proxy in front may have used the other length."""
     for name in ("both lengths", "both lengths, turned"):
         reader = RequestReader()
         reader.feed(REFUSED[name])
@@ -113,18 +113,18 @@ def head(message: bytes) -> Head:
 
 @pytest.mark.parametrize("method", ["get", "Post", "G-T", "PROPFIND", "M-SEARCH", "BREW", "CONNECT", "QUERY"])
 def test_any_token_is_a_method(method: str) -> None:
-    """Its letters stay as they are: which methods there are is the application's to say."""
+    """Its case stays. The application refuses unknown methods."""
     assert head(b"%b / HTTP/1.1\r\nHost: a\r\n\r\n" % method.encode()).method == method
 
 
 @pytest.mark.parametrize("target", [b"/", b"//a/../b", b"http://h/a", b"*", b"http://u@h", b"/a#b", b"/%zz"])
-def test_targets_come_as_they_were_sent(target: bytes) -> None:
-    """In every form: what a path is, is the application's to say."""
+def test_targets_are_not_changed(target: bytes) -> None:
+    """The application decodes them."""
     assert head(b"OPTIONS %b HTTP/1.1\r\nHost: a\r\n\r\n" % target).target == target
 
 
 def test_values_keep_the_blanks_behind_them() -> None:
-    """A blank at the end of X-API-Key is part of the key; one before it is not."""
+    """A blank at the end of X-API-Key is part of the key. One before it is not."""
     found = head(b"GET / HTTP/1.1\r\nHost: \r\nX-API-Key:  k \r\nEmpty:\r\n\r\n")
     assert found.headers == [(b"host", b""), (b"x-api-key", b"k "), (b"empty", b"")]
 
@@ -140,12 +140,12 @@ def test_values_keep_the_blanks_behind_them() -> None:
     ],
 )
 def test_a_connection_stays_open_unless_either_side_asks_to_close_it(rest: bytes, alive: bool) -> None:
-    """HTTP/1.0 needs no Host, and its connections end: `keep-alive` was never standardized there."""
+    """HTTP/1.0 needs no Host, and its connections end, because `keep-alive` was never standardized there."""
     assert head(b"GET / HTTP/" + rest + b"\r\n").keeps_alive is alive
 
 
-def test_bodies_have_their_length_or_their_chunks() -> None:
-    """Also on GET; chunks may have extensions and trailers, which are not kept."""
+def test_bodies_have_a_length_or_chunks() -> None:
+    """GET may have one too. Extensions and trailers of chunks are dropped."""
     reader = RequestReader()
     reader.feed(b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhel")
     assert reader.head() is not None
@@ -158,7 +158,7 @@ def test_bodies_have_their_length_or_their_chunks() -> None:
 
 
 def test_many_small_chunks_are_taken_in_several_parts() -> None:
-    """So that no part of a body takes long."""
+    """No part of a body takes long."""
     reader = RequestReader()
     reader.feed(CHUNKED + b"1\r\nx\r\n" * 5000 + b"0\r\n\r\n")
     assert reader.head() is not None
@@ -171,7 +171,7 @@ def test_many_small_chunks_are_taken_in_several_parts() -> None:
 
 @pytest.mark.parametrize("step", [1000, 1 << 20])
 def test_long_targets_and_heads_have_their_own_statuses(step: int) -> None:
-    """414 for a first line of 64 KiB, 431 for a head of as much or of more than a hundred headers."""
+    """A first line of 64 KiB is 414. A head of that size or with more than a hundred headers is 431."""
     long = b"x" * MAX_HEAD_BYTES
     many = b"".join(b"X-%d: y\r\n" % place for place in range(MAX_HEADERS + 1))
     for message, error in (
@@ -188,14 +188,13 @@ def test_long_targets_and_heads_have_their_own_statuses(step: int) -> None:
                 reader.head()
 
 
-def test_a_hundred_headers_are_taken() -> None:
-    """And no more."""
+def test_a_hundred_headers_are_accepted_and_no_more() -> None:
     many = b"".join(b"X-%d: y\r\n" % place for place in range(MAX_HEADERS - 1))
     assert len(head(b"GET / HTTP/1.1\r\nHost: a\r\n" + many + b"\r\n").headers) == MAX_HEADERS
 
 
-def test_a_dripping_head_is_not_searched_again_and_again() -> None:
-    """Byte by byte, 60 KiB take a fraction of a second."""
+def test_a_dripping_head_is_searched_once() -> None:
+    """60 KiB byte by byte take a fraction of a second."""
     reader = RequestReader()
     for byte in b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 60_000:
         reader.feed(bytes([byte]))
@@ -203,12 +202,12 @@ def test_a_dripping_head_is_not_searched_again_and_again() -> None:
 
 
 def test_an_answer_without_content_has_no_length() -> None:
-    """RFC 9110, 8.6."""
+    """See RFC 9110, 8.6."""
     assert b"content-length" not in encode_head(Response(204), closing=False)
 
 
-def test_an_answer_says_its_length_and_whether_the_connection_ends() -> None:
-    """In this order: what every answer has first."""
+def test_an_answer_has_its_length_and_the_end_of_the_connection() -> None:
+    """The headers of every answer come first."""
     response = Response(404, b"{}", [(b"x-request-id", b"r1")])
     lines = encode_head(response, closing=True).split(b"\r\n")
     assert lines[:4] == [
@@ -227,7 +226,7 @@ def test_an_answer_says_its_length_and_whether_the_connection_ends() -> None:
 @pytest.mark.parametrize("name", [b"X-API-Key", b"authorization", b"AUTHORIZATION"])
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_heads_that_differ_in_their_key_share_all_but_the_key(name: bytes, place: int) -> None:
-    """Who sends the same head again is known without parsing it, and no key is kept."""
+    """An equal head is not parsed again, and no key is cached."""
     heads = Heads()
     for key in (b"one", b"two ", b"", b"\xff"):
         lines = [b"Host: a", b"Accept: */*"]
@@ -257,12 +256,12 @@ def test_several_keys_stay_among_the_headers(lines: bytes) -> None:
 @pytest.mark.parametrize(
     "line", [b"X-API-Key : a\r\n", b"X-API-Key: a\r\n b\r\n", b"X-API-Key: a\0b\r\n", b"X-API-Key: a\rb\r\n"]
 )
-def test_a_line_with_a_key_is_as_strict_as_any(line: bytes) -> None:
+def test_a_header_with_a_key_is_checked_like_any_other(line: bytes) -> None:
     with pytest.raises(MalformedRequest):
         Heads().parse(b"GET / HTTP/1.1\r\nHost: a\r\n" + line + b"\r\n")
 
 
-def test_a_key_counts_among_the_headers() -> None:
+def test_a_key_counts_as_one_of_the_headers() -> None:
     def with_others(count: int) -> bytes:
         return b"GET / HTTP/1.1\r\nHost: a\r\nX-API-Key: k\r\n" + b"a:\r\n" * count + b"\r\n"
 

@@ -1,4 +1,4 @@
-"""Where the server may listen."""
+"""The addresses on which the server may listen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from svc.serving.transport.listener import bind, check_exposure, listen, stop
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_loopback_needs_no_keys(host: str) -> None:
-    """Nobody else can reach it."""
+    """No other machine can reach it."""
     check_exposure(host, has_api_keys=False, insecure_no_auth=False)
 
 
@@ -25,7 +25,7 @@ def test_other_addresses_need_keys_or_the_flag() -> None:
 
 
 def test_port_zero_takes_any_free_one() -> None:
-    """Clients are refused until it listens."""
+    """Clients are refused until the socket listens."""
     with bind("127.0.0.1", 0, unread_timeout_s=30) as listener:
         port = listener.getsockname()[1]
         assert port > 0
@@ -36,7 +36,7 @@ def test_port_zero_takes_any_free_one() -> None:
 
 
 def test_a_port_in_use_is_one_clear_error() -> None:
-    """It names the address and what is wrong with it."""
+    """The message has the address and the reason."""
     with bind("127.0.0.1", 0, unread_timeout_s=30) as listener:
         _, port = listen(listener)
         with pytest.raises(ConfigError, match=f"127.0.0.1:{port}: address already in use"):
@@ -44,7 +44,7 @@ def test_a_port_in_use_is_one_clear_error() -> None:
 
 
 def test_of_two_servers_that_start_together_only_one_listens() -> None:
-    """Both can bind while neither listens; the second one to listen is told."""
+    """Both can bind while neither listens. The second one to listen raises the error."""
     with bind("127.0.0.1", 0, unread_timeout_s=30) as first:
         port = first.getsockname()[1]
         with bind("127.0.0.1", port, unread_timeout_s=30) as second:
@@ -54,13 +54,13 @@ def test_of_two_servers_that_start_together_only_one_listens() -> None:
 
 
 def test_a_host_that_does_not_exist_is_a_configuration_error() -> None:
-    """Not a traceback."""
+    """It is not a traceback."""
     with pytest.raises(ConfigError, match="cannot be resolved"):
         bind("host.invalid", 0, unread_timeout_s=30)
 
 
-def test_who_is_connected_when_it_stops_is_accepted_and_nobody_after() -> None:
-    """Whoever comes later is refused at once."""
+def test_stop_accepts_connected_clients_and_refuses_later_ones() -> None:
+    """Later clients are refused at once."""
     with bind("127.0.0.1", 0, unread_timeout_s=30) as listener:
         address = listen(listener)
         listener.setblocking(False)

@@ -1,4 +1,4 @@
-"""The scheduler: probes first, nobody kept out, and no turn longer than it needs to be."""
+"""The scheduler of turns: probes first, every rank enters, and turns stay short."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Turns(trio.abc.Instrument):
 
 
 async def entering(scheduler: TurnScheduler, ranks: list[Rank], work_s: float = 0.0) -> list[tuple[int, Rank]]:
-    """Everybody comes in one turn; the turn in which each was let in, and its rank, in their order."""
+    """Let all enter in one turn, and return the turn and the rank of each, in order."""
     order: list[tuple[int, Rank]] = []
     turns = Turns()
     trio.lowlevel.add_instrument(turns)
@@ -59,13 +59,13 @@ async def entering(scheduler: TurnScheduler, ranks: list[Rank], work_s: float = 
 
 
 async def test_a_few_enter_at_once() -> None:
-    """Nobody waits for a turn while there is room in this one."""
+    """They do not wait if this turn has room."""
     order = await entering(TurnScheduler(), [Rank.KNOWN] * FEWEST_A_TURN)
     assert len({turn for turn, _ in order}) == 1
 
 
 async def test_no_turn_has_more_than_its_share() -> None:
-    """However many come, all are let in, at most so many in a turn."""
+    """All enter, but each turn has a bounded number."""
     order = await entering(TurnScheduler(), [Rank.KNOWN] * MANY)
     turns = [turn for turn, _ in order]
     assert len(order) == MANY
@@ -73,14 +73,14 @@ async def test_no_turn_has_more_than_its_share() -> None:
 
 
 async def test_long_turns_let_fewer_in() -> None:
-    """Half as many after each long one, down to the fewest."""
+    """The number is halved after each long turn, down to the bound."""
     order = await entering(TurnScheduler(), [Rank.KNOWN] * 100, work_s=pacing.SHORT_TURN_S)
     turns = [turn for turn, _ in order]
     assert [turns.count(turn) for turn in sorted(set(turns))][-5:-1] == [FEWEST_A_TURN] * 4
 
 
 async def test_short_turns_let_more_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One more in each turn that was used up."""
+    """The number grows by one after each full turn."""
     monkeypatch.setattr(pacing, "SHORT_TURN_S", 10.0)
     scheduler = TurnScheduler()
     scheduler._share = FEWEST_A_TURN
@@ -91,14 +91,14 @@ async def test_short_turns_let_more_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("many", "one"), list(permutations(Rank, 2)))
 async def test_a_single_connection_of_another_rank_does_not_wait_for_many(many: Rank, one: Rank) -> None:
-    """Whether it goes before them or is only not kept out: the last to come is let in within the first two turns."""
+    """The last one to come enters within two turns, in any rank."""
     order = await entering(TurnScheduler(), [many] * MANY + [one])
     place = order.index(next(entry for entry in order if entry[1] is one))
     assert place <= 2 * (MOST_A_TURN + PROBES_A_TURN)
 
 
-async def test_the_known_go_before_newcomers_and_both_before_who_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of those who have to wait, the ranks are let in in their order, and one of each in every turn."""
+async def test_ranks_enter_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting ranks enter in order, and at least one of each in every turn."""
     scheduler = TurnScheduler()
     monkeypatch.setattr(pacing, "SHORT_TURN_S", 10.0)
     scheduler._share = 10
@@ -109,8 +109,8 @@ async def test_the_known_go_before_newcomers_and_both_before_who_goes_on(monkeyp
     assert half[Rank.KNOWN] < half[Rank.NEWCOMER] < half[Rank.GOING_ON]
 
 
-async def test_whoever_is_cancelled_while_waiting_is_forgotten() -> None:
-    """And those behind are let in."""
+async def test_a_cancelled_wait_is_removed() -> None:
+    """Those behind it enter."""
     scheduler = TurnScheduler()
     async with trio.open_nursery() as nursery:
         with trio.CancelScope() as scope:
@@ -127,8 +127,8 @@ async def test_whoever_is_cancelled_while_waiting_is_forgotten() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_requests_that_are_refused_enter_beside_the_others() -> None:
-    """Refusals go a few at once, and now and then: they neither wait for who is answered nor take their place."""
+async def test_refusals_enter_a_few_at_a_time() -> None:
+    """They neither wait for admitted requests nor take their places."""
     ranks = [Rank.KNOWN] * MANY + [Rank.REFUSED] * MANY
     began = trio.current_time()
     order = await entering(TurnScheduler(), ranks)
@@ -142,7 +142,7 @@ async def test_requests_that_are_refused_enter_beside_the_others() -> None:
 
 
 def test_turns_of_refusals_alone_do_not_change_the_pace() -> None:
-    """Else a server that is busy refusing takes itself for slow, and refuses still more."""
+    """Otherwise a server that is busy refusing would estimate longer waits and refuse more."""
     clock = trio.testing.MockClock()
 
     async def run() -> float:
@@ -164,7 +164,7 @@ def test_turns_of_refusals_alone_do_not_change_the_pace() -> None:
 
 
 class Crowd:
-    """Enters with work in virtual time for each, and notes the waits that are expected as each has its turn."""
+    """Enters with work in virtual time, and records the expected waits at each turn."""
 
     def __init__(self) -> None:
         self.scheduler = TurnScheduler()
@@ -179,7 +179,7 @@ class Crowd:
         clock.jump(work_s)
 
     async def during(self, *loads: list[tuple[Rank, float]]) -> None:
-        """Those of one load come in one moment, and the next load when all have had their turn."""
+        """Enter with the connections of one load at once, and with the next load when all have entered."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.scheduler.run)
             await trio.testing.wait_all_tasks_blocked()
@@ -190,8 +190,8 @@ class Crowd:
             nursery.cancel_scope.cancel()
 
 
-async def test_the_wait_that_is_expected_grows_with_the_queue() -> None:
-    """Nobody ahead, or a probe: none. It is known after a few turns, from how long they took."""
+async def test_the_expected_wait_grows_with_the_queue() -> None:
+    """It is 0 for probes and an empty queue, and known after a few measured turns."""
     crowd, work_s = Crowd(), 3e-3
     await crowd.during([(rank, work_s) for rank in [Rank.KNOWN] * MANY + [Rank.NEWCOMER] * MANY])
     known, newcomer = crowd.waits[MANY // 2]
@@ -201,8 +201,8 @@ async def test_the_wait_that_is_expected_grows_with_the_queue() -> None:
 
 @pytest.mark.parametrize("paused_s", [0.1, 1.0, 10.0])
 @pytest.mark.parametrize("seed", range(5))
-async def test_one_pause_of_the_machine_is_not_taken_for_the_pace(paused_s: float, seed: int) -> None:
-    """Whenever it comes, nobody is told of a wait longer than twice that of a machine without it."""
+async def test_one_pause_of_the_machine_does_not_change_the_pace(paused_s: float, seed: int) -> None:
+    """At any moment, no expected wait is more than twice that of a machine without the pause."""
     work_s, pick = 3e-3, random.Random(seed)
     load = [(Rank.KNOWN, work_s)] * MANY
     usual, paused = Crowd(), Crowd()

@@ -1,4 +1,4 @@
-"""The server loop: accepting, the drain, and a machine that can have no more connections."""
+"""The server loop: accepting, draining, and a system without free files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMITS = Limits(idle_s=30, unread_s=30, drain_s=5)
 
 
 class Running:
-    """A server whose drain a test begins; `ended` is set when it has returned."""
+    """A server whose drain a test begins. `ended` is set when it has returned."""
 
     def __init__(self, listener: socket.socket | None = None) -> None:
         self.listener = listener or socket.create_server(("127.0.0.1", 0), backlog=1024)
@@ -39,7 +39,7 @@ class Running:
 
 
 async def test_a_drain_ends_idle_connections_and_lets_busy_ones_finish() -> None:
-    """However many are idle, also in the middle of a head; `serve` returns once the last answer is out."""
+    """Any number may be idle, also in the middle of a head. `serve` returns after the last answer."""
     running = Running()
     async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
         nursery.start_soon(running.run)
@@ -61,7 +61,7 @@ async def test_a_drain_ends_idle_connections_and_lets_busy_ones_finish() -> None
 
 
 async def test_a_client_that_does_not_finish_is_cut_off() -> None:
-    """When the window of the drain is over."""
+    """Its connection is closed at the end of the drain."""
     running = Running()
     async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
         nursery.start_soon(running.run)
@@ -75,7 +75,7 @@ async def test_a_client_that_does_not_finish_is_cut_off() -> None:
 
 
 async def test_requests_that_arrived_before_a_drain_are_answered() -> None:
-    """However many speak at the last moment: on connections that were idle, or silent, or not accepted yet."""
+    """Their connections may be idle, new, or not accepted yet."""
     running = Running()
     async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
         nursery.start_soon(running.run)
@@ -107,8 +107,8 @@ class Exhausted(socket.socket):
         return super().accept()
 
 
-async def test_too_many_open_files_are_said_once_and_waited_out() -> None:
-    """Who waited in the kernel's queue meanwhile still comes in; one that has left is no fault."""
+async def test_too_many_open_files_are_logged_once_and_retried() -> None:
+    """Connections in the kernel's queue are accepted later. One that has ended is no error."""
     listener = Exhausted()
     listener.failures = [errno.ECONNABORTED, errno.ENFILE, errno.EMFILE, errno.EMFILE]
     listener.bind(("127.0.0.1", 0))
@@ -126,8 +126,7 @@ async def test_too_many_open_files_are_said_once_and_waited_out() -> None:
     ]
 
 
-async def test_connections_come_and_go() -> None:
-    """None leaves a task behind."""
+async def test_ended_connections_leave_no_task() -> None:
     running = Running()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(running.run)

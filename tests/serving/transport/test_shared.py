@@ -1,4 +1,4 @@
-"""Connections that wait for a request: one task ends those whose time is over, and no other."""
+"""Idle connections: one task ends those that are idle too long, and no others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IDLE_S = 5.0
 
 
 async def test_each_connection_ends_at_its_own_time() -> None:
-    """However many wait, from different moments on, and whether they have said nothing or been answered."""
+    """Any number may have been idle since different moments, new or answered."""
     ended: dict[int, float] = {}
 
     async def wait(number: int, stream: trio.SocketStream) -> None:
@@ -36,8 +36,8 @@ async def test_each_connection_ends_at_its_own_time() -> None:
     assert all(IDLE_S - PRECISION_S <= waited <= IDLE_S + 1 for waited in ended.values())
 
 
-async def test_a_connection_that_is_being_answered_does_not_wait() -> None:
-    """Its time begins when it has its answer, even if that takes longer than the time that it may wait."""
+async def test_a_busy_connection_is_not_idle() -> None:
+    """Its idle time begins with its answer, even if making the answer takes longer than the limit."""
     async with listening(Echo(), idle_s=0.3) as port, await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(KEPT % b"slow")
         assert (await stream.receive_some()).endswith(b"well")

@@ -1,4 +1,4 @@
-"""Processes that accept from one listener are level, and none waits long for another."""
+"""Processes that share a listener have equal numbers of connections, and none waits long for another."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def counts_of(size: int) -> memoryview[int]:
 
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than a busy machine takes for a turn."""
+    """Raise the longest wait above a turn of a busy machine."""
     monkeypatch.setattr(spread, "PATIENCE_S", 5.0)
 
 
 async def answered(client: socket.socket) -> None:
-    """Return when the client has an answer: somebody has accepted it."""
+    """Return when the client has an answer, so that a process has accepted it."""
     client.setblocking(False)
     client.send(KEPT % b"")
     await trio.lowlevel.wait_readable(client)
@@ -39,8 +39,8 @@ async def answered(client: socket.socket) -> None:
 
 @pytest.mark.usefixtures("patience")
 @pytest.mark.parametrize("n_workers", [2, 3, 8])
-async def test_connections_that_come_one_by_one_are_level(n_workers: int) -> None:
-    """Whoever comes, none has two more than another; those that come after others left fill the gaps."""
+async def test_connections_that_come_one_by_one_are_balanced(n_workers: int) -> None:
+    """No process has two more than another. New connections fill the gaps of ended ones."""
     counts, drain = counts_of(n_workers), trio.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as stack:
         async with trio.open_nursery() as nursery:
@@ -66,8 +66,8 @@ async def test_connections_that_come_one_by_one_are_level(n_workers: int) -> Non
 
 
 @pytest.mark.usefixtures("patience")
-async def test_a_burst_is_level_too_and_a_drain_answers_whoever_has_come() -> None:
-    """None is accepted by two, none is reset."""
+async def test_a_burst_is_balanced_and_answered_in_a_drain() -> None:
+    """No connection is accepted twice or reset."""
     counts, drain = counts_of(4), trio.Event()
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener, ExitStack() as stack:
 
@@ -91,8 +91,8 @@ async def test_a_burst_is_level_too_and_a_drain_answers_whoever_has_come() -> No
                 assert client.recv(1 << 16).endswith(b"well")
 
 
-async def test_nobody_waits_long_for_one_that_does_not_accept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A vacant place is waited for not at all, and one that is stopped only for a moment."""
+async def test_no_process_waits_long_for_one_that_does_not_accept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not wait for a vacant slot at all, and for a stopped process only for a moment."""
     counts = counts_of(2)
     own = Spread(counts, 0)
     own.opened()
@@ -105,8 +105,8 @@ async def test_nobody_waits_long_for_one_that_does_not_accept(monkeypatch: pytes
         await own.wait_for_others()
 
 
-async def test_one_that_was_taken_to_be_gone_shows_its_count_again() -> None:
-    """As when the whole machine stood still."""
+async def test_a_slot_marked_vacant_shows_its_count_again() -> None:
+    """It was marked while the whole machine stood still."""
     counts = counts_of(2)
     own = Spread(counts, 1)
     own.opened()

@@ -64,7 +64,7 @@ async def connect(port: int, issuer: Issuer, protocol: str) -> trio.SSLStream[tr
 
 
 class Http2:
-    """One connection of HTTP/2 that sends what a library for clients would not."""
+    """An HTTP/2 connection that sends frames which client libraries would not send."""
 
     def __init__(self, stream: trio.SSLStream[trio.SocketStream]) -> None:
         self.stream = stream
@@ -76,7 +76,7 @@ class Http2:
         await self.stream.send_all(self.h2.data_to_send())
 
     async def until(self, kind: type[Any]) -> Any:
-        """The next event of this kind; None at the end of the connection."""
+        """Return the next event of this kind, or None at the end of the connection."""
         while data := await self.stream.receive_some():
             for event in self.h2.receive_data(data):
                 if isinstance(event, kind):
@@ -86,7 +86,7 @@ class Http2:
 
 @both_versions
 async def test_both_versions_of_http_are_spoken(issuer: Issuer, http2: bool) -> None:
-    """ALPN chooses. Answers have their length and date, and no name of the server."""
+    """ALPN chooses. Answers have length and date, but no name of the server."""
     async with listening(Echo(), tls=issuer.tls()) as port, client_of(port, issuer, http2=http2) as client:
         found = await client.post("/body", content=b"x" * 100_000)
         assert found.http_version == ("HTTP/2" if http2 else "HTTP/1.1")
@@ -97,8 +97,8 @@ async def test_both_versions_of_http_are_spoken(issuer: Issuer, http2: bool) -> 
 
 
 @both_versions
-async def test_a_client_without_a_certificate_is_not_let_in(issuer: Issuer, tmp_path: Path, http2: bool) -> None:
-    """Nor with one of another authority; with a signed one it is."""
+async def test_a_client_needs_a_signed_certificate(issuer: Issuer, tmp_path: Path, http2: bool) -> None:
+    """One of another authority is refused."""
     clients, strangers = Issuer(tmp_path, "clients"), Issuer(tmp_path, "strangers")
     app = Echo()
     async with listening(app, tls=issuer.tls(clients=clients)) as port:
@@ -112,8 +112,8 @@ async def test_a_client_without_a_certificate_is_not_let_in(issuer: Issuer, tmp_
 
 
 @both_versions
-async def test_a_new_certificate_greets_new_connections(issuer: Issuer, tmp_path: Path, http2: bool) -> None:
-    """Open ones go on."""
+async def test_new_connections_get_a_new_certificate(issuer: Issuer, tmp_path: Path, http2: bool) -> None:
+    """Open connections go on."""
     tls, other = issuer.tls(), Issuer(tmp_path, "other")
     async with listening(Echo(), tls=tls) as port, client_of(port, issuer, http2=http2) as old:
         await old.get("/")
@@ -124,14 +124,14 @@ async def test_a_new_certificate_greets_new_connections(issuer: Issuer, tmp_path
 
 
 class Refusing(Echo):
-    """Refuses `/no` before its body has come."""
+    """Refuses `/no` before its body has arrived."""
 
     async def __call__(self, incoming: Incoming) -> Response | None:
         return Response(401, b"no") if incoming.head.target == b"/no" else await super().__call__(incoming)
 
 
-async def test_a_refusal_leaves_the_other_streams_alone(issuer: Issuer) -> None:
-    """Hypercorn would end the connection with the first byte of a body behind its answer."""
+async def test_a_refusal_does_not_end_the_other_streams(issuer: Issuer) -> None:
+    """Hypercorn would end the connection at the first byte of a body behind its answer."""
     async with listening(Refusing(), tls=issuer.tls()) as port, client_of(port, issuer, http2=True) as client:
         found: list[int] = []
 
@@ -150,7 +150,7 @@ PING = bytes.fromhex("000008060000000000") + b"eight by"
 
 @pytest.mark.parametrize("step", [1, 5, 100, 100_000])
 def test_hypercorn_gets_a_few_frames_at_once(step: int) -> None:
-    """However they come: no byte is lost, and a large frame goes on as it comes."""
+    """No byte is lost for any division, and a large frame is passed on as it arrives."""
     data = bytes.fromhex("003fff000000000001") + b"x" * 0x3FFF
     sent = PREFACE + PING * 40 + data + PING * 3
     frames, pieces = Frames(), []
@@ -163,7 +163,7 @@ def test_hypercorn_gets_a_few_frames_at_once(step: int) -> None:
 
 
 async def test_every_connection_gets_its_bytes_in_pieces(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flood of frames, and a large body of HTTP/1.1: between two pieces others have their turns."""
+    """Between two pieces of a flood of frames, or of a large HTTP/1.1 body, other connections have their turns."""
     given: list[int] = []
     handle = ProtocolWrapper.handle
 
@@ -187,7 +187,7 @@ async def test_every_connection_gets_its_bytes_in_pieces(issuer: Issuer, monkeyp
 
 
 async def test_an_error_of_one_connection_ends_no_other(issuer: Issuer) -> None:
-    """A path and a method that are not ASCII raise within hypercorn: strangers cannot fill the log with that."""
+    """Paths and methods outside ASCII raise within hypercorn, and are not logged, so that clients cannot fill the log."""
     with capture_logs() as records:
         await ask_wrongly(issuer)
     assert records == []
@@ -218,7 +218,7 @@ async def test_a_defect_is_logged_and_ends_no_other_connection(issuer: Issuer, h
 
 
 @both_versions
-async def test_a_drain_answers_what_is_in_flight(issuer: Issuer, http2: bool) -> None:
+async def test_a_drain_answers_requests_in_flight(issuer: Issuer, http2: bool) -> None:
     """Idle connections end at once, and the server with the last answer."""
     found: list[bytes] = []
     async with trio.open_nursery() as nursery:
@@ -238,8 +238,8 @@ async def test_a_drain_answers_what_is_in_flight(issuer: Issuer, http2: bool) ->
     assert found == [b"well"]
 
 
-async def test_who_never_begins_a_handshake_is_left(issuer: Issuer) -> None:
-    """So a drain waits for no silent client."""
+async def test_a_client_that_never_begins_its_handshake_is_disconnected(issuer: Issuer) -> None:
+    """A drain does not wait for silent clients."""
     async with listening(Echo(), tls=issuer.tls()) as port:
         async with await trio.open_tcp_stream("127.0.0.1", port) as silent:
             assert await silent.receive_some() == b""
@@ -256,7 +256,7 @@ async def test_who_never_begins_a_handshake_is_left(issuer: Issuer) -> None:
     ids=["half a head", "failed handshake of WebSocket", "answer that is not read"],
 )
 async def test_every_connection_ends_in_time(issuer: Issuer, message: bytes) -> None:
-    """Also those that hypercorn would keep for ever."""
+    """Connections that hypercorn would keep for ever end, too."""
     over = trio.Event()
 
     async def watch(tls: Tls) -> None:
@@ -274,7 +274,7 @@ async def test_every_connection_ends_in_time(issuer: Issuer, message: bytes) -> 
 
 
 async def test_a_websocket_gets_a_plain_answer(issuer: Issuer) -> None:
-    """As on the plain port: a request for an upgrade is answered as if it had not asked."""
+    """A request for an upgrade is answered like one without, as on the plain port."""
     handshake = (
         b"GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n"
         b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
@@ -302,7 +302,7 @@ SCOPE = {
 
 
 class Exchanged:
-    """The two functions of ASGI: what `receive` gives, one after the other, and what was sent."""
+    """The two functions of ASGI: `receive` returns prepared messages, and sent messages are kept."""
 
     def __init__(self, *messages: dict[str, Any]) -> None:
         self._messages = iter(messages)
@@ -319,7 +319,7 @@ class Exchanged:
 
     @property
     def left(self) -> int:
-        """Messages that nobody has received."""
+        """Return the messages that were not received."""
         return len(list(self._messages))
 
     @property
@@ -337,14 +337,14 @@ async def ask(app: Echo, exchanged: Exchanged, **scope: Any) -> Exchanged:
 
 
 class RefusingAll(Echo):
-    """Refuses everything before its body has come."""
+    """Refuses everything before its body has arrived."""
 
     async def __call__(self, incoming: Incoming) -> Response | None:
         return Response(401, b"no")
 
 
-async def test_httpx_calls_it_as_it_calls_any_asgi_application() -> None:
-    """Single requests, queries, pages of quart and errors have the answers of the plain port."""
+async def test_httpx_gets_the_answers_of_the_plain_port() -> None:
+    """They are single requests, queries, pages of quart and errors."""
     async with serving() as (client, _):
         transport = httpx.ASGITransport(AsgiApplication(client.app, unread_s=30))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as asgi:
@@ -366,8 +366,8 @@ async def test_httpx_calls_it_as_it_calls_any_asgi_application() -> None:
                 assert dict(found.headers) == {**plain.headers, "content-length": str(len(plain.body))}
 
 
-async def test_a_body_comes_in_any_parts() -> None:
-    """Empty parts between are none, and the application gets the rest to its end."""
+async def test_a_body_may_have_any_parts() -> None:
+    """Empty parts are skipped, and the application gets the body to its end."""
     exchanged = Exchanged(part(b"a", more=True), part(b"", more=True), part(b"bc", more=True), part(b"", more=False))
     found = await ask(Echo(), exchanged, raw_path=b"/body")
     assert found.sent[1]["body"] == b"got abc"
@@ -380,15 +380,15 @@ async def test_a_refusal_waits_for_the_end_of_the_body() -> None:
     assert exchanged.left == 0
 
 
-async def test_a_body_that_never_ends_holds_its_refusal_up_for_a_while_only() -> None:
-    """The client timeout bounds it, and the connection ends behind the answer."""
+async def test_an_endless_body_delays_its_refusal_by_the_timeout() -> None:
+    """The client timeout bounds the delay, and the connection ends after the answer."""
     found = await ask(RefusingAll(), Exchanged(part(b"a", more=True)))
     assert found.header[b"connection"] == b"close"
     assert trio.current_time() == pytest.approx(30)
 
 
-async def test_a_client_that_leaves_gets_nothing() -> None:
-    """Neither who leaves within its body, nor who leaves while it waits."""
+async def test_a_client_that_disconnects_gets_no_answer() -> None:
+    """It may do so within its body, or while it waits."""
     app = Echo()
     for path in (b"/body", b"/gone"):
         exchanged = Exchanged(part(b"a", more=True), {"type": "http.disconnect"})
@@ -397,8 +397,8 @@ async def test_a_client_that_leaves_gets_nothing() -> None:
     assert (await ask(RefusingAll(), Exchanged({"type": "http.disconnect"}))).sent == []
 
 
-async def test_what_is_read_while_watching_for_the_end_is_kept() -> None:
-    """A request that waits for a decision loses no part of its body."""
+async def test_bytes_that_are_read_while_watching_the_client_are_kept() -> None:
+    """A request that waits for its key loses no part of its body."""
 
     class Watching(Echo):
         async def __call__(self, incoming: Incoming) -> Response | None:
@@ -411,7 +411,7 @@ async def test_what_is_read_while_watching_for_the_end_is_kept() -> None:
 
 
 async def test_a_large_answer_goes_in_parts() -> None:
-    """Its length is said first, and the last part says that it is the last."""
+    """Its length is sent first, and the last part is marked as the last."""
     found = await ask(Echo(), Exchanged(part(b"", more=False)), raw_path=b"/large")
     assert found.header[b"content-length"] == b"%d" % len(LARGE)
     assert b"".join(message["body"] for message in found.sent[1:]) == LARGE
@@ -419,7 +419,7 @@ async def test_a_large_answer_goes_in_parts() -> None:
     assert [message["more_body"] for message in found.sent[1:]] == [True] * (len(found.sent) - 2) + [False]
 
 
-async def test_an_answer_that_nobody_takes_is_given_up() -> None:
+async def test_an_answer_that_is_not_read_is_abandoned() -> None:
     """`send` of a closed HTTP/2 window would wait for ever."""
 
     async def send(message: Any) -> None:
@@ -429,7 +429,7 @@ async def test_an_answer_that_nobody_takes_is_given_up() -> None:
     assert trio.current_time() == pytest.approx(5, abs=0.1)
 
 
-async def test_a_connection_that_ends_says_so_in_http_1_1_only() -> None:
+async def test_only_http_1_1_announces_the_end_of_the_connection() -> None:
     """HTTP/2 forbids the header."""
 
     class Leaving(Echo):
@@ -449,7 +449,7 @@ async def test_a_connection_that_ends_says_so_in_http_1_1_only() -> None:
     ],
 )
 async def test_heads_have_the_bounds_of_the_plain_port(scope: dict[str, Any], status: int) -> None:
-    """Targets that are not visible ASCII, and more headers than are taken."""
+    """Targets outside visible ASCII and too many headers are refused."""
     assert (await ask(Echo(), Exchanged(part(b"", more=False)), **scope)).sent[0]["status"] == status
 
 
@@ -465,14 +465,14 @@ async def test_a_websocket_is_answered_as_a_plain_request() -> None:
     assert exchanged.sent[0]["status"] == 200
 
 
-async def test_scopes_that_are_no_requests_are_refused() -> None:
-    """A server asks whether there is a lifespan, and goes on without one."""
+async def test_scopes_other_than_requests_are_refused() -> None:
+    """A server looks for a lifespan, and goes on without one."""
     with pytest.raises(NotImplementedError, match="lifespan"):
         await AsgiApplication(Echo(), unread_s=30)({"type": "lifespan"}, Exchanged().receive, Exchanged().send)
 
 
 async def test_errors_of_the_body_have_their_own_answers() -> None:
-    """A body over the limit by its length is refused without waiting for what it announces for ever."""
+    """A body with a length over the limit is refused without waiting for its bytes."""
     async with serving() as (client, _):
         exchanged = Exchanged(part(b"{}", more=False))
         headers = [(b"host", b"localhost:8080"), (b"content-length", b"999999999999")]
@@ -482,8 +482,8 @@ async def test_errors_of_the_body_have_their_own_answers() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_body_that_nobody_reads_is_kept_nowhere() -> None:
-    """However long it is. A client that leaves within it is gone."""
+async def test_a_body_that_no_handler_reads_is_not_kept() -> None:
+    """Its length does not matter. A client that disconnects within it gets no answer."""
     parts = [{"type": "http.request", "body": b"x" * 1000, "more_body": number < 3} for number in range(4)]
     messages = [*parts, *parts[:2], {"type": "http.disconnect"}]
 

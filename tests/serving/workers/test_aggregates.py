@@ -1,4 +1,4 @@
-"""What the parent answers for its workers."""
+"""The parent's answers to its workers: summed metrics and versions."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def listener() -> Iterator[socket.socket]:
 
 
 @pytest.mark.anyio
-async def test_the_whole_is_what_has_ended_and_what_runs(listener: socket.socket) -> None:
-    """Counts of a worker that was killed stay in the sums; processes are summed too."""
+async def test_sums_include_ended_and_running_workers(listener: socket.socket) -> None:
+    """Counts of a killed worker stay in the sums. Resources of processes are summed too."""
     fleet = Fleet(2, {}, listener)
     fleet._past = {(REQUESTS.name, "a", "ok"): (41.0,)}
     text = (await trio.to_thread.run_sync(Metrics.create(Collector(fleet)).render)).decode()
@@ -43,8 +43,10 @@ async def test_the_whole_is_what_has_ended_and_what_runs(listener: socket.socket
 
 
 @pytest.mark.anyio
-async def test_questions_that_cannot_be_answered_say_why() -> None:
-    """A text for a store that fails, `unknown` for what nobody knows, and `failed` for a defect, which is logged."""
+async def test_a_failed_query_has_its_reason() -> None:
+    """The answer is a text for a store that fails, `unknown` for an unknown recipe, and `failed` for a defect, which is
+    logged.
+    """
 
     def versions(name: str) -> dict[str, Any]:
         if name == "gone":

@@ -1,4 +1,4 @@
-"""Messages between the parent and a worker: what a worker may say is short and of known kinds."""
+"""Messages between the parent and a worker. Messages of a worker are short and of known kinds."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def anyio_backend() -> str:
 
 
 @pytest.mark.parametrize("data", REFUSED)
-def test_what_no_worker_says_is_refused(data: bytes) -> None:
-    """The parent ends a worker that says it."""
+def test_invalid_messages_of_a_worker_are_refused(data: bytes) -> None:
+    """The parent kills a worker that sends one."""
     with pytest.raises(ValueError):  # json has its own subclass
         channel.checked(data)
 
 
 @pytest.mark.anyio
-async def test_messages_arrive_in_order_whatever_their_length() -> None:
-    """Long ones come in a sealed file of their own, beside the files that belong to them."""
+async def test_messages_of_any_length_arrive_in_order() -> None:
+    """Long ones are sent as a sealed file, besides their own files."""
     ours, theirs = channel.pair()
     with ours, theirs:
         file = SealedMemory.of([b"array"])
@@ -56,8 +56,7 @@ async def test_messages_arrive_in_order_whatever_their_length() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_worker_tells_and_the_parent_hears() -> None:
-    """Until the worker is gone."""
+async def test_the_parent_receives_messages_until_the_worker_ends() -> None:
     ours, theirs = channel.pair()
     with ours, theirs:
         channel.tell(theirs, "done", seq=3)

@@ -1,4 +1,4 @@
-"""Counts in pages: exact to the unit, also when the worker is gone, and harmless when the page holds nonsense."""
+"""Counts in pages: exact, kept after the worker has ended, and harmless if the page is damaged."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Whole:
         return counters.as_prometheus(counters.added(one.counts() for one in self._pages))
 
 
-def test_the_sum_of_two_workers_reads_as_if_one_process_had_counted() -> None:
-    """Every series but the times of creation is the same, to the last digit."""
+def test_the_sums_of_two_workers_equal_those_of_one_process() -> None:
+    """Every series is equal to the last digit, except creation times."""
     alone, pages = Metrics.create(), [page(), page()]
     workers = [counting(one) for one in pages]
     rng = random.Random(0)
@@ -52,8 +52,8 @@ def test_the_sum_of_two_workers_reads_as_if_one_process_had_counted() -> None:
     assert any(line.startswith("svc_v1_requests_total{") for line in shown(whole))
 
 
-def test_signs_of_life_stand_beside_the_counts() -> None:
-    """They are a number of their own."""
+def test_heartbeats_do_not_change_the_counts() -> None:
+    """They have a number of their own in the page."""
     one = page()
     counting(one).of(REQUESTS, recipe="a", status="200").inc(3)
     one.beat()
@@ -62,8 +62,8 @@ def test_signs_of_life_stand_beside_the_counts() -> None:
     assert list(one.counts().values()) == [(3.0,)]
 
 
-def test_a_page_of_nonsense_spoils_only_its_own_counts() -> None:
-    """A worker that was taken over can write anything: reading it neither fails nor takes long."""
+def test_a_damaged_page_spoils_only_its_own_counts() -> None:
+    """A compromised worker can write anything, but reading its page neither fails nor takes long."""
     rng = random.Random(1)
     for _ in range(200):
         one = page(4096)
@@ -82,7 +82,7 @@ def test_a_page_of_nonsense_spoils_only_its_own_counts() -> None:
     assert one.counts() == {}
 
 
-def test_a_full_page_says_so() -> None:
+def test_a_full_page_raises_memory_error() -> None:
     """It does not count into another series."""
     metrics = counting(page(256))
     with pytest.raises(MemoryError):

@@ -1,4 +1,4 @@
-"""Orders to workers, and when all have carried them out."""
+"""Orders to workers, and their execution."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ENDS: list[socket.socket] = []
 
 @pytest.fixture(autouse=True)
 def closed() -> Iterator[None]:
-    """All sockets of a test are closed at its end."""
+    """Close all sockets of a test at its end."""
     yield
     for end in ENDS:
         end.close()
@@ -45,14 +45,14 @@ def closed() -> Iterator[None]:
 
 
 def fleet_of(size: int) -> Fleet:
-    """A fleet that nobody has started."""
+    """Return a fleet that is not running."""
     listener = socket.socket()
     ENDS.append(listener)
     return Fleet(size, {}, listener)
 
 
 def add_worker(fleet: Fleet, pid: int, slot: int = 0) -> tuple[Worker, socket.socket]:
-    """A worker that has been told nothing yet, and its end of the socket to the parent."""
+    """Return a worker without orders, and its end of the socket to the parent."""
     orders, told = trio.open_memory_channel[Order](float("inf"))
     control, theirs = channel.pair()
     ENDS.extend((control, theirs))
@@ -76,8 +76,8 @@ def carry_out(fleet: Fleet, worker: Worker) -> None:
 
 
 @pytest.mark.anyio
-async def test_what_was_told_is_settled_when_every_worker_that_answers_has_done_it() -> None:
-    """Neither a worker that is still starting nor one that ends holds it up."""
+async def test_settled_waits_for_every_ready_worker() -> None:
+    """It does not wait for workers that are starting or have ended."""
     fleet = fleet_of(3)
     (first, _), (second, _), (starting, _) = (add_worker(fleet, pid) for pid in (1, 2, 3))
     fleet.tell("keys", {})
@@ -106,8 +106,8 @@ async def test_what_was_told_is_settled_when_every_worker_that_answers_has_done_
 
 
 @pytest.mark.anyio
-async def test_a_worker_to_come_is_told_the_last_of_everything() -> None:
-    """Keys and policies once, in their last form, and only then to begin."""
+async def test_a_new_worker_gets_the_current_state() -> None:
+    """It gets keys and policies once, in their last form, and then the order to begin."""
     fleet = fleet_of(1)
     fleet.tell("keys", {"a": b"1"})
     fleet.tell("keys", {"b": b"2"})
@@ -119,7 +119,7 @@ async def test_a_worker_to_come_is_told_the_last_of_everything() -> None:
 
 @pytest.mark.anyio
 async def test_a_key_keeps_its_cells_when_policies_change() -> None:
-    """What it has used of its rate stays used."""
+    """Its used rate stays used."""
     fleet = fleet_of(1)
     worker, _ = add_worker(fleet, 1)
     fleet.tell_policies({"a": 1, "b": 2})
@@ -129,7 +129,7 @@ async def test_a_key_keeps_its_cells_when_policies_change() -> None:
 
 
 def messages(rng: random.Random) -> bytes:
-    """Anything that a worker might send: a message, a damaged one, nested lists, nothing, or bytes."""
+    """Generate bytes that a worker might send: messages, damaged ones, nested lists, nothing, or random bytes."""
     told = {"kind": "ask", "number": rng.choice([1, 1, -1, 10**300]), "what": rng.choice(["metrics", "\ud800"])}
     message = json.dumps(rng.choice([{**told, "name": "a"}, {**told, "name": "[" * 99}, {"kind": "done", "seq": 7}]))
     damaged = bytearray(message.encode())
@@ -139,8 +139,8 @@ def messages(rng: random.Random) -> bytes:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("seed", range(20))
-async def test_nothing_that_a_worker_sends_ends_the_parent(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is ended itself when it sends what no worker sends, or nothing more. The same number twice is no fault."""
+async def test_no_message_of_a_worker_ends_the_parent(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker is killed for an invalid message, or for closing its socket. A repeated number is no error."""
     rng, fleet, killed = random.Random(seed), fleet_of(1), list[int]()
     monkeypatch.setattr(Worker, "kill", lambda worker: killed.append(worker.pid))
 
@@ -163,8 +163,8 @@ async def test_nothing_that_a_worker_sends_ends_the_parent(seed: int, monkeypatc
 
 
 @pytest.mark.anyio
-async def test_workers_accept_once_the_listener_listens_and_the_last_order_says_so() -> None:
-    """One that comes later is told at its start; each has a place of its own."""
+async def test_workers_accept_after_the_order_that_follows_listening() -> None:
+    """A later worker gets the order at its start. Each has a slot of its own."""
     fleet = fleet_of(2)
     first, _ = add_worker(fleet, 1)
     fleet.accept()
@@ -178,8 +178,8 @@ async def test_workers_accept_once_the_listener_listens_and_the_last_order_says_
 
 
 @pytest.mark.anyio
-async def test_a_worker_without_a_sign_of_life_holds_up_nobody_who_accepts() -> None:
-    """Its place counts as vacant long before it is ended, and again as soon as it is heard of."""
+async def test_a_worker_without_heartbeats_does_not_delay_other_workers() -> None:
+    """Its slot is marked vacant long before it is killed, and shows its count again at the next heartbeat."""
     fleet = fleet_of(2)
     (well, _), _ = (add_worker(fleet, slot + 1, slot) for slot in range(2))
     fleet._n_open[0], fleet._n_open[1] = 5, 0
@@ -196,7 +196,7 @@ async def test_a_worker_without_a_sign_of_life_holds_up_nobody_who_accepts() -> 
 
 
 class Sleepers:
-    """Stands for the template: its copies are processes that sleep, answer nothing and never beat."""
+    """Replaces the template: its forks are processes that sleep, answer nothing and send no heartbeat."""
 
     def __init__(self) -> None:
         self.pids: list[int] = []
@@ -224,10 +224,10 @@ def open_descriptors() -> int:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("is_silent", [False, True], ids=["ended", "silent"])
-async def test_a_worker_is_followed_by_another_until_the_fleet_ends(
+async def test_an_ended_worker_is_replaced_until_the_fleet_ends(
     is_silent: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that gives no sign of life is ended. Nothing of a worker stays open, and its counts are kept."""
+    """A worker without heartbeats is killed. Its resources are closed, and its counts are kept."""
     monkeypatch.setattr("svc.serving.workers.fleet.adopt_orphans", lambda: None)
     if not is_silent:
         monkeypatch.setattr("svc.serving.workers.restarts.SILENT_CHECKS", 1 << 62)

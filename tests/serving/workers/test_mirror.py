@@ -1,4 +1,4 @@
-"""What the parent's registry tells its workers."""
+"""The parent's registry in the form for workers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def declared() -> Availability:
 
 
 @pytest.mark.anyio
-async def test_a_list_is_told_with_a_time_that_all_processes_share_and_without_its_ids() -> None:
+async def test_a_list_is_sent_on_a_shared_clock_and_without_ids() -> None:
     """Each event loop has a clock of its own."""
     began = time.perf_counter()
     listed = ItemList(("i1", "i2"), trio.current_time() - 60.0)
@@ -38,8 +38,8 @@ async def test_a_list_is_told_with_a_time_that_all_processes_share_and_without_i
 
 
 @pytest.mark.anyio
-async def test_new_items_are_told_once_and_to_a_later_worker() -> None:
-    """They may be large, and each change of the recipe tells all about it."""
+async def test_new_items_are_sent_once_and_to_each_new_worker() -> None:
+    """They may be large, and each change sends the whole state of a recipe."""
     new = PlacedItems(cast(Any, "n1"), cast(Any, None), None)
     unused: Any = None
     lane = RemoteLane(1, lambda _: None)

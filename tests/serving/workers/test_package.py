@@ -1,4 +1,4 @@
-"""A model that was handed over answers as the one that was loaded, from memory that nobody can write to."""
+"""A packed model answers like the loaded one, from memory that no process can write to."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def prepare(folder: Path, model: Any) -> None:
 
 
 def reopened(shared: Loaded) -> Loaded:
-    """As a worker opens it: the message is pickled, and files arrive as descriptors."""
+    """Open a model like a worker: the message is pickled, and files arrive as descriptors."""
     assert shared.package is not None
     package = shared.package
     message = pickle.loads(pickle.dumps((package.pickled, package.extents)))
@@ -80,8 +80,8 @@ def arrays(value: object, seen: set[int]) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_handed_over_model_answers_the_same_bytes(tmp_path: Path, family: str) -> None:
-    """Rankings, the JSON of items, and filters."""
+def test_a_packed_model_answers_the_same_bytes(tmp_path: Path, family: str) -> None:
+    """Rankings, JSON of items and filters are equal."""
     prepare(tmp_path, made(family))
     alone, handed = load(tmp_path, None), reopened(load(tmp_path, packed))
     for expected, got in zip(
@@ -94,8 +94,8 @@ def test_a_handed_over_model_answers_the_same_bytes(tmp_path: Path, family: str)
     assert (handed.sha256, handed.kid, handed.header) == (alone.sha256, alone.kid, alone.header)
 
 
-def test_all_arrays_of_a_handed_over_model_lie_in_sealed_memory(tmp_path: Path) -> None:
-    """The stored ones where they were verified, the derived ones once for all workers."""
+def test_all_arrays_of_a_packed_model_lie_in_sealed_memory(tmp_path: Path) -> None:
+    """Stored arrays stay in the verified file, and derived ones are shared by all workers."""
     prepare(tmp_path, factor_model(40, 70, 8))
     handed = reopened(load(tmp_path, packed))
     found = arrays(handed.model, set())
@@ -109,8 +109,8 @@ def test_all_arrays_of_a_handed_over_model_lie_in_sealed_memory(tmp_path: Path) 
     assert isinstance(handed.fragments.memory[0], SealedMemory)
 
 
-def test_a_wrong_signature_is_refused_before_anything_is_handed_over(tmp_path: Path) -> None:
-    """The bytes are checked where they stay, in the sealed file."""
+def test_a_wrong_signature_is_refused_before_packing(tmp_path: Path) -> None:
+    """The bytes are verified in the sealed file that workers map."""
     prepare(tmp_path, factor_model(10, 70, 4))
     with pytest.raises(LoadFailed) as caught:
         load(tmp_path, packed, keys=OTHER_KEYS)

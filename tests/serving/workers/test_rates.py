@@ -1,4 +1,4 @@
-"""Rates of keys and the slowing of refusals hold for all workers together."""
+"""Rates of keys and the throttle of refusals apply to all workers together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from svc.serving.workers.rates import CELLS, CELLS_BYTES, TRIES, Cell, KeyCells,
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time of the machine's clock, which the test moves."""
+    """Return the time of the machine's clock, which the test moves."""
     clock = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     return clock
@@ -40,7 +40,7 @@ def passed(buckets: list[SharedBucket], tries: int) -> int:
 
 
 def test_workers_share_one_burst_and_one_rate(now: list[float]) -> None:
-    """Who asks several workers gets no more than who asks one."""
+    """A client of several workers gets no more than a client of one."""
     memory = cells()
     buckets = [SharedBucket(Rate(10.0, 20.0), Cell(memory, 7)) for _ in range(4)]
     assert passed(buckets, 100) == 20
@@ -52,7 +52,7 @@ def test_workers_share_one_burst_and_one_rate(now: list[float]) -> None:
     assert passed(buckets[1:], 100) == 5
 
 
-def test_keys_do_not_share(now: list[float]) -> None:
+def test_keys_do_not_share_cells(now: list[float]) -> None:
     """Each has a cell of its own."""
     memory = cells()
     first, second = (SharedBucket(Rate(1.0, 3.0), Cell(memory, number)) for number in (1, 2))
@@ -61,7 +61,7 @@ def test_keys_do_not_share(now: list[float]) -> None:
 
 
 def test_refusals_are_slowed_down_together(now: list[float]) -> None:
-    """The same waits, whoever answers."""
+    """The delays are those of a single process."""
     memory = cells()
     throttles = [SharedThrottle(RefusalThrottle(50.0, 5.0, 20.0), Cell(memory, 0)) for _ in range(3)]
     waits = [throttles[number % 3].next_wait_s() for number in range(9)]
@@ -69,8 +69,8 @@ def test_refusals_are_slowed_down_together(now: list[float]) -> None:
     assert waits[5:] == pytest.approx([0.02, 0.04, 0.06, 0.08])
 
 
-def test_processes_that_count_at_the_same_time_lose_almost_nothing() -> None:
-    """Two processes, a thousand charges each: whoever cannot have the lock in time may lose one."""
+def test_processes_that_count_at_once_lose_few_charges() -> None:
+    """Two processes charge a thousand times each. A process that cannot get the lock in time may lose a charge."""
     memory = cells()
     children = []
     for _ in range(2):
@@ -85,8 +85,8 @@ def test_processes_that_count_at_the_same_time_lose_almost_nothing() -> None:
     assert -2000.0 <= Cell(memory, 3).read()[0] <= -1980.0
 
 
-def test_a_lock_that_is_never_given_back_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker may be stopped while it holds it. The others wait for it once, and again after it was free."""
+def test_a_lock_that_is_never_released_delays_others_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker may be stopped while it holds the lock. The others wait for it once, and again after it was free."""
     tries, taken = list[int](), True
 
     def lock(_descriptor: int, operation: int, *_: int) -> None:
@@ -107,8 +107,8 @@ def test_a_lock_that_is_never_given_back_stops_nobody(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_the_cells_of_keys_never_collide_and_are_given_back(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key keeps its cells as long as it has a policy; one that comes begins with a full burst."""
+def test_the_cells_of_keys_never_collide_and_are_freed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key keeps its cells while it has a policy. A new one begins with a full burst."""
     monkeypatch.setattr(rates, "CELLS", 2 * 8 + 1)
     rng, memory, before = random.Random(seed), cells(), dict[str, tuple[int, int]]()
     key_cells = KeyCells(memory)

@@ -1,4 +1,4 @@
-"""How long the place of a lost worker stays empty, and who is taken to hang."""
+"""Pauses before a worker is restarted, and detection of silent workers."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from svc.serving.workers.restarts import DOUBTFUL_CHECKS, SILENT_CHECKS, Pauses,
 
 
 def test_a_worker_that_served_is_replaced_at_once() -> None:
-    """Also after many deaths."""
+    """It is so after many deaths, too."""
     pauses = Pauses()
     assert [pauses.after(served_s=60.0) for _ in range(100)] == [0.0] * 100
 
 
-def test_a_worker_that_dies_at_once_each_time_is_tried_with_growing_pauses() -> None:
-    """Up to half a minute; one that has served ends the row."""
+def test_early_deaths_cause_growing_pauses() -> None:
+    """They grow up to half a minute. A worker that has served resets them."""
     pauses = Pauses()
     found = [pauses.after(served_s=0.0) for _ in range(14)]
     assert found[:3] == [0.0, 0.0, 0.0]
@@ -24,8 +24,8 @@ def test_a_worker_that_dies_at_once_each_time_is_tried_with_growing_pauses() -> 
     assert not pauses.is_failing
 
 
-def test_silence_is_counted_in_looks() -> None:
-    """Whoever gives a sign between two looks is well, however long a look takes to come."""
+def test_silence_is_counted_in_checks() -> None:
+    """A worker with a heartbeat between two checks is not silent, however late the check is."""
     pulse = Pulse()
     for beats in range(100):
         pulse.check(beats)

@@ -1,4 +1,4 @@
-"""What the process that workers are copied from may know."""
+"""The template of workers, and the environment that it gets."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ SECRETS = {
 }
 
 
-def test_no_key_and_no_store_is_named_to_workers() -> None:
-    """Only settings, what spans need, and how programs start."""
+def test_workers_get_no_keys_and_no_stores() -> None:
+    """They get settings, and variables of spans and of Python."""
     kept = environment({**SECRETS, "SVC_MAX_QUEUE_SECONDS": "3", "OTEL_SERVICE_NAME": "shop", "PATH": "/bin"}, 1)
     assert not SECRETS.keys() & kept.keys()
     assert not any(value in kept.values() for value in SECRETS.values())
@@ -36,20 +36,20 @@ def test_no_key_and_no_store_is_named_to_workers() -> None:
 
 
 def test_every_secret_setting_is_left_out() -> None:
-    """A setting that is marked as secret never reaches a worker."""
+    """No setting that is marked as secret reaches a worker."""
     named = {variable.env: "x" for _, _, variable in variables()}
     kept = environment(named, 1)
     assert not {variable.env for _, _, variable in variables() if variable.secret} & kept.keys()
 
 
 def test_workers_share_the_scoring_threads_of_the_machine() -> None:
-    """Unless a number is given, which then holds for each."""
+    """A configured number applies to each worker."""
     assert environment({}, 2)["SVC_SCORING_THREADS"] == "2"
     assert environment({"SVC_SCORING_THREADS": "5"}, 2)["SVC_SCORING_THREADS"] == "5"
 
 
 class FakeTemplate:
-    """Ends when a test says so, or at once."""
+    """A template that ends on demand, or at once."""
 
     started: list[FakeTemplate]
     dies_at_once = False
@@ -86,8 +86,8 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> list[FakeTemplate]:
 
 
 @pytest.mark.anyio
-async def test_a_template_that_ends_is_started_again_before_somebody_needs_it(fakes: list[FakeTemplate]) -> None:
-    """Whoever asks in between hears that it has ended."""
+async def test_an_ended_template_is_restarted_at_once(fakes: list[FakeTemplate]) -> None:
+    """A fork in between raises the error that it has ended."""
     kept = KeptTemplate({})
     async with trio.open_nursery() as nursery:
         await nursery.start(kept.run)
@@ -104,10 +104,10 @@ async def test_a_template_that_ends_is_started_again_before_somebody_needs_it(fa
 
 
 @pytest.mark.anyio
-async def test_a_template_that_ends_at_once_is_tried_with_growing_pauses(
+async def test_early_ends_of_a_template_cause_growing_pauses(
     fakes: list[FakeTemplate], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Up to half a minute."""
+    """They grow up to half a minute."""
     monkeypatch.setattr(FakeTemplate, "dies_at_once", True)
     with trio.move_on_after(3600):
         await KeptTemplate({}).run()

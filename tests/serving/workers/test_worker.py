@@ -1,4 +1,4 @@
-"""A worker does what it is told, in order, and says when each is done."""
+"""A worker executes its orders in order, and reports each when it is done."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def anyio_backend() -> str:
 
 
 @pytest.mark.anyio
-async def test_a_worker_answers_once_it_has_been_told_all_and_ends_when_it_is_told() -> None:
-    """Health shows the recipes and the workers; metrics come from the parent."""
+async def test_a_worker_answers_after_its_first_orders_and_ends_on_order() -> None:
+    """Health has the recipes and the workers. Metrics come from the parent."""
     control, theirs = channel.pair()
     listener = socket.create_server(("127.0.0.1", 0))
     address = listener.getsockname()
@@ -80,14 +80,14 @@ async def test_a_worker_answers_once_it_has_been_told_all_and_ends_when_it_is_to
 
 
 async def ask(client: trio.SocketStream, path: str) -> bytes:
-    """The answer to one request."""
+    """Return the answer to one request."""
     await client.send_all(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     return await client.receive_some()
 
 
 @pytest.mark.anyio
-async def test_a_worker_that_ends_before_it_may_accept_leaves_the_listener_alone() -> None:
-    """A signal has come while models were loaded: the socket is bound, and does not listen yet."""
+async def test_a_worker_that_ends_before_accepting_does_not_use_the_listener() -> None:
+    """A signal during the first loads finds the socket bound, but not listening."""
     control, theirs = channel.pair()
     page, cells = SharedPage.of(1 << 16), SharedPage.of(CELLS_BYTES)
     with control, theirs, socket.socket() as listener, trio.fail_after(20), capture_logs() as log:
@@ -101,7 +101,7 @@ KEY = "k" * 43
 
 
 async def asked(address: tuple[str, int], body: bytes = b'{"user_id": "u1", "limit": 5}', key: str = KEY) -> bytes:
-    """The answer to one question of a new connection."""
+    """Return the answer to one request on a new connection."""
     async with await trio.open_tcp_stream(*address) as client:
         head = f"POST /v1/recipes/a:recommend HTTP/1.1\r\nHost: h\r\nX-API-Key: {key}\r\nContent-Length: {len(body)}"
         await client.send_all(f"{head}\r\nContent-Type: application/json\r\n\r\n".encode() + body)
@@ -109,8 +109,8 @@ async def asked(address: tuple[str, int], body: bytes = b'{"user_id": "u1", "lim
 
 
 @pytest.mark.anyio
-async def test_a_worker_answers_from_the_model_and_by_the_rules_that_it_was_told(tmp_path: Path) -> None:
-    """Keys, rates of keys, a swap with its drop, what its parent does not know, and the drain."""
+async def test_a_worker_follows_orders_about_models_keys_and_drain(tmp_path: Path) -> None:
+    """It applies keys, rates of keys, a swap with its drop, unknown recipes, and the drain."""
     prepare(tmp_path, factor_model(10, 30, 4))
     package = load(tmp_path, packed).package
     assert package is not None

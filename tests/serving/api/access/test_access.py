@@ -83,7 +83,7 @@ NAMED = (
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """With the clock of the machine: virtual time would jump ahead while a thread compares a key."""
+    """Use the clock of the machine, because virtual time would jump ahead while a thread compares a key."""
     return "trio"
 
 
@@ -92,15 +92,15 @@ def _insert(pick: random.Random, text: str, *pieces: str) -> str:
     return text[:place] + pick.choice(pieces) + text[place:]
 
 
-def _coded(pick: random.Random, text: str) -> str:
-    """Some characters, or all, as percent codes; a code may be coded again."""
+def _percent_coded(pick: random.Random, text: str) -> str:
+    """Encode some or all characters as percent codes, some of them twice."""
     share = pick.choice((0.05, 0.3, 1.0))
     form = pick.choice(("%{:02x}", "%{:02X}", "%25{:02x}", "%2525{:02x}"))
     return "".join(form.format(ord(c)) if pick.random() < share else c for c in text)
 
 
 CHANGES: tuple[Callable[[random.Random, str], str], ...] = (
-    _coded,
+    _percent_coded,
     lambda pick, text: text.replace("/", pick.choice(("//", "/./", "/x/../", "%2f", "/%2e/", "\\", "///"))),
     lambda pick, text: _insert(pick, text, "/", "//", ".", "..", "/..", "/./", ";", ";a=b", "\\"),
     lambda pick, text: _insert(pick, text, "%00", "%0a", "%20", "%09", "%c3%a9", "%ff", "%e2%82", "%zz", "%", "%u002f"),
@@ -115,7 +115,7 @@ CHANGES: tuple[Callable[[random.Random, str], str], ...] = (
 
 
 def spellings(count: int, paths: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Methods and targets: the named ones, and paths that were changed one to three times."""
+    """Generate methods and targets, named ones and paths that were changed one to three times."""
     pick = random.Random(8)
     found = [(method, target) for target in (*NAMED, *paths) for method in ("GET", "HEAD", "get")]
     while len(found) < count:
@@ -132,7 +132,7 @@ def written(method: str, target: str, *headers: str, host: str = "localhost") ->
 
 
 async def ways_in(port: int, requests: list[bytes], allowed: set[int], inside: tuple[bytes, ...]) -> list[str]:
-    """The requests that were not refused, or whose answer holds one of `inside`, and what came back."""
+    """Return the requests that were not refused or whose answer contains one of `inside`, with the answers."""
     found: list[str] = []
     waiting = iter(requests)
 
@@ -151,7 +151,7 @@ async def ways_in(port: int, requests: list[bytes], allowed: set[int], inside: t
 
 @pytest.mark.parametrize("key", [None, "A" * 43, "short"], ids=["no key", "wrong key", "no such form"])
 async def test_no_spelling_leads_past_the_key(key: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a valid key whatever is not public stays closed: 400, 401, 404 or 405, and nothing of the inside."""
+    """Without a valid key, endpoints that need one answer 400, 401, 404 or 405, and show no data."""
     monkeypatch.setattr(authentication, "REFUSALS_PER_S", 1e6)
     keys = parse_api_keys(f"k:{hash_api_key(new_api_key())}")
     headers = [] if key is None else [f"X-API-Key: {key}"]
@@ -166,7 +166,7 @@ async def test_no_spelling_leads_past_the_key(key: str | None, monkeypatch: pyte
 async def test_no_spelling_of_a_path_reaches_pages_that_an_environment_hides(
     environment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pages and the OpenAPI document are not there, however they are asked for."""
+    """No spelling of the path reaches the pages or the OpenAPI document."""
     monkeypatch.setattr(authentication, "REFUSALS_PER_S", 1e6)
     keys = parse_api_keys(f"k:{hash_api_key(new_api_key())}")
     async with serving(Settings(env=environment), keys) as (client, _), listening(client.app) as port:
@@ -175,7 +175,7 @@ async def test_no_spelling_of_a_path_reaches_pages_that_an_environment_hides(
 
 
 async def test_no_spelling_leads_past_the_host_check() -> None:
-    """Without keys, whoever names another host is refused, wherever in the request it stands."""
+    """Without keys, a request for another host is refused wherever it names the host."""
     hosts = ("evil.test", "localhost.evil.test", "[::1].evil.test", "localhost:80@evil.test", "a..b", ".", "x" * 70)
     async with AsyncExitStack() as stack:
         client, _ = await stack.enter_async_context(serving(BARE, metrics=Metrics.create()))

@@ -1,4 +1,4 @@
-"""Keys of clients: their making, their list, and what checking them costs."""
+"""Authentication of clients: keys, their list, and the cost of checking them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from svc.serving.api.access.authentication import Authenticator, key_in
 
 @pytest.fixture
 def digests(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The values that were hashed, in order."""
+    """Return the values that were hashed, in order."""
     seen: list[bytes] = []
     scrypt: Callable[..., bytes] = hashlib.scrypt
 
@@ -47,13 +47,13 @@ def made(*plaintexts: str) -> Authenticator:
     ],
 )
 def test_a_key_may_come_as_a_bearer_token(headers: dict[bytes, bytes], key: bytes | None) -> None:
-    """Gateways and clients that know no other header; X-API-Key wins, and blanks stay part of the key."""
+    """Bearer tokens are keys too. X-API-Key wins, and blanks are part of the key."""
     assert key_in(headers) == key
 
 
 @pytest.mark.anyio
-async def test_replaced_keys_count_at_once(digests: list[bytes]) -> None:
-    """Whoever was let in before is asked again; kids are known for those let in."""
+async def test_replaced_keys_apply_at_once(digests: list[bytes]) -> None:
+    """Accepted keys are checked again after a replacement. A kid is known for accepted keys only."""
     old, new = "a" * 43, "b" * 43
     auth = made(old)
     await auth.check(old.encode(), "c")
@@ -69,7 +69,7 @@ async def test_replaced_keys_count_at_once(digests: list[bytes]) -> None:
 
 @pytest.mark.anyio
 async def test_an_attempt_costs_one_digest_and_an_accepted_key_none_again(digests: list[bytes]) -> None:
-    """One scrypt an attempt however many entries there are; none for a remembered key."""
+    """An attempt costs one scrypt for any number of entries, and an accepted key none."""
     keys = [new_api_key() for _ in range(5)]
     checker = made(*keys)
     digests.clear()
@@ -89,7 +89,7 @@ async def test_an_attempt_costs_one_digest_and_an_accepted_key_none_again(digest
     "value", [b"", b"short", b"A" * 42, b"A" * 44, b"A" * 42 + b"!", b" " + b"A" * 43, b"\xff" * 43]
 )
 async def test_values_without_the_form_of_a_key_are_not_hashed(value: bytes, digests: list[bytes]) -> None:
-    """Refused by its form, without scrypt."""
+    """Such values are refused without scrypt."""
     checker = made(new_api_key())
     digests.clear()
     with pytest.raises(InvalidApiKey):
@@ -98,10 +98,10 @@ async def test_values_without_the_form_of_a_key_are_not_hashed(value: bytes, dig
 
 
 @pytest.mark.anyio
-async def test_a_key_that_is_half_right_is_refused_like_any_other(
+async def test_a_partly_right_key_takes_the_same_work_as_any_wrong_key(
     digests: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same work for every key of the right form, so time tells nothing: one digest, all entries compared."""
+    """One digest is compared with all entries, so that time reveals nothing."""
     compared: list[tuple[bytes, bytes]] = []
 
     def counted(one: bytes, other: bytes) -> bool:
@@ -128,14 +128,14 @@ async def test_a_key_that_is_half_right_is_refused_like_any_other(
 
 @pytest.mark.anyio
 async def test_a_missing_key_has_its_own_error() -> None:
-    """No header is not a wrong key."""
+    """A missing key and a wrong key have different errors."""
     with pytest.raises(MissingApiKey):
         await made(new_api_key()).check(None, "c")
 
 
 @pytest.mark.anyio
 async def test_a_flood_of_refusals_is_slowed_down() -> None:
-    """A second's worth is refused at once; beyond that refusals come at a bounded rate, and no wait is endless."""
+    """One second's refusals are sent at once. Further ones are sent at a bounded rate, after a bounded wait."""
     checker = made(new_api_key())
     waits: list[float] = []
 

@@ -1,4 +1,4 @@
-"""Host headers: what a host is, and which are served."""
+"""Host headers: valid hosts, and allowed hosts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from svc.settings import Settings
     ],
 )
 def test_a_host_is_read_without_its_port(host: bytes, name: str) -> None:
-    """In lower case, and addresses in their shortest form."""
+    """Hosts are in lower case, and addresses in their shortest form."""
     assert parse_host(host) == name
 
 
@@ -40,21 +40,21 @@ def test_a_host_is_read_without_its_port(host: bytes, name: str) -> None:
     ],
 )
 def test_invalid_hosts_are_refused(host: bytes) -> None:
-    """Before anything else looks at it."""
+    """An invalid host raises MalformedRequest."""
     with pytest.raises(MalformedRequest):
         parse_host(host)
 
 
 @given(st.binary(max_size=80))
-def test_any_bytes_are_read_or_refused(host: bytes) -> None:
-    """No other exception."""
+def test_any_bytes_are_parsed_or_refused(host: bytes) -> None:
+    """No other exception is raised."""
     with suppress(MalformedRequest):
         assert "@" not in parse_host(host)
 
 
 @pytest.mark.parametrize("host", ["evil.com", "", "localhost.evil.com", "::2", "xlocalhost"])
 def test_other_hosts_than_loopback_need_a_rule(host: str) -> None:
-    """Without keys and without the setting."""
+    """Without keys and without the setting, only loopback hosts are allowed."""
     rules = HostRules(Settings(), has_keys=False)
     with pytest.raises(HostNotAllowed):
         rules.check(host)
@@ -64,8 +64,8 @@ def test_other_hosts_than_loopback_need_a_rule(host: str) -> None:
     HostRules(Settings(allowed_hosts=("*",)), has_keys=False).check(host)
 
 
-def test_rules_are_written_as_hosts_are() -> None:
-    """In any letters, with brackets or without, in any form of an address, and for all names below one."""
+def test_rules_match_hosts_in_any_spelling() -> None:
+    """Rules may have any case, brackets, any form of an address, and a wildcard for all names below one."""
     rules = HostRules(Settings(allowed_hosts=("Shop.Test.", "[0::1]", "fe80:0::2", "*.Api.test")), has_keys=False)
     for name in ("shop.test", "::1", "fe80::2", "a.api.test", "a.b.api.test"):
         rules.check(name)

@@ -1,4 +1,4 @@
-"""What keys may ask: policies as they are written, decided and counted."""
+"""Policies of API keys: parsing, decisions and rates."""
 
 from __future__ import annotations
 
@@ -65,15 +65,15 @@ def by_name(name: str) -> Endpoint:
     ],
 )
 def test_invalid_policies_are_refused_with_the_path_of_the_field(text: str, told: str) -> None:
-    """The message names the variable, the file, the kid and the key."""
+    """The message names the variable, the file, the kid and the field."""
     with pytest.raises(ConfigError) as caught:
         policies(text)
     assert caught.value.message.startswith("SVC_API_KEY_POLICIES: keys.yaml")
     assert told in caught.value.message
 
 
-def test_a_burst_that_is_not_given_is_one_second_of_the_rate_and_at_least_1() -> None:
-    """All units count in seconds."""
+def test_the_default_burst_is_one_second_of_the_rate_and_at_least_1() -> None:
+    """All units are converted to seconds."""
     found = policies("a: {rate: 200/s}\nb: {rate: 30/min}\nc: {rate: 7200/h}\nd: {rate: 9/s, burst: 400}")
     rates = {kid: (policy.rate.per_s, policy.rate.burst) for kid, policy in found.items() if policy.rate}
     assert rates == {"a": (200, 200), "b": (0.5, 1), "c": (2, 2), "d": (9, 400)}
@@ -92,13 +92,13 @@ def test_a_burst_that_is_not_given_is_one_second_of_the_rate_and_at_least_1() ->
     ],
 )
 def test_a_batch_counts_its_elements(body: bytes | dict[str, Any], count: int) -> None:
-    """What is no valid batch is one request, which is answered with 422."""
+    """An invalid batch counts as one request, which is answered with 422."""
     assert elements_in(body) == count
 
 
 @pytest.mark.timeout(60)
-def test_a_name_that_is_chosen_to_take_long_takes_no_longer() -> None:
-    """A pattern of many stars is matched without trying their lengths one by one, which would take years."""
+def test_no_name_makes_the_match_of_patterns_slow() -> None:
+    """A pattern of many stars is matched without trying all their lengths, which would take years."""
     policy = policies(f"shop: {{recipes: ['{'*a' * 31}b']}}")["shop"]
     assert not policy.may_ask("a" * 64)
 
@@ -110,8 +110,10 @@ def test_a_name_that_is_chosen_to_take_long_takes_no_longer() -> None:
     asked=st.lists(st.tuples(st.integers(0, 200), st.integers(1, 30)), max_size=40),
 )
 def test_a_rate_holds_for_any_sequence_of_requests(per_min: int, burst: int, asked: list[tuple[int, int]]) -> None:
-    """Against exact arithmetic: so many a minute, never more than `burst` at once, nothing counted of what is refused;
-    Retry-After is enough and not a second too long."""
+    """The result matches exact arithmetic.
+
+    No sequence exceeds the rate or `burst`, refusals cost nothing, and Retry-After is exact to the second.
+    """
     endpoint = by_name("batch_recommend")
 
     async def run() -> None:
@@ -142,7 +144,7 @@ def test_a_rate_holds_for_any_sequence_of_requests(per_min: int, burst: int, ask
 
 @pytest.mark.anyio
 async def test_the_used_rate_of_a_key_survives_a_change_of_policies() -> None:
-    """Another rate counts from now on; a key without one any more is free."""
+    """A new rate applies from now on. A key whose policy is removed has no bound."""
     book = KeyPolicies(Metrics.disabled(), policies("shop: {rate: 1/h, burst: 3}"))
     row = by_name("recommend")
     for _ in range(3):
@@ -156,7 +158,7 @@ async def test_the_used_rate_of_a_key_survives_a_change_of_policies() -> None:
 
 
 class Portal(NamedTuple):
-    """The application in a loop of its own, so that hypothesis can ask it from outside."""
+    """Runs the application in an event loop of its own, for hypothesis."""
 
     client: Client
     book: KeyPolicies
@@ -205,7 +207,7 @@ READS = (
 
 
 class Rules(NamedTuple):
-    """A policy as the oracle reads it."""
+    """A policy in the form of the oracle."""
 
     recipes: list[str] | None
     verbs: list[str] | None
@@ -216,7 +218,7 @@ class Rules(NamedTuple):
 
 
 def glob(pattern: str, name: str) -> bool:
-    """One character after the other, unlike the server's regular expressions."""
+    """Match a pattern character by character, unlike the server's regular expressions."""
     if not pattern:
         return not name
     if pattern[0] == "*":
@@ -229,7 +231,7 @@ def knows(rules: Rules, name: str) -> bool:
 
 
 def oracle(rules: Rules, row: str, name: str) -> bool:
-    """Whether the specification allows it."""
+    """Return True if the specification allows the request."""
     if (
         rules.expires is not None
         and datetime.date.fromisoformat(rules.expires) <= datetime.datetime.now(datetime.UTC).date()
@@ -253,8 +255,8 @@ def oracle(rules: Rules, row: str, name: str) -> bool:
     return needed is None or rules.verbs is None or needed in rules.verbs
 
 
-def spelled(path: str, coded: list[int], form: str) -> str:
-    """The same path written in another way: some characters as percent codes, in an absolute form, with a query."""
+def respelled(path: str, coded: list[int], form: str) -> str:
+    """Return another spelling of the path: percent codes, an absolute form, or a query."""
     written = "".join(f"%{ord(c):02x}" if place in coded and c != "/" else c for place, c in enumerate(path))
     return form.format(written)
 
@@ -276,13 +278,13 @@ FORMS = st.sampled_from(["{}", "{}?", "http://localhost{}", "HTTPS://localhost:8
     name=st.sampled_from(NAMES),
     way=st.tuples(st.lists(st.integers(0, 40), max_size=8), FORMS),
 )
-def test_a_request_is_allowed_exactly_where_the_policy_says_so(
+def test_a_request_is_allowed_exactly_if_the_policy_allows_it(
     portal: Portal, rules: Rules, row: str, name: str, way: tuple[list[int], str]
 ) -> None:
-    """However the path is written; a key without a policy is never refused, and never sees a difference."""
+    """The spelling of the path does not matter. A key without a policy is never refused."""
     portal.book.replace(policies(rules.text()))
     endpoint = by_name(row)
-    target = spelled(endpoint.path.replace("{name}", name), *way)
+    target = respelled(endpoint.path.replace("{name}", name), *way)
     body = b'{"user_id": "u1"}' if endpoint.method == "POST" else b""
     answer = portal.ask(endpoint.method, target, body, HEADERS)
     assert (answer.status != 403) == oracle(rules, row, name), (target, answer.body)
@@ -303,8 +305,8 @@ def bounded(text: str) -> Callable[[], Any]:
 
 
 @pytest.mark.anyio
-async def test_a_refusal_says_when_to_ask_again_and_a_batch_counts_its_elements() -> None:
-    """429 with Retry-After, counted by key and code; what was refused costs nothing."""
+async def test_a_refusal_has_retry_after_and_a_batch_counts_its_elements() -> None:
+    """The answer is 429, counted by key and code. Refused requests cost no tokens."""
     async with bounded("shop: {rate: 1/min, burst: 5}")() as (client, state):
         batch, single = "/v1/recipes/movies:batch-recommend", "/v1/recipes/movies:recommend"
 
@@ -325,8 +327,8 @@ async def test_a_refusal_says_when_to_ask_again_and_a_batch_counts_its_elements(
 
 
 @pytest.mark.anyio
-async def test_a_wrong_key_learns_nothing_of_policies() -> None:
-    """401 comes before 403."""
+async def test_a_wrong_key_gets_401_before_403() -> None:
+    """A wrong key learns nothing about policies."""
     async with bounded("shop: {recipes: []}")() as (client, _):
         assert (await client.get("/v1/recipes/movies", headers={"X-API-Key": "x" * 43})).status == 401
         assert (await client.get("/v1/recipes/nothing", headers=HEADERS)).status == 403
@@ -341,10 +343,10 @@ async def test_a_wrong_key_learns_nothing_of_policies() -> None:
         ("shop: {rate: 1/h, burst: 1}", "batch-recommend", {"requests": MANY}, 429),
     ],
 )
-async def test_a_flood_of_refusals_is_slowed_down_and_nobody_else_is(
+async def test_a_flood_of_refusals_delays_only_its_own_key(
     text: str, verb: str, body: object, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two at once, then one each twentieth of a second; other keys are answered meanwhile, and all are counted."""
+    """Two refusals are sent at once, then one each 0.05 s. Other keys are answered meanwhile, and all are counted."""
     monkeypatch.setattr(key_policies, "REFUSALS_PER_S", 20.0)
     monkeypatch.setattr(key_policies, "REFUSALS_AT_ONCE", 2.0)
     waits: list[float] = []
@@ -373,8 +375,8 @@ async def test_a_flood_of_refusals_is_slowed_down_and_nobody_else_is(
 
 
 @pytest.mark.anyio
-async def test_a_delayed_refusal_ends_when_its_client_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that floods and leaves costs no memory."""
+async def test_a_delayed_refusal_ends_when_its_client_disconnects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that floods and disconnects costs no memory."""
     monkeypatch.setattr(key_policies, "REFUSALS_PER_S", 0.01)
     monkeypatch.setattr(key_policies, "REFUSALS_AT_ONCE", 0.0)
     async with bounded("shop: {recipes: []}")() as (client, _):

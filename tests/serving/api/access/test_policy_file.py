@@ -1,4 +1,4 @@
-"""The file of policies: followed without a restart, and never worse than before."""
+"""The file of policies is followed without a restart, and the last valid one stays in use."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def allowed(book: KeyPolicies, recipe: str) -> bool:
 
 @pytest.mark.parametrize("content", [None, b"", b"shop: {x: 1}", b"\xff", b"[1", b"a" * (1 << 20)])
 def test_a_broken_or_missing_file_at_the_start_is_an_error(tmp_path: Path, content: bytes | None) -> None:
-    """Nothing is served by policies that nobody can read."""
+    """The server does not start without readable policies."""
     path = tmp_path / "keys.yaml"
     if content is not None:
         path.write_bytes(content)
@@ -45,7 +45,7 @@ def test_a_broken_or_missing_file_at_the_start_is_an_error(tmp_path: Path, conte
 
 
 async def test_a_changed_file_is_read_and_an_invalid_one_changes_nothing(tmp_path: Path) -> None:
-    """Each change is logged once; a file that vanishes is as broken as one that cannot be parsed."""
+    """Each change is logged once. A removed file is treated like an invalid one."""
     path = tmp_path / "keys.yaml"
     path.write_text("shop: {recipes: [a]}\nshp: {}")
     file, book = of(path)
@@ -80,7 +80,7 @@ async def test_a_changed_file_is_read_and_an_invalid_one_changes_nothing(tmp_pat
 
 
 async def test_a_file_that_is_replaced_by_one_of_the_same_size_and_time_is_read(tmp_path: Path) -> None:
-    """As by a tool that keeps times, or the links of a mounted ConfigMap."""
+    """Tools that keep times, and the links of a mounted ConfigMap, make such replacements."""
     path, other = tmp_path / "keys.yaml", tmp_path / "other"
     path.write_text("shop: {recipes: [a]}")
     file, book = of(path)

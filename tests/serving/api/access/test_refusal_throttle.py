@@ -1,4 +1,4 @@
-"""How a flood of refusals is slowed down, in virtual time."""
+"""The delays of refusals in a flood, in virtual time."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def anyio_backend() -> tuple[str, dict[str, object]]:
     return ("trio", {"clock": trio.testing.MockClock(autojump_threshold=0)})
 
 
-async def test_a_few_are_answered_at_once_and_a_flood_at_its_rate() -> None:
-    """Those of the burst wait for nothing, then one each tenth of a second, and nobody longer than the longest wait."""
+async def test_a_burst_is_answered_at_once_and_a_flood_at_a_rate() -> None:
+    """The burst has no delay. Further refusals come one each 0.1 s, and none later than the longest wait."""
     throttle = RefusalThrottle(PER_S, BURST, LONGEST_S)
     waits = [throttle.next_wait_s() for _ in range(60)]
     assert waits[:5] == [0.0] * 5
@@ -26,8 +26,8 @@ async def test_a_few_are_answered_at_once_and_a_flood_at_its_rate() -> None:
     assert waits[35:] == [LONGEST_S] * 25
 
 
-async def test_a_flood_is_forgotten() -> None:
-    """Once it has ended and its last refusal is due, a burst is answered at once again."""
+async def test_a_burst_after_the_end_of_a_flood_is_answered_at_once() -> None:
+    """It is so as soon as the last refusal of the flood is due."""
     throttle = RefusalThrottle(PER_S, BURST, LONGEST_S)
     for _ in range(1_000):
         throttle.next_wait_s()

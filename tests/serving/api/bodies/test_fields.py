@@ -1,4 +1,4 @@
-"""The kinds of values that requests consist of, and their bounds."""
+"""The types of values in requests, and their bounds."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ DESCRIBED: TypeAdapter[Any] = TypeAdapter(ItemFeatures)
 
 
 @pytest.mark.parametrize("value", [None, True, 7, 2.5, "x" * fields.MAX_TEXT_CHARACTERS, ["a", 1, None], []])
-def test_a_feature_is_a_scalar_or_a_list_of_them(value: object) -> None:
-    """It stays what it is."""
+def test_a_feature_is_a_scalar_or_a_list_of_scalars(value: object) -> None:
+    """Valid values are returned unchanged."""
     assert FEATURE.validate_python(value) == value
 
 
@@ -35,7 +35,7 @@ def test_a_feature_is_a_scalar_or_a_list_of_them(value: object) -> None:
     ],
 )
 def test_other_features_are_refused(value: object) -> None:
-    """With one message that says what is allowed."""
+    """One message lists the allowed values."""
     with pytest.raises(ValidationError, match="finite number, a boolean, null, a string"):
         FEATURE.validate_python(value)
 
@@ -48,7 +48,7 @@ def test_a_vector_may_be_longer_than_a_list_of_labels() -> None:
 
 
 def test_an_interaction_is_an_id_or_an_object() -> None:
-    """The weight is 1 unless it is given, and never zero, negative or endless."""
+    """The default weight is 1. A weight is never zero, negative or infinite."""
     for text in ("b3", "é", "b" * 256, "é" * 256):
         assert HISTORY.validate_python(text) == Interaction(text, 1.0)
     assert HISTORY.validate_python({"item_id": "b3", "weight": 2.5}) == Interaction("b3", 2.5)
@@ -59,7 +59,7 @@ def test_an_interaction_is_an_id_or_an_object() -> None:
 
 
 def test_a_shown_item_is_an_id_or_an_object() -> None:
-    """The times are 1 unless they are given, and a whole number up to 100."""
+    """`times` is 1 by default, and a whole number up to 100."""
     shown: TypeAdapter[Any] = TypeAdapter(ShownItem)
     assert shown.validate_python("b3") == Shown("b3", 1) == shown.validate_python({"item_id": "b3"})
     assert shown.validate_python({"item_id": "b3", "times": 100.0}) == Shown("b3", 100)
@@ -70,8 +70,8 @@ def test_a_shown_item_is_an_id_or_an_object() -> None:
         shown.validate_python(["b3"])
 
 
-def test_features_are_those_of_one_item_or_of_several() -> None:
-    """Several when every value is an object; an item with an id must be described by one."""
+def test_features_describe_one_item_or_several() -> None:
+    """They describe several items if every value is an object. An item with an id needs an object."""
     assert DESCRIBED.validate_python({"year": 1999}) == {"year": 1999}
     several = {"new-1": {"year": 1999}, "new-2": {}}
     assert DESCRIBED.validate_python(several) == several
@@ -80,13 +80,13 @@ def test_features_are_those_of_one_item_or_of_several() -> None:
 
 
 def test_numbers_of_json_and_of_query_strings() -> None:
-    """10.0 is 10, and plain digits are a number; everything else stays what it is, to be refused by its type."""
+    """10.0 becomes 10, and decimal digits become a number. Other values stay unchanged, to be refused by their type."""
     assert (whole(10.0), whole(10.5), whole("10")) == (10, 10.5, "10")
     assert (digits("0010"), digits("10.0"), digits("-1"), digits("10000")) == (10, "10.0", "-1", "10000")
 
 
 def test_a_wrong_filter_is_named_by_its_place_in_the_body() -> None:
-    """Wherever in the body the filter stands."""
+    """The error has the path of the filter, at any place of the body."""
     with pytest.raises(ValidationFailed) as caught:
         filter_at({"all": [{"yaer": {"gte": 1}}]}, {"year": "numerical"}, "boosts", 2, "filter")
     (error,) = caught.value.errors

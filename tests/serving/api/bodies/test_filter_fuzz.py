@@ -1,4 +1,4 @@
-"""Random filters over the whole application: each is answered or refused in words, alone and in a batch."""
+"""Random filters over the whole application: each is answered or refused with a message, alone and in a batch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GENRES = ["Comedy", "Drama|Comedy", "War|g7", None, "d e|é"]
 
 
 class Counted:
-    """A field that counts how often a condition on it was compiled."""
+    """A field that counts the compilations of its conditions."""
 
     compiled = 0
 
@@ -49,7 +49,7 @@ def fields() -> FilterFields:
 
 
 def encoded(body: Any) -> bytes:
-    """JSON, with escapes for what UTF-8 cannot hold: a lone surrogate makes the whole body no JSON."""
+    """Encode JSON with escapes for texts that UTF-8 cannot hold, such as a lone surrogate."""
     return json.dumps(body).encode()
 
 
@@ -64,11 +64,11 @@ async def post(client: Client, verb: str, body: Any) -> Any:
     return await client.post(f"/v1/recipes/movies:{verb}", encoded(body))
 
 
-async def test_any_filter_is_answered_or_refused_in_words() -> None:
-    """No 5xx; a refusal names a place within the filter; the same alone and in a batch.
+async def test_any_filter_is_answered_or_refused_with_its_place() -> None:
+    """No filter gives 5xx, and a batch gives the same result as a single request.
 
-    What is refused is compiled not at all, and nothing compiles more conditions than a filter may have, each with its
-    few operators: the bound on the work of one request.
+    A refused filter is never compiled. No filter compiles more conditions than its bound allows, which bounds the work
+    of one request.
     """
     async with serving() as (client, state):
         serve(state, replace(served_in(state), filters=fields()))
@@ -106,7 +106,7 @@ async def test_any_filter_is_answered_or_refused_in_words() -> None:
 
 
 async def test_the_widest_filter_is_compiled_once() -> None:
-    """32 conditions of 1,000 values each; asked for again, it comes from the cache."""
+    """It has 32 conditions of 1,000 values. The second request finds it in the cache."""
     async with serving() as (client, state):
         serve(state, replace(served_in(state), filters=fields()))
         tree = widest(random.Random(1))

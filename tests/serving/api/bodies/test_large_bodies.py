@@ -1,4 +1,4 @@
-"""Large bodies are read while they arrive, mean what they mean to the parser of small ones, and are refused early."""
+"""Large bodies are parsed while they arrive, refused early, and give the same values as small ones."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ INSERTS = [
 
 @st.composite
 def documents(draw: st.DrawFn) -> bytes:
-    """JSON, whole or with one place spoilt."""
+    """Generate JSON, whole or with one place damaged."""
     document: bytes = draw(DOCUMENTS)
     start = draw(st.integers(0, len(document)))
     removed, insert = draw(st.sampled_from([(0, b""), (0, b""), (1, b""), (0, None), (1, None)]))
@@ -60,7 +60,7 @@ def documents(draw: st.DrawFn) -> bytes:
 
 
 def kind(body: bytes, longest: Longest = LONGEST) -> tuple[list[str], str]:
-    """Where and why a body is refused."""
+    """Return the type and the place of a refusal."""
     with pytest.raises(ValidationFailed) as caught:
         read(body, longest)
     (error,) = caught.value.errors or []
@@ -68,8 +68,8 @@ def kind(body: bytes, longest: Longest = LONGEST) -> tuple[list[str], str]:
 
 
 @pytest.mark.parametrize("piece", [1, 24, large_bodies.PIECE_BYTES])
-def test_the_same_documents_have_the_same_values(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the size of the pieces, values and verdicts are those of one call."""
+def test_large_and_small_bodies_give_the_same_values(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values and errors equal those of one call for every size of parts."""
     monkeypatch.setattr(large_bodies, "PIECE_BYTES", piece)
 
     @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -81,8 +81,8 @@ def test_the_same_documents_have_the_same_values(piece: int, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("step", [1, 777, 1 << 16])
-def test_where_a_body_is_cut_changes_nothing(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However it arrives, and with as little of it at hand as its longest token allows."""
+def test_the_result_does_not_depend_on_the_cuts_between_parts(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the bytes of its longest token need to be at hand."""
     monkeypatch.setattr(large_bodies, "AHEAD_BYTES", 1 << 13)
     monkeypatch.setattr(large_bodies, "PIECE_BYTES", 100)
 
@@ -167,15 +167,15 @@ ODD = [
 
 
 @pytest.mark.parametrize("body", ODD)
-def test_odd_documents(body: bytes) -> None:
-    """Each is refused or read as one call does it."""
+def test_odd_documents_give_the_same_result_as_one_call(body: bytes) -> None:
+    """Each is refused or parsed as in one call."""
     assert found(body) == expected(body)
 
 
 @pytest.mark.parametrize("opening, closing", [(b"[", b"]"), (b'{"a":', b"}")])
 @pytest.mark.parametrize("inmost", [b"0", b"[]", b"{}", b"[0]"])
-def test_depth(opening: bytes, closing: bytes, inmost: bytes) -> None:
-    """The deepest body that one call reads is read, a deeper one refused."""
+def test_nesting_has_the_bound_of_small_bodies(opening: bytes, closing: bytes, inmost: bytes) -> None:
+    """The deepest body that one call parses is parsed, and a deeper one is refused."""
     verdicts = []
     for depth in range(MAX_DEPTH - 3, MAX_DEPTH + 1):
         body = b'{"a":' + opening * depth + inmost + closing * depth + b"}"
@@ -184,8 +184,8 @@ def test_depth(opening: bytes, closing: bytes, inmost: bytes) -> None:
     assert set(verdicts) == {True, False}
 
 
-def test_no_call_parses_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parser is given pieces; only a single text may be longer than one, and it has a bound too."""
+def test_each_call_of_the_parser_gets_a_bounded_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a single text may be longer, and it has a bound too."""
     lengths = []
 
     def parsed(piece: bytes, **options: Any) -> Any:
@@ -210,12 +210,12 @@ def test_no_call_parses_much(monkeypatch: pytest.MonkeyPatch) -> None:
         (b"{%b" % b"".join(b'"n%d":[],' % number for number in range(20)), ["body"]),
     ],
 )
-def test_what_makes_the_whole_body_invalid_ends_the_reading(body: bytes, place: list[str]) -> None:
-    """Too long a list at the top, or too many names: what follows is not looked at."""
+def test_an_error_of_the_whole_body_ends_parsing(body: bytes, place: list[str]) -> None:
+    """Bytes after a top-level list or object that is too long are ignored."""
     assert kind(body) == (place, "too_long")
 
 
-def test_what_makes_an_element_invalid_is_left_to_it() -> None:
+def test_an_error_of_an_element_is_left_to_validation() -> None:
     """A long list keeps its length and a large object one name too many, without most of their values."""
     body = {"requests": [{"a": list(range(30)), "b": [[0]] * 30}, {f"n{n}": [n] for n in range(30)}, {"a": 1}]}
     first, second, third = read(json.dumps(body).encode(), LONGEST)["requests"]
@@ -232,14 +232,14 @@ def test_what_makes_an_element_invalid_is_left_to_it() -> None:
         (b'{"a":"%b"}' % (b"x" * 300_000), "too_long"),
     ],
 )
-def test_values_are_counted_before_any_is_read(body: bytes, reason: str) -> None:
-    """Too many of them, or one that is too long."""
+def test_values_are_counted_before_they_are_parsed(body: bytes, reason: str) -> None:
+    """Too many values, or one that is too long, refuse the body."""
     assert kind(body, ROOMY) == (["body"], reason)
 
 
 @pytest.mark.parametrize("step", [1_000, large_bodies.PIECE_BYTES, 10**7])
 def test_blanks_between_tokens_may_be_of_any_length(step: int) -> None:
-    """They say nothing, however many there are and however they come."""
+    """Any number of blanks in any parts gives the same values."""
     blanks = b" \t\n\r" * 100_000
     tokens = [b"{", b'"a"', b":", b"[", b"1", b",", b'"x  y"', b"]", b"}"]
     for place in range(len(tokens) + 1):
@@ -255,8 +255,8 @@ def test_blanks_between_tokens_may_be_of_any_length(step: int) -> None:
         assert large.value == {"a": [1, "x  y"]}
 
 
-def test_a_text_of_blanks_stays_longer_than_any_that_is_valid() -> None:
-    """What is dropped of it changes no verdict."""
+def test_a_long_text_of_blanks_stays_too_long() -> None:
+    """Dropping a part of its blanks does not make it valid."""
     with pytest.raises(ValidationFailed):
         parse(RecommendRequest, found(b'{"user_features": {"a": "%b"}}' % (b" " * 100_000)))
 
@@ -265,8 +265,8 @@ TEXTS = b"""{"0":{"1":"2","a":[1,"3","4",{},2,"5"]},"b":"6","c":[["7"],"8",["9",
 
 
 @pytest.mark.parametrize("place", range(9))
-def test_the_longest_texts_among_the_longest_blanks(place: int) -> None:
-    """Wherever two of them stand in a body, and in what has come of it, they are still read."""
+def test_the_longest_texts_between_the_longest_blanks_are_parsed(place: int) -> None:
+    """Two of them are parsed at any place of a body and of its parts."""
     text, between, around = b"x" * 130_000, b" " * 60_000, b" " * 125_000
     rest = TEXTS.removeprefix(b"{")
     rest = rest.replace(b'"%d"' % place, around + b'"%d%b"' % (place, text) + between)
@@ -276,8 +276,8 @@ def test_the_longest_texts_among_the_longest_blanks(place: int) -> None:
         assert found(body) == expected(body)
 
 
-def test_what_has_come_is_read_and_let_go() -> None:
-    """Of a body that goes on and on, no more stays than is needed to read on; a refusal needs no end."""
+def test_parsed_bytes_are_freed() -> None:
+    """An endless body keeps only the bytes that parsing needs. A refusal needs no end."""
     large = LargeBody(ROOMY)
     part = b'"%b",' % (b"x" * 1000) * 60
     large.feed(b'{"a":{"b":[')
@@ -301,8 +301,8 @@ def test_what_has_come_is_read_and_let_go() -> None:
         b'{"a":{"b":[],%b}}' % b",".join(b'"%d":0' % n for n in range(10_000)),
     ],
 )
-def test_a_step_is_short(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader stops at each token when its time is over, and goes on from there."""
+def test_a_step_ends_at_the_token_after_its_time(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next step continues from there."""
     monkeypatch.setattr(large_bodies, "SLICE_S", 0.0)
     monkeypatch.setattr(large_bodies, "PIECE_BYTES", 100)
     large = LargeBody(ROOMY)

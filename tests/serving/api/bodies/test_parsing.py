@@ -1,4 +1,4 @@
-"""From the bytes of a body to its model: what is refused, in which words, and what is never repeated."""
+"""From the bytes of a body to its model: refusals, their messages, and values that are never repeated."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ BAD_BODIES: dict[str, bytes] = {
 
 @pytest.mark.parametrize("body", BAD_BODIES.values(), ids=BAD_BODIES.keys())
 async def test_bad_bodies_are_refused_with_422(body: bytes) -> None:
-    """Whatever bytes come: 422 with a list of errors, none of which repeats a value."""
+    """Any bytes give 422 with a list of errors, none of which repeats a value."""
     async with serving() as (client, _):
         answer = await client.post(RECOMMEND, body)
     assert (answer.status, answer.json["code"]) == (422, "VALIDATION_ERROR")
@@ -60,7 +60,7 @@ async def test_bad_bodies_are_refused_with_422(body: bytes) -> None:
 
 
 async def test_values_are_never_echoed() -> None:
-    """A refused value appears nowhere in the error body."""
+    """A refused value appears nowhere in the answer."""
     secret = "hunter2-" * 5
     async with serving() as (client, _):
         for body in (
@@ -74,8 +74,8 @@ async def test_values_are_never_echoed() -> None:
             assert secret not in answer.body.decode()
 
 
-async def test_the_declared_type_of_a_body_does_not_matter() -> None:
-    """JSON is read as JSON, as when curl's -d is used without a Content-Type of one's own."""
+async def test_the_content_type_does_not_matter() -> None:
+    """JSON is parsed as JSON, also from curl's -d without a Content-Type."""
     async with serving() as (client, _):
         for kind in ("text/plain", "application/x-www-form-urlencoded", "application/json; charset=utf-8"):
             answer = await client.post(RECOMMEND, {"user_id": "u1"}, headers={"content-type": kind})
@@ -83,7 +83,7 @@ async def test_the_declared_type_of_a_body_does_not_matter() -> None:
 
 
 async def test_colons_in_ids_are_not_taken_for_repeated_keys() -> None:
-    """Keys are counted exactly where strings hold colons."""
+    """Keys are counted exactly if strings contain colons."""
     async with serving() as (client, _):
         assert (await client.post(RECOMMEND, {"user_id": "u1", "exclude_items": ["a:b", "::"]})).status == 200
 
@@ -126,16 +126,16 @@ TOLD: dict[str, tuple[str, object, str]] = {
 
 
 @pytest.mark.parametrize(("path", "body", "told"), TOLD.values(), ids=TOLD.keys())
-async def test_a_mistake_is_told_in_words_of_the_api(path: str, body: object, told: str) -> None:
-    """At the name that the client gave, and without a second problem that follows from it."""
+async def test_a_mistake_is_reported_once_at_the_name_that_the_client_sent(path: str, body: object, told: str) -> None:
+    """No second error follows from the first."""
     async with serving() as (client, _):
         answer = await client.post(path, body)
     assert (answer.status, answer.json["detail"]) == (422, f"request body: {told}")
     assert "missing" not in [error["type"] for error in answer.json["errors"]]
 
 
-async def test_a_request_of_a_batch_is_told_what_a_single_one_is() -> None:
-    """Also below a field of its own."""
+async def test_a_request_in_a_batch_gets_the_error_of_a_single_one() -> None:
+    """It holds below a nested field, too."""
     mistakes = [{"user": "u1"}, {"user_id": "u1", "n": 3}, {"user_id": "u1", "limits": [{"feild": "a", "max": 3}]}]
     async with serving() as (client, _):
         singles = [(await client.post(RECOMMEND, body)).json["detail"] for body in mistakes]
@@ -144,8 +144,8 @@ async def test_a_request_of_a_batch_is_told_what_a_single_one_is() -> None:
     assert told == singles
 
 
-async def test_all_ways_to_say_who_asks_are_named() -> None:
-    """A request that says nothing of its user learns every field that could."""
+async def test_a_request_without_a_user_gets_all_fields_that_name_one() -> None:
+    """The error lists every field that could describe the user."""
     async with serving() as (client, _):
         answer = await client.post(RECOMMEND, {"limit": 2})
     assert (answer.status, answer.json["detail"]) == (422, "give user_id, user_features, history or fallback")

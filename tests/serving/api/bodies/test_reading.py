@@ -1,4 +1,4 @@
-"""Bodies as they come from a server: whole, in parts, too large, too slow, or never."""
+"""Reading of bodies: whole, in parts, too large, too slow, or incomplete."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGE = json.dumps({"user_features": {"text": ["x" * 8000] * 100}}).encode()
 
 
 def sent(body: bytes, *, part: int = 1 << 16, pause_s: float = 0.0, breaks_off: bool = False) -> Sent:
-    """A request whose body comes in parts of this size."""
+    """Return a request whose body comes in parts of this size."""
     parts = [body[start : start + part] for start in range(0, len(body), part)]
     return Sent("POST", b"/", parts=parts, pause_s=pause_s, breaks_off=breaks_off)
 
@@ -34,20 +34,20 @@ def take(client: Sent, **headers: str) -> Body:
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"x" * SMALL_BYTES])
 @pytest.mark.parametrize("part", [1000, SMALL_BYTES])
-def test_small_bodies_are_left_as_they_are(body: bytes, part: int) -> None:
-    """However they come, and whether or not their length was declared."""
+def test_small_bodies_are_returned_as_bytes(body: bytes, part: int) -> None:
+    """It does not matter how they arrive, and if their length is declared."""
     assert take(sent(body, part=part)) == body
     assert take(sent(body, part=part), content_length=str(len(body))) == body
 
 
 @pytest.mark.parametrize("part", [100, 5000, 1 << 16, 1 << 20])
-def test_large_bodies_are_read(part: int) -> None:
-    """What they say comes out."""
+def test_large_bodies_are_parsed(part: int) -> None:
+    """The result is the parsed object."""
     assert take(sent(LARGE, part=part)) == json.loads(LARGE)
 
 
-def test_a_body_that_came_with_its_head_is_not_waited_for() -> None:
-    """It is what was given; the declared length counts for it too."""
+def test_a_body_that_came_with_its_head_is_returned_at_once() -> None:
+    """The limit of the declared length applies to it too."""
     bodies = Bodies(Settings(max_body_bytes=CAP))
     client = sent(b"other")
     assert trio.run(bodies.take, client.receive, {b"content-length": b"2"}, b"{}") == b"{}"
@@ -56,8 +56,8 @@ def test_a_body_that_came_with_its_head_is_not_waited_for() -> None:
     assert client.taken == 0
 
 
-def test_a_refused_body_is_still_taken_to_its_end() -> None:
-    """A client that sends before it listens gets to hear why."""
+def test_a_refused_body_is_read_to_its_end() -> None:
+    """A client that reads only after sending gets its error."""
     client = sent(b'{"exclude_items":[%b"i"]}' % (b'"i",' * 500_000))
     with pytest.raises(ValidationFailed, match="exclude_items: List should have at most 1000 items"):
         take(client)
@@ -67,14 +67,14 @@ def test_a_refused_body_is_still_taken_to_its_end() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 10, 100_000])
-def test_a_client_that_leaves(size: int) -> None:
-    """Nobody is there to be told what is wrong with a part of a body."""
+def test_a_client_that_disconnects_ends_the_reading(size: int) -> None:
+    """ClientGone is raised, and not the error of the incomplete body."""
     with pytest.raises(ClientGone):
         take(sent(b"[" * size, breaks_off=True))
 
 
-def test_too_large_a_body() -> None:
-    """It is refused by its declared length, whatever that is, before it is read, or where it goes beyond the cap."""
+def test_a_body_that_is_too_large_is_refused() -> None:
+    """A declared length is refused before reading, and an undeclared one at the limit."""
     for declared in (str(CAP + 1), "9" * 5000):
         client = sent(LARGE)
         with pytest.raises(PayloadTooLargeForRequest, match=f"larger than {CAP} bytes"):
@@ -84,8 +84,8 @@ def test_too_large_a_body() -> None:
         take(sent(b'"' + b'"a' * CAP))
 
 
-def test_a_slow_body() -> None:
-    """It has the client timeout, and a second more for each MiB that has come."""
+def test_a_slow_body_is_refused_after_the_timeout() -> None:
+    """The limit is the client timeout, and a second more for each received MiB."""
     with pytest.raises(BodyTimeout, match="within 10 seconds"):
         take(sent(b"{}", pause_s=11))
     spaced = b" " * 60_000 + b'"x"'
@@ -104,7 +104,7 @@ class Turns(trio.abc.Instrument):
 
 
 def test_large_bodies_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many there are: in no turn of the event loop are two steps made."""
+    """No turn of the event loop has two steps, for any number of bodies."""
     turns, steps = Turns(), []
     work = LargeBody.work
 

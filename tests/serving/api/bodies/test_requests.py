@@ -1,4 +1,4 @@
-"""Bodies of requests: a long one is read in another way than a short one, and must mean the same."""
+"""Bodies of requests: large and small ones give the same requests."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ Parse = Callable[[Any, bytes], Any]
 
 
 def in_pieces(schema: Any, body: bytes) -> Any:
-    """What becomes of a large body."""
+    """Return the result of a large body."""
     return parse(schema, read(body, requests.LONGEST))
 
 
 def outcome(schema: Any, body: bytes, how: Parse) -> object:
-    """What came of it, in a form that can be compared; errors by what the client sees."""
+    """Return the result in a form that can be compared, with errors as clients see them."""
     try:
         parsed = how(schema, body)
     except ValidationFailed as error:
@@ -80,8 +80,8 @@ def outcome(schema: Any, body: bytes, how: Parse) -> object:
 
 
 @pytest.mark.parametrize("schema", BODIES, ids=lambda schema: schema.__name__)
-def test_length_changes_nothing(schema: Any) -> None:
-    """Both accept the same bodies with the same values, and refuse others with the same words but for broken JSON."""
+def test_the_length_of_a_body_does_not_change_its_meaning(schema: Any) -> None:
+    """Both ways accept the same bodies with the same values, and give the same errors except for invalid JSON."""
     for body in BODIES[schema]:
         assert outcome(schema, body, in_pieces) == outcome(schema, body, parse)
 
@@ -95,7 +95,7 @@ def test_length_changes_nothing(schema: Any) -> None:
     ],
 )
 def test_a_list_that_is_too_long_is_named(schema: Any, name: str, most: int) -> None:
-    """In a small body and in a large one."""
+    """The error names the list in small and in large bodies."""
     body = json.dumps({name: ["i"] * (most + 1)}).encode()
     for how in (parse, in_pieces):
         with pytest.raises(ValidationFailed, match=f"{name}: List should have at most {most} items") as caught:

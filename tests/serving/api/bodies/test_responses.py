@@ -1,4 +1,4 @@
-"""Answers are made of prebuilt bytes: they are what the documented models say."""
+"""Answers, which are made of prebuilt bytes, agree with the documented models."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ pytestmark = pytest.mark.anyio
         ("/v1/health/live", None, responses.Status),
     ],
 )
-async def test_an_answer_is_what_its_model_says(path: str, body: Any, model: type[BaseModel]) -> None:
-    """No key more or less; validated as strictly as requests are."""
+async def test_an_answer_agrees_with_its_model(path: str, body: Any, model: type[BaseModel]) -> None:
+    """It has exactly the keys of the model, and is validated as strictly as requests."""
     path, _, query = path.partition("?")
     async with serving() as (client, _):
         answer = await (client.get(path, query=query) if body is None else client.post(path, body))

@@ -1,4 +1,4 @@
-"""Rules that reorder a page: those of a request, and those of its recipe."""
+"""Rules that reorder a page, from the request or the recipe."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.serving.api.verbs.test_filters import (
 pytestmark = pytest.mark.anyio
 
 
-async def test_rules_reorder_the_page_and_say_so() -> None:
-    """Pins, boosts, limits and diversity; what a filter removed stays away and is named."""
+async def test_rules_reorder_the_page_and_are_given_as_reasons() -> None:
+    """Pins, boosts, limits and diversity apply. Filtered items stay away, and filtered pins are named."""
     async with filtering() as (client, _):
         asked = {
             "user_id": "u3",
@@ -50,8 +50,8 @@ async def test_rules_reorder_the_page_and_say_so() -> None:
     assert any(item.get("reason") == ["diversified"] for item in diverse["items"])
 
 
-async def test_what_was_shown_ranks_lower_and_a_seed_shuffles() -> None:
-    """The same alone and in a batch; unknown shown items are named; without weight the answer is that without them."""
+async def test_shown_items_rank_lower_and_a_seed_shuffles() -> None:
+    """A batch gives the same. Unknown shown items are named. A weight of 0 changes nothing."""
     asked = {"user_id": "u3", "limit": 6}
     async with filtering() as (client, _):
         plain = (await client.post(RECOMMEND, asked)).json
@@ -104,7 +104,7 @@ RULES: list[tuple[dict[str, Any], list[str | int], str]] = [
 
 @pytest.mark.parametrize("case", RULES, ids=lambda case: json.dumps(case[0])[:40])
 async def test_wrong_rules_are_refused_with_their_place(case: tuple[dict[str, Any], list[str | int], str]) -> None:
-    """422 with the place and the way out."""
+    """The answer is 422 with the place and the way out."""
     more, place, words = case
     async with filtering() as (client, _):
         answer = await client.post(RECOMMEND, {"user_id": "u1", **more})
@@ -114,8 +114,8 @@ async def test_wrong_rules_are_refused_with_their_place(case: tuple[dict[str, An
     assert words in error["msg"]
 
 
-async def test_the_recipes_rules_hold_until_a_request_says_otherwise() -> None:
-    """Each key by itself; an empty list switches it off; an entry whose time has not come or is over does nothing."""
+async def test_the_rules_of_a_recipe_apply_unless_a_request_replaces_them() -> None:
+    """Each field is replaced by itself. An empty list removes a rule. An entry outside its time has no effect."""
     soon = Policy(
         diversity=0.5,
         limits=(("genres", 1),),

@@ -1,4 +1,4 @@
-"""Spans: one for each request, within the caller's trace, and nothing of them where they are off."""
+"""Spans: one for each request, within the caller's trace, and none if they are off."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Collected:
         self.spans = Spans(provider)
 
     def take(self) -> list[ReadableSpan]:
-        """What ended since the last call, in the order in which it ended."""
+        """Return the spans that ended since the last call, in the order of their ends."""
         ended = self._exporter.get_finished_spans()
         self._exporter.clear()
         return list(ended)
 
 
-def traced(client: Client) -> tuple[Client, Collected]:
-    """The same server with spans."""
+def with_spans(client: Client) -> tuple[Client, Collected]:
+    """Return the same server with spans."""
     state = client.app._state
     collected = Collected()
     state.spans = collected.spans
@@ -59,9 +59,9 @@ def context(span: ReadableSpan) -> Any:
 
 @pytest.mark.anyio
 async def test_a_request_is_a_span_of_the_callers_trace() -> None:
-    """It hangs below the caller's span, says what was asked and answered, and its id is in the answer."""
+    """The span is a child of the caller's span, has the request's facts, and its id is in the answer."""
     async with serving() as (plain, _):
-        client, collected = traced(plain)
+        client, collected = with_spans(plain)
         headers = {"traceparent": GIVEN, "x-request-id": "mine", "user-agent": "shop/1"}
         answer = await client.post(MOVIES, {"user_id": "u3"}, headers=headers)
         step, span = collected.take()
@@ -94,21 +94,21 @@ async def test_a_request_is_a_span_of_the_callers_trace() -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("verb", ["recommend", "batch-recommend"])
 async def test_spans_change_no_answer(verb: str) -> None:
-    """Body and headers are those of a server without spans, but for the step that the trace names."""
+    """Body and headers equal those of a server without spans, except the span id of the trace."""
     body = {"user_id": "u3"} if verb == "recommend" else {"requests": [{"user_id": "u3"}, {"user_id": "?"}]}
     headers = {"x-request-id": "same"}
     async with serving() as (plain, _):
         expected = await plain.post(f"/v1/recipes/movies:{verb}", body, headers=headers)
-        client, collected = traced(plain)
+        client, collected = with_spans(plain)
         assert await client.post(f"/v1/recipes/movies:{verb}", body, headers=headers) == expected
     assert [span.name for span in collected.take()] == ["rank", f"POST /v1/recipes/{{name}}:{verb}"]
 
 
 @pytest.mark.anyio
 async def test_without_a_callers_trace_a_request_begins_one() -> None:
-    """It is in the log and in no header; the next request of the task begins another."""
+    """Its id is in the log and in no header. The next request of the task begins another trace."""
     async with serving() as (plain, _):
-        client, collected = traced(plain)
+        client, collected = with_spans(plain)
         with capture_logs() as records:
             answers = [await client.post("/v1/recipes/none:recommend", {}) for _ in range(2)]
         assert "trace_id" not in get_contextvars()
@@ -122,9 +122,9 @@ async def test_without_a_callers_trace_a_request_begins_one() -> None:
 
 @pytest.mark.anyio
 async def test_a_caller_that_does_not_sample_gets_no_span() -> None:
-    """The flag of the caller decides, as OpenTelemetry's default sampler has it; the answer keeps the flag."""
+    """The caller's flag decides, as in OpenTelemetry's default sampler, and the answer keeps it."""
     async with serving() as (plain, _):
-        client, collected = traced(plain)
+        client, collected = with_spans(plain)
         answer = await client.post(MOVIES, {"user_id": "u3"}, headers={"traceparent": GIVEN[:-1] + "0"})
     assert answer.headers["traceparent"].endswith("-00")
     assert collected.take() == []
@@ -132,9 +132,9 @@ async def test_a_caller_that_does_not_sample_gets_no_span() -> None:
 
 @pytest.mark.anyio
 async def test_errors_of_the_server_are_errors_of_the_span() -> None:
-    """A 5xx is marked, a 4xx is the caller's; a wrong method or path makes no new name."""
+    """A 5xx is marked as an error, a 4xx is not. A wrong method or path makes no new span name."""
     async with serving() as (plain, _):
-        client, collected = traced(plain)
+        client, collected = with_spans(plain)
         await client.post("/v1/recipes/broken:recommend", {"user_id": "u3"})
         await client.post("/v1/recipes/movies:recommend", {"user_id": "?"})
         await client.call("BREW", f"/coffee/{'0' * 64}/{'x' * 300}", headers={"host": "a..b"})
@@ -155,19 +155,19 @@ async def test_errors_of_the_server_are_errors_of_the_span() -> None:
 
 @pytest.mark.anyio
 async def test_probes_make_no_spans() -> None:
-    """Orchestrators ask every second."""
+    """Orchestrators send probes every second."""
     async with serving() as (plain, _):
-        client, collected = traced(plain)
+        client, collected = with_spans(plain)
         for path in ("/v1/health", "/v1/health/live", "/v1/health/ready"):
             await client.get(path)
     assert collected.take() == []
 
 
 @pytest.mark.anyio
-async def test_a_client_that_leaves_ends_its_span() -> None:
-    """The span says so, and has no status."""
+async def test_a_client_that_disconnects_ends_its_span() -> None:
+    """The span has this error, and no status."""
     async with serving() as (plain, _):
-        client, collected = traced(plain)
+        client, collected = with_spans(plain)
         headers = [(b"host", b"localhost:8080"), (b"content-length", b"20")]
         sent = Sent("POST", MOVIES.encode(), headers, breaks_off=True)
         assert await client.app(sent) is None
@@ -177,7 +177,7 @@ async def test_a_client_that_leaves_ends_its_span() -> None:
 
 
 class Flaky:
-    """An exporter that fails while told to."""
+    """An exporter that fails on demand."""
 
     def __init__(self) -> None:
         self.fails = True
@@ -187,11 +187,11 @@ class Flaky:
         return SpanExportResult.FAILURE if self.fails else SpanExportResult.SUCCESS
 
     def shutdown(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because nothing is open."""
 
 
-def test_a_collector_that_fails_is_told_once() -> None:
-    """One event when it begins, one with the number of lost spans when it works again."""
+def test_failed_exports_are_logged_once() -> None:
+    """One event marks the beginning, and one the end, with the number of lost spans."""
     flaky = Flaky()
     exporter = ReportingExporter(flaky, LastMessages())
     batch: list[Any] = [object(), object()]
@@ -205,14 +205,14 @@ def test_a_collector_that_fails_is_told_once() -> None:
 
 
 def test_a_wrong_variable_of_opentelemetry_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is a configuration error, not a traceback."""
+    """It is a configuration error instead of a traceback."""
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "1000000")
     with pytest.raises(ConfigError, match="OTEL_"):
         spans.create()
 
 
 def test_without_the_extra_the_message_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`SVC_OTEL_ENABLED=1` is asked for and cannot be had: exit 8, with what to install."""
+    """`SVC_OTEL_ENABLED=1` without the extra ends with exit code 8 and the command that installs it."""
     monkeypatch.delattr("svc.serving.api.observe.spans")
     monkeypatch.delitem(sys.modules, "svc.serving.api.observe.spans")
     monkeypatch.setitem(sys.modules, "opentelemetry.context", None)
@@ -221,8 +221,8 @@ def test_without_the_extra_the_message_names_it(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.system
-def test_off_nothing_of_it_is_imported() -> None:
-    """The server's modules name the SDK in one file, which only SVC_OTEL_ENABLED=1 imports."""
+def test_without_spans_the_sdk_is_not_imported() -> None:
+    """Only one module imports the SDK, and only SVC_OTEL_ENABLED=1 imports that module."""
     code = "import sys, svc.serving.run; print(sorted(name for name in sys.modules if 'opentelemetry' in name))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

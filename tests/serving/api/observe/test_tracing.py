@@ -1,4 +1,4 @@
-"""Trace context: taken, logged and sent back, or ignored."""
+"""Trace context: accepted, logged and returned, or ignored."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ GIVEN = f"00-{TRACE}-{SPAN}-01"
         *(f"00-{'0' * 32}-{SPAN}-01", f"00-{TRACE}-{'0' * 16}-01", f"00-{TRACE}-{SPAN}", f"00-{TRACE[:-1]}-{SPAN}-01"),
     ],
 )
-def test_what_is_no_trace_is_ignored(value: str | None) -> None:
-    """As the W3C recommendation says: letters in lower case, no ids of zeros, not version ff."""
+def test_an_invalid_traceparent_is_ignored(value: str | None) -> None:
+    """W3C requires lower case, ids other than zeros, and a version other than ff."""
     assert parse_trace(None if value is None else value.encode()) is None
 
 
 @pytest.mark.parametrize("value", [GIVEN, f"00-{TRACE}-{SPAN}-00", f"cc-{TRACE}-{SPAN}-01-more"])
-def test_an_answer_has_the_trace_and_a_step_of_its_own(value: str) -> None:
-    """The flags stay; the version is the one that this server writes."""
+def test_an_answer_has_the_trace_and_a_new_span_id(value: str) -> None:
+    """The flags stay, and the version is that of this server."""
     trace = parse_trace(value.encode())
     assert trace is not None
     assert trace.span_id == SPAN.encode()
@@ -42,7 +42,7 @@ def test_an_answer_has_the_trace_and_a_step_of_its_own(value: str) -> None:
 
 @pytest.mark.anyio
 async def test_a_trace_is_logged_with_its_request_only() -> None:
-    """Errors have it too; the next request of the connection, without one, has none, and is answered as ever."""
+    """Errors have it too. The next request of the connection, without a trace, has none."""
     async with serving() as (client, _):
         with capture_logs() as records:
             traced = await client.post("/v1/recipes/none:recommend", {}, headers={"traceparent": GIVEN})

@@ -1,4 +1,4 @@
-"""The OpenAPI document and the reference page say what the server raises."""
+"""The OpenAPI document and the reference page list the errors that the server raises."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ API_PAGE = Path(__file__).parents[4] / "docs" / "reference" / "api.md"
 
 
 def api_errors(kind: type[ApiError] = ApiError) -> dict[str, int]:
-    """Status by code of every ApiError."""
+    """Return the status of every ApiError by code."""
     own = {} if kind is ApiError else {kind.code: kind.http_status}
     return own | {code: status for below in kind.__subclasses__() for code, status in api_errors(below).items()}
 
@@ -39,13 +39,13 @@ def references(value: Any) -> Iterator[str]:
 
 
 def test_every_error_is_on_the_page_with_its_status() -> None:
-    """docs/reference/api.md lists exactly the codes that exist."""
+    """docs/reference/api.md lists exactly the existing codes."""
     rows = re.findall(r"^\| (\d+) \| `([A-Z_]+)` \|", API_PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert {code: int(status) for status, code in rows} == api_errors()
 
 
 def test_every_error_of_an_endpoint_is_an_example_in_the_document() -> None:
-    """All codes stand as examples, under their status."""
+    """Each code is an example under its status."""
     found: dict[str, int] = {}
     for path in document(__version__, has_keys=True, has_metrics=True)["paths"].values():
         for operation in (value for key, value in path.items() if key in ("get", "post")):
@@ -55,7 +55,7 @@ def test_every_error_of_an_endpoint_is_an_example_in_the_document() -> None:
     assert found == api_errors()
 
 
-def test_every_reference_leads_somewhere() -> None:
+def test_every_reference_resolves() -> None:
     """No $ref of the document points outside its components."""
     whole = document(__version__, has_keys=True, has_metrics=True)
     known = {f"#/components/schemas/{name}" for name in whole["components"]["schemas"]}
@@ -63,7 +63,7 @@ def test_every_reference_leads_somewhere() -> None:
 
 
 def test_the_page_lists_every_operation() -> None:
-    """docs/reference/api.md has exactly the document's operations, and says which ask for a key."""
+    """docs/reference/api.md has exactly the document's operations, and marks those that need a key."""
     paths = document(__version__, has_keys=True, has_metrics=True)["paths"]
     operations = {
         (method.upper(), path): path_item[method]
@@ -81,14 +81,14 @@ def test_the_page_lists_every_operation() -> None:
 
 
 def bounds(schema: dict[str, Any]) -> set[str]:
-    """The numbers that limit a value: of its text, its length or its size."""
+    """Return the numbers in a schema that limit texts, lists and values."""
     kinds = [schema, *schema.get("anyOf", [])]
     names = ("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "maxProperties")
     return {str(kind[name]) for kind in kinds for name in names if kind.get(name)}
 
 
 def test_the_page_lists_every_field_with_its_bounds() -> None:
-    """Each field of a request stands in a table row, with its limits; those of features in their part."""
+    """Each field of a request has a table row with its bounds."""
     page = API_PAGE.read_text("utf-8")
     features = page.partition("## Features")[2].partition("##")[0]
     rows: dict[str, str] = defaultdict(str)
@@ -102,8 +102,8 @@ def test_the_page_lists_every_field_with_its_bounds() -> None:
             assert bounds(schema) <= set(re.findall(r"\d+", told)), name
 
 
-def test_without_keys_nothing_asks_for_one() -> None:
-    """The document describes this server: no security scheme, no 401, no metrics."""
+def test_without_keys_no_operation_needs_one() -> None:
+    """The document of such a server has no security scheme, no 401 and no metrics."""
     whole = document(__version__, has_keys=False, has_metrics=False)
     assert "securitySchemes" not in whole["components"]
     assert "/v1/metrics" not in whole["paths"]
@@ -112,7 +112,7 @@ def test_without_keys_nothing_asks_for_one() -> None:
 
 
 def test_header_fields_of_requests_and_answers_are_described() -> None:
-    """Those that every request may have, those of requests that wait for a model, and those of refusals."""
+    """They are those of all requests, of requests that wait for a model, and of refusals."""
     paths = document(__version__, has_keys=True, has_metrics=True)["paths"]
     assert {"X-Request-ID", "traceparent"} <= {row["name"] for row in paths["/v1/health"]["parameters"]}
     for path, method in (("/v1/recipes/{name}/popular", "get"), ("/v1/recipes/{name}:batch-recommend", "post")):
@@ -126,7 +126,7 @@ def test_header_fields_of_requests_and_answers_are_described() -> None:
 
 
 def test_the_health_of_workers_is_described() -> None:
-    """The count of processes is part of the document; a key that is no part of it is found."""
+    """The document has the numbers of workers, and its check finds an undocumented key."""
     registry = Registry()
     registry.workers = WorkersState(4, 3, 1)
     answer, status = registry.health()
@@ -136,7 +136,7 @@ def test_the_health_of_workers_is_described() -> None:
 
 
 def test_generators_find_types_for_all_fields() -> None:
-    """Requests are plain objects without `default`; a filter is any object, or text in a query."""
+    """Requests are plain objects without `default`. A filter is any object, or a text in a query string."""
     whole = document(__version__, has_keys=True, has_metrics=True)
     schemas = whole["components"]["schemas"]
     for name in ("RecommendRequest", "RelatedRequest"):
@@ -171,7 +171,7 @@ def test_generators_find_types_for_all_fields() -> None:
     ],
 )
 async def test_the_schema_and_the_server_agree_on_pins_and_history_mode(body: dict[str, Any], is_valid: bool) -> None:
-    """A program that checks its body by the document is told what the server would say."""
+    """A body that the schema accepts is accepted by the server."""
     whole = document(__version__, has_keys=True, has_metrics=True)
     schema = {"$ref": "#/components/schemas/RecommendRequest", "components": whole["components"]}
     async with serving() as (client, _):
@@ -180,8 +180,8 @@ async def test_the_schema_and_the_server_agree_on_pins_and_history_mode(body: di
     assert (answer.status == 200) == is_valid, answer.json
 
 
-def test_codes_and_states_are_listed() -> None:
-    """Clients get one type for the codes of errors, of whole answers and of elements, and the words of probes."""
+def test_codes_and_states_are_enumerated() -> None:
+    """Clients get one type for error codes of answers and elements, and the words of probes."""
     schemas = document(__version__, has_keys=True, has_metrics=True)["components"]["schemas"]
     assert schemas["ErrorCode"]["enum"] == sorted(api_errors())
     for name in ("Error", "Failed"):

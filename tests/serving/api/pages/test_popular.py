@@ -1,4 +1,4 @@
-"""The most chosen items under a filter: what is listed, what is refused, and what it counts."""
+"""The most chosen items under a filter: listing, refusals and charges."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BY_COUNT = sorted(range(N_ITEMS), key=lambda item: -LATELY[item])
 
 @asynccontextmanager
 async def listing(policy: Policy | None = None, **more: Any) -> AsyncIterator[tuple[Client, ServerState]]:
-    """A model that knows how much was chosen lately, with filter fields."""
+    """Return a model with counts of recent choices and with filter fields."""
     async with serving(**more) as (client, state):
         served = served_in(state)
         served.model.popularity = LATELY
@@ -48,8 +48,8 @@ async def ask(client: Client, tree: object, more: str = "&limit=60", **options: 
 
 
 @pytest.mark.parametrize("tree", [COMEDY, {"all": [COMEDY, {"not": {"year": {"gte": 2020}}}]}, None])
-async def test_what_satisfies_the_filter_is_listed_most_chosen_first(tree: Any) -> None:
-    """As by brute force; the fallback of the verbs, under the same filter, shows the same items."""
+async def test_items_that_satisfy_the_filter_are_listed_most_chosen_first(tree: Any) -> None:
+    """The list equals brute force, and the fallback of the verbs under the same filter."""
     wanted = [item for item in BY_COUNT if tree is None or "Comedy" in genres_of(item)]
     if tree is not None and "all" in tree:
         wanted = [item for item in wanted if item < 30 or item % 5 == 0]
@@ -95,8 +95,8 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "place", "words"), REFUSED, ids=lambda value: str(value)[:30])
-async def test_what_is_no_filter_is_refused_with_its_place(text: str, place: list[str], words: str) -> None:
-    """With the bounds of the verbs."""
+async def test_an_invalid_filter_is_refused_with_its_place(text: str, place: list[str], words: str) -> None:
+    """The bounds are those of the verbs."""
     async with listing() as (client, _):
         answer = await ask(client, text)
     assert (answer.status, answer.json["code"]) == (422, "VALIDATION_ERROR")
@@ -104,7 +104,7 @@ async def test_what_is_no_filter_is_refused_with_its_place(text: str, place: lis
     assert (error["loc"], words in error["msg"]) == (place, True)
 
 
-async def test_a_filter_that_leaves_nothing_is_told_as_by_a_verb() -> None:
+async def test_a_filter_that_no_item_satisfies_gives_the_error_of_a_verb() -> None:
     async with listing() as (client, _):
         answer = await ask(client, {"genres": {"any": ["Comdy"]}})
         verb = await client.post(RECOMMEND, {"user_id": "u1", "filter": {"genres": {"any": ["Comdy"]}}})
@@ -114,7 +114,7 @@ async def test_a_filter_that_leaves_nothing_is_told_as_by_a_verb() -> None:
 
 
 async def test_a_filter_is_compiled_once() -> None:
-    """A long one too; a verb takes the items that the list has compiled."""
+    """A long filter is too. A verb uses the items that the list has compiled."""
     tree = {"any": [COMEDY, {"genres": {"any": ["x" * 60 + str(n) for n in range(80)]}}]}
     assert len(json.dumps(tree)) > INLINE_FILTER_CHARACTERS
     async with listing() as (client, state):
@@ -128,7 +128,7 @@ async def test_a_filter_is_compiled_once() -> None:
     assert len(kept) == 2  # as the client wrote it, and in its canonical form
 
 
-async def test_a_filtered_list_counts_what_it_weighs_and_a_plain_one_counts_1() -> None:
+async def test_a_filtered_list_is_charged_its_cost_and_a_plain_one_1() -> None:
     keys = parse_api_keys(f"shop:{hash_api_key(KEY)}")
     policies = KeyPolicies(Metrics.disabled(), parse_policies(b"shop: {rate: 1/h, burst: 10}", "policies.yaml"))
     async with listing(keys=keys, policies=policies) as (client, _):
@@ -138,8 +138,8 @@ async def test_a_filtered_list_counts_what_it_weighs_and_a_plain_one_counts_1() 
     assert (plain, filtered) == ([200, 200], [200, 200, 429])
 
 
-async def test_rules_hold_where_nothing_was_chosen_in_the_window() -> None:
-    """All choices count then: boosts lift items, and diversity moves them."""
+async def test_rules_apply_if_the_window_has_no_choices() -> None:
+    """All choices count then. Boosts lift items, and diversity moves them."""
     async with listing() as (client, state):
         model = served_in(state).model
         model.popularity = np.zeros(N_ITEMS)

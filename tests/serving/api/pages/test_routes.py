@@ -1,4 +1,4 @@
-"""What quart answers: recipes, metrics, the description of the API, and users to try."""
+"""The endpoints behind quart: recipes, metrics, the OpenAPI document, and sample users."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ABOUT_RECIPES = [row for row in READ if row.path.split("/")[:3] == ["", "v1", "r
 
 
 async def test_recipes_are_listed_and_described() -> None:
-    """The list names all recipes; a description reports what the artifact was built from, and keeps its kid inside."""
+    """The list has all recipes. A description has the facts of the artifact, but not its kid."""
     async with serving() as (client, _):
         listed = (await client.get("/v1/recipes")).json["recipes"]
         assert [(item["name"], item["loaded"]) for item in listed] == [
@@ -48,8 +48,8 @@ async def test_recipes_are_listed_and_described() -> None:
 
 
 @pytest.mark.parametrize("row", [row for row in ENDPOINTS if "{name}" in row.path], ids=lambda row: row.path)
-async def test_every_endpoint_logs_a_name_that_nobody_has(row: Endpoint) -> None:
-    """404 and one event, whichever endpoint the name was given to."""
+async def test_every_endpoint_logs_an_unknown_recipe(row: Endpoint) -> None:
+    """Each answers 404 and logs one event."""
     async with serving() as (client, state):
         state.versions = lambda name: {"versions": []}
         path = row.path.replace("{name}", "none")
@@ -61,7 +61,7 @@ async def test_every_endpoint_logs_a_name_that_nobody_has(row: Endpoint) -> None
 
 
 async def test_unknown_parameters_of_recipes_are_refused() -> None:
-    """A misspelt one is told the parameter that was meant, any other one those of the endpoint; 401 comes first."""
+    """A misspelt name gets a suggestion, any other name the list of parameters. 401 comes first."""
     async with serving() as (client, state):
         state.versions = lambda name: {"versions": []}
         for row in ABOUT_RECIPES:
@@ -86,7 +86,7 @@ async def test_unknown_parameters_of_recipes_are_refused() -> None:
 
 
 async def test_unknown_parameters_elsewhere_are_ignored() -> None:
-    """Balancers add theirs to probes, Prometheus to metrics, browsers to pages."""
+    """Balancers add parameters to probes, Prometheus to metrics, and browsers to pages."""
     async with serving() as (client, _):
         for row in READ:
             if row not in ABOUT_RECIPES:
@@ -95,14 +95,14 @@ async def test_unknown_parameters_elsewhere_are_ignored() -> None:
 
 
 async def test_metrics_and_openapi_can_be_off() -> None:
-    """Without metrics there is no /v1/metrics; a closed environment has no OpenAPI document."""
+    """Without metrics there is no /v1/metrics, and a closed environment has no OpenAPI document."""
     async with serving(Settings(env="production")) as (client, _):
         assert (await client.get("/v1/metrics")).status == 404
         assert (await client.get("/v1/openapi.json")).status == 404
 
 
-async def test_somebody_is_told_only_with_the_console() -> None:
-    """Histories are data: where people do not try recipes, they leave the server in no answer."""
+async def test_sample_users_need_the_console() -> None:
+    """Without the console no answer has a user's history."""
     async with serving(keys=parse_api_keys(f"k:{hash_api_key(new_api_key())}")) as (client, _):
         assert (await client.get("/v1/recipes/movies/somebody")).status == 401
     async with serving() as (client, _):

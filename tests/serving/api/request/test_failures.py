@@ -1,4 +1,4 @@
-"""Answers that say what went wrong: status, code, and no more of the server's inside."""
+"""Error answers: status, code, and no internals of the server."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CASES: list[tuple[str, str, Any, int, str]] = [
     ("path", "body", "status", "code"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
 async def test_failures_have_their_status_and_code(path: str, body: Any, status: int, code: str) -> None:
-    """Every error body has request_id, detail and code, and nothing of the server's inside."""
+    """Every error body has request_id, detail and code, and no internals of the server."""
     async with serving() as (client, _):
         answer = await client.post(path, body, headers={"x-request-id": "abc-1"})
     assert (answer.status, answer.json["code"]) == (status, code)
@@ -55,8 +55,8 @@ async def test_failures_have_their_status_and_code(path: str, body: Any, status:
     assert "secret" not in answer.body.decode()
 
 
-async def test_tracebacks_are_paced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every failure is logged; of many within a minute only the first ones with their traceback."""
+async def test_tracebacks_are_limited_in_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every failure is logged, but only the first ones in a minute with a traceback."""
     monkeypatch.setattr(failures, "_last_tracebacks", deque(maxlen=failures.TRACEBACKS_A_MINUTE))
     async with serving() as (client, _):
         with capture_logs() as logs:

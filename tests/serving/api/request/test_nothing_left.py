@@ -1,4 +1,4 @@
-"""What a client is told whose filter leaves no item."""
+"""The error of a filter that no item satisfies."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ TOLD: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("tree", "told"), TOLD, ids=map(str, range(len(TOLD))))
 async def test_a_condition_that_no_item_satisfies_is_named(tree: dict[str, Any], told: str) -> None:
-    """With the value that was probably meant, or the numbers that there are."""
+    """The error suggests the most similar value, or gives the range of numbers."""
     async with filtering() as (client, _):
         answer = await client.post(RECOMMEND, {"user_id": "u3", "filter": tree})
     assert (answer.status, answer.json["code"], answer.json["detail"]) == (404, "NO_CANDIDATES", told)
 
 
-async def test_elements_of_a_batch_are_told_the_same() -> None:
-    """Each by itself."""
+async def test_elements_of_a_batch_get_the_error_of_a_single_request() -> None:
+    """Each element gets its own error."""
     async with filtering() as (client, _):
         body = {"requests": [{"user_id": "u3", "filter": tree} for tree, _ in TOLD]}
         answer = (await client.post(BATCH, body)).json

@@ -1,4 +1,4 @@
-"""One request: its id, its key, and a client that leaves while the key is checked."""
+"""One request: its id, its key, and clients that disconnect while the key is checked."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.serving.sent import Sent
 pytestmark = pytest.mark.anyio
 
 
-async def test_request_ids_are_taken_when_well_formed() -> None:
-    """A good X-Request-ID comes back; a bad one is replaced by 12 hex characters."""
+async def test_valid_request_ids_are_returned() -> None:
+    """An invalid X-Request-ID is replaced by 12 hex characters."""
     async with serving() as (client, _):
         good = await client.get("/v1/health", headers={"x-request-id": "A_b-9"})
         bad = await client.get("/v1/health", headers={"x-request-id": "a b\t"})
@@ -28,8 +28,8 @@ async def test_request_ids_are_taken_when_well_formed() -> None:
     int(bad.headers["x-request-id"], 16)
 
 
-async def test_a_client_that_leaves_is_not_kept_until_its_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flood whose clients do not wait costs no memory: a refusal that nobody waits for is not waited for."""
+async def test_a_client_that_disconnects_ends_the_delay_of_its_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flood of clients that disconnect costs no memory."""
     monkeypatch.setattr(authentication, "REFUSALS_PER_S", 0.01)
     monkeypatch.setattr(authentication, "REFUSALS_AT_ONCE", 0.0)
     async with serving(keys=parse_api_keys(f"k:{hash_api_key(new_api_key())}")) as (client, _):
@@ -40,8 +40,8 @@ async def test_a_client_that_leaves_is_not_kept_until_its_refusal(monkeypatch: p
         assert trio.current_time() - started < 5
 
 
-async def test_what_came_while_a_key_was_checked_is_not_lost() -> None:
-    """The first request with a key may bring its body in parts."""
+async def test_bytes_that_arrive_while_a_key_is_checked_are_kept() -> None:
+    """The first request of a key may bring its body in parts."""
     key = new_api_key()
     async with serving(keys=parse_api_keys(f"k:{hash_api_key(key)}")) as (client, _):
         parts = [bytes([byte]) for byte in b'{"user_id":"u1"}']
@@ -50,7 +50,7 @@ async def test_what_came_while_a_key_was_checked_is_not_lost() -> None:
 
 
 async def test_a_compressed_body_is_refused_by_its_header() -> None:
-    """Not as invalid JSON: 415 names the header. `identity` says nothing."""
+    """The answer is 415 instead of invalid JSON. `identity` is accepted."""
     async with serving() as (client, _):
         packed = await client.post(RECOMMEND, gzip.compress(b'{"user_id":"u1"}'), headers={"content-encoding": "gzip"})
         plain = await client.post(RECOMMEND, {"user_id": "u1"}, headers={"content-encoding": "identity"})
@@ -60,8 +60,8 @@ async def test_a_compressed_body_is_refused_by_its_header() -> None:
 
 
 @pytest.mark.parametrize("has_keys", [False, True])
-async def test_a_key_has_turns_of_its_own_only_where_keys_are_checked(has_keys: bool) -> None:
-    """Anybody can invent keys for a server that has none."""
+async def test_keys_have_turns_of_their_own_only_if_keys_are_checked(has_keys: bool) -> None:
+    """Without configured keys, any client could invent several."""
     key = new_api_key()
     async with serving(keys=parse_api_keys(f"k:{hash_api_key(key)}") if has_keys else {}) as (_, state):
         sent = Sent("GET", b"/", [(b"host", b"localhost"), (b"x-api-key", key.encode())])
@@ -70,7 +70,7 @@ async def test_a_key_has_turns_of_its_own_only_where_keys_are_checked(has_keys: 
 
 
 async def test_browsers_of_allowed_origins_may_call() -> None:
-    """CORS headers go to allowed origins only, on errors too; a preflight is answered without a key."""
+    """Only allowed origins get CORS headers, also on errors. A preflight needs no key."""
     keys = parse_api_keys(f"k:{hash_api_key(new_api_key())}")
     settings = replace(Settings(), allowed_origins=("https://shop.test",))
     async with serving(settings, keys) as (client, _):

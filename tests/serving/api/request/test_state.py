@@ -1,4 +1,4 @@
-"""Refusals are counted in the log instead of having a line each."""
+"""Refusals are counted in the log instead of logged one by one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_thousand_refusals_are_one_line_for_each_code_and_key() -> None:
-    """The number since the last line, also of what came just before the end."""
+    """The line has the number since the last line, and is written at the end of the server too."""
     refusals = Refusals()
     with capture_logs() as logs:
         async with trio.open_nursery() as nursery:

@@ -11,8 +11,8 @@ from svc.serving.api.routing.endpoint import Endpoint
 from svc.serving.api.routing.endpoints import ENDPOINTS, Router
 
 
-def test_a_row_says_whether_it_is_public() -> None:
-    """Nobody can add an endpoint without a word on it."""
+def test_a_row_must_set_public() -> None:
+    """No endpoint is public by omission."""
     field = next(field for field in dataclasses.fields(Endpoint) if field.name == "public")
     assert field.default is field.default_factory is dataclasses.MISSING
     with pytest.raises(TypeError, match="public"):
@@ -20,7 +20,7 @@ def test_a_row_says_whether_it_is_public() -> None:
 
 
 def test_methods_are_case_sensitive() -> None:
-    """HEAD goes where GET goes; every other method, in whatever letters, is told which there are."""
+    """HEAD is answered like GET. Any other method gets the list of allowed ones."""
     router = Router(ENDPOINTS)
     health, verb = router.find("/v1/health"), router.find("/v1/recipes/a:recommend")
     assert health is not None

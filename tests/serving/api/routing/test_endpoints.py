@@ -1,4 +1,4 @@
-"""The table of endpoints: what a path leads to, and who may go there."""
+"""The table of endpoints: the routes of paths, and the keys that they need."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ PUBLIC = {"health", "live", "ready", "openapi"}
 
 
 def test_only_these_are_public() -> None:
-    """The public health, the description of the API and the files of the pages; whoever adds one says so here."""
+    """Public rows are the health documents, the OpenAPI document and the pages. A new one must be added here."""
     assert {row.name for row in ENDPOINTS if row.public and row not in PAGES} == PUBLIC
     assert {row.path for row in PAGES if not row.path.startswith("/console/")} == {"/", "/v1/docs"}
     assert {row.name for row in ENDPOINTS if row.any_host} == {row.name for row in PROBES} == DOCUMENTS.keys()
 
 
-def test_a_name_and_a_path_stand_once() -> None:
-    """Two rows for one thing would be two answers to who may ask for it."""
+def test_names_and_paths_are_unique() -> None:
+    """Two rows for one path could disagree about its key."""
     assert max(Counter(row.name for row in ENDPOINTS).values()) == 1
     assert max(Counter((row.method, row.path) for row in ENDPOINTS).values()) == 1
 
 
 @pytest.mark.anyio
-async def test_quart_has_the_other_rows_and_no_more() -> None:
-    """Its rules are those of the table, in the same words; it neither merges slashes nor redirects."""
+async def test_quart_has_exactly_the_other_rows() -> None:
+    """It neither merges slashes nor redirects."""
     async with serving() as (_, state):
         rules = build_routes(state).url_map
     expected = {row.path.replace("{name}", "<name>") for row in ENDPOINTS if row not in PROBES and row not in VERBS}
@@ -41,7 +41,7 @@ async def test_quart_has_the_other_rows_and_no_more() -> None:
 
 @pytest.mark.parametrize("row", ENDPOINTS, ids=lambda row: row.path)
 def test_each_row_is_found_by_its_path_only(row: Endpoint) -> None:
-    """A path that differs in anything leads nowhere, or to another row."""
+    """A different path leads to another row or to none."""
     router = Router(ENDPOINTS)
     path = row.path.replace("{name}", "a-B_9")
     route = router.find(path)
@@ -52,16 +52,16 @@ def test_each_row_is_found_by_its_path_only(row: Endpoint) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a" * 65, "a.b", "a b", "\u00e9", "a/b", "a\n", "{name}"])
-def test_what_cannot_name_a_recipe_leads_nowhere(name: str) -> None:
-    """The pattern of names is the recipe's own."""
+def test_an_invalid_name_of_a_recipe_has_no_route(name: str) -> None:
+    """Names match the pattern of recipes."""
     for row in ENDPOINTS:
         if "{name}" in row.path:
             assert Router(ENDPOINTS).find(row.path.replace("{name}", name)) is None
 
 
 @pytest.mark.parametrize("environment", ["", "production"])
-def test_a_guarded_row_that_is_off_still_asks_for_a_key(environment: str) -> None:
-    """Only those with a key learn what is switched off."""
+def test_a_row_that_is_switched_off_still_needs_its_key(environment: str) -> None:
+    """Only clients with a key learn that it is switched off."""
     settings = Settings(env=environment)
     rows = served_with(settings)
     assert {row for row in ENDPOINTS if not row.public} <= set(rows)

@@ -1,4 +1,4 @@
-"""Request targets: read once, and only what RFC 9112 lets them be."""
+"""Request targets, which are decoded once, and refused if RFC 9112 does not allow them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from svc.serving.api.routing.targets import Target, parse_target
     ],
 )
 def test_a_target_is_decoded_once(target: bytes, expected: Target) -> None:
-    """Slashes stay, dots stay, and what decodes to a percent sign is not decoded again."""
+    """Slashes and dots stay, and a decoded percent sign is not decoded again."""
     assert parse_target(target, "GET") == expected
 
 
@@ -53,21 +53,21 @@ def test_a_target_is_decoded_once(target: bytes, expected: Target) -> None:
         ),
     ],
 )
-def test_anything_else_is_malformed(target: bytes) -> None:
-    """Paths without a slash, broken codes, broken UTF-8, fragments, and characters that no target has."""
+def test_invalid_targets_are_refused(target: bytes) -> None:
+    """They are paths without a slash, broken codes or UTF-8, fragments, and characters outside of ASCII."""
     with pytest.raises(MalformedRequest):
         parse_target(target, "GET")
 
 
 def test_an_asterisk_is_for_options_only() -> None:
-    """Its path is served by nobody."""
+    """No endpoint has this path."""
     assert parse_target(b"*", "OPTIONS").path == "*"
     with pytest.raises(MalformedRequest):
         parse_target(b"*?a", "OPTIONS")
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes_are_read_or_refused(target: bytes) -> None:
+def test_any_bytes_are_parsed_or_refused(target: bytes) -> None:
     """No other exception, and a path that begins with a slash."""
     try:
         path = parse_target(target, "GET").path

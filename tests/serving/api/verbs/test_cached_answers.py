@@ -1,4 +1,4 @@
-"""A question that was asked before is answered from memory: with the same bytes, and only while nothing has changed."""
+"""A repeated request is answered from the cache with the same bytes, until the served model, policy or lists change."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ questions = st.one_of(
 
 
 def counting(state: ServerState) -> Counting:
-    """Let the lane of `movies` count what it ranks."""
+    """Count the queries that the lane of `movies` ranks."""
     lane = served_in(state).lane
     lane._model = model = Counting(lane._model)
     return model
@@ -57,7 +57,7 @@ async def answered(client: Client, question: object, path: str = RECOMMEND) -> b
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(asked=st.lists(questions, min_size=1, max_size=6))
-async def test_answers_are_the_same_bytes_as_without_memory(asked: list[dict[str, Any]]) -> None:
+async def test_answers_are_the_same_bytes_as_without_the_cache(asked: list[dict[str, Any]]) -> None:
     async with (
         serving(Settings(cached_answers=2)) as (remembering, _),
         serving(Settings(cached_answers=0)) as (forgetful, _),
@@ -68,8 +68,8 @@ async def test_answers_are_the_same_bytes_as_without_memory(asked: list[dict[str
             assert (first.status, first.body, first.headers) == (second.status, second.body, second.headers)
 
 
-async def test_a_question_is_ranked_once() -> None:
-    """The same bytes to the same verb; another verb, other bytes, or a batch are other questions."""
+async def test_a_repeated_request_is_ranked_once() -> None:
+    """The cache compares verb and bytes. Batches are never cached."""
     async with serving() as (client, state):
         ranked = counting(state)
         assert await answered(client, {"user_id": "u3"}) == await answered(client, {"user_id": "u3"})
@@ -86,8 +86,8 @@ async def test_each_answer_has_the_id_of_its_own_request() -> None:
     assert len(ids) == 3
 
 
-async def test_whatever_changes_what_is_served_is_ranked_anew() -> None:
-    """Another model, another policy, another list of items: each is another object that is served."""
+async def test_a_change_of_model_policy_or_list_is_ranked_anew() -> None:
+    """Each makes a new `Served`, whose number is in the key."""
     async with serving() as (client, state):
         ranked = counting(state)
         await answered(client, {"user_id": "u3"})
@@ -99,7 +99,7 @@ async def test_whatever_changes_what_is_served_is_ranked_anew() -> None:
         assert ranked.ranked == 3
 
 
-async def test_errors_are_not_kept() -> None:
+async def test_errors_are_not_cached() -> None:
     async with serving() as (client, state):
         ranked = counting(state)
         for _ in range(2):
@@ -116,8 +116,8 @@ async def test_every_fallback_is_counted() -> None:
     assert 'svc_v1_fallbacks_total{recipe="movies",verb="recommend"} 3.0' in metrics.render().decode()
 
 
-async def test_long_questions_and_long_answers_are_not_kept() -> None:
-    """So the memory that they take is bounded by their number."""
+async def test_long_bodies_and_long_answers_are_not_cached() -> None:
+    """The memory of the cache is bounded by the number of entries."""
     long_question = {"user_id": "u3", "exclude_items": [f"unknown {number:04}" for number in range(300)]}
     long_answer = {"user_id": "u3", "limit": 60, "explain": 3}
     async with serving() as (client, state):
@@ -128,8 +128,8 @@ async def test_long_questions_and_long_answers_are_not_kept() -> None:
         assert ranked.ranked == 4
 
 
-async def test_the_memory_of_questions_and_answers_is_bounded() -> None:
-    """Counted with the question and what an entry takes beside it, as traced by the interpreter."""
+async def test_the_memory_of_the_cache_is_bounded() -> None:
+    """It includes the body and the overhead of an entry, as the interpreter traces it."""
     most = 200_000
     padded = {"user_id": "u3", "exclude_items": [f"unknown {number:04}" for number in range(100)]}
     async with serving(Settings(cached_answers=10_000, cached_answers_bytes=most)) as (client, _):
@@ -149,7 +149,7 @@ async def test_the_memory_of_questions_and_answers_is_bounded() -> None:
         assert kept < 2 * most, kept
 
 
-async def test_without_bytes_nothing_is_kept() -> None:
+async def test_a_cache_of_zero_bytes_keeps_no_answer() -> None:
     async with serving(Settings(cached_answers_bytes=0)) as (client, state):
         ranked = counting(state)
         for _ in range(2):
@@ -157,7 +157,7 @@ async def test_without_bytes_nothing_is_kept() -> None:
         assert ranked.ranked == 2
 
 
-async def test_a_body_in_parts_is_known_once_all_of_it_has_come() -> None:
+async def test_a_body_in_parts_is_answered_from_the_cache() -> None:
     async with serving() as (client, state):
         ranked = counting(state)
         for _ in range(2):
@@ -166,8 +166,8 @@ async def test_a_body_in_parts_is_known_once_all_of_it_has_come() -> None:
         assert ranked.ranked == 1
 
 
-async def test_what_is_known_is_never_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits for nobody, however long the queue of its model is."""
+async def test_a_cached_answer_is_never_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for no queue."""
     async with serving(Settings(max_queue_s=0.2)) as (client, _):
         known = await answered(client, {"user_id": "u3"})
         monkeypatch.setattr(Lane, "expected_wait_s", lambda lane, batch=0: 60.0)
@@ -176,8 +176,8 @@ async def test_what_is_known_is_never_refused(monkeypatch: pytest.MonkeyPatch) -
         assert (await client.post(RECOMMEND, {"user_id": "u4"})).json["code"] == "OVERLOADED"
 
 
-async def test_with_rules_for_a_time_only_nothing_is_kept() -> None:
-    """They begin and end while the server runs."""
+async def test_answers_under_timed_rules_are_not_cached() -> None:
+    """Such rules begin and end while the server runs."""
     pin = TimedPin("i50", 0)
     async with serving() as (client, state):
         ranked = counting(state)

@@ -1,4 +1,4 @@
-"""The facts of answers that metrics count."""
+"""Facts of answers that metrics count."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ NOTHING = Ranking(ITEMS, VECTOR[:1])
     ],
 )
 def test_a_cold_start_is_a_ranking_without_a_trained_user_or_item(prepared: Prepared, kind: str | None) -> None:
-    """Known seeds are no cold start of a related request, whoever the user."""
+    """A related request with known seeds is not a cold start, for any user."""
     assert Facts.of(NOTHING, prepared).cold_start == kind

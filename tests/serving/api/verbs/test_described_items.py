@@ -1,4 +1,4 @@
-"""Unseen items that requests describe by texts and vectors."""
+"""Unseen items, described by texts and vectors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RELATED = RECOMMEND.replace(":recommend", ":recommend-related")
 
 
 def describe(state: Any, analyzer: Analyzer = "word") -> None:
-    """Gives the model of `movies` a text of two words and a vector of one number."""
+    """Give the model of `movies` a text column of two words and a vector column of one number."""
     words = IdTable.from_ids(["old", "sea"])
     counts = np.array([3, 2], dtype=np.int32)
     title = TextColumn("title", words, counts, n_items=9, max_words=8192, analyzer=analyzer)
@@ -32,8 +32,8 @@ async def related(client: Client, features: object, **more: Any) -> Any:
     return await client.post(RELATED, {"item_features": features, "limit": 5, **more})
 
 
-async def test_an_item_is_placed_by_its_words_and_its_vector() -> None:
-    """Order and case of words do not matter, unknown ones are counted, and a vector may be a list or a text."""
+async def test_an_unseen_item_is_ranked_by_its_words_and_its_vector() -> None:
+    """Order and case of words do not matter. Unknown words are counted. A vector is a list or a text."""
     async with serving() as (client, state):
         describe(state)
         answer = await related(client, {"title": "The OLD man and the sea", "embedding": [0.5]})
@@ -45,7 +45,7 @@ async def test_an_item_is_placed_by_its_words_and_its_vector() -> None:
 
 
 async def test_texts_and_vectors_are_described() -> None:
-    """The number of words and of dimensions, as the OpenAPI document has them."""
+    """The description has the number of words and of dimensions, as in the OpenAPI document."""
     async with serving() as (client, state):
         describe(state)
         columns = (await client.get("/v1/recipes/movies")).json["feature_columns"]
@@ -65,8 +65,8 @@ async def test_texts_and_vectors_are_described() -> None:
         ({"title": "sea " * 3_000}, 422, "VALIDATION_ERROR"),
     ],
 )
-async def test_what_is_no_text_or_vector_is_refused(features: dict[str, Any], status: int, code: str) -> None:
-    """By the name of its column, and without its value."""
+async def test_an_invalid_text_or_vector_is_refused(features: dict[str, Any], status: int, code: str) -> None:
+    """The error names the column, but not the value."""
     async with serving() as (client, state):
         describe(state)
         answer = await related(client, features)
@@ -76,7 +76,7 @@ async def test_what_is_no_text_or_vector_is_refused(features: dict[str, Any], st
 
 
 async def test_long_texts_are_split_into_characters_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That takes milliseconds, in which nobody else would be answered; short ones are worth no thread."""
+    """Splitting takes milliseconds. Short texts need no thread."""
     threads = []
     read = TextColumn.read
 
@@ -93,7 +93,7 @@ async def test_long_texts_are_split_into_characters_off_the_event_loop(monkeypat
 
 
 async def test_a_text_of_a_megabyte_is_refused() -> None:
-    """Before it is read as a whole."""
+    """It is refused before the whole text is read."""
     async with serving() as (client, state):
         describe(state)
         answer = await related(client, {"title": "sea " * 250_000})
@@ -103,7 +103,7 @@ async def test_a_text_of_a_megabyte_is_refused() -> None:
 
 @pytest.mark.parametrize("title", ["人民的名义", "🦆🦆🦆", "<b>sea</b>", "\u202e\u0000", "ѕеа", "x" * 8000, ""])
 async def test_any_short_text_is_answered(title: str) -> None:
-    """Other scripts, emoji and markup say nothing, or what words they hold."""
+    """Other scripts, emoji and markup have no effect unless they contain known words."""
     async with serving() as (client, state):
         describe(state)
         answer = await related(client, {"title": title})

@@ -37,7 +37,7 @@ def genres_of(item: int) -> set[str]:
 
 
 def fields() -> FilterFields:
-    """Items have the genres above in turn, the year 1990 + number, and every fifth none."""
+    """Return filter fields: the genres above in turn, and the year 1990 + number, without a year for every fifth item."""
     genres = LabelField.read("genres", "multi_label", "|", [GENRES[item % 4] for item in range(N_ITEMS)], N_ITEMS)
     years = NumberField.read("year", [1990 + item if item % 5 else None for item in range(N_ITEMS)], N_ITEMS)
     secret = LabelField.read("secret", "categorical", "|", ["x"] * N_ITEMS, N_ITEMS)
@@ -58,7 +58,7 @@ def numbers(answer: Any) -> list[int]:
 
 
 async def test_a_page_is_full_of_items_that_satisfy_the_filter() -> None:
-    """And it is the unfiltered ranking without the others; a batch answers the same."""
+    """The page equals the unfiltered ranking without the other items. A batch answers the same."""
     tree = {"all": [{"genres": {"any": ["Comedy"]}}, {"not": {"year": {"gte": 2040}}}]}
     async with filtering() as (client, _):
         everything = (await client.post(RECOMMEND, {"user_id": "u3", "limit": N_ITEMS})).json
@@ -101,7 +101,7 @@ REFUSED: list[tuple[dict[str, Any], list[str | int], str]] = [
 async def test_wrong_fields_are_refused_with_their_place_and_a_way_out(
     case: tuple[dict[str, Any], list[str | int], str],
 ) -> None:
-    """Alone with 422; in a batch the element fails by itself."""
+    """A single request gets 422. In a batch only the element fails."""
     more, place, words = case
     async with filtering() as (client, _):
         answer = await client.post(RECOMMEND, {"user_id": "u1", **more})
@@ -124,7 +124,7 @@ ASKED = st.sampled_from([*RIGHT, *ODD]) | FORMS
 
 
 async def answers_cold_and_warm(trees: list[Any]) -> list[tuple[int, int]]:
-    """The statuses of a server that was asked nothing before, and of one that has compiled every form of every tree."""
+    """Return the statuses of a fresh server, and of one that has compiled every form of every tree."""
 
     async def statuses() -> list[int]:
         bodies = ({"user_id": "u1", "filter": json.loads(json.dumps(tree))} for tree in trees)
@@ -144,7 +144,7 @@ async def answers_cold_and_warm(trees: list[Any]) -> list[tuple[int, int]]:
 
 
 def canonical_forms(tree: Any) -> list[Any]:
-    """The tree, and its canonical form as JSON writes it, if it is a filter."""
+    """Return the tree, and its canonical form as JSON if it is a filter."""
     with suppress(FilterProblem):
         return [tree, json.loads(json.dumps(parse_filter(tree, {"genres": "multi_label", "year": "numerical"})))]
     return [tree]
@@ -154,7 +154,7 @@ def canonical_forms(tree: Any) -> list[Any]:
 @given(st.lists(ASKED.filter(lambda tree: "\ud800" not in str(tree)), min_size=1, max_size=6))
 @example([*RIGHT, ["field", "secret", [["any", ["x"]]]]])
 def test_a_cold_and_a_warm_server_answer_any_filter_with_the_same_status(trees: list[Any]) -> None:
-    """Also the canonical form of a tree that was compiled, and one over a field that no request may read."""
+    """It holds for canonical forms of compiled trees, and for fields that requests must not read."""
     some = [form for tree in trees for form in canonical_forms(tree)]
     answered = trio.run(answers_cold_and_warm, some)
     assert [cold for cold, _ in answered] == [warm for _, warm in answered]
@@ -162,8 +162,8 @@ def test_a_cold_and_a_warm_server_answer_any_filter_with_the_same_status(trees: 
     assert set(refused) <= {422}
 
 
-async def test_a_key_given_twice_in_a_filter_is_refused() -> None:
-    """JSON parsers would keep one of the two and drop the other condition."""
+async def test_a_repeated_key_in_a_filter_is_refused() -> None:
+    """JSON parsers would keep one of the two conditions and drop the other."""
     body = b'{"user_id": "u1", "filter": {"year": {"gt": 1, "gt": 2}}}'
     async with filtering() as (client, _):
         answer = await client.call("POST", RECOMMEND, body)
@@ -171,8 +171,8 @@ async def test_a_key_given_twice_in_a_filter_is_refused() -> None:
     assert "one key twice" in answer.json["detail"]
 
 
-async def test_pages_are_cuts_of_one_ranking() -> None:
-    """Behind its end 200 without items; where nothing is left at all, 404 as ever."""
+async def test_pages_are_slices_of_one_ranking() -> None:
+    """A page behind its end is empty with status 200. An empty ranking is 404."""
     async with filtering() as (client, _):
         whole = (await client.post(RECOMMEND, {"user_id": "u3", "limit": 30})).json
         pages = [(await client.post(RECOMMEND, {"user_id": "u3", "limit": 7, "offset": o})).json for o in (0, 7, 14)]
@@ -183,8 +183,8 @@ async def test_pages_are_cuts_of_one_ranking() -> None:
     assert (nothing.status, nothing.json["code"]) == (404, "NO_CANDIDATES")
 
 
-async def test_include_items_ranks_the_callers_own_list() -> None:
-    """Seen items stay out of it, unknown ids are named once, in both verbs."""
+async def test_include_items_ranks_only_these_items() -> None:
+    """Seen items are left out, and unknown ids are named once, in both verbs."""
     listed = ["i9", "none", "i2", "i40", "none", "other"]
     async with filtering() as (client, _):
         found = (await client.post(RECOMMEND, {"user_id": "u3", "include_items": listed})).json
@@ -196,8 +196,8 @@ async def test_include_items_ranks_the_callers_own_list() -> None:
     assert [answer["ignored_items"] for answer in (found, seen, related)] == [["none", "other"]] * 3
 
 
-async def test_the_answer_says_who_was_asking() -> None:
-    """As soon as a request names a history, its mode or the fallback."""
+async def test_the_answer_has_a_profile_if_the_request_has_a_history() -> None:
+    """It also has one if the request has a history mode or a fallback."""
     cases: list[tuple[dict[str, Any], str | None]] = [
         ({"user_id": "u1"}, None),
         ({"user_id": "u1", "fallback": "none"}, "user"),
@@ -215,8 +215,8 @@ async def test_the_answer_says_who_was_asking() -> None:
             assert (await client.post(RECOMMEND, body)).json.get("profile") == profile, body
 
 
-async def test_unknown_history_leaves_the_answer_of_a_known_user_as_it_is() -> None:
-    """Byte for byte, but for what is said about it."""
+async def test_unknown_items_in_a_history_do_not_change_the_ranking() -> None:
+    """The items of a known user are the same bytes."""
     async with filtering() as (client, _):
         plain = (await client.post(RECOMMEND, {"user_id": "u1"})).json
         asked = (await client.post(RECOMMEND, {"user_id": "u1", "history": ["x", "y", "x"]})).json
@@ -230,8 +230,8 @@ async def test_unknown_history_leaves_the_answer_of_a_known_user_as_it_is() -> N
     assert (features.status, features.json["code"]) == (400, "FEATURES_NOT_SUPPORTED")
 
 
-async def test_the_fallback_is_named_everywhere_and_counted() -> None:
-    """Field, profile, reason of each item, and a metric by verb; the recipe's default holds for silent requests."""
+async def test_the_fallback_is_named_and_counted() -> None:
+    """Field, profile, reasons and a metric by verb name it. The recipe's default applies to requests without one."""
     metrics = Metrics.create()
     tree = {"genres": {"any": ["War"]}}
     async with filtering(Policy(None, popular_fallback=True), metrics) as (client, _):
@@ -258,14 +258,14 @@ async def test_the_fallback_is_named_everywhere_and_counted() -> None:
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=1001", "offset=-1", "limit=999&offset=2", "limit=x"])
 async def test_wrong_parameters_of_popular_are_refused(query: str) -> None:
-    """With the bounds of :recommend."""
+    """The bounds are those of :recommend."""
     async with filtering() as (client, _):
         answer = await client.get(POPULAR, query=query)
     assert (answer.status, answer.json["code"]) == (422, "VALIDATION_ERROR")
 
 
-async def test_the_recipes_filter_holds_for_every_request() -> None:
-    """Joined with the request's own by AND; also for the fallback and the list."""
+async def test_the_filter_of_a_recipe_applies_to_every_request() -> None:
+    """It is joined with the request's own filter by AND, also for the fallback and popular items."""
     policy = Policy(parse_filter({"genres": {"any": ["Comedy"]}}, fields().kinds), popular_fallback=True)
     async with filtering(policy) as (client, _):
         known = (await client.post(RECOMMEND, {"user_id": "u3", "limit": N_ITEMS})).json
@@ -279,7 +279,7 @@ async def test_the_recipes_filter_holds_for_every_request() -> None:
 
 
 async def test_the_description_names_the_fields_that_may_be_filtered() -> None:
-    """With kind and first values or range; not those that are denied."""
+    """It has kinds, first values or ranges, but no denied fields."""
     async with filtering() as (client, _):
         described = (await client.get("/v1/recipes/movies")).json
         plain = (await client.get("/v1/recipes/plain")).json
@@ -290,8 +290,8 @@ async def test_the_description_names_the_fields_that_may_be_filtered() -> None:
     assert "filter_fields" not in plain
 
 
-async def test_a_list_that_cannot_be_trusted_stops_the_recipe() -> None:
-    """Mode allow: 503 from the age of max_stale_seconds on, for singles, batches and the list; health stays."""
+async def test_a_stale_list_in_mode_allow_stops_the_recipe() -> None:
+    """Singles, batches and popular items answer 503 from the age of max_stale_seconds on. Health does not."""
     declared = Availability(source=SOURCE, id_column="id", mode="allow", refresh_seconds=10, max_stale_seconds=60)
     async with filtering() as (client, state):
         entry = state.registry.get("movies")
@@ -332,8 +332,8 @@ async def test_a_list_that_cannot_be_trusted_stops_the_recipe() -> None:
     assert shown == {"mode": "allow", "age_seconds": 61.0, "stale": True}
 
 
-async def test_a_list_to_deny_goes_on_when_it_is_old() -> None:
-    """And denies nothing before it was ever read."""
+async def test_a_stale_list_in_mode_deny_stays_in_use() -> None:
+    """Before its first read it denies no item."""
     declared = Availability(source=SOURCE, id_column="id", mode="deny", refresh_seconds=10, max_stale_seconds=10)
     async with filtering() as (client, state):
         for listed, gone in ((None, set()), (ItemList(("i5",), trio.current_time() - 100), {5})):
@@ -343,8 +343,8 @@ async def test_a_list_to_deny_goes_on_when_it_is_old() -> None:
             assert set(numbers(found)) == set(range(4, N_ITEMS)) - gone
 
 
-async def test_reasons_carry_titles_as_items_do() -> None:
-    """In single answers, and in batches that ask for metadata; the rest completes the shares."""
+async def test_reasons_have_metadata_like_items() -> None:
+    """Single answers have it, and batches that ask for metadata. `rest` completes the shares."""
     async with filtering() as (client, _):
         single = (await client.post(RECOMMEND, {"user_id": "u3", "limit": 2, "explain": 2})).json
         body = {"requests": [{"user_id": "u3", "limit": 2, "explain": 2}]}
@@ -368,15 +368,15 @@ async def test_reasons_carry_titles_as_items_do() -> None:
     assert (popular["items"][0]["because"], popular["items"][0]["rest"]) == ([{"reason": "popular"}], 0.0)
 
 
-async def test_a_recipe_tells_its_fallback() -> None:
-    """So that a form can show what happens by itself; a recipe without one says nothing."""
+async def test_the_description_of_a_recipe_has_its_fallback() -> None:
+    """It is left out if the recipe has none."""
     for policy, told in ((Policy(), None), (Policy(popular_fallback=True), "popular")):
         async with filtering(policy) as (client, _):
             assert (await client.get("/v1/recipes/movies")).json.get("fallback") == told
 
 
-async def test_dislikes_leave_out_and_count_against_others_alone_and_in_a_batch() -> None:
-    """Marked as reasons; without anything else known of somebody they are no profile."""
+async def test_dislikes_exclude_items_and_lower_others() -> None:
+    """They are marked in reasons. Without other information about the user they are not a profile."""
     disliked = {"dislikes": ["i30", "none", {"item_id": "i31", "weight": 0}], "limit": N_ITEMS, "explain": 3}
     who = {"user_id": "u1", "include_seen": True, **disliked}
     async with filtering() as (client, _):

@@ -27,14 +27,14 @@ NEW = IdTable.from_ids(list(DESCRIBED))
 
 
 def genres(count: int) -> FilterFields:
-    """Every other item is a Comedy, the others are of no genre."""
+    """Return a field in which every other item is a Comedy, and the others have no genre."""
     values = ["Comedy" if item % 2 else None for item in range(count)]
     return FilterFields({"genres": LabelField.read("genres", "categorical", "|", values, count)}, count)
 
 
 @asynccontextmanager
 async def with_new(share: float | None = 0.2, listed: tuple[str, ...] | None = None) -> AsyncIterator[Client]:
-    """Three new items, n1 a Comedy, the best of all for user u3; of a list of available items if one is given."""
+    """Add three new items, of which n1 is a Comedy and the best for user u3. May add a list of available items."""
     async with serving() as (client, state):
         served = replace(served_in(state), filters=genres(N_ITEMS))
         towards = np.asarray(served.model.scorer.users[3], dtype=np.float64)  # type: ignore[attr-defined]
@@ -60,8 +60,8 @@ def ids(answer: Any) -> list[str]:
     return [item["item_id"] for item in answer["items"]]
 
 
-async def test_a_new_item_stands_in_a_page_with_its_reason_and_metadata() -> None:
-    """One of five; alone and in a batch, and page by page."""
+async def test_a_new_item_has_its_reason_and_metadata() -> None:
+    """One of five items is new, alone, in a batch, and page by page."""
     body = {"user_id": "u3", "limit": 10}
     async with with_new() as client:
         answer = (await client.post(RECOMMEND, body)).json
@@ -78,8 +78,8 @@ async def test_a_new_item_stands_in_a_page_with_its_reason_and_metadata() -> Non
     assert not [item for item in ids(related) if item.startswith("n")]
 
 
-async def test_filters_lists_and_exclusions_hold_for_new_items() -> None:
-    """And so do limits, boosts and pins."""
+async def test_filters_lists_and_exclusions_apply_to_new_items() -> None:
+    """So do limits, boosts and pins."""
     async with with_new(None, listed=("n1", "n2", "i40", "i41", "i43", "gone")) as client:
         shown = [
             ids((await client.post(RECOMMEND, {"user_id": "u3", **more})).json)
@@ -110,8 +110,8 @@ async def test_filters_lists_and_exclusions_hold_for_new_items() -> None:
     assert next(item for item in boosted.json["items"] if item["item_id"] == "n1")["reason"] == ["new", "boosted"]
 
 
-async def test_new_items_are_history_and_seeds_by_their_features() -> None:
-    """As if the request described them: alone, in a batch, and for a stranger whose other items are unknown."""
+async def test_new_items_can_be_history_and_seeds() -> None:
+    """They count by their features, alone, in a batch, and for a user whose other items are unknown."""
     async with with_new(0.0) as client:
         for chosen in (["n0"], ["n1", "n0"], ["n0", "gone"]):
             features = {item: DESCRIBED[item] for item in chosen if item in DESCRIBED}
@@ -131,8 +131,8 @@ async def test_new_items_are_history_and_seeds_by_their_features() -> None:
         assert (told["ignored_items"], told["profile"]) == (["n0"], "history")
 
 
-async def test_a_page_that_the_share_of_new_items_leaves_empty_says_so() -> None:
-    """Alone and in a batch; without new items among the candidates the reason is another."""
+async def test_a_page_left_empty_by_the_share_of_new_items_has_this_error() -> None:
+    """It does so alone and in a batch. Without new candidates the error is another one."""
     some, none = ({"user_id": "u3", "include_items": items} for items in (["n0", "n2"], ["unknown"]))
     by_label = {"user_id": "u3", "include_items": ["n0", "n1"], "filter": {"genres": {"any": ["Comedy"]}}}
     async with with_new() as client:

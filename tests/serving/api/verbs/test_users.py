@@ -1,4 +1,4 @@
-"""`:recommend-users`: who may want an item. Ids of users leave the server only where recipe and key allow it."""
+"""`:recommend-users`: users for an item. Ids of users are sent only if recipe and key permit it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHOP, MAIL = "k" * 43, "m" * 43
 
 @asynccontextmanager
 async def serving_users(**more: Any) -> AsyncIterator[tuple[Client, ServerState]]:
-    """The recipe `movies` has `serving.users`, and its model was loaded so."""
+    """Permit users in the recipe `movies`, whose model was loaded with this permission."""
     async with serving(**more) as (client, state):
         served = served_in(state)
         served.model.serve_users()
@@ -33,8 +33,8 @@ async def serving_users(**more: Any) -> AsyncIterator[tuple[Client, ServerState]
         yield client, state
 
 
-async def test_the_answer_names_users_by_the_scores_that_recommend_gives_them() -> None:
-    """The best first; those who have the item are left out: u0 to u19 have i0, and u5 to u19 i5."""
+async def test_users_are_ranked_by_the_scores_of_recommend() -> None:
+    """Users who have the item are left out: u0 to u19 have i0, and u5 to u19 have i5."""
     async with serving_users() as (client, state):
         answer = await client.post(USERS, {"item_id": "i5", "limit": 20})
         model = served_in(state).model
@@ -55,7 +55,7 @@ async def test_the_answer_names_users_by_the_scores_that_recommend_gives_them() 
     assert (nobody.status, nobody.json["users"]) == (200, [])
 
 
-async def test_limit_offset_orders_and_lists_of_users() -> None:
+async def test_limit_offset_orders_and_lists_select_users() -> None:
     async with serving_users() as (client, _):
 
         async def named(**body: Any) -> list[str]:
@@ -89,8 +89,8 @@ async def test_many_users_are_encoded_beside_the_event_loop(monkeypatch: pytest.
     assert len(answer.json["users"]) == N_USERS
 
 
-async def test_a_recipe_without_users_refuses() -> None:
-    """Also one that took `serving.users` out while its model is still the one that was loaded with it."""
+async def test_a_recipe_without_permission_refuses_users() -> None:
+    """It does so as soon as the permission is removed, before its model is loaded again."""
     async with serving_users() as (client, state):
         serve(state, served_in(state).beside(None, None, Policy()))
         taken_out = await client.post(USERS, {"item_id": "i5"})
@@ -115,15 +115,15 @@ async def test_a_recipe_without_users_refuses() -> None:
         ({"user_id": "u1"}, "user_id"),
     ],
 )
-async def test_bounds_are_named(body: dict[str, Any], named: str) -> None:
+async def test_bounds_of_users_are_refused_by_name(body: dict[str, Any], named: str) -> None:
     async with serving_users() as (client, _):
         answer = await client.post(USERS, body)
     assert (answer.status, answer.json["code"]) == (422, "VALIDATION_ERROR")
     assert answer.json["errors"][0]["loc"][1] == named
 
 
-async def test_a_key_needs_the_verb() -> None:
-    """`recommend` does not cover it."""
+async def test_a_key_needs_the_verb_recommend_users() -> None:
+    """The verb `recommend` does not cover it."""
     policies = parse_policies(
         b"shop: {verbs: [recommend, recommend-related]}\nmail: {verbs: [recommend-users]}", "p.yaml"
     )

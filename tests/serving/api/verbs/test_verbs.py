@@ -1,4 +1,4 @@
-"""The four verbs as clients see them: single answers, batches, and how their elements fail."""
+"""The verbs as clients see them: single answers, batches, and failures of their elements."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_recommend_answers_items_with_scores_and_metadata() -> None:
-    """A known user gets `limit` items that it has not seen, by falling score, with the recipe's metadata."""
+    """A known user gets `limit` unseen items by falling score, with the recipe's metadata."""
     async with serving() as (client, _):
         answer = await client.post(RECOMMEND, {"user_id": "u3", "limit": 5})
     assert answer.status == 200
@@ -51,8 +51,8 @@ async def test_recommend_answers_items_with_scores_and_metadata() -> None:
         assert (item["title"], item["year"]) == (f"Title {number}", 1990 + number)
 
 
-async def test_items_without_metadata_answer_null() -> None:
-    """An item that the metadata table lacks has its fields as null."""
+async def test_items_without_metadata_have_null_fields() -> None:
+    """They are items that the metadata table lacks."""
     async with serving() as (client, _):
         answer = await client.post(RECOMMEND, {"user_id": "u3", "limit": N_ITEMS, "include_seen": True})
     bare = next(item for item in answer.json["items"] if item["item_id"] == "i0")
@@ -60,7 +60,7 @@ async def test_items_without_metadata_answer_null() -> None:
 
 
 async def test_a_batch_answers_each_element_like_a_single_request() -> None:
-    """The same request has the same bytes in `items`, alone or in a batch with metadata."""
+    """`items` has the same bytes alone and in a batch with metadata."""
     bodies: list[dict[str, Any]] = [
         {"user_id": "u1"},
         {"user_id": "nobody", "user_features": {"tag": "a", "colour": "red"}},
@@ -78,7 +78,7 @@ async def test_a_batch_answers_each_element_like_a_single_request() -> None:
 
 
 async def test_each_element_of_a_batch_fails_alone() -> None:
-    """Invalid, unknown and unusable elements carry their code; the others are answered; metadata is off by default."""
+    """Failed elements have their codes and the others are answered. By default items have no metadata."""
     requests: list[Any] = [
         {"user_id": "u1"},
         {"user_id": "nobody"},
@@ -100,7 +100,7 @@ async def test_each_element_of_a_batch_fails_alone() -> None:
 
 
 async def test_a_batch_of_failures_is_still_200() -> None:
-    """HTTP 200 even when every element failed."""
+    """The status is 200 even if every element failed."""
     async with serving() as (client, _):
         answer = await client.post(BATCH_RELATED, {"requests": [{"seed_items": ["x"]}, {"seed_items": []}]})
     assert answer.status == 200
@@ -108,7 +108,7 @@ async def test_a_batch_of_failures_is_still_200() -> None:
 
 
 async def test_a_failed_scorer_leaves_other_recipes_alone() -> None:
-    """A scorer that runs out of memory answers 500, is logged with the request's id, and the lane goes on."""
+    """A scorer without memory answers 500 and is logged with the request id. Its lane goes on."""
     async with serving() as (client, _):
         with capture_logs() as logs:
             for _ in range(3):
@@ -120,7 +120,7 @@ async def test_a_failed_scorer_leaves_other_recipes_alone() -> None:
 
 
 async def test_many_clients_at_once_get_their_own_answers() -> None:
-    """Answers of concurrent requests are those of the same requests made one by one."""
+    """Concurrent requests get the same answers as one by one."""
     async with serving() as (client, _):
         alone = {user: (await client.post(RECOMMEND, {"user_id": f"u{user}"})).json["items"] for user in range(20)}
 
@@ -134,7 +134,7 @@ async def test_many_clients_at_once_get_their_own_answers() -> None:
                 nursery.start_soon(ask, client, number % 20)
 
 
-async def test_a_batch_whose_client_has_left_is_not_scored_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_scoring_of_a_batch_ends_when_its_client_disconnects(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[bool] = []
 
     async def rank(*_: object, **__: object) -> list[Ranking]:
@@ -154,10 +154,10 @@ async def test_a_batch_whose_client_has_left_is_not_scored_to_its_end(monkeypatc
 
 
 @pytest.mark.parametrize("is_heavy", [False, True], ids=["light", "heavy"])
-async def test_a_new_filter_waits_for_no_batch_if_it_is_light_and_for_one_step_if_it_is_heavy(
+async def test_a_new_filter_waits_for_at_most_one_step_of_a_batch(
     is_heavy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With slices of one step: the preparation of a batch goes to the end of the queue."""
+    """A light filter does not wait. After each slice, the preparation of a batch returns to the end of the queue."""
     prepared: list[int] = []
     may_go_on, begun = threading.Event(), threading.Event()
     prepare = RecommendRequest.prepare
@@ -190,9 +190,10 @@ async def test_a_new_filter_waits_for_no_batch_if_it_is_light_and_for_one_step_i
     assert prepared.count(9) == 20
 
 
-async def test_what_waits_too_long_for_a_thread_is_refused_before_it_is_prepared(
+async def test_a_request_that_waits_too_long_for_a_thread_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """It is refused before it is prepared."""
     prepared: list[object] = []
     monkeypatch.setattr(RecommendRequest, "prepare", lambda *asked: prepared.append(asked))
     monkeypatch.setattr(RecommendRequest, "has_new_filter", lambda *_: True)
@@ -205,10 +206,10 @@ async def test_what_waits_too_long_for_a_thread_is_refused_before_it_is_prepared
     assert not prepared
 
 
-async def test_the_reason_of_an_empty_answer_is_not_looked_for_on_the_event_loop(
+async def test_the_reason_of_an_empty_answer_is_searched_in_a_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It may take a pass over all labels of a field."""
+    """The search may take a pass over all labels of a field."""
     on_the_loop: list[bool] = []
 
     def nothing(*_: object) -> NoCandidates:
@@ -285,17 +286,17 @@ BOOST = {"filter": conditions(32), "factor": 2.0}
         (RelatedRequest, {"item_features": {f"n{item}": FEATURES for item in range(33)}}, Cost.RULED),
     ],
 )
-def test_the_class_follows_from_the_body_alone(schema: type[AnyQuestion], body: dict[str, Any], cost: Cost) -> None:
+def test_the_cost_class_depends_on_the_body_only(schema: type[AnyQuestion], body: dict[str, Any], cost: Cost) -> None:
     asked: AnyQuestion = TypeAdapter(schema).validate_python(body)
     assert cost_of_request(asked) is cost
 
 
-def test_an_element_that_is_not_valid_counts_one() -> None:
+def test_an_invalid_element_counts_one() -> None:
     assert cost_of_request(Rejected(ValidationFailed("no", errors=[]))) is Cost.PLAIN
 
 
-async def test_a_diverse_question_counts_sixteen() -> None:
-    """Plain ones count 1, and what was asked before and is kept counts 1 too."""
+async def test_a_request_with_diversity_is_charged_sixteen() -> None:
+    """Plain requests are charged 1, and so are cached answers."""
     async with bounded("rate: 1/h, burst: 36") as (client, _):
         assert await statuses(client, DIVERSE, 1) == [200]
         assert await statuses(client, {**DIVERSE, "limit": 9}, 1) == [200]
@@ -313,7 +314,7 @@ async def test_a_diverse_question_counts_sixteen() -> None:
         (BATCH_RECOMMEND, {"requests": [{"user_id": "u3", "filter": conditions(32)}]}),
     ],
 )
-async def test_what_is_refused_for_its_cost_is_not_prepared(
+async def test_a_request_refused_for_its_cost_is_not_prepared(
     path: str, body: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared: list[object] = []
@@ -324,8 +325,8 @@ async def test_what_is_refused_for_its_cost_is_not_prepared(
     assert not prepared
 
 
-async def test_more_elements_than_the_burst_are_refused_at_once_and_told_so() -> None:
-    """However long the key waits; there is no Retry-After, as waiting changes nothing. Nothing of it is counted."""
+async def test_a_batch_above_the_burst_is_refused_without_retry_after() -> None:
+    """Waiting would not help. It is charged nothing."""
     async with bounded("rate: 1/h, burst: 5") as (client, _):
         refused = await ask(client, {"requests": [{}] * 6}, BATCH_RECOMMEND)
         assert (refused.status, refused.json["code"]) == (429, "RATE_LIMITED")
@@ -334,23 +335,23 @@ async def test_more_elements_than_the_burst_are_refused_at_once_and_told_so() ->
         assert await statuses(client, {"user_id": "u4"}, 6) == [200] * 5 + [429]
 
 
-async def test_a_batch_counts_the_sum_of_its_elements() -> None:
-    """One that is not valid counts 1."""
+async def test_a_batch_is_charged_the_sum_of_its_elements() -> None:
+    """An invalid element is charged 1."""
     async with bounded("rate: 1/h, burst: 36") as (client, _):
         body = {"requests": [DIVERSE, DIVERSE, {"user_id": "u4"}, {"limit": 0}]}
         assert await statuses(client, body, 1, BATCH_RECOMMEND) == [200]
         assert await statuses(client, {"user_id": "u4"}, 3) == [200, 200, 429]
 
 
-async def test_a_class_beyond_the_burst_takes_all_of_it() -> None:
-    """Nobody is refused for good by the class of one question."""
+async def test_a_cost_above_the_burst_takes_the_whole_burst() -> None:
+    """No cost class refuses a request for good."""
     async with bounded("rate: 1/h, burst: 5") as (client, _):
         assert await statuses(client, {"user_id": "u3", "explain": 3, "limit": 500}, 1) == [200]
         assert await statuses(client, {"user_id": "u4"}, 1) == [429]
 
 
-async def test_rules_of_the_recipe_cost_the_key_nothing() -> None:
-    """The client did not ask for them."""
+async def test_rules_of_the_recipe_are_not_charged() -> None:
+    """The client did not choose them."""
     async with bounded("rate: 1/h, burst: 3") as (client, state):
         serve(state, served_in(state).beside(None, None, Policy(diversity=0.5)))
         assert await statuses(client, {"user_id": "u3"}, 1) == [200]

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_long_work_takes_turns_with_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a slice the rest goes to the end of the queue, and every step is taken once, in order."""
+    """After a slice the rest returns to the end of the queue. Every step runs once, in order."""
     monkeypatch.setattr(work_threads, "SLICE_S", 0.0)
     order: list[str] = []
 
@@ -43,8 +43,8 @@ async def test_long_work_takes_turns_with_other_work(monkeypatch: pytest.MonkeyP
     assert results == {"a": [0, 1, 2], "b": [0, 1, 2]}
 
 
-async def test_the_expected_wait_follows_from_what_earlier_work_took() -> None:
-    """Work that raises is measured too. Work that runs is no wait: it may end at any moment."""
+async def test_the_expected_wait_depends_on_the_time_of_earlier_work() -> None:
+    """Work that raises is measured too. Running work does not count, because it may end at any moment."""
     thread = WorkThread()
 
     def fail() -> None:

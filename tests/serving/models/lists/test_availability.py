@@ -1,4 +1,4 @@
-"""A list of available items: how it is read, how old it may be, and which items it leaves."""
+"""A list of available items: how it is read, how old it may be, and the items that it permits."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def listing(folder: Path, text: str) -> Any:
 
 
 def test_ids_are_read_as_text_once_each(tmp_path: Path) -> None:
-    """Other columns and blank cells do not matter; a header alone is an empty list."""
+    """Other columns and blank cells are ignored. A table with only a header is an empty list."""
     assert listing(tmp_path, "x,item_id\n1,007\n2,a b\n3,007\n4,\n") == ("007", "a b")
     assert listing(tmp_path, "item_id\n") == ()
 
 
 @pytest.mark.parametrize(("text", "words"), [("", "is empty"), ("id\n1\n", "item_id")])
 def test_a_broken_list_is_an_error(tmp_path: Path, text: str, words: str) -> None:
-    """So that the last one stays."""
+    """An error keeps the last list in use."""
     with pytest.raises(DataSourceError, match=words):
         listing(tmp_path, text)
 
 
 def declared_list(mode: str, max_stale_seconds: float | None = None) -> Availability:
-    """A list that is never read here."""
+    """Return a declared list that is never read."""
     options = {"source": {"type": "csv", "path": "x.csv"}, "id_column": "id", "mode": mode}
     return Availability.model_validate({**options, "max_stale_seconds": max_stale_seconds})
 
@@ -49,8 +49,8 @@ def declared_list(mode: str, max_stale_seconds: float | None = None) -> Availabi
 ITEMS = IdTable.from_ids(["a", "b", "c"])
 
 
-def test_a_list_allows_its_items_or_all_but_these() -> None:
-    """Ids that the model does not know are nothing; before there is a list, `deny` denies nothing."""
+def test_a_list_allows_its_items_or_denies_them() -> None:
+    """Ids that the model does not know are ignored. Before the first read, `deny` denies no item."""
     listed = ItemList(("c", "unknown", "a"), 0.0)
     for mode, expected in (("allow", [0, 2]), ("deny", [1])):
         available = Available.of(declared_list(mode), listed, ITEMS)
@@ -59,8 +59,8 @@ def test_a_list_allows_its_items_or_all_but_these() -> None:
         assert Available.of(declared_list(mode), None, ITEMS).items is None
 
 
-def test_a_list_that_is_too_old_stops_a_recipe_only_in_mode_allow() -> None:
-    """As does one that was never read; without a limit no age is too much."""
+def test_a_stale_list_stops_a_recipe_only_in_mode_allow() -> None:
+    """A list that was never read is stale too. Without a limit no age is stale."""
     listed = ItemList(("a",), 100.0)
     allow = Available.of(declared_list("allow", 60), listed, ITEMS)
     assert age_of(listed, 150.0) == 50.0

@@ -53,7 +53,7 @@ def listing(folder: Path, text: str) -> NewItemList:
 
 
 def test_a_list_has_features_and_metadata_of_its_items(tmp_path: Path) -> None:
-    """An item that the model knows is not placed, and what is said of the others stays with them."""
+    """An item that the model knows is left out, and the others keep their own features and metadata."""
     listed = listing(tmp_path, "age,item_id,tag,more\n20,i3,a,1\n,x,b,2\n33.5,007,,3\n")
     assert listed.ids == ("i3", "x", "007")
     assert listed.features == ({"tag": "a", "age": 20}, {"tag": "b", "age": None}, {"tag": None, "age": 33.5})
@@ -77,7 +77,7 @@ def test_a_list_has_features_and_metadata_of_its_items(tmp_path: Path) -> None:
     ],
 )
 def test_a_broken_list_is_refused_with_its_row_and_column(tmp_path: Path, text: str, words: str) -> None:
-    """So that the last one stays."""
+    """An error keeps the last list in use."""
     with pytest.raises(DataSourceError, match=words):
         listing(tmp_path, text)
 
@@ -109,8 +109,8 @@ def items(*ids: str, **features: Any) -> NewItemList:
 
 
 @pytest.mark.anyio
-async def test_the_last_list_stays_whatever_the_source_does() -> None:
-    """No items, an error, a hang and unusable features are said once; the age grows until a good list comes."""
+async def test_the_last_list_stays_if_the_source_fails() -> None:
+    """An empty list, an error, a hang and unusable features are logged once. The age grows until a valid list comes."""
     world = Listing(items("x", "i3", tag="a"))
     hang = threading.Event()
     async with world.running():
@@ -144,8 +144,8 @@ async def test_the_last_list_stays_whatever_the_source_does() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_list_is_read_again_with_the_metadata_that_its_recipe_now_declares() -> None:
-    """Else its items would keep the fields of the former recipe for ever."""
+async def test_a_list_is_read_again_if_the_metadata_of_its_recipe_changes() -> None:
+    """Otherwise its items would keep the old fields."""
     world = Listing(items("x"))
     async with world.running():
         serving = world.folder.files["a.yaml"].serving

@@ -1,4 +1,4 @@
-"""Lists of available items, read beside the watcher's ticks under virtual time."""
+"""Lists of available items, read apart from the watcher's ticks, in virtual time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 
 def declared(**more: Any) -> Any:
-    """The serving block of a recipe with a list."""
+    """Return the serving block of a recipe with a list."""
     options = {"source": {"type": "csv", "path": "x.csv"}, "id_column": "id", "mode": "allow", "refresh_seconds": 10}
     return Serving.model_validate({"availability": {**options, **more}})
 
@@ -46,8 +46,8 @@ class Listing(World):
         return None if available is None or available.items is None else available.items.columns().tolist()
 
 
-async def test_a_list_is_in_force_before_the_server_answers_and_follows_its_source() -> None:
-    """Read at the start, again at each interval, and lined up with a new model; ids that nobody knows are nothing."""
+async def test_a_list_is_read_at_the_start_and_at_each_interval() -> None:
+    """It is mapped to each new model. Unknown ids are ignored."""
     world = Listing(["i1", "i3", "none"])
     async with world.running():
         assert world.items() == [1, 3]
@@ -64,8 +64,8 @@ async def test_a_list_is_in_force_before_the_server_answers_and_follows_its_sour
 
 
 @pytest.mark.parametrize("trouble", [DataSourceError("no such file"), RuntimeError("defect"), None])
-async def test_the_last_list_stays_whatever_the_source_does(trouble: Exception | None) -> None:
-    """An error or a hang is said once, the age grows, and the next good list counts."""
+async def test_the_last_list_stays_if_the_source_fails(trouble: Exception | None) -> None:
+    """An error or a hang is logged once, and the age grows until the next valid list."""
     world = Listing(["i1"], max_stale_seconds=60)
     hang = threading.Event()
     async with world.running():
@@ -83,10 +83,10 @@ async def test_the_last_list_stays_whatever_the_source_does(trouble: Exception |
         assert world.count("svc_availability_age_seconds") < 60
 
 
-async def test_a_list_comes_into_force_although_that_takes_longer_than_a_refresh(
+async def test_a_list_is_published_although_that_takes_longer_than_its_interval(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nothing is begun anew because the source has changed again: on a busy machine no list would ever be in force."""
+    """A publication is not restarted by the next interval: on a busy machine none would ever end."""
     world = Listing(["i1"])
     free = threading.Event()
     lined_up: list[tuple[str, ...]] = []
@@ -116,8 +116,8 @@ async def test_a_list_comes_into_force_although_that_takes_longer_than_a_refresh
         assert world.count("svc_availability_age_seconds") < 15
 
 
-async def test_a_list_comes_and_goes_with_the_recipe_file() -> None:
-    """Without loading the artifact again; a list that is declared otherwise begins anew."""
+async def test_a_list_follows_the_recipe_file() -> None:
+    """The artifact is not loaded again. A changed declaration discards the last list."""
     world = Listing(["i1"])
     async with world.running():
         world.folder.files["a.yaml"] = FakeRecipe("a", text="2", serving=declared(mode="deny"))
@@ -128,7 +128,7 @@ async def test_a_list_comes_and_goes_with_the_recipe_file() -> None:
         assert len(world.loader.loads) == 1
 
 
-async def test_a_recipe_without_a_list_costs_nothing() -> None:
+async def test_a_recipe_without_a_list_has_no_event_and_no_metric() -> None:
     """No event, no metric."""
     world = World("a")
     async with world.running():

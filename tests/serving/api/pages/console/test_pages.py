@@ -1,4 +1,4 @@
-"""The pages for people: when they are there, what they may do in a browser, and that nothing comes from elsewhere."""
+"""The web pages: when they are served, their rights in a browser, and that they load nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VENDORED = STATIC.parent / "swagger_ui"
 
 
 async def statuses(settings: Settings) -> tuple[int, int, int, int]:
-    """Of the console, one of its scripts, the reference, and the style that both share."""
+    """Return the statuses of the console, one of its scripts, the reference, and the shared style."""
     paths = ("/", "/console/main.js", "/v1/docs", "/console/style.css")
     async with serving(settings) as (client, _):
         found = [(await client.get(path)).status for path in paths]
@@ -42,19 +42,19 @@ async def statuses(settings: Settings) -> tuple[int, int, int, int]:
 async def test_the_environment_opens_and_closes_the_pages(
     env: str, console: bool | None, expected: tuple[int, int, int, int]
 ) -> None:
-    """The console is off in production unless SVC_CONSOLE=1; the reference is off where its document is."""
+    """In production the console needs SVC_CONSOLE=1. The reference is served if the OpenAPI document is."""
     assert await statuses(Settings(env=env, console=console)) == expected
 
 
 @pytest.mark.parametrize(("text", "expected"), [("1", True), ("0", False), ("", None)])
-def test_the_variable_is_a_flag(text: str, expected: bool | None) -> None:
-    """Unset is neither: then SVC_ENV decides."""
+def test_console_variable_is_a_flag(text: str, expected: bool | None) -> None:
+    """If it is unset, SVC_ENV decides."""
     assert Settings.from_env({"SVC_CONSOLE": text}).console is expected
 
 
 @pytest.mark.anyio
 async def test_every_file_is_served_with_its_type_and_headers() -> None:
-    """No file is left out, and each forbids what the pages do not need; nobody is asked for a key."""
+    """Every file has the headers that restrict the page, and needs no key."""
     paths = {"index.html": "/", "reference.html": "/v1/docs"}
     keys = parse_api_keys(f"k:{hash_api_key(new_api_key())}")
     async with serving(keys=keys) as (client, _):
@@ -72,8 +72,8 @@ async def test_every_file_is_served_with_its_type_and_headers() -> None:
 
 
 @pytest.mark.anyio
-async def test_the_page_learns_what_it_may_ask_for() -> None:
-    """Whether keys, metrics and the reference are there, and nothing else of the server."""
+async def test_the_page_learns_if_keys_metrics_and_reference_exist() -> None:
+    """It learns nothing else about the server."""
     keys = parse_api_keys(f"k:{hash_api_key(new_api_key())}")
     async with serving() as (client, _):
         answer = await client.get("/console/server.json")
@@ -85,7 +85,7 @@ async def test_the_page_learns_what_it_may_ask_for() -> None:
 
 
 @pytest.mark.anyio
-async def test_the_pages_answer_only_hosts_that_are_allowed() -> None:
+async def test_the_pages_are_served_to_allowed_hosts_only() -> None:
     """A name that an attacker points at the loopback address gets no page."""
     async with serving() as (client, _):
         for path in ("/", "/v1/docs", "/console/main.js"):
@@ -95,7 +95,7 @@ async def test_the_pages_answer_only_hosts_that_are_allowed() -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_nothing_comes_from_elsewhere(name: str) -> None:
+def test_no_file_loads_from_another_host(name: str) -> None:
     """The only addresses in the files are names of XML namespaces."""
     text = (STATIC / name).read_text(encoding="utf-8")
     assert set(re.findall(r"(?:https?:)?//[\w.-]+\.\w+[^\s\"'>]*", text)) <= {"http://www.w3.org/2000/svg"}
@@ -103,7 +103,7 @@ def test_nothing_comes_from_elsewhere(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in FILES if name.endswith((".html", ".svg"))])
 def test_markup_holds_no_script_and_no_style(name: str) -> None:
-    """The policy would block them, and the page would be broken in silence."""
+    """The content security policy would block inline scripts and styles silently."""
     text = (STATIC / name).read_text(encoding="utf-8")
     assert not re.search(r"<style|\sstyle=|\son\w+=|javascript:", text)
     assert re.findall(r"<script[^>]*>(.*?)</script>", text, re.DOTALL) == [""] * text.count("<script")
@@ -111,7 +111,7 @@ def test_markup_holds_no_script_and_no_style(name: str) -> None:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_scripts_never_make_markup_or_code_from_text(name: str) -> None:
-    """Titles and ids are anybody's text: it reaches the page as text only."""
+    """Titles and ids may contain markup, and are shown as text only."""
     text = (STATIC / name).read_text(encoding="utf-8")
     assert not re.search(
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|\beval\(|new Function", text
@@ -120,7 +120,7 @@ def test_scripts_never_make_markup_or_code_from_text(name: str) -> None:
 
 
 def test_swagger_ui_comes_with_its_licence_and_loads_nothing() -> None:
-    """Its style names no image and no other file; its script no source map. The rest is seen in a browser."""
+    """Its style refers to no other file, and its script to no source map."""
     assert {"LICENSE", "NOTICE", "swagger-ui-bundle.js.LICENSE.txt"} <= {path.name for path in VENDORED.iterdir()}
     style = (VENDORED / "swagger-ui.css").read_text(encoding="utf-8")
     assert not re.search(r"url\(|@import|sourceMappingURL", style)
