@@ -85,7 +85,7 @@ def leave_s(settings: Settings) -> float:
     return min(LEAVE_TAKING_S, settings.drain_s)
 
 
-def single(error: BaseException) -> BaseException:
+def unwrap_single(error: BaseException) -> BaseException:
     """Return the only error in a group, however deep it is nested, or the group itself if it has several."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]

@@ -125,7 +125,7 @@ def serve(
     try:
         return trio.run(partial(_live, options, state, loader, listener, monitoring=monitoring, fleet=fleet))
     except BaseExceptionGroup as group:
-        raise process.single(group) from None
+        raise process.unwrap_single(group) from None
 
 
 def _check_folder(recipes_dir: Path) -> None:
@@ -197,7 +197,7 @@ async def _live(
                 fleet.answer = partial(answer, state)
             renew = partial(_renew_keys, options, state, loader, watcher, fleet)
             lanes.start_soon(run_until, stop.event.wait, partial(signals.on_hangup, renew))
-            if await _started(watcher, stop):
+            if await _load_all(watcher, stop):
                 whole.start_soon(_end_drain, stop, state.settings.drain_s)
                 async with trio.open_nursery() as background:
                     background.start_soon(run_until, stop.event.wait, watcher.run)
@@ -279,8 +279,8 @@ def _watcher(
         metrics=state.metrics,
         lists=ListWatch(
             (
-                available_items(partial(_bounded, read_ids, state.registry, settings, loader)),
-                new_items(partial(_bounded, read_new_items, state.registry, settings, loader)),
+                available_items(partial(_read_bounded, read_ids, state.registry, settings, loader)),
+                new_items(partial(_read_bounded, read_new_items, state.registry, settings, loader)),
             ),
             publisher,
             state.registry,
@@ -289,7 +289,7 @@ def _watcher(
     )
 
 
-def _bounded(
+def _read_bounded(
     read: Callable[[LoadedRecipe, Settings, Mapping[str, str], int], T],
     registry: Registry,
     settings: Settings,
@@ -311,7 +311,7 @@ def _store_of(loaded: LoadedRecipe, *, settings: Settings) -> Store:
     return open_store(loaded.output_uri, settings, label=loaded.recipe.name)
 
 
-async def _started(watcher: Watcher, stop: Stop) -> bool:
+async def _load_all(watcher: Watcher, stop: Stop) -> bool:
     """Load all models, and return False if a signal came first.
 
     A signal abandons the loads in progress.

@@ -31,7 +31,7 @@ def ids(prefix: str, count: int) -> IdTable:
 
 
 def history(n_users: int, n_items: int, seen: int = 2) -> History:
-    """Return histories in which each user has seen `seen` items from their own number on, modulo the number of items."""
+    """Return histories in which each user has seen `seen` items from their own number on, modulo `n_items`."""
     starts = np.arange(n_users)[:, np.newaxis] % (n_items - seen)
     columns = (starts + np.arange(seen)).astype(np.int32).ravel()
     return History(np.arange(0, n_users * seen + 1, seen, dtype=np.int64), columns)

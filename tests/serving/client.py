@@ -185,7 +185,7 @@ async def serving(
     metrics: Metrics | None = None,
     policies: KeyPolicies | None = None,
 ) -> AsyncIterator[tuple[Client, ServerState]]:
-    """Return the application with the recipes `movies` (features, metadata), `plain` (neither), `broken` and a `stub`."""
+    """Serve the recipes `movies` (features, metadata), `plain` (neither), `broken` and a `stub`."""
     settings = replace(settings or Settings(), metrics_enabled=metrics is not None)
     auth = Authenticator(dict(keys or {}), trio.CapacityLimiter(1), log_each_bypass=settings.log_level == "debug")
     state = ServerState(Registry(), settings, metrics or Metrics.disabled(), auth, policies=policies)

@@ -22,20 +22,20 @@ class Sent:
     client: str = "127.0.0.1"
     whole_body: bytes | None = None
     arrived_s: float = 0.0
-    """In trio's time; 0 is the beginning of virtual time."""
+    """Time of arrival in trio's time. Virtual time begins at 0."""
 
     late_s: float = 0.0
     pause_s: float = 0.0
-    """Before each part, and before the end of the body."""
+    """Pause before each part, and before the end of the body."""
 
     leaves_s: float = math.inf
-    """After so long the client has left, for whoever waits for that."""
+    """Seconds until `until_gone` returns."""
 
     breaks_off: bool = False
-    """Whether the client leaves where the body would end."""
+    """True if the client disconnects before the end of the body."""
 
     taken: int = field(default=0, init=False)
-    """Parts that have been received."""
+    """Number of received parts."""
 
     def __post_init__(self) -> None:
         self.head = Head(self.method, self.target, self.headers)

@@ -26,7 +26,7 @@ async def listening(
 ) -> AsyncIterator[int]:
     """Serve `application` during the block, and yield its port. The drain begins at the end."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as `bind` does: virtual time waits for no delay
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as in `bind`: virtual time jumps over delays
     over = trio.Event()
     async with trio.open_nursery() as nursery:
 
@@ -51,6 +51,6 @@ async def everything(stream: trio.SocketStream) -> bytes:
 async def exchange(port: int, sent: bytes) -> bytes:
     """Send these bytes, and return all bytes until the server closes the connection."""
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-        with suppress(trio.BrokenResourceError):  # it may be over before all is said
+        with suppress(trio.BrokenResourceError):  # the server may close the connection before all bytes are sent
             await stream.send_all(sent)
         return await everything(stream)

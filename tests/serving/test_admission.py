@@ -31,7 +31,7 @@ CALL_S, EACH_S = 0.002, 0.004
 CAPACITY = MAX_BATCH / (CALL_S + MAX_BATCH * EACH_S)
 LIMIT_S = 4.0
 LONG = 100
-"""So long answers are never made on the event loop."""
+"""Answers of this length are never made on the event loop."""
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ class Clients:
         async with trio.open_nursery() as nursery:
             for number in range(clients):
                 nursery.start_soon(client)
-                if number % (clients // 10 + 1) == 0:  # in groups: each moment of virtual time takes some of real time
+                if number % (clients // 10 + 1) == 0:  # in groups, because each moment of virtual time takes real time
                     await trio.sleep(0.05)
 
     async def during(self, *loads: Callable[[], Any]) -> None:

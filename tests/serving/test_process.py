@@ -16,9 +16,9 @@ from svc.settings import Settings
 def test_a_single_error_is_taken_out_of_its_groups() -> None:
     """Several errors stay a group."""
     error = ValueError("x")
-    assert process.single(ExceptionGroup("a", [ExceptionGroup("b", [error])])) is error
+    assert process.unwrap_single(ExceptionGroup("a", [ExceptionGroup("b", [error])])) is error
     several = ExceptionGroup("a", [error, KeyError("y")])
-    assert process.single(several) is several
+    assert process.unwrap_single(several) is several
 
 
 def test_the_limits_of_connections_are_the_settings() -> None:

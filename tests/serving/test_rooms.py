@@ -16,7 +16,7 @@ from tests.serving.sockets import listening
 
 pytestmark = pytest.mark.anyio
 ROOMS = ("svc.serving.transport", "svc.serving.api", "svc.serving.models", "svc.model")
-"""In the order of a request; what all of them use, such as logs and metrics, is no room."""
+"""The packages in the order of a request, without those that all of them use, such as logs and metrics."""
 MOST_STEPS = 6
 QUESTIONS = {
     "cost_class",
@@ -36,7 +36,7 @@ QUESTIONS = {
     "joined",
     "Ranking.from_place",
 }
-"""Calls that ask how the server is, or cut a page: they carry neither the request nor what has been made of it."""
+"""Calls that read the server's state or cut a page, and pass on neither the request nor its results."""
 PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 BODY = b'{"user_id": "u3", "limit": 10}'
 REQUEST = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (RECOMMEND.encode(), len(BODY), BODY)
@@ -70,7 +70,7 @@ class Crossings:
 
     def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
         room = room_of(frame)
-        # A coroutine is called anew each time that it goes on after a wait, with the frame that it had before.
+        # A coroutine that continues after a wait counts as a call again, with the same frame.
         if event != "call" or room is None or frame in self._seen:
             return
         self._seen.append(frame)
@@ -90,7 +90,7 @@ async def test_a_request_passes_between_packages_as_documented() -> None:
         listening(client.app) as port,
         await trio.open_tcp_stream("127.0.0.1", port) as stream,
     ):
-        for profile in (*[None] * 20, crossings):  # until the model is known to be cheap, also on a busy machine
+        for profile in (*[None] * 20, crossings):  # enough calls to measure the model as cheap on a busy machine
             sys.setprofile(profile)
             try:
                 await stream.send_all(REQUEST)

@@ -289,5 +289,5 @@ def failed(error: Any, kid: str = "k1") -> LoadFailed:
 async def until(condition: Callable[[], bool]) -> None:
     """Let time pass until `condition` holds. Real threads may need real time."""
     with trio.fail_after(INTERVAL_S * 1000):
-        while not condition():  # noqa: ASYNC110 (polls are what is tested)
+        while not condition():  # noqa: ASYNC110 (the test is about polls)
             await trio.sleep(1)

@@ -148,7 +148,7 @@ class Application:
                 response = await self._answer(request)
             finally:
                 logs.unbind("trace_id")
-            span.answered(request.request_id, request.route, self._recipe_of(request.route), response)
+            span.record_answer(request.request_id, request.route, self._recipe_of(request.route), response)
         return response if response is None or trace is None else _with_header(response, span.trace.header())
 
     def _recipe_of(self, route: Route | None) -> str | None:

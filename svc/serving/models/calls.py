@@ -141,7 +141,7 @@ def rank_groups(
     return scored
 
 
-def checked(rankings: list[Ranking], count: int) -> list[Ranking]:
+def require_all(rankings: list[Ranking], count: int) -> list[Ranking]:
     if len(rankings) != count:
         raise RuntimeError(f"the model answered {len(rankings)} of {count} queries")
     return rankings
@@ -156,7 +156,7 @@ def fail(callers: Iterable[Caller]) -> None:
 def _outcomes(model: Ranker, queries: Sequence[Query]) -> list[Outcome]:
     """Rank all queries together, or each by itself if that fails, so that only faulty queries fail."""
     try:
-        return list(checked(model.rank(queries), len(queries)))
+        return list(require_all(model.rank(queries), len(queries)))
     except Exception as error:
         if len(queries) == 1:
             return [error]

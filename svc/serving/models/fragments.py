@@ -219,7 +219,7 @@ def encode_batch(
     elements = []
     for index, result in enumerate(results):
         if isinstance(result, ApiError):
-            elements.append(to_json(_failed(index, result)))
+            elements.append(to_json(_failed_element(index, result)))
         else:
             ranking, about = result
             items = encode_fields(ranking, fragments, about, with_metadata=with_metadata)
@@ -258,5 +258,5 @@ def facts_beside(ranking: Ranking, about: Prepared) -> dict[str, Any]:
     return facts
 
 
-def _failed(index: int, error: ApiError) -> Mapping[str, Any]:
+def _failed_element(index: int, error: ApiError) -> Mapping[str, Any]:
     return {"index": index, "status": "error", "code": error.code, "detail": error.message}

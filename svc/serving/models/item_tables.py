@@ -125,7 +125,9 @@ def _of_frame(frame: pandas.DataFrame, id_column: str) -> ItemTable:
     def take(name: str, rows: NDArray[np.int64]) -> list[Any]:
         values = frame[name].iloc[rows]
         missing = values.isna().to_list()
-        return [None if gone else _plain(value) for gone, value in zip(missing, values.to_list(), strict=True)]
+        return [
+            None if is_missing else _plain(value) for is_missing, value in zip(missing, values.to_list(), strict=True)
+        ]
 
     ids = frame[id_column].cat
     codes = ids.codes.to_numpy().astype(np.int32)

@@ -14,7 +14,7 @@ from itertools import groupby
 import trio
 
 from svc.model.ranking.query import Query, Ranking
-from svc.serving.models.calls import Caller, Outcome, Patience, PendingQuery, Ranker, checked, fail, rank_groups
+from svc.serving.models.calls import Caller, Outcome, Patience, PendingQuery, Ranker, fail, rank_groups, require_all
 from svc.serving.models.costs import LARGEST_CALL, Cost, PlainCosts, cost_of
 from svc.serving.models.queue import Queue
 from svc.serving.models.threads import ScoringThreads
@@ -265,6 +265,6 @@ class Lane:
     def _score_alone(self, queries: Sequence[Query]) -> list[Ranking]:
         started = time.thread_time()
         try:
-            return checked(self._model.rank(queries), len(queries))
+            return require_all(self._model.rank(queries), len(queries))
         finally:
             self._costs.learn(len(queries), time.thread_time() - started)

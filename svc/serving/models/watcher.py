@@ -141,7 +141,7 @@ class Watcher:
         try:
             await self._tick(loads)
         except Exception as error:
-            self._unhandled(error)
+            self._log_unhandled(error)
         self.metrics.of(metrics.WATCHER_TICK_SECONDS).observe(trio.current_time() - began)
 
     async def _tick(self, loads: trio.Nursery) -> None:
@@ -154,15 +154,15 @@ class Watcher:
 
     async def _guarded_poll(self, watched: Watched, loads: trio.Nursery) -> None:
         try:
-            marker = await self._changed(watched, initial=False)
+            marker = await self._changed_marker(watched, initial=False)
         except Exception as error:
-            self._unhandled(error)
+            self._log_unhandled(error)
         else:
             if marker is not None:
                 watched.loading = True
                 loads.start_soon(partial(self._load, watched, marker, initial=False))
 
-    def _unhandled(self, error: Exception) -> None:
+    def _log_unhandled(self, error: Exception) -> None:
         logs.emit(events.WATCHER_UNHANDLED_ERROR, error=logs.redact_text(f"{type(error).__name__}: {error}"))
         self.metrics.of(metrics.WATCHER_ERRORS).inc()
 
@@ -246,7 +246,7 @@ class Watcher:
 
     # Artifacts
 
-    async def _changed(self, watched: Watched, *, initial: bool) -> str | None:
+    async def _changed_marker(self, watched: Watched, *, initial: bool) -> str | None:
         """Return the marker of the artifact, or None if it is unchanged, unavailable or not yet due for a retry."""
         if watched.loading or self._stats.outstanding(watched) or self._loads.outstanding(watched):
             return None
@@ -302,7 +302,7 @@ class Watcher:
         watched.sidecar = exists
 
     async def _first_load(self, watched: Watched) -> None:
-        marker = await self._changed(watched, initial=True)
+        marker = await self._changed_marker(watched, initial=True)
         if marker is not None:
             await self._load(watched, marker, initial=True)
 

@@ -255,7 +255,7 @@ def parse_head(raw: bytes) -> Head:
         raise TargetTooLong if line.end() > MAX_HEAD_BYTES else HeadersTooLarge
     if raw.count(b"\r\n") - 2 > MAX_HEADERS:  # before parsing, which takes much longer than this count
         raise HeadersTooLarge
-    headers = _parsed(raw, line)
+    headers = _parse_headers(raw, line)
     method, target, is_1_1 = line[1].decode(), line[2], line[3] == b"1"
     named: dict[bytes, list[bytes]] = {}
     for name, value in headers:
@@ -275,7 +275,7 @@ def parse_head(raw: bytes) -> Head:
     )
 
 
-def _parsed(raw: bytes, line: re.Match[bytes]) -> list[tuple[bytes, bytes]]:
+def _parse_headers(raw: bytes, line: re.Match[bytes]) -> list[tuple[bytes, bytes]]:
     collected = _Collected()
     try:
         httptools.HttpRequestParser(collected).feed_data(raw)
@@ -283,7 +283,7 @@ def _parsed(raw: bytes, line: re.Match[bytes]) -> list[tuple[bytes, bytes]]:
         pass  # an upgrade is ignored (RFC 9110, 7.8)
     except httptools.HttpParserInvalidMethodError:
         # llhttp rejects methods that it does not know, but the application answers them with 405: parse as GET.
-        return _parsed(b"GET / HTTP/1.1\r\n" + raw[line.end() :], line)
+        return _parse_headers(b"GET / HTTP/1.1\r\n" + raw[line.end() :], line)
     except httptools.HttpParserError as error:
         lower = raw.lower()
         if b"\ncontent-length" in lower and b"\ntransfer-encoding" in lower:

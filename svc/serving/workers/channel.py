@@ -80,10 +80,10 @@ async def hear(end: socket.socket) -> tuple[str, dict[str, Any]] | None:
             data = end.recv(FROM_WORKER_BYTES + 1)
             break
         await trio.lowlevel.wait_readable(end)
-    return checked(data) if data else None
+    return parse_message(data) if data else None
 
 
-def checked(data: bytes) -> tuple[str, dict[str, Any]]:
+def parse_message(data: bytes) -> tuple[str, dict[str, Any]]:
     """Return kind and fields of a worker's message. Raises ValueError for an invalid message."""
     if len(data) > FROM_WORKER_BYTES:
         raise ValueError("the message is too long")

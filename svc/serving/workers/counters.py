@@ -124,7 +124,7 @@ def families(page: WorkerPage) -> dict[str, Any]:
     return {metric.name: PageFamily(page, metric) for metric in COUNTED_BY_REQUESTS}
 
 
-def added(many: Iterable[Counts]) -> Counts:
+def add_counts(many: Iterable[Counts]) -> Counts:
     """Return the sums by key. Sizes differ only if a page is damaged."""
     total: Counts = {}
     for counts in many:

@@ -229,7 +229,7 @@ class Fleet:
         self._workers.discard(worker)
         self._n_open[worker.slot] = VACANT
         code = _exit_code(worker.pid)
-        self._past = counters.added([self._past, worker.page.counts()])
+        self._past = counters.add_counts([self._past, worker.page.counts()])
         trio.lowlevel.notify_closing(worker.control)
         worker.control.close()
         os.close(worker.handle)
@@ -305,7 +305,7 @@ class Fleet:
 
     def counts(self) -> Counts:
         """Return the sums of the counts of all workers, also of ended ones."""
-        return counters.added([self._past, *(worker.page.counts() for worker in self._workers)])
+        return counters.add_counts([self._past, *(worker.page.counts() for worker in self._workers)])
 
     def pids(self) -> list[int]:
         """Return the process ids of the workers."""

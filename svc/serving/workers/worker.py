@@ -82,19 +82,19 @@ def live(ends: Ends) -> None:
 
 @dataclass(slots=True)
 class Opened:
-    """A model from the parent. `gone` is set when the model is dropped and no request uses it any more."""
+    """A model from the parent. `unused` is set when the model is dropped and no request uses it any more."""
 
     loaded: Loaded
     lane: Lane
     n_served: int = 0
     is_dropped: bool = False
-    gone: trio.Event = field(default_factory=trio.Event)
+    unused: trio.Event = field(default_factory=trio.Event)
 
     def note_end(self, count: int) -> None:
         """Subtract `count` from the number of `Served` objects that hold the model."""
         self.n_served -= count
         if self.is_dropped and not self.n_served:
-            self.gone.set()
+            self.unused.set()
 
 
 def _beside(served: Served, available: Available | None, state: ServedState) -> Served:
@@ -195,19 +195,19 @@ class Worker:
         self, orders: trio.MemoryReceiveChannel[tuple[int, channel.Received]], lanes: trio.Nursery
     ) -> None:
         async for seq, ((_, kind, *arguments), files) in orders:
-            gone: Callable[[], Awaitable[None]] | None = None
+            wait_unused: Callable[[], Awaitable[None]] | None = None
             if kind == "model":
                 await self._open(lanes, files, *arguments)
             elif kind == "entry":
                 await self._put(*arguments)
             elif kind == "drop":
-                gone = self._drop(*arguments)
+                wait_unused = self._drop(*arguments)
             else:
                 self._orders[kind](*arguments)
-            if gone is None:
+            if wait_unused is None:
                 channel.tell(self._control, "done", seq=seq)
             else:
-                lanes.start_soon(self._report_when, gone, seq)
+                lanes.start_soon(self._report_when, wait_unused, seq)
             del files, arguments  # else they would keep the memory of a model until the next order
 
     def _begin(self) -> None:
@@ -232,9 +232,9 @@ class Worker:
     def _count_workers(self, workers: WorkersState) -> None:
         self._registry.workers = workers
 
-    async def _report_when(self, gone: Callable[[], Awaitable[None]], seq: int) -> None:
+    async def _report_when(self, wait_unused: Callable[[], Awaitable[None]], seq: int) -> None:
         with trio.move_on_after(LONGEST_FAREWELL_S):
-            await gone()
+            await wait_unused()
         channel.tell(self._control, "done", seq=seq)
 
     async def _open(
@@ -252,7 +252,7 @@ class Worker:
         opened.lane.close()
         opened.is_dropped = True
         opened.note_end(0)
-        return opened.gone.wait
+        return opened.unused.wait
 
     async def _put(self, entry: Entry, state: ServedState | None) -> None:
         entry = on_clock(entry, trio.current_time() - time.perf_counter())

@@ -104,7 +104,7 @@ async def test_metrics_count_by_recipe_and_code() -> None:
         await client.post("/v1/recipes/broken:recommend", {"user_id": "u1"})
         await client.post("/v1/recipes/stub:recommend", {"user_id": "u1"})
         await client.post("/v1/recipes/plain:recommend", {"user_features": {}})
-        for _ in range(2):  # the second answer is a cached one
+        for _ in range(2):  # the second answer comes from the cache
             await client.post(RECOMMEND, {"user_features": {"tag": "none such", "who": 1}})
             await client.post(RECOMMEND, {"user_features": {"tag": "a"}, "history": [{"item_id": "i1"}]})
         await client.post(

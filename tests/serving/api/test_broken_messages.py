@@ -45,7 +45,7 @@ WITH_QUESTION = {
     "a bare LF behind a question": b"1a\r\n%b\r\n0\n\n" % QUESTION,
 }
 REFUSED_TARGETS = (b"%b#x", b"%b%%zz", b"%b%%ff", b"http://localhost:1@evil%b", b"http://a..b%b", b"x%b", b"*")
-"""Well formed for a parser of HTTP; the application refuses them. `%b` stands for a path."""
+"""Well-formed targets that the application refuses. `%b` stands for a path."""
 REFUSED_HOSTS = (b"a..b", b"localhost:80@evil", b"[::1].evil", b"x" * 300)
 VALID_FRAMING = {
     "leading zeros": b"0000000001a\r\n%b\r\n00\r\n\r\n" % QUESTION,

@@ -24,7 +24,7 @@ from tests.serving.transport.test_floods import measured
 pytestmark = [pytest.mark.anyio, pytest.mark.system]
 MANY = 100_000
 LONGEST_TURN_S = 0.02
-"""Of processor time of the loop alone, so that other work of the machine does not matter."""
+"""Bound of the loop's processor time, so that other work of the machine does not matter."""
 RECIPE = "/v1/recipes/movies"
 NO_LABEL = {"genres": {"any": ["label 7x"]}}
 EMPTY = {"year": {"gt": 10 * MANY}}

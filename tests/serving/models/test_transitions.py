@@ -43,7 +43,7 @@ def publisher() -> tuple[Publisher, Registry]:
 
 
 def declared(name: str = "books") -> Declared:
-    return Declared(f"{name}.yaml", FakeRecipe(name))  # type: ignore[arg-type]  # it has what is read of a recipe
+    return Declared(f"{name}.yaml", FakeRecipe(name))  # type: ignore[arg-type]  # has the parts that are read
 
 
 def test_a_declared_recipe_is_a_stub_until_it_is_loaded() -> None:

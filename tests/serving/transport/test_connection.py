@@ -107,7 +107,7 @@ async def test_a_head_that_is_not_complete_in_time_ends_its_connection(opening: 
         await stream.send_all(opening)
         answered = await stream.receive_some() if opening.startswith(KEPT % b"") else b""
         started = trio.current_time()
-        with suppress(trio.BrokenResourceError):  # it drips on until the server has had enough
+        with suppress(trio.BrokenResourceError):  # drips until the server closes the connection
             while opening and trio.current_time() < started + 8:
                 await trio.sleep(1)
                 await stream.send_all(b"x")

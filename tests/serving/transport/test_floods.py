@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 SIZE = 1 << 16
 LONGEST_TURN_S = 0.05
-"""Of processor time, so that a busy machine does not matter. What is bounded here took 0.1 to 1 s before."""
+"""Bound of processor time, so that a busy machine does not matter. Without limits, turns took 0.1 to 1 s."""
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
@@ -57,7 +57,7 @@ class Turns(trio.abc.Instrument):
 @contextmanager
 def measured() -> Iterator[Turns]:
     gc.collect()
-    gc.disable()  # a collection among all that the tests have imported takes longer than any turn
+    gc.disable()  # a full collection of the tests' objects takes longer than any turn
     turns = Turns()
     trio.lowlevel.add_instrument(turns)
     try:

@@ -20,7 +20,7 @@ MESSAGES = int(os.environ.get("SVC_TEST_MESSAGES", "3000"))
 
 
 HEADS = Heads()
-"""As in a server, heads that came before are not parsed again."""
+"""A cache of parsed heads, as in a server."""
 
 
 def by_ours(message: bytes, step: int = 0) -> Iterator[Taken | None]:

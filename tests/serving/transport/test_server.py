@@ -83,7 +83,7 @@ async def test_requests_that_arrived_before_a_drain_are_answered() -> None:
         for stream in streams[::2]:
             await stream.send_all(KEPT % b"")
             assert (await stream.receive_some()).endswith(b"well")
-        for stream in streams:  # in one turn, so that nothing of it is answered before the drain
+        for stream in streams:  # in one turn, so that none is answered before the drain
             assert os.write(stream.socket.fileno(), KEPT % b"") == len(KEPT % b"")
         for _ in range(100):
             late = socket.create_connection(("127.0.0.1", running.port))

@@ -187,7 +187,7 @@ async def test_every_connection_gets_its_bytes_in_pieces(issuer: Issuer, monkeyp
 
 
 async def test_an_error_of_one_connection_ends_no_other(issuer: Issuer) -> None:
-    """Paths and methods outside ASCII raise within hypercorn, and are not logged, so that clients cannot fill the log."""
+    """Paths and methods outside ASCII raise within hypercorn, and are not logged: clients could fill the log."""
     with capture_logs() as records:
         await ask_wrongly(issuer)
     assert records == []

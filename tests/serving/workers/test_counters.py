@@ -26,7 +26,7 @@ class Whole:
         self._pages = pages
 
     def collect(self) -> object:
-        return counters.as_prometheus(counters.added(one.counts() for one in self._pages))
+        return counters.as_prometheus(counters.add_counts(one.counts() for one in self._pages))
 
 
 def test_the_sums_of_two_workers_equal_those_of_one_process() -> None:

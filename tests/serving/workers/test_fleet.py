@@ -201,7 +201,7 @@ class Sleepers:
     def __init__(self) -> None:
         self.pids: list[int] = []
         self.kept: list[int] = []
-        """Their ends of the sockets to the parent."""
+        """The workers' ends of the sockets to the parent."""
         self.n_lost = 1
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:

@@ -94,7 +94,7 @@ async def test_an_ended_template_is_restarted_at_once(fakes: list[FakeTemplate])
         assert await kept.copy([]) == 1
         await trio.sleep(60)
         fakes[0].over.set()
-        with pytest.raises(OSError):  # whatever the system says
+        with pytest.raises(OSError):  # the system chooses the subclass
             await kept.copy([])
         await trio.testing.wait_all_tasks_blocked()
         assert fakes[0].was_cleared

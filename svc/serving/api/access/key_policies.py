@@ -213,13 +213,13 @@ class Permit:
             return
         burst = self._bucket.rate.burst
         if count > burst:
-            raise self._policies.counted(
+            raise self._policies.count(
                 RateLimited(TOO_MANY_AT_ONCE.format(count=count, burst=burst), fields={"kid": self._kid})
             )
         wait_s = self._bucket.lacks_s(count, trio.current_time())
         if wait_s:
             retry_after = max(1, math.ceil(wait_s - _ROUNDING))
-            raise self._policies.counted(RateLimited(fields={"kid": self._kid, "retry_after": retry_after}))
+            raise self._policies.count(RateLimited(fields={"kid": self._kid, "retry_after": retry_after}))
 
     def charge(self, count: int, least: int | None = None) -> None:
         """Charge the key `count` requests in total, or raise RateLimited and charge nothing.
@@ -271,9 +271,9 @@ class KeyPolicies:
         if policy is None:
             return None
         if time.time() >= policy.expires_at:
-            raise self.counted(KeyNotAllowed("the policy of this API key has expired", fields={"kid": kid}))
+            raise self.count(KeyNotAllowed("the policy of this API key has expired", fields={"kid": kid}))
         if not policy.allows(endpoint, recipe):
-            raise self.counted(KeyNotAllowed(fields={"kid": kid}))
+            raise self.count(KeyNotAllowed(fields={"kid": kid}))
         permit = Permit(kid, policy, self._bucket(kid, policy), self)
         if endpoint.is_batch:
             permit.require(1)
@@ -297,7 +297,7 @@ class KeyPolicies:
             throttle = self._throttles[kid] = self.new_throttle(kid)
         return throttle.next_wait_s()
 
-    def counted(self, error: ApiError) -> ApiError:
+    def count(self, error: ApiError) -> ApiError:
         """Count the error for its kid, and return it."""
         self._metrics.of(KEY_REFUSALS, kid=error.fields["kid"], code=error.code).inc()
         return error

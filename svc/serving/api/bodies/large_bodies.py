@@ -53,7 +53,7 @@ class Longest(NamedTuple):
     at_top: Mapping[str, int]
 
 
-def refused(message: str, kind: str, *path: str) -> ValidationFailed:
+def refusal(message: str, kind: str, *path: str) -> ValidationFailed:
     """Return the error of a body that is refused as a whole."""
     where = "".join(f"{part}: " for part in path)
     errors = [{"loc": ["body", *path], "msg": message, "type": kind}]
@@ -122,7 +122,7 @@ class LargeBody:
         self._containers += piece.count(b"[") + piece.count(b"{")
         self._commas += piece.count(b",")
         if self._containers > MAX_CONTAINERS or self._containers + self._commas > MAX_VALUES:
-            raise refused("more values than any valid request has", "too_many_values")
+            raise refusal("more values than any valid request has", "too_many_values")
         first, last = piece.find(b'"'), piece.rfind(b'"')
         if self._quiet + (first if first >= 0 else len(piece)) > LONGEST_RUN_BYTES:
             raise _too_long()
@@ -145,7 +145,7 @@ class LargeBody:
         """Parse the whole body, an object with only blanks around it."""
         start = self._next()
         if start in (b"[", b'"'):
-            raise refused("Input should be an object", "model_type")
+            raise refusal("Input should be an object", "model_type")
         if start != b"{":
             raise self._invalid()
         body = yield from self._object(1)
@@ -239,7 +239,7 @@ class LargeBody:
         most = self._longest.at_top.get(self._top, self._longest.items)
         if length > most:
             path = (self._top,) if self._top in self._longest.at_top else ()
-            raise refused(f"List should have at most {most} items", "too_long", *path)
+            raise refusal(f"List should have at most {most} items", "too_long", *path)
 
     def _object(self, depth: int) -> Steps[dict[str, Any]]:
         if self._is_empty(b"}", depth):
@@ -250,11 +250,11 @@ class LargeBody:
                 yield
             name, value, last = self._member() or (yield from self._long_member(depth))
             if name in members:
-                raise refused("an object names one key twice", "duplicate_key")
+                raise refusal("an object names one key twice", "duplicate_key")
             if len(members) <= self._longest.names:
                 members[name] = value
             elif depth == 1:
-                raise refused("more keys than any valid request has", "too_long")
+                raise refusal("more keys than any valid request has", "too_long")
             if last:
                 return members
 
@@ -298,8 +298,8 @@ class LargeBody:
             raise self._invalid() from None
 
     def _invalid(self) -> ValidationFailed:
-        return refused(f"Invalid JSON at or after byte {self._passed + self._at}", "json_invalid")
+        return refusal(f"Invalid JSON at or after byte {self._passed + self._at}", "json_invalid")
 
 
 def _too_long() -> ValidationFailed:
-    return refused("longer text than any valid request has", "too_long")
+    return refusal("longer text than any valid request has", "too_long")

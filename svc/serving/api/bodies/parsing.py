@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 from svc.errors import ValidationFailed
 from svc.recipe.problems import model_at
 from svc.serving.api.bodies import hints
-from svc.serving.api.bodies.large_bodies import refused
+from svc.serving.api.bodies.large_bodies import refusal
 
 MAX_ERRORS = 100
 MAX_SHOWN_CHARACTERS = 256
@@ -33,7 +33,7 @@ def parse(schema: type[AnyBody], body: bytes | Mapping[str, Any]) -> AnyBody:
     try:
         return _parse_json(schema, body) if isinstance(body, bytes) else schema.model_validate(body)
     except ValidationError as error:
-        raise failed(error, "request body", schema) from None
+        raise validation_error(error, "request body", schema) from None
 
 
 def _parse_json(schema: type[AnyBody], body: bytes) -> AnyBody:
@@ -48,7 +48,7 @@ def parse_query(schema: type[AnyBody], parameters: Mapping[str, str]) -> AnyBody
     try:
         return schema.model_validate(parameters)
     except ValidationError as error:
-        raise failed(error, "query", schema, "query") from None
+        raise validation_error(error, "query", schema, "query") from None
 
 
 def refuse_unknown_parameters(query: bytes, schema: type[BaseModel] | None, body: type[BaseModel] | None) -> None:
@@ -69,7 +69,9 @@ def refuse_unknown_parameters(query: bytes, schema: type[BaseModel] | None, body
         raise _with_first("query", errors[:MAX_ERRORS])
 
 
-def failed(error: ValidationError, what: str, schema: type[BaseModel], where: str = "body") -> ValidationFailed:
+def validation_error(
+    error: ValidationError, subject: str, schema: type[BaseModel], where: str = "body"
+) -> ValidationFailed:
     """Return the ValidationFailed for pydantic's `error`, without values of the request, and with cut names."""
     details = error.errors(include_url=False, include_context=False, include_input=False)[:MAX_ERRORS]
     errors = [
@@ -77,14 +79,14 @@ def failed(error: ValidationError, what: str, schema: type[BaseModel], where: st
         for item in details
         if not _misspelt(item, details, schema)
     ]
-    return _with_first(what, errors)
+    return _with_first(subject, errors)
 
 
-def _with_first(what: str, errors: list[dict[str, Any]]) -> ValidationFailed:
+def _with_first(subject: str, errors: list[dict[str, Any]]) -> ValidationFailed:
     """Return the error whose detail is the first of `errors`."""
     first = errors[0]
     path = ".".join(str(part) for part in first["loc"][1:])
-    return ValidationFailed(f"{what}: {path + ': ' if path else ''}{first['msg']}", errors=errors)
+    return ValidationFailed(f"{subject}: {path + ': ' if path else ''}{first['msg']}", errors=errors)
 
 
 def _misspelt(item: ErrorDetails, details: Sequence[ErrorDetails], schema: type[BaseModel]) -> bool:
@@ -155,6 +157,6 @@ def _refuse_repeated_keys(body: bytes) -> None:
 
     def check(pairs: list[tuple[str, object]]) -> None:
         if len({key for key, _ in pairs}) < len(pairs):
-            raise refused("an object names one key twice", "duplicate_key")
+            raise refusal("an object names one key twice", "duplicate_key")
 
     json.loads(body, object_pairs_hook=check, parse_int=len, parse_float=len)

@@ -60,7 +60,7 @@ from svc.serving.api.bodies.fields import (
     whole,
 )
 from svc.serving.api.bodies.large_bodies import Longest
-from svc.serving.api.bodies.parsing import Rejected, failed
+from svc.serving.api.bodies.parsing import Rejected, validation_error
 from svc.serving.api.bodies.rules import Answerable, rules_of
 
 if TYPE_CHECKING:
@@ -509,7 +509,7 @@ def _by_itself(request: type[AnyRequest]) -> WrapValidator:
         try:
             return validate(value)
         except ValidationError as error:
-            return Rejected(failed(error, "request", request))
+            return Rejected(validation_error(error, "request", request))
 
     return WrapValidator(validated)
 

@@ -93,7 +93,7 @@ def _limits(request: RuleInput, served: Answerable) -> tuple[Limit, ...]:
     for index, limit in enumerate(request.limits or ()):
         where: list[str | int] = ["limits", index, "field"]
         if limit.field not in kinds:
-            raise invalid(where, _undeclared(limit.field, kinds), "filter_field")
+            raise invalid(where, _unknown_field(limit.field, kinds), "filter_field")
         if kinds[limit.field] == "numerical":
             raise invalid(where, "the values of a field of numbers cannot be limited", "limit_field")
         if limit.field in seen:
@@ -127,7 +127,7 @@ def _boosts_of(boosts: Sequence[tuple[tuple[object, ...], float]], filters: Filt
     return () if filters is None else tuple(Boost(filters.items(tree), factor) for tree, factor in boosts)
 
 
-def _undeclared(name: str, kinds: Mapping[str, str]) -> str:
+def _unknown_field(name: str, kinds: Mapping[str, str]) -> str:
     if not kinds:
         return "this recipe declares no item_metadata.filter_fields"
     near = difflib.get_close_matches(name, kinds, n=1)

@@ -98,7 +98,9 @@ class RequestSpan:
         made = span.get_span_context()
         self.trace = Trace(b"%032x" % made.trace_id, b"%016x" % made.span_id, b"%02x" % made.trace_flags)
 
-    def answered(self, request_id: str, route: Route | None, recipe: str | None, response: Response | None) -> None:
+    def record_answer(
+        self, request_id: str, route: Route | None, recipe: str | None, response: Response | None
+    ) -> None:
         """Record the route, the recipe and the status.
 
         `recipe` is None if no such recipe exists, so that names invented by clients never become values of spans.

@@ -40,21 +40,21 @@ async def popular_items(
     budget.require(served.lane)
     in_thread = partial(trio.to_thread.run_sync, limiter=limiter, abandon_on_cancel=True)
     if len(arguments.get("filter", "")) <= INLINE_FILTER_CHARACTERS:
-        asked = parse_query(PopularQuery, arguments)
+        parameters = parse_query(PopularQuery, arguments)
     else:
-        asked = await in_thread(parse_query, PopularQuery, arguments)
-    if asked.filter is not None:  # charged before its filter is compiled, which takes most of the time
-        conditions = count_conditions([asked.filter], RULED_CONDITIONS)
+        parameters = await in_thread(parse_query, PopularQuery, arguments)
+    if parameters.filter is not None:  # charged before its filter is compiled, which takes most of the time
+        conditions = count_conditions([parameters.filter], RULED_CONDITIONS)
         await charge(
             cost_class(limit=1, profile=0, described=0, is_ruled=False, is_other=True, conditions=conditions), 1
         )
     prepared: Prepared
-    if asked.has_new_filter(served):
-        prepared = await in_thread(asked.prepare, served)
+    if parameters.has_new_filter(served):
+        prepared = await in_thread(parameters.prepare, served)
     else:
-        prepared = asked.prepare(served)
+        prepared = parameters.prepare(served)
     ranking = (await served.lane.rank((prepared.query,), patience=budget))[0]
     if not len(ranking.items):
-        raise await in_thread(nothing_left, asked.filter, served.filters, prepared.query)
+        raise await in_thread(nothing_left, parameters.filter, served.filters, prepared.query)
     header = AnswerHeader(request_id, served.name, served.model_version)
     return await in_thread(encode_answer, header, ranking.from_place(prepared.offset), served.fragments)

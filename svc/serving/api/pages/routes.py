@@ -92,8 +92,8 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
 
     async def items(name: str) -> Response:
         _, served = _entry(state, name)
-        asked = parse_query(ItemSearch, request.args.to_dict())
-        matches, more = await _in_thread(find_items, served, asked.q, asked.limit, limiter=searched)
+        parameters = parse_query(ItemSearch, request.args.to_dict())
+        matches, more = await _in_thread(find_items, served, parameters.q, parameters.limit, limiter=searched)
         return _json({"recipe": name, "model_version": served.model_version, "items": matches, "more": more})
 
     async def popular(name: str) -> Response:
@@ -110,8 +110,8 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
 
     async def random_user(name: str) -> Response:
         _, served = _entry(state, name)
-        asked = parse_query(SampleUserQuery, request.args.to_dict())
-        user = await _in_thread(sample_user, served, asked.user_id, MAX_MATCHES, limiter=searched)
+        parameters = parse_query(SampleUserQuery, request.args.to_dict())
+        user = await _in_thread(sample_user, served, parameters.user_id, MAX_MATCHES, limiter=searched)
         return _json({"recipe": name, "model_version": served.model_version, **user})
 
     async def versions(name: str) -> Response:

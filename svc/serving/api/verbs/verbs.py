@@ -70,31 +70,31 @@ BATCH: dict[str, type[RecommendBatch] | type[RelatedBatch]] = {
 Result = tuple[Ranking, Prepared] | ApiError
 
 
-def cost_of_request(asked: AnyQuestion | Rejected) -> Cost:
+def cost_of_request(question: AnyQuestion | Rejected) -> Cost:
     """Return the cost class of a request, without rules of the recipe, which the client did not choose."""
-    if isinstance(asked, Rejected):
+    if isinstance(question, Rejected):
         return Cost.PLAIN
-    if isinstance(asked, UsersRequest):
-        return cost_class(limit=asked.offset + asked.limit, profile=0, described=0, is_ruled=True, is_other=False)
-    features: Mapping[str, Any] = asked.user_features or {}
+    if isinstance(question, UsersRequest):
+        return cost_class(limit=question.offset + question.limit, profile=0, described=0, is_ruled=True, is_other=False)
+    features: Mapping[str, Any] = question.user_features or {}
     described = _long_texts(features)
-    if isinstance(asked, RelatedRequest):
-        features = asked.item_features or {}
-        profile = len(asked.seed_items or ())
+    if isinstance(question, RelatedRequest):
+        features = question.item_features or {}
+        profile = len(question.seed_items or ())
         described += sum(isinstance(item, dict) for item in features.values()) or bool(features)
         described += _long_texts(features)
         is_known, varies = profile > 0, False
     else:
-        chosen = len(asked.history or ())
-        profile = chosen + len(asked.dislikes or ())
-        is_known, varies = asked.user_id is not None or chosen > 0, asked.varies
+        chosen = len(question.history or ())
+        profile = chosen + len(question.dislikes or ())
+        is_known, varies = question.user_id is not None or chosen > 0, question.varies
     return cost_class(
-        limit=asked.offset + asked.limit,
+        limit=question.offset + question.limit,
         profile=profile,
         described=described,
-        is_ruled=bool(asked.explain or asked.diversity or asked.limits or asked.boosts or varies),
-        is_other=bool(asked.pins) or not is_known,
-        conditions=count_conditions(asked.filters, RULED_CONDITIONS),
+        is_ruled=bool(question.explain or question.diversity or question.limits or question.boosts or varies),
+        is_other=bool(question.pins) or not is_known,
+        conditions=count_conditions(question.filters, RULED_CONDITIONS),
     )
 
 
@@ -160,7 +160,7 @@ class Verbs:
             self._present -= 1
 
     async def _answer_admitted(self, request: Request, route: Route, endpoint: Endpoint) -> Response:
-        served = self._served(route.name)
+        served = self._current_model(route.name)
         header = AnswerHeader(request.request_id, route.name, served.model_version)
         budget = request.budget(self._state.admission)
         if endpoint.is_batch:
@@ -171,7 +171,7 @@ class Verbs:
             answer = header.before(answer_body.encoded)
         return Response(200, answer, [(b"x-svc-model-version", served.model_version.encode())])
 
-    def _served(self, name: str) -> Served:
+    def _current_model(self, name: str) -> Served:
         """Return the current model of a recipe, which the request uses to its end, also after a swap."""
         entry = self._state.registry.require(name)
         if entry.served is None:
@@ -204,19 +204,19 @@ class Verbs:
             self._cached_answers.put((served.number, verb, body), answer, ENTRY_BYTES + len(body) + len(answer.encoded))
 
     async def _find(self, request: Request, verb: str, body: Body, served: Served, budget: WaitBudget) -> EncodedAnswer:
-        asked, cost = await self._parse(SINGLE[verb], body, served, budget)
+        question, cost = await self._parse(SINGLE[verb], body, served, budget)
         await request.charge(cost, 1)
-        prepared = await self._prepare(asked, cost, body, served, budget)
+        prepared = await self._prepare(question, cost, body, served, budget)
         queries = (prepared.query,)
         budget.require(served.lane, queries)
         with self._step("rank"):
             (ranking,) = await served.lane.rank(queries, alone=self._present == 1, patience=budget)
-        if not len(ranking.items) and not isinstance(asked, UsersRequest):
+        if not len(ranking.items) and not isinstance(question, UsersRequest):
             raise await self._thread(cost, body).run(
-                partial(nothing_left, asked.filter, served.filters, prepared.query)
+                partial(nothing_left, question.filter, served.filters, prepared.query)
             )
         page = ranking.from_place(prepared.offset)
-        if isinstance(asked, UsersRequest):
+        if isinstance(question, UsersRequest):
             encode = partial(encode_users, page, served.model.user_ids, prepared)
         else:
             encode = partial(encode_fields, page, served.fragments, prepared)
@@ -245,14 +245,14 @@ class Verbs:
         return await thread.run(partial(_parse, schema, body))
 
     async def _prepare(
-        self, asked: AnyQuestion, cost: Cost, body: Body, served: Served, budget: WaitBudget
+        self, question: AnyQuestion, cost: Cost, body: Body, served: Served, budget: WaitBudget
     ) -> Prepared:
         """Return the query of a request. Runs in a thread if the body is long or a filter must be compiled."""
-        if _is_short(body, served) and not asked.has_new_filter(served):
-            return asked.prepare(served)
+        if _is_short(body, served) and not question.has_new_filter(served):
+            return question.prepare(served)
         thread = self._thread(cost, body)
         budget.require(served.lane, threads_s=thread.wait_s)
-        steps = await thread.run_steps(_preparation(asked, served))
+        steps = await thread.run_steps(_preparation(question, served))
         return next(step for step in steps if step is not None)
 
     async def _batch(
@@ -295,8 +295,8 @@ def _is_short(body: Body, served: Served) -> bool:
 
 
 def _parse(schema: type[AnyQuestion], body: Body) -> tuple[AnyQuestion, Cost]:
-    asked = parse(schema, body)
-    return asked, cost_of_request(asked)
+    question = parse(schema, body)
+    return question, cost_of_request(question)
 
 
 def _parse_batch(schema: type[RecommendBatch] | type[RelatedBatch], body: Body) -> tuple[AnyBatch, int]:
@@ -305,15 +305,17 @@ def _parse_batch(schema: type[RecommendBatch] | type[RelatedBatch], body: Body) 
     return batch, sum(map(cost_of_request, elements(batch)))
 
 
-def _preparation(asked: AnyQuestion, served: Served) -> Iterator[Prepared | None]:
+def _preparation(question: AnyQuestion, served: Served) -> Iterator[Prepared | None]:
     """Yield None for each compiled condition of a request, then its query."""
-    yield from asked.compile(served)
-    yield asked.prepare(served)
+    yield from question.compile(served)
+    yield question.prepare(served)
 
 
-def _batch_preparation(asked: Sequence[AnyRequest | Rejected], served: Served) -> Iterator[Prepared | ApiError | None]:
+def _batch_preparation(
+    requests: Sequence[AnyRequest | Rejected], served: Served
+) -> Iterator[Prepared | ApiError | None]:
     """Yield the query or the error of each element, and None for each compiled condition."""
-    for element in asked:
+    for element in requests:
         if isinstance(element, Rejected):
             yield element.error
             continue
@@ -327,7 +329,7 @@ def _batch_preparation(asked: Sequence[AnyRequest | Rejected], served: Served) -
 
 
 def _batch_results(
-    asked: Sequence[AnyRequest | Rejected],
+    requests: Sequence[AnyRequest | Rejected],
     prepared: Sequence[Prepared | ApiError],
     rankings: Sequence[Ranking],
     served: Served,
@@ -337,7 +339,7 @@ def _batch_results(
     An empty ranking becomes an error too, which takes a pass over all items to find its reason.
     """
     answers = iter(rankings)
-    for request, element in zip(asked, prepared, strict=True):
+    for request, element in zip(requests, prepared, strict=True):
         if isinstance(element, ApiError):
             yield element
             continue

@@ -170,11 +170,11 @@ class ListWatch:
         try:
             await self._read(name, watched)
         except CallTimeout:
-            self._failed(name, watched, f"the source did not answer within {READ_TIMEOUT_S:g} s")
+            self._log_failure(name, watched, f"the source did not answer within {READ_TIMEOUT_S:g} s")
         except SvcError as error:
-            self._failed(name, watched, error.message)
+            self._log_failure(name, watched, error.message)
         except Exception as error:
-            self._failed(name, watched, f"{type(error).__name__}: {error}")
+            self._log_failure(name, watched, f"{type(error).__name__}: {error}")
         finally:
             watched.refreshing = False
 
@@ -191,7 +191,7 @@ class ListWatch:
         if change is not None and listed != getattr(change[0], kind.listed):
             logs.emit(kind.loaded, name=name, **kind.facts(change[1]))
 
-    def _failed(self, name: str, watched: WatchedList, error: str) -> None:
+    def _log_failure(self, name: str, watched: WatchedList, error: str) -> None:
         text = logs.redact_text(error)
         if self._is_current(name, watched) and watched.error != text:
             watched.error = text

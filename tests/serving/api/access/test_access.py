@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900)]
 
 SPELLINGS = int(os.environ.get("SVC_TEST_SPELLINGS", "600"))
 AT_ONCE = 16
-BARE = Settings(console=False)  # without the public page at "/", which many spellings of a host alone lead to
+BARE = Settings(console=False)  # no public page at "/", which many spellings of a bare host reach
 REFUSED = {400, 401, 404, 405}
 GUARDED = (
     "/v1/recipes",

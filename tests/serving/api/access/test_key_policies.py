@@ -43,7 +43,7 @@ def by_name(name: str) -> Endpoint:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "holds no mapping"),
         ("[]", "holds no mapping"),
@@ -64,12 +64,12 @@ def by_name(name: str) -> Endpoint:
         ("shop: {expires: tomorrow}", "is not a day"),
     ],
 )
-def test_invalid_policies_are_refused_with_the_path_of_the_field(text: str, told: str) -> None:
+def test_invalid_policies_are_refused_with_the_path_of_the_field(text: str, message: str) -> None:
     """The message names the variable, the file, the kid and the field."""
     with pytest.raises(ConfigError) as caught:
         policies(text)
     assert caught.value.message.startswith("SVC_API_KEY_POLICIES: keys.yaml")
-    assert told in caught.value.message
+    assert message in caught.value.message
 
 
 def test_the_default_burst_is_one_second_of_the_rate_and_at_least_1() -> None:

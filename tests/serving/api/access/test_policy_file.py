@@ -56,9 +56,9 @@ async def test_a_changed_file_is_read_and_an_invalid_one_changes_nothing(tmp_pat
             seen: list[tuple[bool, bool]] = [(allowed(book, "a"), allowed(book, "b"))]
 
             async def after(change: Callable[[], object]) -> None:
-                said = len(logs)
+                n_logged = len(logs)
                 change()
-                while len(logs) == said:  # noqa: ASYNC110  # a thread reads the file, whatever the virtual time
+                while len(logs) == n_logged:  # noqa: ASYNC110  # a real thread reads the file
                     await trio.sleep(1)
                 await trio.sleep(20)
                 seen.append((allowed(book, "a"), allowed(book, "b")))

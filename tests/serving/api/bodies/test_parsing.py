@@ -90,7 +90,7 @@ async def test_colons_in_ids_are_not_taken_for_repeated_keys() -> None:
 
 BOOST = 'unknown field; a boost names its items by a filter: {"filter": {"genres": {"any": ["Drama"]}}, "factor": 2}'
 WHOLE = "Input should be a whole number without quotes, such as 3"
-TOLD: dict[str, tuple[str, object, str]] = {
+MESSAGES: dict[str, tuple[str, object, str]] = {
     "explain as a switch": (
         RECOMMEND,
         {"user_id": "u1", "explain": True},
@@ -125,12 +125,14 @@ TOLD: dict[str, tuple[str, object, str]] = {
 }
 
 
-@pytest.mark.parametrize(("path", "body", "told"), TOLD.values(), ids=TOLD.keys())
-async def test_a_mistake_is_reported_once_at_the_name_that_the_client_sent(path: str, body: object, told: str) -> None:
+@pytest.mark.parametrize(("path", "body", "message"), MESSAGES.values(), ids=MESSAGES.keys())
+async def test_a_mistake_is_reported_once_at_the_name_that_the_client_sent(
+    path: str, body: object, message: str
+) -> None:
     """No second error follows from the first."""
     async with serving() as (client, _):
         answer = await client.post(path, body)
-    assert (answer.status, answer.json["detail"]) == (422, f"request body: {told}")
+    assert (answer.status, answer.json["detail"]) == (422, f"request body: {message}")
     assert "missing" not in [error["type"] for error in answer.json["errors"]]
 
 
@@ -140,8 +142,8 @@ async def test_a_request_in_a_batch_gets_the_error_of_a_single_one() -> None:
     async with serving() as (client, _):
         singles = [(await client.post(RECOMMEND, body)).json["detail"] for body in mistakes]
         batch = await client.post(BATCH, {"requests": mistakes})
-    told = [result["detail"].replace("request: ", "request body: ") for result in batch.json["results"]]
-    assert told == singles
+    message = [result["detail"].replace("request: ", "request body: ") for result in batch.json["results"]]
+    assert message == singles
 
 
 async def test_a_request_without_a_user_gets_all_fields_that_name_one() -> None:

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 KEY = new_api_key()
 COMEDY = {"genres": {"any": ["Comedy"]}}
 LATELY = np.random.default_rng(8).integers(0, 9, N_ITEMS).astype(np.float64)
-"""How much each item was chosen lately, with many ties."""
+"""Number of recent choices of each item, with many ties."""
 BY_COUNT = sorted(range(N_ITEMS), key=lambda item: -LATELY[item])
 
 

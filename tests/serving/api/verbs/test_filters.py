@@ -37,7 +37,7 @@ def genres_of(item: int) -> set[str]:
 
 
 def fields() -> FilterFields:
-    """Return filter fields: the genres above in turn, and the year 1990 + number, without a year for every fifth item."""
+    """Return filter fields: the genres above in turn, and the year 1990 + number except for every fifth item."""
     genres = LabelField.read("genres", "multi_label", "|", [GENRES[item % 4] for item in range(N_ITEMS)], N_ITEMS)
     years = NumberField.read("year", [1990 + item if item % 5 else None for item in range(N_ITEMS)], N_ITEMS)
     secret = LabelField.read("secret", "categorical", "|", ["x"] * N_ITEMS, N_ITEMS)
@@ -370,9 +370,9 @@ async def test_reasons_have_metadata_like_items() -> None:
 
 async def test_the_description_of_a_recipe_has_its_fallback() -> None:
     """It is left out if the recipe has none."""
-    for policy, told in ((Policy(), None), (Policy(popular_fallback=True), "popular")):
+    for policy, fallback in ((Policy(), None), (Policy(popular_fallback=True), "popular")):
         async with filtering(policy) as (client, _):
-            assert (await client.get("/v1/recipes/movies")).json.get("fallback") == told
+            assert (await client.get("/v1/recipes/movies")).json.get("fallback") == fallback
 
 
 async def test_dislikes_exclude_items_and_lower_others() -> None:

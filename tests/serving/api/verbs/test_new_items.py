@@ -127,8 +127,8 @@ async def test_new_items_can_be_history_and_seeds() -> None:
         mixed = (await client.post(RELATED, {"seed_items": ["i3", "n0"], "limit": 5})).json
         described = {"seed_items": ["i3"], "item_features": {"n0": DESCRIBED["n0"]}, "limit": 5}
         assert mixed["items"] == (await client.post(RELATED, described)).json["items"]
-        told = (await client.post(RECOMMEND, {"history": ["i3", "n0"], "limit": 5})).json
-        assert (told["ignored_items"], told["profile"]) == (["n0"], "history")
+        answer = (await client.post(RECOMMEND, {"history": ["i3", "n0"], "limit": 5})).json
+        assert (answer["ignored_items"], answer["profile"]) == (["n0"], "history")
 
 
 async def test_a_page_left_empty_by_the_share_of_new_items_has_this_error() -> None:
@@ -140,10 +140,10 @@ async def test_a_page_left_empty_by_the_share_of_new_items_has_this_error() -> N
         batch = (await client.post(BATCH, {"requests": [some, by_label, none]})).json
     async with with_new(share=None) as client:
         assert ids((await client.post(RECOMMEND, some)).json) == ["n0", "n2"]
-    told = [answer.json["detail"] for answer in alone]
+    details = [answer.json["detail"] for answer in alone]
     assert [answer.json["code"] for answer in alone] == ["NO_CANDIDATES"] * 3
-    assert told == [result["detail"] for result in batch["results"]]
-    for detail, count in zip(told, (2, 1), strict=False):
+    assert details == [result["detail"] for result in batch["results"]]
+    for detail, count in zip(details, (2, 1), strict=False):
         assert f"only new items are left to recommend ({count})" in detail
         assert "a share of 0.2 of the first n items may be new (serving.new_items.max_share)" in detail
-    assert told[2] == "no item is left to recommend after exclusions"
+    assert details[2] == "no item is left to recommend after exclusions"
