@@ -36,7 +36,7 @@ BULK_SLICE = 64
 
 There are fewer if these queries would take longer than SLICE_S, because single requests wait for the whole call."""
 CALL_S = 0.05
-"""Processor seconds of a call of expensive queries, unless a single one takes longer. Other callers wait for it."""
+"""Most processor seconds of a call of expensive queries, unless a single one takes longer. Other callers wait."""
 SLICE_S = CALL_S / 2
 """Expected seconds of the queries of batches in one call."""
 EXPENSIVE_AT_ONCE = 32
@@ -150,6 +150,7 @@ class Lane:
         most = MAX_BATCH - BULK_SLICE if queue.batches else MAX_BATCH
         while queue.singles and len(taken) < most:
             taken += queue.singles.pop().take(1)
+        # Batches have at least a quarter of the weight of a call, so that many singles never starve them.
         quarter = sum(question.cost for question in taken) * BULK_SLICE / (MAX_BATCH - BULK_SLICE)
         part, places = 1.0, min(BULK_SLICE, MAX_BATCH - len(taken))
         while queue.batches and part > 0 and places:

@@ -145,12 +145,12 @@ class Queue:
         leaves_some = bool(self)
         try:
             outcomes = await score(pending)
-            for caller, position in reversed(pending[len(outcomes) :]):
+            for caller, position in reversed(pending[len(outcomes) :]):  # the first one goes back last, to the front
                 self._put_back(caller, position)
             await self._give_out(pending, outcomes)
         finally:
             self.running = 0
-        if leaves_some:  # a call that empties the queue is small, hence slower for each query, and nobody waits for it
+        if leaves_some:  # a call that empties the queue is small, so slower for each query, and delays no caller
             weight = sum(question.cost for question in pending[: len(outcomes)])
             self.pace.learn(trio.current_time() - self._began_at, weight)
 

@@ -181,8 +181,8 @@ class Watcher:
     async def _rescan(self, changes: trio.Nursery, *, initial: bool) -> bool:
         """Update the watched recipes from the folder, and return False if it cannot be listed.
 
-        Changes of served models run in `changes`, so that one that waits for its recipe delays no poll. The first scan has
-        the longer timeout, because it parses every file.
+        Changes of served models run in `changes`, so that one that waits for its recipe delays no poll. The first scan
+        has the longer timeout, because it parses every file.
         """
         if self._scans.outstanding(self.folder):
             return False
@@ -213,7 +213,7 @@ class Watcher:
         try:
             await self.publisher.change(name, **inputs)
         except Exception as error:
-            self._unhandled(error)
+            self._log_unhandled(error)
 
     def _discover(self, declared: Declared, *, initial: bool) -> None:
         self._watched[declared.name] = Watched(declared)
@@ -269,8 +269,8 @@ class Watcher:
         except CallTimeout:
             error, event = f"the store did not answer within {timeout_s:g} s", events.ARTIFACT_STAT_TIMEOUT
         except FileNotFoundError:
-            place = "" if watched.store is None else f": {watched.store.uri}"
-            error, event = f"artifact not found{place}", events.ARTIFACT_DISAPPEARED
+            uri = "" if watched.store is None else f": {watched.store.uri}"
+            error, event = f"artifact not found{uri}", events.ARTIFACT_DISAPPEARED
         except OSError as failure:
             error, event = f"the store cannot be asked: {failure.strerror or failure}", events.ARTIFACT_STAT_FAILED
         except SvcError as failure:

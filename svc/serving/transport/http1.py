@@ -152,7 +152,7 @@ class RequestReader:
         end = self._data.find(b"\r\n\r\n", self._at + self._searched) - self._at
         if end < 0 or end > MAX_HEAD_BYTES:
             self._refuse_early()
-            self._searched = max(self.waiting - 3, 0)
+            self._searched = max(self.waiting - 3, 0)  # the last 3 bytes may begin the empty line
             self._data, self._at = self._data[self._at :], 0  # drop the bytes of earlier requests
             return None
         self._searched = 0

@@ -26,7 +26,7 @@ PROBES_A_TURN = 2
 
 
 class Rank(IntEnum):
-    """The order of entries. Of each waiting rank between PROBE and REFUSED at least one enters in every turn."""
+    """Priority of an entry, the lowest number first. Each turn lets at least one enter of KNOWN, NEWCOMER, GOING_ON."""
 
     PROBE = 0
     KNOWN = 1

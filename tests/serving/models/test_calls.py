@@ -10,7 +10,7 @@ import pytest
 from svc.errors import RecipeUnavailable
 from svc.model.ranking.query import Query, Ranking
 from svc.serving.models import calls
-from svc.serving.models.calls import Caller, checked, fail, rank_groups
+from svc.serving.models.calls import Caller, fail, rank_groups, require_all
 from svc.serving.models.costs import Cost
 
 pytestmark = pytest.mark.anyio
@@ -79,4 +79,4 @@ def test_no_group_starts_after_the_time_of_a_call(monkeypatch: pytest.MonkeyPatc
 
 def test_too_few_rankings_of_a_model_are_an_error() -> None:
     with pytest.raises(RuntimeError, match="1 of 2"):
-        checked([Ranking(np.empty(0, np.int32), np.empty(0))], 2)
+        require_all([Ranking(np.empty(0, np.int32), np.empty(0))], 2)

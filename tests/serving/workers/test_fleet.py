@@ -53,10 +53,10 @@ def fleet_of(size: int) -> Fleet:
 
 def add_worker(fleet: Fleet, pid: int, slot: int = 0) -> tuple[Worker, socket.socket]:
     """Return a worker without orders, and its end of the socket to the parent."""
-    orders, told = trio.open_memory_channel[Order](float("inf"))
+    orders, unsent = trio.open_memory_channel[Order](float("inf"))
     control, theirs = channel.pair()
     ENDS.extend((control, theirs))
-    worker = Worker(slot, pid, -1, control, WorkerPage(SharedPage.of(8192)), orders, told)
+    worker = Worker(slot, pid, -1, control, WorkerPage(SharedPage.of(8192)), orders, unsent)
     fleet._workers.add(worker)
     return worker, theirs
 
@@ -65,7 +65,7 @@ def kinds(worker: Worker) -> list[str]:
     found = []
     while True:
         try:
-            found.append(worker.told.receive_nowait()[1][1])
+            found.append(worker.unsent.receive_nowait()[1][1])
         except trio.WouldBlock:
             return found
 
@@ -113,7 +113,7 @@ async def test_a_new_worker_gets_the_current_state() -> None:
     fleet.tell("keys", {"b": b"2"})
     fleet.tell_policies({})
     worker, _ = add_worker(fleet, 1)
-    fleet._tell_everything(worker)
+    fleet._order_current_state(worker)
     assert kinds(worker) == ["keys", "policies", "skip", "begin"]
 
 
@@ -124,14 +124,16 @@ async def test_a_key_keeps_its_cells_when_policies_change() -> None:
     worker, _ = add_worker(fleet, 1)
     fleet.tell_policies({"a": 1, "b": 2})
     fleet.tell_policies({"b": 3, "c": 4})
-    cells = [worker.told.receive_nowait()[1][3] for _ in range(2)]
+    cells = [worker.unsent.receive_nowait()[1][3] for _ in range(2)]
     assert cells[0]["b"] == cells[1]["b"]
 
 
 def messages(rng: random.Random) -> bytes:
     """Generate bytes that a worker might send: messages, damaged ones, nested lists, nothing, or random bytes."""
-    told = {"kind": "ask", "number": rng.choice([1, 1, -1, 10**300]), "what": rng.choice(["metrics", "\ud800"])}
-    message = json.dumps(rng.choice([{**told, "name": "a"}, {**told, "name": "[" * 99}, {"kind": "done", "seq": 7}]))
+    fields = {"kind": "ask", "number": rng.choice([1, 1, -1, 10**300]), "what": rng.choice(["metrics", "\ud800"])}
+    message = json.dumps(
+        rng.choice([{**fields, "name": "a"}, {**fields, "name": "[" * 99}, {"kind": "done", "seq": 7}])
+    )
     damaged = bytearray(message.encode())
     damaged[rng.randrange(len(damaged))] = rng.randrange(256)
     return rng.choice([message.encode(), bytes(damaged), b"[" * rng.randrange(2000), rng.randbytes(rng.randrange(99))])
@@ -170,10 +172,10 @@ async def test_workers_accept_after_the_order_that_follows_listening() -> None:
     fleet.accept()
     assert kinds(first) == ["accept"]
     later, _ = add_worker(fleet, 2, slot=1)
-    fleet._tell_everything(later)
+    fleet._order_current_state(later)
     assert kinds(later) == ["skip", "begin", "accept"]
     fleet.end()
-    fleet._tell_everything(later)
+    fleet._order_current_state(later)
     assert kinds(later)[-2:] == ["accept", "end"]
 
 

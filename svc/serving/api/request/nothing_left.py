@@ -57,8 +57,8 @@ def _labels(name: str, operators: Mapping[str, Any], field: LabelField) -> Itera
             yield _no_value(name, absent[0], field.described()["values"])
 
 
-def _no_value(name: str, value: str, known: list[str]) -> str:
-    by_lower_case = {label.lower(): label for label in reversed(known)}
+def _no_value(name: str, value: str, labels: list[str]) -> str:
+    by_lower_case = {label.lower(): label for label in reversed(labels)}
     near = difflib.get_close_matches(value[:_SHOWN_CHARACTERS].lower(), by_lower_case, n=1)
     hint = f"; did you mean {by_lower_case[near[0]]!r}?" if near else ""
     return f"{name} has no value {value[:_SHOWN_CHARACTERS]!r}{hint}"

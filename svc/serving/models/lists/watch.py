@@ -32,7 +32,7 @@ TICK_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ListKind:
-    """One kind of lists.
+    """A kind of list that recipes may declare, such as available items.
 
     `declared` and `listed` name fields of `Entry`, `declared` also a field of a recipe's `serving` block. `read` blocks
     and returns the source's list. `facts` returns the fields of the event `loaded`.

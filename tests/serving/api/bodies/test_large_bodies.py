@@ -284,7 +284,7 @@ def test_parsed_bytes_are_freed() -> None:
     for _ in range(100):
         large.feed(part)
         work(large)
-        assert len(large._window) + len(large._came) <= 4 * AHEAD_BYTES
+        assert len(large._window) + len(large._received) <= 4 * AHEAD_BYTES
     large = LargeBody(LONGEST)
     with pytest.raises(ValidationFailed, match="at most 10 items"):
         large.feed(b'{"a":[')

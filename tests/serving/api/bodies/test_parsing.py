@@ -142,8 +142,8 @@ async def test_a_request_in_a_batch_gets_the_error_of_a_single_one() -> None:
     async with serving() as (client, _):
         singles = [(await client.post(RECOMMEND, body)).json["detail"] for body in mistakes]
         batch = await client.post(BATCH, {"requests": mistakes})
-    message = [result["detail"].replace("request: ", "request body: ") for result in batch.json["results"]]
-    assert message == singles
+    messages = [result["detail"].replace("request: ", "request body: ") for result in batch.json["results"]]
+    assert messages == singles
 
 
 async def test_a_request_without_a_user_gets_all_fields_that_name_one() -> None:
