@@ -13,14 +13,15 @@ from typing import Any
 
 __version__ = "2.1.2"
 DISTRIBUTION = "svc-recommender"
-"""The name to install by. Package and command are `svc`, a name that another project has on the package index."""
+"""The distribution, which no package index has. The index has `svc`, the name of package and command, from another
+project."""
 
 
 def install_command(extra: str) -> str:
     """Return the way to install an extra, for messages. The single-file build of svc takes no packages."""
     if getattr(sys, "frozen", False):
         return f"this one file lacks the extra {extra}; run svc from its Python package or container with it"
-    return f"pip install '{DISTRIBUTION}[{extra}]'"
+    return f"python -m pip install '.[{extra}]' in a copy of svc's repository"
 
 
 _OFFERED = {

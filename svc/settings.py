@@ -156,10 +156,11 @@ class Settings:
 
     # Kind of environment, and its log.
     env: str = _var("SVC_ENV", "", _choice(*_ENVS))
-    """`development`, `dev`, `test` admit unsigned mode; `production`, `prod`, `staging` close extras; any case."""
+    """`development` admits unsigned mode and, like `dev` and `test`, --insecure-no-auth; `production`, `prod`,
+    `staging` close extras; any case."""
     env_file: str | None = _var("SVC_ENV_FILE", None, str)
-    """A file of `SVC_...=value` lines that only its owner may read; it never replaces what is set. Unset: in
-    development, `keys.env` in the recipes' folder or beside it."""
+    """A file of `SVC_...=value` lines that only its owner may read, or root and a group of svc; it never replaces what
+    is set. Unset: in development, `keys.env` in the recipes' folder or beside it."""
     log_format: str = _var("SVC_LOG_FORMAT", "auto", _choice("auto", "json", "console"))
     """`json`, `console`, or `auto`: JSON lines unless on a terminal."""
     log_level: str = _var("SVC_LOG_LEVEL", "info", _choice("debug", "info", "warning", "error"))

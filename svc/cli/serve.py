@@ -48,7 +48,9 @@ def command(
     env_var: EnvVar = None,
     insecure_no_auth: Annotated[
         bool,
-        typer.Option("--insecure-no-auth", help="Bind any address without API keys. Needs SVC_ENV=development."),
+        typer.Option(
+            "--insecure-no-auth", help="Bind any address without API keys. SVC_ENV: development, dev or test."
+        ),
     ] = False,
     dev_allow_unsigned: DevAllowUnsigned = False,
     confirmed: Confirmed = False,

@@ -234,7 +234,7 @@ def test_bprfm_without_its_extra_is_noticed_before_data_is_read(
     """The message names the extra."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert run(make_recipe(training=small_training(algorithms=["bprfm"]))).exit_code == 8
-    assert "svc-recommender[bprfm]" in last(log)["error"]
+    assert "'.[bprfm]'" in last(log)["error"]
     assert "fetching_data" not in [record["event"] for record in log]
 
 

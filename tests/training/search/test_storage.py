@@ -45,10 +45,10 @@ def test_braces_in_a_path_are_no_placeholders(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "advice"),
     [
-        ("postgres://h/db", r"dialect postgres: .*postgresql\+psycopg://.*svc-recommender\[postgres\]"),
-        ("postgresql://h/db", r"dialect postgresql: .*postgresql\+psycopg://.*svc-recommender\[postgres\]"),
+        ("postgres://h/db", r"dialect postgres: .*postgresql\+psycopg://.*'\.\[postgres\]'"),
+        ("postgresql://h/db", r"dialect postgresql: .*postgresql\+psycopg://.*'\.\[postgres\]'"),
         ("postgresql+psycopg2://h/db", r"postgresql\+psycopg://"),
-        ("mysql://h/db", r"dialect mysql: .*mysql\+pymysql:// or mariadb\+pymysql://.*svc-recommender\[mysql\]"),
+        ("mysql://h/db", r"dialect mysql: .*mysql\+pymysql:// or mariadb\+pymysql://.*'\.\[mysql\]'"),
         ("mariadb+mysqldb://h/db", r"dialect mariadb: .*mariadb\+pymysql://"),
         ("oracle://h/db", r"'oracle' is not supported.*sqlite://.*mysql\+pymysql://"),
         ("redis://h", "not supported"),
@@ -75,7 +75,7 @@ def test_a_missing_driver_names_its_extra(
 ) -> None:
     """Before anything is connected or read."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(StoragePathUnusable, match=rf"svc-recommender\[{extra}\]"):
+    with pytest.raises(StoragePathUnusable, match=rf"'\.\[{extra}\]'"):
         locate(url, tmp_path)
 
 

@@ -216,7 +216,7 @@ def test_without_the_extra_the_message_names_it(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delattr("svc.serving.api.observe.spans")
     monkeypatch.delitem(sys.modules, "svc.serving.api.observe.spans")
     monkeypatch.setitem(sys.modules, "opentelemetry.context", None)
-    with pytest.raises(ConfigError, match=r"svc-recommender\[otel\]"):
+    with pytest.raises(ConfigError, match=r"'\.\[otel\]'"):
         process.spans()
 
 
