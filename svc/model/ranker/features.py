@@ -70,7 +70,7 @@ def _neighbours(table: Table, row: int, record: ItemRecord, h: NDArray[np.int32]
     last = h[-1] if len(h) else len(record.neighbours)  # the padding, whose similarity is 0
     np.maximum.reduce(similar * (near == last), axis=1, out=table[row + 2])
     if record.by_vectors:
-        table[row + 3] = record.similarities_to(last, items) if len(h) else 0.0
+        table[row + 3] = record.similarities_to(h[-1:], items) if len(h) else 0.0
     return row + 3 + record.by_vectors
 
 

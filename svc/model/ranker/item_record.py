@@ -115,8 +115,8 @@ class ItemRecord(Stored):
         """Return the arrays that follow from the stored ones."""
         return self._look
 
-    def similarities_to(self, column: int, items: NDArray[np.int32]) -> NDArray[np.float64]:
-        """Return the cosines of the vector of one item with those of `items`, (m,)."""
+    def similarities_to(self, column: NDArray[np.int32], items: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Return the cosines of the vector of one item, (1,), with those of `items`, (m,)."""
         assert self._factors is not None, "`check` refuses a model without vectors"
         return self._factors.similarities(column, items)
 

@@ -108,16 +108,17 @@ class FactorScorer(Stored, ABC):
         """Return cosines of the item vectors."""
         return cosines(self.index.vectors(items))
 
-    def similarities(self, column: int, items: NDArray[np.int32]) -> NDArray[np.float64]:
-        """Return the cosines of the vector of one item with those of `items`, (m,), without biases.
+    def similarities(self, column: NDArray[np.int32], items: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Return the cosines of the vector of one item, (1,), with those of `items`, (m,), without biases.
 
-        Takes a third of the time of `similar`. The bits of each depend on the two items alone.
+        Takes half of the time of `similar`. The bits of each depend on the two items alone.
         """
-        vectors = self.index.vectors(np.append(items, np.int32(column)))[:, : self.users.shape[1]]
-        squares, last = np.vecdot(vectors, vectors), vectors[-1]
-        lengths = np.sqrt(np.maximum(squares[:-1] * squares[-1], LEAST))  # a vector of zeros has the cosine 0
-        cosines_of_items: NDArray[np.float64] = np.vecdot(vectors[:-1], last) / lengths
-        return cosines_of_items
+        vectors = self.index.vectors(np.concatenate([items, column]))[:, : self.users.shape[1]]
+        squares = np.vecdot(vectors, vectors)
+        squares *= squares[-1]
+        products: NDArray[np.float64] = np.vecdot(vectors[:-1], vectors[-1])
+        products /= np.sqrt(np.maximum(squares[:-1], LEAST))  # a vector of zeros has the cosine 0
+        return products
 
     @abstractmethod
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions | None: ...
