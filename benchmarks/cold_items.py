@@ -1,17 +1,17 @@
-"""How well are unseen items placed by their labels, by the words of their texts, and by vectors?
+"""How well are unseen items scored from their labels, the words of their texts, and vectors?
 
     python -m benchmarks.cold_items ratings.csv movies.csv --user user_id --item item_id \\
         --labels genres --numbers year --texts title genres --draws 10
     python -m benchmarks.cold_items ... --noise 20         # words and vectors of chance, by 20 seeds
 
-For each set of columns a tenth of the items is taken out with all their rows, ten times, and every user is to find what
-they chose among them. The strength of the ridge is that which is best on the other draws. `labels` are the labels and
-numbers; `labels and words as labels` adds the first text as a `multi_label` column that is split at blanks, the best
-that could be done without `kind: text`. ndcg@20 is the mean of the draws with its 95% interval (Student's t); the gains
-over these two are taken draw by draw.
+This is a ten-fold cross-validation over items for each set of columns. A tenth of the items is removed with all their
+rows, and ranked for every user from their features. The ridge of a draw is the one that is best on the other draws.
+`labels` are the labels and numbers. `labels and words as labels` adds the first text as a `multi_label` column that is
+split at blanks, the best alternative to `kind: text`. ndcg@20 is the mean of the draws with its 95% interval
+(Student's t). The gains over these two sets are computed draw by draw.
 
-With `--noise` a column of chance (eight words an item, of a thousand; vectors of 64 numbers) joins the labels: it is
-counted as a gain where the interval of the draws lies above zero, which should be so in at most one of twenty seeds.
+`--noise` adds a random column to the labels: eight words an item out of a thousand, or vectors of 64 numbers. A seed
+counts as a gain if the interval of the draws lies above zero. At most one of twenty seeds should do so.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from svc.settings import Settings
 from svc.training.data.features import fit_side
 from svc.training.fitting.algorithms.ials import MeanPriorIALSRecommender
 from svc.training.fitting.epochs import train_epochs
-from svc.training.judging.coldstart import place
+from svc.training.fitting.factors import ials_scorer
+from svc.training.judging.coldstart import ranker_of_held
 from svc.training.judging.evaluator import Evaluator
-from svc.training.judging.score_ranker import ScoreRanker
 
 COMPONENTS, EPOCHS, CUTOFF, SHARES = 32, 6, 20, 10
 REG, RIDGES = 0.05, (1_000.0, 10_000.0, 100_000.0, 1_000_000.0)
@@ -43,13 +43,13 @@ NOISE_WORDS, NOISE_VOCABULARY, NOISE_DIMENSIONS, NOISE_RIDGE = 8, 1_000, 64, 1_0
 
 
 def draws(n_items: int, seed: int, count: int) -> list[NDArray[np.int64]]:
-    """Disjoint tenths of the items."""
+    """Return `count` disjoint tenths of the items."""
     order = np.random.default_rng(seed).permutation(n_items)
     return [np.sort(part) for part in np.array_split(order, SHARES)[:count]]
 
 
 def encoded(table: pd.DataFrame, columns: Sequence[Mapping[str, Any]], items: Sequence[str]) -> sparse.csr_matrix:
-    """The features of the items as a training encodes them, (items, places)."""
+    """Return the features of the items as a training encodes them, (items, places)."""
     declared = FeatureSide.model_validate(
         {"source": {"type": "csv", "path": "-"}, "id_column": "item", "columns": list(columns)}
     )
@@ -57,7 +57,7 @@ def encoded(table: pd.DataFrame, columns: Sequence[Mapping[str, Any]], items: Se
 
 
 def ndcg(matrix: sparse.csr_matrix, features: sparse.csr_matrix, held: NDArray[np.int64], ridge: float) -> float:
-    """Of the held-out items, placed by a model of all others."""
+    """Return ndcg of the held-out items, which a model of all other items scores from their features."""
     kept = np.setdiff1d(np.arange(matrix.shape[1]), held)
     recommender = MeanPriorIALSRecommender(
         matrix[:, kept].tocsr(),
@@ -69,20 +69,15 @@ def ndcg(matrix: sparse.csr_matrix, features: sparse.csr_matrix, held: NDArray[n
         item_features=features[kept],
         lambda_item_feature=ridge,
     )
-    trained = train_epochs(recommender, EPOCHS)
-    placed = place(trained, "item", features[held]).astype(np.float32)
-    users = trained.get_user_embedding()
-    truth = matrix[:, held].tocsr()
-    evaluator = Evaluator(truth, offset=0, cutoff=CUTOFF)
-    nothing = sparse.csr_matrix(truth.shape, dtype=np.float32)
-    ranker = ScoreRanker(lambda rows: users[rows] @ placed.T, nothing)
-    return evaluator.metrics(ranker)["ndcg"]
+    scorer = ials_scorer(train_epochs(recommender, EPOCHS))
+    evaluator = Evaluator(matrix[:, held].tocsr(), offset=0, cutoff=CUTOFF)
+    return evaluator.metrics(ranker_of_held("item", scorer, features[held]))["ndcg"]
 
 
 def scored(
     matrix: sparse.csr_matrix, features: sparse.csr_matrix, parts: list[NDArray[np.int64]]
 ) -> tuple[NDArray[np.float64], list[float]]:
-    """ndcg of each draw, (draws,), at the ridge that is best on the other draws, and the means of all ridges."""
+    """Return ndcg of each draw, (draws,), at the ridge that is best on the other draws, and the mean of each ridge."""
     scores = np.array([[ndcg(matrix, features, held, ridge) for held in parts] for ridge in RIDGES])
     others = scores.sum(axis=1, keepdims=True) - scores
     return scores[others.argmax(axis=0), np.arange(len(parts))], scores.mean(axis=1).tolist()
@@ -155,7 +150,9 @@ def main() -> None:
     parser.add_argument("--numbers", nargs="*", default=[])
     parser.add_argument("--texts", nargs="+", default=[], help="text columns, the most telling first")
     parser.add_argument("--draws", type=int, default=SHARES)
-    parser.add_argument("--noise", type=int, default=0, help="seeds of columns of chance, instead of the comparison")
+    parser.add_argument(
+        "--noise", type=int, default=0, help="number of seeds of random columns, instead of the comparison"
+    )
     options = parser.parse_args()
     limit_blas_threads(1)
     rows = pd.read_csv(options.interactions, usecols=[options.user, options.item], dtype="category").dropna()

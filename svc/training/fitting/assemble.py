@@ -51,22 +51,23 @@ def assemble(
 ) -> Model:
     """Return the model of a `scorer`, ready to answer and to be encoded.
 
-    `X` is the training matrix, (n_users, n_items) CSR, with its items as in `scorer`. With `keep_values` its values are
-    kept even if the scorer does not read them, for requests that add to a history. Histories keep their order if
-    `positions` of the entries of `X` are given. They are weighed by `recency`, or by each part's own if it is None.
+    `X` is the training matrix, (n_users, n_items) CSR, with its items in the order of `scorer`. `keep_values` keeps its
+    values for requests that add to a history, even if the scorer does not read them. Histories keep their order if
+    `positions` of the entries of `X` are given. They are weighted by `recency`, or by the recency of each part if it is
+    None.
 
-    `hidden`, of the same shape as `X`, has 1 for items that a user is never shown, and less for items that come back if
-    seen items may. `hidden_new`, (n_users, ids of `hidden_new_ids`), has the same for items that the model does not
-    know. It is kept only if features can make new items of them.
+    `hidden`, of the same shape as `X`, has 1 for items that a user is never shown. It has less for items that are shown
+    again when a request includes seen items. `hidden_new`, (n_users, ids of `hidden_new_ids`), has the same for items
+    that the model does not know. It is kept only if the model can score new items from features.
 
-    `cold` answers queries with features and seeds instead of `scorer`, and weighs histories by `cold_recency`.
-    `features` are kept only if one of the two can use them. A `ranker` reorders the best items. With `repeats`, users
-    are recommended seen items too, unless a request asks otherwise. `popularity` is the recent popularity of each item,
-    (n_items,), or None for the number of its users.
+    `cold` answers queries with features and seeds instead of `scorer`, and weights histories by `cold_recency`.
+    `features` are kept only if the scorer that answers such queries reads them. A `ranker` reorders the best items.
+    With `repeats`, users are recommended seen items too, unless a request excludes them. `popularity` is the recent
+    popularity of each item, (n_items,), or None for the number of its users.
     """
-    asked = cold or scorer
-    placed = asked.feature_dim("user") or asked.feature_dim("item")
-    hides_new = hidden_new is not None and asked.feature_dim("item")
+    reader = cold or scorer
+    reads_features = reader.feature_dim("user") or reader.feature_dim("item")
+    hides_new = hidden_new is not None and reader.feature_dim("item")
     is_beside = cold_recency not in (None, recency)
     model = Model(
         user_ids=IdTable.from_ids(user_ids),
@@ -79,7 +80,7 @@ def assemble(
             beside=is_beside and recency is not None,
         ),
         scorer=scorer,
-        features=features if placed else None,
+        features=features if reads_features else None,
         cold=cold,
         cold_recency=(cold_recency or 0.0) if is_beside else 0.0,
         hidden=None if hidden is None else to_history(hidden, with_values=True),

@@ -24,8 +24,8 @@ def train(
 ) -> int | None:
     """Train `recommender` to its best epoch and return this epoch, or None for training without epochs.
 
-    `check` runs before each epoch, `score(recommender)` compares epochs, and `report(epoch, score)` gets each of these
-    scores. An exception of `check` or `report` ends the training.
+    `check` runs before each epoch. The best epoch is the one with the highest `score(recommender)`.
+    `report(epoch, score)` gets each of these scores. An exception of `check` or `report` ends the training.
     """
     check()
     if epochs is None:
@@ -52,9 +52,9 @@ def train(
 
 
 def train_epochs(recommender: Any, epochs: int | None, start: WarmStart | None = None) -> Any:
-    """Train `recommender` for good and return it.
+    """Train `recommender` for `epochs`, or for fewer epochs from a `start`, and return it.
 
-    A model with epochs is trained for `epochs`, or for fewer from a `start`.
+    If `epochs` is None, the training has no epochs.
     """
     if epochs is None:
         return recommender.learn()

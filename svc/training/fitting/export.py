@@ -1,7 +1,7 @@
 """Convert a trained recommender to the scorer that is served, and the training matrix to the histories that it reads.
 
-Recommenders are read by their attributes, so irspack itself is not imported. Each family lists the attributes that it
-reads. Everything else (training matrices, gradients, transposed copies, thread counts) is dropped.
+Recommenders are read by their attributes, so irspack itself is not imported. Each algorithm's function copies the
+attributes that serving needs and drops the rest (training matrices, gradients, transposed copies, thread counts).
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def to_scorer(recommender: Any, class_name: str, columns: Columns = AS_TRAINED) 
 
 
 def most_chosen_first(X: Any) -> NDArray[np.int32]:  # noqa: N803
-    """Columns of the training matrix by descending number of users who chose them, ties in training order.
+    """Return columns of the training matrix by descending number of users who chose them, ties in training order.
 
     A model holds its items in this order. Every ranking puts the lower column first among equal scores, so the more
-    chosen item comes first without a second key in any scan. Models of earlier versions hold theirs in training order.
+    popular item comes first without a second sort key. Models of earlier versions hold their items in training order.
     """
     return by_count(np.bincount(X.indices[X.data != 0], minlength=X.shape[1]))
 
@@ -68,8 +68,8 @@ def to_history(
 ) -> History:
     """Return the rows of `X`, oldest first if `positions` of its entries are given.
 
-    They are weighed by `recency`, or by one for each part of a blend if it is None. With `beside`, the part beside the
-    scorer has its own.
+    They are weighted by `recency`, or by the recency of each part of a blend if it is None. With `beside`, the part for
+    features and seeds has a recency of its own.
     """
     matrix = X.tocsr(copy=True)
     matrix.sum_duplicates()
@@ -133,7 +133,7 @@ def _dense_slim(recommender: Any, columns: Columns) -> Scorer:
     weights = np.empty(trained.shape, dtype=np.float32)
     with np.errstate(over="ignore"):
         for row, source in zip(weights, np.arange(len(trained))[columns], strict=True):
-            row[:] = trained[source][columns]  # one row at a time: the weights may take most of the memory
+            row[:] = trained[source][columns]  # by row: another full copy of the weights may not fit into memory
     return DenseWeightsScorer(checked_finite(weights, "item weights"))
 
 
@@ -144,12 +144,12 @@ def _popularity(recommender: Any, columns: Columns) -> Scorer:
 def blended(parts: Sequence[Scorer], trial: TrialRecord) -> BlendScorer:
     """Return the blend of `trial`: the scorers of its parts with their weights, the factor model first.
 
-    Its deviations remain to be measured, after its users have been solved for.
+    `fold_in_users` completes it: it solves for the users, then measures the deviation of each part's scores.
     """
-    weighed = list(zip(parts, trial.params["weights"].values(), strict=True))
-    factors = [(part, weight) for part, weight in weighed if isinstance(part, IALSScorer | SVDScorer)]
-    sums = [(part, weight) for part, weight in weighed if isinstance(part, NeighbourScorer | DenseWeightsScorer)]
-    popular = [PopularPart.of(part, weight) for part, weight in weighed if isinstance(part, PopularityScorer)]
+    weighted = list(zip(parts, trial.params["weights"].values(), strict=True))
+    factors = [(part, weight) for part, weight in weighted if isinstance(part, IALSScorer | SVDScorer)]
+    sums = [(part, weight) for part, weight in weighted if isinstance(part, NeighbourScorer | DenseWeightsScorer)]
+    popular = [PopularPart.of(part, weight) for part, weight in weighted if isinstance(part, PopularityScorer)]
     return BlendScorer.of(
         factors[0][0] if factors else None,
         [part for part, _ in sums],
@@ -168,9 +168,9 @@ def fold_in_users(
     features: sparse.csr_matrix | None,
     rows: NDArray[Any] | None = None,
 ) -> None:
-    """Solve for all users of `matrix`, or some `rows`, with weighed histories if `positions` are given.
+    """Solve for the vectors of all users of `matrix`, or of some `rows`.
 
-    `features` are those of the users, (users, F).
+    Histories are weighted by recency if `positions` are given. `features` are those of the users, (users, F).
     """
     recency = factors_first(trial.parts or (trial,))[0].recency
     histories = weighed(matrix, positions, recency) if recency and positions is not None else matrix

@@ -9,9 +9,9 @@ from typing import Any
 
 
 def run_in_thread(work: Callable[[], Any]) -> Any:
-    """Run `work` in a thread of its own, and return its result or raise its exception.
+    """Run `work` in a new thread, and return its result or raise its exception.
 
-    An interrupt abandons the thread.
+    When an interrupt arrives, the exception is raised at once and the daemon thread is abandoned.
     """
     ended: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 

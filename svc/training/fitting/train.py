@@ -1,4 +1,4 @@
-"""Build a recommender with the parameters of a trial, and train it for good."""
+"""Build a recommender with the parameters of a trial, and train the scorer that is served."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DENSE_COPIES = 4
 class Threads:
     """Numbers of threads for irspack.
 
-    `exact` is for trainings with results that depend on the number in their last bits, `free` for all others.
+    `exact` is for algorithms whose results depend on this number in their last bits. `free` is for all others.
     """
 
     exact: int
@@ -41,16 +41,16 @@ class Threads:
 
     @classmethod
     def choose(cls, wanted: int | None, *, available: int) -> Threads:
-        """Return the user's `wanted` number for both, else 1 for `exact` and all `available` ones for `free`.
+        """Return the user's `wanted` number for both, else 1 for `exact` and all `available` threads for `free`.
 
-        iALS, BPR and SLIM add floats in the order in which threads finish.
+        iALS, BPR and SLIM add floats in the order in which threads finish, so two threads give other last bits.
         """
         return cls(exact=wanted or 1, free=wanted or available)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Builder:
-    """Makes untrained recommenders, with everything fixed but the parameters of a trial."""
+    """A factory of untrained recommenders with a fixed seed and number of threads."""
 
     seed: int
     threads: Threads
@@ -63,9 +63,9 @@ class Builder:
         features: Matrices,
         times: sparse.csr_matrix | None = None,
     ) -> Any:
-        """Return an untrained recommender over `matrix`, (users, items), whose decay has been applied.
+        """Return an untrained recommender over `matrix`, (users, items), to which the caller has applied HALF_LIFE.
 
-        `features`, and `times` with the entries of `matrix`, are passed to algorithms that accept them.
+        `features` are passed to algorithms that accept them, as are `times`, which have the entries of `matrix`.
         """
         algorithm = ALGORITHMS[name]
         fixed: Params = {}
@@ -94,10 +94,10 @@ def train_trial(
     start: WarmStart | None = None,
     columns: Columns = AS_TRAINED,
 ) -> Scorer:
-    """Train on all data for the trial's best number of epochs, or for fewer epochs of iALS from a `start`.
+    """Return the scorer of a trial, trained on `matrix` for the trial's best number of epochs.
 
-    The items of the scorer are in the order of `columns`. Raise FeatureRidgeFailed if the weights of its features
-    cannot be solved for.
+    iALS trains fewer epochs from a `start`. The items of the scorer are in the order of `columns`. Raise
+    FeatureRidgeFailed if the weights of its features cannot be solved for.
     """
     name = trial.algorithm
     if trial.parts:
@@ -107,8 +107,8 @@ def train_trial(
         return blended(parts, trial)
     recommender = builder.build(name, matrix, trial.params, features, times)
     try:
-        placed = start if name == LEAST_SQUARES else None
-        run_in_thread(lambda: train_epochs(recommender, trial.epochs, placed))
+        own_start = start if name == LEAST_SQUARES else None
+        run_in_thread(lambda: train_epochs(recommender, trial.epochs, own_start))
     except failures(name) as error:
         raise FeatureRidgeFailed(
             f"the final training of {name} failed: the system for its feature weights is singular in floating point "
@@ -119,7 +119,7 @@ def train_trial(
 
 
 def failures(name: str) -> tuple[type[Exception], ...]:
-    """Return the errors that irspack raises if algorithm `name` cannot be trained with some parameters."""
+    """Return the errors that irspack raises when parameters of algorithm `name` cannot be trained."""
     errors: tuple[type[Exception], ...] = ALGORITHMS[name].irspack_class.optuna_trial_failure_exceptions
     return errors
 

@@ -8,18 +8,18 @@ from svc.recipe.algorithms import TOP_POP
 from svc.training.fitting.algorithms.registry import Params
 
 FEATURES_AND_SEEDS = "features and seeds"
-"""What the part of a model answers that learned from features where another part answers for known users."""
+"""The queries of the part that learned from features, if another part answers for known users."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialRecord:
-    """One finished trial. `score` and `metrics` are given if it is complete, `epochs` if it trained in epochs.
+    """One finished trial. `score` and `metrics` are set if it is complete, `epochs` if it trained in epochs.
 
     `rank_ms` is the measured time of a single ranking by its model in milliseconds, or None. A trial is `too_slow`, and
-    not complete, if that exceeds the recipe's limit.
+    not complete, if `rank_ms` exceeds the recipe's limit.
 
     `parts` are the trials of a blend's parts, in the order of its weights, each with its recency in the blend.
-    `recency` is the value that the validation chose. That of a blend is the highest of its parts.
+    `recency` is the value that the validation chose. The recency of a blend is the highest of its parts.
     """
 
     number: int

@@ -21,8 +21,8 @@ Rows = NDArray[np.int32]
 class WarmStart:
     """Vectors of the live model from which a training starts.
 
-    `users` and `items`, (live rows, K), are those of the version `sha8`, and `user_mean`, (K,), is its prior.
-    `user_rows` and `item_rows` have the live row of each user and item of the training, or −1.
+    `users` and `items`, (live rows, K), are the vectors of version `sha8`, and `user_mean`, (K,), is its prior.
+    `user_rows` and `item_rows` have the live row of each user and item of the training, or −1 for new ones.
     """
 
     sha8: str
@@ -36,38 +36,38 @@ class WarmStart:
     def of(cls, live: Model, sha8: str, user_ids: Sequence[str], item_ids: Sequence[str]) -> WarmStart | None:
         """Return the start from `live` of a training with these ids, in the order of its rows and columns.
 
-        Return None if `live` has no iALS, or if it learned from features: their weights are numbered by a vocabulary
-        that differs on other data.
+        Return None if `live` has no iALS, or if it learned from features: the rows of feature weights follow a
+        vocabulary, which differs on other data.
         """
         scorer = live.scorer.factors if isinstance(live.scorer, BlendScorer) else live.scorer
         if not isinstance(scorer, IALSScorer):
             return None
-        learned = scorer.least_squares
-        if learned.user_weights is not None or learned.item_weights is not None:
+        prior = scorer.least_squares
+        if prior.user_weights is not None or prior.item_weights is not None:
             return None
         items = np.empty_like(scorer.index.factors)
         items[scorer.index.columns] = scorer.index.factors
         rows = live.user_ids.indices(user_ids), live.item_ids.indices(item_ids)
-        return cls(sha8, scorer.users, items, learned.user_mean, *rows)
+        return cls(sha8, scorer.users, items, prior.user_mean, *rows)
 
     def place(self, recommender: Any) -> None:
-        """Give these vectors to a recommender that has started to learn.
-
-        Unknown ids keep the vectors that it drew for them.
-        """
+        """Replace the vectors of a recommender that has started to learn. New ids keep their random vectors."""
         core = recommender.trainer.core_trainer
-        core.user = _placed(core.user, self.users, self.user_rows)
-        core.item = _placed(core.item, self.items, self.item_rows)
+        core.user = _with_live(core.user, self.users, self.user_rows)
+        core.item = _with_live(core.item, self.items, self.item_rows)
         if recommender.has_mean and self.user_mean is not None:
             core.user_feature_weight = self.user_mean[np.newaxis]
 
     @staticmethod
     def epochs(cold: int) -> int:
-        """Return the number of epochs that replaces `cold` ones from random vectors (benchmarks/warm_start.py)."""
+        """Return the number of epochs that score as well as `cold` epochs from random vectors.
+
+        A quarter suffices for the live model of the day before (benchmarks/warm_start.py). Half serves older ones too.
+        """
         return -(-cold // 2)
 
 
-def _placed(drawn: Vectors, live: Vectors, rows: Rows) -> Vectors:
+def _with_live(drawn: Vectors, live: Vectors, rows: Rows) -> Vectors:
     """Return `drawn`, (n, K), with the live vectors in rows that have one."""
     vectors = drawn.copy()
     vectors[rows >= 0] = live[rows[rows >= 0]]

@@ -9,7 +9,7 @@ from irspack.recommenders.bpr import BPRFMRecommender, BPRFMTrainer
 
 
 class SeededBPRFMRecommender(BPRFMRecommender, register_class=False):
-    """As irspack's, but the same `random_seed` and one thread give the same model."""
+    """irspack's BPRFMRecommender, whose model is repeatable with one `random_seed` and one thread."""
 
     def __init__(self, matrix: Any, *, random_seed: int = 42, **parameters: Any) -> None:
         super().__init__(matrix, **parameters)

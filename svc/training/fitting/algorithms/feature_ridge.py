@@ -1,4 +1,4 @@
-"""Solves for the weights of very many features, by conjugate gradients.
+"""Solve for the weights of very many features, by conjugate gradients.
 
 In feature-aware iALS the weights W of the features of one side minimize, for its vectors V,
 
@@ -12,8 +12,8 @@ In feature-aware iALS the weights W of the features of one side minimize, for it
 | W | (P, K) | weights |
 
 irspack solves this by the Cholesky decomposition of the dense P × P matrix, whose memory grows with the square of P.
-Here the matrix is never made: each of the K columns is solved by preconditioned conjugate gradients (Hestenes and
-Stiefel 1952; preconditioner: the diagonal), all columns at once, so that a step is two products of F with K vectors.
+Here the matrix is never built. Each of the K columns is solved by conjugate gradients (Hestenes and Stiefel 1952),
+preconditioned by the diagonal. All columns advance together, so a step costs two products of F with K vectors.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 TOLERANCE = 1e-9
-"""The residual of each column, as a share of the length of its right-hand side."""
+"""Largest residual of a solved column, relative to the norm of its right-hand side."""
 MOST_STEPS = 2_000
 _ROWS_AT_ONCE = 65_536
-"""Rows whose predictions are held at once: the memory of a step does not grow with n."""
+"""Rows of F that are multiplied at once, so that the memory of a step does not grow with n."""
 
 Matrix = NDArray[np.float64]
 
@@ -39,10 +39,10 @@ def solve_ridge(
     ridge: float,
     start: NDArray[np.float32],
 ) -> NDArray[np.float32]:
-    """W, (P, K), from F, V, r and λ; the search begins at `start`, (P, K).
+    """Return W, (P, K), from F, V, r and λ, starting at `start`, (P, K).
 
-    Beside the arguments it holds F's values once more and five arrays of the size of W. Raises
-    FeatureRidgeCholeskyError, as irspack does, where the system is too nearly singular to be solved.
+    Needs the memory of F's values and of five arrays of the size of W. Raise FeatureRidgeCholeskyError, as irspack
+    does, if the system is too nearly singular to be solved.
     """
     parts = _scaled_parts(features, np.sqrt(row_weights))
     right = np.zeros(start.shape)
@@ -78,7 +78,7 @@ def solve_ridge(
 def _scaled_parts(
     features: sparse.csr_matrix, root_weights: NDArray[np.float64]
 ) -> list[tuple[sparse.csr_matrix, NDArray[np.float64]]]:
-    """√R·F in blocks of rows, and √r of each block. They share the indices of F."""
+    """Return √R·F in blocks of rows, each with its √r. The blocks share the indices of F."""
     parts = []
     for begin in range(0, features.shape[0], _ROWS_AT_ONCE):
         bounds = features.indptr[begin : begin + _ROWS_AT_ONCE + 1]
@@ -90,7 +90,7 @@ def _scaled_parts(
 
 
 def _product(parts: list[tuple[sparse.csr_matrix, NDArray[np.float64]]], ridge: float, right: Matrix) -> Matrix:
-    """(Fᵀ R F + λ I) times `right`, (P, K)."""
+    """Return (Fᵀ R F + λ I) times `right`, (P, K)."""
     product = ridge * right
     for part, _ in parts:
         product += part.T @ (part @ right)
@@ -98,10 +98,11 @@ def _product(parts: list[tuple[sparse.csr_matrix, NDArray[np.float64]]], ridge: 
 
 
 def _squares(left: Matrix, right: Matrix) -> NDArray[np.float64]:
-    """The inner product of each column, (K,). Not by BLAS, whose sums depend on its number of threads."""
+    """Return the inner product of each pair of columns, (K,)."""
+    # einsum and not BLAS, whose sums depend on its number of threads in their last bits.
     return np.asarray(np.einsum("pk,pk->k", left, right), dtype=np.float64)
 
 
 def _ratio(above: NDArray[np.float64], below: NDArray[np.float64], unsolved: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """above / below, and 0 for columns that are solved, which stay as they are."""
+    """Return above / below of each column, or 0 for solved columns, which then no longer change."""
     return np.divide(above, below, out=np.zeros_like(above), where=unsolved & (below > 0))

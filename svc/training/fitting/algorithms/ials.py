@@ -1,9 +1,8 @@
-"""irspack's IALSRecommender, whose users can be regularized towards a learned mean, and which takes more features.
+"""irspack's IALSRecommender with a learned mean as the prior of users, and with support for very many features.
 
-irspack regularizes users towards zero, and solves for the weights of features densely; see wide_features.py.
-
-With zero as the prior, a user with little history scores all items near 0, in an almost arbitrary order. With a common
-vector as the prior, learned as the weight of a feature that all users share, such a user gets the popular items.
+irspack regularizes users towards zero. Then a user with little history scores all items near 0, in an almost arbitrary
+order. Regularized towards a common vector, such a user gets the popular items. That vector is learned as the weight of
+a feature that all users share. The support for many features is in wide_features.py.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from scipy import sparse
 
 from svc.training.fitting.algorithms.wide_features import WideFeatureTrainer, is_wide
 
-_MEAN_RIDGE = 1.0  # negligible beside the sum over all users; it only keeps the system for the mean solvable
+_MEAN_RIDGE = 1.0  # keeps the system for the mean solvable, and is negligible beside the sum over all users
 _INIT_STD = 1.0  # with irspack's 0.1 the mean takes dozens of epochs to reach its final size
 
 
 class MeanPriorIALSRecommender(IALSRecommender, register_class=False):
-    """With `mean_prior`, users without features get one feature that is 1 for all.
+    """irspack's IALSRecommender, where `mean_prior` gives every user one feature with the value 1.
 
-    User features already contain such a constant, so `mean_prior` changes nothing when there are any.
+    If there are user features, `mean_prior` changes nothing, because they already contain such a constant.
     """
 
     def __init__(

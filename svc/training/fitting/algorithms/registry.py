@@ -1,8 +1,7 @@
-"""What svc knows of each irspack recommender beyond what irspack says itself.
+"""The table of algorithms: first guesses, search ranges and properties of each irspack recommender.
 
-The parameters to tune and their ranges are irspack's own `default_tune_range`, but for those that `ranges` names.
-Added here: first guesses, so that a small budget begins at places that are good on most data, and limits that the
-size of the data sets.
+The parameters to tune and their ranges are irspack's `default_tune_range`, replaced or extended by `ranges`. First
+guesses make a small budget begin at parameters that are good on most data. The size of the data limits some ranges.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from svc.recipe.algorithms import TRANSITIONS, TUNED
 
 Params = dict[str, Any]
 GROWS_FROM = 128
-"""Initial upper end of the search range of `n_components`; it is raised as long as larger values score better."""
+"""Initial upper end of the search range of `n_components`. It is raised while larger values score better."""
 _UNOBSERVED_WEIGHT = 500.0
-"""A good value of alpha0 times the number of items for lightly regularized iALS, found on dense and on sparse data."""
+"""A good value of alpha0 times the number of items for lightly regularized iALS, on dense and on sparse data."""
 
 _LARGE_CATALOGUE = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Space(Mapping[str, BaseDistribution]):
-    """Distributions of the parameters to tune by name; `guesses` are what the first trials take, in turn.
+    """Distributions of the parameters to tune, by name. `guesses` are the parameters of the first trials, in turn.
 
-    `grows` are the parameters whose upper end is raised step by step, as long as larger values score better.
+    `grows` names the parameters whose upper end is raised step by step, while larger values score better.
     """
 
     distributions: Mapping[str, BaseDistribution] = field(default_factory=dict)
@@ -50,7 +49,7 @@ class Space(Mapping[str, BaseDistribution]):
 
     @property
     def is_one_number(self) -> bool:
-        """Whether the only parameter is a number of a range, which a search along a line is soon through with."""
+        """Return whether the only parameter is a number of a range, for which a line search needs few trials."""
         ranges = [
             values for values in self.values() if not (isinstance(values, CategoricalDistribution) or values.single())
         ]
@@ -59,7 +58,7 @@ class Space(Mapping[str, BaseDistribution]):
 
 @dataclass(frozen=True, slots=True)
 class Epochs:
-    """Iterative training: at most `most` epochs, judged every `every`, ended by `patience` judgements without gain."""
+    """Early stopping: at most `most` epochs, scored after each `every`, until `patience` scores bring no gain."""
 
     most: int
     every: int
@@ -68,14 +67,13 @@ class Epochs:
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """`seed` and `threads` name the constructor's arguments.
+    """One row of the table. `seed` and `threads` are the names of the constructor's arguments.
 
-    `guesses` are the parameters of the first trials, and `guesses_in_order` of the next ones where the order of
-    histories plays a part; a function gets the number of items. `ranges` take the place of
-    irspack's for single parameters, and add parameters that irspack does not tune. `grows` are sizes whose upper end
-    is reached step by step. `variant`, "module:class", is trained instead of irspack's class. `needs_dense_items`
-    says that training holds dense matrices of all items by all items, `takes_times` that it learns from the time of
-    each interaction.
+    `guesses` are the parameters of the first trials. `guesses_in_order` follow them if the recipe trains on the order
+    of histories. A function among them gets the number of items. `ranges` replace irspack's ranges of single
+    parameters, and add parameters that irspack does not tune. `grows` names sizes whose upper end is raised step by
+    step. `variant`, "module:class", is trained instead of irspack's class. With `needs_dense_items`, training holds
+    dense matrices of all items by all items. With `takes_times`, it learns from the time of each interaction.
     """
 
     name: str
@@ -94,7 +92,7 @@ class Algorithm:
 
     @property
     def irspack_class(self) -> Any:
-        """The class to train: irspack's, or svc's variant where irspack's falls short."""
+        """Return the class to train: svc's variant if there is one, else irspack's."""
         module, _, name = (self.variant or f"irspack.recommenders:{self.name}").partition(":")
         return getattr(import_module(module), name)
 
@@ -104,7 +102,10 @@ def _of_items(n_items: int) -> float:
 
 
 def _by_catalogue(large: Any, other: Any) -> Callable[[int], Any]:
-    """One value where there is a large catalogue to learn from, another elsewhere; either may depend on its size."""
+    """Return a function of the number of items that gives `large` for a large catalogue, else `other`.
+
+    Either may itself be a function of the number of items.
+    """
 
     def choose(n_items: int) -> Any:
         value = large if n_items >= _LARGE_CATALOGUE else other
@@ -117,11 +118,11 @@ _TABLE = (
     Algorithm(
         "IALSRecommender",
         guesses=(
-            # Regularized so strongly to the mean user that it is no worse than popularity, and better where tastes show
+            # Strong regularization towards the mean user: no worse than popularity, and better if tastes differ.
             {"n_components": 64, "alpha0": 0.015, "reg": 0.1, "mean_prior": True},
             {"n_components": 64, "alpha0": _of_items, "reg": 0.012, "mean_prior": False},
-            # A large catalogue bears more dimensions and less regularization; a small one, where users know little of
-            # it, less weight on what was not chosen.
+            # Large catalogues need more components and less regularization. Sparse small ones need less weight on
+            # items that were not chosen.
             {
                 "n_components": _by_catalogue(128, 64),
                 "alpha0": _by_catalogue(_of_items, lambda n_items: _of_items(n_items) / 3),
@@ -129,7 +130,7 @@ _TABLE = (
                 "mean_prior": _by_catalogue(large=False, other=True),
             },
         ),
-        # Sessions are short and say little by themselves, so they bear even less of both.
+        # Sessions are short and need even less regularization, and less weight on items that were not chosen.
         guesses_in_order=(
             {"n_components": 128, "alpha0": lambda n_items: _of_items(n_items) / 9, "reg": 0.003, "mean_prior": True},
         ),
@@ -245,7 +246,7 @@ ALGORITHMS = {algorithm.name: algorithm for algorithm in _TABLE}
 
 
 def check_available(names: tuple[str, ...]) -> None:
-    """Raise ConfigError for an algorithm whose extra is not installed. Imports nothing of it."""
+    """Raise ConfigError for an algorithm whose extra is not installed, without importing it."""
     if "BPRFMRecommender" in names and importlib.util.find_spec("lightfm") is None:
         raise ConfigError(
             "training.algorithms: BPRFMRecommender needs the module `lightfm`, which is not installed: "
@@ -262,10 +263,10 @@ def search_space(
     wanted: Mapping[str, Sequence[Any]] | None = None,
     in_order: bool = False,
 ) -> Space:
-    """What to tune, within what data of this size allows; empty for nothing to tune.
+    """Return the search space of an algorithm for data of this size. It is empty if there is nothing to tune.
 
-    `wanted` are bounds, or choices, of single parameters that the recipe gives instead. `in_order` says that the order
-    of histories plays a part.
+    `wanted` are the recipe's own bounds or choices of single parameters. `in_order` adds the guesses for recipes that
+    train on the order of histories.
     """
     algorithm, wanted = ALGORITHMS[name], wanted or {}
     space = {entry.name: _distribution(entry) for entry in algorithm.irspack_class.default_tune_range}
@@ -277,8 +278,10 @@ def search_space(
             del space["mean_prior"]  # these features contain a constant, whose weight is the mean
     for parameter, bounds in wanted.items():
         if parameter in space:
-            chosen = bool(TUNED[name][parameter].choices)
-            space[parameter] = CategoricalDistribution(tuple(bounds)) if chosen else _within(space[parameter], bounds)
+            by_choice = bool(TUNED[name][parameter].choices)
+            space[parameter] = (
+                CategoricalDistribution(tuple(bounds)) if by_choice else _within(space[parameter], bounds)
+            )
     if name == "TruncatedSVDRecommender":
         space["n_components"] = _capped(space["n_components"], min(n_users, n_items) - 1)
     if "top_k" in space:
@@ -290,7 +293,7 @@ def search_space(
 def _guesses(
     wanted: tuple[Mapping[str, Any], ...], space: Mapping[str, BaseDistribution], n_items: int
 ) -> tuple[Params, ...]:
-    """The guesses of the table, clamped to the search space, which is narrower for small data."""
+    """Return the guesses of the table, clamped to the search space, which is narrower for small data."""
     guesses = []
     for guess in wanted or ({},):
         values = {key: value(n_items) if callable(value) else value for key, value in guess.items()}
@@ -299,7 +302,7 @@ def _guesses(
 
 
 def _within(distribution: BaseDistribution, wanted: Sequence[Any]) -> BaseDistribution:
-    """The recipe's bounds on the scale of `distribution`; numbers that irspack chooses from become a range."""
+    """Return a range within the recipe's bounds on the scale of `distribution`, also if irspack has choices there."""
     low, high = wanted
     if isinstance(distribution, IntDistribution):
         return IntDistribution(low, high, log=distribution.log and low > 0)
@@ -324,7 +327,10 @@ def _capped(distribution: BaseDistribution, high: int) -> BaseDistribution:
 
 
 def nearest(value: Any, distribution: BaseDistribution) -> Any:
-    """`value` clamped to the distribution; without one the middle of its range, on its scale, or the first choice."""
+    """Return `value` clamped to the distribution.
+
+    If it is None or no choice, return the middle of the range on its scale, or the first choice.
+    """
     if isinstance(distribution, CategoricalDistribution):
         return value if value in distribution.choices else distribution.choices[0]
     assert isinstance(distribution, IntDistribution | FloatDistribution), "irspack tunes numbers and choices"

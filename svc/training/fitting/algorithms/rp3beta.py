@@ -1,10 +1,12 @@
-"""RP3beta over transition probabilities, where irspack's own takes the exponent of the raw values.
+"""RP3beta as published: alpha is the exponent of transition probabilities, in irspack that of the raw values.
 
 Christoffel et al., "Blockbusters and Wallflowers", RecSys 2015, and Paudel et al., "Updatable, Accurate, Diverse, and
-Scalable Recommendations for Interactive Applications", TiiS 2016: both raise each step's probability to alpha. irspack
-raises the interactions themselves, which changes nothing where all are 1, and keeps the strongest entries of each
-target item, so that a rare source item may have none left. Where everybody has many items the latter is far better,
-because each target then has the same number of sources, however popular it is; so the search tries both.
+Scalable Recommendations for Interactive Applications", TiiS 2016, raise each step's probability to alpha. irspack
+raises the interactions themselves, which changes nothing if all are 1.
+
+irspack also keeps the strongest entries of each target item, so that a rare source item may have none left. If users
+have many items, this is far better, because each target has the same number of sources, however popular it is. So the
+search tries both.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ from scipy import sparse
 
 
 class TransitionRP3betaRecommender(RP3betaRecommender, register_class=False):
-    """The weight of item i for item j is Σ_u p(u|i)^alpha · p(j|u)^alpha / popularity(j)^beta.
+    """Item weights by a random walk: i for j is Σ_u p(u|i)^alpha · p(j|u)^alpha / popularity(j)^beta.
 
-    The `top_k` strongest entries of each source item i are kept, or with `strongest_of="TARGET"` of each target item
-    j. With `normalize_weight` those of one i sum to 1, so that each item of a history counts as much as any other.
+    The `top_k` largest weights of each source item i are kept, or with `strongest_of="TARGET"` of each target item j.
+    With `normalize_weight` the weights of each i sum to 1, so that all items of a history count equally.
     """
 
     def __init__(self, matrix: Any, *, strongest_of: str = "SOURCE", **parameters: Any) -> None:
@@ -45,15 +47,13 @@ class TransitionRP3betaRecommender(RP3betaRecommender, register_class=False):
         self._W = _rows_to_one(weights) if self.normalize_weight else weights
 
     def _strongest(self, columns: Any, rows: Any, top_k: int) -> Any:
-        """rows · columnsᵀ, the `top_k` strongest entries of each row, (items, items); both are (items, users).
-
-        irspack's similarity, neither normalized nor shrunk, is this product.
-        """
+        """Return the `top_k` largest entries of each row of rows · columnsᵀ. Both matrices are (items, users)."""
+        # Without normalization and shrinkage, irspack's cosine similarity is this product, computed by threads.
         return CosineSimilarityComputer(columns, 0.0, False, self.n_threads).compute_similarity(rows, top_k)
 
 
 def _rows_to_one(matrix: Any) -> Any:
-    """A copy whose rows sum to 1; empty rows stay empty."""
+    """Return a copy whose rows sum to 1. Empty rows stay empty."""
     normalized = matrix.tocsr(copy=True)
     sums = np.asarray(normalized.sum(axis=1)).ravel()
     normalized.data /= np.repeat(np.where(sums > 0, sums, 1.0), np.diff(normalized.indptr))

@@ -1,9 +1,9 @@
-"""The weight of an item for itself, which lets a model recommend again what somebody has already chosen.
+"""The weight of an item for itself, with which a model recommends seen items again.
 
-Item weights say how much one item speaks for others, and their diagonal is of no use as long as nobody is recommended
-what they have. Where items may be chosen again, the weight of each item for itself is `self_weight` times the largest
-of its weights for others: 0 leaves repeats to the other items of a history, 1 ranks an item level with the one that it
-speaks for most, and 100 puts the own history first.
+The diagonal of item weights has no effect if seen items are never recommended. With `training.repeats`, the weight of
+each item for itself is `self_weight` times the largest of its weights for other items. With 0, a seen item gets its
+score from the other items of the history. With 1, it gets from itself as much as its strongest neighbour does. With
+100, the user's own history comes first.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from svc.recipe.algorithms import SELF_WEIGHT
 from svc.training.fitting.algorithms.registry import Params, Space, nearest
 
 VALUES = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
-"""What the search chooses from, unless the recipe bounds it."""
+"""The choices of the search, unless the recipe gives bounds."""
 _GUESSES = (1.0, 0.3, 3.0)
 """The values of the first trials, in turn."""
 
 
 def with_self_weight(space: Space, bounds: Sequence[Any] | None) -> Space:
-    """`space` with the self-weight as one more parameter: of VALUES, or between the recipe's `bounds`."""
+    """Return `space` with the self-weight as one more parameter: one of VALUES, or within the recipe's `bounds`."""
     distribution: BaseDistribution = CategoricalDistribution(VALUES)
     if bounds is not None:
         distribution = FloatDistribution(float(bounds[0]), float(bounds[1]))
@@ -38,15 +38,15 @@ def with_self_weight(space: Space, bounds: Sequence[Any] | None) -> Space:
 
 
 def set_self_weights(recommender: Any, params: Params) -> None:
-    """Give a trained `recommender` the diagonal that `params` name; without a self-weight it stays as it is."""
+    """Set the diagonal of a trained `recommender` if `params` contain a self-weight."""
     if SELF_WEIGHT in params:
         recommender._W = with_diagonal(recommender._W, float(params[SELF_WEIGHT]))
 
 
 def with_diagonal(weights: Any, self_weight: float) -> Any:
-    """`weights`, (items, items), with `self_weight` times the largest other weight of each row in its diagonal.
+    """Return `weights`, (items, items), whose diagonal is `self_weight` times the largest other weight of each row.
 
-    Dense weights are changed in place. A row without a positive weight for another item gets 0.
+    Dense weights are changed in place. The diagonal is 0 in a row without a positive weight for another item.
     """
     if not sparse.issparse(weights):
         np.fill_diagonal(weights, -np.inf)
@@ -57,10 +57,10 @@ def with_diagonal(weights: Any, self_weight: float) -> Any:
     places = (entries.row[is_other], entries.col[is_other])
     others = sparse.csr_matrix((entries.data[is_other], places), shape=weights.shape)
     largest = _not_below_zero(others.max(axis=1).toarray().ravel())
-    weighed = (others + sparse.diags(self_weight * largest, dtype=others.dtype)).tocsr()
-    weighed.eliminate_zeros()
-    weighed.sort_indices()
-    return weighed
+    result = (others + sparse.diags(self_weight * largest, dtype=others.dtype)).tocsr()
+    result.eliminate_zeros()
+    result.sort_indices()
+    return result
 
 
 def _not_below_zero(values: NDArray[Any]) -> NDArray[Any]:

@@ -1,10 +1,10 @@
-"""Transitions: which item follows which in the histories of the users, as item weights.
+"""Transitions: item weights from the order in which users choose items.
 
 The weight of item i for item j counts how often j follows i within `max_steps` positions of a history, each time
 divided by the distance. Ludewig and Jannach, "Evaluation of Session-based Recommendation Algorithms", UMUAI 2018, call
-the rule with one direction and 1/distance "sequential rules" (SR); `backward` adds the opposite direction, as their
-association rules do, and the two exponents penalize items that lead everywhere or follow everything. Kersbergen
-et al., "Serenade", SIGMOD 2022, weigh the items of a session by their position too, when it is answered.
+this "sequential rules" (SR). `backward` adds the opposite direction, as in their association rules. The two exponents
+penalize items that precede or follow many others. When a session is answered, recency weights its items by position,
+as in Kersbergen et al., "Serenade", SIGMOD 2022.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from scipy import sparse
 
 _MINUTE_NS = 60 * 10**9
 MAX_GAPS_NS = {"none": None, "30m": 30 * _MINUTE_NS, "1d": 1_440 * _MINUTE_NS, "30d": 43_200 * _MINUTE_NS}
-"""The longest time between two items of a pair, in nanoseconds, by its name in a recipe."""
+"""The longest time between the items of a pair, in nanoseconds, by its name in a recipe."""
 _MOST_PAIRS = 4_000_000
-"""Pairs of an item and a position near it that are held in memory at once."""
+"""Most pairs of an item and a position near it in memory at once."""
 
 
 class TransitionsRecommender(BaseSimilarityRecommender, register_class=False):
-    """Item weights from the order of histories. `times`, (users, items) CSR, has the entries of `matrix` as times.
+    """Item weights from the order of histories. `times`, (users, items) CSR, has the time of each entry of `matrix`.
 
-    weight(i → j) = C(i, j) / (Σ_k C(i, k))^source_exponent / (Σ_k C(k, j))^target_exponent, where C(i, j) is the sum of
-    1/distance over the pairs of a history with i before j, plus `backward` times the same sum with j before i. The
-    distance is that of the positions; items of one user with the same time share a position and form no pair.
-    Pairs more than `max_steps` positions or `max_gap` apart do not count. The `top_k` strongest weights of each item i
-    stay; of equal ones the first.
+    weight(i → j) = C(i, j) / (Σ_k C(i, k))^source_exponent / (Σ_k C(k, j))^target_exponent
+
+    C(i, j) is the sum of 1/distance over the pairs of a history with i before j, plus `backward` times the same sum
+    with j before i. The distance is a number of positions. Items of one user with the same time share a position and
+    form no pair. Pairs more than `max_steps` positions or `max_gap` apart do not count. The `top_k` largest weights of
+    each item i are kept, with ties broken by column.
     """
 
     default_tune_range: list[Any] = []  # noqa: RUF012 - the form that irspack reads
@@ -71,10 +72,10 @@ class TransitionsRecommender(BaseSimilarityRecommender, register_class=False):
 
 
 class _Positions:
-    """The entries of all histories, sorted by user and time, and the positions that they stand at.
+    """The positions of all histories, sorted by user and time. A position is one user and one time.
 
-    Position p of the whole table belongs to the user `user[p]` and the time `time_ns[p]`; `items`, (positions, items)
-    CSR of ones, has the items that stand there.
+    Position p belongs to the user `user[p]` and the time `time_ns[p]`. Row p of `items`, (positions, items) CSR, has a
+    one for each item at the position.
     """
 
     def __init__(self, times: sparse.csr_matrix) -> None:
@@ -89,15 +90,15 @@ class _Positions:
         self.items = sparse.csr_matrix((np.ones(len(order)), items, starts), shape=(len(self.user), times.shape[1]))
 
     def by_item(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The position of each entry, sorted by item, and where the entries of each item begin, (items + 1,)."""
+        """Return the position of each entry, sorted by item, and the start of each item's entries, (items + 1,)."""
         columns = self.items.tocsc()
         return columns.indices.astype(np.int64), columns.indptr.astype(np.int64)
 
 
 class _Near:
-    """Pairs of an item and a position that is at most so many steps behind or before one of the item's positions.
+    """Pairs of an item and a position near one of its own, with their weights.
 
-    `after[d - 1]` weighs the positions d steps later, `before[d - 1]` those d steps earlier.
+    `after[d - 1]` is the weight of positions d steps later, `before[d - 1]` that of positions d steps earlier.
     """
 
     def __init__(
@@ -113,24 +114,27 @@ class _Near:
         self._max_gap_ns = max_gap_ns
 
     def reversed(self) -> _Near:
-        """The same pairs seen from their other end."""
+        """Return the pairs with the roles of earlier and later positions exchanged."""
         return _Near(self._positions, self._before, self._after, self._max_gap_ns)
 
     def sums(self) -> NDArray[np.float64]:
-        """Σ_k C(i, k) of each item i, (items,); 1 where it is 0, so that it can divide."""
+        """Return Σ_k C(i, k) of each item i, (items,), or 1 instead of 0, so that it can divide."""
         sizes = np.diff(self._positions.items.indptr).astype(np.float64)
         sums = np.concatenate([pairs @ sizes for _, pairs in self._blocks()])
         return np.where(sums > 0, sums, 1.0)
 
     def counts(self) -> Iterator[tuple[int, sparse.csr_matrix]]:
-        """The rows of C, block by block: the number of the first item, and (items of the block, items) CSR."""
+        """Yield the rows of C in blocks: the number of the first item, and (items of the block, items) CSR."""
         for first, pairs in self._blocks():
             counts = pairs @ self._positions.items
             counts.sort_indices()
             yield first, counts
 
     def _blocks(self) -> Iterator[tuple[int, sparse.csr_matrix]]:
-        """Weights of positions by item, (items of the block, positions) CSR, for as many items as fit into memory."""
+        """Yield the number of the first item and the weights of its block, (items of the block, positions) CSR.
+
+        A block has at most `_MOST_PAIRS` pairs, or a single item.
+        """
         entries, starts = self._positions.by_item()
         n_items = len(starts) - 1
         most_entries = max(1, _MOST_PAIRS // (2 * len(self._after)))
@@ -150,19 +154,19 @@ class _Near:
             for steps, weight in enumerate(weights, start=1):
                 other = own + sign * steps
                 inside = (other >= 0) & (other < len(user)) & (weight > 0)
-                mine, theirs = own[inside], other[inside]
-                near = user[theirs] == user[mine]
+                source, target = own[inside], other[inside]
+                near = user[target] == user[source]
                 if self._max_gap_ns is not None:
-                    near &= np.abs(time_ns[theirs] - time_ns[mine]) <= self._max_gap_ns
+                    near &= np.abs(time_ns[target] - time_ns[source]) <= self._max_gap_ns
                 found_rows.append(rows[inside][near])
-                found_positions.append(theirs[near])
+                found_positions.append(target[near])
                 found_weights.append(np.full(int(near.sum()), weight))
         places = (np.concatenate(found_rows), np.concatenate(found_positions))
         return sparse.csr_matrix((np.concatenate(found_weights), places), shape=(n_rows, len(user)))
 
 
 def _strongest(weights: sparse.csr_matrix, top_k: int) -> sparse.csr_matrix:
-    """The `top_k` largest entries of each row; of equal ones those of the first columns."""
+    """Return the `top_k` largest entries of each row, with ties broken by column."""
     is_kept = np.ones(weights.nnz, dtype=bool)
     for row in np.flatnonzero(np.diff(weights.indptr) > top_k):
         begin, end = weights.indptr[row], weights.indptr[row + 1]

@@ -1,8 +1,9 @@
 """irspack's TruncatedSVDRecommender over an interaction matrix whose rows and columns are weighted first.
 
-Unweighted, the first components of a long-tailed matrix describe its most popular items and most active users.
-Divided by the roots of both degrees (the symmetric normalization of Shen et al., "How Powerful is Graph Convolution
-for Recommendation?", CIKM 2021) all weigh alike; scores are scaled back, so that popular items stay likely.
+Without weights, the first components of a long-tailed matrix describe its most popular items and most active users.
+Division by the square roots of both degrees gives all of them equal weight: the symmetric normalization of Shen et al.,
+"How Powerful is Graph Convolution for Recommendation?", CIKM 2021. Scores are scaled back, so that popular items keep
+their higher scores.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from sklearn.decomposition import TruncatedSVD
 
 _K1, _B = 1.2, 0.75  # the usual defaults of Okapi BM25
 _EXACT_FROM = 2
-"""Single precision, as is served, takes half of the time. Only where more than one in so many of all directions are
-kept are scores so near to the interactions themselves that what other items get is not far above its rounding."""
+"""Double precision is used if more than one in this many of all directions is kept. The scores then nearly reproduce
+the interactions, and those of other items come near the rounding error of single precision. Otherwise single precision,
+which is served anyway, halves the time."""
 
 Vector = NDArray[np.float64]
 
 
 class _Weights(NamedTuple):
-    """Factors of the rows, (users,), and of the columns before and after the projection, (items,) each."""
+    """Weights of the rows, (users,), and of the columns before and after the projection, (items,) each."""
 
     users: Vector
     before: Vector
@@ -32,9 +34,10 @@ class _Weights(NamedTuple):
 
 
 class WeightedSVDRecommender(TruncatedSVDRecommender, register_class=False):
-    """The score of a user with history x is (x · before) V Vᵀ · after, V the right singular vectors.
+    """Truncated SVD that scores a history x by (x · before) V Vᵀ · after.
 
-    V, (items, K), are those of users · X · before. A known user and a new one with the same history score alike.
+    V, (items, K), has the right singular vectors of users · X · before. Known and new users with the same history get
+    the same scores.
     """
 
     def __init__(self, matrix: Any, *, weighting: str = "NONE", **parameters: Any) -> None:

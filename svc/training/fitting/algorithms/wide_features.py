@@ -1,9 +1,9 @@
-"""Trains iALS on more features than irspack's dense solve can take.
+"""Train iALS on more features than irspack's dense solve can handle.
 
-irspack's trainer makes an epoch of four steps: vectors of the users, weights of their features, vectors of the items,
-weights of theirs. The vectors depend on features only by the prior F·W, so here a trainer of irspack is given the prior
-itself as K features, whose weights are the unit matrix. What it learns as their weights is not used: W is solved for
-from the vectors by `feature_ridge`. The result is that of irspack, apart from rounding.
+An epoch of irspack's trainer has four steps: user vectors, weights of user features, item vectors, weights of item
+features. The vectors depend on features only by the prior F·W. So irspack's trainer is given the prior itself as K
+features, with the unit matrix as their weights. The weights that it learns for them are discarded, and `feature_ridge`
+solves for W from the vectors. The result equals irspack's, apart from rounding.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from scipy import sparse
 from svc.training.fitting.algorithms.feature_ridge import solve_ridge
 
 MOST_DENSE_PLACES = 5_000
-"""Encoded features of one side up to this number are left to irspack, whose solve is faster for few of them."""
+"""Most encoded features of one side that are left to irspack, whose dense solve is faster for few of them."""
 
 
 def is_wide(features: Any) -> bool:
-    """Whether the features of a side, or None, are more than irspack's solve is used for."""
+    """Return whether a side has more than MOST_DENSE_PLACES encoded features. None means no features."""
     return features is not None and features.shape[1] > MOST_DENSE_PLACES
 
 
 class _Side(NamedTuple):
-    """Features of the users or items, (n, P) with P 0 for a side without, and what regularizes vectors and weights.
+    """Features of the users or items, (n, P), and their regularization. A side without features has P = 0.
 
-    `row_weights`, (n,), are the r of the vectors, `ridge` is λ.
+    `row_weights`, (n,), are the r of the vectors, `ridge` is λ of the weights (see `feature_ridge`).
     """
 
     features: sparse.csr_matrix
@@ -43,7 +43,7 @@ class _Side(NamedTuple):
         return is_wide(self.features)
 
     def for_a_step(self, weights: NDArray[np.float32]) -> tuple[Any, NDArray[np.float32]]:
-        """Features and weights, (P, K), as irspack's trainer gets them: of a wide side its prior instead."""
+        """Return the features and weights, (P, K), for irspack's trainer. A wide side gives its prior instead."""
         if not self.is_wide:
             return self.features, weights
         return np.asarray(self.features @ weights, order="C"), np.eye(weights.shape[1], dtype=np.float32)
@@ -51,16 +51,16 @@ class _Side(NamedTuple):
     def solved(
         self, vectors: NDArray[np.float32], before: NDArray[np.float32], by_irspack: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """The weights of the features after a step, from those `before`."""
+        """Return the weights of the features after a step. A wide side solves for them, starting at those `before`."""
         if not self.is_wide:
             return by_irspack
         return solve_ridge(self.features, vectors, self.row_weights, self.ridge, before)
 
 
 class WideFeatureTrainer(IALSTrainer):
-    """irspack's trainer of one recommender, with another way through an epoch.
+    """irspack's trainer of one recommender, with its own `run_epoch` for wide features.
 
-    `core_trainer` holds vectors and weights between epochs, as irspack's does. `matrix` is what it trains on.
+    `core_trainer` holds vectors and weights between epochs, as in irspack. `matrix` has the scaled interactions.
     """
 
     def __init__(self, trainer: Any, recommender: Any, matrix: sparse.csr_matrix) -> None:
@@ -85,7 +85,7 @@ class WideFeatureTrainer(IALSTrainer):
         )
 
     def run_epoch(self) -> None:
-        """One epoch. Raises FeatureRidgeCholeskyError where the weights of the features cannot be solved for."""
+        """Run one epoch. Raise FeatureRidgeCholeskyError if the weights of the features cannot be solved for."""
         held, (users, items) = self.core_trainer, self._sides
         before = held.user_feature_weight, held.item_feature_weight
         (user_features, user_start), (item_features, item_start) = (
@@ -96,7 +96,9 @@ class WideFeatureTrainer(IALSTrainer):
         del user_features, item_features
         core.user, core.item = held.user, held.item
         core.user_feature_weight, core.item_feature_weight = user_start, item_start
-        held.user = held.item = np.empty((0, before[0].shape[1]), dtype=np.float32)  # not twice in memory in the step
+        held.user = held.item = np.empty(
+            (0, before[0].shape[1]), dtype=np.float32
+        )  # else in memory twice during the step
         core.step(self.solver_config)
         held.user, held.item = core.user, core.item
         by_irspack = core.user_feature_weight, core.item_feature_weight
@@ -106,7 +108,7 @@ class WideFeatureTrainer(IALSTrainer):
 
 
 def _config(recommender: Any) -> Any:
-    """The configuration of a trainer that takes over vectors: it initializes none."""
+    """Return the configuration of a core trainer without random vectors, because those of `held` replace them."""
     return (
         IALSModelConfigBuilder()
         .set_K(recommender.n_components)
