@@ -36,8 +36,8 @@ KNOWN_USERS = "known users"
 class FinalModel:
     """The served model, with its description for the header.
 
-    `parts` describe which part answers which queries. The list is empty if one part answers all. `aware` is the trial
-    whose model handles features, or None.
+    `parts` describes the part for each kind of query. It is empty if one part answers all. `aware` is the trial whose
+    model handles features, or None.
     """
 
     matrix: sparse.csr_matrix
@@ -47,10 +47,9 @@ class FinalModel:
 
 
 def train_final(task: Task, result: SearchResult, learned: Learned | None = None) -> FinalModel:
-    """Train the winner, and for a recipe with features the best feature-aware trial if that is another one.
+    """Train the winner on all data, and for a recipe with features the best feature-aware trial if it is another one.
 
-    `learned` is the order of pages that was learned, which is applied to all items. If it is None, pages keep the
-    winner's order.
+    `learned` is the learned order of pages. If it is None, pages keep the winner's order.
     """
     best, interactions = result.best, task.data.interactions
     logs.emit(events.TRAINING_FINAL_MODEL, recommender=best.algorithm)
@@ -58,7 +57,7 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
     sampled = task.data.sample is not None
     matrix = task.matrix(best.params, everybody=sampled)
     columns = most_chosen_first(matrix)
-    scorer = _trained(task, best, columns, start)
+    scorer = _train(task, best, columns, start)
     matrix = reordered(matrix, columns)
     aware = _feature_aware(task, result)
     beside = None if aware is best or aware in best.parts else aware
@@ -71,9 +70,9 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
     if best.parts:
         parts = blend_parts(best, scorer)
     if beside is not None:
-        placing = _trained(task, beside, columns)
-        assert isinstance(placing, IALSScorer), "feature-aware is iALS alone"
-        cold = ColdStartScorer.of(placing)
+        feature_scorer = _train(task, beside, columns)
+        assert isinstance(feature_scorer, IALSScorer), "feature-aware is iALS alone"
+        cold = ColdStartScorer.of(feature_scorer)
         parts = parts or [part(best, scorer, EVERYTHING)]
         parts = [{**described, "answers": KNOWN_USERS} for described in parts]
         parts += [part(beside, cold, FEATURES_AND_SEEDS)]
@@ -111,7 +110,7 @@ def _ranker(task: Task, learned: Learned, matrix: sparse.csr_matrix, columns: ND
 
 
 def _recency_fields(recency: float) -> dict[str, float]:
-    """Return the recency of a part for the header, or nothing if it has none of its own."""
+    """Return the recency of a part for the header, or nothing if it is 0."""
     return {"recency": recency} if recency else {}
 
 
@@ -127,10 +126,7 @@ def part(trial: TrialRecord, scorer: Scorer | Stored, answers: str) -> dict[str,
 
 
 def blend_parts(blend: TrialRecord, scorer: Scorer) -> list[dict[str, Any]]:
-    """Return the header's description of the parts of a blend, each with its weight.
-
-    The part that reads features answers for them alone.
-    """
+    """Return the header's description of the parts of a blend, each with its weight."""
     assert isinstance(scorer, BlendScorer), "a trial with parts is a blend"
     weights = dict(zip((trial.algorithm for trial in blend.parts), blend.params["weights"].values(), strict=True))
     sums = iter(scorer.sums)
@@ -141,12 +137,12 @@ def blend_parts(blend: TrialRecord, scorer: Scorer) -> list[dict[str, Any]]:
         else:
             own = scorer.factors if trial.algorithm in FACTORS else next(sums)
         assert own is not None, "the scorer has every part"
-        told = part(trial, own, EVERYTHING) | {"weight": weights[trial.algorithm]}
-        described.append(told | _recency_fields(trial.recency if blend.recency_by_part else 0.0))
+        fields = part(trial, own, EVERYTHING) | {"weight": weights[trial.algorithm]}
+        described.append(fields | _recency_fields(trial.recency if blend.recency_by_part else 0.0))
     return described
 
 
-def _trained(task: Task, trial: TrialRecord, columns: Columns, start: WarmStart | None = None) -> Scorer:
+def _train(task: Task, trial: TrialRecord, columns: Columns, start: WarmStart | None = None) -> Scorer:
     times = task.data.trained.latest() if task.loaded.recipe.trains_on_times else None
     matrix = task.matrix(trial.params)
     return train_trial(task.builder, trial, matrix, task.features, times, start=start, columns=columns)

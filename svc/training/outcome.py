@@ -1,4 +1,4 @@
-"""How a training ends: its result, and the event that is its last line."""
+"""The end of a training: its result, and the event that is its last log line."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 INTERNAL_ERROR = "internal_error"
 _FAILED = 4
 REFUSED = 9
-"""Exit code of a training whose model was written and may not go live."""
+"""Exit code of a training whose model is written but may not go live."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """`artifact` is None where none was written: a failure, a skip, or `search_only`.
+    """The result of a training. `artifact` is None if none was written, after a failure, a skip, or `search_only`.
 
-    `decision` is "promoted" or "refused" where the recipe asks for one.
+    `decision` is "promoted" or "refused", or None for a recipe without `promotion`.
     """
 
     exit_code: int
@@ -35,7 +35,10 @@ class TrainResult:
 
 @dataclass(slots=True)
 class Outcome:
-    """Reports the end of one training. `kid` is that of its signing key, `kept` says what an interrupt leaves."""
+    """Reports the end of one training. `kid` is the id of its signing key.
+
+    `kept` is the text of an interrupt's event about the files in place.
+    """
 
     name: str
     run_id: str
@@ -46,10 +49,10 @@ class Outcome:
     def done(
         self, head: Mapping[str, Any], published: Publication, result: SearchResult, recipe: Path, exit_code: int
     ) -> None:
-        """Report a training that wrote an artifact: `head` is its header, `recipe` the file of the recipe."""
+        """Log that a training wrote an artifact. `head` is its header, `recipe` the file of the recipe."""
         stats = head["data_stats"]
-        is_told = "promotion" in head or published.held
-        promotion_fields: dict[str, Any] = {"promoted": published.promoted} if is_told else {}
+        is_gated = "promotion" in head or published.held
+        promotion_fields: dict[str, Any] = {"promoted": published.promoted} if is_gated else {}
         if exit_code == REFUSED:
             from svc.training.publishing.refusal import refusal
 
@@ -74,11 +77,11 @@ class Outcome:
         )
 
     def failed_by_defect(self, error: Exception) -> TrainResult:
-        """Report an error that svc does not raise on purpose; the last line has the innermost frames."""
+        """Log an error that svc does not raise on purpose, with its innermost stack frames."""
         return self.failed(f"{type(error).__name__}: {error}", INTERNAL_ERROR, _FAILED, {"traceback": _frames(error)})
 
     def failed(self, message: str, code: str, exit_code: int, fields: Mapping[str, Any]) -> TrainResult:
-        """Report an error; `fields` join those of the event."""
+        """Log an error, with additional `fields` of the event."""
         self.progress.close()
         kid_field = {} if self.kid is None else {"kid": self.kid}
         logs.emit(
@@ -95,7 +98,7 @@ class Outcome:
         return TrainResult(exit_code)
 
     def interrupted(self, exit_code: int) -> TrainResult:
-        """Report that a signal ended the training, and what is in place."""
+        """Log that a signal ended the training, with the files in place."""
         self.progress.close()
         logs.emit(
             events.TRAIN_INTERRUPTED,
@@ -108,12 +111,12 @@ class Outcome:
 
 
 def now() -> str:
-    """The time in UTC, as ISO 8601 to the second."""
+    """Return the current time in UTC, as ISO 8601 to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _frames(error: Exception) -> list[str]:
-    """The innermost stack frames of an unexpected error, for a bug report."""
+    """Return the innermost stack frames of an unexpected error, for a bug report."""
     import traceback
 
     return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)[-4:]]

@@ -1,4 +1,4 @@
-"""`svc train --refit`: the parameters of the live model on the data of now, without a search."""
+"""`svc train --refit`: train the parameters of the live model on the current data, without a search."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ _COMPARED = ("training", "features", "schema", "cleansing")
 _NO_PARAMETERS = frozenset(
     {"max_search_age", "n_trials", "parallelism", "timeout_seconds", "per_trial_timeout_seconds"}
 )
-"""Keys of `training` that say how long a search takes, or when to repeat it, and not what it looks for."""
+"""Keys of `training` about the length of a search and when to repeat it. A refit may change them."""
 _LONG_AS_HASHED = "source"
-"""A header without this block of the recipe has no features either: the recipe was too long for it."""
+"""A header lacks this block if the recipe is too long for it. It then lacks `features` too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reusable:
-    """The live model whose parameters may be used again. `origin` is the version that was searched."""
+    """The live model, whose parameters can be used again. `origin` is the version that came from a search."""
 
     live: Incumbent
     origin: Reused
 
 
 def check_alone(location: StorageLocation, *, search_only: bool) -> None:
-    """Raise UsageError or RefitRefused where a search is shared: a refit takes part in none."""
+    """Raise UsageError or RefitRefused if the training is part of a shared search, which a refit cannot join."""
     if search_only:
         raise UsageError("--refit searches nothing, so it does not go with --search-only: leave one of them out")
     if location.shared:
@@ -52,9 +52,9 @@ def check_alone(location: StorageLocation, *, search_only: bool) -> None:
 
 
 def find_reusable(loaded: LoadedRecipe, keys: SigningKeys, settings: Settings) -> Reusable | str:
-    """The live model of the recipe, or why a search is needed instead.
+    """Return the live model of the recipe, or the reason why a search is needed instead.
 
-    Raises RefitRefused, naming what differs, where the recipe is not the one that was searched.
+    Raise RefitRefused with the differences if the recipe has changed since the search.
     """
     incumbent = read_incumbent(loaded, keys, settings)
     if incumbent is None:
@@ -78,11 +78,11 @@ def find_reusable(loaded: LoadedRecipe, keys: SigningKeys, settings: Settings) -
 
 
 def _origin(incumbent: Incumbent) -> Reused | None:
-    """The version that was searched: the live one, or the one that it was refitted from."""
+    """Return the version that came from a search: the live one, or the one from which it was refitted."""
     tuning = incumbent.header.get("tuning")
-    told = tuning.get("reused_from") if isinstance(tuning, Mapping) else None
-    if isinstance(told, Mapping):
-        sha8, searched_at = str(told.get("sha8")), str(told.get("searched_at"))
+    searched = tuning.get("reused_from") if isinstance(tuning, Mapping) else None
+    if isinstance(searched, Mapping):
+        sha8, searched_at = str(searched.get("sha8")), str(searched.get("searched_at"))
     else:
         sha8, searched_at = incumbent.sha256[:8], str(incumbent.header.get("trained_at"))
     try:
@@ -93,7 +93,7 @@ def _origin(incumbent: Incumbent) -> Reused | None:
 
 
 def _stretch(header: Mapping[str, Any]) -> float:
-    """The stretch of the interval of a live model; 1 where its header, of an earlier version, has none."""
+    """Return the stretch of a live model's interval, or 1 for headers of earlier versions without it."""
     evaluation = header.get("evaluation")
     among = evaluation.get("chosen_among") if isinstance(evaluation, Mapping) else None
     stretch = among.get("stretch") if isinstance(among, Mapping) else None
@@ -101,7 +101,7 @@ def _stretch(header: Mapping[str, Any]) -> float:
 
 
 def _differences(loaded: LoadedRecipe, header: Mapping[str, Any]) -> Iterator[str]:
-    """Each key of the recipe that is not as it was at the search, with both values."""
+    """Yield each key of the recipe that has changed since the search, with both values."""
     before, now = header.get("recipe"), loaded.unexpanded
     if loaded.recipe_hash == header.get("recipe_hash"):
         return
@@ -128,19 +128,19 @@ def _between(key: str, before: Any, now: Any) -> Iterator[str]:
         for name in dict.fromkeys([*first, *second]):
             yield from _between(f"{key}.{name}", first.get(name), second.get(name))
     elif before != now:
-        yield f"{key} was {_shown(before)} and is {_shown(now)}"
+        yield f"{key} was {_text(before)} and is {_text(now)}"
 
 
-def _shown(value: Any) -> str:
+def _text(value: Any) -> str:
     return "not given" if value is None else repr(value)
 
 
 def start_refit(
     task: Task, reusable: Reusable | str, settings: Settings, *, cold: bool
 ) -> tuple[TrialRecord, Reused] | None:
-    """The trial to train, and where it comes from. None where a search is needed; the event says why.
+    """Return the trial to train and its origin, or None if a search is needed. Log an event with the reason.
 
-    With `cold` its final model starts from nothing.
+    With `cold` the final model starts from random vectors.
     """
     start, reason = _start(task, reusable, settings, cold=cold)
     reused = None if start is None else start[1]
@@ -170,7 +170,7 @@ def _start(
 
 
 def _warm_start(task: Task, trial: TrialRecord, live: Incumbent, settings: Settings) -> WarmStart | None:
-    """The vectors of the live model; None where the trial cannot start from them, or they cannot be loaded."""
+    """Return the vectors of the live model, or None if the trial cannot start from them, or they cannot be loaded."""
     if LEAST_SQUARES not in (trial.algorithm, *(part.algorithm for part in trial.parts)):
         return None
     trained = task.data.trained
@@ -181,9 +181,9 @@ def _warm_start(task: Task, trial: TrialRecord, live: Incumbent, settings: Setti
 
 
 def measure(task: Task, trial: TrialRecord, reused: Reused) -> SearchResult:
-    """The trial as the result of a search of one, with its score on the holdout of now.
+    """Return the trial as the result of a search with one trial, scored on the current holdout.
 
-    Raises FeatureRidgeFailed where its feature weights cannot be solved for.
+    Raise FeatureRidgeFailed if its feature weights cannot be solved for.
     """
     began, inputs = time.monotonic(), task.holdout
     trained = train_trial(task.builder, trial, inputs.decayed(trial.params), inputs.features, inputs.times)

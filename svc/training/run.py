@@ -1,4 +1,4 @@
-"""`svc train`: the whole sequence, its events, and what happens when it fails or is interrupted."""
+"""`svc train`: the whole sequence, its events, and its handling of errors and interrupts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TrainOptions:
-    """The flags of `svc train`. `lock_timeout` is seconds, −1 for ever."""
+    """The flags of `svc train`. `lock_timeout` is in seconds, or −1 to wait without a limit."""
 
     run_id: str
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -65,10 +65,10 @@ def train(
     progress: Progress,
     server: ForkServer | None = None,
 ) -> TrainResult:
-    """Train the recipe. Every outcome is an exit code and an event; only a second interrupt passes through.
+    """Train the recipe, and return the exit code after a final event. Only a second interrupt raises.
 
-    An interrupt (KeyboardInterrupt, whose `exit_code` is taken if it has one) ends the run at once: the lock and
-    temporary files are gone when this returns. The workers of the search are forked by `server`, or by one of its own.
+    A KeyboardInterrupt ends the run at once. Its `exit_code` is returned if it has one. The lock and temporary files
+    are then removed. `server` forks the workers of the search. If it is None, the search starts its own.
     """
     run = _Run(loaded, options, settings, progress, server)
     try:
@@ -81,12 +81,11 @@ def train(
         limit = exhaustion(error)
         if limit is not None:
             return run.outcome.failed(limit.message, limit.code, limit.exit_code, {})
-        # a bug in svc: it still ends with one clear last line
-        return run.outcome.failed_by_defect(error)
+        return run.outcome.failed_by_defect(error)  # a bug in svc still ends with one clear last line
 
 
 def train_or_raise(loaded: LoadedRecipe, options: TrainOptions, settings: Settings, progress: Progress) -> str:
-    """Train the recipe for a caller in Python, who closes `progress`. The artifact, or the SvcError that failed it."""
+    """Train the recipe and return its artifact, or raise the SvcError of the failure. The caller closes `progress`."""
     artifact = _Run(loaded, options, settings, progress).run().artifact
     if artifact is None:
         raise TrainingError("no artifact was written: the run was skipped, or only searched")
@@ -255,8 +254,9 @@ class _Run:
         measured = measure_winner(task, result)
         diversity = self.report.diversity(task, measured)
         result = replace(result, trained=None, evaluation=None)
-        learned = self._learned(task, result, measured)
-        # Over large data a trained model takes several times the memory of its matrix, and the final one is to come.
+        learned = self._learn_order(task, result, measured)
+        # Drop the winner's model before the final training: on large data a model needs several times the memory of
+        # its matrix, and both may not fit.
         measured = replace(measured, winner=measured.winner if self._rules else None)
         self.progress.phase("training the final model")
         final = self._final_model(task, result, learned if learned is not None and learned.ships else None)
@@ -286,7 +286,7 @@ class _Run:
         head = header(self.loaded, facts) | fresh_fields(
             self.loaded, self.settings, keys, facts.trained_at, self.inputs
         )
-        # The decision comes last, so that it is about the model that is live by then.
+        # Last, because another training may have replaced the live model in the meantime.
         promotion = self._decide(task, measured, learned, facts.rank_ms, keys)
         head |= {} if promotion is None else {"promotion": promotion}
         earlier = self.report.earlier(keys)
@@ -300,7 +300,7 @@ class _Run:
 
     @property
     def _rules(self) -> Promotion | None:
-        """What the new model has to show beside the live one; None: nothing."""
+        """Return the conditions for going live, or None if there are none."""
         rules = self.loaded.recipe.promotion
         return None if rules is None or rules.mode == "off" else rules
 
@@ -323,8 +323,10 @@ class _Run:
         candidate = None if ranker is None else Candidate(ranker, rank_ms, measured.choice)
         return decide(task, self._rules, candidate, keys, self.settings)
 
-    def _learned(self, task: prepare.SearchTask, result: SearchResult, measured: WinnerMeasurements) -> Learned | None:
-        """What was learned of the order of pages; None where nothing was."""
+    def _learn_order(
+        self, task: prepare.SearchTask, result: SearchResult, measured: WinnerMeasurements
+    ) -> Learned | None:
+        """Learn the order of pages. Return None if the recipe turns it off, or if it cannot be learned."""
         if self.loaded.recipe.training.ranker == "off":
             return None
         from svc.training.ranker.learn import learn
@@ -350,7 +352,7 @@ class _Run:
         return evaluate_cold_start(task, final.aware, result)
 
     def _new_items(self, task: prepare.SearchTask, result: SearchResult, final: FinalModel) -> Mapping[str, Any] | None:
-        """What new items are worth; None where the recipe does not recommend any, or the model cannot."""
+        """Measure the effect of new items. Return None if the recipe or the model does not recommend any."""
         serving = self.loaded.recipe.serving
         if serving is None or serving.new_items is None or final.aware is None:
             return None

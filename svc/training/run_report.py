@@ -1,4 +1,4 @@
-"""What a training gathers for its report and writes at its end: nothing where no report is asked for."""
+"""Gather the figures of a training for its report, and write it, if the caller wants one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """The report of one training, to be written at `path`; with None every method does nothing."""
+    """The report of one training, to be written at `path`. If that is None, every method does nothing."""
 
     path: Path | None
     loaded: LoadedRecipe
@@ -39,7 +39,7 @@ class RunReport:
             check_report(self.path)
 
     def diversity(self, task: Task, measured: WinnerMeasurements) -> Mapping[str, Any] | None:
-        """What diversity costs the winner; None also where the recipe leaves it out."""
+        """Measure the cost of diversity to the winner. Return None if no report or no such measurement is wanted."""
         if self.path is None or not self.loaded.recipe.training.report_diversity:
             return None
         if measured.winner is None:
@@ -51,7 +51,7 @@ class RunReport:
         return measure_diversity(measured.winner, task.holdout.evaluators.full, seed=seed)
 
     def earlier(self, keys: SigningKeys) -> Mapping[str, Any] | None:
-        """The header of the artifact that is about to be replaced; None if none can be trusted."""
+        """Return the header of the artifact that will be replaced, or None if none can be verified."""
         if self.path is None:
             return None
         try:
@@ -60,7 +60,7 @@ class RunReport:
             return None
 
     def write(self, header: Mapping[str, Any], model: Model, earlier: Mapping[str, Any] | None) -> None:
-        """Write the page of the new model's `header`, beside that of `earlier`. Raises ArtifactWriteError."""
+        """Write the page of the new model's `header`, compared with `earlier`. Raise ArtifactWriteError."""
         if self.path is None:
             return
         from svc.training.report.page import Counts, write_report

@@ -1,4 +1,4 @@
-"""The checks of `svc validate`: everything that can be found out before a training without reading all of the data."""
+"""The checks of `svc validate`: those that need only the first rows of the data."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FrameCheck = Callable[["pandas.DataFrame"], list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at. `exit_code` and `code` are those of a training that ends because of it."""
+    """The result of one check. `exit_code` and `code` are those of a training that fails for this reason."""
 
     name: str
     ok: bool
@@ -49,16 +49,16 @@ class Check:
 
 
 def validate(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str]) -> Iterator[Check]:
-    """Check algorithms, search storage and every source, one after another; a failed one does not end the rest.
+    """Check algorithms, search storage and every source in turn. The checks continue after a failure.
 
-    What only the whole data tells, such as the vocabularies of features, stays unknown.
+    Errors that show only in the whole data, such as an empty vocabulary of features, are not found.
     """
     training = loaded.recipe.training
     items: set[str] = set()
     frame_checks: dict[str, FrameCheck] = {"source": partial(_row_warnings, loaded.recipe, items)}
     if loaded.recipe.item_metadata is not None:
         frame_checks["item_metadata.source"] = partial(_metadata_warnings, loaded.recipe.item_metadata, items)
-    frame_checks |= _described_sides(loaded.recipe)
+    frame_checks |= _feature_checks(loaded.recipe)
     yield from _check("algorithms", lambda: _algorithms(training.algorithms))
     yield Check("training.split", True, loaded.recipe.training.split.scheme)
     yield from _check("training.storage_path", lambda: _storage(training.storage_path, loaded))
@@ -69,8 +69,8 @@ def validate(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, s
             yield Check(name, True, f"warning: {rating.message}")
 
 
-def _described_sides(recipe: Recipe) -> dict[str, FrameCheck]:
-    """Checks of the feature tables that have texts or vectors."""
+def _feature_checks(recipe: Recipe) -> dict[str, FrameCheck]:
+    """Return the checks of feature tables with texts or vectors, by the field of the recipe."""
     names: tuple[SideName, ...] = ("item", "user")
     sides = [(name, getattr(recipe.features, name, None)) for name in names]
     return {
@@ -116,7 +116,7 @@ def _sources(
 
 
 def _served_tables(recipe: Recipe) -> dict[str, tuple[SourceSpec, tuple[str, ...]]]:
-    """Tables that a server reads: source and columns, the id first, by their place in the recipe."""
+    """Return source and columns, the id first, of each table that a server reads, by the field of the recipe."""
     tables: dict[str, tuple[SourceSpec, tuple[str, ...]]] = {}
     if (metadata := recipe.item_metadata) is not None:
         names = (metadata.id_column, *metadata.fields, *metadata.filter_kinds)
@@ -127,7 +127,7 @@ def _served_tables(recipe: Recipe) -> dict[str, tuple[SourceSpec, tuple[str, ...
 
 
 def _row_warnings(recipe: Recipe, items: set[str], frame: pandas.DataFrame) -> list[str]:
-    """What the filters of `cleansing` do to the first rows, and warnings about them. Raises what a training would.
+    """Return the effect of the filters of `cleansing` on the first rows, and warnings. Raise the errors of a training.
 
     The items of these rows are added to `items`.
     """
@@ -160,9 +160,9 @@ def _row_warnings(recipe: Recipe, items: set[str], frame: pandas.DataFrame) -> l
 
 
 def _metadata_warnings(declared: ItemMetadata, items: set[str], frame: pandas.DataFrame) -> list[str]:
-    """Warnings about the first rows of a metadata table. Raises MetadataError where a server would refuse them.
+    """Return warnings about the first rows of a metadata table. Raise MetadataError if a server would refuse them.
 
-    `items` are those of the first interactions; empty where these could not be read.
+    `items` are those of the first interactions, or empty if these could not be read.
     """
     for field in declared.filter_fields:
         values = [
@@ -189,12 +189,12 @@ def _metadata_warnings(declared: ItemMetadata, items: set[str], frame: pandas.Da
 
 
 def _kept(n_kept: int, n_read: int) -> str:
-    """What `cleansing.where` does to the first rows; a warning where it leaves nothing of them."""
+    """Return how many of the first rows `cleansing.where` keeps, as a warning if it keeps none."""
     return f"{'' if n_kept or not n_read else 'warning: '}cleansing.where keeps {n_kept} of the first {n_read} rows"
 
 
 def _probe_source(spec: SourceSpec, context: SourceContext, check_frame: FrameCheck | None) -> Iterator[str]:
-    """The lines of the source's probe, then those of `check_frame` about its first rows, where the source shows any."""
+    """Yield the lines of the source's probe, then those of `check_frame` about its first rows, if it can be sampled."""
     source = build_source(spec, context)
     if check_frame is None:
         yield from _probe(source)

@@ -6,11 +6,11 @@
 | h | the history: the latest items of the query, at most MOST_HISTORY |
 | F | the features, in the order of `item_record.names` |
 
-A call of NumPy takes a microsecond or two, however little it computes. So one lookup finds all numbers of an item, and
-one the labels of history and candidates. No step depends on the number of candidates: a candidate has the same bits on
-any page that has it at the same place.
+A call of NumPy takes a microsecond or two even for a few numbers. So one lookup finds all numbers of an item, and one
+finds the labels of history and candidates. No result depends on the number of candidates: a candidate at the same place
+of another page gets the same bits.
 
-A missing value is 0. If it may be missing for some candidates alone, a second feature marks these.
+A missing value is 0. If it can be missing for some candidates only, a second feature marks these.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_HISTORY: Final = 100
 LAST: Final = 3
 """The number of latest items whose labels have a feature of their own."""
 _LOG_PLACES: Final = np.log1p(np.arange(100, dtype=np.float64))
-"""A page never has more places: training ranks 100 and requests 50."""
+"""Log of 1 + place, for the longest page: training ranks 100 items and requests 50."""
 
 Table = NDArray[np.float64]
 
@@ -35,8 +35,8 @@ Table = NDArray[np.float64]
 def features(record: ItemRecord, history: NDArray[np.int32], page: Ranking) -> Table:
     """Return the features, (F, n), of the items of `page`, (n,), which the winner ranks in this order.
 
-    `history` are distinct item columns, oldest first where the record is ordered. The scores by the parts of a blend
-    are 0 for a user described by features, whom one part alone scores.
+    `history` are distinct item columns, oldest first if the record is ordered. The scores by the parts of a blend are 0
+    for a user described by features, whom one part alone scores.
     """
     items = page.items
     h, look, n = history[-MOST_HISTORY:], record.look, len(items)
@@ -77,7 +77,7 @@ def _neighbours(table: Table, row: int, record: ItemRecord, h: NDArray[np.int32]
 def _labels(  # noqa: PLR0917
     table: Table, row: int, record: ItemRecord, h: NDArray[np.int32], items: NDArray[np.int32], is_missing: Table
 ) -> int:
-    """Fill the rows of labels. Those of the history and of `items` are looked up together."""
+    """Fill the rows of labels, with one lookup for the history and `items` together."""
     look, n, n_columns = record.look, len(items), len(record.label_names)
     both = np.concatenate([h, items])
     lengths = look.label_lengths.take(both)

@@ -1,4 +1,4 @@
-"""The facts about items that the ranker looks up, by column, and the names of the features that follow from them."""
+"""The item record, in which the ranker looks up facts about items by column, and the names of its features."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ NEIGHBOURS = 50
 
 
 class Feature(NamedTuple):
-    """A feature, and the group that it is shown with."""
+    """A feature, and its group in the report and in explanations."""
 
     name: str
     group: str
 
 
 class Look(NamedTuple):
-    """Arrays that features look up and that are computed from those of a record.
+    """Lookup arrays of the features, computed from the arrays of a record.
 
     `facts`, (n_items, p + columns of labels + 2q), has all numbers of an item, for one lookup: its popularity, 1 for
-    each column in which it has no label, 1 for each missing number, and the numbers, 0 for a missing one. Its labels
-    are the `label_lengths`, (n_items,), entries before `label_ends`, (n_items,). `label_columns`, (n_labels,), has the
-    column of each label. `n_features` counts the names of the record's features.
+    each column in which it has no label, 1 for each missing number, and the numbers, 0 for a missing one. The labels of
+    an item are the last `label_lengths`, (n_items,), entries before its `label_ends`, (n_items,). `label_columns`,
+    (n_labels,), has the column of each label. `n_features` is the number of the record's features.
     """
 
     facts: NDArray[np.float32]
@@ -41,7 +41,7 @@ class Look(NamedTuple):
 
     @classmethod
     def of(cls, record: ItemRecord) -> Look:
-        """Compute them from the stored arrays of `record`."""
+        """Compute the lookup arrays from the stored arrays of `record`."""
         n_columns, lengths = len(record.label_names), np.diff(record.label_offsets).astype(np.intp)
         columns = np.repeat(np.arange(n_columns), np.diff(record.first_labels))
         cells = np.repeat(np.arange(len(lengths)), lengths) * n_columns + columns.take(record.labels)
@@ -55,20 +55,20 @@ class Look(NamedTuple):
 class ItemRecord(Stored):
     """Arrays by item column. All numbers are float32, all ids int32.
 
-    `popularity` is (n_items, p): the logarithm of 1 + the users who chose the item, ever and then within each window,
-    and last, in an ordered record, that of 1 + the days since the last choice. `popularity_names` names its columns.
+    `popularity` is (n_items, p), with columns `popularity_names`: log(1 + users of the item), over all time and within
+    each window. An ordered record has log(1 + days since the last choice) as the last column.
 
     `neighbours` and `similarities` are (n_items, NEIGHBOURS), padded by the column n_items with a similarity of 0.
 
-    `labels` are those of all items, one item after the other; item c has those from `label_offsets[c]` to
-    `label_offsets[c + 1]`. A label belongs to one column of the tables: those of column k are numbered from
-    `first_labels[k]` on. `label_parts` is 1 / the number of labels that its item has in that column.
+    `labels` has the labels of all items, one item after the other. The labels of item c begin at `label_offsets[c]` and
+    end before `label_offsets[c + 1]`. Each label belongs to one column of the tables. The labels of column k are
+    numbered from `first_labels[k]` on. `label_parts` is 1 / the number of labels of the same item in the same column.
 
-    `numbers` is (n_items, q), each column in deviations, NaN where a value is missing.
+    `numbers` is (n_items, q), each column in standard deviations, with NaN for missing values.
 
-    In an ordered record the items of a history stand oldest first, so the last of them mean something.
+    In an ordered record, histories are oldest first, so that features can use the latest items.
 
-    If features read the winner, `part_names` are those of a blend, and `by_vectors` says that it has item vectors.
+    If features read the winner, `part_names` are the parts of a blend, and `by_vectors` is True if it has item vectors.
     """
 
     part_names: tuple[str, ...] = ()
@@ -105,14 +105,14 @@ class ItemRecord(Stored):
         self.ordered = ordered
 
     def ready(self, scorer: Scorer | None = None) -> None:
-        """Compute the arrays that follow from the stored ones. `scorer` has the vectors. None: they are known."""
+        """Compute the lookup arrays, with the vectors of `scorer`, or with those that are already set if it is None."""
         self._look = Look.of(self)
         if scorer is not None:
             self._factors = factors_of(scorer)
 
     @property
     def look(self) -> Look:
-        """Return the arrays that follow from the stored ones."""
+        """Return the lookup arrays."""
         return self._look
 
     def similarities_to(self, column: NDArray[np.int32], items: NDArray[np.int32]) -> NDArray[np.float64]:

@@ -17,13 +17,13 @@ from svc.model.recommenders.base import Scorer
 from svc.model.stored import Stored
 
 REORDERED: Final = 50
-"""How many of the best items after exclusions and filters are reordered."""
+"""The number of best items, after exclusions and filters, that are reordered."""
 
 Values = NDArray[np.float64]
 
 
 class PageRanker(Stored):
-    """Weights of standardised features: Σ weight · (feature - mean) / deviation, (F,) float32 each.
+    """A linear ranker of standardized features: Σ weight · (feature − mean) / deviation, (F,) float32 each.
 
     A feature that did not vary in training has the weight 0 and the deviation 1.
     """
@@ -107,12 +107,12 @@ class PageRanker(Stored):
 
 
 def history_of(query: Query, history: History) -> NDArray[np.int32]:
-    """Return the item columns of the history behind `query`, oldest first if those of the model are."""
+    """Return the item columns of the history behind `query`, oldest first if the model keeps the order of histories."""
     return history.items(query.user) if query.user >= 0 else query.seeds
 
 
 def _best_first(items: NDArray[np.int32], scores: Values, most: int) -> NDArray[np.intp]:
-    """Return an order of `items` that begins with the `most` best, by falling score and rising column."""
+    """Return an order of `items` that begins with the `most` best, by descending score, ties by ascending column."""
     leaders = reaching(scores, most)
     first = leaders[np.lexsort((items[leaders], -scores[leaders]))]
     others = np.ones(len(items), dtype=np.bool_)

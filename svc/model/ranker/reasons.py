@@ -1,4 +1,4 @@
-"""Explain the scores of reordered items by groups of the ranker's features and, within one, the winner's reasons."""
+"""Explain the scores of reordered items by groups of the ranker's features, with the winner's reasons as one group."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from svc.model.recommenders.blend import BlendScorer
 def contributions_with_groups(
     ranker: PageRanker, scorer: Scorer, query: Query, history: History, items: NDArray[np.int32]
 ) -> Contributions:
-    """Return the contributions of the winner to `items`, (m,), with those of the ranker to the items that it moved.
+    """Return the winner's contributions to `items`, (m,), plus those of the ranker to the items that it reordered.
 
-    For these items the contributions of the winner are multiplied by the ranker's weight of its score, or of that of
-    the part. The addends of place and means are left to the rest. If the scores of the winner are no sums, their group
-    is one reason.
+    For reordered items, the winner's contributions are multiplied by the ranker's weight of its score, or of the part's
+    score. The addends of place and means stay unexplained. If the winner's scores are no sums, its score is one reason
+    among the groups.
     """
     asked = query._replace(limit=min(REORDERED, scorer.n_items), unordered=False)
     (page,) = scorer.rank([asked._replace(by_parts=bool(ranker.record.part_names))], history)

@@ -1,4 +1,4 @@
-"""The models that a new one is compared with, the live one and popularity, never scored on their training data."""
+"""The models that a new one is compared with: the live one and popularity. Neither is scored on its training data."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from svc.training.judging.task import Task, split_plan
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ComparedModel:
-    """A model that the new one is compared with; `evaluator` judges both.
+    """A model that the new one is compared with. `evaluator` judges both.
 
-    `ranker` ranks the rows of the search's training matrix. `scored` is "live" for the model that is served, and
-    "refitted" for one that was trained anew on what the search trained on. What a live model has learned from,
-    `excluded`, may not be recommended by the new one either.
+    `ranker` ranks the rows of the search's training matrix. `scored` is "live" for the served model itself, and
+    "refitted" for a model that was trained again on the training part of the split. `excluded`, (users, items), has the
+    pairs that a live model was trained on or hides. The new model may not recommend them either.
     """
 
     name: str
@@ -43,23 +43,23 @@ class ComparedModel:
 
 
 def heldout(task: Task) -> Evaluator:
-    """The evaluator by test users, whom no trial has seen, if the split sets some aside; else by validation users."""
+    """Return the evaluator on test users, which no trial has seen, or on validation users without test users."""
     full = task.holdout.evaluators.full
     return full if task.split.test is None else full.of(task.split.test)
 
 
 def baseline(task: Task) -> ComparedModel:
-    """Popularity on what the search trained on."""
+    """Return popularity, trained on the training part of the split."""
     trial = TrialRecord(0, "TopPopRecommender", {}, "complete", None, {}, None, 0.0)
     return ComparedModel(BASELINE, "refitted", task.holdout.ranker_of(_refit(task, trial, {}), trial), heldout(task))
 
 
 def live_model(task: Task, keys: SigningKeys, settings: Settings) -> tuple[Incumbent, ComparedModel] | None:
-    """The live model of the recipe, scored fairly.
+    """Return the live model of the recipe, with a ranker that was not trained on held-out interactions.
 
-    It is scored as it is if it has seen nothing that is held out: under `time_global` with a cut-off not before it was
-    trained. Otherwise its class and parameters are trained once on what the search trained on. None, and an event,
-    where there is none, or none that can be trained again.
+    Under `time_global`, a model that was trained before the cut-off is scored as it is. Otherwise its class and
+    parameters are trained again on the training part of the split. Return None and log an event if there is no live
+    model, or if it cannot be trained again.
     """
     incumbent = read_incumbent(task.loaded, keys, settings)
     if incumbent is None:

@@ -20,17 +20,14 @@ CONFIDENCE = 0.95
 _MOST_GROUPS = 4096
 """More users than this are divided at random into this many groups, and groups are drawn instead of users.
 
-The mean keeps its variance, which is then estimated from 4,096 group means: to about 2%, an interval's width to 1%.
+The variance of the mean is then estimated to about 2%, and the width of an interval to about 1%.
 """
 _DRAWS_PER_BLOCK = 1 << 16  # keeps the arrays of a block in the processor cache
 _TINY = float(np.finfo(np.float64).tiny)
 
 
 def resample(scores: Matrix, *, seed: int, n: int) -> Matrix:
-    """Return (n, columns) means of the columns of `scores`, (users, columns).
-
-    Each row is the mean over as many users, drawn with replacement.
-    """
+    """Return (n, columns) means of `scores`, (users, columns), each over a bootstrap sample of the users."""
     rng = np.random.default_rng([seed, 13])
     sums, sizes = _grouped(np.asarray(scores, dtype=np.float64), rng)
     groups = len(sizes)

@@ -22,16 +22,16 @@ ACTIVITY = ("few", "some", "many")
 POPULARITY = ("head", "middle", "tail")
 COVERAGE, NOVELTY = "coverage", "novelty"
 _RESAMPLINGS = 2_000
-"""Bootstrap resamplings: enough for intervals that people read and nothing is decided by. Eight intervals take at most
-a second.
+"""Bootstrap resamplings. Fewer than elsewhere suffice, as no decision depends on these intervals. Eight intervals take
+at most a second.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A figure about `n_users` users.
+    """A figure over `n_users` users, with its interval from `low` to `high`.
 
-    `low` to `high` is its interval. Both are None if the figure is no mean over users.
+    Both ends are None if the figure is no mean over users.
     """
 
     metric: str
@@ -67,8 +67,8 @@ def breakdown(
 ) -> list[Score]:
     """Return all figures of `rankings`, one list of item columns for each row of `truth`.
 
-    `truth` is (evaluated users, items or more). Columns beyond the known items are choices that no ranking can hold. A
-    mean over a group of items leaves out users without a choice in it.
+    `truth` is (evaluated users, items or more). Columns beyond the known items are choices that no ranking can contain.
+    A mean over a group of items leaves out users without a choice in it.
     """
     measure = _Breakdown(rankings, metrics, seed, confidence)
     scores = measure.means(truth, "all", "all")

@@ -27,8 +27,8 @@ from svc.training.judging.bootstrap import RESAMPLINGS, Matrix, Vector, normal_r
 
 _TINY = float(np.finfo(np.float64).tiny)
 _HOPELESS = 6.0
-"""A trial that lies so many standard errors of the difference behind was no candidate: both scores would have to be
-moved by three, in opposite directions."""
+"""A trial this many standard errors of the difference behind the winner is ignored. For it to be the best, both scores
+would have to be wrong by three standard errors in opposite directions."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,10 +83,7 @@ class Choice:
 
     @property
     def runner_up(self) -> int:
-        """Return the column of the best trial of the next algorithm.
-
-        There must be one.
-        """
+        """Return the column of the best trial of the next algorithm, which must exist."""
         return next(column for column, name in enumerate(self.algorithms) if name != self.algorithms[0])
 
     def among(self, algorithm: str) -> Choice:
@@ -105,9 +102,9 @@ class Choice:
         return np.repeat(both, [len(columns) for columns in others]), np.concatenate(others)
 
     def _beside_one(self, largest: Vector, seed: int, share: float, confidence: float) -> float:
-        """Return the quantile of the largest deviations as a multiple of that of a single trial.
+        """Return the `share` quantile of the largest deviations, unknown trials included, relative to a single trial's.
 
-        The unknown trials are included.
+        The result is at least `carried`.
         """
         if self.n_unknown:
             drawn = np.random.default_rng([seed, 23]).random(len(largest))

@@ -42,11 +42,11 @@ N_DRAWS = 10
 MOST_IDS = 5000
 """Most ids that are held out in one fold."""
 MOST_SHARE_OF_SEARCH = 0.5
+"""Most work of the measurement relative to the search. A side beyond this and ALWAYS_ALLOWED_WORK is skipped."""
 ALWAYS_ALLOWED_WORK = 2e11
-"""A side is skipped if measuring it and the sides before it would take both more than this share of the work of the
-search and more than so many multiplications, some twenty seconds of one core."""
+"""Multiplications that are allowed after any search, some twenty seconds of one core."""
 DEFAULT_COMPONENTS = 20
-"""Of irspack's iALS, for a trial whose parameters do not name them."""
+"""irspack's default for iALS, for a trial without this parameter."""
 _AT_ONCE = 256
 _DIGITS = 12
 
@@ -75,8 +75,7 @@ def evaluate_cold_start(task: Task, trial: TrialRecord, result: SearchResult) ->
 def training_work(trial: TrialRecord, matrix: sparse.csr_matrix) -> float:
     """Return the approximate number of multiplications of one iALS training.
 
-    In each epoch, each interaction adds a product of components to two systems, and each user and item has a system to
-    solve.
+    In each epoch, each interaction adds a K × K product to two systems, and each user and item has a system to solve.
     """
     n = float(trial.params.get("n_components", DEFAULT_COMPONENTS))
     return float((trial.epochs or 1) * (2.0 * matrix.nnz * n**2 + sum(matrix.shape) * n**3))
@@ -179,7 +178,7 @@ def _intervals(measured: Sequence[Measured], metric: str) -> dict[str, list[floa
 
 
 def mean_interval(values: NDArray[np.float64]) -> list[float]:
-    """Return the interval of the mean of few independent `values`."""
+    """Return the interval of the mean of a few independent `values`, by Student's t."""
     n = len(values)
     reach = float(stdtrit(n - 1, (1.0 + CONFIDENCE) / 2.0)) * float(values.std(ddof=1)) / n**0.5
     mean = float(values.mean())
@@ -187,10 +186,7 @@ def mean_interval(values: NDArray[np.float64]) -> list[float]:
 
 
 def ranker_of_held(side: SideName, served: Scorer, features: sparse.csr_matrix) -> Ranker:
-    """Return the ranker of all items for held-out users, or of held-out items for all users.
-
-    It answers like the served model.
-    """
+    """Return a ranker of all items for held-out users, or of held-out items for all users, as a server would rank."""
     assert isinstance(served, IALSScorer), "no other algorithm learns from features"
     nothing = History(np.zeros(1, np.int32), NO_ITEMS)
     served.ready()
@@ -227,7 +223,7 @@ def popularity_of_unseen(
     """Return one popularity score for each candidate.
 
     A known item has its own count. An unseen item has the mean count of the items that share a value, averaged over its
-    values. An item without any value gets the mean count of all.
+    values. An item without a shared value gets the mean count of all items.
     """
     counts = np.asarray((train != 0).sum(axis=0), dtype=np.float64).ravel()
     if side == "user":

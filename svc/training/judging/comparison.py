@@ -1,4 +1,4 @@
-"""The new model beside another one, judged by the same held-out users."""
+"""Compare the new model with another one on the same held-out users."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _DIGITS = 12
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The new model against another one, by the recipe's metric. `change` and its interval are relative.
+    """Scores of the new model and another one by the recipe's metric. `change` and its interval are relative.
 
-    `coverage` has the share of the items that stand in some judged user's list, by the new model and by the other.
+    `coverage` has for both models the share of the items that stand in at least one evaluated user's list.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Comparison:
     coverage: tuple[float, float]
 
     def as_fields(self) -> dict[str, Any]:
-        """As the header of the artifact has it."""
+        """Return the fields of the artifact's header."""
         return {
             "name": self.name,
             "candidate": rounded(self.candidate),
@@ -47,7 +47,7 @@ class Comparison:
 
 
 class ExcludingRanker(Protocol):
-    """Ranks rows of a split, and can leave out more items."""
+    """A ranker of the rows of a split that can leave out more items."""
 
     def __call__(self, users: Rows, size: int) -> Rankings: ...
     def excluding(self, pairs: sparse.csr_matrix) -> ExcludingRanker: ...
@@ -55,15 +55,18 @@ class ExcludingRanker(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """The new model, trained on what the search trained on, and the trials that it was chosen from, where they are
-    known: their scores are those of the validation users. `rank_ms` is that of the model that was trained on all."""
+    """The new model, trained on the training part of the split.
+
+    `rank_ms` is the ranking time of the final model, which was trained on all data. `choice` has the trials that the
+    winner was chosen from, scored on the validation users, or None if these scores are missing.
+    """
 
     ranker: ExcludingRanker
     rank_ms: float
     choice: Choice | None = None
 
     def choice_by(self, task: Task, evaluator: Evaluator) -> Choice | None:
-        """The choice by the users of `evaluator`; None where they are test users, by whom nothing was chosen."""
+        """Return the choice on the users of `evaluator`, or None for test users, on whom nothing was chosen."""
         if self.choice is None or task.split.test is not None:
             return None
         return self.choice.of_users(
@@ -72,10 +75,10 @@ class Candidate:
 
 
 def compare(task: Task, candidate: Candidate, compared: ComparedModel, confidence: float) -> Comparison:
-    """Evaluate the candidate and the compared model by the same users."""
+    """Evaluate the candidate and the compared model on the same users."""
     ranker = candidate.ranker if compared.excluded is None else candidate.ranker.excluding(compared.excluded)
-    mine, other = compared.evaluator.evaluate(ranker), compared.evaluator.evaluate(compared.ranker)
-    first, second = mine.by_user(task.holdout.metric), other.by_user(task.holdout.metric)
+    own, other = compared.evaluator.evaluate(ranker), compared.evaluator.evaluate(compared.ranker)
+    first, second = own.by_user(task.holdout.metric), other.by_user(task.holdout.metric)
     seed = task.loaded.recipe.training.seed
     choice = candidate.choice_by(task, compared.evaluator)
     change = paired_change(first, second, seed=seed, confidence=confidence, relative=True, choice=choice)
@@ -87,7 +90,7 @@ def compare(task: Task, candidate: Candidate, compared: ComparedModel, confidenc
         interval=(change.low, change.high),
         n_users=len(first),
         scored=compared.scored,
-        coverage=(mine.metrics["catalog_coverage"], other.metrics["catalog_coverage"]),
+        coverage=(own.metrics["catalog_coverage"], other.metrics["catalog_coverage"]),
     )
 
 

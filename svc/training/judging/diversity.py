@@ -46,9 +46,8 @@ class _Lists:
 def measure_diversity(ranker: ServedRanker, evaluator: Evaluator, *, seed: int) -> dict[str, Any]:
     """Return `{"n_users", "values"}`, with a row for each of VALUES.
 
-    A row has four figures. `ndcg` at the cutoff comes with its `interval`. `distance` is the mean of 1 − cosine
-    similarity over the pairs of a list. `coverage` is the share of all items that stand in at least one list.
-    `diversity` is the value.
+    A row has its value as `diversity`, and `ndcg` at the cutoff with its `interval`. `distance` is the mean of
+    1 − cosine similarity over the pairs of a list. `coverage` is the share of all items that are in at least one list.
     """
     sample = evaluator.sample(MOST_USERS, seed)
     lists_by_value = {value: _Lists() for value in VALUES}
@@ -67,10 +66,7 @@ def _rerank_all(
     cutoff: int,
     lists_by_value: dict[float, _Lists],
 ) -> None:
-    """Rerank one user's candidates under each value.
-
-    A similarity that several values need is computed once.
-    """
+    """Rerank one user's candidates with each value. Similarities are computed once for all values."""
     fresh, similarities = similar(items), dict[int, NDArray[np.float64]]()
 
     def to_pool(position: int) -> NDArray[np.float64]:

@@ -16,14 +16,17 @@ from svc.training.judging.intervals import PER_USER, user_scores
 
 METRICS = ("ndcg", "map", "recall", "hit", "precision", "gini_index", "entropy", "appeared_item", "catalog_coverage")
 CUTOFFS = (5, 10, 20, 50)
-"""At which a winner is judged."""
+"""Cutoffs at which the winner is evaluated."""
 _SCORE_DIGITS = 12
 
 Rows = NDArray[np.int64]
 Rankings = list[list[int]]
-"""The best items of each of some users, best first."""
+"""The best items of each user, best first."""
 Ranker = Callable[[Rows, int], Rankings]
-"""Returns for (r,) ascending rows of the training matrix at most so many items each, only those that may be shown."""
+"""Returns the best items of (r,) ascending rows of the training matrix, at most the given number for each row.
+
+Items that may not be shown to a user are left out.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,7 +34,7 @@ class Evaluation:
     """All METRICS of `rankings`. Row u of `truth` has the choices of the user of ranking u.
 
     `scores` are the (users,) scores by each metric of PER_USER, and `metrics` has their means. `longer` are the same
-    rankings with more items, if more were asked for.
+    rankings with the number of items that the caller of `evaluate` wants.
     """
 
     metrics: dict[str, float]
@@ -73,10 +76,7 @@ class Evaluator:
         self.cutoff = cutoff
 
     def sample(self, n_users: int, seed: int) -> Evaluator:
-        """Return an evaluator of at most `n_users` validation users.
-
-        The same seed draws the same users.
-        """
+        """Return an evaluator of at most `n_users` validation users, always the same ones for the same seed."""
         with_items = np.flatnonzero(np.diff(self.heldout.indptr))
         if len(with_items) <= n_users:
             return self
@@ -109,9 +109,9 @@ class Evaluator:
         return np.flatnonzero(np.diff(self.heldout.indptr))
 
     def evaluate(self, ranker: Ranker, *, longest: int = 0) -> Evaluation:
-        """Rank once, and return rankings and metrics.
+        """Rank once, and return rankings and metrics at the cutoff.
 
-        Rankings of `longest` items are kept too, if that exceeds the cutoff.
+        `longer` has rankings of `longest` items, if that exceeds the cutoff.
         """
         longer = ranker(self.offset + self.evaluated_users, max(self.cutoff, longest))
         return self._evaluation([ranking[: self.cutoff] for ranking in longer], longer)
@@ -154,8 +154,5 @@ class Evaluator:
         return Evaluation(rounded, rankings, truth, scores, longer)
 
     def rankings(self, ranker: Ranker) -> Rankings:
-        """Return the best items of each evaluated user, best first.
-
-        A list is shorter than the cutoff if fewer items may be shown.
-        """
+        """Return the best items of each evaluated user: as many as the cutoff, or fewer if fewer may be shown."""
         return ranker(self.offset + self.evaluated_users, self.cutoff)

@@ -57,9 +57,9 @@ class Holdout:
         return decayed(self.train, self.times, params)
 
     def ranker_of(self, trained: Scorer, trial: TrialRecord, judged: Evaluator | None = None) -> ServedRanker:
-        """Return a ranker of the users of `judged`, or of all validation users, by the model of `trial`.
+        """Return a ranker of the users of `judged`, or of all validation users, as a server would rank.
 
-        It answers like a server.
+        `trained` is the scorer of `trial`, and is not changed.
         """
         matrix, recency = self.decayed(trial.params), recency_of_histories(trial)
         positions = None if recency == 0.0 or self.order is None else self.order.positions
@@ -88,7 +88,7 @@ class Holdout:
 
 
 def _copied(scorer: Scorer) -> Scorer:
-    """Return a copy that can solve for users without changing those of `scorer`."""
+    """Return a copy that can solve for users without changing the users of `scorer`."""
     copied = copy.copy(scorer)
     if isinstance(copied, BlendScorer):
         copied.factors = copy.copy(copied.factors)
@@ -97,5 +97,5 @@ def _copied(scorer: Scorer) -> Scorer:
 
 @functools.lru_cache(maxsize=4)
 def _numbers(count: int) -> IdTable:
-    """Return ids for `count` users or items of a model that is never asked by id."""
+    """Return ids for `count` users or items of a model that is only queried by row."""
     return IdTable.from_ids([str(number) for number in range(count)])

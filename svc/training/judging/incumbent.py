@@ -1,4 +1,4 @@
-"""The incumbent, which is the model that is live before a training, and how far the data has changed since its own."""
+"""The incumbent, the model that is live before a training, and the change of the data since it was trained."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ COUNTS = ("n_rows", "n_users", "n_items")
 
 @dataclass(frozen=True, slots=True)
 class Incumbent:
-    """`header` and `payload` have been verified; `sha256` is that of the artifact."""
+    """A live artifact. Its `header` and `payload` have been verified, `sha256` is that of the file."""
 
     header: Mapping[str, Any]
     sha256: str
     payload: memoryview
 
     def model(self, settings: Settings) -> Model:
-        """The model as a server would load it. Raises ArtifactError."""
+        """Return the model as a server would load it. Raise ArtifactError if it cannot be loaded."""
         name = str(self.header.get("recipe_name"))
         return load_model(self.header, self.payload, name=name, allow_skew=settings.allow_version_skew)
 
@@ -40,9 +40,10 @@ class Incumbent:
 
 
 def read_incumbent(loaded: LoadedRecipe, keys: SigningKeys, settings: Settings) -> Incumbent | None:
-    """The live model of the recipe. None, and an event that says why, where there is none that can be trusted.
+    """Return the live model of the recipe, or None after an event with the reason if none can be verified.
 
-    Raises ArtifactReadError where one is there and the store does not give it: nothing is known of it then.
+    Raise ArtifactReadError if the store has a live version but cannot read it. A training then stops, rather than
+    replace a model without a comparison.
     """
     store = open_store(loaded.output_uri, settings)
     try:
@@ -63,13 +64,13 @@ def read_incumbent(loaded: LoadedRecipe, keys: SigningKeys, settings: Settings) 
 
 
 def counts(interactions: Interactions) -> dict[str, int]:
-    """Rows, users and items of the cleansed data, under the names of `data_stats`."""
+    """Return the numbers of rows, users and items of the cleansed data, under the names of `data_stats`."""
     values = (len(interactions), len(interactions.user_ids), len(interactions.item_ids))
     return dict(zip(COUNTS, values, strict=True))
 
 
 def check_data_change(before: Mapping[str, Any], interactions: Interactions, bounds: MaxChange) -> None:
-    """Raise DataChangedTooMuch where a count moved by more than its bound, up or down, since `before`."""
+    """Raise DataChangedTooMuch if a count rose or fell by more than its bound since `before`."""
     after = counts(interactions)
     moved = []
     for name in COUNTS:

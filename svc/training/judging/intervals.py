@@ -27,7 +27,7 @@ _TINY = float(np.finfo(np.float64).tiny)
 class Change:
     """The mean `value` by which the first of two models is better, with its interval from `low` to `high`.
 
-    `share` is the share of the resamplings in which the first one is ahead.
+    `share` is the share of the resamplings in which the first model is better.
     """
 
     value: float
@@ -39,10 +39,10 @@ class Change:
 def user_scores(rankings: Sequence[Sequence[int]], truth: sparse.csr_matrix) -> dict[str, Vector]:
     """Return the (users,) scores of every ranking by each metric of PER_USER.
 
-    Row u of `truth`, (users, items), has the choices of user u. All rankings are scored by this function. The
-    definitions are irspack's: a perfect ranking of as many items as were recommended has an ndcg of 1, and map divides
-    by all chosen items. Each chosen item counts by its value in `truth`, in the gains of ndcg and in the sums that
-    recall and map divide. An Evaluation sets the values to 1 if all items count alike.
+    Row u of `truth`, (users, items), has the choices of user u. The definitions are irspack's: a perfect ranking of as
+    many items as were recommended has an ndcg of 1, and map divides by all chosen items. Each chosen item counts by its
+    value in `truth`, in the gains of ndcg and in the sums that recall and map divide. An Evaluator sets the values to 1
+    unless the metric is weighted.
     """
     truth = truth.sorted_indices()
     lengths = np.asarray([len(ranking) for ranking in rankings], dtype=np.int64)
@@ -126,11 +126,11 @@ def paired_change(
     relative: bool = False,
     choice: Choice | None = None,
 ) -> Change:
-    """Return by how much `first` is better than `second`, (users,) each and evaluated on the same users.
+    """Return the change from `second` to `first`, (users,) scores of two models on the same users.
 
     With `relative` the difference is divided by the mean of `second`, or by the smallest number above zero if that mean
-    is 0. With a `choice`, the first scores are those of its winner, and the second ones were chosen independently of
-    these users.
+    is 0. With a `choice`, `first` are the scores of its winner, and the interval allows for this choice. The second
+    model must have been chosen independently of these users.
     """
     means = resample(np.stack([first, second], axis=1), seed=seed, n=RESAMPLINGS)
     divisor = max(float(second.mean()), _TINY) if relative else 1.0
@@ -146,7 +146,7 @@ def paired_change(
 
 
 def lead(choice: Choice, *, seed: int, confidence: float = CONFIDENCE) -> Change:
-    """Return by how much the winner of `choice` is better than the best trial of the next algorithm.
+    """Return the lead of the winner of `choice` over the best trial of the next algorithm.
 
     The interval allows for both choices.
     """

@@ -1,4 +1,4 @@
-"""Judge a trained model at its best recency."""
+"""Evaluate a trained model at its best recency."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from svc.training.judging.evaluator import Evaluation, Evaluator
 from svc.training.judging.recency import BEYOND_DOUBT, SAMPLE_USERS, RecencySearch, choose, is_gain
 
 QUICK_USERS = 2_000
-"""Screenings and epochs are judged on at most so many validation users, as judging costs more than an epoch; the score
-of a trial always comes from all of them."""
+"""Most validation users on which screenings and epochs are evaluated, as an evaluation of all costs more than an epoch.
+The score of a trial is always that of all validation users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class Evaluators:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """`metrics` of the best state, and the `epochs` that led to it, or None for training without epochs.
+    """The outcome of one training: `metrics` of its best state, and the `epochs` until then, or None without epochs.
 
-    `by_user` has the (users,) scores at this `recency`, whose mean is the trial's score. `rank_ms` is the time of a
+    `by_user` has the (users,) scores at this `recency`. Their mean is the trial's score. `rank_ms` is the time of a
     single ranking in milliseconds.
     """
 
@@ -59,9 +59,9 @@ def judge(
 ) -> Fitted:
     """Evaluate a trained model at its best recency.
 
-    `report` gets its score on a sample, if there are more validation users than the sample holds. The best value on the
-    sample is taken if it beats the lowest value on all users by more than chance. If the screening users already show
-    this clearly, the lowest value is not evaluated on all users.
+    `report` gets the score on a sample, if there are more validation users than the sample holds. The best recency on
+    the sample is kept if it beats the lowest on all users by more than chance. If the screening users already show this
+    clearly, the lowest is not evaluated on all users.
     """
     metric, lowest, is_sampled = evaluators.metric, search.values[0], evaluators.full is not evaluators.quick
 

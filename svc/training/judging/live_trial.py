@@ -1,4 +1,4 @@
-"""The trial that a model came from, read from its header, and whether the recipe of now can train it again."""
+"""Read the trial of a model from its header, and check whether the current recipe can train it again."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _EPOCHS = "train_epochs"
 
 
 class Unfit(Exception):
-    """The live model cannot be trained again; says why."""
+    """The live model cannot be trained again, for the reason in the message."""
 
 
 def trainable(task: Task, header: Mapping[str, Any]) -> TrialRecord:
-    """The trial of the model with this header, with no more components than the data of now allows.
+    """Return the trial of the model with this header, with no more components than the current data allows.
 
-    Raises Unfit for what this svc, or the recipe of now, cannot train.
+    Raise Unfit if this version of svc or the current recipe cannot train it.
     """
     trial = trial_of(header)
     if trial.recency and task.holdout.order is None:
@@ -32,7 +32,7 @@ def trainable(task: Task, header: Mapping[str, Any]) -> TrialRecord:
 
 
 def checked(task: Task, trial: TrialRecord, header: Mapping[str, Any]) -> TrialRecord:
-    """`trial`, which the header names, as the data of now can train it. Raises Unfit."""
+    """Return a `trial` of this header with no more components than the current data allows. Raise Unfit."""
     declared = [side for side in ("user", "item") if side in (header.get("features") or {})]
     trial = replace(_fitted(task, trial), parts=tuple(_fitted(task, part) for part in trial.parts))
     for part in trial.parts or (trial,):
@@ -41,7 +41,7 @@ def checked(task: Task, trial: TrialRecord, header: Mapping[str, Any]) -> TrialR
 
 
 def trial_of(header: Mapping[str, Any]) -> TrialRecord:
-    """The class and parameters of a model, as its header tells them, in the form of the trial that chose them."""
+    """Return the class and parameters of a model from its header, as the trial that chose them."""
     try:
         name, params = str(header["best_class"]), dict(header["best_params"])
         recency = float(header.get("recency", 0.0))
@@ -62,7 +62,7 @@ def trial_of(header: Mapping[str, Any]) -> TrialRecord:
 
 
 def feature_trial_of(header: Mapping[str, Any]) -> TrialRecord | None:
-    """The trial of the part that answers for features beside the winner; None where there is no such part."""
+    """Return the trial of the part that answers queries with features and seeds, or None without such a part."""
     for part in header.get("parts") or ():
         if part.get("class") == FEATURE_AWARE and "weight" not in part and part["answers"] == FEATURES_AND_SEEDS:
             recency = float(part.get("recency", 0.0 if _is_by_part(header) else header.get("recency", 0.0)))
@@ -71,7 +71,7 @@ def feature_trial_of(header: Mapping[str, Any]) -> TrialRecord | None:
 
 
 def _is_by_part(header: Mapping[str, Any]) -> bool:
-    """Whether the parts of a blend differ by their recency."""
+    """Return whether the parts of a blend differ in recency."""
     return any("recency" in part and "weight" in part for part in header.get("parts") or ())
 
 
@@ -81,7 +81,7 @@ def _record(name: str, params: dict[str, Any]) -> TrialRecord:
 
 
 def _fitted(task: Task, trial: TrialRecord) -> TrialRecord:
-    """`trial` with no more components than the data of now allows."""
+    """Return `trial` with no more components than the current data allows."""
     most = min(task.holdout.train.shape) - 1
     wanted = trial.params.get("n_components")
     if trial.algorithm != "TruncatedSVDRecommender" or not isinstance(wanted, int) or wanted <= most:
@@ -90,7 +90,7 @@ def _fitted(task: Task, trial: TrialRecord) -> TrialRecord:
 
 
 def _check(task: Task, trial: TrialRecord, declared: list[str]) -> None:
-    """Raise Unfit for what this svc, or this recipe, cannot train."""
+    """Raise Unfit if this version of svc or this recipe cannot train the trial."""
     name = trial.algorithm
     if name not in ALGORITHMS:
         raise Unfit(f"this version of svc cannot train its class {name[:64]}")

@@ -74,7 +74,7 @@ def measure_winner(task: Task, result: SearchResult) -> WinnerMeasurements:
             "unknown": choice.n_unknown,
             "stretch": round(stretch, _DIGITS),
         }
-    others = _runner_up_on_test(task, result)  # before training the winner: two models at once may not fit
+    others = _runner_up_on_test(task, result)  # before the winner's training: both models may not fit into memory
     trained = _train(task, winner) if result.trained is None else result.trained
     ranker = None if trained is None else task.holdout.ranker_of(trained, winner)
     if trained is not None and ranker is not None:
@@ -89,7 +89,7 @@ def measure_winner(task: Task, result: SearchResult) -> WinnerMeasurements:
 
 
 def evaluate_winner(task: Task, ranker: Ranker) -> Evaluation:
-    """Evaluate on all validation users, with rankings that are long enough for all CUTOFFS."""
+    """Evaluate `ranker` on all validation users, with rankings that are long enough for all CUTOFFS."""
     return task.holdout.evaluators.full.evaluate(ranker, longest=max(CUTOFFS))
 
 
@@ -106,10 +106,7 @@ def _choice(result: SearchResult, by_trial: Mapping[int, Scores]) -> Choice | No
 
 
 def _different(trials: Sequence[TrialRecord]) -> set[str]:
-    """Return one key for each distinct training.
-
-    The sampler may propose the same training twice, which then has one result.
-    """
+    """Return one key for each distinct training. The sampler may propose the same parameters twice."""
     return {json.dumps([trial.algorithm, trial.params], sort_keys=True) for trial in trials}
 
 
@@ -186,9 +183,9 @@ def _runner_up_on_test(task: Task, result: SearchResult) -> tuple[str, Scores] |
 
 
 def _winner_on_test(task: Task, ranker: Ranker, others: tuple[str, Scores] | None) -> dict[str, Any]:
-    """Return the winner's scores on users that no trial has seen, and its lead there.
+    """Return the winner's scores on the test users, and its lead there.
 
-    These need no correction, as nothing was chosen on these users.
+    Their intervals need no correction, as nothing was chosen on these users.
     """
     if task.split.test is None:
         return {}

@@ -1,4 +1,4 @@
-"""Measure the effect of `serving.new_items`: whether new items reach the users who choose them, and the loss of others.
+"""Measure the effect of `serving.new_items`: how many users get the new items that they choose, and the cost of it.
 
 A tenth at a time, the items of coldstart.py's draws are removed from the training part of the split, and the winner is
 trained on the rest. The served form of this model ranks the removed items as new ones, by their features, among all
@@ -49,7 +49,7 @@ from svc.training.judging.search_result import SearchResult
 from svc.training.judging.task import Task
 
 MOST_USERS = 500
-"""Validation users of one draw: each is ranked for twice, which takes as long as many trainings otherwise."""
+"""Most validation users of a draw. Two rankings of all users would take as long as many trainings."""
 MEASURES = ("recall", "known_change", "share", "popularity_recall")
 _USERS_AT_ONCE = 256
 _DIGITS = 12

@@ -25,8 +25,8 @@ _DIGITS = 4
 def rank_ms(model: Model, rows: NDArray[np.int64] | None = None) -> float:
     """Return the median milliseconds of processor time to rank one known user alone, on one thread.
 
-    The users are evenly spread over `rows` of `model`, which is ready. None: over all. Processor time hardly depends on
-    the load of the machine. Requests that are answered together take less time each.
+    The users are evenly spread over `rows` of `model`, or over all rows. `model` must be ready. Processor time hardly
+    depends on the load of the machine. Requests that are answered together take less time each.
     """
     among = np.arange(model.n_users) if rows is None else rows
     queries = [model.known_user(int(row), limit=_LIMIT) for row in among[_spread(len(among))]]
@@ -34,7 +34,7 @@ def rank_ms(model: Model, rows: NDArray[np.int64] | None = None) -> float:
 
 
 def rank_ms_of(scorer: Scorer, matrix: sparse.csr_matrix) -> float:
-    """Return the same figure of a `scorer` trained on `matrix`, (users, items), before it is part of a model."""
+    """Return `rank_ms` of a `scorer` trained on `matrix`, (users, items), before it is part of a model."""
     rows = _spread(matrix.shape[0])
     lengths = np.zeros(matrix.shape[0], dtype=np.int64)
     lengths[rows] = np.diff(matrix.indptr)[rows]

@@ -1,8 +1,8 @@
 """Choose the recency of a trained model: how much less each item of a history counts than the one after it.
 
-Recency plays no part in training. A trained model is evaluated at several values, each on a sample of the validation
-users. The best value is taken only if it beats the lowest on all of them by more than chance. So 0 wins if order has no
-effect.
+Recency does not affect training. A trained model is evaluated at several values on a sample of the validation users.
+The best value is used only if it beats the lowest on all validation users by more than chance. So 0 wins if order has
+no effect.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from svc.recipe.algorithms import TAKES_RECENCY
 from svc.training.judging.evaluator import Evaluator, Ranker
 
 VALUES = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
-"""What is tried of one model."""
+"""The recencies to try for one model."""
 SAMPLE_USERS = 400
-"""The values are compared on at most so many validation users, which is where most of the time goes; whether the best
-is taken is decided on all of them."""
+"""Most validation users on which recencies are compared, as this takes most of the time. The decision between the best
+and the lowest is made on all of them."""
 _STRIDE = 3
-"""Of the values every third is scored first."""
+"""Every third value is scored first."""
 _CERTAIN = 2.77
 """Standard errors of a gain that is more than chance: the two-sided 95% of nine comparisons (Bonferroni)."""
 _PROMISING = 1.0
-"""Standard errors of a gain on the sample from which all users are asked."""
+"""Standard errors of a gain on the sample from which the value is evaluated on all users."""
 BEYOND_DOUBT = 4.0
-"""Standard errors of a gain on the users of the screening that all users need not confirm."""
+"""Standard errors of a gain on the screening users from which no evaluation on all users is needed."""
 
 UserScores = NDArray[np.float64]
 
 
 def is_gain(first: UserScores, second: UserScores, deviations: float = _CERTAIN) -> bool:
-    """Return whether `first` is better than `second`, (users,) each and of the same users, by more than chance."""
+    """Return whether `first` is better than `second`, (users,) scores of the same users, by more than chance."""
     gains = first - second
     if len(gains) < 2:
         return False

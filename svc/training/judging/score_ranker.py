@@ -18,7 +18,7 @@ from scipy import sparse
 from svc.training.judging.evaluator import Rankings, Rows
 
 _BLOCK_BYTES = 2 << 20
-"""Scores of so many bytes at once stay in the cache of a core while they are ranked."""
+"""Bytes of scores that are ranked at once, so that they stay in the cache of a core."""
 
 Scores = NDArray[Any]
 Scorer = Callable[[Rows], Scores]
@@ -27,10 +27,7 @@ Scorer = Callable[[Rows], Scores]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoreRanker:
-    """Ranks rows of `seen`, (users, items), by `scorer`.
-
-    Items in `seen` are not recommended.
-    """
+    """A ranker of the rows of `seen`, (users, items), by `scorer`. Items in `seen` are not recommended."""
 
     scorer: Scorer
     seen: sparse.csr_matrix

@@ -1,4 +1,4 @@
-"""What a search has found: its trials, and the best of them."""
+"""The result of a search: its trials, and the best of them."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ class Reused:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """`trials` are the trials of the whole study that used its budget.
+    """The trials of a search. `trials` has all trials of the study that used its budget, of every process.
 
-    `seconds`, `n_orphaned` and `workers`, the number of simultaneous trials, are those of this process. So is
-    `by_user`, the (users,) scores of its complete trials by number (see kept_scores.py).
+    `seconds`, `n_orphaned`, `workers` and `by_user` are those of this process. `workers` is the number of simultaneous
+    trials. `by_user` has the (users,) scores of complete trials by number (see kept_scores.py).
 
-    `trained` is the model of the best trial, trained on the training part of the split. If it was kept, measuring it
-    needs no second training. `evaluation` is that of `trained`, with rankings for all cutoffs, or None.
+    `trained` is the model of the best trial, trained on the training part of the split, or None. `evaluation` is that
+    of `trained`, with rankings for all cutoffs, or None. Both save a second training.
 
-    With `reused` there was no search, and `trials` has the one trial with the parameters of an earlier search.
+    With `reused` there was no search, and `trials` has one trial with the parameters of an earlier search.
     """
 
     trials: list[TrialRecord]
@@ -69,10 +69,7 @@ class SearchResult:
 
     @property
     def best(self) -> TrialRecord:
-        """Return the trial with the highest score, the first of equal ones.
-
-        There must be a complete trial.
-        """
+        """Return the complete trial with the highest score, the first of equal ones. There must be one."""
         return next(iter(by_score(self.completed)))
 
     @property

@@ -1,4 +1,4 @@
-"""Rank the users of a split by the answers of a model, as a server gives them."""
+"""Rank the users of a split with a model, as a server does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _AT_ONCE = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedRanker:
-    """Ranks rows of a split by `model`, with an empty ranking for users that it does not know.
+    """A ranker of the rows of a split by `model`, with an empty ranking for users that the model does not know.
 
     `rows` and `columns` have the row and column in the model of each user and item of the split, or −1 if it lacks
     them. The model leaves out its own hidden and seen items. Items of `excluded`, (users, items) of the split, are left
@@ -39,14 +39,14 @@ class ServedRanker:
     def of(
         cls, model: Model, split: Split, user_ids: Sequence[str], item_ids: Sequence[str], excluded: sparse.csr_matrix
     ) -> ServedRanker:
-        """Return the ranker of a model that has its own order of these ids."""
+        """Return the ranker of a model whose users and items are in another order than those of the split."""
         rows = model.user_ids.indices([user_ids[row] for row in split.order.tolist()])
         columns = model.item_ids.indices([item_ids[column] for column in split.item_order.tolist()])
         return cls(model, rows.astype(np.int64), columns.astype(np.int64), excluded)
 
     @classmethod
     def alike(cls, model: Model) -> ServedRanker:
-        """Return the ranker of a model that has the rows and columns of the split."""
+        """Return the ranker of a model whose rows and columns are those of the split."""
         nothing = sparse.csr_matrix((model.n_users, model.n_items), dtype=np.float32)
         return cls(model, np.arange(model.n_users), np.arange(model.n_items), nothing)
 
@@ -76,7 +76,7 @@ class ServedRanker:
         return pools
 
     def pairs(self, rows: History) -> sparse.csr_matrix:
-        """Return (users, items) of the split with 1 for each pair of `rows`, which are those of the model's users."""
+        """Return a matrix, (users, items) of the split, with 1 for each pair in `rows`, which has the model's users."""
         row_of = _inverse(self.rows, self.model.n_users)
         column_of = _inverse(self.columns, self.model.n_items)
         owners = np.repeat(row_of, np.diff(rows.offsets))

@@ -1,4 +1,4 @@
-"""The data of a training, and its split."""
+"""The inputs of a training: its data, and the split into a training part and held-out interactions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from svc.training.judging.holdout import Holdout
 class Task:
     """Inputs of a training. `features` have the row order of the interactions, not of the split.
 
-    `builder` makes the final model, with all cores.
+    `builder` makes the final model and may use all cores.
     """
 
     loaded: LoadedRecipe
@@ -35,7 +35,7 @@ class Task:
     def matrix(self, params: Params, *, everybody: bool = False) -> sparse.csr_matrix:
         """Return the interactions to train on, (users, items), with the decay of the half-life in `params`.
 
-        They are those of the sample if the recipe asks for one, or those of all users with `everybody`.
+        If the recipe has a sample of users, these are the rows of the sample, unless `everybody` is set.
         """
         interactions = self.data.interactions if everybody else self.data.trained
         matrix = interactions.matrix()
@@ -51,10 +51,7 @@ class Task:
 
 
 def split_data(loaded: LoadedRecipe, data: TrainingData) -> Split:
-    """Split the data.
-
-    Raise CutoffTooLarge or ZeroScore if no search could score the split.
-    """
+    """Split the data. Raise CutoffTooLarge or ZeroScore if the split cannot be scored."""
     training = loaded.recipe.training
     n_items = len(data.interactions.item_ids)
     if training.cutoff > n_items:
@@ -94,13 +91,15 @@ def _remedy(loaded: LoadedRecipe, data: TrainingData) -> str:
     plan = split_plan(loaded)
     if plan.scheme == "leave_one_out":
         return "Use deeper histories (leave_one_out needs users with two items), or lower training.cutoff."
-    ratio, given = smallest_working_ratio(data.trained, plan), plan.heldout_ratio
+    ratio, current = smallest_working_ratio(data.trained, plan), plan.heldout_ratio
     if ratio is None:
         raise_ratio = "No split.heldout_ratio works with these histories: deepen them"
-    elif ratio > given:
-        raise_ratio = f"Raise split.heldout_ratio (it is {given:g}; {ratio!r} is the smallest that holds out anything)"
+    elif ratio > current:
+        raise_ratio = (
+            f"Raise split.heldout_ratio (it is {current:g}; {ratio!r} is the smallest that holds out anything)"
+        )
     else:
-        raise_ratio = f"Raise split.heldout_ratio above {given:g} ({ratio!r} is the smallest that holds out anything)"
+        raise_ratio = f"Raise split.heldout_ratio above {current:g} ({ratio!r} is the smallest that holds out anything)"
     if ratio is not None:
         raise_ratio += ", set split.scheme: leave_one_out (it holds out the latest item of each user with two or more)"
     return f"{raise_ratio}, use deeper histories, raise split.test_user_ratio, or lower training.cutoff."

@@ -1,4 +1,4 @@
-"""Serial, expiry and input digests of a new artifact, for trainings that ask for them."""
+"""Serial, expiry and input digests of a new artifact, if settings or recipe require them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_INPUTS: Final = 64
 
 
 def is_asked(loaded: LoadedRecipe, settings: Settings) -> bool:
-    """Return whether settings or recipe ask for a serial and the sha256 of the inputs."""
+    """Return whether settings or recipe require a serial and the sha256 of the inputs."""
     asked_by_settings = settings.state_dir is not None or settings.artifact_signature == "ed25519"
     return asked_by_settings or loaded.recipe.output.expires_after is not None
 
@@ -38,7 +38,7 @@ class Inputs:
         self._found[str(path.relative_to(self._base_dir)) if inside else where] = sha256
 
     def listed(self) -> list[dict[str, str]]:
-        """Return name and sha256 of each file, or one entry if there are many.
+        """Return name and sha256 of each file, or one entry for more than MAX_INPUTS files.
 
         The sha256 of this entry is over lines as `sha256sum` prints them.
         """
@@ -52,10 +52,7 @@ class Inputs:
 def fresh_fields(
     loaded: LoadedRecipe, settings: Settings, keys: SigningKeys, trained_at: str, inputs: Inputs
 ) -> dict[str, Any]:
-    """Return `serial`, `inputs` and, with output.expires_after, `expires_at`.
-
-    Return nothing if the training does not ask for them.
-    """
+    """Return `serial`, `inputs` and, with output.expires_after, `expires_at`, or nothing if they are not required."""
     if not is_asked(loaded, settings):
         return {}
     expires_after_s = loaded.recipe.output.expires_after_s
@@ -67,16 +64,16 @@ def fresh_fields(
 
 
 def next_serial(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys) -> int:
-    """Return milliseconds since 1970, or one more than the highest serial so far, if a clock was set back.
+    """Return milliseconds since 1970, or the highest serial so far plus one if the clock was set back.
 
     Only serials that this key has signed for this output count, as another key may have leaked.
     """
     kid = keys.active[0]
-    before = [_of_incumbent(loaded, settings, keys, kid), *_left_by_moves(loaded, settings, keys, kid)]
+    before = [_serial_of_incumbent(loaded, settings, keys, kid), *_serials_in_log(loaded, settings, keys, kid)]
     return min(max(time.time_ns() // 1_000_000, 1 + max(before)), freshness.MAX_SERIAL)
 
 
-def _of_incumbent(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys, kid: str) -> int:
+def _serial_of_incumbent(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys, kid: str) -> int:
     try:
         _, parsed = read_verified(loaded.output_uri, keys, settings)
         is_own = parsed.kid == kid and freshness.recipe_of(parsed.header, loaded.recipe.name) == loaded.recipe.name
@@ -85,8 +82,8 @@ def _of_incumbent(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys, k
         return 0
 
 
-def _left_by_moves(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys, kid: str) -> list[int]:
-    """Return the serials before each rollback or promotion: servers have seen them and refuse lower ones."""
+def _serials_in_log(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys, kid: str) -> list[int]:
+    """Return the serials that were live before each rollback or promotion, below which servers refuse an artifact."""
     try:
         log = open_store(loaded.output_uri, settings).read_log(freshness.MAX_LOG_BYTES)
     except SvcError:

@@ -1,9 +1,9 @@
-"""Whether a new model may go live: compared with the live one and with popularity, user by user.
+"""Decide whether a new model may go live, by comparison with the live one and with popularity.
 
-Both sides of a comparison are judged by the same held-out users, and the interval of their relative difference is a
-bootstrap over these users. Where the split sets no test users aside, the new model was chosen by the same users, and
-the interval is corrected for that choice. A model may go live when the lower end of each interval reaches the recipe's
-bound, and each guarded figure is not further below that of the live model than its guardrail allows.
+Both models of a comparison are evaluated on the same held-out users. The interval of their relative difference is a
+bootstrap over these users. If the split has no test users, the new model was chosen on the same users, and the interval
+is corrected for that choice. A model may go live if the lower end of each interval reaches the recipe's bound, and if
+each guarded figure is within its guardrail's bound of the live model's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TINY = float(np.finfo(np.float64).tiny)
 def decide(
     task: Task, rules: Promotion, candidate: Candidate | None, keys: SigningKeys, settings: Settings
 ) -> dict[str, Any]:
-    """The decision about the new model, as the header has it under `promotion`. Raises TrainingError without one."""
+    """Return the header's `promotion` block for a new model, the candidate. Raise TrainingError if it is None."""
     if candidate is None:
         raise TrainingError(
             "the winner cannot be compared: training it a second time failed, because the system for its feature "
@@ -62,7 +62,7 @@ def decide(
 
 
 def guarded(task: Task, incumbent: Incumbent, against: Comparison, rules: Promotion) -> dict[str, dict[str, Any]]:
-    """Each guarded figure of both models, as the header has it. What the live model does not tell is left out."""
+    """Return the guarded figures of both models for the header, without figures that the live header lacks."""
     now = counts(task.data.interactions)
     figures: dict[str, tuple[float, Any]] = {"catalog_coverage": against.coverage}
     figures |= {name: (now[name], incumbent.data_stats.get(name)) for name in ("n_users", "n_items")}
@@ -84,9 +84,9 @@ def guarded(task: Task, incumbent: Incumbent, against: Comparison, rules: Promot
 
 
 def cost(candidate: Candidate, incumbent: Incumbent, rules: Promotion, settings: Settings) -> dict[str, dict[str, Any]]:
-    """The time of a ranking of both models on this machine, as the header has it; empty where none is guarded.
+    """Return the time of a ranking by both models on this machine, for the header.
 
-    Left out too where this version of svc cannot answer with the live model.
+    Return nothing without a guardrail, or if this version of svc cannot load the live model.
     """
     guardrail = rules.guardrails.rank_ms
     if guardrail is None:
@@ -103,5 +103,5 @@ def cost(candidate: Candidate, incumbent: Incumbent, rules: Promotion, settings:
 
 
 def _is_allowed(comparisons: list[Comparison], guardrails: Mapping[str, Mapping[str, Any]], rules: Promotion) -> bool:
-    proven = all(comparison.interval[0] >= rules.min_relative_change for comparison in comparisons)
-    return proven and all(guardrail["passed"] for guardrail in guardrails.values())
+    reach_bound = all(comparison.interval[0] >= rules.min_relative_change for comparison in comparisons)
+    return reach_bound and all(guardrail["passed"] for guardrail in guardrails.values())

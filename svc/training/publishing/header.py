@@ -23,7 +23,7 @@ from svc.training.judging.search_result import SearchResult
 _DIGITS = 10
 _MOST_TRIALS = 400
 _MAX_RECIPE_BYTES = 32 << 10
-"""The header holds at most 64 KiB; a recipe may hold more, in its queries."""
+"""Longest recipe in a header. A header has at most 64 KiB, and a recipe with long queries may have more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +100,7 @@ def header(loaded: LoadedRecipe, facts: Facts) -> dict[str, Any]:
 
 
 def _recipe(unexpanded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recipe as parsed.
-
-    If it is too long for a header, leave out the blocks about the source of data.
-    """
+    """Return the recipe as parsed, without the blocks about data sources if it is too long for a header."""
     if len(json.dumps(unexpanded)) <= _MAX_RECIPE_BYTES:
         return dict(unexpanded)
     return {key: block for key, block in unexpanded.items() if key not in ("source", "features", "item_metadata")}
@@ -155,9 +152,9 @@ def _tuning(facts: Facts) -> dict[str, Any]:
 
 
 def _course(result: SearchResult) -> dict[str, list[Any]]:
-    """Return the course of the search, for the report: algorithm, score and cost of each complete trial, by number.
+    """Return algorithm, score and ranking time of each complete trial, in the order of the search, for the report.
 
-    Of very many trials only some are kept, so that the header stays small. Each algorithm's best is in
+    Above `_MOST_TRIALS` trials, only every n-th is kept, so that the header stays small. Each algorithm's best is in
     `best_per_algorithm`.
     """
     complete = result.completed
@@ -173,10 +170,7 @@ def _course(result: SearchResult) -> dict[str, list[Any]]:
 
 
 def _features(facts: Facts) -> dict[str, Any]:
-    """Return the features of the model.
-
-    `active` is True if requests can give features: the model then contains a feature-aware iALS.
-    """
+    """Return the features of the model. `active` is True if it answers requests with features, by a part of iALS."""
     sides = facts.data.sides
     return {
         "version": FEATURE_VERSION,
@@ -193,10 +187,7 @@ def _features(facts: Facts) -> dict[str, Any]:
 
 
 def _texts(encoder: SideEncoder) -> dict[str, Any]:
-    """Return the number of words of each text column in the payload, and their limit.
-
-    Return nothing without such columns.
-    """
+    """Return the number of words of each text column and its limit, or nothing without text columns."""
     texts = [column for column in encoder.encoders if isinstance(column, TextColumn)]
     described = [{"column": text.name, "words": text.width, "max_words": text.max_words} for text in texts]
     return {"texts": described} if described else {}

@@ -44,10 +44,10 @@ class Publication:
 def publish(
     loaded: LoadedRecipe, head: Mapping[str, Any], model: Any, keys: SigningKeys, settings: Settings, *, move: bool
 ) -> Publication:
-    """Write `model` with the header `head`, and move the pointer if `move` is set and no hold stands.
+    """Write `model` with the header `head`, and move the pointer if `move` is set and there is no hold.
 
-    A recipe without `output.keep` or a `promotion` block starts no log of its own, and continues a log that is there.
-    Raise ModelNotServable and ArtifactWriteError. Readers then see the previous artifact.
+    A recipe with `output.keep` or a `promotion` block starts a log of versions. An existing log is always continued.
+    Raise ModelNotServable or ArtifactWriteError. Readers then still see the previous artifact.
     """
     kid, key = keys.active
     payload = codec.encode(model)
@@ -60,8 +60,8 @@ def publish(
     try:
         done = _publish(loaded, head, write, keys, settings, move=move)
     finally:
-        # Prevents a crash: a store's library may keep this frame alive in a reference cycle, and CPython 3.11 can crash
-        # when its garbage collector meets views of exported buffers there, at the latest when the process ends.
+        # Prevents a crash of CPython 3.11, whose garbage collector may fail on views of exported buffers in a reference
+        # cycle. A store's library may keep this frame in such a cycle.
         payload.clear()
     pointer = {} if done.pointer is None else {"pointer": done.pointer}
     logs.emit(

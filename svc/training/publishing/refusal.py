@@ -1,4 +1,4 @@
-"""The decision about a new model in words: why it was refused, what stays live, and which bounds its intervals hold."""
+"""Explain a refusal in one sentence, and warn of a bound that no model could pass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _GUARDED = {"catalog_coverage": "coverage", "n_users": "users", "n_items": "item
 
 
 def refusal(decision: Mapping[str, Any], recipe_file: Path, artifact: str, live: str | None) -> str:
-    """Why the model was refused, as one sentence. `artifact` is its file, `live` the version that stays, if any."""
+    """Return the reasons of a refusal as one sentence. `artifact` is the refused file, `live` the live version."""
     sha8 = artifact.rpartition(".")[0].rpartition(".")[2]
     stays = f"{live} stays live" if live else "no version is live"
     way_out = f"`svc promote {recipe_file} {sha8}` overrides"
@@ -39,7 +39,7 @@ def _reasons(decision: Mapping[str, Any], live: str | None) -> Iterator[str]:
 
 
 class _Precision(NamedTuple):
-    """How far the interval of a comparison of two models reaches below its change, and over how many users."""
+    """The distance from the change of a comparison down to the lower end of its interval, and its number of users."""
 
     reach: float
     n_users: int
@@ -49,11 +49,11 @@ class _Precision(NamedTuple):
 def warn_of_tight_bound(recipe: Recipe, decision: Mapping[str, Any], rules: Promotion, choice: Choice | None) -> None:
     """Warn if `min_relative_change` is so tight that a model equal to the live one would be refused.
 
-    The measure is the interval of the comparison with the live model. A first run has none: there the winner's lead
-    over the next algorithm of the search stands for it. `choice` is the one by the users who judge, if it is known.
+    The check uses the interval of the comparison with the live model. A first run has no live model, and uses the
+    interval of the winner's lead over the next algorithm. `choice` is the choice on the evaluated users, if known.
     """
     precision = _precision(recipe, decision, rules, choice)
-    if precision is None or not 0 < precision.reach < 1:  # the same model, or scores of almost 0: no measure for others
+    if precision is None or not 0 < precision.reach < 1:  # 0 for the same model, above 1 for scores near 0
         return
     if rules.min_relative_change <= -precision.reach:
         return

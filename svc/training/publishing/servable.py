@@ -1,4 +1,4 @@
-"""The last check of a training: open and rehearse the model as a server would, before anything is written."""
+"""The last check of a training, before anything is written: load and rehearse the model as a server would."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from svc.model.rehearsal import rehearse
 
 
 def require_servable(header: Mapping[str, Any], payload: Sequence[bytes | memoryview], *, name: str) -> None:
-    """Return if a server would load an artifact of this header and payload, else raise ModelNotServable.
+    """Raise ModelNotServable if a server would not load an artifact with this header and payload.
 
-    `payload` is in pieces, as `codec.encode` returns it. The check holds a second copy in memory for a moment.
+    `payload` is in pieces, as `codec.encode` returns it. The check needs memory for a second copy of it.
     """
     try:
         rehearse(load_model(header, memoryview(b"".join(payload)), name=name, allow_skew=False))

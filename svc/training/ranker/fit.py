@@ -1,11 +1,11 @@
-"""Fit weights of features to the choices on many pages: listwise, by softmax, with L2.
+"""Fit weights of features to the choices on many pages, by listwise softmax regression with L2.
 
 | symbol | meaning |
 |---|---|
-| U | pages, one a user |
-| C | places of a page; a shorter page is padded |
-| F | features |
-| loss | the mean over pages of the cross entropy of softmax(scores) and what was chosen, + l2/2 · |w|² |
+| U | number of pages, one for each user |
+| C | places of a page, with padding at the end of shorter ones |
+| F | number of features |
+| loss | mean over pages of the cross entropy of softmax(scores) and the shares of the chosen items, + l2/2 · |w|² |
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
 L2: Final = (1.0, 0.1, 0.01, 0.001, 0.0001)
-"""From strong to weak: each fit starts from the one before."""
+"""Candidates, from strong to weak. Each fit starts from the weights of the one before."""
 FOLDS: Final = 3
 """The number of parts of the fitting users in the cross-validation of the L2."""
 _MOST_STEPS = 200
@@ -29,9 +29,9 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pages:
-    """Pages of one user each.
+    """Pages of recommendations, one for each user.
 
-    `features` are standardised, (U, C, F). `is_item`, (U, C), is False at padded places. `chosen`, (U, C), holds the
+    `features` are standardized, (U, C, F). `is_item`, (U, C), is False at padded places. `chosen`, (U, C), has the
     held-out values of the items, 0 for items that the user did not choose.
     """
 
@@ -43,7 +43,7 @@ class Pages:
         return len(self.chosen)
 
     def of(self, pages: NDArray[np.intp]) -> Pages:
-        """Return some of the pages."""
+        """Return the pages with these numbers."""
         return Pages(self.features[pages], self.is_item[pages], self.chosen[pages])
 
     def telling(self) -> Pages:
@@ -52,7 +52,7 @@ class Pages:
 
 
 def fit(pages: Pages, *, seed: int) -> tuple[Values, float]:
-    """Return the weights, (F,), of the least loss on `pages`, and their L2, chosen by cross-validation over users."""
+    """Return the weights, (F,), with the least loss on `pages`, and their L2, chosen by cross-validation over users."""
     pages = pages.telling()
     if not len(pages):
         return np.zeros(pages.features.shape[2]), L2[0]
@@ -63,7 +63,7 @@ def fit(pages: Pages, *, seed: int) -> tuple[Values, float]:
 
 
 def _best_l2(pages: Pages, seed: int) -> float:
-    """Return the L2 with the least loss on pages that did not fit the weights, the strongest one if several have it."""
+    """Return the L2 with the least cross-validated loss, the strongest of equal ones."""
     fold = np.random.default_rng([seed, 29]).permutation(len(pages)) % FOLDS
     losses = np.zeros(len(L2))
     for number in range(FOLDS):
@@ -74,7 +74,7 @@ def _best_l2(pages: Pages, seed: int) -> float:
 
 
 def _path(pages: Pages, values: tuple[float, ...] | list[float]) -> list[Values]:
-    """Return the weights for each L2, one after the other."""
+    """Return the weights for each L2 of `values`, in their order."""
     weights, path = np.zeros(pages.features.shape[2]), []
     for l2 in values:
         weights = minimize(_loss, weights, (pages, l2), jac=True, method="L-BFGS-B", options={"maxiter": _MOST_STEPS}).x

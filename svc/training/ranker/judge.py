@@ -14,13 +14,16 @@ from svc.training.judging.intervals import Change, paired_change, user_scores
 from svc.training.ranker.fit import Pages, fit
 
 FOLDS: Final = 4
-"""The number of parts of the users. The weights that judge a part are fitted on the others."""
+"""The number of parts of the users in the cross-validation."""
 
 Values = NDArray[np.float64]
 
 
 class Judged(NamedTuple):
-    """The gain, and the weights behind it: those of part `fold[u]`, fitted by the other users, judge page u."""
+    """The cross-validated gain of a learned order, with its weights.
+
+    Page u is reordered by `weights[fold[u]]`, which are fitted on the users of other folds.
+    """
 
     gain: Change
     fold: NDArray[np.int64]
@@ -28,7 +31,7 @@ class Judged(NamedTuple):
 
 
 def reordered(pages: Pages, rankings: Sequence[Sequence[int]], weights: Values) -> list[list[int]]:
-    """Return the rankings with the REORDERED best of each in the order of the weights."""
+    """Return the rankings with the best REORDERED items of each in the order of the weights."""
     scores = pages.features[:, :REORDERED] @ weights
     scores[~pages.is_item[:, :REORDERED]] = -np.inf
     orders = np.argsort(-scores, axis=1, kind="stable")
@@ -48,9 +51,10 @@ def judge(
     cutoff: int,
     seed: int,
 ) -> Judged:
-    """Return the gain by `metric` over `rankings`, one a page. Row u of `truth`, (users, items), has the choices of u.
+    """Return the gain by `metric` over `rankings`, one for each page.
 
-    The weights and the L2 that judge a user are fitted on other users.
+    Row u of `truth`, (users, items), has the choices of user u. The weights and the L2 for a user are fitted on other
+    users.
     """
     fold = np.random.default_rng([seed, 31]).permutation(len(pages)) % FOLDS
     gained, by_fold = np.zeros(len(pages)), []

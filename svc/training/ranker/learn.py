@@ -31,7 +31,7 @@ from svc.training.ranker.ordered import OrderedRanker, Pooling
 from svc.training.ranker.record import ItemTables, item_record, windows_within
 
 CANDIDATES: Final = 100
-"""The number of items of each user on which the weights are fitted."""
+"""The number of items of a page on which the weights are fitted."""
 LEAST_USERS: Final = 200
 MOST_USERS: Final = 5_000
 _DIGITS = 6
@@ -39,11 +39,11 @@ _DIGITS = 6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Learned:
-    """A fitted ranker and its judgement.
+    """A fitted ranker and its cross-validated gain.
 
-    `ranker` has the record of the items that the search trained on, and `history` the items of its users. `judges` have
-    for each row whose user took part a ranker that other users fitted. `gain` is the change from the winner on users
-    that did not fit the ranker.
+    `ranker` has the record of the items in the training part of the split, and `history` the items of its users.
+    `judges` has for each row of a user on whom the ranker was fitted a ranker that was fitted without this user. `gain`
+    is the change from the winner, with these rankers.
     """
 
     ranker: PageRanker
@@ -73,7 +73,7 @@ class Learned:
         return {**fields, "groups": self.strengths, "features": rows}
 
     def over(self, own: Pooling) -> OrderedRanker:
-        """Return a ranker that answers as the new model will, for users who took part by weights that others fitted."""
+        """Return a ranker that orders pages as the new model will, with weights that were not fitted on their users."""
         return OrderedRanker(own, self.ranker, self.judges, self.history)
 
     def on(self, matrix: sparse.csr_matrix, ages: sparse.csr_matrix | None, items: NDArray[np.int64]) -> PageRanker:
@@ -84,11 +84,12 @@ class Learned:
 
 
 def learn(task: Task, own: ServedRanker | None, tables: ItemTables, names: Sequence[str]) -> Learned | None:
-    """Learn the order of the pages that the winner, ranking by `own`, makes for the validation users.
+    """Learn the order of the winner's pages for the validation users.
 
-    `names` are the algorithms of the parts of a blend. `tables` have the items of the interactions in their order.
-    `own` is None if the winner could not be trained again. Return None after an event with the reason: no pages, too
-    few users to tell a gain from chance, or rankings that would take longer than the recipe allows.
+    `own` ranks by the winner. It is None if the winner could not be trained again. `names` are the algorithms of the
+    parts of a blend. `tables` have rows in the order of the items of the interactions. Return None after an event with
+    the reason: no pages, too few users to tell a gain from chance, or rankings that would take longer than the recipe
+    allows.
     """
     began = time.monotonic()
     training, holdout, parts = task.loaded.recipe.training, task.holdout, task.split
@@ -154,7 +155,7 @@ def learn(task: Task, own: ServedRanker | None, tables: ItemTables, names: Seque
 
 
 def _strengths(pages: Pages, ranker: PageRanker) -> dict[str, float]:
-    """Return by group of features the deviation of its addends within pages: how far it moves items."""
+    """Return how far each group of features moves items: the deviation of its part of the score within pages."""
     counts = pages.is_item.sum(axis=1, keepdims=True)
     strengths: dict[str, float] = {}
     for group in dict.fromkeys(feature.group for feature in ranker.features):

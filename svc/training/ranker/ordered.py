@@ -1,4 +1,4 @@
-"""Rank the users of a split by the winner and its learned order, as the new model will answer them."""
+"""Rank the users of a split by the winner and its learned order, as the new model will."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from svc.training.judging.evaluator import Rankings, Rows
 
 
 class Pooling(Protocol):
-    """Ranks rows of a split, with scores."""
+    """A ranker of the rows of a split that returns scores."""
 
     def pools(self, users: Rows, size: int) -> Iterable[Ranking]:
         """Return for each user the ranking of the `size` best items."""
 
     def excluding(self, pairs: sparse.csr_matrix) -> Pooling:
-        """Return the same without these items, (users, items) of the split."""
+        """Return the same ranker without these items, (users, items) of the split."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OrderedRanker:
-    """Rankings by the winner, `own`, whose best items `ranker` reorders by the histories of the split.
+    """A ranker by the winner, `own`, whose best items `ranker` reorders by the histories of the split.
 
-    A row of `judges` has a ranker of its own, whose weights its user did not fit.
+    Rows in `judges` are reordered by their own ranker, whose weights were fitted without their user.
     """
 
     own: Pooling
@@ -37,7 +37,7 @@ class OrderedRanker:
     history: History
 
     def excluding(self, pairs: sparse.csr_matrix) -> OrderedRanker:
-        """Return the same without these items, (users, items) of the split."""
+        """Return the same ranker without these items, (users, items) of the split."""
         return replace(self, own=self.own.excluding(pairs))
 
     def __call__(self, users: Rows, size: int) -> Rankings:

@@ -18,13 +18,13 @@ DAY_NS: Final = 86_400 * 1_000_000_000
 WINDOWS: Final = (7, 30, 90)
 """Days."""
 MOST_LABELS: Final = 5_000
-"""A column of more labels than this says as much as an id, and its shares would cost a request too much."""
+"""Columns with more labels are left out: they act like ids, and would slow down requests."""
 SHRINKAGE: Final = 10.0
-"""Added to the norms of a cosine, so that two items chosen by the same single user are no strong neighbours."""
+"""Added to the norms of a cosine, so that two items of the same single user are not strong neighbours."""
 
 
 class ItemTables(NamedTuple):
-    """Encoded tables of items, with the rows of each in one order."""
+    """Encoded tables of items, all with the same order of rows."""
 
     sides: tuple[FittedSide, ...] = ()
 
@@ -34,9 +34,9 @@ class ItemTables(NamedTuple):
 
 
 def windows_within(ages: sparse.csr_matrix | None) -> tuple[int, ...]:
-    """Return the windows that are not longer than the training data.
+    """Return the windows that are not longer than the time span of the training data.
 
-    `ages` are nanoseconds from any one time, largest for the latest row. None: no times are known.
+    `ages` are nanoseconds since any fixed time, or None if there are no times.
     """
     if ages is None or not ages.nnz:
         return ()
@@ -49,7 +49,7 @@ def item_record(
 ) -> ItemRecord:
     """Return the record of the items of `matrix`, (users, items).
 
-    `ages` has its entries, in nanoseconds from any one time. None: histories have no order.
+    `ages` has the times of its entries in nanoseconds since any fixed time, or None if histories have no order.
     """
     names, popularity = _popularity(matrix, ages, windows)
     neighbours, similarities = _neighbours(matrix)
@@ -91,7 +91,7 @@ def _popularity(
 
 
 def _neighbours(matrix: sparse.csr_matrix) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Return the neighbours of each item by the cosine of who chose them, strongest first, ties by lower column."""
+    """Return the nearest items of each item by the cosine of their users, with ties broken by column."""
     n_items = matrix.shape[1]
     neighbours = np.full((n_items, NEIGHBOURS), n_items, dtype=np.int32)
     similarities = np.zeros((n_items, NEIGHBOURS), dtype=np.float32)
@@ -153,7 +153,7 @@ def _numbers(tables: ItemTables, n_items: int) -> tuple[tuple[str, ...], NDArray
 
 
 def _with_nan(block: sparse.csr_matrix) -> NDArray[np.float32]:
-    """Return the numbers of a column, (n_items,), NaN if none is stored: a missing one is encoded as 0."""
+    """Return the numbers of a column, (n_items,), with NaN for missing ones, which are encoded as 0."""
     values = np.full(block.shape[0], np.nan, dtype=np.float32)
     rows = np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
     values[rows[block.data != 0]] = block.data[block.data != 0]
@@ -161,7 +161,7 @@ def _with_nan(block: sparse.csr_matrix) -> NDArray[np.float32]:
 
 
 def _blocks(tables: ItemTables) -> list[tuple[str, sparse.csr_matrix, object]]:
-    """Return each encoded column with its name. If several tables have a name the first one counts."""
+    """Return each encoded column with its name. If several tables share a name, the first one is used."""
     columns_by_name: dict[str, tuple[str, sparse.csr_matrix, object]] = {}
     for side in tables.sides:
         start = 0

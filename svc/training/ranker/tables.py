@@ -1,4 +1,4 @@
-"""Read the tables that the ranker learns labels and numbers from: `features.item`, and fields of `item_metadata`."""
+"""Read the ranker's tables of labels and numbers: `features.item`, and the filter fields of `item_metadata`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from svc.training.ranker.record import ItemTables
 def item_tables(
     loaded: LoadedRecipe, data: TrainingData, settings: Settings, variables: Mapping[str, str]
 ) -> ItemTables:
-    """Return the encoded tables, with the items of the interactions in their order.
+    """Return the encoded tables, with rows in the order of the items of the interactions.
 
-    Metadata that cannot be read or encoded is left out with an event: a server answers without it too.
+    Metadata that cannot be read or encoded is left out with an event, because a server answers without it too.
     """
     sides = [data.sides["item"]] if "item" in data.sides else []
     metadata = loaded.recipe.item_metadata

@@ -1,4 +1,4 @@
-"""How certain the scores of a training are, in words: the headline, the winner's lead, and warnings about both."""
+"""Texts about the certainty of scores: the headline, the winner's lead, and warnings about both."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 FEW_USERS = 200
-"""With fewer users than this an interval is too short: few users hardly ever hold those whose scores are rare."""
+"""With fewer scored users an interval is too short, because users with rare scores are missing from the sample."""
 
 
 class Headline(NamedTuple):
-    """The winner's score, and sentences about how certain it is."""
+    """The winner's score, and sentences about its certainty."""
 
     score: float
     lines: Sequence[str]
 
 
 def headline(header: Mapping[str, Any]) -> Headline:
-    """The score on users by whom nothing was chosen, where there are such; else the best score of the search."""
+    """Return the score on the test users, or the best score of the search without test users, and its certainty."""
     evaluation, test = header["evaluation"], header["evaluation"].get("test")
     score, lines = header["best_score"], []
     if test is not None:
@@ -26,14 +26,14 @@ def headline(header: Mapping[str, Any]) -> Headline:
         lines.append(f"{evaluation['confidence']:.0%} interval {span(test['interval'])}")
         lines.append(f"{header['best_score']:.4f} on the validation users, by whose scores it was chosen")
     if "interval" in evaluation:
-        lines.append(f"{evaluation['confidence']:.0%} interval {span(evaluation['interval'])}{_chosen(evaluation)}")
+        lines.append(f"{evaluation['confidence']:.0%} interval {span(evaluation['interval'])}{_correction(evaluation)}")
     if "n_scored_users" in evaluation:
         lines.append(f"{evaluation['n_scored_users']:,} of {evaluation['n_users']:,} users were scored")
     return Headline(score, lines)
 
 
-def _chosen(evaluation: Mapping[str, Any]) -> str:
-    """What the interval says of the choice; nothing for headers that were written before it was corrected for it."""
+def _correction(evaluation: Mapping[str, Any]) -> str:
+    """Return the interval's correction for the choice among trials, or "" for headers of earlier versions."""
     among = evaluation.get("chosen_among")
     if among is None or among["trials"] + among["unknown"] < 2:
         return ""
@@ -44,7 +44,7 @@ def _chosen(evaluation: Mapping[str, Any]) -> str:
 
 
 def lead_sentences(header: Mapping[str, Any], metric: str) -> list[str]:
-    """The winner's lead over the next algorithm; empty where there is no other."""
+    """Return a sentence about the winner's lead over the next algorithm, or nothing without another algorithm."""
     lead = header["evaluation"].get("lead")
     if lead is None:
         return []
@@ -59,7 +59,7 @@ def lead_sentences(header: Mapping[str, Any], metric: str) -> list[str]:
 
 
 def popularity_sentences(header: Mapping[str, Any]) -> list[str]:
-    """How popular the held-out items are beside those of training; empty for headers that do not say it."""
+    """Return the popularity of held-out and training items, or nothing for headers without these figures."""
     means = header["evaluation"].get("mean_popularity")
     if means is None:
         return []
@@ -70,7 +70,7 @@ def popularity_sentences(header: Mapping[str, Any]) -> list[str]:
 
 
 def warnings(header: Mapping[str, Any]) -> list[str]:
-    """What a reader should know before trusting the model or its scores."""
+    """Return warnings to read before trusting the model or its scores."""
     texts, stats = [], header["data_stats"]
     if header["best_class"] == "TopPopRecommender":
         texts.append(
@@ -81,17 +81,17 @@ def warnings(header: Mapping[str, Any]) -> list[str]:
     if header["tuning"]["failed"]:
         texts.append(f"{header['tuning']['failed']} trials failed; the log says why.")
     texts += doubts(header)
-    asked_for = stats.get("dropped_by_where", 0) + stats.get("hidden_by_rule", 0)
-    unasked = stats["drop_count"] - asked_for
-    if unasked > 0.2 * max(stats["n_rows"] + unasked, 1):
-        texts.append(f"Cleansing dropped {unasked:,} rows.")
+    by_rule = stats.get("dropped_by_where", 0) + stats.get("hidden_by_rule", 0)
+    n_unusable = stats["drop_count"] - by_rule
+    if n_unusable > 0.2 * max(stats["n_rows"] + n_unusable, 1):
+        texts.append(f"Cleansing dropped {n_unusable:,} rows.")
     if stats.get("future_times"):
         texts.append(f"{stats['future_times']:,} rows have a time that is later than the start of the training.")
     return texts
 
 
 def doubts(header: Mapping[str, Any]) -> list[str]:
-    """Warnings about scores that say less than they seem to."""
+    """Return warnings about a lead that may be chance and about intervals that are too narrow."""
     evaluation, texts = header["evaluation"], []
     lead, test = evaluation.get("lead"), evaluation.get("test", {})
     if lead is not None and not lead["more_than_chance"]:
@@ -103,5 +103,5 @@ def doubts(header: Mapping[str, Any]) -> list[str]:
 
 
 def span(interval: Sequence[float]) -> str:
-    """Both ends of an interval; "" for an empty sequence, which stands for an interval that was not measured."""
+    """Return both ends of an interval as text, or "" for an empty sequence, an interval that was not measured."""
     return f"{interval[0]:.4f} to {interval[1]:.4f}" if interval else ""

@@ -1,4 +1,4 @@
-"""The order of histories in the report: what the latest items count, and how good other values are."""
+"""The order of histories in the report: the recency of the model, and the scores of other values."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from svc.recipe.algorithms import TOP_POP
 
 
 def order_sentences(header: Mapping[str, Any]) -> Markup:
-    """What the model makes of the order of histories, and why; fields of the recipe are marked as code."""
+    """Return the effect of the order of histories in the model, and its reason. Recipe fields are marked as code."""
     return Markup("{} {}").format(_effect(header), _reason(header))
 
 
 def recency_rows(header: Mapping[str, Any]) -> Iterator[Sequence[str]]:
-    """Recency, score and interval of each value that was tried of the winner; the one taken is marked.
+    """Yield recency, score and interval of each value that was tried for the winner, with a mark at the chosen one.
 
-    Those of a blend are tried for all of its parts, so one row more has the values that its parts differ by.
+    For a blend, each value is tried for all parts at once. If its parts differ in recency, the last row has the score
+    with the values of the parts.
     """
-    taken, parts = header.get("recency", 0.0), _by_part(header)
-    for row in tried(header):
+    recency, parts = header.get("recency", 0.0), _by_part(header)
+    for row in tried_values(header):
         low, high = row["interval"]
-        mark = " (taken)" if row["recency"] == taken and not parts else ""
+        mark = " (taken)" if row["recency"] == recency and not parts else ""
         yield f"{row['recency']:g}{mark}", f"{row['score']:.4f}", f"{low:.4f} to {high:.4f}"
     if parts:
         own = header["evaluation"]["recency"]["by_part"]
@@ -32,14 +33,14 @@ def recency_rows(header: Mapping[str, Any]) -> Iterator[Sequence[str]]:
         yield "of each part (taken)", f"{own['score']:.4f}", f"{low:.4f} to {high:.4f}"
 
 
-def tried(header: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The values that were tried of the winner, with their scores; empty where none were."""
+def tried_values(header: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the recencies that were tried for the winner, with their scores, or nothing if none were."""
     scores: Sequence[Mapping[str, Any]] = header["evaluation"].get("recency", {}).get("values", ())
     return scores
 
 
 def _by_part(header: Mapping[str, Any]) -> dict[str, float]:
-    """The recency of each part of a blend whose parts differ; empty for any other model."""
+    """Return the recency of each part of a blend whose parts differ in it, or nothing for any other model."""
     parts = [part for part in header.get("parts", ()) if "weight" in part and part["class"] != TOP_POP]
     is_by_part = any("recency" in part for part in parts)
     return {str(part["class"]): float(part.get("recency", 0.0)) for part in parts if is_by_part}
@@ -62,7 +63,7 @@ def _effect(header: Mapping[str, Any]) -> str:
 
 
 def _reason(header: Mapping[str, Any]) -> str:
-    if tried(header):
+    if tried_values(header):
         users = f"{header['evaluation']['recency']['n_users']:,}"
         return (
             f"Judged on {users} validation users; a value above the lowest is taken where its gain is more than chance."

@@ -1,7 +1,6 @@
 """The HTML report of a training: one self-contained page, written by `svc train --report` and by `svc report`.
 
-Everything on it is read from the artifact, from its header and the interactions in it, so the page can be made again
-without training.
+All of its contents are read from the artifact, so the page can be made again without training.
 """
 
 from __future__ import annotations
@@ -53,9 +52,9 @@ class Counts(NamedTuple):
 def write_report(
     path: Path, header: Mapping[str, Any], counts: Counts, earlier: Mapping[str, Any] | None = None
 ) -> None:
-    """Write the page for an artifact's `header`. With the header of an `earlier` run it compares the two.
+    """Write the page for an artifact's `header`, with a comparison if the header of an `earlier` run is given.
 
-    Raises ArtifactWriteError; an older page at `path` is then intact.
+    Raise ArtifactWriteError if it cannot be written. An older page at `path` is then unchanged.
     """
     page = render(header, counts, earlier)
     try:
@@ -65,16 +64,16 @@ def write_report(
 
 
 def render(header: Mapping[str, Any], counts: Counts, earlier: Mapping[str, Any] | None = None) -> str:
-    """The whole page as text. Templates escape every value that is not a picture."""
+    """Return the page as HTML. The template escapes every value except pictures and `Markup`."""
     from svc.training.report import plots
-    from svc.training.report.order import order_sentences, tried
+    from svc.training.report.order import order_sentences, tried_values
     from svc.training.report.ranker import ranker_groups, ranker_sentences
     from svc.training.report.tables import breakdown, tables
 
     metric, evaluation = f"{header['metric']}@{header['cutoff']}", header["evaluation"]
     best, searched, course = _best(header), header["tuning"]["best_per_algorithm"], _course(header)
     intervals = {name: figures["interval"] for name, figures in searched.items() if "interval" in figures}
-    against, recency = header.get("promotion", {}).get("against"), tried(header)
+    against, recency = header.get("promotion", {}).get("against"), tried_values(header)
     diversity, timed = evaluation.get("diversity"), [trial for trial in course if trial.rank_ms is not None]
     items, users = counts
     groups = ranker_groups(header)
@@ -131,7 +130,7 @@ def _template() -> Template:
 
 
 def _best(header: Mapping[str, Any]) -> list[TrialRecord]:
-    """The best trial of each algorithm, best first."""
+    """Return the best trial of each algorithm, best first."""
     best = [
         TrialRecord(0, name, row["params"], "complete", row["score"], row.get("metrics", {}), None, row["seconds"])
         for name, row in header["tuning"]["best_per_algorithm"].items()
@@ -140,9 +139,9 @@ def _best(header: Mapping[str, Any]) -> list[TrialRecord]:
 
 
 def _course(header: Mapping[str, Any]) -> list[TrialRecord]:
-    """The completed trials of the search; empty for artifacts whose headers were written before they held trials.
+    """Return the completed trials of the search.
 
-    Of headers that were written before trials were timed they have no `rank_ms`.
+    Headers of earlier versions have no trials, or trials without `rank_ms`.
     """
     trials = header["tuning"].get("trials")
     if not trials:
@@ -163,12 +162,12 @@ def _course_sentence(tuning: Mapping[str, Any]) -> str:
 
 
 def _times_popularity(best: Sequence[TrialRecord]) -> float | None:
-    """The winner's score divided by that of TopPop; None where TopPop won or was not tried."""
+    """Return the winner's score divided by that of TopPop, or None if TopPop won or was not tried."""
     baseline = next((trial.score for trial in best if trial.algorithm == "TopPopRecommender"), None)
     return (best[0].score or 0.0) / baseline if baseline and best[0].algorithm != "TopPopRecommender" else None
 
 
 def _tail_share(item_counts: NDArray[np.int64]) -> float:
-    """The share of all interactions that the most popular 1% of the items hold."""
+    """Return the share of the most popular 1% of the items in all interactions."""
     falling = np.sort(item_counts)[::-1]
     return float(falling[: max(1, len(falling) // 100)].sum() / max(falling.sum(), 1))

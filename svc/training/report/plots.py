@@ -17,9 +17,9 @@ _COLOURS = ("#2f6fb0", "#d9822b", "#3a9a5b", "#a8518a", "#7a6a4f", "#c0453f", "#
 _SIZES = re.compile(r'\s(?:width|height)="[^"]*"')
 _INK = "#3d4650"
 _WIDTH_IN = 4.2
-"""All plots are equally wide, so that their type has one size on the page; on a phone it still can be read."""
+"""One width for all plots, so that their text has one size on the page, and can be read on a phone."""
 _MOST_CHANGE = 10.0
-"""Larger relative changes are drawn at this value: on their scale no other interval could be seen."""
+"""Larger relative changes are drawn at this value. An axis up to them would hide all other intervals."""
 
 
 def _figure(height: float) -> tuple[Any, Any]:
@@ -45,7 +45,7 @@ def _svg(figure: Any, label: str, x: str, y: str = "", *, legend: bool = False) 
     if legend:
         axes.legend(fontsize=9, frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.2))
     out = io.StringIO()
-    # Text stays text, which readers can select and search; a fixed salt and no date give the same bytes every time.
+    # Readers can select and search text that is not drawn as paths. A fixed salt and no date give the same bytes again.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "svc", "font.family": "sans-serif"}):
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     text = out.getvalue()
@@ -57,7 +57,7 @@ def _svg(figure: Any, label: str, x: str, y: str = "", *, legend: bool = False) 
 
 
 def search_plot(trials: Sequence[TrialRecord], metric: str) -> Markup:
-    """The score of each trial by its number, with one colour per algorithm and a line for the best score so far."""
+    """Draw the score of each trial by its number, with one colour per algorithm and a line for the best so far."""
     figure, axes = _figure(3.0)
     complete = [trial for trial in trials if trial.score is not None]
     names = list(dict.fromkeys(trial.algorithm for trial in complete))
@@ -78,9 +78,9 @@ def search_plot(trials: Sequence[TrialRecord], metric: str) -> Markup:
 
 
 def cost_plot(trials: Sequence[TrialRecord], metric: str, intervals: Mapping[str, Sequence[float]]) -> Markup:
-    """The score of each trial against the milliseconds of a single ranking by its model, on a logarithmic axis.
+    """Draw the score of each trial against the milliseconds of a single ranking by its model, on a logarithmic axis.
 
-    The best trial of each algorithm has its interval.
+    The best trial of each algorithm gets its interval.
     """
     figure, axes = _figure(3.0)
     for index, name in enumerate(dict.fromkeys(trial.algorithm for trial in trials)):
@@ -100,7 +100,7 @@ def cost_plot(trials: Sequence[TrialRecord], metric: str, intervals: Mapping[str
 def algorithms_plot(
     best: Sequence[TrialRecord], metric: str, intervals: Mapping[str, Sequence[float]] | None = None
 ) -> Markup:
-    """Best score of each algorithm with its interval, side by side; TopPop, the baseline, as a dashed line too."""
+    """Draw the best score of each algorithm with its interval, and a dashed line at the baseline TopPop."""
     figure, axes = _figure(0.9 + 0.42 * len(best))
     ordered = list(reversed(best))
     names = [trial.algorithm.removesuffix("Recommender") for trial in ordered]
@@ -131,7 +131,7 @@ def algorithms_plot(
 
 
 def changes_plot(against: Sequence[Mapping[str, Any]], bound: float, metric: str) -> Markup:
-    """The relative change from each opponent with its interval; a line at zero, a dashed one at the required bound."""
+    """Draw the relative change from each opponent with its interval. A dashed line marks the required bound."""
     figure, axes = _figure(1.0 + 0.42 * len(against))
     shown = list(reversed(against))
     for height, comparison in enumerate(shown):
@@ -149,8 +149,10 @@ def changes_plot(against: Sequence[Mapping[str, Any]], bound: float, metric: str
 
 
 def diversity_plots(values: Sequence[Mapping[str, Any]], metric: str) -> list[Markup]:
-    """Accuracy with its interval against two measures of variety, one plot each, whose points are labelled with their
-    `diversity`."""
+    """Draw accuracy with its interval against two measures of variety, one plot each.
+
+    Each point is labelled with its `diversity`.
+    """
     drawn = []
     sides = (("distance", "mean distance of two items of a list"), ("coverage", "share of all items shown to somebody"))
     for number, (name, label) in enumerate(sides):
@@ -168,7 +170,7 @@ def diversity_plots(values: Sequence[Mapping[str, Any]], metric: str) -> list[Ma
 
 
 def recency_plot(values: Sequence[Mapping[str, Any]], metric: str) -> Markup:
-    """The score at each recency as a curve, with its interval."""
+    """Draw the score at each recency as a curve, with its interval."""
     figure, axes = _figure(2.6)
     across, up = [row["recency"] for row in values], [row["score"] for row in values]
     reach = np.abs(np.array([row["interval"] for row in values]).T - up)
@@ -177,7 +179,7 @@ def recency_plot(values: Sequence[Mapping[str, Any]], metric: str) -> Markup:
 
 
 def groups_plot(groups: Mapping[str, float]) -> Markup:
-    """A bar for each group of features of the ranker, the first one on top."""
+    """Draw a bar for each group of the ranker's features, the first one on top."""
     figure, axes = _figure(0.9 + 0.32 * len(groups))
     names = list(groups)[::-1]
     axes.barh(names, [groups[name] for name in names], color=_COLOURS[0], height=0.6)
@@ -187,7 +189,7 @@ def groups_plot(groups: Mapping[str, float]) -> Markup:
 
 
 def tail_plot(item_counts: NDArray[np.int64], user_counts: NDArray[np.int64]) -> Markup:
-    """Interactions of items and of users, sorted by descending count, on logarithmic axes."""
+    """Draw the interactions of each item and each user, sorted by descending count, on logarithmic axes."""
     figure, axes = _figure(2.6)
     for counts, name, colour in ((item_counts, "items", _COLOURS[0]), (user_counts, "users", _COLOURS[1])):
         falling = np.sort(counts)[::-1]

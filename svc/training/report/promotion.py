@@ -13,7 +13,7 @@ _OPPONENTS = {"incumbent": "the live model", "TopPop": "popularity"}
 
 
 def decision_sentences(header: Mapping[str, Any]) -> list[str]:
-    """The decision, then the rule behind it; empty for a recipe without `promotion`."""
+    """Return the decision and the rule behind it, or nothing for a recipe without `promotion`."""
     promotion = header.get("promotion")
     if not promotion:
         return []
@@ -33,7 +33,7 @@ def decision_sentences(header: Mapping[str, Any]) -> list[str]:
 
 
 def comparison_rows(header: Mapping[str, Any]) -> Iterable[Sequence[object]]:
-    """One row per comparison: the opponent, both scores, change, interval, users, how the opponent was scored."""
+    """Yield a row for each comparison: opponent, both scores, change, interval, users, how the opponent was scored."""
     for comparison in header["promotion"]["against"]:
         yield (
             _OPPONENTS.get(comparison["name"], comparison["name"]),
@@ -47,7 +47,7 @@ def comparison_rows(header: Mapping[str, Any]) -> Iterable[Sequence[object]]:
 
 
 def guardrail_rows(header: Mapping[str, Any]) -> Iterable[Sequence[object]]:
-    """One row per guardrail: both values, change, the largest one that is allowed, and whether it passes."""
+    """Yield a row for each guardrail: both values, change, the bound of the change, and whether it passes."""
     for name, guardrail in header["promotion"]["guardrails"].items():
         passed = "passes" if guardrail["passed"] else "refuses the model"
         is_cost = "max_relative_change" in guardrail
@@ -57,5 +57,5 @@ def guardrail_rows(header: Mapping[str, Any]) -> Iterable[Sequence[object]]:
 
 
 def percent(change: float) -> str:
-    """A relative change; figures beyond a thousandfold say nothing but that."""
+    """Return a relative change as a percentage, or as words above a thousandfold."""
     return f"{change:+.1%}" if abs(change) < 1000 else "more than a thousandfold"

@@ -43,7 +43,7 @@ _PARTS = {
 
 
 class Table(NamedTuple):
-    """Names of the columns, and rows of cells. The page leaves out a table without rows."""
+    """A table of the page: names of columns, and rows of cells. The page leaves out a table without rows."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
@@ -53,7 +53,7 @@ class Table(NamedTuple):
 
 
 def tables(header: Header, metric: str, best: Sequence[TrialRecord], earlier: Header | None) -> dict[str, Table]:
-    """Every table of the page by its name in the template; `best` has the best trial of each algorithm."""
+    """Return every table of the page by its name in the template. `best` has the best trial of each algorithm."""
     evaluation, promotion = header["evaluation"], header.get("promotion")
     rows_of_search = header["tuning"]["best_per_algorithm"]
     return {
@@ -117,7 +117,7 @@ def tables(header: Header, metric: str, best: Sequence[TrialRecord], earlier: He
 
 
 def breakdown(evaluation: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """The winner's figures by group of users or items, each with its interval; empty where nothing was broken down."""
+    """Return the winner's figures by group of users or items, each with its interval, or nothing without groups."""
     groups: dict[str, dict[str, str]] = {}
     for row in evaluation.get("breakdown", ()):
         ends = "" if row["low"] is None else f" ({span((row['low'], row['high']))})"
@@ -126,7 +126,7 @@ def breakdown(evaluation: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def parameters(params: Mapping[str, Any]) -> str:
-    """The parameters of a trial in a line."""
+    """Return the parameters of a trial in one line."""
     shown = (
         f"{name} = {value:.6g}" if isinstance(value, float) else f"{name} = {value}" for name, value in params.items()
     )
@@ -134,7 +134,7 @@ def parameters(params: Mapping[str, Any]) -> str:
 
 
 def figure(value: float) -> str:
-    """A number as a cell shows it: whole numbers with separators of thousands, others with four digits."""
+    """Return a number for a cell: whole numbers with separators of thousands, small others with four decimals."""
     if isinstance(value, float) and not (value.is_integer() and abs(value) > 1):
         return f"{value:.4f}" if abs(value) < 1000 else f"{value:,.1f}"
     return f"{int(value):,}"
@@ -145,7 +145,7 @@ def _of_each(figures: Mapping[str, Any]) -> list[object]:
 
 
 def _cutoffs(evaluation: Mapping[str, Any], earlier: Mapping[str, Any]) -> Table:
-    """The winner at other cutoffs, beside the winner of the earlier run."""
+    """Return the winner's metrics at other cutoffs, beside those of the earlier run."""
     before = earlier.get("cutoffs", {})
     columns = ["cutoff", *PER_USER, *(f"{name}, earlier" for name in PER_USER if before)]
     rows = [
@@ -156,7 +156,7 @@ def _cutoffs(evaluation: Mapping[str, Any], earlier: Mapping[str, Any]) -> Table
 
 
 def _runs(header: Header, earlier: Header) -> list[Sequence[object]]:
-    """This run beside an earlier one of the same recipe."""
+    """Return rows that compare this run with an earlier one of the same recipe."""
     lines: list[tuple[str, Callable[[Header], object]]] = [
         ("trained", lambda head: head["trained_at"]),
         ("winner", lambda head: head["best_class"]),

@@ -1,4 +1,4 @@
-"""The verdict that opens the report: how much better than popularity the model is, and where it is weak."""
+"""The verdict at the top of the report: the gain over popularity, and a weakness in the long tail."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 _BASELINE = "TopPopRecommender"
 _WEAK = 0.5
-"""The tail is named where its score is below this share of the score among the most popular items."""
+"""The verdict names the tail if its score is below this share of the score among the most popular items."""
 
 
 def verdict(header: Mapping[str, Any], metric: str) -> str:
-    """The outcome in at most two sentences."""
+    """Return the outcome in at most two sentences."""
     return " ".join(filter(None, (_beside_popularity(header, metric), _weakness(header))))
 
 
@@ -32,7 +32,7 @@ def _beside_popularity(header: Mapping[str, Any], metric: str) -> str:
 
 
 def _weakness(header: Mapping[str, Any]) -> str:
-    """A sentence about the long tail; "" where it is not weak, or not known."""
+    """Return a sentence about the long tail, or "" if its score is not low, or missing."""
     name = header["metric"]
     values = {
         row["part"]: row["value"]

@@ -1,4 +1,4 @@
-"""Texts of the report: what each metric means, and whether the model uses the features of the recipe."""
+"""Texts of the report: definitions of metrics, and whether the model uses the features of the recipe."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _PLAIN_NAMES = {
 
 
 def plain_name(metric: str) -> str:
-    """What a metric is called on the page: its usual name, or in words where that is a library's own."""
+    """Return the name of a metric on the page, in words if its usual name is specific to a library."""
     return _PLAIN_NAMES.get(metric, metric)
 
 
 def definitions(header: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(name, definition) of each metric of the evaluation that has one; the search's own comes first."""
+    """Return (name, definition) of each metric of the evaluation that has one, the search's metric first."""
     searched = str(header["metric"])
     names = [searched, *(name for name in _METRICS if name in header["evaluation"] and name != searched)]
     return [(plain_name(name), _METRICS[name]) for name in names if name in _METRICS]
 
 
 def feature_sentences(header: Mapping[str, Any]) -> list[str]:
-    """Whether answers depend on the features that the recipe declares; empty where it declares none."""
+    """Return whether answers depend on the features of the recipe, or nothing for a recipe without features."""
     features = header.get("features")
     if not features:
         return []
