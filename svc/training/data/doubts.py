@@ -1,4 +1,4 @@
-"""Warnings about rows that can be trained on but probably mean something else than the recipe assumes."""
+"""Warnings about rows that can be trained on, but probably have another meaning than the recipe assumes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from svc.training.data.weights import of_numbers
 MANY_REPEATS: Final = 0.1
 """Share of rows that repeat an earlier choice from which a training warns."""
 FAR_MORE: Final = 3
-"""So many times as many items as users are odd if a column's name speaks against its place, too."""
+"""Ratio of items to users above which a single suspicious column name suffices for the warning of swapped columns."""
 _PEOPLE = re.compile("user|customer|client|visitor|member|reader|account|buyer|listener|viewer|session", re.IGNORECASE)
 _THINGS = re.compile("item|product|article|sku|book|movie|film|song|track|title|asin|isbn", re.IGNORECASE)
 
@@ -32,7 +32,7 @@ class Doubt(NamedTuple):
 def doubts(frame: pd.DataFrame, interactions: Interactions, recipe: Recipe) -> Iterator[Doubt]:
     """Yield the warnings about the rows of `frame`, which became `interactions`."""
     yield from _repeats(interactions, recipe)
-    yield from _swapped(interactions, recipe)
+    yield from _swapped_columns(interactions, recipe)
     if recipe.schema_.weight_column is not None:
         yield from _weights(frame[recipe.schema_.weight_column], recipe.schema_.weight_column)
 
@@ -51,7 +51,7 @@ def _repeats(interactions: Interactions, recipe: Recipe) -> Iterator[Doubt]:
         )
 
 
-def _swapped(interactions: Interactions, recipe: Recipe) -> Iterator[Doubt]:
+def _swapped_columns(interactions: Interactions, recipe: Recipe) -> Iterator[Doubt]:
     """Warn if the user and item columns seem to be swapped, judging by their names and their numbers of ids."""
     schema = recipe.schema_
     user_is_thing = bool(_THINGS.search(schema.user_column)) and not _PEOPLE.search(schema.user_column)

@@ -1,4 +1,4 @@
-"""Explains what is wrong with rows: the column, an example value, and the likely cause."""
+"""Messages about unusable rows: the column, an example value, and the likely cause."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 Rows = NDArray[np.int64] | None
-"""(n,) the position of each row in the source; None where the rows are those of the source."""
+"""(n,) the position of each row in the source, or None if the rows are all rows of the source."""
 MANY = 0.05
-"""Share of unusable rows from which a training warns. Duplicates are usable: repeated choices are no mistake."""
+"""Share of unusable rows from which a training warns. Duplicates are usable, as users may repeat a choice."""
 
 _UNIT_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _PLAUSIBLE_S = (631_152_000.0, 4_102_444_800.0)  # 1990 to 2100
@@ -52,7 +52,7 @@ def future_times(column: pd.Series, future: NDArray[np.bool_], name: str, positi
 
 
 def odd_years(column: pd.Series, unit: str | None) -> str | None:
-    """Return a warning if the first time would be plausible only in another unit, else None."""
+    """Return a warning if the first time is plausible only in another unit, else None."""
     times = column.dropna()
     if unit is None or times.empty or _number(times.iloc[0]) is None:
         return None

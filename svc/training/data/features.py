@@ -30,7 +30,7 @@ _NARROWED_BY = {
     "vector": "lower dimensions",
     "numerical": "leave out some",
 }
-"""What makes a column of each kind narrower."""
+"""The way to make a column of each kind narrower, for error messages."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -136,9 +136,9 @@ def uses_time(recipe: Recipe) -> bool:
 
 
 def doubtful_unit(frame: pandas.DataFrame, recipe: Recipe) -> str | None:
-    """Check the time column, also where the training does not use it, and return a warning about its unit.
+    """Check the time column, even if the training does not use it, and return a warning about its unit.
 
-    Raises TimeUnitRequired and MinDataViolation, as a training that uses it would.
+    Raise TimeUnitRequired and MinDataViolation, as a training that uses it would.
     """
     schema = recipe.schema_
     if schema.time_column is None:

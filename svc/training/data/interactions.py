@@ -22,7 +22,7 @@ from svc.training.data.where import KeptRows, kept_rows
 Dedup = Literal["sum", "max", "count", "keep_last", "keep_first", "none"]
 Codes = NDArray[np.int32]
 LIKE_SEEN: Final = np.float32(0.5)
-"""Value of a hidden pair that `include_seen` brings back."""
+"""Value of a hidden pair whose item a request with `include_seen` may show."""
 _FIRST_ROWS: Final = 1000
 _COMBINED = {"sum": np.add, "count": np.add, "max": np.maximum}
 Times = NDArray[np.int64]
@@ -57,11 +57,10 @@ class _Cleansing(Protocol):
 
 
 class HiddenRows(NamedTuple):
-    """Rows that are no choices, (h,) each.
+    """Rows that are no choices, (h,) each, and whose items are not shown to their users.
 
-    Their items are left out for their users. `times` is None if no times are read. `always` is True for an excluded
-    event, which no request brings back. It is False for a row of `cleansing.hide`: a request may bring its item back
-    like a seen item.
+    `times` is None if no times are read. `always` is True for an excluded event. Its item is never shown. `always` is
+    False for a row of `cleansing.hide`, whose item a request with `include_seen` may show.
     """
 
     users: Codes
@@ -78,7 +77,7 @@ class HiddenRows(NamedTuple):
     def matrix(self, n_users: int, n_items: int) -> sparse.csr_matrix:
         """Return the matrix of hidden pairs, (n_users, n_items).
 
-        An entry is 1 if the item is always hidden, and LIKE_SEEN if a request may bring it back.
+        An entry is 1 if the item is always hidden, and LIKE_SEEN if a request with `include_seen` may show it.
         """
         values = np.where(self.always, 1.0, float(LIKE_SEEN))
         rows, most = _distinct_pairs((self.users, self.items), None, values, "max", n_items)
@@ -88,7 +87,7 @@ class HiddenRows(NamedTuple):
 
 
 class HiddenUnknown(NamedTuple):
-    """Hidden rows of items that nobody chose: their `items` are positions in `item_ids`."""
+    """Hidden rows of items that no user chose. Their `items` are positions in `item_ids`."""
 
     rows: HiddenRows
     item_ids: list[str]
@@ -124,7 +123,7 @@ class Interactions:
     without that filter.
 
     `deferred_dedup` is the rule that joins several rows of one user and item after the split, else "none".
-    `popularity` is (i,) how much each item was chosen lately, None if all choices count alike.
+    `popularity`, (i,), is the recent popularity of each item, or None if all choices count alike.
     """
 
     users: Codes
@@ -159,15 +158,12 @@ class Interactions:
 
     @property
     def n_unusable(self) -> int:
-        """Return the number of rows without an id or a time.
-
-        Duplicates are no fault of the data and do not count.
-        """
+        """Return the number of rows without an id or a time. Duplicates do not count."""
         return sum(self.dropped.get(reason, 0) for reason in self.reasons)
 
     @property
     def has_weights(self) -> bool:
-        """Return whether pairs have weights: given ones, or the sum or count of their rows."""
+        """Return whether pairs have weights, from a column or from the sum or count of their rows."""
         return self.weights is not None or self.deferred_dedup in {"sum", "count"}
 
     def of_rows(self, rows: NDArray[np.int64]) -> Interactions:
@@ -339,7 +335,7 @@ def from_rows(
         cleansing.dedup if repeats else "none",
         None if recent is None else _of_present(recent, column_of, len(item_ids)),
         None if rows.hides is None else by_rule,
-        None if of_unknown is None else _named(of_unknown, item_names),
+        None if of_unknown is None else _hidden_unknown(of_unknown, item_names),
     )
 
 
@@ -374,7 +370,7 @@ def _row_weights(frame: pd.DataFrame, schema: _Schema, cleansing: _Cleansing) ->
     return None
 
 
-def _named(hidden: HiddenRows, names: NDArray[np.object_]) -> HiddenUnknown:
+def _hidden_unknown(hidden: HiddenRows, names: NDArray[np.object_]) -> HiddenUnknown:
     """Return hidden rows, whose items are codes of `names`, with the items that occur."""
     items, item_ids, _ = _by_first_appearance(hidden.items, names)
     return HiddenUnknown(hidden._replace(items=items), item_ids)

@@ -99,7 +99,7 @@ def split(interactions: Interactions, plan: SplitPlan) -> Split:
 
     Draws are seeded, so the split is the same in every process.
     """
-    pairs = _divided(interactions, plan)
+    pairs = _pairs_to_split(interactions, plan)
     n_users = len(interactions.user_ids)
     chosen = _validation_users(n_users, plan)
     held, unused = _hold_out(pairs, chosen, plan)
@@ -110,7 +110,7 @@ def split(interactions: Interactions, plan: SplitPlan) -> Split:
         shown = ~np.isin(_keys(pairs.users, pairs.items, interactions), hidden_keys)
         held, unused = held & shown, unused | (held & ~shown)
     trained, heldout = (
-        _collapsed(interactions, part) if plan.repeats else part
+        _join_duplicates(interactions, part) if plan.repeats else part
         for part in (pairs.where(~(held | unused)), pairs.where(held))
     )
     result = _assemble(interactions, trained, heldout)
@@ -139,7 +139,7 @@ def _known_hidden(
     return hidden.of_rows(hidden.times < first_held[hidden.users])
 
 
-def _divided(interactions: Interactions, plan: SplitPlan) -> _Pairs:
+def _pairs_to_split(interactions: Interactions, plan: SplitPlan) -> _Pairs:
     """Return the pairs to split.
 
     They are distinct pairs, or rows if items may be chosen again.
@@ -157,7 +157,7 @@ def _divided(interactions: Interactions, plan: SplitPlan) -> _Pairs:
     )
 
 
-def _collapsed(interactions: Interactions, rows: _Pairs) -> _Pairs:
+def _join_duplicates(interactions: Interactions, rows: _Pairs) -> _Pairs:
     """Return the distinct pairs of `rows`, each with its latest time.
 
     Duplicates are joined as the recipe says.
@@ -189,7 +189,7 @@ def global_cutoff(interactions: Interactions, plan: SplitPlan) -> int:
 
     All held-out rows are later.
     """
-    times = _divided(interactions, plan).times
+    times = _pairs_to_split(interactions, plan).times
     assert times is not None, "time schemes come with times"
     return _cutoff(times, plan.heldout_ratio)
 
@@ -241,7 +241,7 @@ def smallest_working_ratio(interactions: Interactions, plan: SplitPlan) -> float
     """
     if plan.scheme == "leave_one_out":
         return None
-    pairs = _divided(interactions, plan)
+    pairs = _pairs_to_split(interactions, plan)
     chosen = _validation_users(len(interactions.user_ids), plan)
     if plan.scheme == "time_global":
         return _smallest_global_ratio(pairs, chosen)

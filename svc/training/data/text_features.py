@@ -33,8 +33,8 @@ class UnusableRow(Exception):
 def fit_text(values: pd.Series, declared: Any) -> tuple[TextColumn, sparse.csr_matrix, int]:
     """Return the encoder of a text column, its table, (rows, words) float32, and the number of distinct words.
 
-    The vocabulary holds the `max_words` words that most rows have. Each is in at least `min_items` rows. Ties are
-    broken by the word. Raise UnusableRow.
+    The vocabulary has the `max_words` most frequent words, each in at least `min_items` rows. Ties are broken by the
+    word. Raise UnusableRow.
     """
     texts = values.astype("category")
     categories, codes = list(texts.cat.categories), texts.cat.codes.to_numpy()
@@ -60,7 +60,7 @@ def fit_text(values: pd.Series, declared: Any) -> tuple[TextColumn, sparse.csr_m
         max_words=declared.max_words,
         analyzer=declared.analyzer,
     )
-    encoded = _stacked((column.encode(text) for text in categories), len(categories), column.width)
+    encoded = _stack((column.encode(text) for text in categories), len(categories), column.width)
     padded = sparse.vstack([encoded, sparse.csr_matrix((1, column.width), dtype=np.float32)], format="csr")
     return column, padded[np.where(codes < 0, len(categories), codes)], distinct
 
@@ -82,7 +82,7 @@ def fit_vectors(values: pd.Series, declared: Any) -> tuple[VectorColumn, sparse.
     squares = [float(np.square(vector).sum()) for vector in _vectors(column, values) if vector is not None]
     column.length = math.sqrt(sum(squares) / len(squares)) if squares else 0.0
     read = (column.read(None if vector is None else vector)[0] for vector in _vectors(column, values))
-    return column, _stacked(read, len(values), column.width)
+    return column, _stack(read, len(values), column.width)
 
 
 def _vectors(column: VectorColumn, values: pd.Series) -> Iterator[NDArray[np.float64] | None]:
@@ -97,9 +97,7 @@ def _vectors(column: VectorColumn, values: pd.Series) -> Iterator[NDArray[np.flo
             raise UnusableRow(row, error.message) from None
 
 
-def _stacked(
-    rows: Iterator[tuple[NDArray[np.intp], NDArray[np.float64]]], n_rows: int, width: int
-) -> sparse.csr_matrix:
+def _stack(rows: Iterator[tuple[NDArray[np.intp], NDArray[np.float64]]], n_rows: int, width: int) -> sparse.csr_matrix:
     """Return (n_rows, width) float32 from places and values of each row."""
     indptr = np.zeros(n_rows + 1, dtype=np.int64)
     indices, data = [], []

@@ -18,8 +18,8 @@ _NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
 _MOST_STRAYS = 0.01
-"""Up to this share, numbers among dates, or dates among numbers, are taken for typing errors and dropped; above it, it
-is unclear which of the two is meant.
+"""Up to this share, numbers among dates, or dates among numbers, are dropped as typing errors. Above it, the column is
+refused, as its format is unclear.
 """
 
 

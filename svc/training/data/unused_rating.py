@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SAMPLED_ROWS: Final = 1000
 MOST_VALUES: Final = 21
-"""Distinct values of a rating at most: 0 to 10 in steps of a half."""
+"""Most distinct values of a rating: 0 to 10 in steps of a half."""
 LARGEST_VALUE: Final = 100
 _HIGH_SHARE: Final = 0.6
 """The example keeps the values above this share of the distinct ones: 4 and 5 of five stars."""

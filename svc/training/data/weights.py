@@ -30,7 +30,7 @@ class RowWeights:
 
 
 def of_numbers(column: pd.Series) -> RowWeights:
-    """Return the weights as given, with NaN for anything but a finite number above zero."""
+    """Return the numbers of a weight column, with NaN for anything but a finite number above zero."""
     plain = column.astype(object) if isinstance(column.dtype, pd.CategoricalDtype) else column
     values = pd.to_numeric(plain, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
     usable = np.isfinite(values) & (values > 0.0)

@@ -72,10 +72,10 @@ def kept_rows(frame: pd.DataFrame, where: Mapping[str, Any] | None, hide: Mappin
     All rows are kept if there is no `where`. Raise DataSourceError if `frame` lacks a column, RowFilterMismatch if a
     value cannot be compared.
     """
-    hides = None if hide is None else _satisfied(frame, hide, "cleansing.hide")
+    hides = None if hide is None else _evaluate(frame, hide, "cleansing.hide")
     if where is None:
         return KeptRows(frame, hides=hides)
-    keep = _satisfied(frame, where, "cleansing.where")
+    keep = _evaluate(frame, where, "cleansing.where")
     if hides is not None:
         keep |= hides
     positions = np.flatnonzero(keep)
@@ -87,7 +87,7 @@ def kept_rows(frame: pd.DataFrame, where: Mapping[str, Any] | None, hide: Mappin
     return KeptRows(satisfying, positions, n_dropped, None if hides is None else hides[positions])
 
 
-def _satisfied(frame: pd.DataFrame, tree: Mapping[str, Any], key: str) -> Flags:
+def _evaluate(frame: pd.DataFrame, tree: Mapping[str, Any], key: str) -> Flags:
     """Return whether each row satisfies the filter of the recipe's `key`, (n,)."""
     wanted = parse_row_filter(tree)
     columns: dict[str, _Column] = {}
@@ -130,7 +130,7 @@ class _Column(ABC):
 
     def __init__(self, column: pd.Series, name: str) -> None:
         self._column, self._name = column, name
-        self._codes, self._values = _coded(column, name)
+        self._codes, self._values = _encode_values(column, name)
 
     def _flags(self, tells: Callable[[Any], bool]) -> Flags:
         """Return the result of `tells` for each value, (n,).
@@ -193,15 +193,15 @@ class _Texts(_Column):
 
     def check(self) -> None:
         why = "which has no one spelling as text; compare numbers with gt, gte, lt, lte or eq"
-        self._refuse_first(self._flags(lambda value: _spelled(value) is None), why)
+        self._refuse_first(self._flags(lambda value: _text_of(value) is None), why)
 
     def _compare(self, name: str, operand: Any) -> Flags:
         assert name == "any", "a filter that compares with text has no other operator"
         wanted = frozenset(operand)
-        return self._flags(lambda value: _spelled(value) in wanted)
+        return self._flags(lambda value: _text_of(value) in wanted)
 
 
-def _coded(column: pd.Series, name: str) -> tuple[NDArray[Any], list[Any]]:
+def _encode_values(column: pd.Series, name: str) -> tuple[NDArray[Any], list[Any]]:
     """Return (n,) positions in the distinct values, and these values.
 
     The position of null is −1, the index of the last element.
@@ -255,7 +255,7 @@ def _is_nothing(value: Any) -> bool:
     return isinstance(value, float | np.floating) and not math.isfinite(value)
 
 
-def _spelled(value: Any) -> str | None:
+def _text_of(value: Any) -> str | None:
     if isinstance(value, str):
         return value
     if isinstance(value, bool | np.bool_):

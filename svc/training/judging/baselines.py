@@ -65,7 +65,7 @@ def live_model(task: Task, keys: SigningKeys, settings: Settings) -> tuple[Incum
     if incumbent is None:
         return None
     try:
-        compared = _as_it_is(task, incumbent, settings) or _refitted(task, incumbent.header)
+        compared = _as_it_is(task, incumbent, settings) or _refit_live(task, incumbent.header)
     except Unfit as unfit:
         logs.emit(events.INCUMBENT_NOT_COMPARABLE, recipe=task.loaded.recipe.name, reason=str(unfit))
         return None
@@ -107,7 +107,7 @@ def _is_older_than_the_cutoff(task: Task, header: Mapping[str, Any]) -> bool:
     return global_cutoff(task.data.trained, plan) >= int(trained_at.timestamp()) * 1_000_000_000
 
 
-def _refitted(task: Task, header: Mapping[str, Any]) -> ComparedModel:
+def _refit_live(task: Task, header: Mapping[str, Any]) -> ComparedModel:
     features = task.holdout.features if header.get("features") else {}
     trial = trainable(task, header)
     ranker = task.holdout.ranker_of(_refit(task, trial, features), trial)

@@ -29,7 +29,7 @@ _TINY = float(np.finfo(np.float64).tiny)
 def resample(scores: Matrix, *, seed: int, n: int) -> Matrix:
     """Return (n, columns) means of `scores`, (users, columns), each over a bootstrap sample of the users."""
     rng = np.random.default_rng([seed, 13])
-    sums, sizes = _grouped(np.asarray(scores, dtype=np.float64), rng)
+    sums, sizes = _group_users(np.asarray(scores, dtype=np.float64), rng)
     groups = len(sizes)
     weighted = np.column_stack([sums, sizes])
     means = np.empty((n, scores.shape[1]))
@@ -44,7 +44,7 @@ def resample(scores: Matrix, *, seed: int, n: int) -> Matrix:
     return means
 
 
-def _grouped(scores: Matrix, rng: np.random.Generator) -> tuple[Matrix, Vector]:
+def _group_users(scores: Matrix, rng: np.random.Generator) -> tuple[Matrix, Vector]:
     """Return (groups, columns) sums and (groups,) sizes.
 
     Each user is a group if there are at most _MOST_GROUPS.

@@ -71,7 +71,7 @@ class Evaluator:
 
     def __init__(self, heldout: sparse.csr_matrix, *, offset: int, cutoff: int, weighted: bool = False) -> None:
         self.weighted = weighted
-        self.heldout = self._counted(heldout)
+        self.heldout = self._with_item_values(heldout)
         self.offset = offset
         self.cutoff = cutoff
 
@@ -90,10 +90,10 @@ class Evaluator:
     def of(self, heldout: sparse.csr_matrix) -> Evaluator:
         """Return an evaluator of the same users by other held-out items, with the same rows and columns."""
         other = copy.copy(self)
-        other.heldout = self._counted(heldout)
+        other.heldout = self._with_item_values(heldout)
         return other
 
-    def _counted(self, heldout: sparse.csr_matrix) -> sparse.csr_matrix:
+    def _with_item_values(self, heldout: sparse.csr_matrix) -> sparse.csr_matrix:
         """Return `heldout` with the value by which each item counts."""
         if self.weighted or (heldout.data == 1).all():
             return heldout

@@ -66,7 +66,7 @@ class Holdout:
         rows = np.arange(self.evaluators.full.offset, matrix.shape[0])
         if judged is not None:
             rows = judged.offset + judged.evaluated_users
-        scorer = _copied(trained)
+        scorer = _copy(trained)
         scorer.ready()
         fold_in_users(trial, scorer, matrix, positions, features=self.features.get("user"), rows=rows)
         history = to_history(matrix, with_values=True, positions=positions, recency=recency)
@@ -87,7 +87,7 @@ class Holdout:
         return ServedRanker.alike(model)
 
 
-def _copied(scorer: Scorer) -> Scorer:
+def _copy(scorer: Scorer) -> Scorer:
     """Return a copy that can solve for users without changing the users of `scorer`."""
     copied = copy.copy(scorer)
     if isinstance(copied, BlendScorer):

@@ -34,7 +34,7 @@ def trainable(task: Task, header: Mapping[str, Any]) -> TrialRecord:
 def checked(task: Task, trial: TrialRecord, header: Mapping[str, Any]) -> TrialRecord:
     """Return a `trial` of this header with no more components than the current data allows. Raise Unfit."""
     declared = [side for side in ("user", "item") if side in (header.get("features") or {})]
-    trial = replace(_fitted(task, trial), parts=tuple(_fitted(task, part) for part in trial.parts))
+    trial = replace(_limit_components(task, trial), parts=tuple(_limit_components(task, part) for part in trial.parts))
     for part in trial.parts or (trial,):
         _check(task, part, declared)
     return trial
@@ -80,7 +80,7 @@ def _record(name: str, params: dict[str, Any]) -> TrialRecord:
     return TrialRecord(0, name, params, "complete", None, {}, epochs, 0.0)
 
 
-def _fitted(task: Task, trial: TrialRecord) -> TrialRecord:
+def _limit_components(task: Task, trial: TrialRecord) -> TrialRecord:
     """Return `trial` with no more components than the current data allows."""
     most = min(task.holdout.train.shape) - 1
     wanted = trial.params.get("n_components")

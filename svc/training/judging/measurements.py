@@ -120,7 +120,7 @@ def _spans(
     for name, trial in result.best_per_algorithm.items():
         if choice is not None and trial.number in by_trial:
             chosen = choice if trial.number == result.best.number else choice.among(name)
-            yield name, _rounded(interval(by_trial[trial.number], seed=seed, choice=chosen))
+            yield name, _round_all(interval(by_trial[trial.number], seed=seed, choice=chosen))
 
 
 def _scores_of_users(task: Task, result: SearchResult) -> Iterator[tuple[int, Scores]]:
@@ -159,7 +159,7 @@ def _change_fields(over: str, change: Change, users: str) -> dict[str, Any]:
     return {
         "over": over,
         "change": round(change.value, _DIGITS),
-        "interval": _rounded((change.low, change.high)),
+        "interval": _round_all((change.low, change.high)),
         "more_than_chance": change.low > 0.0,
         "users": users,
     }
@@ -197,7 +197,7 @@ def _winner_on_test(task: Task, ranker: Ranker, others: tuple[str, Scores] | Non
         "test": {
             **{name: evaluation.metrics[name] for name in PER_USER},
             "n_scored_users": len(evaluator.evaluated_users),
-            "interval": _rounded(interval(scores, seed=seed)),
+            "interval": _round_all(interval(scores, seed=seed)),
         }
     }
     if others is not None:
@@ -216,8 +216,8 @@ def _cutoff_metrics(task: Task, evaluation: Evaluation) -> dict[str, Any]:
     trained_on, held_out = task.split.train.indices, full.heldout.indices
     users_of = np.bincount(trained_on, minlength=seen.shape[1])
     measured["mean_popularity"] = {
-        "held_out": _shortened(mean_popularity(held_out, users_of)),
-        "trained": _shortened(mean_popularity(trained_on, users_of)),
+        "held_out": _round(mean_popularity(held_out, users_of)),
+        "trained": _round(mean_popularity(trained_on, users_of)),
     }
     measured["breakdown"] = _breakdown(task, evaluation)
     return measured
@@ -239,7 +239,7 @@ def _by_recency(task: Task, winner: TrialRecord, trained: Scorer) -> dict[str, A
     scores = np.stack([sample.scores_of_users(ranker, holdout.metric) for ranker in rankers], axis=1)
     spans = intervals(scores, seed=task.loaded.recipe.training.split.seed)
     rows = [
-        {"recency": value, "score": round(float(mean), _DIGITS), "interval": _rounded(span)}
+        {"recency": value, "score": round(float(mean), _DIGITS), "interval": _round_all(span)}
         for value, mean, span in zip([trial.recency for trial in tried], scores.mean(axis=0), spans, strict=True)
     ]
     by_recency = {"n_users": len(scores), "values": rows[: len(values)]}
@@ -254,14 +254,14 @@ def _breakdown(task: Task, evaluation: Evaluation) -> list[Mapping[str, Any]]:
     lengths = np.diff(train.indptr)[full.offset + full.evaluated_users]
     training = TrainingCounts(lengths, np.bincount(train.indices, minlength=train.shape[1]), train.shape[0])
     scores = breakdown(evaluation.rankings, evaluation.truth, training, seed=task.loaded.recipe.training.split.seed)
-    return [{name: _shortened(value) for name, value in row.items()} for row in as_rows(scores)]
+    return [{name: _round(value) for name, value in row.items()} for row in as_rows(scores)]
 
 
-def _shortened(value: object) -> object:
+def _round(value: object) -> object:
     return round(value, _DIGITS) if isinstance(value, float) else value
 
 
-def _rounded(values: tuple[float, float]) -> list[float]:
+def _round_all(values: tuple[float, float]) -> list[float]:
     return [round(value, _DIGITS) for value in values]
 
 

@@ -46,16 +46,16 @@ from svc.training.search.quick_scores import standardized, weighted
 MOST_PARTS = 3
 _USERS_AT_ONCE = 128
 CANDIDATES = 100
-"""How many items of each user and part are kept to compare weights, or twice the cutoff if that is more."""
+"""The number of items of each user and part that are kept to compare weights, or twice the cutoff if that is more."""
 HALF_LIVES = (NO_DECAY, "3d", "14d", "60d")
-"""What is tried of popularity as a part."""
+"""The half-lives to try for popularity as a part."""
 _STEPS = 10
 _COARSE = 2
 
 Weights = tuple[int, ...]
-"""Weights in tenths, those of popularity by half-life last; they add up to 10."""
+"""Weights in tenths, with sum 10. The last ones are those of popularity with each half-life."""
 Recencies = tuple[float, ...]
-"""One for each part but popularity."""
+"""One recency for each part except popularity."""
 
 
 def add_blend(task: SearchTask, result: SearchResult) -> SearchResult:
@@ -68,9 +68,9 @@ def add_blend(task: SearchTask, result: SearchResult) -> SearchResult:
     chosen = candidates(result)
     popular = popularity(result, chosen, HALF_LIVES if task.loaded.recipe.blends_recent_popularity else (NO_DECAY,))
     if not chosen or len(chosen) + bool(popular) < 2:
-        return _skipped(result, "fewer than two algorithms that it can blend have a complete trial")
+        return _skip(result, "fewer than two algorithms that it can blend have a complete trial")
     if limit is not None and result.seconds >= limit:
-        return _skipped(result, "training.timeout_seconds is over")
+        return _skip(result, "training.timeout_seconds is over")
     holdout = task.holdout
     shared = {name: value for name, value in chosen[0].params.items() if name == HALF_LIFE}
     train = holdout.decayed(shared)
@@ -79,7 +79,7 @@ def add_blend(task: SearchTask, result: SearchResult) -> SearchResult:
             train_trial(task.builder, trial, train, holdout.features, holdout.times) for trial in (*chosen, *popular)
         ]
     except FeatureRidgeFailed:
-        return _skipped(result, "a part cannot be trained a second time")
+        return _skip(result, "a part cannot be trained a second time")
     parts = _BlendTrainer(task, [*chosen, *popular], trained)
     number = 1 + max(trial.number for trial in result.trials)
     record = parts.best(number, shared)
@@ -97,12 +97,12 @@ def add_blend(task: SearchTask, result: SearchResult) -> SearchResult:
     )
     most_ms = task.loaded.recipe.training.max_rank_ms
     if most_ms is not None and rank_ms > most_ms:
-        return _skipped(result, f"a ranking by it takes {rank_ms:g} ms, more than training.max_rank_ms")
+        return _skip(result, f"a ranking by it takes {rank_ms:g} ms, more than training.max_rank_ms")
     by_user = {**result.by_user, number: evaluation.by_user(holdout.metric)}
     result = replace(result, trials=[*result.trials, record], by_user=by_user)
     is_best = result.best is record
     kept: list[ServedScorer] = [blend] if is_best else parts.models_of(result.best)
-    if task.split.test is not None:  # the runner-up is trained next: two models may not fit
+    if task.split.test is not None:  # the runner-up is trained next, and both models may not fit into memory
         kept = []
     return replace(result, trained=next(iter(kept), None), evaluation=evaluation if is_best else None)
 
@@ -121,9 +121,9 @@ class _ScoredBlend(NamedTuple):
 
 
 class _BlendTrainer:
-    """The parts of a blend: `trained` are the models of `trials`, each of another algorithm.
+    """Builds the best blend of some parts: `trained` are the models of `trials`.
 
-    The last ones are popularity with different half-lives.
+    Each is of another algorithm. The last ones are popularity with different half-lives.
     """
 
     def __init__(self, task: SearchTask, trials: Sequence[TrialRecord], trained: Sequence[ServedScorer]) -> None:
@@ -147,7 +147,7 @@ class _BlendTrainer:
 
         `shared` are the parameters that its parts share.
         """
-        tried = sorted(map(self._tried, self._candidates()), key=lambda blend: blend.order)
+        tried = sorted(map(self._score_blend, self._candidates()), key=lambda blend: blend.order)
         best = max(tried, key=lambda blend: float(blend.by_user.mean()))
         chosen = next(blend for blend in tried if blend is best or not is_gain(best.by_user, blend.by_user))
         return self._record(chosen, number, shared)
@@ -166,12 +166,12 @@ class _BlendTrainer:
             return [self._alike(*(self._values or (0.0,)))]
         lowest, highest = self._values[0], self._values[-1]
         own = tuple(min(max(trial.recency, lowest), highest) for trial in self._trials[: len(self._histories)])
-        return list(dict.fromkeys([self._alike(lowest), self._alike(self._shared(own)), own]))
+        return list(dict.fromkeys([self._alike(lowest), self._alike(self._best_shared(own)), own]))
 
     def _alike(self, recency: float) -> Recencies:
         return (recency,) * len(self._histories)
 
-    def _shared(self, own: Recencies) -> float:
+    def _best_shared(self, own: Recencies) -> float:
         """Return the best recency for all parts, with the best weights at their `own` recencies."""
         weights, holdout = self._weights(own), self._holdout
         search = RecencySearch(self._values, lambda recency: self._ranker(self._alike(recency), weights))
@@ -184,13 +184,13 @@ class _BlendTrainer:
             self._searches[recencies] = search
         return self._searches[recencies].best()
 
-    def _tried(self, recencies: Recencies) -> _ScoredBlend:
+    def _score_blend(self, recencies: Recencies) -> _ScoredBlend:
         weights = self._weights(recencies)
         return _ScoredBlend(recencies, weights, self._searches[recencies].by_user(weights))
 
     def _ranker(self, recencies: Recencies, weights: Weights) -> Ranker:
         """Return the ranker of a blend of the parts with weight."""
-        scorers, weighed = self._scorers(recencies), _weighed(weights)
+        scorers, weighed = self._scorers(recencies), _with_weight(weights)
         shares = [weights[part] / _STEPS for part in weighed]
         chosen = [scorers[part] for part in weighed]
         return self._objective.quick_ranker(lambda rows: weighted(standardized(chosen, rows), shares))
@@ -200,7 +200,7 @@ class _BlendTrainer:
         return [part.at(recency) for part, recency in zip(self._histories, recencies, strict=True)] + self._popular
 
     def _record(self, tried: _ScoredBlend, number: int, shared: Params) -> TrialRecord:
-        weighed = _weighed(tried.weights)
+        weighed = _with_weight(tried.weights)
         recencies = (*tried.recencies, *[0.0] * len(self._popular))
         parts = tuple(replace(self._trials[position], recency=recencies[position]) for position in weighed)
         weights = {self._trials[position].algorithm: tried.weights[position] / _STEPS for position in weighed}
@@ -226,7 +226,7 @@ def _identity(trial: TrialRecord) -> tuple[int, str | None]:
     return trial.number, trial.params.get(POPULARITY_HALF_LIFE)
 
 
-def _weighed(weights: Weights) -> list[int]:
+def _with_weight(weights: Weights) -> list[int]:
     """Return the positions of the parts with a weight other than 0."""
     return [position for position, weight in enumerate(weights) if weight]
 
@@ -243,7 +243,7 @@ def candidates(result: SearchResult) -> list[TrialRecord]:
         if not fits or (best and trial.params.get(HALF_LIFE) != best[0].params.get(HALF_LIFE)):
             continue
         has_factors = any(other.algorithm in FACTORS for other in best)
-        # One place is reserved for a factor model: it generalizes where neighbour models cannot.
+        # One place is reserved for a factor model, because it also relates items without common users.
         if trial.algorithm in FACTORS and has_factors:
             continue
         if trial.algorithm not in FACTORS and not has_factors and len(best) == MOST_PARTS - 1:
@@ -267,7 +267,7 @@ def popularity(result: SearchResult, chosen: Sequence[TrialRecord], half_lives: 
     ]
 
 
-def _skipped(result: SearchResult, reason: str) -> SearchResult:
+def _skip(result: SearchResult, reason: str) -> SearchResult:
     logs.emit(events.ALGORITHM_SKIPPED, algorithm=BLEND, reason=reason)
     return result
 
@@ -285,13 +285,13 @@ class _Block(NamedTuple):
 
 
 class WeightSearch:
-    """Compares weights on `sample`: first coarsely, then around the best.
+    """Searches the weights of a blend on `sample`: first on a coarse grid, then around the best.
 
     The best items of a user under any weights are among the best of one part. So only the CANDIDATES best items of each
     part are kept for each user, and the parts are scored once.
 
-    The last `n_popular` scorers are popularity with different half-lives. At most one of them has a weight. They are
-    tried beside the best weights of the others, coarsely first.
+    The last `n_popular` scorers are popularity with different half-lives. At most one of them gets a weight. They are
+    added to the best weights of the others, first on the coarse grid.
     """
 
     def __init__(self, sample: Evaluator, scorers: Sequence[Scorer], task: Task, n_popular: int = 0) -> None:
@@ -310,7 +310,7 @@ class WeightSearch:
             self._score(weights + rest)
         others = (_STEPS,) if n_others == 1 else self._climb(n_others)[:n_others]
         for share in range(_COARSE, _STEPS, _COARSE):
-            for weights in self._with_popularity((*_scaled(others, _STEPS - share), share, *rest[1:])):
+            for weights in self._with_popularity((*_scale(others, _STEPS - share), share, *rest[1:])):
                 self._score(weights)
         return self._climb(len(self._scorers))
 
@@ -392,7 +392,7 @@ def simplex(n_parts: int, step: int) -> Iterator[Weights]:
             yield weights
 
 
-def _scaled(weights: Weights, total: int) -> Weights:
+def _scale(weights: Weights, total: int) -> Weights:
     """Return `weights` scaled to whole tenths that add up to `total`.
 
     The largest remainders are rounded up.

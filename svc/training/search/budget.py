@@ -2,7 +2,7 @@
 
 The storage assigns each trial number once. `TrialPlan` maps the number to an algorithm. A trial is within the budget if
 fewer than `total` trials with lower numbers use it. So processes that ask at the same moment need no further
-coordination. The process that came too late gives its trial back.
+coordination. A process whose trial is beyond the budget gives it back.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ ALGORITHM = "svc:algorithm"
 OWNER = "svc:owner"
 BEAT = "svc:beat"
 SPENT = "svc:spent"
-"""Attributes of a trial: its algorithm, the process that trains it, that process's heartbeat counter, and why a failed
-trial used up its place in the budget.
+"""Attributes of a trial: its algorithm, the process that trains it, that process's heartbeat counter, and the error by
+which a failed trial used up its place in the budget.
 """
 
 
 _FAIR_TRIALS = 3
 _CLEARLY = 0.85
-"""An algorithm is clearly behind when its best score is below this fraction of the overall best, after this many
-complete trials or a third of its share, whichever is more.
+"""An algorithm is clearly behind if its best score is below this fraction of the overall best. It must have completed
+_FAIR_TRIALS or a third of its share, if that is more.
 """
 MOST_OF_ONE_NUMBER = 5
-"""As many trainings find the best value of a single number (see line_search.py); more are better spent on others."""
+"""Trainings that find the best value of a single number (see line_search.py). More are better spent on others."""
 _CLOSE = 0.95
 _A_GAIN = 1.01
-"""Below this fraction of the overall best, an algorithm is behind when it has stalled, too: as many trials in a row as
-it has parameters, and one more, have not raised its best score by this factor.
+"""An algorithm has stalled if its last trials, one more than it has parameters, have not raised its best score by this
+factor. A stalled algorithm is behind if its best score is below the fraction _CLOSE of the overall best.
 """
 
 

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from svc.training.judging.recency import is_gain
 
 MOST_BYTES = 512 << 20
-"""Above this the trials with the lowest scores are left out: it is them that chance would not have chosen."""
+"""Above this the trials with the lowest scores are dropped, as they are the least likely to win by chance."""
 _DEVIATIONS = 1.96
-"""Standard errors of a difference between two trials that is more than chance (two-sided, 95%)."""
+"""Standard errors from which a difference between two trials is more than chance (two-sided, 95%)."""
 
 
 @dataclass(slots=True)

@@ -11,9 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 STEP = 0.2
-"""How far a step goes where one side of the best position is unknown."""
+"""Length of a step to an unknown side of the best position."""
 _CLOSEST = 0.02
-"""Positions closer to each other than this are not told apart."""
+"""Positions closer to each other than this count as equal."""
 
 
 def next_position(scores: Mapping[float, float], running: Sequence[float], *, upwards_first: bool) -> float:

@@ -35,7 +35,7 @@ from svc.training.search.storage import StudyStorage
 
 _POLL_S = 0.5
 _AHEAD = 3
-"""Trials asked for and not told, for each worker. Short trials then fill the time of a long one."""
+"""Trials in progress for each worker. With more than one, short trials fill the time of a long one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class _Attempt:
 
 @dataclass(slots=True, eq=False)
 class Search:
-    """One process's part in a study.
+    """The search of one process in a study.
 
     The sampler of the study must be `sampler`. `run` may be called once.
     """
@@ -135,7 +135,7 @@ class Search:
 
     @property
     def _ahead(self) -> int:
-        """Largest number of trials asked for and not yet told."""
+        """Return the largest number of trials that are asked for and not yet told."""
         count = self.workers.count
         return count if self.storage.shared or count == 1 else _AHEAD * count
 

@@ -27,7 +27,7 @@ from svc.training.search.screening import SCREENING_STEP
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrialObjective:
-    """Trains models of `builder` on the training part of `holdout`, and scores them by the rest."""
+    """Trains models of `builder` on the training part of `holdout`, and scores them on its held-out items."""
 
     builder: Builder
     holdout: Holdout
@@ -38,7 +38,7 @@ class TrialObjective:
         return QuickScores(scorer, self.holdout.decayed(params), positions, self.holdout.features.get("user"))
 
     def quick_ranker(self, scores: ScoresOfUsers) -> ScoreRanker:
-        """Return the ranker by `scores` that leaves out what these users may not be shown."""
+        """Return the ranker by `scores`, without items that a user may not be shown."""
         return ScoreRanker(scores, self.holdout.seen)
 
     def _score_epoch(self, recommender: Any, *, algorithm: str, history: History) -> float:

@@ -45,7 +45,7 @@ _FINGERPRINT = "svc:data"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SearchTask(Task):
-    """A task to search for. Its `objective` has a builder that leaves cores to other trials."""
+    """Inputs of a search. The builder of its `objective` leaves cores to other trials."""
 
     plan: TrialPlan
     objective: TrialObjective

@@ -1,7 +1,7 @@
 """Score all items at once from the histories of users, to compare trials and the weights of a blend.
 
-A served model ranks one user after the other, which takes longer for thousands of users. These scores equal served
-scores up to the precision of float32. A model that is kept is evaluated by its own answers.
+A served model ranks users one by one, which takes longer for thousands of users. These scores equal served scores up to
+the precision of float32. The winner is evaluated as it is served.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from svc.training.judging.evaluator import Rows
 from svc.training.judging.score_ranker import Scorer, Scores
 
 _DENSE_FROM = 8
-"""Item weights of which one in so many is not zero are added up faster by whole rows."""
+"""Item weights with at least one nonzero in this many entries are added faster as dense rows."""
 _ROWS_AT_ONCE = 16
 
 Score = Callable[[Rows, sparse.csr_matrix], Scores]
 
 
 class QuickScores:
-    """Scores users by their histories, for a trained `scorer` at several recencies.
+    """Scores users from their histories, for a trained `scorer` at several recencies.
 
-    `matrix`, (users, items), is the training matrix. `positions` has those of its entries, or None if every recency is
-    0. `features`, (users, F), are those of the users if the model has learned from them.
+    `matrix`, (users, items), is the training matrix. `positions` has the positions of its entries, or is None if every
+    recency is 0. `features`, (users, F), are user features if the model has learned from them.
     """
 
     def __init__(

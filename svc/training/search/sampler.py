@@ -24,10 +24,10 @@ from svc.training.search.line_search import next_position
 
 _ATTEMPTS = 16
 _EVERY = 3
-"""Of so many trials after the guesses one is suggested by TPE. A handful of trials teaches it little, so the others
-vary the best one."""
+"""After the guesses, every third trial is suggested by TPE. The others vary the best trial, because TPE learns little
+from a few trials."""
 _STEPS = (0.05, 0.2)
-"""The least and the longest step from the best trial, as parts of the range, on its scale."""
+"""The shortest and longest step from the best trial, as fractions of the range, on its scale."""
 
 
 def parameter_name(algorithm: str, parameter: str) -> str:
@@ -171,7 +171,7 @@ class AlgorithmSampler(BaseSampler):
         if not complete:
             return self._suggest(trials, space, number, share)
         best = max(complete, key=lambda trial: trial.value or 0.0)
-        return _untried(
+        return _first_untried(
             trials,
             lambda attempt: _near(best.params, trials, space, np.random.default_rng([self._seed, number, attempt])),
         )
@@ -197,7 +197,7 @@ class AlgorithmSampler(BaseSampler):
             return self._suggest(trials, space, number, 1)
         position = next_position(scores, running, upwards_first=upwards_first)
         step = {name: _from_scale(low + position * (high - low), distribution)}
-        # A range of few whole numbers is soon tried. TPE then suggests the remaining ones.
+        # In a range of few whole numbers the step may lead to a tried value. TPE then suggests an untried one.
         return self._suggest(trials, space, number, 1) if step in [trial.params for trial in trials] else step
 
     def _suggest(
@@ -212,10 +212,10 @@ class AlgorithmSampler(BaseSampler):
             local.add_trials([_copy(trial) for trial in trials if trial.state is not TrialState.FAIL])
             return local.ask(fixed_distributions=space).params
 
-        return _untried(trials, suggest)
+        return _first_untried(trials, suggest)
 
 
-def _untried(trials: Sequence[FrozenTrial], suggest: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
+def _first_untried(trials: Sequence[FrozenTrial], suggest: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
     """Return the first untried suggestion.
 
     After _ATTEMPTS suggestions the last one is returned, tried or not.
@@ -245,10 +245,10 @@ def _near(
     nearby = {name: nearest(params.get(name), distribution) for name, distribution in space.items()}
     others = [trial.params for trial in trials if changed in trial.params]
     tried = [other[changed] for other in others if {**other, changed: nearby[changed]} == nearby]
-    return {**nearby, changed: _moved(nearby[changed], space[changed], tried, rng)}
+    return {**nearby, changed: _move(nearby[changed], space[changed], tried, rng)}
 
 
-def _moved(value: Any, distribution: BaseDistribution, tried: Sequence[Any], rng: np.random.Generator) -> Any:
+def _move(value: Any, distribution: BaseDistribution, tried: Sequence[Any], rng: np.random.Generator) -> Any:
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices[int(rng.integers(len(distribution.choices)))]
     assert isinstance(distribution, IntDistribution | FloatDistribution), "irspack tunes numbers and choices"

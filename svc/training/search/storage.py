@@ -28,13 +28,13 @@ from svc.training.search.processes.process_identity import is_dead
 
 HEARTBEAT_S = 10
 GRACE_S = 60
-"""How long a process may show no heartbeat. The main process trains nothing itself, so only a database that does not
-answer can delay its heartbeat.
+"""Seconds without a heartbeat after which a process counts as dead. The main process does not train, so only a slow
+database delays its heartbeat.
 """
 
 _OPENING_PAUSES_S = (0.2, 0.4, 0.8, 1.6, 3.2)
-"""Attempts to create Optuna's tables: they are made one by one, so processes that start together may conflict and must
-retry.
+"""Pauses between attempts to create Optuna's tables. Processes that start together may conflict, as Optuna creates the
+tables one by one.
 """
 
 _FIELD = "training.storage_path"
@@ -127,9 +127,8 @@ def preflight(storage_path: str, base_dir: Path) -> StorageLocation:
 class StudyStorage:
     """An opened storage, `shared` if other processes may use it at the same time.
 
-    Heartbeats are counters in the trials. A process that waits for a trial of another host takes it for dead if its
-    counter is unchanged for GRACE_S, so the clocks of hosts need not agree. A process on the same host is looked up
-    instead.
+    Heartbeats are counters in the trials. A trial of another host counts as dead if its counter has not changed for
+    GRACE_S, so the clocks of hosts need not agree. A process on the same host is looked up instead.
     """
 
     def __init__(self, location: StorageLocation, backend: Any) -> None:

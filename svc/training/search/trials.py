@@ -19,7 +19,7 @@ SECONDS = "svc:seconds"
 RANK_MS = "svc:rank_ms"
 TOO_SLOW = "svc:too_slow"
 REUSED = "svc:reused"
-"""Attributes of a finished trial; REUSED is the number of the equal trial whose value it took."""
+"""Attributes of a finished trial. REUSED is the number of the equal trial whose score was copied."""
 
 
 def attributes(fitted: Fitted, seconds: float) -> dict[str, object]:
@@ -38,7 +38,7 @@ def records(trials: list[FrozenTrial]) -> list[TrialRecord]:
 def find_source(trials: list[FrozenTrial], number: int, algorithm: str, params: Params, own: Collection[int]) -> int:
     """Return the number of the trial that decides the result of trial `number`: an equal one, or itself.
 
-    An equal trial is taken if it is finished, or one of this process's `own` that have not been told. Without one,
+    An equal trial decides if it is finished, or if it is in `own`, the trials in progress in this process. Otherwise
     trial `number` is trained.
     """
     finished = (TrialState.COMPLETE, TrialState.PRUNED)

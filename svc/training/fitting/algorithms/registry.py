@@ -283,9 +283,9 @@ def search_space(
                 CategoricalDistribution(tuple(bounds)) if by_choice else _within(space[parameter], bounds)
             )
     if name == "TruncatedSVDRecommender":
-        space["n_components"] = _capped(space["n_components"], min(n_users, n_items) - 1)
+        space["n_components"] = _cap(space["n_components"], min(n_users, n_items) - 1)
     if "top_k" in space:
-        space["top_k"] = _capped(space["top_k"], n_items)
+        space["top_k"] = _cap(space["top_k"], n_items)
     guesses = algorithm.guesses + (algorithm.guesses_in_order if in_order else ())
     return Space(space, _guesses(guesses, space, n_items), frozenset(algorithm.grows) - wanted.keys())
 
@@ -320,7 +320,7 @@ def _distribution(entry: Any) -> BaseDistribution:
     return FloatDistribution(entry.low, entry.high, log=log)
 
 
-def _capped(distribution: BaseDistribution, high: int) -> BaseDistribution:
+def _cap(distribution: BaseDistribution, high: int) -> BaseDistribution:
     assert isinstance(distribution, IntDistribution), "only sizes are capped by the data"
     top = max(1, min(distribution.high, high))
     return IntDistribution(min(distribution.low, top), top, log=distribution.log)

@@ -1,1 +1,1 @@
-"""Trials in worker processes: what they share, and how one of them ends."""
+"""Trials in worker processes: start, shared memory and end."""

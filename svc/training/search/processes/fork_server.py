@@ -21,10 +21,10 @@ from svc.processes.lifetime import end_with
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PATIENCE_S = 1.0
-"""A server that still imports does not hear that it shall end. It is killed after this time."""
+"""Seconds after which a server is killed that does not end, because it is still importing."""
 
 Work = Callable[[Connection], None]
-"""What a worker does with its connection, until that raises EOFError."""
+"""The main function of a worker. It serves its connection until that raises EOFError."""
 
 
 class ForkServer:
@@ -126,7 +126,7 @@ def _work(connection: Connection, work: Work, server: int) -> None:
 def _run(child: Callable[[], None]) -> NoReturn:
     """Run `child` in a forked process and exit.
 
-    The process must not return into the program of which it is a copy.
+    The child must not return into the program of which it is a copy.
     """
     try:
         child()

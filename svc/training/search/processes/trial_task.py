@@ -36,7 +36,7 @@ class TrialPruned(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TrialTask:
-    """One trial to train, with the results of the same algorithm that were known when it was asked for.
+    """One trial to train, with the results of the same algorithm that were known when it was suggested.
 
     `complete_curves` are the learning curves of complete trials, `screenings` the screening scores of all.
     """
@@ -50,7 +50,7 @@ class TrialTask:
 
 @dataclass(frozen=True, slots=True)
 class TrialOutcome:
-    """`fitted` if the trial is complete, `error` if it failed. `curve` has the scores between epochs."""
+    """The result of a trial: `fitted` if it is complete, `error` if it failed, and the `curve` between epochs."""
 
     state: State
     seconds: float

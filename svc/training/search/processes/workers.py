@@ -26,7 +26,7 @@ from svc.training.search.processes.trial_task import Objective, Stop, TrialOutco
 
 Ended = Callable[[TrialOutcome], None]
 _Setting = tuple[MemoryLocation, int]
-"""Where the objective of a search lies, and how many threads the linear algebra of a worker has."""
+"""Location of a search's objective, and number of threads for the linear algebra of a worker."""
 _Answer = tuple[TrialOutcome, list[tuple[str, str]]]
 _KILLED = "its worker process was killed or crashed; if memory ran out, lower training.parallelism"
 
