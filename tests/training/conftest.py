@@ -1,4 +1,4 @@
-"""Small data with tastes that can be learned, and recipes over it."""
+"""Small data with learnable tastes, and recipes over it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from svc.settings import Settings
 
 
 def write_ratings(path: Path, *, n_users: int = 80, n_items: int = 40, seed: int = 0) -> Path:
-    """Two groups of users, each with its own half of the items."""
+    """Write ratings of two groups of users, each with its own half of the items."""
     rng = np.random.default_rng(seed)
     lines = ["user_id,item_id,ts"]
     for user in range(n_users):
@@ -28,7 +28,7 @@ def write_ratings(path: Path, *, n_users: int = 80, n_items: int = 40, seed: int
 
 
 def write_items(path: Path, n_items: int = 40) -> Path:
-    """Even items are of one group, odd ones of the other."""
+    """Write a feature table in which even items are of one group, odd ones of the other."""
     lines = ["item_id,group,size"] + [f"i{item},{'even' if item % 2 == 0 else 'odd'},{item}" for item in range(n_items)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
@@ -36,7 +36,7 @@ def write_items(path: Path, n_items: int = 40) -> Path:
 
 @pytest.fixture
 def make_recipe(tmp_path: Path) -> Callable[..., LoadedRecipe]:
-    """Load a recipe over generated ratings; keyword arguments replace whole top-level blocks."""
+    """Load a recipe over generated ratings. Keyword arguments replace whole top-level blocks."""
 
     def make(*, ratings: Path | None = None, **blocks: Any) -> LoadedRecipe:
         data = ratings or write_ratings(tmp_path / "ratings.csv")
@@ -69,12 +69,12 @@ def make_ratings(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def items_csv(tmp_path: Path) -> Path:
-    """A feature table of the items."""
+    """Write a feature table of the items."""
     return write_items(tmp_path / "items.csv")
 
 
 @pytest.fixture
 def log() -> Any:
-    """The records that a test emits, as dictionaries."""
+    """Return the records that a test emits, as dictionaries."""
     with structlog.testing.capture_logs() as records:
         yield records

@@ -1,4 +1,4 @@
-"""From a finished search to the model that is served."""
+"""The served model of a finished search."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from svc.training.outcome import TrainResult
 from tests.training.test_run import Make, item_features, run, small_training
 
 
-def test_features_answer_cold_starts_whoever_wins(
+def test_the_best_feature_aware_trial_answers_cold_starts_beside_another_winner(
     make_recipe: Make, items_csv: Path, monkeypatch: pytest.MonkeyPatch, log: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    """The winner answers for known users as it does alone; the best feature-aware trial for features and seeds."""
+    """The winner answers for known users as it does alone."""
     monkeypatch.setattr("svc.training.judging.search_result.by_score", last_first)
     plain = run(make_recipe(training=small_training(algorithms=["TopPop", "CosineKNN"], n_trials=3)))
     alone, _ = loaded(plain)
@@ -58,10 +58,10 @@ def test_features_answer_cold_starts_whoever_wins(
         assert "features and seeds" in report.read_text(encoding="utf-8")
 
 
-def test_features_without_a_complete_trial_of_theirs_are_said_to_be_inactive(
+def test_features_without_a_complete_trial_are_inactive_with_a_warning(
     make_recipe: Make, items_csv: Path, monkeypatch: pytest.MonkeyPatch, log: list[dict[str, Any]]
 ) -> None:
-    """A warning, not silence, and a header that agrees with the payload."""
+    """The header agrees with the payload."""
     monkeypatch.setattr("svc.training.final_model.FEATURE_AWARE", "Nobody")
     training = small_training(algorithms=["TopPop", "IALS"], n_trials=2)
     monkeypatch.setattr(
@@ -76,12 +76,12 @@ def test_features_without_a_complete_trial_of_theirs_are_said_to_be_inactive(
 
 
 def last_first(trials: list[TrialRecord]) -> list[TrialRecord]:
-    """As if CosineKNN had won."""
+    """Reverse the order of trials, so that CosineKNN wins."""
     return sorted(trials, key=lambda trial: (trial.algorithm != "CosineKNNRecommender", trial.number))
 
 
 def loaded(result: TrainResult) -> tuple[Any, dict[str, Any]]:
-    """The model of a training, ready, and its header."""
+    """Return the loaded model of a training, and its header."""
     assert result.artifact is not None
     _, parsed = read_verified(result.artifact, development_keys(), Settings())
     model = codec.decode(parsed.payload)
@@ -90,15 +90,17 @@ def loaded(result: TrainResult) -> tuple[Any, dict[str, Any]]:
 
 
 def scores(model: Model, user_id: str | None, history: list[Interaction] | None = None) -> dict[int, float]:
-    """The scores of all items for a user, or for a stranger with that history."""
+    """Return the scores of all items for a user, or for a new user with the same history."""
     query = model.prepare_recommend(user_id=user_id, user_features=None, limit=40, history=history or ()).query
     (ranking,) = model.rank([query])
     return dict(zip(ranking.items.tolist(), ranking.scores.tolist(), strict=True))
 
 
 @pytest.mark.parametrize("algorithms", [("IALS",), ("TruncatedSVD",), ("IALS", "CosineKNN", "Blend")])
-def test_a_user_and_their_history_are_answered_alike(make_recipe: Make, algorithms: tuple[str, ...]) -> None:
-    """The same items with the same scores but for the rounding of stored vectors, alone and as a part of a blend."""
+def test_a_known_user_and_a_new_one_with_the_same_history_get_equal_scores(
+    make_recipe: Make, algorithms: tuple[str, ...]
+) -> None:
+    """They differ by the rounding of stored vectors only, also for parts of a blend."""
     training = small_training(algorithms=list(algorithms), n_trials=3, recency="off")
     model, header = loaded(run(make_recipe(training=training)))
     assert "exact_users" not in header["evaluation"]

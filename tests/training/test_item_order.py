@@ -1,4 +1,4 @@
-"""Among equal scores the more chosen item comes first, then the one that came first in training: in every family."""
+"""Items with equal scores are ordered by number of users, then by training order, in every model."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ ALGORITHMS = (
 
 
 def interactions() -> pd.DataFrame:
-    """Two groups of users with items of their own, so that half of the items score 0 for a neighbour model.
+    """Return two groups of users with their own items, so that a neighbour model scores half of the items 0.
 
-    Items that few have chosen come first, some rows are repeated, and most numbers of users occur several times.
+    Items of few users come first, some rows are repeated, and most counts of users occur several times.
     """
     rng = np.random.default_rng(4)
     rows = [
@@ -59,14 +59,16 @@ def trained(folder: Path, *algorithms: str, **training: Any) -> svc.Recommender:
 
 
 def expected_order() -> list[str]:
-    """Items by descending number of distinct users, then by first appearance."""
+    """Return items by descending number of distinct users, then by first appearance."""
     rows = interactions()
     counts = rows.groupby("item_id", sort=False)["user_id"].nunique()
     return [str(item) for item in counts.sort_values(ascending=False, kind="stable").index]
 
 
 def check(recommender: svc.Recommender) -> int:
-    """Compare every ranking with the same items sorted by score and place; returns how many neighbours were tied."""
+    """Compare every ranking with the same items sorted by score and place, and return the number of neighbours with
+    ties.
+    """
     order = expected_order()
     assert recommender.items() == order
     place = {item: number for number, item in enumerate(order)}
@@ -84,14 +86,14 @@ def check(recommender: svc.Recommender) -> int:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_the_more_chosen_item_comes_first_among_equal_scores(tmp_path: Path, algorithm: str) -> None:
-    """Alone, in a batch and as related items; neighbour models have many ties."""
+def test_the_item_of_more_users_comes_first_among_equal_scores(tmp_path: Path, algorithm: str) -> None:
+    """This holds alone, in a batch and for related items. Neighbour models have many ties."""
     ties = check(trained(tmp_path, algorithm))
     assert ties or algorithm in {"IALS", "TruncatedSVD", "BPRFM", "DenseSLIM"}
 
 
 @pytest.mark.parametrize("parts", [("CosineKNN", "RP3beta"), ("TruncatedSVD", "CosineKNN")], ids="-".join)
-def test_so_it_is_in_a_blend(tmp_path: Path, parts: tuple[str, ...]) -> None:
-    """With and without a factor model; the deviations are those of the order that is served."""
+def test_a_blend_breaks_ties_by_number_of_users(tmp_path: Path, parts: tuple[str, ...]) -> None:
+    """This holds with and without a factor model. Deviations are those of the served order."""
     recommender = trained(tmp_path, *parts, "Blend", n_trials=8)
     check(recommender)

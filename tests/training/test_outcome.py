@@ -1,4 +1,4 @@
-"""Each way to end a training emits one last event, which says what happened and what is in place."""
+"""Each end of a training emits one last event with the outcome and the files in place."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def emitted(monkeypatch: pytest.MonkeyPatch) -> Emitted:
     return events
 
 
-def test_a_failure_names_its_key_once_there_is_one(emitted: Emitted) -> None:
-    """Fields of the error join those of the event."""
+def test_a_failure_has_the_key_id_if_it_is_known(emitted: Emitted) -> None:
+    """The error's fields are added to the event."""
     outcome = Outcome("books", "run-1", Progress())
     assert outcome.failed("no rows", "min_data_violation", 5, {"n_rows": 0}) == TrainResult(5)
     outcome.kid = "k1"
@@ -38,7 +38,7 @@ def test_a_failure_names_its_key_once_there_is_one(emitted: Emitted) -> None:
 
 
 def test_a_defect_has_the_exit_code_of_a_failed_training_and_its_frames(emitted: Emitted) -> None:
-    """The frames are the innermost ones, at most four."""
+    """It has at most four frames, the innermost ones."""
     outcome = Outcome("books", "run-1", Progress())
     try:
         {}["missing"]
@@ -49,8 +49,8 @@ def test_a_defect_has_the_exit_code_of_a_failed_training_and_its_frames(emitted:
     assert __file__ in fields["traceback"][-1]
 
 
-def test_an_interrupt_tells_what_is_in_place(emitted: Emitted) -> None:
-    """By default that nothing was written."""
+def test_an_interrupt_names_the_files_in_place(emitted: Emitted) -> None:
+    """By default nothing was written."""
     outcome = Outcome("books", "run-1", Progress())
     assert outcome.interrupted(130) == TrainResult(130)
     outcome.kept = "the artifact a.svc is live"

@@ -1,4 +1,4 @@
-"""Recency over the whole path: what is trained with it answers as exp(-δk), written out by hand."""
+"""Recency in whole trainings: served scores equal those of histories with weights exp(−δk)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Events = list[tuple[str, int, float]]
 
 
 def write_events(path: Path, *, weighted: bool, ties: bool, seed: int = 1) -> dict[str, Events]:
-    """Events of each user in no order; with `ties`, several share a time."""
+    """Write events of each user in random order. With `ties`, several events share a time."""
     rng = np.random.default_rng(seed)
     found: dict[str, Events] = {}
     lines = ["user_id,item_id,ts,w"]
@@ -76,7 +76,10 @@ def loaded(artifact: str | None) -> tuple[Model, Mapping[str, Any], bytes]:
 
 
 def counted(known: Events, history: list[tuple[str, float]], delta: float = DELTA) -> dict[str, float]:
-    """What each item counts: the sum of its weights times exp(-δk), k the rank of its latest time from the latest."""
+    """Return the weight of each item in a history: the sum of its weights times exp(−δk).
+
+    k is the rank of its latest time, counted from the latest.
+    """
     latest, total = {}, {}
     behind = [(item, 10**12 + place, weight) for place, (item, weight) in enumerate(history)]
     for item, time, weight in sorted([*known, *behind], key=lambda event: event[1]):
@@ -94,7 +97,7 @@ def row_of(model: Model, counts: Mapping[str, float]) -> Vector:
 
 
 def brute_force(model: Model, scorer: Any, row: Vector) -> Vector:
-    """The score of every item for a history that counts `row`, (items,), by the textbook."""
+    """Return the score of every item for a history with the weights `row`, (items,), by the textbook."""
     if scorer.kind == "neighbours":
         weights = np.zeros((model.n_items, model.n_items))
         for item in range(model.n_items):
@@ -126,10 +129,13 @@ def scores(model: Model, **asked: Any) -> Vector:
     return found
 
 
-def test_each_part_of_a_blend_counts_by_a_recency_of_its_own(
+def test_each_part_of_a_blend_has_its_own_recency(
     make_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Known users, histories alone and behind known ones; the header says it of each part, and its shares add up."""
+    """This holds for known users, histories, and both together.
+
+    The header has each recency, and explanations add up.
+    """
     own = {"IALSRecommender": 1.5, "RP3betaRecommender": 0.0, "DenseSLIMRecommender": 0.2}
     monkeypatch.setattr(
         "svc.training.judging.search_result.by_score",
@@ -173,16 +179,16 @@ def test_each_part_of_a_blend_counts_by_a_recency_of_its_own(
 @pytest.mark.parametrize(
     "algorithms", [[name] for name in (*SUMS, *FACTORS)] + [["IALS", "RP3beta", "DenseSLIM", "Blend"]]
 )
-def test_every_family_counts_exp_of_minus_delta_k(
+def test_every_algorithm_weights_histories_by_exp_of_minus_delta_k(
     make_recipe: Make,
     tmp_path: Path,
     algorithms: list[str],
     detailed: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Known users, histories alone, histories that join that of a known user, and items that come again.
+    """This holds for known users, histories, histories added to a known user, and repeated items.
 
-    Where the data is `detailed`, rows have weights, and several share a time.
+    With `detailed` data, rows have weights and several share a time.
     """
     if "Blend" in algorithms:
         monkeypatch.setattr(
@@ -205,8 +211,8 @@ def test_every_family_counts_exp_of_minus_delta_k(
 
 
 @pytest.mark.parametrize("algorithm", ["RP3beta", "DenseSLIM", "TruncatedSVD", "IALS"])
-def test_a_batch_and_explanations_say_the_same(make_recipe: Make, tmp_path: Path, algorithm: str) -> None:
-    """The same bytes alone and in a batch; shares add up to 1."""
+def test_a_batch_and_explanations_agree_with_single_requests(make_recipe: Make, tmp_path: Path, algorithm: str) -> None:
+    """A batch has the same bytes, and the contributions of an explanation add up to 1."""
     write_events(tmp_path / "events.csv", weighted=True, ties=True)
     blocks = recipe_blocks([algorithm], weighted=True, recency=DELTA)
     model, _, _ = loaded(run(make_recipe(ratings=tmp_path / "events.csv", **blocks)).artifact)
@@ -231,8 +237,8 @@ def test_a_batch_and_explanations_say_the_same(make_recipe: Make, tmp_path: Path
                 assert abs(because.rest) < 1e-6
 
 
-def test_off_and_nothing_are_the_same_model(make_recipe: Make, tmp_path: Path) -> None:
-    """A model without recency stores no order, and its header does not name one."""
+def test_recency_off_and_no_recency_train_the_same_model(make_recipe: Make, tmp_path: Path) -> None:
+    """Such a model stores no order, and its header has no recency."""
     write_events(tmp_path / "events.csv", weighted=False, ties=False)
     found = []
     for recency in ("off", 0, 0.0):
@@ -244,7 +250,7 @@ def test_off_and_nothing_are_the_same_model(make_recipe: Make, tmp_path: Path) -
 
 
 def write_chain(path: Path, *, shuffled: bool, seed: int = 0, n_users: int = 500, n_items: int = 60) -> Path:
-    """Histories in which each item is mostly followed by one of three others."""
+    """Write histories in which each item is mostly followed by one of three others."""
     rng = np.random.default_rng(seed)
     next_of = np.array([rng.choice(n_items, 3, replace=False) for _ in range(n_items)])
     lines = ["user_id,item_id,ts,w"]
@@ -262,8 +268,10 @@ def write_chain(path: Path, *, shuffled: bool, seed: int = 0, n_users: int = 500
 
 
 @pytest.mark.parametrize("algorithm", ["RP3beta", "IALS"])
-def test_order_is_found_where_there_is_one(make_recipe: Make, tmp_path: Path, algorithm: str) -> None:
-    """Over a Markov chain recency is at least 1.3 times as good as without; over the same items shuffled, 0 wins."""
+def test_recency_wins_on_a_markov_chain_and_0_on_shuffled_histories(
+    make_recipe: Make, tmp_path: Path, algorithm: str
+) -> None:
+    """On the chain, recency scores at least 1.3 times as much as 0."""
     found = {}
     for shuffled in (False, True):
         data = write_chain(tmp_path / f"{shuffled}.csv", shuffled=shuffled)
@@ -281,8 +289,8 @@ def test_order_is_found_where_there_is_one(make_recipe: Make, tmp_path: Path, al
     assert found[True, "search"]["best_score"] == found[True, "off"]["best_score"]
 
 
-def test_equal_times_are_no_order(make_recipe: Make, tmp_path: Path) -> None:
-    """All items share one position, so no value is better than another, and none is stored."""
+def test_equal_times_give_a_recency_of_0(make_recipe: Make, tmp_path: Path) -> None:
+    """All items share one position, so all recencies score the same."""
     data = write_chain(tmp_path / "chain.csv", shuffled=False)
     text = data.read_text(encoding="utf-8")
     data.write_text(re.sub(r",16\d{8},", ",1600000000,", text), encoding="utf-8")
@@ -293,10 +301,10 @@ def test_equal_times_are_no_order(make_recipe: Make, tmp_path: Path) -> None:
         assert model.history.recency == 0.0
 
 
-def test_rows_without_a_time_are_dropped_where_order_plays_a_part(
+def test_rows_without_a_time_are_dropped_if_recency_is_searched(
     make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
 ) -> None:
-    """Also under a random split, which reads no times otherwise."""
+    """This includes a random split, which needs no times otherwise."""
     data = write_chain(tmp_path / "chain.csv", shuffled=False)
     with data.open("a", encoding="utf-8") as file:
         file.write("u0,i1,never,1\n")
@@ -310,8 +318,8 @@ def test_rows_without_a_time_are_dropped_where_order_plays_a_part(
         assert [record["count"] for record in dropped if record["reason"] == "bad_times"] == lost
 
 
-def test_bounds_hold_for_one_algorithm(make_recipe: Make, tmp_path: Path) -> None:
-    """`search_space` narrows what is tried of it."""
+def test_bounds_of_recency_apply_to_their_algorithm_only(make_recipe: Make, tmp_path: Path) -> None:
+    """`search_space` narrows the values that are tried for it."""
     data = write_chain(tmp_path / "chain.csv", shuffled=False)
     bounds = {"RP3beta": {"recency": [0.1, 0.3]}}
     blocks = recipe_blocks(["RP3beta", "CosineKNN"], weighted=False, search_space=bounds)
@@ -322,12 +330,12 @@ def test_bounds_hold_for_one_algorithm(make_recipe: Make, tmp_path: Path) -> Non
 
 
 def vectors(model: Model, users: list[str]) -> np.ndarray:
-    """The stored vectors of some users, (n, K)."""
+    """Return the stored vectors of some users, (n, K)."""
     return model.scorer.users[[model.user_ids.index(user) for user in users]].astype(np.float64)
 
 
-def test_features_of_a_known_user_are_the_prior_of_its_weighed_history(make_recipe: Make, tmp_path: Path) -> None:
-    """Computed at export; a cold start joins features and history alike."""
+def test_features_of_a_known_user_are_the_prior_of_the_weighted_history(make_recipe: Make, tmp_path: Path) -> None:
+    """A stored vector equals that of a cold start with the same features and history."""
     events = write_events(tmp_path / "events.csv", weighted=True, ties=True)
     table = tmp_path / "users.csv"
     table.write_text("\n".join(["user_id,age", *(f"{user},{20 + n}" for n, user in enumerate(events))]) + "\n")
@@ -354,10 +362,10 @@ def test_features_of_a_known_user_are_the_prior_of_its_weighed_history(make_reci
 
 
 @pytest.mark.parametrize(("winners", "besides"), [(0.4, 1.5), (0.4, 0.0), (0.0, 1.5), (0.4, 0.4)])
-def test_the_part_for_features_beside_the_winner_weighs_histories_by_its_own_recency(
+def test_the_part_for_features_weights_histories_by_its_own_recency(
     make_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, winners: float, besides: float
 ) -> None:
-    """In the model, its header, and the trial that a refit reads from the header."""
+    """The model, its header and the trial that a refit reads from the header agree."""
     own = {"RP3betaRecommender": winners, "IALSRecommender": besides}
     monkeypatch.setattr(
         "svc.training.judging.search_result.by_score",
@@ -395,10 +403,10 @@ def test_the_part_for_features_beside_the_winner_weighs_histories_by_its_own_rec
 
 
 @pytest.mark.parametrize("algorithms", [["IALS"], ["IALS", "RP3beta", "Blend"]])
-def test_users_outside_of_the_sample_are_weighed_like_those_inside(
+def test_users_outside_the_sample_get_vectors_of_weighted_histories(
     make_recipe: Make, tmp_path: Path, algorithms: list[str]
 ) -> None:
-    """Every vector is that of the weighed history."""
+    """Users inside the sample do too."""
     events = write_events(tmp_path / "events.csv", weighted=False, ties=True)
     blocks = recipe_blocks(algorithms, weighted=False, recency=DELTA, sample_users=40)
     model, head, _ = loaded(run(make_recipe(ratings=tmp_path / "events.csv", **blocks)).artifact)
@@ -410,7 +418,7 @@ def test_users_outside_of_the_sample_are_weighed_like_those_inside(
 
 
 def test_an_export_has_the_bytes_of_single_requests(make_recipe: Make, tmp_path: Path) -> None:
-    """Whatever the family; histories keep their order in both."""
+    """This holds for every algorithm, as both keep the order of histories."""
     write_events(tmp_path / "events.csv", weighted=False, ties=True)
     for algorithms in (["RP3beta"], ["IALS"], ["IALS", "RP3beta", "Blend"]):
         blocks = recipe_blocks(algorithms, weighted=False, recency=DELTA)

@@ -1,4 +1,4 @@
-"""`svc train --refit`: what it takes from the live model, when it searches instead, and what it refuses."""
+"""`svc train --refit`: reused parameters, reasons for a search instead, and refusals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from svc.settings import Settings
 from svc.training import refit
 from svc.training.judging.incumbent import Incumbent
 from tests.recipe.loading import load
-from tests.training.judging.gated import ENFORCE, OUTPUT, Make, header, live, run, said, training, write_tastes
+from tests.training.judging.gated import ENFORCE, OUTPUT, Make, header, live, run, records_of, training, write_tastes
 
 EVERYTHING = {
     "algorithms": ["IALS", "CosineKNN", "Blend"],
@@ -34,7 +34,7 @@ WHAT_IS_TAKEN = ("best_class", "best_params", "recency")
 
 
 def parameters(head: Any) -> list[Any]:
-    """All that a search decides, as the header has it."""
+    """Return all results of a search that are in the header."""
     parts = [{**part, "bytes": None, "score": None} for part in head.get("parts", ())]
     return [head.get(name) for name in WHAT_IS_TAKEN] + [parts]
 
@@ -45,10 +45,10 @@ def payload(artifact: str | None) -> bytes:
 
 
 @pytest.mark.parametrize("changes", [{}, {"algorithms": ["IALS", "CosineKNN"], "recency": 0.5}])
-def test_a_refit_takes_every_parameter_to_other_data(
+def test_a_refit_reuses_every_parameter_on_other_data(
     changes: dict[str, Any], make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]], items_csv: Path
 ) -> None:
-    """Class, parameters, epochs, half-life, recency, weights and features come along, and two refits are the same."""
+    """These are class, parameters, epochs, half-life, recency, weights and features. Two refits are equal."""
     features = {
         "item": {
             "source": {"type": "csv", "path": str(items_csv)},
@@ -71,16 +71,18 @@ def test_a_refit_takes_every_parameter_to_other_data(
     origin = {"sha8": searched.artifact.split(".")[-2], "searched_at": before["trained_at"]}
     assert after["tuning"]["reused_from"] == header(second.artifact)["tuning"]["reused_from"] == origin
     assert payload(first.artifact) == payload(second.artifact) != payload(searched.artifact)
-    assert [record["reason"] for record in said(log, "refit_started")] == [None, None]
-    assert not said(log, "search_started")
-    told = Versions(loaded.output_uri, development_keys(), Settings()).history()
-    assert [version.reused_from for version in told if version.sha8 != origin["sha8"]] == [origin] * (len(told) - 1)
-    assert [version.reused_from for version in told if version.sha8 == origin["sha8"]] == [None]
+    assert [record["reason"] for record in records_of(log, "refit_started")] == [None, None]
+    assert not records_of(log, "search_started")
+    versions = Versions(loaded.output_uri, development_keys(), Settings()).history()
+    assert [version.reused_from for version in versions if version.sha8 != origin["sha8"]] == [origin] * (
+        len(versions) - 1
+    )
+    assert [version.reused_from for version in versions if version.sha8 == origin["sha8"]] == [None]
 
 
 @pytest.fixture
 def searched(make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]) -> LoadedRecipe:
-    """A recipe with a live model."""
+    """Return a recipe with a live model."""
     write_tastes(tmp_path / "tastes.csv")
     loaded = make_recipe(ratings=tmp_path / "tastes.csv", output=OUTPUT, training=training())
     assert run(loaded).exit_code == 0
@@ -98,7 +100,7 @@ def searched(make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]) -> Lo
         ({"training": training(recency="off")}, "training.recency was not given and is 'off'"),
     ],
 )
-def test_another_recipe_is_refused_with_what_differs(
+def test_a_refit_of_a_changed_recipe_is_refused_with_the_differences(
     blocks: dict[str, Any], difference: str, searched: LoadedRecipe, make_recipe: Make, log: list[dict[str, Any]]
 ) -> None:
     before = live(searched)
@@ -151,7 +153,7 @@ ALL_KEYS: dict[str, Any] = {
 
 
 def edited(kept: Sequence[str], random: Random) -> dict[str, Any]:
-    """A recipe of some blocks of ALL_KEYS, with values of MAY_DIFFER drawn anew."""
+    """Return a recipe with some blocks of ALL_KEYS and new random values for MAY_DIFFER."""
     blocks = {name: dict(ALL_KEYS[name]) for name in ("schema", "training", *kept)}
     for name, keys in MAY_DIFFER.items():
         drawn = {key: random.choice(values) for key, values in keys.items()}
@@ -160,8 +162,10 @@ def edited(kept: Sequence[str], random: Random) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_any_edit_that_may_be_made_passes(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For recipes of all keys, as headers have them; with another seed of the search it does not pass."""
+def test_edits_outside_the_search_do_not_prevent_a_refit(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The headers have recipes with all keys. Another seed of the search is refused."""
     random = Random(seed)
     kept = [name for name in ("cleansing", "features") if seed % 3 or random.random() < 0.5]
     if "cleansing" not in kept:
@@ -180,8 +184,8 @@ def test_any_edit_that_may_be_made_passes(seed: int, tmp_path: Path, monkeypatch
         refit.find_reusable(load(tmp_path, blocks), development_keys(), Settings())
 
 
-def test_the_stretch_of_a_search_stays_with_its_parameters(make_recipe: Make, tmp_path: Path) -> None:
-    """A refit, and a refit of it, have the stretch of the search in their headers and intervals."""
+def test_refits_inherit_the_stretch_of_their_search(make_recipe: Make, tmp_path: Path) -> None:
+    """A refit of a refit has it in its header and intervals too."""
     table = write_tastes(tmp_path / "tastes.csv")
     loaded = make_recipe(ratings=table, output=OUTPUT, training=training(n_trials=6))
     found = [header(run(loaded, refit=refit).artifact)["evaluation"] for refit in (False, True, True)]
@@ -192,27 +196,27 @@ def test_the_stretch_of_a_search_stays_with_its_parameters(make_recipe: Make, tm
     assert found[1]["interval"] == found[2]["interval"] == pytest.approx(found[0]["interval"], abs=0.02)
 
 
-def test_bounds_of_the_search_may_differ(
+def test_limits_of_the_search_may_differ(
     searched: LoadedRecipe, make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
 ) -> None:
     changes = {"n_trials": 9, "parallelism": 1, "timeout_seconds": 60.0, "max_search_age": "7d"}
     origin = live(searched)
     other = make_recipe(ratings=tmp_path / "tastes.csv", output=OUTPUT, training=training(**changes))
     assert header(run(other, refit=True).artifact)["tuning"]["reused_from"]["sha8"] == origin
-    assert not said(log, "search_started")
+    assert not records_of(log, "search_started")
 
 
 def test_a_chain_of_refits_is_as_old_as_its_search(
     searched: LoadedRecipe, make_recipe: Make, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second refit names the version that was searched, and a search that is too old is repeated."""
+    """The second refit names the version of the search, and a search that is too old is repeated."""
     origin = live(searched)
     bounded = make_recipe(
         ratings=searched.base_dir / "tastes.csv", output=OUTPUT, training=training(max_search_age="7d")
     )
-    told = [header(run(bounded, refit=True).artifact)["tuning"]["reused_from"] for _ in range(2)]
-    assert told[0] == told[1]
-    assert told[0]["sha8"] == origin
+    origins = [header(run(bounded, refit=True).artifact)["tuning"]["reused_from"] for _ in range(2)]
+    assert origins[0] == origins[1]
+    assert origins[0]["sha8"] == origin
 
     class EightDaysLater(datetime):
         @classmethod
@@ -222,16 +226,19 @@ def test_a_chain_of_refits_is_as_old_as_its_search(
     log.clear()
     monkeypatch.setattr(refit, "datetime", EightDaysLater)
     assert "reused_from" not in header(run(bounded, refit=True).artifact)["tuning"]
-    (said_once,) = said(log, "refit_started")
-    assert said_once["reused_from"] is None
-    assert said_once["reason"].endswith("is older than training.max_search_age, 7d")
-    assert said(log, "search_started")
+    (started,) = records_of(log, "refit_started")
+    assert started["reused_from"] is None
+    assert started["reason"].endswith("is older than training.max_search_age, 7d")
+    assert records_of(log, "search_started")
 
 
-def test_the_final_model_starts_from_the_live_vectors_unless_it_is_to_start_cold(
+def test_the_final_model_starts_from_the_live_vectors_unless_cold_is_set(
     make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
 ) -> None:
-    """The same live model gives the same bytes, another one others; what is measured has not seen its vectors."""
+    """The same live model gives the same bytes, another one different bytes.
+
+    The measured model starts from random vectors.
+    """
     table = tmp_path / "tastes.csv"
     space = {"IALS": {"n_components": [4, 4], "alpha0": [0.1, 0.1]}}
     blocks = {"output": OUTPUT, "training": training("IALS", search_space=space)}
@@ -248,44 +255,44 @@ def test_the_final_model_starts_from_the_live_vectors_unless_it_is_to_start_cold
     warm, again, cold_one = artifacts
     follower = run(loaded, refit=True).artifact
     assert [header(one)["tuning"].get("vectors_from") for one in (warm, cold_one)] == [searched, None]
-    assert [record["vectors_from"] for record in said(log, "refit_started")][:3] == [searched, searched, None]
+    assert [record["vectors_from"] for record in records_of(log, "refit_started")][:3] == [searched, searched, None]
     assert payload(warm) == payload(again) != payload(cold_one)
     assert payload(follower) not in (payload(warm), payload(cold_one))
     assert header(warm)["best_score"] == header(cold_one)["best_score"]
     assert header(warm)["best_params"] == header(cold_one)["best_params"]
 
 
-def test_a_start_is_chosen_for_refits_alone(searched: LoadedRecipe, log: list[dict[str, Any]]) -> None:
+def test_cold_without_refit_is_a_usage_error(searched: LoadedRecipe, log: list[dict[str, Any]]) -> None:
     assert run(searched, cold=True).exit_code == 2
     assert log[-1]["code"] == "usage_error"
 
 
-def test_without_a_live_model_it_searches_and_says_so(make_recipe: Make, log: list[dict[str, Any]]) -> None:
+def test_without_a_live_model_a_refit_searches_with_an_event(make_recipe: Make, log: list[dict[str, Any]]) -> None:
     assert run(make_recipe(training=training()), refit=True).exit_code == 0
-    assert said(log, "refit_started")[0]["reason"] == "there is no live model that can be verified"
-    assert said(log, "search_started")
+    assert records_of(log, "refit_started")[0]["reason"] == "there is no live model that can be verified"
+    assert records_of(log, "search_started")
 
 
 @pytest.mark.parametrize(
     ("options", "changes", "code"),
     [({"search_only": True}, {}, "usage_error"), ({}, {"storage_path": "trials.db"}, "refit_refused")],
 )
-def test_a_refit_takes_part_in_no_shared_search(
+def test_a_refit_of_a_shared_search_is_refused(
     options: dict[str, Any], changes: dict[str, Any], code: str, make_recipe: Make, log: list[dict[str, Any]]
 ) -> None:
     assert run(make_recipe(training=training(**changes)), refit=True, **options).exit_code == 2
     assert log[-1]["code"] == code
 
 
-def test_gate_hold_lock_and_bounds_of_the_data_hold_for_a_refit(
+def test_gate_hold_lock_and_data_bounds_apply_to_a_refit(
     make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
 ) -> None:
-    """A refit is judged, held back, kept waiting and refused as a training that searches."""
+    """They act as in a training with a search."""
     table, blocks = tmp_path / "tastes.csv", {"output": OUTPUT, "training": training(), "promotion": ENFORCE}
     searched = run(make_recipe(ratings=write_tastes(table), **blocks))
     loaded = make_recipe(ratings=write_tastes(table), **blocks)
     assert run(loaded, refit=True).decision == "promoted"
-    against = said(log, "promotion_decided")[-1]["against"]
+    against = records_of(log, "promotion_decided")[-1]["against"]
     assert [(one["name"], one["change"] == 0.0) for one in against] == [("incumbent", True), ("TopPop", False)]
 
     before = live(loaded)
@@ -300,7 +307,7 @@ def test_gate_hold_lock_and_bounds_of_the_data_hold_for_a_refit(
     sha8 = searched.artifact.split(".")[-2]
     Versions(loaded.output_uri, development_keys(), Settings()).rollback(sha8, hold=True)
     assert run(loaded, refit=True).exit_code == 0
-    assert said(log, "promotion_held")
+    assert records_of(log, "promotion_held")
     assert live(loaded) == sha8
 
     write_tastes(table, n_users=30)
@@ -312,15 +319,15 @@ def test_gate_hold_lock_and_bounds_of_the_data_hold_for_a_refit(
 
 
 def test_each_refit_has_a_higher_serial(make_recipe: Make, tmp_path: Path) -> None:
-    """Each refit gets a higher serial, so that servers that remember the highest one accept it."""
+    """Servers that remember the highest serial then accept it."""
     table = write_tastes(tmp_path / "tastes.csv")
     loaded = make_recipe(ratings=table, output={**OUTPUT, "expires_after": "30d"}, training=training())
     serials = [header(run(loaded, refit=refit).artifact)["serial"] for refit in (False, True, True)]
     assert serials == sorted(set(serials))
 
 
-def test_the_part_for_features_alone_comes_along(make_recipe: Make, tmp_path: Path, items_csv: Path) -> None:
-    """With its parameters and the score of its search, beside a winner that knows no features."""
+def test_a_refit_reuses_the_part_for_features(make_recipe: Make, tmp_path: Path, items_csv: Path) -> None:
+    """It keeps the parameters and the score of its search, beside a winner without features."""
     features = {
         "item": {
             "source": {"type": "csv", "path": str(items_csv)},

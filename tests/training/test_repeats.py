@@ -1,4 +1,4 @@
-"""`training.repeats` over the whole path: what was chosen before is held out, found and recommended again."""
+"""`training.repeats` in whole trainings: earlier choices are held out, scored and recommended again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.training.test_run import Make, run
 
 
 def write_sessions(path: Path, seed: int = 0, n_users: int = 60, n_items: int = 40) -> Path:
-    """Most of the clicks are on an item that the session has clicked before."""
+    """Write sessions in which most clicks are on an item that the session has clicked before."""
     rng = np.random.default_rng(seed)
     lines = ["user_id,item_id,ts,w"]
     for user in range(n_users):
@@ -39,10 +39,8 @@ def write_sessions(path: Path, seed: int = 0, n_users: int = 60, n_items: int = 
     "algorithms",
     [["RP3beta"], ["DenseSLIM"], ["Transitions"], ["IALS", "CosineKNN", "Blend"]],
 )
-def test_what_was_chosen_before_is_found_and_recommended_again(
-    make_recipe: Make, tmp_path: Path, algorithms: list[str]
-) -> None:
-    """Item-weight models search their diagonal; answers, exports and Python include what was seen, unless told."""
+def test_repeated_items_are_scored_and_recommended(make_recipe: Make, tmp_path: Path, algorithms: list[str]) -> None:
+    """Item-weight models search a self-weight. Answers, exports and Python include seen items by default."""
     data = write_sessions(tmp_path / "sessions.csv")
     found = {}
     for repeats in (True, False):
@@ -76,8 +74,8 @@ def test_what_was_chosen_before_is_found_and_recommended_again(
     assert n_seen > model.n_users
 
 
-def test_a_history_of_a_request_comes_back_too(make_recipe: Make, tmp_path: Path) -> None:
-    """Alone and behind that of a known user."""
+def test_items_of_a_history_in_a_request_are_recommended_too(make_recipe: Make, tmp_path: Path) -> None:
+    """This holds for a history alone and for one added to a known user."""
     data = write_sessions(tmp_path / "sessions.csv")
     bounds = {"RP3beta": {"self_weight": [100, 100]}}
     blocks = recipe_blocks(["RP3beta"], weighted=False, repeats=True, n_trials=1, search_space=bounds, recency=0.5)
@@ -91,10 +89,10 @@ def test_a_history_of_a_request_comes_back_too(make_recipe: Make, tmp_path: Path
 
 
 @pytest.mark.parametrize(("dedup", "expected"), [("sum", 4.5), ("max", 3.0), ("count", 3.0), ("keep_last", 0.5)])
-def test_duplicates_of_the_final_model_are_joined_as_the_recipe_says(
+def test_the_final_model_joins_duplicates_by_the_recipe(
     make_recipe: Make, tmp_path: Path, dedup: str, expected: float
 ) -> None:
-    """Weights of rows, repeats and recency together."""
+    """This includes weights of rows and recency."""
     data = write_sessions(tmp_path / "sessions.csv")
     with data.open("a", encoding="utf-8") as file:
         file.write("own,i1,1600000000,1.0\nown,i1,1600000002,3.0\nown,i1,1600000003,0.5\nown,i2,1600000001,1.0\n")
@@ -106,7 +104,7 @@ def test_duplicates_of_the_final_model_are_joined_as_the_recipe_says(
     assert head["data_stats"]["n_rows"] > head["data_stats"]["n_interactions"]
 
 
-def test_without_repeats_nothing_changes(make_recipe: Make, tmp_path: Path) -> None:
+def test_repeats_false_trains_the_same_payload_as_no_key(make_recipe: Make, tmp_path: Path) -> None:
     """The same payload, bit for bit, as without the key."""
     data = write_sessions(tmp_path / "sessions.csv")
     payloads = set()
@@ -117,7 +115,7 @@ def test_without_repeats_nothing_changes(make_recipe: Make, tmp_path: Path) -> N
 
 
 def test_hidden_items_are_never_held_out_nor_shown(make_recipe: Make, tmp_path: Path) -> None:
-    """What an excluded event names stays away, however often it was chosen."""
+    """The item of an excluded event stays hidden, however often it was chosen."""
     data = write_sessions(tmp_path / "sessions.csv")
     lines = data.read_text(encoding="utf-8").splitlines()
     rows = ["user_id,item_id,ts,w,event", *(f"{line},click" for line in lines[1:])]
@@ -133,7 +131,7 @@ def test_hidden_items_are_never_held_out_nor_shown(make_recipe: Make, tmp_path: 
         assert model.item_ids.index(returned) not in ranking.items.tolist()
 
 
-def test_an_evaluation_counts_what_was_chosen_again(make_recipe: Make, tmp_path: Path) -> None:
+def test_an_evaluation_of_a_model_with_repeats_counts_repeated_items(make_recipe: Make, tmp_path: Path) -> None:
     """`svc.evaluate` follows the model."""
     import pandas as pd
 

@@ -1,4 +1,4 @@
-"""A whole training: its events, its artifact, its failures, its interrupts."""
+"""A whole training: its events, artifact, failures and interrupts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def last(log: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def test_a_run_emits_every_event_in_order_with_its_fields(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """All events of the specification, each with the fields of its declaration."""
+    """These are all events of the specification, with the declared fields."""
     assert run(make_recipe()).exit_code == 0
     names = [record["event"] for record in log]
     assert [name for name in names if name in ORDER] == ORDER
@@ -64,8 +64,8 @@ def test_a_run_emits_every_event_in_order_with_its_fields(make_recipe: Make, log
         assert set(events.EVENTS[record["event"]].fields) <= set(record), record["event"]
 
 
-def test_the_artifact_says_what_was_trained_and_answers(make_recipe: Make) -> None:
-    """Header and payload belong together; the history holds the held-out items too."""
+def test_the_artifact_has_its_facts_and_answers_requests(make_recipe: Make) -> None:
+    """Header and payload agree. The histories include the held-out items."""
     result = run(make_recipe())
     assert result.artifact is not None
     _, parsed = read_verified(result.artifact, development_keys(), Settings())
@@ -85,8 +85,8 @@ def test_the_artifact_says_what_was_trained_and_answers(make_recipe: Make) -> No
     assert len(ranking.items) <= 40 - 12
 
 
-def test_each_trial_says_what_a_ranking_costs(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """In the log, in the header and with the best of each algorithm."""
+def test_each_trial_has_its_ranking_time(make_recipe: Make, log: list[dict[str, Any]]) -> None:
+    """It is in the log, in the header and with the best trial of each algorithm."""
     result = run(make_recipe(training=small_training()))
     assert result.artifact is not None
     tuning = read_verified(result.artifact, development_keys(), Settings())[1].header["tuning"]
@@ -95,20 +95,20 @@ def test_each_trial_says_what_a_ranking_costs(make_recipe: Make, log: list[dict[
     assert all(best["rank_ms"] in tuning["trials"]["rank_ms"] for best in tuning["best_per_algorithm"].values())
 
 
-def test_a_bound_that_no_model_keeps_ends_the_training_and_says_what_to_change(
+def test_a_ranking_time_above_the_limit_for_all_trials_ends_the_training_with_advice(
     make_recipe: Make, log: list[dict[str, Any]]
 ) -> None:
-    """Nothing is written then."""
+    """Nothing is written."""
     result = run(make_recipe(training=small_training(max_rank_ms=1e-6)))
     assert (result.exit_code, result.artifact) == (4, None)
     assert last(log)["code"] == "training_error"
     assert "training.max_rank_ms" in last(log)["error"]
 
 
-def test_the_measured_model_is_gone_when_the_final_one_is_trained(
+def test_the_measured_model_is_freed_before_the_final_training(
     make_recipe: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two models at once would be the most memory that a training over large data takes."""
+    """Two models at once would double the memory of a training on large data."""
     measured: list[weakref.ref[Any]] = []
     gone: list[bool] = []
     measure, train_last = measurements.measure_winner, final_model.train_final
@@ -129,8 +129,8 @@ def test_the_measured_model_is_gone_when_the_final_one_is_trained(
     assert gone == [True]
 
 
-def test_a_training_signs_as_it_is_told(make_recipe: Make) -> None:
-    """With Ed25519 a holder of the public half alone can check the artifact; nothing else of it changes."""
+def test_a_training_signs_by_the_configured_algorithm(make_recipe: Make) -> None:
+    """With Ed25519, the public key suffices to verify the artifact. The rest does not change."""
     key = f"k1:{'11' * 32}"
     settings = Settings(signing_keys=key, artifact_signature="ed25519")
     result = train(make_recipe(), TrainOptions(run_id="r1"), settings, Progress())
@@ -143,8 +143,8 @@ def test_a_training_signs_as_it_is_told(make_recipe: Make) -> None:
         read_verified(result.artifact, parse_signing_keys(f"k1:{'12' * 32}"), Settings())
 
 
-def test_rows_that_hide_nothing_known_change_not_a_byte_of_the_payload(make_recipe: Make, make_ratings: Any) -> None:
-    """Rows of a stranger, or of an item that nobody chose where no features make it a new item; and no such row."""
+def test_hidden_rows_of_unknown_users_or_items_do_not_change_the_payload(make_recipe: Make, make_ratings: Any) -> None:
+    """The item is unknown if no user chose it and it has no features."""
     late = 1_700_000_000
     ratings, hide = make_ratings("all.csv"), {"hide": {"ts": {"gte": late}}}
 
@@ -163,7 +163,7 @@ def test_rows_that_hide_nothing_known_change_not_a_byte_of_the_payload(make_reci
 
 @pytest.mark.system
 def test_two_runs_in_fresh_processes_agree(make_recipe: Make, tmp_path: Path) -> None:
-    """Other hash seeds, same recipe, data and seed: the same payload, parameters and score, byte for byte."""
+    """With other hash seeds, the same recipe, data and seed give the same payload, parameters and score."""
     make_recipe()
     script = (
         "import sys, hashlib, json\n"
@@ -197,7 +197,7 @@ def test_two_runs_in_fresh_processes_agree(make_recipe: Make, tmp_path: Path) ->
 def test_an_unexpected_error_is_internal(
     make_recipe: Make, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A defect ends like a failed training, and says where it was."""
+    """A defect ends like a failed training, with its stack frames."""
 
     def broken(*_: object) -> None:
         raise ZeroDivisionError("surprise")
@@ -209,7 +209,7 @@ def test_an_unexpected_error_is_internal(
 
 
 def test_missing_keys_are_noticed_before_data_is_read(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """Exit 8, and no fetching."""
+    """The exit code is 8, and nothing is fetched."""
     options = TrainOptions(run_id="r1")
     assert train(make_recipe(), options, Settings(), Progress()).exit_code == 8
     assert "fetching_data" not in [record["event"] for record in log]
@@ -222,7 +222,7 @@ def test_missing_keys_are_noticed_before_data_is_read(make_recipe: Make, log: li
 def test_unusable_storage_is_noticed_before_data_is_read(
     training: dict[str, Any], code: str | None, make_recipe: Make, log: list[dict[str, Any]]
 ) -> None:
-    """Exit 8 with its code, and no fetching."""
+    """The exit code is 8 with the error's code, and nothing is fetched."""
     assert run(make_recipe(training=small_training(**training))).exit_code == 8
     assert last(log)["code"] == (code or "storage_path_unusable")
     assert "fetching_data" not in [record["event"] for record in log]
@@ -242,8 +242,10 @@ def test_bprfm_without_its_extra_is_noticed_before_data_is_read(
     ("options", "exit_code"),
     [({}, 0), ({"fail_on_busy": True}, 6), ({"lock_timeout": 0.05}, 6), ({"no_lock": True}, 0)],
 )
-def test_a_held_lock(options: dict[str, Any], exit_code: int, make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """Skipped with 0, refused with 6, waited for in vain with 6, or not looked at."""
+def test_a_held_lock_skips_refuses_or_waits_by_the_flags(
+    options: dict[str, Any], exit_code: int, make_recipe: Make, log: list[dict[str, Any]]
+) -> None:
+    """The exit code is 0 for a skip, and 6 for a refusal or a timeout. --no-lock ignores it."""
     loaded = make_recipe(training=small_training())
     output = str(loaded.base_dir / "out/small.svc")
     with run_lock(output, timeout_s=0, settings=Settings()):
@@ -254,10 +256,10 @@ def test_a_held_lock(options: dict[str, Any], exit_code: int, make_recipe: Make,
     assert (result.artifact is not None) == ("no_lock" in options)
 
 
-def test_an_interrupt_says_what_was_kept(
+def test_an_interrupt_removes_lock_and_temporary_files(
     make_recipe: Make, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The exit code is the signal's; no lock, no temporary file, no artifact stays."""
+    """The exit code is the signal's, and no artifact remains."""
 
     class Signalled(KeyboardInterrupt):
         exit_code = 143
@@ -273,10 +275,10 @@ def test_an_interrupt_says_what_was_kept(
     assert list((loaded.base_dir / "out").iterdir()) == []
 
 
-def test_search_only_ends_without_an_artifact_and_a_run_takes_it_up(
+def test_search_only_writes_no_artifact_and_a_later_run_reuses_its_trials(
     make_recipe: Make, log: list[dict[str, Any]]
 ) -> None:
-    """The second process finds the budget used and trains nothing but the winner."""
+    """The second process finds the budget used, and trains only the winner."""
     loaded = make_recipe(training=small_training(storage_path="s.db"))
     assert run(loaded, search_only=True) == TrainResult(0)
     assert last(log)["event"] == "search_only_done"
@@ -286,7 +288,7 @@ def test_search_only_ends_without_an_artifact_and_a_run_takes_it_up(
 
 
 def test_features_are_searched_encoded_and_measured(make_recipe: Make, items_csv: Path) -> None:
-    """The header names dimension and columns; cold items are measured beside popularity."""
+    """The header has dimension and columns. Cold items are scored beside popularity."""
     features = {
         "item": {
             "source": {"type": "csv", "path": str(items_csv)},
@@ -317,7 +319,7 @@ def test_features_are_searched_encoded_and_measured(make_recipe: Make, items_csv
 def test_the_words_of_texts_are_counted_in_the_header_and_held_by_the_payload(
     make_recipe: Make, items_csv: Path
 ) -> None:
-    """The words themselves stay out of the header."""
+    """The header does not have the words themselves."""
     columns = [{"name": "group", "kind": "text", "max_words": 2}]
     features = {"item": {"source": {"type": "csv", "path": str(items_csv)}, "id_column": "item_id", "columns": columns}}
     result = run(make_recipe(training=small_training(algorithms=["IALS"], n_trials=1), features=features))
@@ -338,7 +340,7 @@ def item_features(table: Path) -> dict[str, Any]:
 
 
 def test_the_report_is_one_page_without_network(make_recipe: Make, tmp_path: Path) -> None:
-    """Everything is inline: plots, style; no script, no address to load from."""
+    """Plots and styles are inline, without scripts and addresses to load from."""
     target = tmp_path / "report.html"
     assert run(make_recipe(), report=target).exit_code == 0
     page = target.read_text(encoding="utf-8")
@@ -350,6 +352,6 @@ def test_the_report_is_one_page_without_network(make_recipe: Make, tmp_path: Pat
 
 
 def test_a_report_that_cannot_be_written_is_noticed_first(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """Not after an hour of training."""
+    """The check comes before an hour of training."""
     assert run(make_recipe(), report=Path("/nowhere/report.html")).exit_code == 8
     assert "fetching_data" not in [record["event"] for record in log]

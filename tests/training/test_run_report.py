@@ -1,4 +1,4 @@
-"""What a training gathers for its report."""
+"""The figures that a training gathers for its report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def report_at(path: Path | None, loaded: LoadedRecipe) -> RunReport:
 
 
 def test_without_a_path_nothing_is_gathered(make_recipe: Make) -> None:
-    """Without a path nothing is measured, and the earlier artifact is not read."""
+    """Nothing is measured, and the earlier artifact is not read."""
     report, unused = report_at(None, make_recipe()), Any
     report.check()
     assert report.diversity(unused, unused) is None
@@ -32,11 +32,11 @@ def test_without_a_path_nothing_is_gathered(make_recipe: Make) -> None:
 
 
 def test_a_report_that_cannot_be_written_is_refused_before_the_training(make_recipe: Make, tmp_path: Path) -> None:
-    """A missing folder costs no search."""
+    """A missing folder then costs no search."""
     with pytest.raises(ConfigError, match="cannot be written"):
         report_at(tmp_path / "missing" / "page.html", make_recipe()).check()
 
 
-def test_a_first_run_has_no_earlier_one(make_recipe: Make, tmp_path: Path) -> None:
+def test_a_first_run_has_no_earlier_artifact(make_recipe: Make, tmp_path: Path) -> None:
     """There is no artifact at the output yet."""
     assert report_at(tmp_path / "page.html", make_recipe()).earlier(development_keys()) is None

@@ -1,4 +1,4 @@
-"""The checks before a training: each says what it found, and what a training would end with."""
+"""The checks before a training: their findings, and the errors of a training that they predict."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUERY = "SELECT user_id, item_id, ts FROM choices ORDER BY ts"
 
 
 def test_a_query_runs_once(make_recipe: Callable[..., LoadedRecipe], tmp_path: Path) -> None:
-    """What the probe says and the rows that are judged come from one run: a query may be expensive."""
+    """The probe and the checked rows come from one run, as a query may be expensive."""
     with closing(sqlite3.connect(tmp_path / "rows.db")) as database:
         database.execute("CREATE TABLE choices (user_id TEXT, item_id TEXT, ts INTEGER)")
         database.executemany("INSERT INTO choices VALUES (?, ?, ?)", [("u1", "i1", 1_600_000_000), ("u2", "2.0", 3)])
@@ -36,14 +36,14 @@ def test_a_query_runs_once(make_recipe: Callable[..., LoadedRecipe], tmp_path: P
     finally:
         event.remove(sqlalchemy.Engine, "before_cursor_execute", note)
     assert ran.count(QUERY) == 1
-    told = "\n".join(check.detail for check in found)
+    details = "\n".join(check.detail for check in found)
     assert all(check.ok for check in found)
-    assert "query: runs, has the columns user_id, item_id, ts" in told
-    assert "requests must ask for '2.0'" in told
+    assert "query: runs, has the columns user_id, item_id, ts" in details
+    assert "requests must ask for '2.0'" in details
 
 
-def test_a_failed_check_does_not_end_the_rest(make_recipe: Callable[..., LoadedRecipe]) -> None:
-    """A storage that cannot be used is told beside what the source says."""
+def test_checks_continue_after_a_failed_one(make_recipe: Callable[..., LoadedRecipe]) -> None:
+    """The error of an unusable storage is listed beside the findings about the source."""
     recipe = make_recipe(training={"algorithms": ["TopPop"], "storage_path": "postgres://host/db"})
     checks = {check.name: check for check in validate(recipe, Settings(), {})}
     failed = checks["training.storage_path"]
@@ -52,14 +52,14 @@ def test_a_failed_check_does_not_end_the_rest(make_recipe: Callable[..., LoadedR
     assert checks["source"].ok
 
 
-def test_rows_of_the_future_are_told_before_a_training(
+def test_future_rows_cause_a_warning_before_a_training(
     make_recipe: Callable[..., LoadedRecipe], tmp_path: Path
 ) -> None:
-    """With an example, also where only the decay of weights looks at times."""
+    """It has an example, also if only a time decay reads the times."""
     ratings = tmp_path / "future.csv"
     ratings.write_text("user_id,item_id,ts\na,x,1600000000\na,y,4070908800\nb,x,1600000000\n", encoding="utf-8")
     training = {"algorithms": ["TopPop"], "split": {"scheme": "random"}, "time_decay": {"half_life": "30d"}}
     recipe = make_recipe(ratings=ratings, training=training)
-    told = "\n".join(check.detail for check in validate(recipe, Settings(), {}) if check.name == "source")
-    assert "warning: 1 of the first 3 rows" in told
-    assert "'ts' holds '4070908800' in data row 2" in told
+    details = "\n".join(check.detail for check in validate(recipe, Settings(), {}) if check.name == "source")
+    assert "warning: 1 of the first 3 rows" in details
+    assert "'ts' holds '4070908800' in data row 2" in details

@@ -1,4 +1,4 @@
-"""Older interactions count less, counted from the last event that is not in the future."""
+"""Older interactions count less, by their age at the last event that is not in the future."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ MONTH = {"half_life": "30d"}
 
 
 @pytest.mark.parametrize(("text", "expected"), [("none", None), ("12h", 43_200), ("7d", 604_800), ("1.5y", 47_336_400)])
-def test_half_lives_are_lengths_of_time(text: str, expected: float | None) -> None:
+def test_half_lives_are_hours_days_weeks_or_years(text: str, expected: float | None) -> None:
     """Hours, days, weeks, years."""
     assert decay.seconds(text) == expected
 
 
 def test_a_weight_halves_with_each_half_life_of_its_age() -> None:
-    """The last event counts whole; what is very old never vanishes, for it has been seen."""
+    """The last event has its full weight. A very old one keeps a small weight, as it is still a seen item."""
     matrix = sparse.csr_matrix(np.array([[8.0, 8.0], [4.0, 1.0]], np.float32))
     days = np.array([0, 7, 14, 69_999], np.int64)
     times = sparse.csr_matrix((-days * DAY * 10**9, matrix.indices, matrix.indptr), shape=matrix.shape)
@@ -55,8 +55,10 @@ def test_a_weight_halves_with_each_half_life_of_its_age() -> None:
     ],
     ids=["one in the future", "none in the future", "all in the future"],
 )
-def test_no_row_after_the_start_of_the_training_sets_an_age(days: list[int], reference: int, ages: list[int]) -> None:
-    """Ages count from the last row that is not after it; later rows are at the start, and counted with an example."""
+def test_ages_count_from_the_last_row_before_the_start_of_the_training(
+    days: list[int], reference: int, ages: list[int]
+) -> None:
+    """Later rows have age 0, and are counted with an example."""
     rows = [("u", item, 1.0, NOW_S + day * DAY) for item, day in zip("xyz", days, strict=True)]
     data = frame(rows, "u", "i", "w", "t")
     found = from_frame(data, WEIGHTED, Cleansing(), with_times=True, started_ns=NOW_S * 10**9)
@@ -70,7 +72,7 @@ def test_no_row_after_the_start_of_the_training_sets_an_age(days: list[int], ref
 
 
 def _table(path: Path, stray: int | str) -> Path:
-    """Sixty users with twelve items each within the year before `NOW_S`; the first row has the time `stray`."""
+    """Return sixty users with twelve items each in the year before `NOW_S`. The first row has the time `stray`."""
     rng = np.random.default_rng(4)
     rows = [
         (f"u{user}", f"i{item}", NOW_S - int(rng.integers(0, 365)) * DAY - user)
@@ -99,16 +101,16 @@ def _task(make_recipe: Make, tmp_path: Path, scheme: str, stray: int, **training
 
 
 def _oldest_age_s(matrix: sparse.csr_matrix) -> float:
-    """The age that the smallest weight of a binary matrix says, by the half-life of a month."""
+    """Return the age of the smallest weight of a binary matrix, with a half-life of a month."""
     return float(-np.log2(matrix.data.min()) * 30 * DAY)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("stray", [NOW_S, 4_070_908_800], ids=["no future row", "a row of 2099"])
-def test_the_final_training_weighs_what_the_search_saw_as_the_search_did(
+def test_the_final_training_decays_rows_of_the_search_as_the_search_did(
     make_recipe: Make, tmp_path: Path, scheme: str, stray: int
 ) -> None:
-    """Both count ages from the same time; under time_global, whose search knows nothing later, from the cut-off."""
+    """Both count ages from the same time. Under time_global, the search counts from its cut-off."""
     task = _task(make_recipe, tmp_path, scheme, stray)
     searched = task.holdout.decayed(MONTH)
     final = task.matrix(MONTH)[task.split.order][:, task.split.item_order]
@@ -123,8 +125,8 @@ def test_the_final_training_weighs_what_the_search_saw_as_the_search_did(
         np.testing.assert_array_equal(searched.data, both)
 
 
-def test_a_sample_of_the_users_counts_from_the_same_time_as_everybody(make_recipe: Make, tmp_path: Path) -> None:
-    """Whoever is placed after the training of the sample is weighed as the sample was."""
+def test_a_sample_of_users_has_the_reference_time_of_all_users(make_recipe: Make, tmp_path: Path) -> None:
+    """Users outside the sample are then decayed as those inside."""
     task = _task(make_recipe, tmp_path, "time_user", NOW_S + 400 * DAY, sample_users=20)
     assert task.data.sample is not None
     assert 0 not in task.data.sample.rows
@@ -132,10 +134,10 @@ def test_a_sample_of_the_users_counts_from_the_same_time_as_everybody(make_recip
     assert abs(everybody[task.data.sample.rows] - sampled).nnz == 0
 
 
-def test_a_row_of_another_century_leaves_the_model_as_it_is(
+def test_a_row_in_the_far_future_acts_like_a_row_at_the_last_event(
     make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
 ) -> None:
-    """The payload is the one of the same row at the last event; log, header and report say that there is such a row."""
+    """The payloads are equal. Log, header and report have a warning."""
     payloads, heads = [], []
     report = tmp_path / "report.html"
     for stray in (NOW_S, 4_070_908_800):
@@ -146,9 +148,9 @@ def test_a_row_of_another_century_leaves_the_model_as_it_is(
         payloads.append(bytes(parsed.payload))
         heads.append(parsed.header)
     assert payloads[0] == payloads[1]
-    (told,) = [record for record in log if record["event"] == "future_times"]
-    assert (told["log_level"], told["count"]) == ("warning", 1)
-    assert "'ts' holds '4070908800' in data row 1," in told["detail"]
+    (warning,) = [record for record in log if record["event"] == "future_times"]
+    assert (warning["log_level"], warning["count"]) == ("warning", 1)
+    assert "'ts' holds '4070908800' in data row 1," in warning["detail"]
     assert "future_times" not in heads[0]["data_stats"]
     assert heads[1]["data_stats"]["future_times"] == 1
     assert "later than the start of the training" in report.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Rows that hardly mean what a recipe makes of them."""
+"""Warnings about rows that probably have another meaning."""
 
 from __future__ import annotations
 
@@ -30,24 +30,26 @@ def pairs(user: str = "user", item: str = "item", *, users: int = 10, items: int
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "warns"),
     [
         ({}, True),
         ({"training": {"repeats": False}}, False),
         ({"cleansing": {"dedup": "count"}}, False),
     ],
 )
-def test_many_repeats_are_told_unless_the_recipe_decides(tmp_path: Path, more: dict[str, Any], *, told: bool) -> None:
-    """With their share; a few are no reason to speak."""
+def test_many_repeats_cause_a_warning_unless_the_recipe_has_a_rule(
+    tmp_path: Path, more: dict[str, Any], *, warns: bool
+) -> None:
+    """The warning has their share. A few repeats cause none."""
     frame = pairs()
     twice = pd.concat([frame, frame.head(25)])
     messages = found(tmp_path, twice, **more)
-    assert ("20% of the rows repeat" in messages.get("rows_repeat", "")) is told
+    assert ("20% of the rows repeat" in messages.get("rows_repeat", "")) is warns
     assert found(tmp_path, pd.concat([frame, frame.head(5)]), **more) == {}
 
 
 @pytest.mark.parametrize(
-    ("user", "item", "n_items", "told"),
+    ("user", "item", "n_items", "warns"),
     [
         ("product_id", "customer_id", 10, True),
         ("product_id", "b", 31, True),
@@ -58,15 +60,15 @@ def test_many_repeats_are_told_unless_the_recipe_decides(tmp_path: Path, more: d
         ("user_of_item", "b", 300, False),
     ],
 )
-def test_swapped_columns_are_told(tmp_path: Path, user: str, item: str, n_items: int, *, told: bool) -> None:
-    """Two names against their places are enough, one needs far more items than users."""
+def test_swapped_columns_cause_a_warning(tmp_path: Path, user: str, item: str, n_items: int, *, warns: bool) -> None:
+    """Two suspicious names suffice. A single one needs many more items than users."""
     messages = found(tmp_path, pairs(user, item, items=n_items), user, item)
-    assert ("are they swapped?" in messages.get("columns_swapped", "")) is told
+    assert ("are they swapped?" in messages.get("columns_swapped", "")) is warns
 
 
 @pytest.mark.parametrize("scale", [1, 1000, 10**6, 10**9])
-def test_weights_that_are_times_or_none_are_told(tmp_path: Path, scale: int) -> None:
-    """In any unit; rows without a usable weight are counted."""
+def test_weights_that_look_like_times_or_are_unusable_cause_a_warning(tmp_path: Path, scale: int) -> None:
+    """Times may have any unit. Rows without a usable weight are counted."""
     frame = pairs().assign(w=[DAY * scale] * 97 + [0, -1, None])
     messages = found(tmp_path, frame, schema={"weight_column": "w"})
     assert messages["weights_unusable"].startswith("3 of 100 rows are dropped, since their 'w' is no number above 0")

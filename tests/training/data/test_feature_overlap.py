@@ -1,4 +1,4 @@
-"""Which feature values ids have in common."""
+"""Feature values that ids have in common."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from svc.training.data.feature_overlap import N_BINS, shared_values
 
 
 def fitted(*columns: Any, rows: list[list[float]]) -> Any:
-    """The side as the encoders made it, with its constant place."""
+    """Return an encoded side, with its constant."""
     matrix = sparse.csr_matrix(np.array([[*row, 1.0] for row in rows]))
     return cast(Any, SimpleNamespace(encoder=SideEncoder(columns), matrix=matrix))
 
@@ -24,14 +24,14 @@ TAG = TokenColumn("tag", "multi_label", IdTable.from_ids(["a", "b"]))
 AGE = NumberColumn("age", mean=0.0, deviation=1.0, low=-9.0, high=9.0)
 
 
-def test_tokens_stand_as_they_are_and_the_constant_is_no_value() -> None:
-    """Two ids share a token when both have it."""
+def test_tokens_are_shared_values_and_the_constant_is_none() -> None:
+    """Two ids share a token if both have it."""
     values = shared_values(fitted(TAG, rows=[[1, 0], [1, 1], [0, 0]]), np.arange(3))
     assert values.toarray().tolist() == [[1, 0], [1, 1], [0, 0]]
 
 
-def test_numbers_share_a_tenth_of_the_known_ids() -> None:
-    """Each id is in one bin; neighbours in order share it, whatever the distance between them."""
+def test_numbers_are_shared_by_deciles_of_the_known_ids() -> None:
+    """Each id is in one bin. Neighbours in order share it, at any distance."""
     rows = [[float(n * n)] for n in range(100)]
     values = shared_values(fitted(AGE, rows=rows), np.arange(100)).toarray()
     assert values.sum(axis=1).tolist() == [1.0] * 100
@@ -41,7 +41,7 @@ def test_numbers_share_a_tenth_of_the_known_ids() -> None:
 
 
 def test_equal_numbers_share_a_bin() -> None:
-    """A number that repeats often stays within one bin."""
+    """A frequent number stays within one bin."""
     values = shared_values(fitted(AGE, rows=[[0.0]] * 50 + [[1.0]] * 50), np.arange(100)).toarray()
     assert len(np.unique(values[:50], axis=0)) == len(np.unique(values[50:], axis=0)) == 1
     assert not np.array_equal(values[0], values[-1])
@@ -49,7 +49,7 @@ def test_equal_numbers_share_a_bin() -> None:
 
 @pytest.mark.parametrize("usual", [0.0, 5.0, 10.0], ids=["lowest", "in the middle", "highest"])
 def test_a_number_that_most_share_has_a_bin_of_its_own(usual: float) -> None:
-    """The few that differ are told apart from the many, on whichever side they stand."""
+    """Smaller and larger numbers are in other bins."""
     rows = [[float(n)] for n in range(11) if n != usual] + [[usual]] * 90
     values = shared_values(fitted(AGE, rows=rows), np.arange(100)).toarray()
     many, few = values[-1], values[:10]
@@ -57,14 +57,14 @@ def test_a_number_that_most_share_has_a_bin_of_its_own(usual: float) -> None:
     assert not (few == many).all(axis=1).any()
 
 
-def test_an_id_that_is_not_known_falls_into_a_bin_of_those_that_are() -> None:
-    """An unknown id falls into a bin of known ids, also below the lowest and above the highest."""
+def test_a_number_of_an_unknown_id_falls_into_a_bin_of_known_ids() -> None:
+    """This includes numbers below the lowest and above the highest."""
     rows = [[float(n)] for n in range(100)] + [[-7.0], [1000.0], [55.5]]
     values = shared_values(fitted(AGE, rows=rows), np.arange(100)).toarray()
     assert values[100:].argmax(axis=1).tolist() == [0, N_BINS - 1, 5]
 
 
 def test_without_columns_nothing_is_shared() -> None:
-    """A column that does not vary is none."""
+    """A constant column counts as no column."""
     flat = NumberColumn("age", mean=0.0, deviation=0.0, low=0.0, high=0.0)
     assert shared_values(fitted(flat, rows=[[], []]), np.arange(2)).shape == (2, 0)

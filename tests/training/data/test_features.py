@@ -32,8 +32,8 @@ TABLE = pd.DataFrame(
 )
 
 
-def test_rows_stand_for_the_ids_of_the_interactions() -> None:
-    """Same order; an id without a row has only the constant; values are those the encoder gives when serving."""
+def test_encoded_rows_are_in_the_order_of_the_ids() -> None:
+    """An id without a row has only the constant. Values are those of the encoder in a server."""
     fitted = fit_side(TABLE, side(GENRES, YEAR), "item", ["b", "zz", "a"], Settings())
     assert fitted.encoder.columns == ("genres", "year")
     assert fitted.encoder.dim == 4
@@ -44,7 +44,7 @@ def test_rows_stand_for_the_ids_of_the_interactions() -> None:
 
 
 def test_repeated_and_blank_ids_are_dropped_with_counts(log: list[dict[str, Any]]) -> None:
-    """The first row of an id counts; neither dropped row feeds the vocabulary."""
+    """The first row of an id counts. Dropped rows do not add to the vocabulary."""
     fitted = fit_side(TABLE, side(GENRES), "item", ["a"], Settings())
     dropped = next(record for record in log if record["event"] == "feature_rows_dropped")
     assert (dropped["duplicates"], dropped["blank_ids"]) == (1, 2)
@@ -52,7 +52,7 @@ def test_repeated_and_blank_ids_are_dropped_with_counts(log: list[dict[str, Any]
 
 
 def test_the_vocabulary_comes_from_the_whole_table() -> None:
-    """Tokens of items that nobody has used yet are known when such an item is asked for."""
+    """It has the tokens of items that no user has chosen yet."""
     fitted = fit_side(TABLE, side(GENRES), "item", ["b"], Settings())
     vector, _ = fitted.encoder.encode({"genres": "Action"})
     assert vector.sum() == 2
@@ -66,14 +66,14 @@ def test_coverage_is_logged_and_partial_coverage_is_fine(log: list[dict[str, Any
 
 
 def test_no_overlap_shows_ids_of_both_sides() -> None:
-    """Integers that became floats are seen at a glance."""
+    """The message shows integers that became floats."""
     table = TABLE.assign(id=pd.Categorical(["1.0", "2.0", "3.0", "4.0", "5.0", "6.0"]))
     with pytest.raises(FeatureAxisError, match=r"'1', '2'.*'1.0', '2.0'.*pinned to str"):
         fit_side(table, side(YEAR), "item", ["1", "2"], Settings())
 
 
 def test_a_table_of_constant_columns_is_refused() -> None:
-    """One value in all rows tells no two apart; beside a column that varies it does no harm."""
+    """A constant column beside a column that varies is allowed."""
     table = TABLE.assign(country="se", year=7.0)
     country = {"name": "country", "kind": "categorical"}
     with pytest.raises(FeatureTableError, match="every declared column is constant"):
@@ -81,8 +81,8 @@ def test_a_table_of_constant_columns_is_refused() -> None:
     assert fit_side(table, side(country, GENRES), "item", ["a", "b"], Settings()).encoder.dim == 4
 
 
-def test_a_table_that_says_nothing_is_refused(log: list[dict[str, Any]]) -> None:
-    """All tokens pruned and a number that does not vary: each column is named, then the training fails."""
+def test_a_table_without_any_signal_is_refused(log: list[dict[str, Any]]) -> None:
+    """If all tokens are pruned and a number is constant, each column has a warning, then the training fails."""
     table = TABLE.assign(year=7.0)
     with pytest.raises(FeatureTableError, match="min_frequency"):
         fit_side(table, side({**GENRES, "min_frequency": 50}, YEAR), "item", ["a"], Settings())
@@ -90,8 +90,8 @@ def test_a_table_that_says_nothing_is_refused(log: list[dict[str, Any]]) -> None
     assert empty == ["genres", "year"]
 
 
-def test_heavy_pruning_is_warned_of(log: list[dict[str, Any]]) -> None:
-    """From 20% of rows without signal on, with all counts."""
+def test_heavy_pruning_causes_a_warning(log: list[dict[str, Any]]) -> None:
+    """It starts at 20% of rows without signal, and has all counts."""
     fit_side(TABLE, side({**GENRES, "min_frequency": 2}), "item", ["a"], Settings())
     record = next(record for record in log if record["event"] == "feature_vocabulary_pruned")
     assert (record["min_frequency"], record["distinct_values"], record["kept_values"]) == (2, 2, 1)
@@ -99,7 +99,7 @@ def test_heavy_pruning_is_warned_of(log: list[dict[str, Any]]) -> None:
 
 
 def test_too_wide_a_side_is_refused_before_it_is_built() -> None:
-    """The limit is one side's; the message names the widest column."""
+    """The limit is for one side. The message names the widest column."""
     table = pd.DataFrame({"id": pd.Categorical([str(i) for i in range(100)]), "tag": [f"t{i}" for i in range(100)]})
     tags = {"name": "tag", "kind": "categorical"}
     with pytest.raises(FeatureDimensionExceeded, match="'tag'"):
@@ -109,14 +109,14 @@ def test_too_wide_a_side_is_refused_before_it_is_built() -> None:
 
 
 def test_numbers_in_text_columns_are_read() -> None:
-    """A numerical column that came as text is standardized; what is no number counts as missing."""
+    """A numerical column of texts is standardized. A text that is no number counts as missing."""
     table = TABLE.assign(year=pd.Categorical(["1990", "2000", "n/a", "1", "2", "3"]))
     fitted = fit_side(table, side(YEAR), "item", ["a", "b", "c"], Settings())
     np.testing.assert_allclose(fitted.matrix.toarray()[:, 0], [-1, 1, 0])
 
 
 def test_counting_keeps_only_tokens_that_can_be_frequent() -> None:
-    """A million values that occur once leave nothing behind but their number of buckets."""
+    """A million distinct values need only the memory of the buckets."""
     values = [f"v{i}" for i in range(200_000)] + ["often"]
     weights = np.ones(len(values), dtype=np.int64)
     weights[-1] = 500

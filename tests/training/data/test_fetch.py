@@ -1,4 +1,4 @@
-"""Fetching and cleaning what a recipe names."""
+"""Fetching and cleaning the tables of a recipe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.training.test_run import Make, last, run, small_training
 
 
 def test_too_little_data_ends_with_4_and_all_counts(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """`train_error` is the last record and carries counts and thresholds."""
+    """`train_error` is the last record, with counts and thresholds."""
     result = run(make_recipe(cleansing={"min_users": 1000}))
     error = last(log)
     assert (result.exit_code, error["event"], error["code"]) == (4, "train_error", "min_data_violation")
@@ -22,7 +22,7 @@ def test_too_little_data_ends_with_4_and_all_counts(make_recipe: Make, log: list
 
 @pytest.mark.parametrize("scheme", ["random", "time_user"])
 def test_a_wrong_time_column_ends_a_training(make_recipe: Make, log: list[dict[str, Any]], scheme: str) -> None:
-    """Under every split, also one that makes no use of times."""
+    """This includes splits that do not use times."""
     for column, code, words in (
         ("when", "data_source_error", "when"),
         ("ts", "time_unit_required", "is a time near today in s"),
@@ -34,10 +34,10 @@ def test_a_wrong_time_column_ends_a_training(make_recipe: Make, log: list[dict[s
         assert words in last(log)["error"]
 
 
-def test_ids_that_nobody_can_ask_for_are_warned_of(
+def test_ids_that_are_hard_to_request_cause_warnings(
     make_recipe: Make, make_ratings: Callable[..., Path], log: list[dict[str, Any]]
 ) -> None:
-    """Longer ones than requests may hold, and whole numbers that a tool made floating point."""
+    """They are longer than requests allow, or integers that a tool turned into floats."""
     ratings = make_ratings("odd.csv")
     text = ratings.read_text(encoding="utf-8").replace("u1,", "u" * 257 + ",").replace(",i3,", ",3.0,")
     ratings.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Cleansing: what is dropped, what is counted, in which order ids stand."""
+"""Cleansing: dropped rows, their counts, and the order of ids."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def frame(users: list[str | None], items: list[str | None], times: list[object] 
     return found
 
 
-def test_ids_stand_in_order_of_first_appearance() -> None:
+def test_ids_are_in_order_of_first_appearance() -> None:
     """Codes follow the rows, not the alphabet."""
     found = from_frame(frame(["b", "a", "b"], ["y", "x", "x"]), SCHEMA, Cleansing(), with_times=False)
     assert found.user_ids == ["b", "a"]
@@ -35,7 +35,7 @@ def test_ids_stand_in_order_of_first_appearance() -> None:
 
 
 def test_null_and_blank_ids_are_dropped_with_their_count() -> None:
-    """Neither missing ids nor blank text become users or items, and nobody else's order changes."""
+    """They become neither users nor items, and do not change the order of other ids."""
     found = from_frame(frame(["a", None, " ", "b"], ["x", "x", "y", ""]), SCHEMA, Cleansing(), with_times=False)
     assert (found.user_ids, found.item_ids) == (["a"], ["x"])
     assert found.dropped == {"null_ids": 3}
@@ -63,8 +63,10 @@ def cleaned(rows: list[Row], dedup: Any, *, repeats: bool = False, timed: bool =
 
 @settings(max_examples=100, deadline=None)
 @given(rows=ROWS, dedup=st.sampled_from(DEDUPS), repeats=st.booleans())
-def test_an_item_stands_at_its_latest_row_in_the_history(rows: list[Row], dedup: str, *, repeats: bool) -> None:
-    """Under every `dedup`, before and after the split; a row of the future counts as one at the start."""
+def test_an_item_has_the_position_of_its_latest_row_in_the_history(
+    rows: list[Row], dedup: str, *, repeats: bool
+) -> None:
+    """This holds for every `dedup`, before and after the split. A future row has the time of the start."""
     found = cleaned(rows, dedup, repeats=repeats)
     latest: dict[tuple[str, str], int] = {}
     for user, item, second, _ in rows:
@@ -80,8 +82,8 @@ def test_an_item_stands_at_its_latest_row_in_the_history(rows: list[Row], dedup:
 
 @settings(max_examples=100, deadline=None)
 @given(rows=ROWS, dedup=st.sampled_from(DEDUPS), timed=st.booleans())
-def test_the_latest_item_is_held_out_whatever_row_gives_the_weight(rows: list[Row], dedup: str, *, timed: bool) -> None:
-    """By time, future rows included, or without times by place."""
+def test_the_latest_item_is_held_out_with_any_dedup(rows: list[Row], dedup: str, *, timed: bool) -> None:
+    """The order is by time, including future rows, or by place without times."""
     found = cleaned(rows, dedup, timed=timed)
     parts = split(found, SplitPlan("leave_one_out", 0.1, 1.0, 1))
     heldout = {
@@ -98,7 +100,7 @@ def test_the_latest_item_is_held_out_whatever_row_gives_the_weight(rows: list[Ro
 
 @pytest.mark.parametrize(("dedup", "weight"), [("keep_last", 3.0), ("keep_first", 0.5)])
 def test_first_and_last_weights_are_chosen_by_time(dedup: str, weight: float) -> None:
-    """Whichever row gives the weight, the time is the latest."""
+    """The time of the pair is the latest in both cases."""
     found = cleaned([(0, 0, 5, 1.0), (0, 0, 9, 3.0), (0, 0, 2, 0.5)], dedup)
     assert found.times is not None and found.weights is not None
     assert (found.times.tolist(), found.weights.tolist()) == ([9 * 10**9], [weight])
@@ -106,14 +108,14 @@ def test_first_and_last_weights_are_chosen_by_time(dedup: str, weight: float) ->
 
 
 def test_without_dedup_repetitions_count_in_the_matrix() -> None:
-    """An entry of the matrix is how often the pair occurs."""
+    """An entry of the matrix is the number of rows of the pair."""
     found = from_frame(frame(["a", "a", "b"], ["x", "x", "y"]), SCHEMA, Cleansing(dedup="none"), with_times=False)
     assert len(found) == 3
     assert found.matrix().toarray().tolist() == [[2.0, 0.0], [0.0, 1.0]]
 
 
-def test_bad_times_are_dropped_only_where_time_is_used() -> None:
-    """A split that ignores time keeps rows whose time says nothing."""
+def test_bad_times_are_dropped_only_if_the_split_uses_time() -> None:
+    """Other splits keep these rows."""
     data = frame(["a", "b", "c"], ["x", "y", "z"], [1.0, np.nan, 1e300])
     assert from_frame(data, SCHEMA, Cleansing(), with_times=True).dropped == {"bad_times": 2}
     assert len(from_frame(data, SCHEMA, Cleansing(), with_times=False)) == 3

@@ -1,4 +1,4 @@
-"""How much items were chosen lately, compared with sums over single rows, and what a trained model makes of it."""
+"""Recent popularity, compared with sums over single rows, and its effect in a trained model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Row = tuple[int, int, int]
 
 
 def latest_ages(rows: list[Row]) -> dict[tuple[int, int], int]:
-    """Seconds from the latest row of each user and item to the start of the training."""
+    """Return the seconds from the latest row of each user and item to the start of the training."""
     latest: dict[tuple[int, int], int] = {}
     for user, item, time_s in rows:
         latest[user, item] = max(latest.get((user, item), time_s), time_s)
@@ -41,7 +41,7 @@ def latest_ages(rows: list[Row]) -> dict[tuple[int, int], int]:
 
 
 def brute_force(rows: list[Row], n_items: int, rule: Popular) -> list[float]:
-    """What the choices of each item count, added one by one from the definition."""
+    """Return the count of each item, added row by row from the definition."""
     counts = [0.0] * n_items
     for (_, item), age_s in sorted(latest_ages(rows).items(), key=lambda pair: -pair[1]):
         if rule.window_s is None or age_s <= rule.window_s:
@@ -61,7 +61,7 @@ def counted(rows: list[Row], n_items: int, rule: Popular) -> np.ndarray:
     st.sampled_from(RULES),
 )
 def test_counts_are_those_of_brute_force(rows: list[Row], rule: dict[str, Any]) -> None:
-    """Up to one factor for all; each user once an item; rows of the future are as old as one of the start."""
+    """They agree up to one factor. Each user counts once for an item. Future rows have the age of the start."""
     shifted, popular = [(user, item, START_S + offset) for user, item, offset in rows], Popular(**rule)
     counts, expected = counted(shifted, 7, popular), brute_force(shifted, 7, popular)
     largest = max(counts)
@@ -70,7 +70,7 @@ def test_counts_are_those_of_brute_force(rows: list[Row], rule: dict[str, Any]) 
 
 
 def test_equal_ages_count_equally_in_any_order_of_rows() -> None:
-    """To the last bit: else items of equal popularity would stand in the order of rounding errors."""
+    """The bits agree. Otherwise items of equal popularity would be ordered by rounding errors."""
     ages = [3.1, 14.7, 0.2, 9.9, 30.3, 1.1]
     rows = [(user, 0, int(START_S - age * DAY)) for user, age in enumerate(ages)]
     rows += [(user, 1, int(START_S - age * DAY)) for user, age in enumerate(reversed(ages))]
@@ -78,8 +78,8 @@ def test_equal_ages_count_equally_in_any_order_of_rows() -> None:
     assert counts[0] == counts[1]
 
 
-def test_counts_depend_on_the_start_only_where_the_window_does() -> None:
-    """So that two trainings of the same rows write the same bytes; and decades of age do not make all counts 0."""
+def test_counts_depend_on_the_start_of_the_training_only_by_the_window() -> None:
+    """So two trainings on the same rows write the same bytes, and rows of decades ago do not count 0."""
     times = np.array([0, 5, 10], dtype=np.int64) * 10**9
     codes = np.arange(3, dtype=np.int32)
     starts = [20 * 10**9, 2 * 10**18]
@@ -91,7 +91,7 @@ def test_counts_depend_on_the_start_only_where_the_window_does() -> None:
 
 
 @pytest.mark.parametrize("dedup", ["keep_first", "keep_last", "none", "count"])
-def test_the_latest_row_counts_whichever_row_cleansing_keeps(dedup: Any) -> None:
+def test_the_latest_row_counts_with_any_dedup(dedup: Any) -> None:
     """Here u1 chose `a` long ago and again yesterday, and `b` three days ago."""
     days = [("u1", "a", -50), ("u1", "b", -3), ("u1", "a", -1), ("", "c", -1)]
     rows = pd.DataFrame(days, columns=["user_id", "item_id", "ts"]).astype(
@@ -123,12 +123,13 @@ def most_chosen(model: Model, **asked: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("rule", [{"half_life": "2d"}, {"window": "6d"}, {"half_life": "90min", "window": "6d"}])
-def test_a_trained_model_ranks_by_what_was_chosen_lately(
+def test_a_trained_model_ranks_by_recent_popularity(
     rule: dict[str, Any], make_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """List and fallback; ties, and items without a row in the window, in order of all choices, then of training.
+    """This holds for list and fallback. Ties and items without a row in the window follow all choices, then training
+    order.
 
-    Everything else is as without `serving.popular`.
+    The rest is as without `serving.popular`.
     """
     start_s = 1_600_000_000 + 12 * DAY
     monkeypatch.setattr(fetch.time, "time_ns", lambda: start_s * 10**9)

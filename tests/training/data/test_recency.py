@@ -1,4 +1,4 @@
-"""The order of many histories at once."""
+"""Positions and weights of many histories at once."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from svc.training.data.recency import in_order, positions_of, weighed
 
 
 def times(rng: np.random.Generator) -> sparse.csr_matrix:
-    """Few different times, so that many are equal; some rows are empty."""
+    """Return random times, many of them equal, with some empty rows."""
     dense = rng.integers(1, 6, (20, 12)) * (rng.random((20, 12)) < 0.4)
     dense[[0, 7, 19]] = 0
     return sparse.csr_matrix(dense.astype(np.int64))
 
 
-def test_each_row_is_ranked_by_itself() -> None:
-    """As one row after the other, by the definition."""
+def test_positions_count_within_each_row() -> None:
+    """They equal those of the definition, row by row."""
     latest = times(np.random.default_rng(1))
     positions = positions_of(latest)
     order, ties = in_order(positions)
@@ -32,8 +32,8 @@ def test_each_row_is_ranked_by_itself() -> None:
         ]
 
 
-def test_some_rows_are_weighed_as_all_are() -> None:
-    """Each entry times exp(-δ · position)."""
+def test_rows_are_weighted_alike_alone_and_together() -> None:
+    """Each entry is multiplied by exp(−δ · position)."""
     latest = times(np.random.default_rng(2))
     matrix = latest.astype(np.float32)
     positions = positions_of(latest)

@@ -1,4 +1,4 @@
-"""The three splits: who is held out, who trains, and the smallest ratio that works."""
+"""The splits: held-out and training rows, and the smallest ratio that works."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ def interactions(histories: list[list[int]], times: list[list[int]] | None = Non
 
 
 def test_the_holdout_is_floored_for_each_user() -> None:
-    """A user with fewer than 1/ratio items contributes nothing; others floor(n·r)."""
+    """A user with fewer than 1/ratio items has none held out, others floor(n·r)."""
     found = split(interactions([[0, 1], [0, 1, 2], list(range(7))]), SplitPlan("random", 1 / 3, 1.0, 1))
     assert found.val_offset == 1
     assert np.diff(found.heldout.indptr).tolist() == [1, 2]
     assert found.n_heldout == 3
 
 
-def test_a_ratio_that_floating_point_misses_is_not_lost() -> None:
+def test_the_holdout_allows_for_rounding_of_the_ratio() -> None:
     """0.29 of 100 items are 29, although the product is 28.999999999999996."""
     assert split(interactions([list(range(100))]), SplitPlan("random", 0.29, 1.0, 1)).n_heldout == 29
 
 
 def test_time_user_holds_out_the_latest() -> None:
-    """Order of rows plays no part but among equal times, where the later row is the later event."""
+    """The order of rows matters for equal times only, where the later row is the later event."""
     data = interactions([[0, 1, 2, 3], [4, 5, 6, 7]], [[9, 1, 2, 8], [5, 5, 5, 5]])
     found = split(data, SplitPlan("time_user", 0.5, 1.0, 1))
     assert [row.indices.tolist() for row in found.heldout] == [[0, 3], [6, 7]]
 
 
-def test_time_global_cuts_everybody_at_one_moment() -> None:
-    """What is later trains nobody, and users without a history before it are not validated."""
+def test_time_global_has_one_cut_off_for_all_users() -> None:
+    """Later rows do not train, and users without an earlier history are not validated."""
     data = interactions([[0, 1, 2], [3, 4], [5]], [[1, 2, 9], [3, 4], [10]])
     found = split(data, SplitPlan("time_global", 0.3, 1.0, 1))
     assert found.n_heldout == 1
@@ -52,7 +52,7 @@ def test_time_global_cuts_everybody_at_one_moment() -> None:
 
 
 def test_random_is_seeded_and_ignores_time() -> None:
-    """The same seed draws the same items, whatever the times; another seed draws others."""
+    """The same seed draws the same items for any times. Another seed draws others."""
     histories = [list(range(30)) for _ in range(20)]
     one = split(interactions(histories), SplitPlan("random", 0.2, 0.5, 7))
     two = split(interactions(histories, [[5] * 30] * 20), SplitPlan("random", 0.2, 0.5, 7))
@@ -63,7 +63,7 @@ def test_random_is_seeded_and_ignores_time() -> None:
 
 
 def test_test_user_ratio_draws_that_share_of_users() -> None:
-    """Only drawn users lose items; they stand last in the training matrix."""
+    """Only drawn users lose items. They are last in the training matrix."""
     found = split(interactions([list(range(10)) for _ in range(40)]), SplitPlan("random", 0.3, 0.25, 3))
     sizes = np.diff(found.train.indptr)
     assert found.val_offset == 30
@@ -83,7 +83,7 @@ def test_training_and_held_out_items_make_up_the_history() -> None:
 
 @pytest.mark.parametrize("scheme", ["random", "time_user", "time_global"])
 def test_the_smallest_ratio_works_and_a_smaller_one_does_not(scheme: str) -> None:
-    """What a message recommends holds out something, and just below it nothing is held out."""
+    """The recommended ratio holds out an item, and a slightly smaller one does not."""
     times = [[1, 2, 3], [2, 4, 6, 8, 10], [20]]
     data = interactions([[0, 1, 2], [0, 1, 2, 3, 4], [0]], times)
     ratio = smallest_working_ratio(data, SplitPlan(scheme, 0.01, 1.0, 1))  # type: ignore[arg-type]
@@ -94,12 +94,12 @@ def test_the_smallest_ratio_works_and_a_smaller_one_does_not(scheme: str) -> Non
 
 
 def test_no_ratio_works_for_single_items() -> None:
-    """Users with one item each can lose none."""
+    """A user with one item cannot have it held out."""
     assert smallest_working_ratio(interactions([[0], [1]]), SplitPlan("random", 0.5, 1.0, 1)) is None
 
 
 def test_leave_one_out_holds_out_the_latest_of_each_user_with_two() -> None:
-    """By time, and among equal times or without times by the place in the table; single items stay in training."""
+    """The order is by time, then by place. Single items stay in training."""
     histories = [[0, 1, 2], [3], [4, 5], [1, 0, 2]]
     plan = SplitPlan("leave_one_out", 0.1, 1.0, 1)
     timed = split(interactions(histories, [[5, 9, 1], [1], [7, 7], [3, 2, 1]]), plan)
@@ -110,7 +110,7 @@ def test_leave_one_out_holds_out_the_latest_of_each_user_with_two() -> None:
     assert timed.train.nnz == untimed.train.nnz == 9 - 3
 
 
-def test_leave_one_out_works_where_a_small_ratio_holds_out_nothing() -> None:
+def test_leave_one_out_works_if_a_small_ratio_holds_out_nothing() -> None:
     """Most users of a small shop have one to three purchases."""
     data = interactions([[0, 1], [0, 2, 3], [1], [2, 0]])
     assert split(data, SplitPlan("random", 0.1, 1.0, 1)).n_heldout == 0
@@ -120,7 +120,7 @@ def test_leave_one_out_works_where_a_small_ratio_holds_out_nothing() -> None:
 @pytest.mark.parametrize("scheme", ["random", "time_user", "leave_one_out"])
 @pytest.mark.parametrize("test", [0.01, 0.3, 0.99])
 def test_test_users_are_no_validation_users(scheme: str, test: float) -> None:
-    """Together they are the users of a split without a test share; both kinds train with the same items."""
+    """Together they are the users of a split without a test share. Both splits train on the same items."""
     data = interactions([list(range(12)) for _ in range(20)], [list(range(12))] * 20)
     whole = split(data, SplitPlan(scheme, 0.3, 1.0, 2))  # type: ignore[arg-type]
     parted = split(data, SplitPlan(scheme, 0.3, 1.0, 2, test))  # type: ignore[arg-type]
@@ -135,7 +135,7 @@ def test_test_users_are_no_validation_users(scheme: str, test: float) -> None:
 
 
 def test_ordered_items_are_the_same_split() -> None:
-    """Column c is item item_order[c] in every matrix, and the most chosen one comes first."""
+    """Column c is item item_order[c] in every matrix, and the item of most users comes first."""
     data = interactions([list(range(12)) for _ in range(6)])
     plain = split(data, SplitPlan("random", 0.3, 1.0, 2, 0.5))
     moved = order_items(plain, 3)
@@ -150,7 +150,10 @@ def test_ordered_items_are_the_same_split() -> None:
 def brute_force_of_repeats(
     rows: list[tuple[int, int, int, float]], plan: SplitPlan, dedup: str
 ) -> tuple[dict[tuple[int, int], float], dict[tuple[int, int], float]]:
-    """What each pair of the training part and of the held-out part counts; rows are user, item, time and weight."""
+    """Return the counts of each pair in the training part and the held-out part.
+
+    Rows are user, item, time and weight.
+    """
     by_user: dict[int, list[int]] = {}
     for place in sorted(range(len(rows)), key=lambda place: (rows[place][2], place)):
         by_user.setdefault(rows[place][0], []).append(place)
@@ -179,7 +182,7 @@ def brute_force_of_repeats(
 @pytest.mark.parametrize("scheme", ["leave_one_out", "time_user"])
 @pytest.mark.parametrize("dedup", ["keep_last", "keep_first", "sum", "count", "max", "none"])
 def test_repeats_are_split_before_duplicates_are_joined(scheme: Scheme, dedup: Dedup) -> None:
-    """Each part joins its own duplicates, so that a held-out item may be one of the training part."""
+    """Each part joins its own duplicates, so a held-out item may also be in the training part."""
     rng = np.random.default_rng(5)
     for is_weighted in (True, False):
         users = np.repeat(np.arange(12), rng.integers(1, 15, 12)).astype(np.int32)
@@ -207,7 +210,7 @@ def test_repeats_are_split_before_duplicates_are_joined(scheme: Scheme, dedup: D
 
 
 def test_the_time_of_a_pair_that_trains_is_its_latest_before_the_holdout() -> None:
-    """A pair keeps its latest time before the holdout, also where dedup keeps its first row."""
+    """This includes a dedup that keeps the first row."""
     data = replace(
         interactions([[0, 1, 0, 1]], [[1, 2, 3, 9]]),
         reference=10,
@@ -232,10 +235,10 @@ def entries(matrix: sparse.csr_matrix, order: np.ndarray) -> dict[tuple[int, int
     ("scheme", "ratio", "kept", "heldout"),
     [("time_user", 0.5, [4], [2, 3]), ("leave_one_out", 0.5, [4, 5], [3]), ("time_global", 0.3, [4], [2, 3])],
 )
-def test_a_hidden_row_hides_what_is_judged_later_than_it(
+def test_hidden_rows_hide_items_only_if_they_are_before_the_held_out_rows(
     scheme: Scheme, ratio: float, kept: list[int], heldout: list[int]
 ) -> None:
-    """Rows of after the first held-out one hide nothing, also of an item that is held out; the data keeps them all."""
+    """Later ones hide no item in the split, also not a held-out one. The data keeps them all."""
     data = interactions([[0, 1, 2, 3], [4, 5, 6]], [[10, 20, 30, 40], [1, 2, 3]])
     items = np.array([4, 5, 6, 3], np.int32)
     hidden = HiddenRows(np.zeros(4, np.int32), items, np.array([15, 35, 41, 50]), np.zeros(4, bool))
@@ -246,8 +249,8 @@ def test_a_hidden_row_hides_what_is_judged_later_than_it(
     assert found.heldout[row - found.val_offset].indices.tolist() == heldout
 
 
-def test_hidden_rows_without_times_all_hide() -> None:
-    """As do all under `random`, which looks at no times."""
+def test_all_hidden_rows_hide_their_items_without_times() -> None:
+    """They also do under `random`, which ignores times."""
     data = interactions([[0, 1, 2, 3]], [[10, 20, 30, 40]])
     late = HiddenRows(np.zeros(1, np.int32), np.array([3], np.int32), np.array([99]), np.ones(1, bool))
     for hidden, scheme in ((late._replace(times=None), "time_user"), (late, "random")):

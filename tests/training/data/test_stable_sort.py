@@ -1,4 +1,4 @@
-"""The fast sort is numpy's stable one."""
+"""The fast sort gives the order of numpy's stable one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ANY = arrays.arrays(np.int64, 40)
 
 
 @given(SMALL, ANY, SMALL)
-def test_it_orders_as_lexsort_does(first: np.ndarray, second: np.ndarray, third: np.ndarray) -> None:
+def test_the_order_is_that_of_lexsort(first: np.ndarray, second: np.ndarray, third: np.ndarray) -> None:
     found = stable_order([first, second, third])
     assert found.tolist() == np.lexsort((third, second, first)).tolist()
 

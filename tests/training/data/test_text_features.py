@@ -1,4 +1,4 @@
-"""Tables of texts and vectors: vocabularies, encoded rows, and the rows that are refused."""
+"""Tables of texts and vectors: vocabularies, encoded rows and refused rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def words(fitted: FittedSide) -> dict[str, int]:
 
 
 def test_the_vocabulary_has_the_words_of_most_items() -> None:
-    """Each counted once an item; ties go by the word; words of a single item are left out."""
+    """Each item counts once for a word. Ties are broken by the word, and words of a single item are left out."""
     texts = ["sea sea man", "Sea", "the sea", "the man", "zoo ape", "ape zoo", None]
     assert words(fit(texts, TITLE)) == {"sea": 3, "ape": 2, "man": 2, "the": 2, "zoo": 2}
     assert list(words(fit(texts, {**TITLE, "max_words": 3}))) == ["sea", "ape", "man"]
@@ -41,7 +41,7 @@ def test_the_vocabulary_has_the_words_of_most_items() -> None:
 
 
 def test_rows_are_encoded_as_requests_are() -> None:
-    """Repeated texts, missing ones and ids without a row too."""
+    """This includes repeated and missing texts and ids without a row."""
     texts = ["old sea", "old sea", None, "sea man", "man overboard"]
     fitted = fit(texts, TITLE)
     for row, text in enumerate(texts):
@@ -51,7 +51,7 @@ def test_rows_are_encoded_as_requests_are() -> None:
 
 
 def test_vectors_have_length_one_on_average() -> None:
-    """Lists and texts; a missing one is zero and does not count."""
+    """They may be lists or texts. A missing one is zero and does not count."""
     fitted = fit([[3.0, 4.0], "0|12.5", None], EMBEDDING)
     column = fitted.encoder.encoders[0]
     assert isinstance(column, VectorColumn)
@@ -74,14 +74,14 @@ def test_vectors_have_length_one_on_average() -> None:
 def test_a_value_that_cannot_be_read_is_refused_with_its_row(
     values: list[Any], declared: dict[str, Any], words: str
 ) -> None:
-    """Rows count from 1, and the table may be large."""
+    """Rows count from 1, also in a large table."""
     with pytest.raises(FeatureTableError) as caught:
         fit(values, declared)
     assert caught.value.message.startswith(f"features.item: row 3 of the table: {words}")
 
 
-def test_too_many_words_name_what_to_lower() -> None:
-    """The bound of places holds for all columns together."""
+def test_too_many_words_are_refused_with_the_setting_to_lower() -> None:
+    """The limit is for all columns together."""
     texts = [*[" ".join(f"w{number}" for number in range(40))] * 2, None]
     assert fit(texts, TITLE, max_places=41).encoder.dim == 41
     with pytest.raises(FeatureDimensionExceeded, match="lower max_words of the widest column, 'title'"):

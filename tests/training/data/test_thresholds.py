@@ -1,4 +1,4 @@
-"""Too little data is refused with the counts, the thresholds and what to do."""
+"""Too little data is refused with the counts, the thresholds and advice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.training.data.test_interactions import SCHEMA, frame
 
 
 def test_too_little_data_names_counts_and_thresholds() -> None:
-    """All observed counts and all thresholds are fields of the error."""
+    """All counts and thresholds are fields of the error."""
     found = from_frame(frame(["a", "b"], ["x", "y"]), SCHEMA, Cleansing(), with_times=False)
     with pytest.raises(MinDataViolation, match="2 users where at least 3") as caught:
         check_thresholds(found, Cleansing(min_users=3))
@@ -23,7 +23,7 @@ def test_too_little_data_names_counts_and_thresholds() -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 1])
-def test_nothing_and_a_single_row_are_too_little(rows: int) -> None:
+def test_no_row_and_a_single_row_are_too_little(rows: int) -> None:
     """Even without thresholds a model needs a user and two items."""
     found = from_frame(frame(["a"][:rows], ["x"][:rows]), SCHEMA, Cleansing(), with_times=False)
     with pytest.raises(MinDataViolation):
@@ -38,8 +38,8 @@ def refusal(data: pd.DataFrame, **schema: object) -> str:
     return caught.value.message
 
 
-def test_a_threshold_below_what_a_model_needs_is_reported_as_it_was_given() -> None:
-    """`min_items: 1` stays 1; the message says that a model needs two."""
+def test_a_threshold_below_the_minimum_of_a_model_is_reported_unchanged() -> None:
+    """`min_items: 1` stays 1, and the message says that a model needs two."""
     found = from_frame(frame(["a"], ["x"]), SCHEMA, Cleansing(), with_times=False)
     with pytest.raises(MinDataViolation, match="asks for 1, but a model needs at least 2") as caught:
         check_thresholds(found, Cleansing(min_items=1))

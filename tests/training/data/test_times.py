@@ -1,4 +1,4 @@
-"""Any column that means time."""
+"""Conversion of any column of times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.training.data.test_interactions import SCHEMA, frame
 
 
 def test_text_dates_and_zones_are_read_as_utc() -> None:
-    """ISO 8601 text with an offset is the same moment as without."""
+    """ISO 8601 text with an offset is converted to UTC."""
     data = frame(["a", "b", "c"], ["x", "y", "z"], ["2024-01-01T01:00:00+01:00", "2024-01-01", "nonsense"])
     schema = SCHEMA.model_copy(update={"time_unit": None})
     found = from_frame(data, schema, Cleansing(), with_times=True)
@@ -21,7 +21,7 @@ def test_text_dates_and_zones_are_read_as_utc() -> None:
 
 
 def test_a_numeric_time_needs_its_unit() -> None:
-    """Seconds and milliseconds cannot be told apart by looking."""
+    """Seconds and milliseconds cannot be told apart."""
     schema = SCHEMA.model_copy(update={"time_unit": None})
     with pytest.raises(TimeUnitRequired, match="time_unit"):
         from_frame(frame(["a"], ["x"], [1]), schema, Cleansing(), with_times=True)
@@ -29,7 +29,7 @@ def test_a_numeric_time_needs_its_unit() -> None:
 
 @pytest.mark.parametrize("categorical", [False, True])
 def test_one_number_among_dates_costs_one_row(*, categorical: bool) -> None:
-    """With a unit, text is what most rows are: 999 dates stay, whatever the last row holds."""
+    """With a unit, the majority decides: 999 dates stay, with any value in the last row."""
     times = pd.Series(["2024-01-01T00:00:00"] * 999 + ["7"])
     data = frame(["a"] * 1000, [f"i{n}" for n in range(1000)])
     data["t"] = times.astype("category") if categorical else times
@@ -44,7 +44,7 @@ def test_one_number_among_dates_costs_one_row(*, categorical: bool) -> None:
 
 @pytest.mark.parametrize("n_numbers", [1, 2, 50])
 def test_a_mixture_of_dates_and_numbers_is_refused_with_examples(n_numbers: int) -> None:
-    """From more than one row in a hundred on nobody can tell what is meant."""
+    """The limit is one row in a hundred."""
     data = frame(["a"] * 60, [f"i{n}" for n in range(60)])
     data["t"] = pd.Series(["1704067200"] * n_numbers + ["2024-01-02"] * (60 - n_numbers))
     with pytest.raises(TimeMixture, match=r"1704067200.*2024-01-02"):
@@ -52,7 +52,7 @@ def test_a_mixture_of_dates_and_numbers_is_refused_with_examples(n_numbers: int)
 
 
 def test_numbers_as_text_need_their_unit_too() -> None:
-    """One unreadable cell makes a CSV column text; its numbers are still numbers."""
+    """One unreadable cell makes a CSV column text, but its numbers are still numbers."""
     data = frame(["a", "b", "c"], ["x", "y", "z"], ["1704067200", "1704067201", "n/a"])
     with pytest.raises(TimeUnitRequired, match="1704067200"):
         from_frame(data, SCHEMA.model_copy(update={"time_unit": None}), Cleansing(), with_times=True)

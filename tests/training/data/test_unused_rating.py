@@ -23,7 +23,7 @@ SPLIT = {"split": {"scheme": "random", "heldout_ratio": 0.3}}
 
 
 def recipe_over(make_recipe: Make, folder: Path, values: list[Any], **blocks: Any) -> LoadedRecipe:
-    """A recipe without times over a table whose third column, `stars`, has these values again and again."""
+    """Return a recipe without times over a table whose third column, `stars`, repeats these values."""
     rows = [f"u{row % 19},i{row % 23},{values[row % len(values)]}" for row in range(200)]
     (folder / "rows.csv").write_text("user_id,item_id,stars\n" + "\n".join(rows) + "\n", encoding="utf-8")
     schema = {"user_column": "user_id", "item_column": "item_id", **blocks.pop("schema", {})}
@@ -35,30 +35,30 @@ def hint(loaded: LoadedRecipe) -> RatingHint | None:
 
 
 @pytest.mark.parametrize(("values", "high"), [([1, 2, 3, 4, 5], "4"), ([0.5, 1.0, 3.5, 5], "3.5"), ([0, 1], "1")])
-def test_a_rating_is_named_with_what_could_be_done(
+def test_an_unused_rating_is_named_with_the_keys_that_could_use_it(
     values: list[float], high: str, make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
 ) -> None:
-    """Once by `validate` and once by a training."""
+    """`validate` names it once, and so does a training."""
     loaded = recipe_over(make_recipe, tmp_path, values)
     found = hint(loaded)
     assert found is not None
-    told = found.message
-    assert f"'stars' holds {len(values)} numbers from {values[0]:g} to {values[-1]:g} and is not used" in told
-    assert f"`cleansing.where: {{stars: {{gte: {high}}}}}`" in told
-    assert f"`cleansing.hide: {{stars: {{lt: {high}}}}}`" in told
+    message = found.message
+    assert f"'stars' holds {len(values)} numbers from {values[0]:g} to {values[-1]:g} and is not used" in message
+    assert f"`cleansing.where: {{stars: {{gte: {high}}}}}`" in message
+    assert f"`cleansing.hide: {{stars: {{lt: {high}}}}}`" in message
     assert [check.detail for check in validate(loaded, Settings(), {}) if "stars" in check.detail] == [
-        f"warning: {told}"
+        f"warning: {message}"
     ]
     assert run(loaded).exit_code == 0
     (warned,) = [record for record in log if record.get("code") == found.code == "rating_unused"]
-    assert (warned["event"], warned["field"], warned["message"]) == ("recipe_warning", "source", told)
+    assert (warned["event"], warned["field"], warned["message"]) == ("recipe_warning", "source", message)
 
 
 @pytest.mark.parametrize(
     "values", [["a", "b"], [1], [-1, 1], [*range(22)], [1, 500], ["2024-01-01", "2024-01-02"], ["", ""]]
 )
 def test_other_columns_are_no_ratings(values: list[Any], make_recipe: Make, tmp_path: Path) -> None:
-    """Texts, one value, signs, many or large numbers, dates, nothing at all."""
+    """These are texts, one value, negative, many or large numbers, dates, and missing values."""
     assert hint(recipe_over(make_recipe, tmp_path, values)) is None
 
 
@@ -71,32 +71,34 @@ def test_other_columns_are_no_ratings(values: list[Any], make_recipe: Make, tmp_
         {"cleansing": {"hide": {"stars": {"lt": 4}}}},
     ],
 )
-def test_a_column_that_is_used_is_not_named(blocks: dict[str, Any], make_recipe: Make, tmp_path: Path) -> None:
-    """As a weight, or to choose rows."""
+def test_a_column_that_the_recipe_uses_is_not_named(blocks: dict[str, Any], make_recipe: Make, tmp_path: Path) -> None:
+    """It is used as a weight, or to choose rows."""
     assert hint(recipe_over(make_recipe, tmp_path, [1, 2, 5], **blocks)) is None
 
 
-def test_a_rating_that_where_alone_compares_is_named_once(
+def test_a_rating_that_only_where_uses_is_named_once(
     make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
 ) -> None:
-    """What it drops is forgotten, and so would be recommended again."""
+    """Items of dropped rows are not hidden, and would be recommended again."""
     loaded = recipe_over(make_recipe, tmp_path, [1, 2, 5], cleansing={"where": {"stars": {"gte": 2}}})
-    (told,) = [check.detail for check in validate(loaded, Settings(), {}) if "cleansing.hide" in check.detail]
-    assert "`cleansing.hide: {stars: {lt: ...}}`" in told
+    (message,) = [check.detail for check in validate(loaded, Settings(), {}) if "cleansing.hide" in check.detail]
+    assert "`cleansing.hide: {stars: {lt: ...}}`" in message
     assert run(loaded).exit_code == 0
     (warned,) = [record for record in log if record.get("code") == "rating_not_hidden"]
-    assert told == f"warning: {warned['message']}"
+    assert message == f"warning: {warned['message']}"
 
 
 def test_a_table_that_cannot_be_read_gives_no_hint(make_recipe: Make, tmp_path: Path) -> None:
-    """The training says what is wrong with it."""
+    """The training reports the error."""
     loaded = recipe_over(make_recipe, tmp_path, [1, 2, 5])
     (tmp_path / "rows.csv").unlink()
     assert hint(loaded) is None
 
 
-def test_no_store_is_asked_for_a_hint(make_recipe: Make, tmp_path: Path, objects_in_memory: ObjectsInMemory) -> None:
-    """A request costs more than the hint is worth."""
+def test_remote_stores_are_not_read_for_a_hint(
+    make_recipe: Make, tmp_path: Path, objects_in_memory: ObjectsInMemory
+) -> None:
+    """A request would cost more than the hint is worth."""
     loaded = recipe_over(make_recipe, tmp_path, [1, 2, 3])
     objects_in_memory.pipe_file("s3://shop/rows.csv", (tmp_path / "rows.csv").read_bytes())
     remote = SourceSpec.model_validate({"type": "csv", "path": "s3://shop/rows.csv"})

@@ -1,4 +1,4 @@
-"""Tokens that are frequent enough."""
+"""The selection of frequent tokens."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def tokens_of(value: object) -> list[str]:
 
 
 @given(rows=ROWS, min_frequency=st.integers(1, 6), buckets=st.sampled_from([1, 3, 1 << 10]))
-def test_counts_are_exact_however_few_buckets_there_are(
+def test_counts_are_exact_with_any_number_of_buckets(
     rows: list[tuple[list[str], int]], min_frequency: int, buckets: int
 ) -> None:
-    """Buckets only rule tokens out: a collision costs work and changes nothing."""
+    """A collision of buckets costs time, and does not change the result."""
     values = [tuple(tokens) for tokens, _ in rows]
     weights = np.array([weight for _, weight in rows], dtype=np.int64)
     with pytest.MonkeyPatch.context() as patch:
@@ -38,7 +38,7 @@ def test_counts_are_exact_however_few_buckets_there_are(
     assert found.distinct <= len(counts)
 
 
-def test_too_many_tokens_name_the_way_out() -> None:
+def test_too_many_tokens_are_refused_as_soon_as_the_limit_is_passed() -> None:
     """As soon as the limit is passed."""
     values = [(str(number),) for number in range(11)]
     with pytest.raises(FeatureDimensionExceeded, match="raise min_frequency"):

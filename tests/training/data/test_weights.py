@@ -1,4 +1,4 @@
-"""What an interaction is worth: weights, events, duplicates, age; from the table to the answers."""
+"""The weight of an interaction, from the table to the answers: weights, events, duplicates and age."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ ROWS = frame([("a", "x", 2.0, 3), ("a", "x", 5.0, 1), ("a", "y", 1.5, 2), ("b", 
     ],
 )
 def test_several_interactions_of_a_pair_become_one_weight(dedup: Any, expected: list[float]) -> None:
-    """First and last go by time; the matrix has one entry for each pair in any case."""
+    """First and last go by time. The matrix has one entry for each pair with any rule."""
     found = from_frame(ROWS, WEIGHTED, Cleansing(dedup=dedup), with_times=True)
     assert found.matrix().data.tolist() == expected
     assert len(found) == (4 if dedup == "none" else 3)
 
 
 @pytest.mark.parametrize("dedup", ["sum", "max", "count", "keep_last", "keep_first", "none"])
-def test_without_weights_only_counts_are_no_ones(dedup: Any) -> None:
+def test_without_weights_the_matrix_is_binary_unless_rows_are_counted(dedup: Any) -> None:
     """The matrix is binary as ever, unless the recipe asks how often."""
     plain = InteractionSchema(user_column="u", item_column="i")
     found = from_frame(ROWS, plain, Cleansing(dedup=dedup), with_times=False)
@@ -68,8 +68,8 @@ def test_without_weights_only_counts_are_no_ones(dedup: Any) -> None:
     assert (found.weights is not None) == (dedup in {"sum", "count"})
 
 
-def test_weights_that_are_none_are_dropped_with_their_count() -> None:
-    """Nothing, words, zero, less and infinity are no weights."""
+def test_unusable_weights_are_dropped_with_their_count() -> None:
+    """Missing values, words, zero, negative numbers and infinity are unusable."""
     rows = [("a", "x", 1.0), ("a", "y", None), ("a", "z", "two"), ("b", "x", 0), ("b", "y", -1), ("b", "z", np.inf)]
     found = from_frame(frame(rows, "u", "i", "w"), WEIGHTED, Cleansing(), with_times=False)
     assert found.dropped == {"bad_weights": 5}
@@ -77,7 +77,7 @@ def test_weights_that_are_none_are_dropped_with_their_count() -> None:
 
 
 def test_events_have_weights_and_excluded_ones_hide() -> None:
-    """An excluded event is no interaction; others that the recipe does not list are dropped."""
+    """An excluded event is no interaction. Events that the recipe does not list are dropped."""
     rows = [("a", "x", "view"), ("a", "x", "buy"), ("a", "y", " hide "), ("a", "y", "view"), ("b", "y", "click"),
             ("b", "x", None), ("c", "x", "hide"), ("b", "x", "view")]  # fmt: skip
     weights = {"view": 1, "buy": 10, "hide": "exclude"}
@@ -92,7 +92,7 @@ def test_events_have_weights_and_excluded_ones_hide() -> None:
 
 
 def test_hidden_pairs_are_not_held_out_and_do_not_train() -> None:
-    """No model could recommend them, so they would count against all."""
+    """No model may recommend them, so they would lower every score."""
     users, items = np.zeros(4, np.int32), np.arange(4, dtype=np.int32)
     hidden = HiddenRows(users[:1], np.array([3], np.int32), None, np.array([True]))
     data = Interactions(users, items, None, ["a"], list("wxyz"), {}, hidden=hidden)
@@ -103,7 +103,7 @@ def test_hidden_pairs_are_not_held_out_and_do_not_train() -> None:
 
 
 def test_weights_are_split_with_their_pairs() -> None:
-    """Training and held-out entries together are the whole weighted matrix, in any order of rows and columns."""
+    """Training and held-out entries together are the whole weighted matrix, with any order of rows and columns."""
     rng = np.random.default_rng(3)
     rows = sparse.random(30, 20, 0.4, random_state=1).tocoo()
     weights = rng.random(rows.nnz).astype(np.float32) + 1
@@ -127,8 +127,8 @@ def test_weights_are_split_with_their_pairs() -> None:
     assert data.latest().indices.tolist() == data.matrix().indices.tolist()
 
 
-def test_weighted_metrics_by_hand() -> None:
-    """Two chosen items of weight 3 and 1, of which the second place finds the heavier."""
+def test_weighted_metrics_equal_values_computed_by_hand() -> None:
+    """The user chose two items of weight 3 and 1, and the heavier one has the second place."""
     truth = sparse.csr_matrix(np.array([[0, 3.0, 1.0, 0]]))
     found = user_scores([[0, 1, 3]], truth)
     gain = 3 / np.log2(3)
@@ -139,7 +139,7 @@ def test_weighted_metrics_by_hand() -> None:
 
 
 def test_weights_of_one_change_no_metric() -> None:
-    """Weighted and plain metrics agree where all weights are alike, for rankings of any length."""
+    """Weighted and plain metrics agree for equal weights and rankings of any length."""
     rng = np.random.default_rng(9)
     truth = sparse.csr_matrix((rng.random((60, 30)) < 0.2).astype(float) * 2.5)
     truth = truth[np.diff(truth.indptr) > 0]
@@ -149,8 +149,8 @@ def test_weights_of_one_change_no_metric() -> None:
         np.testing.assert_allclose(weighted[name], scores, atol=1e-12)
 
 
-def test_only_a_weighted_evaluation_looks_at_weights() -> None:
-    """The same ranking, judged both ways."""
+def test_only_a_weighted_evaluation_uses_weights() -> None:
+    """One ranking is scored in both ways."""
     truth = sparse.csr_matrix(np.array([[9.0, 1.0, 0.0]]))
     unseen = sparse.csr_matrix((1, 3))
     scores = np.array([[0.0, 1.0, 0.5]])
@@ -162,7 +162,7 @@ def test_only_a_weighted_evaluation_looks_at_weights() -> None:
 
 
 def _table(path: Path, *, drift: bool) -> Path:
-    """Half of the catalogue is liked early, the other half late. Every user hides one item of the late half."""
+    """Return users who like half of the catalogue early, the other half late, and hide one item of the late half."""
     rng = np.random.default_rng(2)
     lines = ["user_id,item_id,ts,event"]
     for user in range(120):
@@ -191,10 +191,10 @@ SCHEMA = {"user_column": "user_id", "item_column": "item_id", "time_column": "ts
 @pytest.mark.parametrize(
     "algorithm", ["IALS", "CosineKNN", "TopPop", "RP3beta", "DenseSLIM", "TruncatedSVD", "SLIM", "EDLAE", "Transitions"]
 )
-def test_weights_reach_every_algorithm_and_hidden_items_never_come_back(
+def test_weights_change_every_model_and_hidden_items_are_never_recommended(
     make_recipe: Make, tmp_path: Path, algorithm: str
 ) -> None:
-    """Another weight of the same events trains another model; hidden items are not even shown with include_seen."""
+    """Other weights of the same events train another model. Hidden items stay out with include_seen too."""
     ratings = _table(tmp_path / "events.csv", drift=False)
     rankings = []
     for buy in (1, 50):
@@ -219,15 +219,15 @@ def test_weights_reach_every_algorithm_and_hidden_items_never_come_back(
 
 
 def test_without_these_keys_the_artifact_has_no_trace_of_them(make_recipe: Make) -> None:
-    """Neither header nor payload: the model is stored as ever."""
+    """Neither header nor payload changes."""
     head, model = _run(make_recipe(training={"algorithms": ["TopPop"], "n_trials": 1, "cutoff": 5}))
     assert "hidden" not in model.__getstate__()
     assert model.history.weights is None
     assert "half_life" not in head["best_params"]
 
 
-def test_a_half_life_is_searched_and_found_where_tastes_drift(make_recipe: Make, tmp_path: Path) -> None:
-    """What is liked changes once, halfway: without decay the old half weighs as much. The header has the winner's."""
+def test_the_search_finds_a_half_life_if_tastes_change(make_recipe: Make, tmp_path: Path) -> None:
+    """Tastes change once, halfway. The header has the winner's half-life."""
     loaded = make_recipe(
         ratings=_table(tmp_path / "drift.csv", drift=True),
         schema={**SCHEMA, "event_column": "event"},
@@ -255,7 +255,7 @@ def test_a_half_life_is_searched_and_found_where_tastes_drift(make_recipe: Make,
     ],
 )
 def test_weights_that_single_precision_cannot_hold_are_refused(weights: list[float], words: str) -> None:
-    """Alone or summed, too small or too large. The smallest that it holds counts."""
+    """They are too small or too large, alone or summed. The smallest float32 is accepted."""
     rows = [("a", "x", weight, 1) for weight in weights]
     cleansing = Cleansing(dedup="sum")
     with pytest.raises(WeightOutOfRange, match=words):

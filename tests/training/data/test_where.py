@@ -1,4 +1,4 @@
-"""`cleansing.where`: which rows a training sees, from every source, and what is said of the others."""
+"""`cleansing.where` and `hide`: the rows of a training from every source, and the counts of the others."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ FRAME = pd.DataFrame(
     ],
 )
 def test_rows_that_satisfy_the_filter_are_kept(where: dict[str, Any], kept: list[int]) -> None:
-    """In their order, with their positions; missing values satisfy nothing but `exists: false`."""
+    """They keep order and positions. Missing values satisfy only `exists: false`."""
     found = kept_rows(FRAME, where)
     assert found.positions is not None
     assert found.positions.tolist() == kept
@@ -80,7 +80,7 @@ def test_rows_that_satisfy_the_filter_are_kept(where: dict[str, Any], kept: list
     ],
 )
 def test_a_value_that_cannot_be_compared_is_named(values: Any, where: dict[str, Any], row: int, shown: str) -> None:
-    """Column, row and value, also where another condition would drop the row."""
+    """The message has column, row and value, also if another condition drops the row."""
     frame = pd.DataFrame({"c": values}).assign(d=0)
     with pytest.raises(RowFilterMismatch) as caught:
         kept_rows(frame, where)
@@ -90,13 +90,13 @@ def test_a_value_that_cannot_be_compared_is_named(values: Any, where: dict[str, 
     assert f"data row {row}," in caught.value.message
 
 
-def test_only_exists_is_asked_of_any_column() -> None:
-    """Nothing is compared, so nothing can fail."""
+def test_exists_applies_to_columns_of_any_type() -> None:
+    """It compares no values, so it cannot fail."""
     assert kept_rows(pd.DataFrame({"c": [1.5, None]}), {"c": {"exists": True}}).n_dropped == 1
 
 
-def test_a_source_that_leaves_a_column_out_is_told_so() -> None:
-    """Plug-ins need not look at the columns that they are asked for."""
+def test_a_source_without_a_required_column_is_an_error() -> None:
+    """Plug-ins may ignore the columns of the context."""
     with pytest.raises(DataSourceError, match=r"cleansing\.where: the table has no column c; it has d"):
         kept_rows(pd.DataFrame({"d": [1]}), {"c": {"eq": 1}})
 
@@ -126,10 +126,10 @@ def _source(kind: str, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "sql"])
-def test_every_source_reads_what_the_filter_needs(
+def test_every_source_applies_the_filter(
     kind: str, make_recipe: Callable[..., LoadedRecipe], tmp_path: Path, log: list[dict[str, Any]]
 ) -> None:
-    """The same rows are left, and `data_cleansed` counts the others."""
+    """The same rows are kept, and `data_cleansed` counts the others."""
     recipe = make_recipe(source=_source(kind, tmp_path), cleansing={"where": WHERE, "dedup": "none"})
     variables = {"SVC_RECIPE_DSN": f"sqlite:///{tmp_path / 'rows.db'}"}
     found = load(recipe, Settings(), variables, Progress()).interactions
@@ -143,15 +143,15 @@ def test_every_source_reads_what_the_filter_needs(
         dropped,
         dropped,
     )
-    told = [check.detail for check in validate(recipe, Settings(), variables) if check.name == "source"]
-    assert f"cleansing.where keeps {len(expected)} of the first 60 rows" in told
+    details = [check.detail for check in validate(recipe, Settings(), variables) if check.name == "source"]
+    assert f"cleansing.where keeps {len(expected)} of the first 60 rows" in details
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "sql"])
 def test_hidden_rows_of_every_source_are_no_choices_and_count(
     kind: str, make_recipe: Callable[..., LoadedRecipe], tmp_path: Path, log: list[dict[str, Any]]
 ) -> None:
-    """`hide` is read before `where`: its rows are hidden, not dropped, and keep users and items of choices only."""
+    """`hide` comes before `where`. Its rows are hidden, not dropped. They add neither users nor items."""
     hide = {"rating": {"lt": 3}}
     recipe = make_recipe(source=_source(kind, tmp_path), cleansing={"where": WHERE, "hide": hide, "dedup": "none"})
     variables = {"SVC_RECIPE_DSN": f"sqlite:///{tmp_path / 'rows.db'}"}
@@ -169,13 +169,13 @@ def test_hidden_rows_of_every_source_are_no_choices_and_count(
     assert found.dropped == {"where": 60 - int(low.sum()) - len(chosen), "hide": int(low.sum())}
     cleansed = next(record for record in log if record["event"] == "data_cleansed")
     assert (cleansed["dropped_by_where"], cleansed["hidden_by_rule"]) == (found.dropped["where"], int(low.sum()))
-    told = [check.detail for check in validate(recipe, Settings(), variables) if check.name == "source"]
-    assert f"cleansing.where keeps {len(chosen)} of the first 60 rows" in told
-    assert f"cleansing.hide hides {int(low.sum())} of the first 60 rows" in told
+    details = [check.detail for check in validate(recipe, Settings(), variables) if check.name == "source"]
+    assert f"cleansing.where keeps {len(chosen)} of the first 60 rows" in details
+    assert f"cleansing.hide hides {int(low.sum())} of the first 60 rows" in details
 
 
-def test_hide_alone_drops_nothing_and_names_its_own_key() -> None:
-    """Without `where` all other rows are choices; mistakes of the table are said of the filter that has them."""
+def test_hide_alone_drops_no_rows_and_is_named_in_its_errors() -> None:
+    """Without `where` all other rows are choices. Errors name the filter that has them."""
     found = kept_rows(FRAME, None, {"rating": {"lt": 4}})
     assert found.hides is not None
     assert (found.hides.tolist(), found.n_dropped, len(found.frame)) == ([False, True, False, False, False], None, 5)
@@ -186,10 +186,10 @@ def test_hide_alone_drops_nothing_and_names_its_own_key() -> None:
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "sql"])
-def test_a_column_that_the_table_lacks_ends_with_3(
+def test_a_missing_column_of_the_filter_ends_with_3(
     kind: str, make_recipe: Callable[..., LoadedRecipe], tmp_path: Path
 ) -> None:
-    """`svc train` and `svc validate` end with 3 and name the missing column."""
+    """`svc train` and `svc validate` name it."""
     recipe = make_recipe(source=_source(kind, tmp_path), cleansing={"where": {"stars": {"gte": 4}}})
     variables = {"SVC_RECIPE_DSN": f"sqlite:///{tmp_path / 'rows.db'}"}
     with pytest.raises(SvcError, match="stars") as caught:
@@ -199,10 +199,10 @@ def test_a_column_that_the_table_lacks_ends_with_3(
     assert [(check.name, check.exit_code) for check in failed] == [("source", 3)]
 
 
-def test_dropped_rows_are_not_looked_at_and_others_keep_their_number(
+def test_dropped_rows_are_not_checked_and_others_keep_their_row_number(
     make_recipe: Callable[..., LoadedRecipe], tmp_path: Path, log: list[dict[str, Any]]
 ) -> None:
-    """A broken time in a dropped row is nobody's business; one in a kept row is named by its row in the source."""
+    """An invalid time in a dropped row is ignored. In a kept row it is reported by its row in the source."""
     ratings = tmp_path / "odd.csv"
     rows = ["x,i1,never,1", "a,i1,1600000000,5", "b,i2,1600000000,5", "a,i2,soon,5"]
     ratings.write_text("user_id,item_id,ts,rating\n" + "\n".join(rows) + "\n", encoding="utf-8")
@@ -213,10 +213,10 @@ def test_dropped_rows_are_not_looked_at_and_others_keep_their_number(
     assert "data row 4" in found.reasons["bad_times"]
 
 
-def test_the_artifact_counts_and_the_report_names_what_the_filter_dropped(
+def test_artifact_and_report_count_the_rows_that_the_filter_dropped(
     make_recipe: Make, make_ratings: Callable[..., Path], log: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    """`data_stats` carries the count; without a filter neither it nor the event has the key."""
+    """Without a filter, neither `data_stats` nor the event has the key."""
     result = run(make_recipe(training=small_training()))
     assert result.artifact is not None
     assert "dropped_by_where" not in next(record for record in log if record["event"] == "data_cleansed")
@@ -232,14 +232,12 @@ def test_the_artifact_counts_and_the_report_names_what_the_filter_dropped(
     assert "of these by cleansing.where" in page.read_text(encoding="utf-8")
 
 
-def test_a_filter_that_nothing_satisfies_ends_with_the_advice_to_look_at_it(
-    make_recipe: Make, log: list[dict[str, Any]]
-) -> None:
+def test_a_filter_without_matching_rows_is_named_in_the_error(make_recipe: Make, log: list[dict[str, Any]]) -> None:
     """The message says that the filter dropped the rows."""
     recipe = make_recipe(cleansing={"where": {"user_id": {"any": ["nobody"]}}})
     assert run(recipe).exit_code == 4
     error = last(log)
     assert error["code"] == "min_data_violation"
     assert "960 dropped by cleansing.where" in error["error"]
-    told = [check.detail for check in validate(recipe, Settings(), {}) if check.name == "source"]
-    assert "warning: cleansing.where keeps 0 of the first 960 rows" in told
+    details = [check.detail for check in validate(recipe, Settings(), {}) if check.name == "source"]
+    assert "warning: cleansing.where keeps 0 of the first 960 rows" in details

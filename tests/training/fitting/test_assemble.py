@@ -1,4 +1,4 @@
-"""Every exported model scores as irspack does, and holds nothing else."""
+"""Exported models score as irspack does, and contain only arrays that serving reads."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_known_users_score_as_in_irspack(name: str, counts: bool) -> None:
 
 @pytest.mark.parametrize("name", RECOMMENDERS)
 def test_items_in_another_order_keep_their_scores(name: str) -> None:
-    """The most chosen first: the scores are those of irspack, of known users and of new histories."""
+    """With the most chosen item first, scores of known users and new histories equal irspack's."""
     matrix = interactions(counts=True)[:, ::-1].tocsr()
     recommender = trained(name, matrix)
     columns = most_chosen_first(matrix)
@@ -144,7 +144,7 @@ def test_seeds_score_as_a_new_history_in_irspack(name: str) -> None:
 def test_ials_seeds_are_the_exact_solution(
     loss_type: str, confidence_scaling: str, nu: float, nu_star: float | None, solver: dict[str, Any]
 ) -> None:
-    """For each form of the objective, seeds are placed where irspack's exact solvers put a user with this history."""
+    """For each form of the objective, irspack's exact solvers give the same vector for this history."""
     matrix = interactions(counts=False)
     recommender = IALSRecommender(
         matrix,
@@ -169,8 +169,8 @@ def test_ials_seeds_are_the_exact_solution(
         np.testing.assert_allclose(scores_by_column(ranking), expected, rtol=1e-4, atol=5e-6)
 
 
-def test_values_are_kept_only_where_they_matter() -> None:
-    """Counts stay beside the histories of models whose answers depend on them; ones do not, nor does popularity's."""
+def test_values_are_kept_only_if_answers_depend_on_them() -> None:
+    """Counts are kept beside histories. Ones are not kept, nor are counts for popularity."""
     plain, counted = interactions(counts=False), interactions(counts=True)
     knn = "CosineKNNRecommender"
     assert exported(knn, trained(knn, plain), plain).history.weights is None
@@ -194,7 +194,7 @@ def test_stored_zeros_are_not_seen_items() -> None:
 
 
 def test_a_payload_holds_only_arrays_that_serving_reads() -> None:
-    """A factor model holds both matrices once, the order of the index, the history and the ids; nothing else."""
+    """A factor model has both matrices once, the order of the index, the histories and the ids."""
     matrix = interactions(counts=False)
     parts = payload_parts(exported("IALSRecommender", trained("IALSRecommender", matrix), matrix))
     assert parts["scorer.users"] == N_USERS * 8 * 4
@@ -205,7 +205,7 @@ def test_a_payload_holds_only_arrays_that_serving_reads() -> None:
 
 
 def test_bpr_scores_by_product_and_bias_and_relates_by_cosine() -> None:
-    """Known users get irspack's score, user·item + item bias; seeds the cosine with their mean direction."""
+    """Known users get irspack's score, user·item + item bias. Seeds get the cosine with their mean direction."""
     pytest.importorskip("lightfm")
     from irspack.recommenders.bpr import BPRFMRecommender
 
@@ -227,7 +227,7 @@ def test_bpr_scores_by_product_and_bias_and_relates_by_cosine() -> None:
 
 
 def with_features(matrix: sps.csr_matrix) -> Model:
-    """Feature-aware iALS with every kind of column."""
+    """Return feature-aware iALS with every kind of column."""
     kinds = {"tag": "categorical", "tags": "multi_label", "year": "numerical", "title": "text"}
     columns: list[dict[str, Any]] = [{"name": name, "kind": kind} for name, kind in kinds.items()]
     columns.append({"name": "point", "kind": "vector", "dimensions": 2})
@@ -251,7 +251,7 @@ def with_features(matrix: sps.csr_matrix) -> Model:
 
 
 def of_bpr(matrix: sps.csr_matrix) -> Model:
-    """What `export` reads of a BPRFMRecommender, whose package not every machine has."""
+    """Return the model of a stand-in for BPRFMRecommender, as its package is not always installed."""
     rng = np.random.default_rng(2)
     machine = SimpleNamespace(
         user_embeddings=rng.normal(size=(N_USERS, 6)),
@@ -262,7 +262,7 @@ def of_bpr(matrix: sps.csr_matrix) -> Model:
 
 
 def of_blend(matrix: sps.csr_matrix) -> Model:
-    """Of iALS, popularity and RP3beta, as the search would make it."""
+    """Return a blend of iALS, popularity and RP3beta, as the search would build it."""
     names = ("IALSRecommender", "TopPopRecommender", "RP3betaRecommender")
     parts = tuple(TrialRecord(0, name, {}, "complete", 0.1, {}, None, 1.0) for name in names)
     weights = {"weights": dict(zip(names, (0.5, 0.2, 0.3), strict=True))}
@@ -273,7 +273,7 @@ def of_blend(matrix: sps.csr_matrix) -> Model:
 
 
 def test_the_allow_list_equals_the_classes_of_exported_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over all families every allowed name is used, and no payload names anything else."""
+    """Over all algorithms, every allowed name is used, and no payload has another name."""
     named: set[tuple[str, str]] = set()
     find_class = codec._Decoder.find_class
 
@@ -293,8 +293,8 @@ def test_the_allow_list_equals_the_classes_of_exported_models(monkeypatch: pytes
     assert named == codec.ALLOWED
 
 
-def test_the_second_part_places_as_the_whole_recommender_does() -> None:
-    """Without the vectors of the users: features of either side and seeds give the same bytes."""
+def test_the_part_for_features_and_seeds_answers_as_the_whole_recommender() -> None:
+    """Features of either side and seeds give the same bytes, without the vectors of the users."""
     matrix = interactions(counts=False)
     aware = with_features(matrix)
     assert isinstance(aware.scorer, IALSScorer)

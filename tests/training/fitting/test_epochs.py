@@ -1,4 +1,4 @@
-"""Training one recommender: early stopping while searching, a known number of epochs afterwards."""
+"""Training one recommender, with early stopping in a search and a known number of epochs afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EMPTY = sparse.csr_matrix((N_USERS, N_ITEMS), dtype=np.float32)
 
 
 class Learner:
-    """Ranks the held-out item of so many users first, as many as `course` says for its epoch."""
+    """Ranks the held-out item first for as many users as `course` has for its epoch."""
 
     def __init__(self, course: list[int]) -> None:
         self.course = course
@@ -55,7 +55,7 @@ class Learner:
 
 @pytest.fixture
 def evaluators() -> Evaluators:
-    """Every user has the last item held out; only the first one of a list counts."""
+    """Return evaluators at cutoff 1, with the last item of each user held out."""
     columns = np.full(N_USERS, N_ITEMS - 1)
     heldout = sparse.csr_matrix((np.ones(N_USERS, np.float32), (np.arange(N_USERS), columns)), shape=EMPTY.shape)
     return Evaluators.of(Evaluator(heldout, offset=0, cutoff=1), "hit", 1)
@@ -68,43 +68,43 @@ def ranker(learner: Learner) -> ScoreRanker:
 def trained(
     learner: Learner, epochs: Epochs | None, evaluators: Evaluators, check: Callable[[], None]
 ) -> tuple[Fitted, list[tuple[int, float]]]:
-    told: list[tuple[int, float]] = []
+    reported: list[tuple[int, float]] = []
 
     def score(learner: Learner) -> float:
         return evaluators.quick.score(evaluators.quick.rankings(ranker(learner)), evaluators.metric)
 
-    best = train(learner, epochs, score=score, check=check, report=lambda *at: told.append(at))
+    best = train(learner, epochs, score=score, check=check, report=lambda *at: reported.append(at))
     search = RecencySearch((0.0,), lambda _: ranker(learner))
-    fitted = judge(search, evaluators, check, lambda score: told.append((0, score)))
-    return replace(fitted, epochs=best), told
+    fitted = judge(search, evaluators, check, lambda score: reported.append((0, score)))
+    return replace(fitted, epochs=best), reported
 
 
 def test_the_best_epoch_counts_and_patience_ends_the_training(evaluators: Evaluators) -> None:
-    """Judgements without gain are counted anew after each gain; the scores are those of the best state."""
+    """Patience starts anew after each gain. The scores are those of the best state."""
     learner = Learner([1, 2, 2, 1, 3, 2, 2, 2, 4])
-    fitted, told = trained(learner, Epochs(most=9, every=1, patience=3), evaluators, lambda: None)
+    fitted, reported = trained(learner, Epochs(most=9, every=1, patience=3), evaluators, lambda: None)
     assert (fitted.epochs, fitted.metrics["hit"]) == (5, 0.75)
-    assert told[:5] == [(1, 0.25), (2, 0.5), (3, 0.5), (4, 0.25), (5, 0.75)]
+    assert reported[:5] == [(1, 0.25), (2, 0.5), (3, 0.5), (4, 0.25), (5, 0.75)]
     assert (learner.last, learner.epoch) == (8, 5)
 
 
-def test_epochs_between_judgements_are_not_judged(evaluators: Evaluators) -> None:
-    """Every second one here, so the last of an odd number is not."""
-    fitted, told = trained(Learner([1, 2, 3, 1, 4]), Epochs(most=5, every=2, patience=9), evaluators, lambda: None)
-    assert told == [(2, 0.5), (4, 0.25)]
+def test_only_every_nth_epoch_is_scored(evaluators: Evaluators) -> None:
+    """With every second epoch, the last of an odd number is not scored."""
+    fitted, reported = trained(Learner([1, 2, 3, 1, 4]), Epochs(most=5, every=2, patience=9), evaluators, lambda: None)
+    assert reported == [(2, 0.5), (4, 0.25)]
     assert fitted.epochs == 2
 
 
-def test_without_epochs_it_learns_once(evaluators: Evaluators) -> None:
-    """A recommender without epochs is trained once and evaluated on all validation users."""
+def test_a_recommender_without_epochs_learns_once(evaluators: Evaluators) -> None:
+    """It is evaluated on all validation users."""
     learner = Learner([2])
-    fitted, told = trained(learner, None, evaluators, lambda: None)
+    fitted, reported = trained(learner, None, evaluators, lambda: None)
     assert learner.learned
-    assert (fitted.epochs, fitted.metrics["hit"], told) == (None, 0.5, [])
+    assert (fitted.epochs, fitted.metrics["hit"], reported) == (None, 0.5, [])
 
 
-def test_a_check_ends_the_training(evaluators: Evaluators) -> None:
-    """Before the next epoch, whatever it raises."""
+def test_an_exception_of_a_check_ends_the_training(evaluators: Evaluators) -> None:
+    """It is raised before the next epoch."""
     learner = Learner([1] * 9)
 
     def check() -> None:
@@ -116,7 +116,7 @@ def test_a_check_ends_the_training(evaluators: Evaluators) -> None:
     assert learner.epoch == 3
 
 
-def test_a_final_training_runs_the_epochs_that_were_best() -> None:
-    """Without looking at anything."""
+def test_a_final_training_runs_the_best_number_of_epochs() -> None:
+    """No epoch is scored."""
     assert train_epochs(Learner([]), 7).epoch == 7
     assert train_epochs(Learner([]), None).learned

@@ -1,4 +1,4 @@
-"""What is served of a trained recommender; tests/training/fitting/test_assemble.py asks whole models of it."""
+"""Conversion of a trained recommender to a scorer. Whole models are tested in test_assemble.py."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from svc.training.fitting.export import to_scorer
 
 
 def test_an_unknown_class_is_refused() -> None:
-    """The error names what can be served."""
+    """The error names the classes that can be served."""
     with pytest.raises(TrainingError, match="TopPopRecommender"):
         to_scorer(object(), "P3alphaRecommender")
 
 
 def test_factors_that_are_not_finite_are_refused() -> None:
-    """A search that ended in infinities gives no artifact."""
+    """A search that ended in infinite values gives no artifact."""
     matrix = sps.csr_matrix(np.eye(9, dtype=np.float64) + np.eye(9, k=1))
     recommender = WeightedSVDRecommender(matrix, n_components=3, weighting="DEGREES").learn()
     recommender.z_[0, 0] = np.inf

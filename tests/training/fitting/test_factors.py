@@ -14,8 +14,8 @@ from svc.training.fitting.factors import finite_float32, ials_scorer, svd_scorer
 MATRIX = sps.csr_matrix((np.random.default_rng(3).random((20, 12)) < 0.3).astype(np.float64))
 
 
-def test_they_hold_the_trained_vectors() -> None:
-    """Users in their order; items are found by column."""
+def test_scorers_have_the_trained_vectors() -> None:
+    """Users keep their order, and items are found by column."""
     ials = IALSRecommender(MATRIX, n_components=4, train_epochs=2, n_threads=1).learn()
     svd = WeightedSVDRecommender(MATRIX, n_components=4, random_seed=0).learn()
     for recommender, scorer in ((ials, ials_scorer(ials)), (svd, svd_scorer(svd))):
@@ -26,6 +26,6 @@ def test_they_hold_the_trained_vectors() -> None:
 
 
 def test_factors_that_are_not_finite_are_refused() -> None:
-    """Values too large for float32 are none either."""
+    """Values too large for float32 count as infinite."""
     with pytest.raises(TrainingError, match="the trained vectors are not finite"):
         finite_float32([1.0, 1e60], "vectors")

@@ -1,4 +1,4 @@
-"""Work beside the main thread: its result, its error, and signals that are heard meanwhile."""
+"""Work in a thread: its result, its error, and signals in the meantime."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from svc.cli.common.signals import Interrupted, interrupts
 from svc.training.fitting.run_in_thread import run_in_thread
 
 
-def test_it_returns_and_raises_what_the_work_does() -> None:
+def test_the_result_and_the_error_of_the_work_are_passed_on() -> None:
     assert run_in_thread(lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
         run_in_thread(lambda: 1 // 0)
 
 
-def test_a_signal_is_heard_while_the_work_goes_on() -> None:
+def test_a_signal_ends_the_wait_while_the_work_continues() -> None:
     """The work never ends by itself, so only the signal can end the wait."""
     until_tested = threading.Event()
 

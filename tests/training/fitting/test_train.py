@@ -1,4 +1,4 @@
-"""What happens when irspack cannot solve for the feature weights."""
+"""Final trainings whose feature weights cannot be solved for."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class SingularBuilder(Builder):
         return Singular()
 
 
-def test_a_final_training_that_meets_a_singular_system_names_the_way_out() -> None:
-    """The search prunes such a trial; the refit has no other to fall back on."""
+def test_a_final_training_with_a_singular_system_names_the_way_out() -> None:
+    """The search prunes such a trial, but a final training has no other trial to use."""
     winner = TrialRecord(0, "IALSRecommender", {"n_components": 4}, "complete", 0.1, {"ndcg": 0.1}, 2, 1.0)
     builder = SingularBuilder(1, Threads.choose(1, available=1))
     with pytest.raises(FeatureRidgeFailed, match="min_frequency"):

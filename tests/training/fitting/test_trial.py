@@ -15,8 +15,8 @@ def test_the_final_parameters_have_the_epochs_that_validation_chose() -> None:
     assert POPULARITY.final_params == {}
 
 
-def test_parts_weigh_histories_alike_or_differently() -> None:
-    """Popularity reads no history, so its recency does not count."""
+def test_recency_by_part_ignores_popularity() -> None:
+    """Popularity reads no history."""
     blend = replace(IALS, algorithm="Blend", parts=(IALS, replace(IALS, recency=0.5), POPULARITY), recency=0.5)
     assert blend.recency_by_part
     assert not replace(blend, parts=(IALS, POPULARITY)).recency_by_part

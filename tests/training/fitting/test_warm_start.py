@@ -1,4 +1,4 @@
-"""Which vectors of the live model a training starts from, and which models give no such start."""
+"""Warm starts: the vectors of the live model from which a training starts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def interactions(n_users: int, n_items: int) -> sparse.csr_matrix:
 
 
 def model_of(trained: MeanPriorIALSRecommender) -> Model:
-    """A live model that has its items in another order than the training."""
+    """Return a live model with its items in another order than the training."""
     columns = np.arange(len(ITEMS))[::-1].astype(np.int32)
     model = Model(
         user_ids=IdTable.from_ids(USERS),
@@ -44,8 +44,8 @@ def model_of(trained: MeanPriorIALSRecommender) -> Model:
 
 
 @pytest.mark.parametrize("mean_prior", [False, True])
-def test_known_ids_get_the_live_vectors_and_new_ids_keep_what_was_drawn(mean_prior: bool) -> None:
-    """Whatever their place was in the live model; the common prior of users comes along."""
+def test_known_ids_get_the_live_vectors_and_new_ids_keep_random_ones(mean_prior: bool) -> None:
+    """Their order in the live model does not matter. The prior of users is restored too."""
     before = train_epochs(learner(interactions(30, 12), mean_prior=mean_prior), 4)
     user_ids, item_ids = ["new", *USERS[:20][::-1]], [*ITEMS[3:], "new"]
     start = WarmStart.of(model_of(before), "12345678", user_ids, item_ids)
@@ -64,8 +64,8 @@ def test_known_ids_get_the_live_vectors_and_new_ids_keep_what_was_drawn(mean_pri
 
 
 @pytest.mark.parametrize(("cold", "warm"), [(1, 1), (4, 2), (7, 4)])
-def test_half_of_the_epochs_follow(cold: int, warm: int) -> None:
-    """Rounded up: the same vectors result as after so many epochs from the start."""
+def test_a_warm_start_trains_half_of_the_epochs(cold: int, warm: int) -> None:
+    """The number is rounded up."""
     matrix = interactions(30, 12)
     start = WarmStart.of(model_of(train_epochs(learner(matrix), 4)), "12345678", USERS, ITEMS)
     assert start is not None
@@ -78,7 +78,7 @@ def test_half_of_the_epochs_follow(cold: int, warm: int) -> None:
     np.testing.assert_array_equal(refitted.get_item_embedding(), by_hand.get_item_embedding())
 
 
-def test_a_blend_gives_the_vectors_of_its_ials() -> None:
+def test_a_blend_starts_from_the_vectors_of_its_ials() -> None:
     live = model_of(train_epochs(learner(interactions(30, 12)), 4))
     alone = WarmStart.of(live, "12345678", USERS, ITEMS)
     live.scorer = BlendScorer(live.scorer, (), (1.0,), np.ones((1, 30)))  # type: ignore[arg-type]
@@ -89,6 +89,6 @@ def test_a_blend_gives_the_vectors_of_its_ials() -> None:
 
 
 @pytest.mark.parametrize("name", ["IALS", "SVD", "BPR", "neighbours", "popularity", "blend"])
-def test_other_models_and_those_that_learned_from_features_give_no_start(name: str) -> None:
-    """The iALS of these families has features, and the blend has a truncated SVD."""
+def test_models_without_ials_or_with_features_give_no_start(name: str) -> None:
+    """The iALS of these models has features, and the blend has a truncated SVD."""
     assert WarmStart.of(family(name), "12345678", USERS, ITEMS) is None

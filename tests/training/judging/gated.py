@@ -1,4 +1,4 @@
-"""Trainings with a promotion block, for the tests of what it decides."""
+"""Helpers for tests of trainings with a promotion block."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def live(loaded: LoadedRecipe) -> str | None:
     return Versions(loaded.output_uri, development_keys(), Settings()).live()
 
 
-def said(log: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
+def records_of(log: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
     return [record for record in log if record["event"] == event]
 
 
 def task_of(loaded: LoadedRecipe) -> Task:
-    """What the search of this recipe would work on."""
+    """Return the search task of this recipe."""
     found = fetch.load(loaded, Settings(), {}, Progress())
     return prepare.make_task(loaded, found, split_data(loaded, found), Settings())
 
 
 def write_tastes(path: Path, *, n_users: int = 90, start_s: int = 1_600_000_000, last: slice = slice(None)) -> Path:
-    """Users of three groups, each with its own third of 60 items, bought at times that are spread over all users.
+    """Write purchases of three groups of users, each with its own third of 60 items, at times spread over all users.
 
     `last` picks some of each user's 12 purchases, by time.
     """

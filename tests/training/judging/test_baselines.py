@@ -1,4 +1,4 @@
-"""The live model is compared fairly: never by what it was trained on."""
+"""The live model is never compared on its own training data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from svc.training.judging.intervals import paired_change
 from svc.training.judging.live_trial import trial_of
 from svc.training.judging.served_ranker import ServedRanker
 from svc.training.judging.task import Task
-from tests.training.judging.gated import OUTPUT, Make, header, run, said, task_of, training, write_tastes
+from tests.training.judging.gated import OUTPUT, Make, header, run, records_of, task_of, training, write_tastes
 
 SCHEMES: dict[str, dict[str, Any]] = {
     "random": {"scheme": "random", "heldout_ratio": 0.3},
@@ -45,7 +45,7 @@ def open_live(loaded: LoadedRecipe) -> Model:
 
 
 def naive_scores(task: Task, model: Model, *, leaves_out_history: bool) -> NDArray[np.float64]:
-    """(judged users,) scores of the live model on the held-out rows, as if it had never seen them."""
+    """Return (evaluated users,) scores of the live model on the held-out rows, which it was trained on."""
     trained, nothing = task.data.trained, sparse.csr_matrix(task.holdout.train.shape, dtype=np.float32)
     places = ServedRanker.of(model, task.split, trained.user_ids, trained.item_ids, nothing)
 
@@ -53,24 +53,24 @@ def naive_scores(task: Task, model: Model, *, leaves_out_history: bool) -> NDArr
         column_of = np.argsort(places.columns)
         queries = [Query(size, user=int(user), include_seen=not leaves_out_history) for user in places.rows[rows]]
         seen = [places.columns[task.holdout.seen[row].indices].astype(np.int32) for row in rows.tolist()]
-        asked = [query._replace(exclude=gone) for query, gone in zip(queries, seen, strict=True)]
-        return [column_of[ranking.items].tolist() for ranking in model.rank(asked)]
+        excluding_seen = [query._replace(exclude=gone) for query, gone in zip(queries, seen, strict=True)]
+        return [column_of[ranking.items].tolist() for ranking in model.rank(excluding_seen)]
 
     return heldout(task).evaluate(rank).by_user(task.holdout.metric)
 
 
 def new_scores(task: Task, artifact: str | None) -> NDArray[np.float64]:
-    """(judged users,) scores of the new model, trained on what the search trained on."""
+    """Return (evaluated users,) scores of the new model, trained on the training part of the split."""
     trial = trial_of(header(artifact))
     winner = train_trial(task.builder, trial, task.holdout.train, {})
     return heldout(task).evaluate(task.holdout.ranker_of(winner, trial)).by_user(task.holdout.metric)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_model_that_learned_the_held_out_rows_by_heart_does_not_stay(
+def test_a_live_model_that_memorized_the_held_out_rows_is_replaced(
     scheme: str, make_recipe: Make, tmp_path: Path
 ) -> None:
-    """It beats every model on the rows that it was trained on, and none on others.
+    """A memorizing model scores best on its own training rows and poorly on others.
 
     The naive comparison keeps it by far. The comparison of refitted models lets the new model go live.
     """
@@ -94,11 +94,14 @@ def test_a_model_that_learned_the_held_out_rows_by_heart_does_not_stay(
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_worse_model_does_not_win_against_one_that_must_not_repeat_itself(
+def test_a_worse_model_is_refused_although_the_live_one_cannot_recommend_held_out_items(
     scheme: str, make_recipe: Make, tmp_path: Path
 ) -> None:
-    """The other trap: as it is served the live model never recommends what its users have, and that is all that is
-    held out. The naive comparison gives it nothing and lets anything go live; ours refuses what is worse."""
+    """A served model never recommends seen items, and all held-out items are seen by the live model.
+
+    The naive comparison gives it a score of 0 and lets any model go live. The comparison of refitted models refuses a
+    worse one.
+    """
     table = write_tastes(tmp_path / "tastes.csv", n_users=240)
     blocks = {"ratings": table, "output": OUTPUT, "promotion": {"mode": "enforce", "against": ["incumbent"]}}
     assert run(make_recipe(training=training(split=SCHEMES[scheme]), **blocks)).exit_code == 0
@@ -113,7 +116,7 @@ def test_a_worse_model_does_not_win_against_one_that_must_not_repeat_itself(
 
 
 def two_times(folder: Path, *, repeats: bool = False) -> tuple[Path, Path]:
-    """A table of the past, and the same with what is still to come: a quarter of its rows will be held out."""
+    """Write a table of the past, and the same with later rows: a quarter of all rows will be held out."""
     past = write_tastes(folder / "past.csv", last=slice(0, 7)).read_text().splitlines()
     soon = write_tastes(folder / "soon.csv", start_s=FUTURE_S, last=slice(7, 9)).read_text().splitlines()[1:]
     late = write_tastes(folder / "late.csv", start_s=FUTURE_S, last=slice(9, 12)).read_text().splitlines()[1:]
@@ -129,7 +132,7 @@ def two_times(folder: Path, *, repeats: bool = False) -> tuple[Path, Path]:
 def test_a_model_older_than_the_cut_off_is_scored_as_it_is_served(
     repeats: bool, hides: bool, make_recipe: Make, tmp_path: Path
 ) -> None:
-    """Its own rankings, by users that it knows, on items that nobody of them had in its training data, or hid there."""
+    """The live model ranks for users that it knows, on items that they neither had nor hid in its training data."""
     past, both = two_times(tmp_path, repeats=repeats)
     split = {"scheme": "time_global", "heldout_ratio": 0.25}
     cleansing = {"cleansing": {"hide": {"ts": {"lt": 1_600_086_400}}}} if hides else {}  # the first item of each user
@@ -148,7 +151,7 @@ def test_a_model_older_than_the_cut_off_is_scored_as_it_is_served(
 
 
 def brute_force(task: Task, model: Model) -> list[float]:
-    """The ndcg of each user of the live model, from the rankings that it would serve, user by user."""
+    """Return ndcg of each user of the live model, from the rankings that a server would return."""
     split, trained = task.split, task.data.trained
     items = [trained.item_ids[column] for column in split.item_order]
     found = []
@@ -172,8 +175,8 @@ def brute_force(task: Task, model: Model) -> list[float]:
     return found
 
 
-def test_a_clock_that_lies_opens_no_way_round(make_recipe: Make, tmp_path: Path) -> None:
-    """All times are in the future, so the cut-off is after the training; but the live model knows each held-out row."""
+def test_times_in_the_future_do_not_let_the_live_model_score_its_own_rows(make_recipe: Make, tmp_path: Path) -> None:
+    """If all times are in the future, the cut-off is after the training, but the live model knows each held-out row."""
     table = write_tastes(tmp_path / "tastes.csv", start_s=FUTURE_S)
     split = {"scheme": "time_global", "heldout_ratio": 0.25}
     loaded = make_recipe(ratings=table, output=OUTPUT, promotion={"mode": "report"}, training=training(split=split))
@@ -196,8 +199,8 @@ def test_a_clock_that_lies_opens_no_way_round(make_recipe: Make, tmp_path: Path)
     ],
     ids=lambda changes: changes["algorithms"][-1] + ("-test" if "split" in changes else ""),
 )
-def test_the_same_training_twice_changes_nothing(changes: dict[str, Any], make_recipe: Make) -> None:
-    """Class, parameters, epochs, weights of a blend, half-life and recency come back, also with hidden rows."""
+def test_refitting_an_equal_model_gives_a_change_of_zero(changes: dict[str, Any], make_recipe: Make) -> None:
+    """Class, parameters, epochs, blend weights, half-life and recency are restored, also with hidden rows."""
     early = {"hide": {"all": [{"item_id": {"any": [f"i{n}" for n in range(20)]}}, {"ts": {"lt": 1_600_040_000}}]}}
     loaded = make_recipe(output=OUTPUT, promotion={"mode": "report"}, cleansing=early, training=training(**changes))
     assert task_of(loaded).holdout.hidden is not None
@@ -212,8 +215,10 @@ def test_the_same_training_twice_changes_nothing(changes: dict[str, Any], make_r
         assert second["candidate"] == pytest.approx(first["best_score"])
 
 
-def test_features_are_learned_again(make_recipe: Make, items_csv: Path, log: list[dict[str, Any]]) -> None:
-    """The live model is trained with features again; without them in the recipe it cannot be."""
+def test_a_live_model_with_features_is_refitted_with_features(
+    make_recipe: Make, items_csv: Path, log: list[dict[str, Any]]
+) -> None:
+    """If the recipe no longer has features, the live model is not compared."""
     column = {"name": "group", "kind": "categorical"}
     source = {"type": "csv", "path": str(items_csv)}
     features = {"item": {"source": source, "id_column": "item_id", "columns": [column]}}
@@ -224,11 +229,11 @@ def test_features_are_learned_again(make_recipe: Make, items_csv: Path, log: lis
     log.clear()
     lost = header(run(make_recipe(**blocks)).artifact)["promotion"]["against"]
     assert [comparison["name"] for comparison in lost] == ["TopPop"]
-    assert "features of the items" in said(log, "incumbent_not_comparable")[0]["reason"]
+    assert "features of the items" in records_of(log, "incumbent_not_comparable")[0]["reason"]
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"),
+    ("fields", "reason"),
     [
         ({}, "does not tell its class"),
         ({"best_class": "Blend", "best_params": 3}, "does not tell its class"),
@@ -240,23 +245,23 @@ def test_features_are_learned_again(make_recipe: Make, items_csv: Path, log: lis
     ],
 )
 def test_a_live_model_that_cannot_be_trained_again_is_logged_and_not_compared(
-    told: dict[str, Any], reason: str, make_recipe: Make, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    fields: dict[str, Any], reason: str, make_recipe: Make, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model of an older svc, or of another recipe: an event says why there is no comparison."""
+    """An event names the reason for a model of an older svc, or of another recipe."""
     loaded = make_recipe(output=OUTPUT, training=training("TopPop", recency="off"))
     run(loaded)
     incumbent = read_incumbent(loaded, development_keys(), Settings())
     assert incumbent is not None
-    changed = type(incumbent)(told, incumbent.sha256, incumbent.payload)
+    changed = type(incumbent)(fields, incumbent.sha256, incumbent.payload)
     monkeypatch.setattr(baselines, "read_incumbent", lambda *_: changed)
     assert live_model(task_of(loaded), development_keys(), Settings()) is None
-    assert reason in said(log, "incumbent_not_comparable")[-1]["reason"]
+    assert reason in records_of(log, "incumbent_not_comparable")[-1]["reason"]
 
 
-def test_a_live_model_whose_features_became_singular_is_passed(
+def test_a_live_model_with_singular_feature_weights_is_not_compared(
     make_recipe: Make, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its system for feature weights has no solution on the data of now."""
+    """The system for its feature weights has no solution on the current data."""
     loaded = make_recipe(output=OUTPUT, training=training("TopPop"))
     run(loaded)
 
@@ -265,4 +270,4 @@ def test_a_live_model_whose_features_became_singular_is_passed(
 
     monkeypatch.setattr(baselines, "train_trial", singular)
     assert live_model(task_of(loaded), development_keys(), Settings()) is None
-    assert said(log, "incumbent_not_comparable")[-1]["reason"] == "singular"
+    assert records_of(log, "incumbent_not_comparable")[-1]["reason"] == "singular"

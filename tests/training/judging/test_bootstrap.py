@@ -1,4 +1,4 @@
-"""Resampled means, and intervals that know of skewness."""
+"""Resampled means, and intervals that correct for skewness."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from svc.training.judging.bootstrap import central, normal_reach, resample
 
 @pytest.mark.parametrize("n_users", [50, 6000])
 def test_resampled_means_have_the_mean_and_the_error_of_theory(n_users: int) -> None:
-    """Whether users are drawn, or groups of them; columns vary together, as they are drawn together."""
+    """This holds whether users or groups are drawn. Columns vary together, as their users are drawn together."""
     scores = np.random.default_rng(n_users).random((n_users, 2))
     scores[:, 1] += scores[:, 0]
     means = resample(scores, seed=1, n=3000)
@@ -20,7 +20,7 @@ def test_resampled_means_have_the_mean_and_the_error_of_theory(n_users: int) -> 
 
 
 def test_an_interval_of_skewed_scores_reaches_further_to_the_long_side() -> None:
-    """The quantiles of the resampled means alone reach less far."""
+    """Plain quantiles of the resampled means reach less far."""
     scores = np.random.default_rng(3).random(30) ** 8
     value, means = float(scores.mean()), resample(scores[:, np.newaxis], seed=1, n=4000)[:, 0]
     low, high = central(means, value, scores - value, 0.95)
@@ -29,11 +29,11 @@ def test_an_interval_of_skewed_scores_reaches_further_to_the_long_side() -> None
     assert high - value > value - low
 
 
-def test_scores_that_do_not_vary_have_an_interval_of_no_width() -> None:
-    """One user, or the same score for all."""
+def test_constant_scores_have_an_interval_of_zero_width() -> None:
+    """This holds for a single user, and for the same score of all users."""
     assert central(np.full(10, 0.5), 0.5, np.zeros(3), 0.95) == (0.5, 0.5)
 
 
-def test_the_reach_of_a_normal_distribution() -> None:
-    """1.96 standard errors to either side hold 95%."""
+def test_95_percent_of_a_normal_distribution_lie_within_1_96_standard_errors() -> None:
+    """The reach is that of a two-sided interval."""
     assert normal_reach(0.95) == pytest.approx(1.959964)

@@ -1,4 +1,4 @@
-"""Parts of users and items, coverage and novelty, by hand."""
+"""Groups of users and items, coverage and novelty, computed by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ def figures(scores: list[Score]) -> dict[tuple[str, str], float]:
 
 
 def test_each_part_is_the_mean_of_its_users_and_items() -> None:
-    """Six users, two a part; item 0 is the head, 1 and 2 the middle, the rest the tail; the last is unknown."""
+    """Six users form three groups.
+
+    Item 0 is the head, 1 and 2 the middle, the known rest the tail. The last is unknown.
+    """
     truth = sparse.csr_matrix(
         [
             [1, 0, 0, 0, 0, 0, 0],
@@ -40,8 +43,8 @@ def test_each_part_is_the_mean_of_its_users_and_items() -> None:
     assert found["all", "novelty"] == pytest.approx(np.mean([per_item[ranking].mean() for ranking in rankings]))
 
 
-def test_parts_without_anybody_have_no_figures() -> None:
-    """Two users cannot fill three parts, and nobody chose from the tail."""
+def test_empty_groups_have_no_figures() -> None:
+    """Two users cannot fill three groups, and no item of the tail is chosen."""
     truth = sparse.csr_matrix([[1, 0, 0], [1, 0, 0]])
     counts = TrainingCounts(np.array([1, 1]), np.array([2, 1, 1]), 2)
     parts = {score.part for score in breakdown([[0], []], truth, counts)}

@@ -1,6 +1,6 @@
-"""Intervals of a winner hold the truth as often as they say, though the winner was chosen by the same users.
+"""Intervals of a winner that was chosen on the same users have their nominal coverage.
 
-Scores of single users are simulated: trials that are equally good, so that chance alone chooses; or of different worth.
+Scores of single users are simulated, for equally good trials and for trials of different worth.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ FEW = 500
 
 @pytest.fixture(autouse=True)
 def few_resamplings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tail of a hundredth is all that these tests read."""
+    """Use fewer resamplings, which suffice for quantiles of 1%."""
     monkeypatch.setattr("svc.training.judging.intervals.RESAMPLINGS", FEW)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Searched:
-    """Forty trials of six algorithms, best first; the `worth` of each; and a `rival`, worth TRUTH, that none of them
-    is. `alike` is the share of a score that all have in common."""
+    """Simulated search: forty trials of six algorithms, best first, and the `worth` of each.
+
+    `rival` has the worth TRUTH and is not among the trials. `alike` is the share of a score that all trials have in
+    common.
+    """
 
     choice: Choice
     worth: NDArray[np.float64]
@@ -53,7 +56,7 @@ def searches(alike: float, spread: float = 0.0) -> Iterator[tuple[int, Searched]
 
 @pytest.mark.parametrize(("alike", "spread"), [(0.0, 0.0), (0.9, 0.0), (0.5, 0.1)])
 def test_the_interval_of_a_winner_holds_its_worth(alike: float, spread: float) -> None:
-    """In 93% of the searches at least, where an interval that forgets the choice lies too high."""
+    """At least 93% of the intervals hold it. Intervals without the correction for the choice lie too high."""
     held = forgetful = 0
     for seed, found in searches(alike, spread):
         scores, truth = found.choice.scores[:, 0], found.worth[0]
@@ -67,14 +70,14 @@ def test_the_interval_of_a_winner_holds_its_worth(alike: float, spread: float) -
 
 
 @pytest.mark.parametrize("alike", [0.0, 0.9])
-def test_a_lead_that_is_chance_is_rarely_called_more(alike: float) -> None:
-    """At most one in twenty, among trials that are all worth the same."""
+def test_at_most_5_percent_of_leads_among_equal_trials_are_more_than_chance(alike: float) -> None:
+    """All trials have the same worth."""
     called = sum(lead(found.choice, seed=seed).low > 0.0 for seed, found in searches(alike))
     assert called / N_SEARCHES <= 0.05
 
 
 def test_a_lead_of_one_trial_over_one_other_is_that_of_the_pair() -> None:
-    """Nothing was chosen but which of the two stands first."""
+    """With two trials, only the order of the pair was chosen."""
     rng = np.random.default_rng(1)
     scores = rng.random((400, 2))
     scores[:, 0] += 0.05
@@ -85,7 +88,7 @@ def test_a_lead_of_one_trial_over_one_other_is_that_of_the_pair() -> None:
 
 
 def test_a_clear_lead_is_found() -> None:
-    """Trials that lie far behind were no candidates, and add nothing to the interval."""
+    """Trials far behind the winner do not widen the interval."""
     worth = np.full(N_TRIALS, 0.0)
     worth[0] = 3.0
     choice = Searched.of(np.random.default_rng(5), worth, alike=0.5).choice
@@ -105,7 +108,7 @@ def test_a_model_below_the_bound_is_promoted_in_at_most_5_percent_of_trainings()
 
 
 def test_a_model_that_equals_its_rival_stays_equal() -> None:
-    """The same recipe over the same data: no choice moves a difference that is zero for everybody."""
+    """With the same recipe and data, the difference is zero for each user, and the correction keeps it zero."""
     choice = Searched.of(np.random.default_rng(2), np.full(N_TRIALS, TRUTH), alike=0.5).choice
     same = choice.scores[:, 0]
     change = paired_change(same, same.copy(), seed=1, relative=True, choice=choice)
@@ -113,7 +116,7 @@ def test_a_model_that_equals_its_rival_stays_equal() -> None:
 
 
 def test_trials_of_other_processes_count_as_independent_ones() -> None:
-    """So an interval is never shorter than with all scores at hand."""
+    """Missing per-user scores never shorten an interval."""
     everything = Searched.of(np.random.default_rng(3), np.full(N_TRIALS, TRUTH), alike=0.8).choice
     everything = replace(everything, resamplings=4000)
     part = replace(everything, scores=everything.scores[:, :10], algorithms=everything.algorithms[:10])
@@ -123,8 +126,8 @@ def test_trials_of_other_processes_count_as_independent_ones() -> None:
     assert unknown.stretch_of_lead(seed=1, confidence=0.95) >= part.stretch_of_lead(seed=1, confidence=0.95)
 
 
-def test_a_single_trial_was_not_chosen() -> None:
-    """The interval of a single trial is that of a mean, without a correction for choosing."""
+def test_a_single_trial_needs_no_correction() -> None:
+    """Its interval is that of a mean."""
     scores = np.random.default_rng(4).random((300, 1))
     choice = Choice(scores, ["one"])
     assert interval(scores[:, 0], seed=1, choice=choice)[0] == pytest.approx(
@@ -132,8 +135,8 @@ def test_a_single_trial_was_not_chosen() -> None:
     )
 
 
-def test_a_rival_that_finds_nothing_leaves_all_figures_finite() -> None:
-    """The relative change is enormous then, and its interval with it."""
+def test_a_rival_that_scores_zero_leaves_all_figures_finite() -> None:
+    """The relative change and its interval are then very large."""
     choice = Searched.of(np.random.default_rng(6), np.full(N_TRIALS, TRUTH), alike=0.5).choice
     change = paired_change(choice.scores[:, 0], np.zeros(N_USERS), seed=1, relative=True, choice=choice)
     assert np.isfinite([change.low, change.value, change.high]).all()
@@ -143,9 +146,9 @@ def test_a_rival_that_finds_nothing_leaves_all_figures_finite() -> None:
 
 
 def test_the_interval_of_a_refit_holds_its_worth_as_often_as_that_of_the_search() -> None:
-    """On noise: the same users judge the same parameters again, which were chosen for scoring high with them.
+    """A refit is scored on the users on which its parameters were chosen, so it inherits the correction.
 
-    The same holds for a proof against a rival: one that no trial is better than is beaten as seldom as after a search.
+    The same holds for a comparison with a rival that no trial is better than.
     """
     held, proven = np.zeros(3), np.zeros(3)
     for seed, found in searches(0.5):

@@ -1,4 +1,4 @@
-"""Cold ids are scored exactly as by irspack's exact solver, and measured without luck."""
+"""Cold ids are scored as by irspack's exact solver, and features of noise show no skill."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Make = Callable[..., LoadedRecipe]
 @pytest.mark.parametrize("nu", [0.0, 1.0])
 @pytest.mark.parametrize("loss", ["IALSPP", "ORIGINAL"])
 def test_rankings_are_those_of_irspack_with_cholesky(nu: float, loss: str) -> None:
-    """For both sides, both losses and both scalings of the regularization."""
+    """This holds for both sides, both losses and both scalings of the regularization."""
     rng = np.random.default_rng(3)
     matrix = sparse.csr_matrix((rng.random((50, 40)) < 0.2).astype(np.float32))
     users, items = rng.random((50, 3)).astype(np.float32), rng.random((40, 4)).astype(np.float32)
@@ -56,7 +56,7 @@ def test_rankings_are_those_of_irspack_with_cholesky(nu: float, loss: str) -> No
 
 
 def _task(make_recipe: Make, tmp_path: Path, columns: dict[str, list[str]], kind: str) -> Task:
-    """Film-like data: popular items come first in the table, with the given feature columns."""
+    """Return a task over film-like data with the given feature columns. Popular items come first in the table."""
     rng = np.random.default_rng(4)
     n_users, n_items = 300, 120
     chance = 1.0 / np.arange(2, n_items + 2)
@@ -84,13 +84,13 @@ def _trial(strength: float) -> TrialRecord:
 
 
 def _search() -> SearchResult:
-    """A search of one short trial."""
+    """Return the result of a search with one short trial."""
     return SearchResult([_trial(1.0)], seconds=1.0, n_orphaned=0)
 
 
 @pytest.mark.parametrize("strength", [1.0, 1e6])
 def test_features_of_pure_noise_show_no_skill(make_recipe: Make, tmp_path: Path, strength: float) -> None:
-    """Neither where they are learned by heart nor where they weigh nothing and all unseen items are tied."""
+    """This holds if noise is overfitted, and if all unseen items are tied."""
     noise = np.random.default_rng(8).normal(size=(2, 120))
     task = _task(make_recipe, tmp_path, {"a": [f"{x}" for x in noise[0]], "b": [f"{x}" for x in noise[1]]}, "numerical")
     cold = evaluate_cold_start(task, _trial(strength), _search())["item"]
@@ -101,8 +101,8 @@ def test_features_of_pure_noise_show_no_skill(make_recipe: Make, tmp_path: Path,
     assert low <= cold["random"]["ndcg"] <= high
 
 
-def test_a_feature_that_tells_popularity_shows_skill(make_recipe: Make, tmp_path: Path) -> None:
-    """The baseline takes it from the bins of a number, the model from its place."""
+def test_a_feature_that_predicts_popularity_shows_skill(make_recipe: Make, tmp_path: Path) -> None:
+    """The baseline reads it from bins of a number, the model from its encoded value."""
     task = _task(make_recipe, tmp_path, {"rank": [str(item) for item in range(120)]}, "numerical")
     cold = evaluate_cold_start(task, _trial(1.0), _search())["item"]
     for name in ("model", "popularity"):
@@ -112,7 +112,7 @@ def test_a_feature_that_tells_popularity_shows_skill(make_recipe: Make, tmp_path
 
 
 def test_the_baseline_sees_the_few_items_that_differ_from_most(make_recipe: Make, tmp_path: Path) -> None:
-    """Nine items in ten have the same number; the popular ones have others."""
+    """Nine items in ten have the same number, and the popular ones have others."""
     numbers = [str(1 + item) if item < 12 else "0" for item in range(120)]
     task = _task(make_recipe, tmp_path, {"stars": numbers}, "numerical")
     cold = evaluate_cold_start(task, _trial(1.0), _search())["item"]
@@ -120,22 +120,22 @@ def test_the_baseline_sees_the_few_items_that_differ_from_most(make_recipe: Make
 
 
 def test_a_side_that_would_take_too_long_is_skipped(make_recipe: Make, tmp_path: Path) -> None:
-    """Counted by its work: ten trainings of 4,000 epochs are too much after a search of a few short ones."""
+    """The work is counted: ten trainings of 4,000 epochs exceed half of a search with a few short trials."""
     task = _task(make_recipe, tmp_path, {"a": ["x"] * 60 + ["y"] * 60}, "categorical")
     long = replace(_trial(1.0), epochs=4000, params={**_trial(1.0).params, "n_components": 128})
     assert "skipped" in evaluate_cold_start(task, long, _search())["item"]
 
 
 def test_whether_a_side_is_measured_does_not_depend_on_the_clock(make_recipe: Make, tmp_path: Path) -> None:
-    """A search that took no time and trials that took hours, as on a machine that is busy, change nothing."""
+    """A search of no seconds and trials of hours, as on a busy machine, change nothing."""
     task = _task(make_recipe, tmp_path, {"a": ["x"] * 60 + ["y"] * 60}, "categorical")
     slow = replace(_trial(1.0), seconds=36_000.0)
     busy = SearchResult([slow], seconds=0.0, n_orphaned=0)
     assert evaluate_cold_start(task, slow, busy) == evaluate_cold_start(task, _trial(1.0), _search())
 
 
-def test_a_search_of_more_work_allows_more() -> None:
-    """Half of the work of all its trainings of iALS; pruned ones and other algorithms are not counted."""
+def test_a_longer_search_allows_a_longer_measurement() -> None:
+    """The limit is half of the work of its complete iALS trials. Pruned trials and other algorithms do not count."""
     matrix = sparse.csr_matrix(np.ones((30, 20), np.float32))
     long = replace(_trial(1.0), epochs=40)
     others = [replace(long, state="pruned"), replace(long, algorithm="TopPopRecommender")]
@@ -144,7 +144,7 @@ def test_a_search_of_more_work_allows_more() -> None:
 
 
 def test_shared_values_are_tokens_and_bins_without_the_constant() -> None:
-    """A label is shared as it is, a number by the tenth that it falls into; one that does not vary says nothing."""
+    """A label counts as it is, a number by its decile. A constant column has no shared values."""
     tokens = TokenColumn("g", "multi_label", IdTable.from_ids(["x", "y"]))
     number = NumberColumn.fit("n", np.arange(100.0))
     same = NumberColumn.fit("s", np.ones(100))

@@ -1,4 +1,4 @@
-"""The interval of a comparison holds the true change as often as it says."""
+"""The intervals of comparisons have their nominal coverage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ N_USERS, N_ITEMS, HISTORY, CUTOFF, JUDGED = 2000, 60, 8, 10, 400
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """Users whose tastes are known: `taste`, (users, items), is the chance of each item to be the next."""
+    """Simulated users with known tastes: `taste`, (users, items), has the probability of each item to be the next."""
 
     taste: NDArray[np.float64]
     history: sparse.csr_matrix
@@ -60,16 +60,16 @@ class World:
 
 
 def worse(rankings: NDArray[np.int64], share: float, rng: np.random.Generator) -> NDArray[np.int64]:
-    """The same model, but for a share of the users its ranking is upside down."""
+    """Return the same model with reversed rankings for a share of the users."""
     turned = rng.random(len(rankings)) < share
     return np.where(turned[:, np.newaxis], rankings[:, ::-1], rankings)
 
 
 def outcomes(seed: int, n_pairs: int, n_models: int = 20) -> Iterator[bool]:
-    """For each pair of models whether the interval, from JUDGED users and one item of each, holds the true change.
+    """Return for each pair of models whether the interval holds the true change.
 
-    Every other pair is two trainings on the same data that differ in their seed; in the others one of the two models
-    was made worse by turning the rankings of up to half of the users upside down.
+    The interval comes from JUDGED users with one held-out item each. Every other pair is two trainings with different
+    seeds. In the others, the rankings of up to half of the users of one model are reversed.
     """
     rng = np.random.default_rng(seed)
     world = World.make(rng)
@@ -89,7 +89,7 @@ def outcomes(seed: int, n_pairs: int, n_models: int = 20) -> Iterator[bool]:
 
 @pytest.mark.integration
 def test_the_true_change_lies_in_nineteen_of_twenty_intervals() -> None:
-    """200 pairs of models of known difference: 93 to 97% of the 95% intervals hold it."""
+    """Among 200 pairs of models with known difference, 93 to 97% of the 95% intervals hold it."""
     held = list(outcomes(seed=4, n_pairs=200))
     assert len(held) == 200
     assert 0.93 <= np.mean(held) <= 0.97

@@ -1,4 +1,4 @@
-"""What diversity costs a winner: measured with the function that serves, on the lists of the evaluation."""
+"""The cost of diversity, measured with the function that serves requests, on the lists of the evaluation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ N_USERS, N_ITEMS, CUTOFF = 60, 300, 8
 
 
 def parts(seed: int = 0) -> tuple[Model, Evaluator]:
-    """A factor model with groups of alike items, as a model, and what was held out."""
+    """Return a factor model with groups of similar items, as a served model, and the held-out items."""
     rng = np.random.default_rng(seed)
     tastes = rng.standard_normal((12, 6))
     items = (tastes[rng.integers(0, 12, N_ITEMS)] + 0.3 * rng.standard_normal((N_ITEMS, 6))).astype(np.float32)
@@ -52,8 +52,8 @@ def parts(seed: int = 0) -> tuple[Model, Evaluator]:
     return model, Evaluator(heldout, offset=0, cutoff=CUTOFF)
 
 
-def test_the_lists_are_those_that_a_server_answers_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For each value, the same items in the same order as the model gives under this diversity."""
+def test_the_lists_are_those_that_a_server_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each diversity, the model returns the same items in the same order."""
     model, evaluator = parts()
     kept: dict[float, list[list[int]]] = {}
     row_of = diversity._row
@@ -71,8 +71,8 @@ def test_the_lists_are_those_that_a_server_answers_with(monkeypatch: pytest.Monk
         assert kept[value] == [answer.items.tolist() for answer in answers]
 
 
-def test_the_figures_are_what_they_say() -> None:
-    """ndcg at 0 is that of the evaluation, distances are those of the vectors, and grow with diversity."""
+def test_ndcg_distance_and_coverage_follow_their_definitions() -> None:
+    """At diversity 0, ndcg is that of the evaluation. Distances are those of the vectors, and grow with diversity."""
     model, evaluator = parts()
     found = measure_diversity(ServedRanker.alike(model), evaluator, seed=1)
     evaluation = evaluator.evaluate(ServedRanker.alike(model))
@@ -94,8 +94,8 @@ def test_the_figures_are_what_they_say() -> None:
     assert last["distance"] > first["distance"] + 0.1
 
 
-def test_a_model_without_similarities_gains_nothing() -> None:
-    """Popularity: the same lists for every value."""
+def test_a_model_without_similarities_has_the_same_lists_for_every_diversity() -> None:
+    """Popularity is such a model."""
     model, evaluator = parts()
     scores = np.arange(N_ITEMS, dtype=np.float64)
     model.scorer = PopularityScorer(scores)
@@ -104,8 +104,8 @@ def test_a_model_without_similarities_gains_nothing() -> None:
     assert len({(row["ndcg"], row["coverage"]) for row in rows}) == 1
 
 
-def test_many_users_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many users are sampled, so that no value costs more than an evaluation."""
+def test_at_most_1000_users_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So no value of diversity costs more than an evaluation."""
     monkeypatch.setattr("svc.training.judging.diversity.MOST_USERS", 20)
     model, evaluator = parts()
     assert measure_diversity(ServedRanker.alike(model), evaluator, seed=1)["n_users"] == 20
@@ -115,8 +115,10 @@ Make = Callable[..., LoadedRecipe]
 
 
 @pytest.mark.parametrize("algorithms", [["CosineKNN"], ["IALS"], ["TopPop"]])
-def test_trainings_with_a_report_measure_it(make_recipe: Make, tmp_path: Path, algorithms: list[str]) -> None:
-    """The header holds it and the page draws it, unless the recipe leaves it out; nobody else's artifact has it."""
+def test_only_trainings_with_a_report_measure_diversity(
+    make_recipe: Make, tmp_path: Path, algorithms: list[str]
+) -> None:
+    """The header and the page have the figures, unless the recipe turns them off."""
 
     def trained(report: Path | None, **training: Any) -> tuple[dict[str, Any], LoadedRecipe]:
         loaded = make_recipe(training={"algorithms": algorithms, "n_trials": 1, "cutoff": 5, **training})

@@ -1,4 +1,4 @@
-"""Rankings and metrics, held against irspack's own evaluator."""
+"""Rankings and metrics, compared with irspack's own evaluator."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def ranker(scorer: Scorer) -> ScoreRanker:
 )
 @pytest.mark.parametrize("cutoff", [1, 20, 700])
 def test_metrics_are_those_of_irspack(cls: type, epochs: int | None, parameters: dict, cutoff: int) -> None:
-    """Every metric agrees, for families without tied scores (irspack breaks ties by number) and for all cutoffs."""
+    """Every metric agrees at all cutoffs, for algorithms without tied scores, as irspack breaks ties by number."""
     trained = train_epochs(cls(TRAIN, **parameters), epochs)
     expected = IrspackEvaluator(HELD[20:], offset=20, cutoff=cutoff, n_threads=1).get_score(trained)
     found = Evaluator(HELD[20:], offset=20, cutoff=cutoff).metrics(ranker(trained.get_score))
@@ -56,7 +56,7 @@ def test_metrics_are_those_of_irspack(cls: type, epochs: int | None, parameters:
 
 @pytest.mark.parametrize("levels", [1, 2, 40])
 def test_longer_rankings_give_the_metrics_of_every_cutoff(levels: int) -> None:
-    """One evaluation with long rankings equals one for each cutoff, whatever is tied."""
+    """One evaluation with long rankings equals one evaluation for each cutoff, also with ties."""
     scores = np.random.default_rng(levels).integers(0, levels, FULL.shape).astype(np.float32)
     plain = {cutoff: Evaluator(HELD[20:], offset=20, cutoff=cutoff) for cutoff in (5, 20, 50)}
     alone = {cutoff: judge.evaluate(ranker(lambda rows: scores[rows])) for cutoff, judge in plain.items()}
@@ -67,7 +67,7 @@ def test_longer_rankings_give_the_metrics_of_every_cutoff(levels: int) -> None:
 
 
 def _learnable(name: str) -> sparse.csr_matrix:
-    """Interactions whose popular items come first, as they do in every table that is read in order of time."""
+    """Return interactions whose popular items come first, as in any table in order of time."""
     n_users, n_items, each = {"tiny": (40, 300, 4), "sparse": (400, 2000, 5), "dense": (300, 200, 40)}[name]
     rng = np.random.default_rng(1)
     chance = 1.0 / np.arange(1, n_items + 1)
@@ -80,8 +80,8 @@ def _learnable(name: str) -> sparse.csr_matrix:
 @pytest.mark.parametrize(
     ("cls", "parameters"), [(TopPopRecommender, {}), (CosineKNNRecommender, {"top_k": 5}), (RP3betaRecommender, {})]
 )
-def test_the_order_of_the_table_is_worth_nothing(data: str, cls: type, parameters: dict) -> None:
-    """The score of the table's own order lies within the interval of a shuffled one, and the other way round."""
+def test_the_order_of_the_table_does_not_change_the_score(data: str, cls: type, parameters: dict) -> None:
+    """The score of the table's own order lies within the interval of a shuffled one, and vice versa."""
     matrix = _learnable(data).tocoo()
     n_users, n_items = matrix.shape
     times = np.random.default_rng(3).permutation(matrix.nnz)
@@ -102,14 +102,14 @@ def test_the_order_of_the_table_is_worth_nothing(data: str, cls: type, parameter
 
 
 def test_seen_items_never_count() -> None:
-    """A held-out item that is also in training can not be recommended."""
+    """A held-out item that is also in training cannot be recommended."""
     truth = sparse.csr_matrix(([1.0], ([0], [0])), shape=(1, 4))
     found = Evaluator(truth, offset=0, cutoff=4).metrics(ScoreRanker(lambda rows: np.ones((len(rows), 4)), truth))
     assert found["hit"] == 0.0
 
 
 def test_a_sample_is_seeded_and_no_larger_than_asked() -> None:
-    """Between epochs few users stand for all; the same ones in every run."""
+    """The same seed draws the same users in every run."""
     evaluation = Evaluator(HELD, offset=0, cutoff=5)
     one, two = evaluation.sample(7, 1), evaluation.sample(7, 1)
     assert np.count_nonzero(np.diff(one.heldout.indptr)) == 7
@@ -119,7 +119,7 @@ def test_a_sample_is_seeded_and_no_larger_than_asked() -> None:
 
 @pytest.mark.parametrize("n_users", [1, 7, 1000])
 def test_users_of_a_sample_who_were_ranked_are_not_scored_again(n_users: int) -> None:
-    """The evaluation of all is the same, and the score of the sample that of all its metrics."""
+    """Completing an evaluation gives the same result as evaluating all users at once."""
     full, scored, scores = Evaluator(HELD, offset=0, cutoff=20), set[int](), RNG.random(HELD.shape)
     sample = full.sample(n_users, seed=1)
     ranked = sample.rankings(ranker(lambda rows: scores[rows].copy()))
@@ -138,8 +138,8 @@ def test_users_of_a_sample_who_were_ranked_are_not_scored_again(n_users: int) ->
 
 
 @pytest.mark.parametrize("n_users", [1, 7, 1000])
-def test_each_judged_user_is_scored_once_and_no_other(n_users: int) -> None:
-    """Each of them once, wherever in the matrix they are: scoring is what an epoch's judgement costs."""
+def test_each_evaluated_user_is_scored_once_and_no_other(n_users: int) -> None:
+    """Scoring users takes most of the time of an evaluation between epochs."""
     evaluator = Evaluator(HELD[20:], offset=20, cutoff=5).sample(n_users, 1)
     scored: list[int] = []
 

@@ -1,4 +1,4 @@
-"""What a search judges is what a server answers."""
+"""The search evaluates the answers of a server."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ TRIALS = {
 
 
 def problem(*, repeats: bool) -> Holdout:
-    """Interactions with values, times, and items that users are not shown; popular items come first."""
+    """Return interactions with values, times and hidden items. Popular items come first."""
     rng = np.random.default_rng(8)
     chance = rng.random((N_USERS, N_ITEMS)) ** np.linspace(1, 3, N_ITEMS)
     chosen, held = chance > 0.75, chance < 0.02
@@ -77,8 +77,8 @@ def problem(*, repeats: bool) -> Holdout:
 
 @pytest.mark.parametrize("repeats", [False, True])
 @pytest.mark.parametrize("name", TRIALS)
-def test_the_judged_rankings_are_the_answers(name: str, repeats: bool) -> None:
-    """To the last bit, for every family and for blends."""
+def test_the_evaluated_rankings_are_the_served_answers(name: str, repeats: bool) -> None:
+    """They have the same bits, for every algorithm and for blends."""
     judged, holdout = TRIALS[name], problem(repeats=repeats)
     trained = train_trial(BUILDER, judged, holdout.train, {}, holdout.times)
     ranker = holdout.ranker_of(trained, judged)
@@ -98,16 +98,16 @@ def test_the_judged_rankings_are_the_answers(name: str, repeats: bool) -> None:
         repeats=repeats,
     )
     users = np.arange(OFFSET, N_USERS)
-    asked = [model.prepare_recommend(user_id=f"u{row}", user_features=None, limit=CUTOFF).query for row in users]
-    answers = model.rank(asked)
+    queries = [model.prepare_recommend(user_id=f"u{row}", user_features=None, limit=CUTOFF).query for row in users]
+    answers = model.rank(queries)
     assert ranker(users, CUTOFF) == [answer.items.tolist() for answer in answers]
     for row, answer in zip(users.tolist(), answers, strict=True):
         (own,) = ranker.model.rank([ranker.model.known_user(row, limit=CUTOFF)])
         assert own.scores.tobytes() == answer.scores.tobytes()
 
 
-def test_one_model_is_judged_at_several_recencies() -> None:
-    """What is judged first stays as it is: each ranker has the users of its own recency."""
+def test_one_model_is_ranked_at_several_recencies() -> None:
+    """An earlier ranker does not change, as each ranker has the user vectors of its own recency."""
     holdout, own = problem(repeats=False), TRIALS["blend by recency"]
     trained = train_trial(BUILDER, own, holdout.train, {}, holdout.times)
     users, first = np.arange(OFFSET, N_USERS), holdout.ranker_of(trained, own)

@@ -1,4 +1,4 @@
-"""A training stops before the search when its data moved too far from that of the live model."""
+"""A training stops before the search if its data has changed too much since the live model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(loaded: LoadedRecipe, **options: Any) -> int:
 
 
 class Table:
-    """Interactions of which only the counts matter."""
+    """Interactions of which only the numbers of rows, users and items are read."""
 
     def __init__(self, n_rows: int, n_users: int, n_items: int) -> None:
         self.n_rows, self.user_ids, self.item_ids = n_rows, range(n_users), range(n_items)
@@ -36,7 +36,7 @@ class Table:
 
 @pytest.mark.parametrize("after", [(50, 10, 4), (150, 10, 4), (100, 5, 4), (100, 15, 6)])
 def test_a_change_up_to_its_bound_passes(after: tuple[int, int, int]) -> None:
-    """In both directions; a count without a bound, or unknown before, is not looked at."""
+    """Counts may rise or fall. A count without a bound, or without an earlier value, is not checked."""
     before = {"n_rows": 100, "n_users": 10, "n_items": 4}
     check_data_change(before, Table(*after), MaxChange(**BOUNDS["max_change"]))
     check_data_change(before, Table(1, 10, 4), MaxChange(n_users=0.1))
@@ -44,19 +44,19 @@ def test_a_change_up_to_its_bound_passes(after: tuple[int, int, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("after", "said"),
+    ("after", "expected"),
     [
         ((40, 10, 4), "n_rows from 100 to 40 (-60%; max_change allows 50%)"),
         ((151, 10, 4), "n_rows from 100 to 151 (+51%; max_change allows 50%)"),
         ((100, 4, 1), "n_users from 10 to 4 (-60%; max_change allows 50%), n_items from 4 to 1"),
     ],
 )
-def test_a_larger_change_names_both_counts(after: tuple[int, int, int], said: str) -> None:
+def test_a_larger_change_names_both_counts(after: tuple[int, int, int], expected: str) -> None:
     """The message names both counts and the flag that accepts the change."""
     before = {"n_rows": 100, "n_users": 10, "n_items": 4}
     with pytest.raises(DataChangedTooMuch) as caught:
         check_data_change(before, Table(*after), MaxChange(**BOUNDS["max_change"]))
-    assert said in caught.value.message
+    assert expected in caught.value.message
     assert "--accept-data-change" in caught.value.message
     assert caught.value.fields["before"] == before
     assert caught.value.fields["after"]["n_rows"] == after[0]
@@ -65,7 +65,7 @@ def test_a_larger_change_names_both_counts(after: tuple[int, int, int], said: st
 def test_a_training_on_part_of_the_rows_stops_before_the_search(
     make_recipe: Callable[..., LoadedRecipe], make_ratings: Callable[..., Path], log: list[dict]
 ) -> None:
-    """40% of the last rows: exit 4, nothing searched, the artifact unchanged; accepted once it trains."""
+    """With 40% of the rows, it exits with 4 and the artifact is unchanged. With --accept-data-change it trains."""
     assert run(make_recipe(cleansing=BOUNDS)) == 0
     assert [record["event"] for record in log].count("incumbent_not_comparable") == 1
     half = make_recipe(cleansing=BOUNDS, ratings=make_ratings("less.csv", n_users=32))
@@ -79,22 +79,22 @@ def test_a_training_on_part_of_the_rows_stops_before_the_search(
     assert run(half) == 0
 
 
-def test_a_live_model_that_cannot_be_verified_counts_as_none(
+def test_a_live_model_that_cannot_be_verified_is_ignored_with_an_event(
     make_recipe: Callable[..., LoadedRecipe], make_ratings: Callable[..., Path], log: list[dict]
 ) -> None:
-    """Its key was dropped, or it is damaged: the run says so and goes on."""
+    """Its key was dropped, or its file is damaged."""
     loaded = make_recipe(cleansing=BOUNDS)
     Path(loaded.output_uri).write_bytes(b"no artifact")
     assert run(loaded) == 0
-    said = [record["reason"] for record in log if record["event"] == "incumbent_not_comparable"]
-    assert len(said) == 1
-    assert "magic bytes mismatch" in said[0]
+    reasons = [record["reason"] for record in log if record["event"] == "incumbent_not_comparable"]
+    assert len(reasons) == 1
+    assert "magic bytes mismatch" in reasons[0]
 
 
-def test_an_incumbent_that_the_store_keeps_to_itself_stops_the_run(
+def test_a_store_that_cannot_read_the_live_model_stops_the_run(
     make_recipe: Callable[..., LoadedRecipe], log: list[dict]
 ) -> None:
-    """It may be fine: a store that fails for a moment must not let unproven data or models pass."""
+    """Otherwise a short outage would let unchecked data or models pass."""
     loaded = make_recipe(cleansing=BOUNDS)
     Path(loaded.output_uri).mkdir(parents=True)
     assert run(loaded) == 5
@@ -105,7 +105,7 @@ def test_an_incumbent_that_the_store_keeps_to_itself_stops_the_run(
 def test_a_pointer_to_a_missing_artifact_counts_as_no_live_model(
     make_recipe: Callable[..., LoadedRecipe], log: list[dict]
 ) -> None:
-    """Its target was deleted: there is no live model, and the next training mends that."""
+    """If its target was deleted, the next training publishes a new one."""
     loaded = make_recipe(cleansing=BOUNDS, output={"path": "out/small.svc", "versioning": "append_sha"})
     assert run(loaded) == 0
     for version in Path(loaded.output_uri).parent.glob("small.*.svc"):
@@ -115,8 +115,8 @@ def test_a_pointer_to_a_missing_artifact_counts_as_no_live_model(
     assert "does not exist" in next(r["reason"] for r in log if r["event"] == "incumbent_not_comparable")
 
 
-def test_the_bounds_are_no_part_of_the_hash(make_recipe: Callable[..., LoadedRecipe]) -> None:
-    """The bounds of a data change do not change the model, so the hash leaves them out."""
+def test_the_bounds_of_a_data_change_are_not_in_the_recipe_hash(make_recipe: Callable[..., LoadedRecipe]) -> None:
+    """They do not change the model."""
     plain = make_recipe()
     assert make_recipe(cleansing=BOUNDS).recipe_hash == plain.recipe_hash
     kept = {"path": "out/small.svc", "versioning": "append_sha"}

@@ -1,4 +1,4 @@
-"""Scores of single users are irspack's, and the bootstrap covers what it says."""
+"""Per-user scores equal irspack's, and bootstrap intervals have their nominal coverage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from svc.training.judging.intervals import PER_USER, interval, paired_change, us
 
 @pytest.mark.parametrize("longest", [0, 1, 5, 30])
 def test_the_means_over_users_are_the_metrics_of_irspack(longest: int) -> None:
-    """For rankings of any length, empty ones too."""
+    """Rankings may have any length, or be empty."""
     rng = np.random.default_rng(longest)
     truth = sparse.csr_matrix((rng.random((200, 40)) < 0.1).astype(np.float32))
     truth = truth[np.diff(truth.indptr) > 0]
@@ -28,7 +28,7 @@ def test_the_means_over_users_are_the_metrics_of_irspack(longest: int) -> None:
 
 @pytest.mark.parametrize("n_users", [50, 4096, 20_000])
 def test_an_interval_is_as_wide_as_theory_says(n_users: int) -> None:
-    """With many users the bootstrap of a mean has the width 2·1.96·s/√n, whether users or groups are drawn."""
+    """With many users, the bootstrap of a mean has the width 2·1.96·s/√n, whether users or groups are drawn."""
     scores = np.random.default_rng(n_users).random(n_users) ** 3
     low, high = interval(scores, seed=1)
     assert low < scores.mean() < high
@@ -36,7 +36,7 @@ def test_an_interval_is_as_wide_as_theory_says(n_users: int) -> None:
 
 
 def test_nineteen_of_twenty_intervals_hold_the_truth() -> None:
-    """Coverage over 200 samples of 300 users whose mean is known."""
+    """The coverage is measured over 200 samples of 300 users with a known mean."""
     rng = np.random.default_rng(4)
     covered = 0
     for seed in range(200):
@@ -46,7 +46,7 @@ def test_nineteen_of_twenty_intervals_hold_the_truth() -> None:
 
 
 def test_pairs_find_a_difference_that_single_intervals_hide() -> None:
-    """One model is a little better for everybody: their intervals overlap, the paired change is above zero."""
+    """If one model is slightly better for every user, single intervals overlap, but the paired one is above zero."""
     rng = np.random.default_rng(6)
     second = rng.random(500)
     first = second + 0.01 + rng.normal(0, 0.01, 500)
@@ -61,15 +61,15 @@ def test_pairs_find_a_difference_that_single_intervals_hide() -> None:
 
 @pytest.mark.parametrize("other", [0.5, 0.0])
 def test_a_relative_change_divides_by_the_second_and_stays_finite(other: float) -> None:
-    """Twice as good is a change of 1; a second model that finds nothing is an enormous but finite one."""
+    """Twice the score is a change of 1. A second score of 0 gives a very large, finite change."""
     first, second = np.full(10, 1.0), np.full(10, other)
     change = paired_change(first, second, seed=1, relative=True)
     assert np.isfinite([change.value, change.low, change.high]).all()
     assert change.value == pytest.approx(1.0) if other else change.value > 1e100
 
 
-def test_one_user_has_an_interval_of_no_width_and_a_seed_decides_the_draws() -> None:
-    """A single user has an interval of no width; the same seed draws the same users."""
+def test_one_user_has_an_interval_of_zero_width_and_equal_seeds_draw_the_same_users() -> None:
+    """A single user cannot vary."""
     assert interval(np.array([0.25]), seed=1) == (0.25, 0.25)
     scores = np.random.default_rng(1).random((90, 2))
     assert (resample(scores, seed=5, n=40) == resample(scores, seed=5, n=40)).all()
@@ -78,7 +78,7 @@ def test_one_user_has_an_interval_of_no_width_and_a_seed_decides_the_draws() -> 
 
 @pytest.mark.parametrize("n_users", [20, 100])
 def test_intervals_of_few_users_are_not_far_too_short(n_users: int) -> None:
-    """Most scores are 0, as those of users are, so that a mean of few is skewed."""
+    """Most per-user scores are 0, so the mean of few users is skewed."""
     rng = np.random.default_rng(n_users)
     held = 0
     for seed in range(200):

@@ -1,4 +1,4 @@
-"""Which recency of a trained model all validation users confirm."""
+"""The recency of a trained model that all validation users confirm."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ from tests.training.judging.test_recency import N_USERS, evaluation, finding
         ({0.5: 10}, (0.5, 0.05)),
     ],
 )
-def test_all_users_decide_whether_it_is_taken(found: dict[float, int], expected: tuple[float, float]) -> None:
-    """A gain that only promises is none."""
+def test_a_recency_that_is_no_gain_for_all_users_is_rejected(
+    found: dict[float, int], expected: tuple[float, float]
+) -> None:
+    """A gain on the sample alone is not enough."""
     search = RecencySearch(tuple(found), lambda value: finding(found[value]))
     fitted = judge(search, Evaluators.of(evaluation(), "hit", 1), lambda: None, lambda _: None)
     assert (fitted.recency, fitted.metrics["hit"]) == expected
 
 
 @pytest.mark.parametrize(("gain", "judged"), [(150, {N_USERS // 2}), (16, {N_USERS // 2, N_USERS})])
-def test_a_gain_beyond_doubt_on_the_users_of_the_screening_is_not_confirmed_on_all(gain: int, judged: set[int]) -> None:
-    """Where it is none, the lowest value is judged by all users; either way the best is, and is taken."""
+def test_a_clear_gain_on_the_screening_users_needs_no_confirmation_on_all(gain: int, judged: set[int]) -> None:
+    """Otherwise the lowest recency is evaluated on all users too. In both cases the best recency is used."""
     full = evaluation()
     evaluators = Evaluators(full, full.sample(N_USERS // 2, 1), full.sample(N_USERS // 2, 1), "hit")
     n_rows: list[int] = []

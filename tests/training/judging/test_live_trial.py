@@ -1,4 +1,4 @@
-"""The trial of the live model, fitted to the data of now."""
+"""The trial of the live model, limited by the current data."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.training.judging.gated import OUTPUT, Make, header, run, task_of, tra
 LEARNS_BY_HEART = {"TruncatedSVD": {"n_components": [59, 59], "weighting": ["NONE"]}}
 
 
-def test_a_decomposition_has_no_more_components_than_the_data_of_now(
+def test_a_truncated_svd_has_no_more_components_than_the_current_data_allows(
     make_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A live model of more users is trained again with as many components as the data allows now."""
+    """The live model was trained on more users."""
     by_heart = training("TruncatedSVD", search_space=LEARNS_BY_HEART)
     run(make_recipe(ratings=write_tastes(tmp_path / "many.csv"), output=OUTPUT, training=by_heart))
     few = make_recipe(

@@ -1,4 +1,4 @@
-"""How sure the scores of a search are, as the header tells."""
+"""The reliability of scores in the header."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from svc.settings import Settings
 from tests.training.test_run import Make, run, small_training
 
 
-def test_the_header_says_how_sure_the_scores_are(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """Intervals, users scored of how many, the lead over the next algorithm, other cutoffs, and test users."""
+def test_the_header_has_intervals_lead_cutoffs_and_test_scores(make_recipe: Make, log: list[dict[str, Any]]) -> None:
+    """It also has the numbers of scored and of all users."""
     split = {"scheme": "leave_one_out", "test_user_ratio": 0.5, "test": 0.25}
     training = small_training(algorithms=["CosineKNN", "TopPop"], split=split)
     result = run(make_recipe(training=training))
@@ -47,8 +47,8 @@ def header_of(make_recipe: Make, **changes: Any) -> dict[str, Any]:
     return head
 
 
-def test_without_test_users_the_lead_is_that_of_the_scores(make_recipe: Make) -> None:
-    """It is measured on the validation users, by whom both trials were chosen."""
+def test_without_test_users_the_lead_is_measured_on_validation_users(make_recipe: Make) -> None:
+    """Both trials were chosen on these users."""
     head = header_of(make_recipe)
     scores = [best["score"] for best in head["tuning"]["best_per_algorithm"].values()]
     found = head["evaluation"]["lead"]
@@ -58,8 +58,10 @@ def test_without_test_users_the_lead_is_that_of_the_scores(make_recipe: Make) ->
 
 
 def test_trials_of_another_process_count_as_unknown(make_recipe: Make) -> None:
-    """A resumed search has no scores of single users. The best trials are trained once more and agree; the others
-    make the intervals no shorter."""
+    """A resumed search has no per-user scores of earlier trials.
+
+    The best trials are trained again and get the same scores. The others do not shorten the intervals.
+    """
     first, second = (header_of(make_recipe, storage_path="s.db", n_trials=8)["evaluation"] for _ in range(2))
     assert first["chosen_among"]["unknown"] == 0
     assert second["chosen_among"]["unknown"] > 0

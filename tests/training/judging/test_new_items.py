@@ -1,4 +1,4 @@
-"""New items reach those who choose them where features say who does, and nobody in particular where they do not."""
+"""New items reach their users if features predict choices, and are shown at random if they do not."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NEIGHBOURS = TrialRecord(1, "CosineKNNRecommender", {"top_k": 50, "shrinkage": 0
 
 @pytest.fixture
 def task_of(make_recipe: Make, tmp_path: Path) -> TaskOf:
-    """The task of users who choose seven of the ten items of one kind, with one feature column of the items."""
+    """Return the task of users who choose seven of the ten items of one kind, with one feature column of the items."""
 
     def task(values: list[str], kind: str, cutoff: int = CUTOFF) -> Task:
         rng = np.random.default_rng(4)
@@ -81,7 +81,7 @@ def measured(task: Task, *trials: TrialRecord, **shares: float | None) -> dict[s
 
 @pytest.mark.parametrize("trials", [(IALS,), (NEIGHBOURS, IALS)])
 def test_a_decisive_feature_finds_new_items(task_of: TaskOf, trials: tuple[TrialRecord, ...]) -> None:
-    """Whether the part that learned from features makes the ranking, or places new items in that of another part."""
+    """This holds if iALS with features ranks alone, and if it adds new items to another model's ranking."""
     found = measured(task_of(KINDS, "categorical"), *trials)
     assert (found["n_draws"], found["n_held"], found["cutoff"]) == (10, N_ITEMS, CUTOFF)
     assert 0.0 < found["share"] <= 0.2
@@ -92,7 +92,7 @@ def test_a_decisive_feature_finds_new_items(task_of: TaskOf, trials: tuple[Trial
 
 
 def test_features_of_noise_find_no_more_than_chance(task_of: TaskOf) -> None:
-    """Chance finds as large a part of them as stands on a page."""
+    """A random choice finds the share of new items that fits on a page."""
     for seed in range(4):
         noise = np.random.default_rng(seed).normal(size=N_ITEMS)
         found = measured(task_of([f"{value}" for value in noise], "numerical"), max_share=None)
@@ -101,7 +101,7 @@ def test_features_of_noise_find_no_more_than_chance(task_of: TaskOf) -> None:
 
 
 def test_known_items_lose_the_places_that_new_ones_take(task_of: TaskOf) -> None:
-    """Regularization so strong that known items of a kind are hardly better than new ones, on a page of two."""
+    """Strong regularization makes known items of a kind hardly better than new ones, on a page of two."""
     close = replace(IALS, params={**IALS.params, "reg": 0.5})
     task = task_of(KINDS, "categorical", cutoff=2)
     bounded, free = measured(task, close, max_share=0.5), measured(task, close, max_share=None)
@@ -110,19 +110,20 @@ def test_known_items_lose_the_places_that_new_ones_take(task_of: TaskOf) -> None
 
 
 def test_without_room_on_the_page_nothing_changes(task_of: TaskOf) -> None:
+    """With `max_share` 0, no page has a new item."""
     found = measured(task_of(KINDS, "categorical"), max_share=0.0)
     assert [found[name] for name in MEASURES] == [0.0] * 4
 
 
 def test_the_pages_that_are_measured_keep_both_shares(task_of: TaskOf) -> None:
-    """With equal shares every page has so many new items, whatever known items lose."""
+    """If the shares are equal, every page has this number of new items, also if known items lose."""
     found = measured(task_of(KINDS, "categorical", cutoff=2), max_share=0.5, min_share=0.5)
     assert (found["max_share"], found["min_share"]) == (0.5, 0.5)
     assert found["share"] == pytest.approx(0.5)
     assert found["known_change"] < 0.0
 
 
-def test_too_much_work_is_skipped(task_of: TaskOf) -> None:
+def test_a_measurement_of_too_much_work_is_skipped(task_of: TaskOf) -> None:
     long = replace(IALS, epochs=4000, params={**IALS.params, "n_components": 128})
     result = SearchResult([long], seconds=1.0, n_orphaned=0)
     task = task_of(KINDS, "categorical")

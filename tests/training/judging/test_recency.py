@@ -1,4 +1,4 @@
-"""When a recency above the lowest is taken."""
+"""The conditions for a recency above the lowest one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EMPTY = sparse.csr_matrix((N_USERS, N_ITEMS), dtype=np.float32)
 
 
 def finding(n_users: int) -> ScoreRanker:
-    """Puts the held-out item of so many users first, of the others last."""
+    """Return a ranker that puts the held-out item first for this number of users, and last for the others."""
 
     def scorer(rows: Rows) -> Scores:
         scores = np.tile(np.arange(N_ITEMS, 0, -1.0), (len(rows), 1))
@@ -32,21 +32,21 @@ def chosen(found: dict[float, int]) -> tuple[float, float]:
 
 
 def evaluation() -> Evaluator:
-    """Every user has the last item held out; only the first one of a list counts."""
+    """Return an evaluator at cutoff 1, by the last item of each user."""
     columns = np.full(N_USERS, N_ITEMS - 1)
     heldout = sparse.csr_matrix((np.ones(N_USERS, np.float32), (np.arange(N_USERS), columns)), shape=EMPTY.shape)
     return Evaluator(heldout, offset=0, cutoff=1)
 
 
-def test_the_best_is_chosen_where_it_promises_a_gain() -> None:
-    """Against the model without recency."""
+def test_the_best_recency_is_chosen_if_it_is_a_gain() -> None:
+    """It is compared with the model without recency."""
     assert chosen({0.0: 50, 0.1: 60, 0.5: 90}) == (0.5, 0.45)
     assert chosen({0.0: 90, 0.1: 80, 0.5: 90}) == (0.0, 0.45)
     assert chosen({0.0: 50, 0.5: 49}) == (0.0, 0.25)
 
 
-def test_a_range_that_leaves_0_out_has_its_own_lowest() -> None:
-    """Which is scored with its weights; a single value is taken as it is."""
+def test_a_range_without_0_compares_with_its_own_lowest_value() -> None:
+    """A single value is used without a comparison."""
     assert chosen({0.2: 50, 0.5: 50}) == (0.2, 0.25)
     assert chosen({0.5: 10}) == (0.5, 0.05)
 
@@ -55,13 +55,13 @@ def test_a_range_that_leaves_0_out_has_its_own_lowest() -> None:
     ("gains", "expected"), [([1.0, 1.0, 1.1], True), ([1.0, -1.0, 0.5], False), ([0.0] * 3, False)]
 )
 def test_a_gain_is_more_than_chance(gains: list[float], expected: bool) -> None:
-    """One user shows nothing."""
+    """A gain of a single user is never significant."""
     assert is_gain(np.array(gains), np.zeros(3)) is expected
     assert not is_gain(np.array([1.0]), np.array([0.0]))
 
 
-def test_bounds_fixed_values_and_families_without_order() -> None:
-    """A range tries its ends too."""
+def test_values_follow_bounds_a_fixed_recency_and_the_algorithm() -> None:
+    """Both ends of a range are tried. Algorithms without order have no values."""
     order = HistoryOrder(EMPTY, bounds={"RP3betaRecommender": (0.3, 0.8)})
     assert order.values("RP3betaRecommender") == (0.3, 0.35, 0.5, 0.75, 0.8)
     assert order.values("IALSRecommender") == VALUES
@@ -71,7 +71,7 @@ def test_bounds_fixed_values_and_families_without_order() -> None:
 
 @pytest.mark.parametrize("peak", range(1, len(VALUES)))
 def test_a_peak_is_reached_without_scoring_every_value(peak: int) -> None:
-    """Every third value is scored, and the neighbours of the best; each value costs an evaluation of the sample."""
+    """Every third value is scored, and the neighbours of the best, as each value costs an evaluation."""
     hits = {value: 100 - 10 * abs(index - peak) for index, value in enumerate(VALUES)}
     scored: list[float] = []
 

@@ -1,4 +1,4 @@
-"""Rankings of a model for the users of a split are its answers, in rows and columns of the split."""
+"""A served ranker returns the model's answers for the users of a split, in its rows and columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.families import EVERY_FAMILY, N_ITEMS, N_USERS, family
 @pytest.mark.parametrize("name", EVERY_FAMILY)
 @pytest.mark.parametrize("size", [1, 5, 30])
 def test_its_rankings_are_the_answers_of_the_model(name: str, size: int) -> None:
-    """Without what is excluded or gone, with ties as the model breaks them."""
+    """Excluded and missing items are left out, and ties are broken as in the model."""
     model, rng = family(name), np.random.default_rng(size)
     rows = np.concatenate([rng.permutation(N_USERS)[:9], [-1, -1, -1]])
     columns = np.concatenate([rng.permutation(N_ITEMS)[:33], [-1] * 4])
@@ -29,8 +29,8 @@ def test_its_rankings_are_the_answers_of_the_model(name: str, size: int) -> None
     assert plain(users, size)[-1] == [], "nobody who is unknown gets anything"
 
 
-def test_the_histories_have_the_pairs_that_both_know() -> None:
-    """By the rows and columns of the split."""
+def test_pairs_have_the_users_and_items_known_to_model_and_split() -> None:
+    """They are in rows and columns of the split."""
     model = family("neighbours")
     columns = (7, -1, 2, 1)
     ranker = ServedRanker(model, np.array([3, -1, 0]), np.array(columns), sparse.csr_matrix((3, 4)))

@@ -1,4 +1,4 @@
-"""Serials and expiry of new artifacts: only when asked for, and always higher."""
+"""Serials and expiry of new artifacts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QUICK = {"algorithms": ["TopPop"], "n_trials": 1, "cutoff": 5, "split": {"scheme
 
 
 def signed(loaded: LoadedRecipe, keys: SigningKeys, **header: Any) -> None:
-    """Put an artifact with this header in the output's place."""
+    """Write an artifact with this header to the output."""
     kid, key = keys.active
 
     def write(out: Any) -> layout.Written:
@@ -38,8 +38,8 @@ def signed(loaded: LoadedRecipe, keys: SigningKeys, **header: Any) -> None:
     open_store(loaded.output_uri, Settings()).publish(write, "always_overwrite")
 
 
-def test_nothing_is_added_unless_it_is_asked_for(make_recipe: Make) -> None:
-    """Artifacts of recipes and settings of before are what they were."""
+def test_without_a_reason_artifacts_have_no_serial(make_recipe: Make) -> None:
+    """Artifacts of earlier recipes and settings do not change."""
     loaded, settings = make_recipe(), Settings(signing_keys=KEY)
     assert fresh_fields(loaded, settings, KEYS, "2026-11-22T00:00:00+00:00", Inputs(loaded.base_dir)) == {}
     assert not is_asked(loaded, settings)
@@ -53,10 +53,10 @@ def test_nothing_is_added_unless_it_is_asked_for(make_recipe: Make) -> None:
         ({}, {"expires_after": "30d"}, {"serial", "inputs", "expires_at"}),
     ],
 )
-def test_each_of_three_ways_asks_for_a_serial(
+def test_ed25519_a_state_directory_and_an_expiry_each_add_a_serial(
     make_recipe: Make, settings: dict[str, Any], output: dict[str, Any], fields: set[str]
 ) -> None:
-    """Ed25519, a state directory, and an expiry, which adds its moment."""
+    """An expiry also adds its time."""
     loaded = make_recipe(output={"path": "out/small.svc", **output})
     chosen = Settings(signing_keys=KEY, **settings)
     found = fresh_fields(loaded, chosen, KEYS, "2026-11-22T01:02:03+00:00", Inputs(loaded.base_dir))
@@ -67,7 +67,7 @@ def test_each_of_three_ways_asks_for_a_serial(
 
 
 def test_a_serial_is_higher_even_if_the_clock_was_set_back(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the clock while it goes forward, by what is there when it was set back."""
+    """It follows the clock, or else the highest earlier serial."""
     loaded, settings = make_recipe(), Settings()
     assert abs(next_serial(loaded, settings, KEYS) - time.time() * 1000) < 60_000
     monkeypatch.setattr(time, "time_ns", lambda: 0)
@@ -79,7 +79,7 @@ def test_a_serial_is_higher_even_if_the_clock_was_set_back(make_recipe: Make, mo
 
 
 def test_serials_signed_by_another_key_do_not_count(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key that got out cannot use up the serials of the next one; nor can a file that does not verify."""
+    """A leaked key cannot use up the serials of the next one, nor can a file that does not verify."""
     monkeypatch.setattr(time, "time_ns", lambda: 7_000_000)
     loaded, settings = make_recipe(), Settings()
     signed(loaded, parse_signing_keys(OTHER), serial=freshness.MAX_SERIAL)
@@ -90,8 +90,8 @@ def test_serials_signed_by_another_key_do_not_count(make_recipe: Make, monkeypat
     assert next_serial(loaded, settings, KEYS) == freshness.MAX_SERIAL
 
 
-def test_what_was_rolled_back_from_counts(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers have seen it, and take nothing below."""
+def test_serials_of_rolled_back_versions_count(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers have seen them and refuse lower ones."""
     monkeypatch.setattr(time, "time_ns", lambda: 0)
     loaded, settings = make_recipe(), Settings()
     signed(loaded, KEYS, serial=3)
@@ -107,7 +107,7 @@ def test_what_was_rolled_back_from_counts(make_recipe: Make, monkeypatch: pytest
 
 
 def test_a_training_signs_serial_and_expiry(make_recipe: Make) -> None:
-    """Twice, the second higher; the recipe's hash is that of the recipe without an expiry."""
+    """The second training has a higher serial. An expiry does not change the recipe hash."""
     loaded = make_recipe(training=QUICK, output={"path": "out/small.svc", "expires_after": "36h"})
     serials = []
     for _ in range(2):
@@ -121,8 +121,8 @@ def test_a_training_signs_serial_and_expiry(make_recipe: Make) -> None:
     assert loaded.recipe_hash == make_recipe(training=QUICK).recipe_hash
 
 
-def test_a_training_signs_what_it_read(make_recipe: Make, items_csv: Path, tmp_path: Path) -> None:
-    """Each file by the name that the recipe's folder gives it, with the sha256 of what `sha256sum` reads."""
+def test_a_training_signs_the_digests_of_its_inputs(make_recipe: Make, items_csv: Path, tmp_path: Path) -> None:
+    """Each file has its name relative to the recipe's folder and the digest of `sha256sum`."""
     column = {"name": "group", "kind": "categorical"}
     side = {"source": {"type": "csv", "path": "items.csv"}, "id_column": "item_id", "columns": [column]}
     loaded = make_recipe(training=QUICK | {"algorithms": ["IALS", "TopPop"], "n_trials": 2}, features={"item": side})
@@ -136,8 +136,8 @@ def test_a_training_signs_what_it_read(make_recipe: Make, items_csv: Path, tmp_p
     ]
 
 
-def test_many_files_are_one_digest_over_all_of_theirs(tmp_path: Path) -> None:
-    """A header holds at most 64 KiB; the digest is that of what `sha256sum` prints."""
+def test_many_files_are_combined_into_one_digest(tmp_path: Path) -> None:
+    """The digest is over the output of `sha256sum`, as a header has at most 64 KiB."""
     inputs = Inputs(tmp_path)
     for number in range(MAX_INPUTS):
         inputs.record(str(tmp_path / f"{number}.csv"), f"{number:064x}")
@@ -155,13 +155,13 @@ def test_many_files_are_one_digest_over_all_of_theirs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"), [("1min", 60), ("36h", 129_600), ("30d", 2_592_000), ("2w", 1_209_600), ("1y", 31_557_600)]
 )
-def test_durations(make_recipe: Make, text: str, seconds: int) -> None:
-    """A whole number and a unit."""
+def test_a_duration_is_a_whole_number_and_a_unit(make_recipe: Make, text: str, seconds: int) -> None:
+    """Units range from minutes to years."""
     assert make_recipe(output={"path": "a.svc", "expires_after": text}).recipe.output.expires_after_s == seconds
 
 
 @pytest.mark.parametrize("text", ["", "0d", "-1d", "1.5d", "30", "d", "1 d", "1month", "1d\n", "99999999d", 30, True])
-def test_durations_that_are_none(make_recipe: Make, text: Any) -> None:
-    """The field is named."""
+def test_an_invalid_duration_names_its_field(make_recipe: Make, text: Any) -> None:
+    """Fractions, zero, blanks and unknown units are invalid."""
     with pytest.raises(RecipeError, match="expires_after"):
         make_recipe(output={"path": "a.svc", "expires_after": text})

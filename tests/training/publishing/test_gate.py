@@ -1,4 +1,4 @@
-"""A new model goes live when it is proven to be no worse than the live one, and not otherwise."""
+"""A new model goes live if it is not worse than the live one by more than chance."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
 from svc.artifact.versions import Versions
 from svc.settings import Settings
-from tests.training.judging.gated import ENFORCE, OUTPUT, Make, header, live, run, said, training
+from tests.training.judging.gated import ENFORCE, OUTPUT, Make, header, live, run, records_of, training
 
 
 def test_a_worse_model_is_written_and_does_not_go_live(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """The pointer stays, exit code 9; the decision is signed, logged, in the log of versions and in `train_done`."""
+    """The pointer stays and the exit code is 9. The decision is signed, logged, and in the log of versions."""
     good = make_recipe(output=OUTPUT, promotion=ENFORCE, training=training())
     assert run(good).exit_code == 0
     assert run(good).exit_code == 0
@@ -32,11 +32,11 @@ def test_a_worse_model_is_written_and_does_not_go_live(make_recipe: Make, log: l
     assert incumbent["change"] == pytest.approx(incumbent["candidate"] / incumbent["other"] - 1)
     assert incumbent["interval"][0] < incumbent["change"] < incumbent["interval"][1] < -0.5
     assert (baseline["name"], baseline["interval"]) == ("TopPop", [0.0, 0.0])
-    told = said(log, "promotion_decided")[0]
-    assert {name: told[name] for name in ("decision", "mode", "metric", "against", "guardrails")} == {
+    event = records_of(log, "promotion_decided")[0]
+    assert {name: event[name] for name in ("decision", "mode", "metric", "against", "guardrails")} == {
         name: decision[name] for name in ("decision", "mode", "metric", "against", "guardrails")
     }
-    done = said(log, "train_done")[0]
+    done = records_of(log, "train_done")[0]
     assert (done["exit_code"], done["promoted"], done["artifact"]) == (9, False, worse.artifact)
     versions = Versions(good.output_uri, development_keys(), Settings())
     newest = versions.log().lines[-1]
@@ -46,22 +46,22 @@ def test_a_worse_model_is_written_and_does_not_go_live(make_recipe: Make, log: l
 
 
 def test_a_refused_first_model_makes_no_pointer(make_recipe: Make) -> None:
-    """Without an incumbent popularity alone is asked: a model that is not better by half does not go live."""
+    """Without an incumbent the model is compared with popularity only, and must be better by half here."""
     bold = {"mode": "enforce", "min_relative_change": 0.5}
     loaded = make_recipe(output=OUTPUT, promotion=bold, training=training("TopPop"))
     assert run(loaded).exit_code == 9
     assert not Path(loaded.output_uri).exists()
 
 
-def test_a_report_decides_and_moves_the_pointer(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """So that one can look at the decisions of some weeks before they count; also for a single file."""
+def test_mode_report_decides_and_moves_the_pointer(make_recipe: Make, log: list[dict[str, Any]]) -> None:
+    """The decisions can be observed before they are enforced. A single file works too."""
     for output in (OUTPUT, {"path": "out/single.svc"}):
         run(make_recipe(output=output, promotion={"mode": "report"}, training=training()))
         log.clear()
         result = run(make_recipe(output=output, promotion={"mode": "report"}, training=training("TopPop")))
         assert result.exit_code == 0
-        assert said(log, "promotion_decided")[0]["decision"] == "refused"
-        assert said(log, "train_done")[0]["promoted"] is True
+        assert records_of(log, "promotion_decided")[0]["decision"] == "refused"
+        assert records_of(log, "train_done")[0]["promoted"] is True
         loaded = make_recipe(output=output)
         assert header(loaded.output_uri)["promotion"]["decision"] == "refused"
 
@@ -69,7 +69,7 @@ def test_a_report_decides_and_moves_the_pointer(make_recipe: Make, log: list[dic
 def test_promotion_off_changes_nothing_but_the_log_of_versions(
     make_recipe: Make, log: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    """The same header and payload as without the block, no decision, no `promoted`."""
+    """Header and payload are as without the block, without a decision and `promoted`."""
     found = []
     for name, blocks in (("plain", {}), ("off", {"promotion": {"mode": "off"}})):
         output = {**OUTPUT, "path": f"out/{name}/small.svc"}
@@ -78,41 +78,41 @@ def test_promotion_off_changes_nothing_but_the_log_of_versions(
         timed = {"trained_at", "tuning", "rank_ms", "recipe", "recipe_hash"}
         found.append(({key: value for key, value in parsed.header.items() if key not in timed}, bytes(parsed.payload)))
     assert found[0] == found[1]
-    assert "promoted" not in said(log, "train_done")[0] | said(log, "train_done")[1]
-    assert said(log, "promotion_decided") == []
+    assert "promoted" not in records_of(log, "train_done")[0] | records_of(log, "train_done")[1]
+    assert records_of(log, "promotion_decided") == []
     assert {path.name for path in (tmp_path / "out" / "plain").iterdir()} >= {"small.svc"}
     assert not (tmp_path / "out" / "plain" / "small.svc.log.jsonl").exists()
     assert (tmp_path / "out" / "off" / "small.svc.log.jsonl").exists()
 
 
-def test_the_block_is_no_part_of_the_hash_nor_of_the_header(make_recipe: Make) -> None:
-    """Neither the hash nor the header has the block: it does not change the model."""
+def test_the_block_is_neither_in_the_hash_nor_in_the_header(make_recipe: Make) -> None:
+    """It does not change the model."""
     plain, gated = make_recipe(output=OUTPUT), make_recipe(output=OUTPUT, promotion=ENFORCE)
     assert plain.recipe_hash == gated.recipe_hash
     assert "promotion" not in gated.unexpanded
 
 
-def test_a_refused_model_under_a_hold_is_no_news(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """A hold keeps the pointer whatever is decided: exit code 0, `promoted` is false."""
+def test_a_refused_model_under_a_hold_exits_with_0(make_recipe: Make, log: list[dict[str, Any]]) -> None:
+    """A hold keeps the pointer in any case, and `promoted` is false."""
     good = make_recipe(output=OUTPUT, promotion=ENFORCE, training=training())
     assert (run(good).exit_code, run(good).exit_code) == (0, 0)
     held, _ = Versions(good.output_uri, development_keys(), Settings()).rollback(None, hold=True)
     log.clear()
     assert run(make_recipe(output=OUTPUT, promotion=ENFORCE, training=training("TopPop"))).exit_code == 0
     assert run(make_recipe(output=OUTPUT, promotion=ENFORCE, training=training())).exit_code == 0
-    assert [record["decision"] for record in said(log, "promotion_decided")] == ["refused", "promoted"]
-    assert [record["promoted"] for record in said(log, "train_done")] == [False, False]
-    assert len(said(log, "promotion_held")) == 2
+    assert [record["decision"] for record in records_of(log, "promotion_decided")] == ["refused", "promoted"]
+    assert [record["promoted"] for record in records_of(log, "train_done")] == [False, False]
+    assert len(records_of(log, "promotion_held")) == 2
     assert live(good) == held
 
 
-def test_an_incumbent_that_cannot_be_verified_is_passed(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """Its key was dropped, or it is damaged: an event says so, and popularity is compared all the same."""
+def test_an_incumbent_that_cannot_be_verified_is_not_compared(make_recipe: Make, log: list[dict[str, Any]]) -> None:
+    """Its key was dropped, or it is damaged. An event says so, and the comparison with popularity remains."""
     loaded = make_recipe(output=OUTPUT, promotion=ENFORCE, training=training())
     Path(loaded.output_uri).write_bytes(b"no artifact")
     result = run(loaded)
     assert result.exit_code == 0
-    assert "magic bytes mismatch" in said(log, "incumbent_not_comparable")[0]["reason"]
+    assert "magic bytes mismatch" in records_of(log, "incumbent_not_comparable")[0]["reason"]
     decision = header(result.artifact)["promotion"]
     assert [comparison["name"] for comparison in decision["against"]] == ["TopPop"]
     assert decision["guardrails"] == {}
@@ -121,7 +121,7 @@ def test_an_incumbent_that_cannot_be_verified_is_passed(make_recipe: Make, log: 
 def test_a_guardrail_refuses_a_model_whose_metric_improves(
     make_recipe: Make, make_ratings: Callable[..., Path], log: list[dict[str, Any]]
 ) -> None:
-    """Half of the users, scored as well as ever: refused, unless the guardrail is off or wide enough."""
+    """Half of the users with the same score are refused, unless the guardrail is off or wide enough."""
     rules = {"mode": "enforce", "against": ["incumbent"], "min_relative_change": -1}
     assert run(make_recipe(output=OUTPUT, promotion=rules, training=training())).exit_code == 0
     half = {"ratings": make_ratings("half.csv", n_users=40), "output": OUTPUT, "training": training()}
@@ -133,11 +133,11 @@ def test_a_guardrail_refuses_a_model_whose_metric_improves(
     }  # fmt: skip
     assert found["n_items"]["passed"]
     assert run(make_recipe(promotion={**rules, "guardrails": {"n_users": None}}, **half)).exit_code == 0
-    assert said(log, "promotion_decided")[-1]["guardrails"].keys() == {"catalog_coverage", "n_items"}
+    assert records_of(log, "promotion_decided")[-1]["guardrails"].keys() == {"catalog_coverage", "n_items"}
 
 
 def test_a_model_that_is_too_slow_is_refused(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the guardrail is set: three times the time of the live model is more than twice of it."""
+    """A guardrail of twice the live model's ranking time refuses three times as much."""
     free = {"mode": "enforce", "against": ["incumbent"], "min_relative_change": -1}
     assert run(make_recipe(output=OUTPUT, promotion=free, training=training())).exit_code == 0
     monkeypatch.setattr("svc.training.judging.rank_cost.rank_ms", lambda _: 6.0)

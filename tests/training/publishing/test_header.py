@@ -15,10 +15,10 @@ from svc.settings import Settings
 from tests.training.test_run import Make, run, small_training
 
 
-def test_a_recipe_too_long_for_the_header_leaves_out_where_its_data_came_from(
+def test_a_recipe_too_long_for_the_header_leaves_out_its_data_sources(
     make_recipe: Make, make_ratings: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """A recipe may be longer than a header; what describes the model is kept whole."""
+    """The blocks that describe the model are kept."""
     ratings, database = make_ratings("long"), tmp_path / "ratings.db"
     with contextlib.closing(sqlite3.connect(database)) as connection:
         pd.read_csv(ratings).to_sql("ratings", connection, index=False)

@@ -1,4 +1,4 @@
-"""The last step of a training: what is written, and what is warned of."""
+"""The last step of a training: writing the artifact, and its warnings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from svc.settings import Settings
 from tests.training.test_run import Make, run, small_training
 
 
-def test_a_file_that_no_server_here_would_take_is_warned_of(make_recipe: Make, log: list[dict[str, Any]]) -> None:
+def test_an_artifact_above_the_size_limit_of_servers_causes_a_warning(
+    make_recipe: Make, log: list[dict[str, Any]]
+) -> None:
     """The artifact is written all the same."""
     result = run(make_recipe(training=small_training()), Settings(max_payload_bytes=1000))
     warning = next(record for record in log if record["event"] == "artifact_payload_exceeds_serve_cap")

@@ -1,4 +1,4 @@
-"""What a newcomer reads of a refused model, and of a bound that no equal model can hold."""
+"""The text of a refusal, and the warning of a bound that an equal model cannot reach."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from svc.recipe.promotion_schema import Promotion
 from svc.training.judging.choice import Choice
 from svc.training.publishing.refusal import refusal, warn_of_tight_bound
-from tests.training.judging.gated import ENFORCE, OUTPUT, Make, live, run, said, training
+from tests.training.judging.gated import ENFORCE, OUTPUT, Make, live, run, records_of, training
 
 DECISION: dict[str, Any] = {
     "metric": "ndcg",
@@ -25,9 +25,9 @@ DECISION: dict[str, Any] = {
 
 
 def test_a_refusal_is_a_sentence_with_the_way_out() -> None:
-    """Only what refused the model is named, then what stays live and the command that overrides."""
-    told = refusal(DECISION, Path("gate.yaml"), "out/gate.aa37d428.svc", "c4f490e5")
-    assert told == (
+    """It names the comparisons that failed, the live version, and the command that overrides."""
+    text = refusal(DECISION, Path("gate.yaml"), "out/gate.aa37d428.svc", "c4f490e5")
+    assert text == (
         "ndcg -6.1% (-7.7% to -4.5%) against the live c4f490e5, coverage -95.0%; c4f490e5 stays live; "
         "`svc promote gate.yaml aa37d428` overrides"
     )
@@ -35,19 +35,19 @@ def test_a_refusal_is_a_sentence_with_the_way_out() -> None:
     assert "against the live model" in first and "no version is live" in first
 
 
-def test_a_training_that_is_refused_ends_with_it(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """`train_done` has the sentence; a model that goes live has none."""
+def test_train_done_has_the_refusal_of_a_refused_model(make_recipe: Make, log: list[dict[str, Any]]) -> None:
+    """A model that goes live has none."""
     good = make_recipe(output=OUTPUT, promotion=ENFORCE, training=training())
     assert run(good).exit_code == 0
-    assert "refused" not in said(log, "train_done")[0]
+    assert "refused" not in records_of(log, "train_done")[0]
     before, log[:] = live(good), []
     assert run(make_recipe(output=OUTPUT, promotion=ENFORCE, training=training("TopPop"))).exit_code == 9
-    told = str(said(log, "train_done")[0]["refused"])
-    assert f"against the live {before}" in told and f"; {before} stays live; `svc promote " in told
+    text = str(records_of(log, "train_done")[0]["refused"])
+    assert f"against the live {before}" in text and f"; {before} stays live; `svc promote " in text
 
 
 @pytest.mark.parametrize(
-    ("bound", "against", "told"),
+    ("bound", "against", "text"),
     [
         (-0.01, DECISION["against"], "reaches 1.6% below the change, over 4700 judged users"),
         (-0.01, DECISION["against"], "write -0.016 or less"),
@@ -55,20 +55,20 @@ def test_a_training_that_is_refused_ends_with_it(make_recipe: Make, log: list[di
         (-0.001, DECISION["against"][1:], "the interval against the next algorithm"),
     ],
 )
-def test_a_bound_that_would_refuse_an_equal_model_is_a_warning(
-    make_recipe: Make, log: list[dict[str, Any]], bound: float, against: list[Any], told: str | None
+def test_a_bound_that_would_refuse_an_equal_model_causes_a_warning(
+    make_recipe: Make, log: list[dict[str, Any]], bound: float, against: list[Any], text: str | None
 ) -> None:
-    """By the interval against the live model; a first run by the lead of its winner over the next algorithm."""
+    """It uses the interval against the live model, or in a first run that of the lead over the next algorithm."""
     rng = np.random.default_rng(3)
     choice = Choice(rng.random((400, 1)) + rng.normal(0, 0.1, (400, 2)), ["A", "B"])
     rules = Promotion(mode="enforce", min_relative_change=bound)
     warn_of_tight_bound(make_recipe().recipe, {**DECISION, "against": against}, rules, choice)
-    assert [record["event"] for record in log] == ([] if told is None else ["recipe_warning"])
-    assert told is None or told in log[0]["message"]
+    assert [record["event"] for record in log] == ([] if text is None else ["recipe_warning"])
+    assert text is None or text in log[0]["message"]
 
 
-def test_an_identical_model_says_nothing_of_precision(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """The interval of a model against itself has no width, which tells nothing of another one."""
+def test_an_identical_model_causes_no_warning(make_recipe: Make, log: list[dict[str, Any]]) -> None:
+    """The interval of a model against itself has zero width, and is no estimate for other models."""
     against = [{**DECISION["against"][0], "change": 0.0, "interval": [0.0, 0.0]}]
     warn_of_tight_bound(make_recipe().recipe, {**DECISION, "against": against}, Promotion(mode="enforce"), None)
     assert log == []

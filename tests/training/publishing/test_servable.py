@@ -1,4 +1,4 @@
-"""Nothing that a server would refuse is published: weights that no model can hold, and models that cannot answer."""
+"""An artifact that a server would refuse is not published."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OUTPUT = {"path": "out/small.svc", "versioning": "append_sha"}
 
 
 def _weighted(path: Path, weights: list[float]) -> Path:
-    """Thirty users with six items each; the first rows have these weights, all others 1."""
+    """Return thirty users with six items each. The first rows have these weights, all others 1."""
     rng = np.random.default_rng(6)
     rows = [(user, item) for user in range(30) for item in rng.choice(12, size=6, replace=False)]
     rows.insert(1, rows[0])  # the first pair comes twice
@@ -31,7 +31,7 @@ def _weighted(path: Path, weights: list[float]) -> Path:
 
 
 class Bad(NamedTuple):
-    """The weights of the first rows, and what becomes of them."""
+    """The weights of the first rows, and the expected error."""
 
     weights: list[float]
     dedup: str
@@ -53,7 +53,7 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("bad", "told"),
+    ("bad", "message"),
     [
         (Bad([1e39], "keep_first"), "user 'u0' and item "),
         (Bad([3e38, 3e38], "sum"), "is 6e+38"),
@@ -62,23 +62,23 @@ def _files(folder: Path) -> dict[str, bytes]:
     ],
     ids=["one weight", "a sum of weights", "a sum in the matrix", "nearly nothing"],
 )
-def test_weights_that_no_model_can_hold_end_a_training_with_their_name(
-    make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]], bad: Bad, told: str
+def test_weights_beyond_single_precision_end_a_training_with_their_values(
+    make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]], bad: Bad, message: str
 ) -> None:
-    """Exit 4 with the weight and the way out; the earlier artifact and its pointer stay, and nothing is added."""
+    """The exit code is 4, with the way out. The earlier artifact and its pointer stay."""
     assert run(recipe(make_recipe, tmp_path, Bad([1, 1], "sum"))).exit_code == 0
     before = _files(tmp_path / "out")
     assert run(recipe(make_recipe, tmp_path, bad)).exit_code == 4
     assert last(log)["code"] == "weight_out_of_range"
-    assert told in last(log)["error"]
+    assert message in last(log)["error"]
     assert "schema.weight_column" in last(log)["error"]
     assert _files(tmp_path / "out") == before
 
 
-def test_a_half_life_that_leaves_nothing_of_a_weight_fails_its_trials(
+def test_a_half_life_that_decays_a_weight_to_zero_fails_its_trials(
     make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
 ) -> None:
-    """Other half-lives may still do; without any the training ends with exit 4, and the log has the reason."""
+    """Other half-lives may still work. If none does, the exit code is 4 and the log has the reason."""
     bad = Bad([1e-43, 1e-43], "max", {"time_decay": {"half_life": "12h"}})
     assert run(recipe(make_recipe, tmp_path, bad)).exit_code == 4
     (failed,) = [record for record in log if record["event"] == "trial_failed"]
@@ -88,7 +88,7 @@ def test_a_half_life_that_leaves_nothing_of_a_weight_fails_its_trials(
 def test_a_model_that_a_server_would_refuse_is_not_written(
     make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The artifact passes the rehearsal of the server first: one item without a finite score is enough."""
+    """The artifact is rehearsed as in a server first. One item without a finite score is enough to fail."""
     loaded = recipe(make_recipe, tmp_path, Bad([1], "sum"))
     assert run(loaded).exit_code == 0
     before = _files(tmp_path / "out")

@@ -1,4 +1,4 @@
-"""Weights that a listwise fit finds."""
+"""Weights of a listwise fit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from svc.training.ranker.fit import L2, Pages, _loss, fit
 
 
 def pages_of(rng: np.random.Generator, n_users: int, weights: list[float], *, n_items: int = 30) -> Pages:
-    """Pages whose users choose one item each, with the probabilities of a softmax under `weights`."""
+    """Return pages whose users choose one item each, with the probabilities of a softmax under `weights`."""
     features = rng.normal(size=(n_users, n_items, len(weights))).astype(np.float32)
     lengths = rng.integers(n_items // 2, n_items + 1, n_users)
     is_item = np.arange(n_items) < lengths[:, np.newaxis]

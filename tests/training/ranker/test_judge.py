@@ -1,4 +1,4 @@
-"""A learned order is kept where it is better than chance, and not on noise."""
+"""A learned order is kept if it is better than chance, and not on noise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ N_USERS, N_ITEMS, N_FEATURES = 250, 60, 12
 
 
 def trained(seed: int, *, signal: float) -> Change:
-    """The gain over a winner whose scores say something, by features of which one says `signal` more."""
+    """Return the gain over a winner with informative scores, by features of which one adds a `signal`."""
     rng = np.random.default_rng(seed)
     scores = -np.sort(-rng.normal(size=(N_USERS, N_ITEMS)), axis=1)
     features = rng.normal(size=(N_USERS, N_ITEMS, N_FEATURES)).astype(np.float32)
@@ -25,7 +25,7 @@ def trained(seed: int, *, signal: float) -> Change:
     return judge(pages, rankings, sparse.csr_matrix(chosen), metric="ndcg", cutoff=20, seed=seed).gain
 
 
-def test_a_feature_that_tells_of_choices_is_a_gain() -> None:
+def test_a_feature_that_predicts_choices_is_a_gain() -> None:
     gain = trained(1, signal=1.0)
     assert gain.low > 0.0
     assert gain.low < gain.value < gain.high

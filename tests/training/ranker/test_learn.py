@@ -1,4 +1,4 @@
-"""A training that learns the order of pages: what ships, what does not, and what is left as it was."""
+"""A training that learns the order of pages."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from svc.recipe.promotion_schema import BASELINE
 from svc.settings import Settings
 from svc.training.ranker.learn import Learned
 from tests.model.ranker.test_page_ranker import plain_page
-from tests.training.judging.gated import OUTPUT, Make, run, said
+from tests.training.judging.gated import OUTPUT, Make, run, records_of
 
 N_ITEMS, N_GENRES = 120, 8
 
 
 def write_shop(folder: Path, *, n_users: int = 260, by_genre: bool) -> tuple[Path, Path]:
-    """Choices by taste, four of five of one genre, or of chance; and the table of genres and sizes."""
+    """Write choices by taste (four of five in one genre) or at random, and the table of genres and sizes."""
     rng = np.random.default_rng(7)
     lines = ["user_id,item_id,ts"]
     for user in range(n_users):
@@ -62,7 +62,7 @@ def recipe(
 
 
 def trained(loaded: LoadedRecipe, **options: Any) -> tuple[Mapping[str, Any], bytes]:
-    """Header and payload."""
+    """Return header and payload of a training."""
     artifact = run(loaded, **options).artifact
     assert artifact is not None
     parts = read_verified(artifact, development_keys(), Settings())[1]
@@ -85,37 +85,37 @@ def check_pages(model: Model) -> None:
         assert model.rank([queries[user]])[0].scores.tobytes() == page.scores.tobytes()
 
 
-def test_a_gate_judges_the_learned_order_by_weights_that_other_users_fitted(make_recipe: Make, tmp_path: Path) -> None:
-    """So the new model is compared as it will answer, and its figure is the winner's and the gain."""
+def test_a_gate_scores_the_learned_order_by_weights_fitted_on_other_users(make_recipe: Make, tmp_path: Path) -> None:
+    """The candidate's score is the winner's score plus the gain."""
     loaded = recipe(make_recipe, tmp_path, by_genre=True, promotion={"mode": "report"})
     header, _ = trained(loaded)
-    told = {row["name"]: row for row in header["promotion"]["against"]}
+    comparisons = {row["name"]: row for row in header["promotion"]["against"]}
     assert header["ranker"]["ships"]
     judged = header["best_score"] + header["ranker"]["gain"]["value"]
-    assert told[BASELINE]["candidate"] == pytest.approx(judged, abs=1e-6)
+    assert comparisons[BASELINE]["candidate"] == pytest.approx(judged, abs=1e-6)
 
 
-def test_labels_that_tell_of_choices_order_the_pages_of_the_model(
+def test_labels_that_predict_choices_order_the_pages_of_the_model(
     make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
 ) -> None:
     loaded = recipe(make_recipe, tmp_path, by_genre=True)
     header, payload = trained(loaded, report=tmp_path / "report.html")
-    told = header["ranker"]
+    fields = header["ranker"]
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert 'aria-label="How far each group of features moves the items of a page"' in page
     assert "genres.share_of_last" in page
-    assert told["ships"]
-    assert 0 < told["gain"]["low"] < told["gain"]["value"] < told["gain"]["high"]
-    weights = {feature["name"]: feature["weight"] for feature in told["features"]}
+    assert fields["ships"]
+    assert 0 < fields["gain"]["low"] < fields["gain"]["value"] < fields["gain"]["high"]
+    weights = {feature["name"]: feature["weight"] for feature in fields["features"]}
     assert weights["genres.share"] > 0.1 > abs(weights["size.distance"])
-    assert max(told["groups"], key=told["groups"].get) in {"labels", "neighbours"}
-    (judged,) = said(log, "ranker_judged")
-    assert (judged["ships"], judged["gain"]) == (True, told["gain"])
-    assert not said(log, "ranker_metadata_left_out")
+    assert max(fields["groups"], key=fields["groups"].get) in {"labels", "neighbours"}
+    (judged,) = records_of(log, "ranker_judged")
+    assert (judged["ships"], judged["gain"]) == (True, fields["gain"])
+    assert not records_of(log, "ranker_metadata_left_out")
 
     check_pages(loaded_model(header, payload))
     assert trained(loaded)[1] == payload
-    assert trained(loaded, refit=True)[0]["ranker"]["gain"] == told["gain"]
+    assert trained(loaded, refit=True)[0]["ranker"]["gain"] == fields["gain"]
 
 
 def test_a_blend_tells_the_scores_of_its_parts_and_the_similarity_of_its_vectors(
@@ -137,7 +137,7 @@ def test_a_blend_tells_the_scores_of_its_parts_and_the_similarity_of_its_vectors
 def test_without_a_gain_the_payload_is_the_one_without_a_ranker(
     n_users: int, make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
 ) -> None:
-    """Choices of chance have no order to be learned, and of few users none can be told from chance."""
+    """Random choices have no order to learn, and with few users a gain may be chance."""
     header, payload = trained(recipe(make_recipe, tmp_path, by_genre=False, n_users=n_users))
     if n_users == 260:
         assert not header["ranker"]["ships"]
@@ -145,7 +145,7 @@ def test_without_a_gain_the_payload_is_the_one_without_a_ranker(
         assert header["ranker"]["gain"]["low"] <= 0
     else:
         assert "ranker" not in header
-        (skipped,) = said(log, "ranker_skipped")
+        (skipped,) = records_of(log, "ranker_skipped")
         assert skipped["reason"].startswith("150 validation users, fewer than the 200")
     without, same = trained(recipe(make_recipe, tmp_path, by_genre=False, n_users=n_users, ranker="off"))
     assert payload == same
@@ -155,7 +155,7 @@ def test_without_a_gain_the_payload_is_the_one_without_a_ranker(
 def test_a_ranking_that_would_take_too_long_keeps_the_order_of_the_winner(
     make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The bound holds for the whole ranking of a validation user: the deeper one of the winner and the reordering."""
+    """The limit applies to the deeper ranking of the winner and its reordering together."""
     timed: list[Model] = []
 
     def slow_ms(model: Model, rows: NDArray[np.int64]) -> float:
@@ -165,7 +165,7 @@ def test_a_ranking_that_would_take_too_long_keeps_the_order_of_the_winner(
 
     monkeypatch.setattr("svc.training.ranker.learn.rank_ms", slow_ms)
     slow, payload = trained(recipe(make_recipe, tmp_path, by_genre=True, max_rank_ms=70))
-    (skipped,) = said(log, "ranker_skipped")
+    (skipped,) = records_of(log, "ranker_skipped")
     assert skipped["reason"] == "a ranking with it takes 70.5 ms, more than training.max_rank_ms"
     assert [model.ranker is not None for model in timed] == [True]
     assert "ranker" not in slow
@@ -178,6 +178,6 @@ def test_metadata_that_cannot_be_read_is_left_out_with_the_reason(
     loaded = recipe(make_recipe, tmp_path, by_genre=True)
     (tmp_path / "genres.csv").unlink()
     header, _ = trained(loaded)
-    (left_out,) = said(log, "ranker_metadata_left_out")
+    (left_out,) = records_of(log, "ranker_metadata_left_out")
     assert "genres.csv" in left_out["reason"]
     assert not [feature for feature in header["ranker"]["features"] if feature["group"] in {"labels", "numbers"}]

@@ -15,7 +15,7 @@ from tests.model.ranker.test_page_ranker import HISTORY, N_ITEMS, plain_page
 
 
 class Falling:
-    """Ranks items by falling column, but for those in `gone`."""
+    """Ranks items by descending column, without those in `gone`."""
 
     def __init__(self, gone: sparse.csr_matrix) -> None:
         self.gone = gone
@@ -36,7 +36,7 @@ def test_each_row_has_the_order_of_its_ranker_without_what_is_excluded() -> None
     without = sparse.csr_matrix(([1.0], ([0], [N_ITEMS - 3])), shape=(1, N_ITEMS))
     for judges, ranker in (({}, everyone), ({0: judge}, judge)):
         ordered = OrderedRanker(own, everyone, judges, HISTORY)
-        for asked, left in ((ordered, own), (ordered.excluding(without), Falling(without))):
-            (pool,) = left.pools(users, N_ITEMS)
+        for ranked, winner in ((ordered, own), (ordered.excluding(without), Falling(without))):
+            (pool,) = winner.pools(users, N_ITEMS)
             for size in (10, 70, N_ITEMS):
-                assert asked(users, size) == [plain_page(ranker, pool, history)[:size]]
+                assert ranked(users, size) == [plain_page(ranker, pool, history)[:size]]

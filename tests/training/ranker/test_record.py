@@ -1,4 +1,4 @@
-"""What is known of items, counted from a small table of choices."""
+"""The item record of a small table of choices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHAPE = (4, 4)
 
 
 def matrices() -> tuple[sparse.csr_matrix, sparse.csr_matrix]:
-    """Choices, and their times in nanoseconds before some moment."""
+    """Return choices, and their times in nanoseconds before a fixed moment."""
     ages = np.array([-round(days * DAY_NS) for days in DAYS], dtype=np.int64)
     ones = np.ones(len(USERS), dtype=np.float32)
     return sparse.csr_matrix((ones, (USERS, ITEMS)), SHAPE), sparse.csr_matrix((ages, (USERS, ITEMS)), SHAPE)
@@ -45,7 +45,7 @@ def record(windows: tuple[int, ...] = (7, 30, 90)) -> ItemRecord:
     return item_record(matrix, ages, windows, ItemTables((table(),)))
 
 
-def test_popularity_counts_users_ever_and_within_windows_that_end_with_the_data() -> None:
+def test_popularity_counts_users_over_all_time_and_within_windows() -> None:
     found = record()
     assert found.popularity_names == (
         "popularity", "popularity_7d", "popularity_30d", "popularity_90d", "since_last_choice"
@@ -68,7 +68,7 @@ def test_windows_longer_than_the_data_are_left_out() -> None:
     assert windows_within(None) == ()
 
 
-def test_neighbours_are_the_strongest_cosines_of_others() -> None:
+def test_neighbours_are_the_other_items_with_the_largest_cosines() -> None:
     found = record()
     chosen = matrices()[0].toarray().T
     for item in range(4):
@@ -96,7 +96,7 @@ def test_labels_and_numbers_are_those_of_the_tables() -> None:
     found.check(4)
 
 
-def test_without_times_and_tables_choices_alone_are_known() -> None:
+def test_without_times_and_tables_the_record_has_popularity_and_neighbours_only() -> None:
     found = item_record(matrices()[0], None, (), ItemTables())
     assert found.popularity_names == ("popularity",)
     assert not found.ordered

@@ -1,4 +1,4 @@
-"""The tables that labels and numbers are learned from."""
+"""The tables of labels and numbers for the ranker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from svc.training.ranker.tables import item_tables
 from tests.training.judging.gated import Make
 
 
-def test_a_column_counts_once_and_that_of_the_features_first(make_recipe: Make, items_csv: Path) -> None:
+def test_a_column_of_two_tables_is_read_from_the_features(make_recipe: Make, items_csv: Path) -> None:
     source = {"type": "csv", "path": str(items_csv)}
     fields = [{"name": "group", "kind": "multi_label", "delimiter": "e"}, {"name": "size", "kind": "numerical"}]
     loaded = make_recipe(

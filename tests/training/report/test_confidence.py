@@ -1,4 +1,4 @@
-"""What the report says of how certain its scores are."""
+"""The report's texts about the certainty of scores."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def header(**more: Any) -> dict[str, Any]:
     return {"metric": "ndcg", "best_score": 0.2, "evaluation": {**EVALUATION, **more}}
 
 
-def test_the_headline_is_the_score_by_which_nothing_was_chosen() -> None:
-    """That of test users where there are such; the validation score stands below it."""
+def test_the_headline_is_the_score_on_test_users_if_there_are_any() -> None:
+    """The validation score follows below it."""
     assert headline(header()).score == 0.2
     score, lines = headline(header(test=TEST))
     assert score == 0.19
@@ -28,14 +28,17 @@ def test_the_headline_is_the_score_by_which_nothing_was_chosen() -> None:
 
 @pytest.mark.parametrize(("among", "words"), [((40, 0), "among 40 trials"), ((38, 2), "among 40 trials"), ((1, 0), "")])
 def test_an_interval_names_its_correction(among: tuple[int, int], words: str) -> None:
-    """The page says whether an interval is corrected for choosing; a single trial was not chosen."""
+    """The page says whether an interval is corrected for the choice among trials.
+
+    A single trial needs no correction.
+    """
     interval = headline(header(chosen_among=dict(zip(("trials", "unknown"), among, strict=True)))).lines[0]
     assert words in interval
     assert ("not corrected is" in interval) == bool(words)
 
 
 def test_headers_of_earlier_versions_lack_corrections() -> None:
-    """They say neither what an interval is corrected for nor on whom a lead was measured."""
+    """They have neither the correction of an interval nor the users of a lead."""
     assert "corrected" not in " ".join(headline(header()).lines)
     old = {name: value for name, value in LEAD.items() if name != "users"}
     assert "(interval -0.0200 to 0.0400): no more than chance" in lead_sentences(header(lead=old), "ndcg@20")[0]
@@ -51,7 +54,7 @@ def test_a_lead_names_the_users_it_was_measured_on() -> None:
 
 
 def test_few_scored_users_cause_a_warning() -> None:
-    """Of the test users, where there are such."""
+    """Test users are counted if there are any."""
     assert doubts(header()) == []
     assert "Only 199 users" in doubts(header(n_scored_users=199))[0]
     found = doubts(header(test=TEST, lead=LEAD))
@@ -61,8 +64,8 @@ def test_few_scored_users_cause_a_warning() -> None:
     ]
 
 
-def test_the_popularity_of_what_is_held_out_stands_beside_that_of_training() -> None:
-    """Headers of earlier versions do not say it."""
+def test_the_popularity_of_held_out_and_training_items_is_compared() -> None:
+    """Headers of earlier versions lack these figures."""
     means = {"held_out": 1230.0, "trained": 1000.04}
     assert (
         "1,230.0 training users in the mean, what trained 1,000.0"
@@ -71,8 +74,8 @@ def test_the_popularity_of_what_is_held_out_stands_beside_that_of_training() -> 
     assert popularity_sentences(header()) == []
 
 
-def test_warnings_name_what_makes_the_scores_doubtful() -> None:
-    """Rows that the recipe's own filter drops are asked for and no reason to warn."""
+def test_each_cause_of_uncertain_scores_has_a_warning() -> None:
+    """Rows that the recipe's own filter drops cause none."""
     stats = {"n_heldout_interactions": 2000, "drop_count": 500, "dropped_by_where": 500, "n_rows": 1000}
     about = {**header(), "best_class": "IALSRecommender", "tuning": {"failed": 0}, "data_stats": stats}
     assert warnings(about) == []

@@ -1,4 +1,4 @@
-"""What the report says of the order of histories."""
+"""The order of histories in the report."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def header(recipe: dict[str, Any], evaluation: dict[str, Any] | None = None, **m
     return {"recipe": recipe, "evaluation": evaluation or {}, **more}
 
 
-def test_the_value_that_was_taken_is_marked() -> None:
-    """The chosen recency is marked, also the value 0, which the header leaves out."""
+def test_the_chosen_recency_is_marked() -> None:
+    """This includes the value 0, which the header leaves out."""
     assert list(recency_rows(header(TIMED, TRIED, recency=0.5))) == [
         ("0", "0.1000", "0.0800 to 0.1200"),
         ("0.5 (taken)", "0.2000", "0.1800 to 0.2200"),
@@ -33,8 +33,8 @@ def test_the_value_that_was_taken_is_marked() -> None:
     assert [row[0] for row in recency_rows(header(TIMED, TRIED))] == ["0 (taken)", "0.5"]
 
 
-def test_a_blend_whose_parts_differ_has_a_row_of_its_own() -> None:
-    """The others are of one recency for all parts."""
+def test_a_blend_with_recencies_by_part_has_an_additional_row() -> None:
+    """The other rows have one recency for all parts."""
     of_parts = {"n_users": 2000, **TRIED["recency"], "by_part": {"score": 0.3, "interval": [0.28, 0.32]}}
     parts = [
         {"class": "RP3betaRecommender", "weight": 0.4, "recency": 0.5},
@@ -61,5 +61,5 @@ def test_a_blend_whose_parts_differ_has_a_row_of_its_own() -> None:
     ],
 )
 def test_the_reason_for_the_recency_is_one_sentence(head: dict[str, Any], words: str) -> None:
-    """One sentence for each way that leads there."""
+    """Each reason has its own sentence."""
     assert words in order_sentences(head)

@@ -1,4 +1,4 @@
-"""The page of a training: the same when it is made again from the artifact, with an earlier run beside it."""
+"""The page of a training, made again from the artifact, and compared with an earlier run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONFIRMED = ["--dev-allow-unsigned", "--i-understand-this-loads-arbitrary-code"]
 
 @pytest.fixture(autouse=True)
 def development(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The key that anybody knows is enough for these artifacts."""
+    """Use the development key, which these artifacts need."""
     monkeypatch.setenv("SVC_ENV", "development")
     monkeypatch.delenv("SVC_SIGNING_KEYS", raising=False)
 
@@ -51,15 +51,15 @@ def recipe(make_recipe: Make, **changes: Any) -> LoadedRecipe:
 
 
 def test_the_page_made_again_is_the_page_of_the_training(make_recipe: Make, tmp_path: Path) -> None:
-    """Byte for byte: it needs nothing that the artifact does not hold."""
+    """They are equal byte for byte, as the page only needs the artifact."""
     first, again = tmp_path / "first.html", tmp_path / "again.html"
     artifact = trained(recipe(make_recipe), report=first)
     assert main.run(["report", artifact, "--output", str(again), *CONFIRMED]) == 0
     assert again.read_bytes() == first.read_bytes()
 
 
-def test_the_page_says_how_sure_its_scores_are(make_recipe: Make, tmp_path: Path) -> None:
-    """Interval, users scored, test users, the lead, and other cutoffs."""
+def test_the_page_has_interval_scored_users_lead_and_cutoffs(make_recipe: Make, tmp_path: Path) -> None:
+    """Figures of test users are there too."""
     target = tmp_path / "page.html"
     artifact = trained(recipe(make_recipe), report=target)
     page = target.read_text(encoding="utf-8")
@@ -80,8 +80,8 @@ def test_the_page_says_how_sure_its_scores_are(make_recipe: Make, tmp_path: Path
     assert "Score of each trial against what a ranking costs" in page
 
 
-def test_the_page_says_for_whom_and_with_which_items(make_recipe: Make, tmp_path: Path) -> None:
-    """Three parts of users and of items, each metric with its interval; everybody's figures are the search's own."""
+def test_the_page_breaks_metrics_down_by_users_and_items(make_recipe: Make, tmp_path: Path) -> None:
+    """There are three groups of each, with intervals. The figures over all users equal those of the search."""
     target = tmp_path / "page.html"
     artifact = trained(recipe(make_recipe), report=target)
     page = target.read_text(encoding="utf-8")
@@ -97,7 +97,7 @@ def test_the_page_says_for_whom_and_with_which_items(make_recipe: Make, tmp_path
 
 
 def test_an_earlier_run_is_compared_in_tables(make_recipe: Make, tmp_path: Path) -> None:
-    """Found among the versions in the folder, or named; while training, what is about to be replaced."""
+    """It is found among the versions in the folder, or named. During a training it is the artifact to be replaced."""
     before = trained(recipe(make_recipe))
     target, again, named = tmp_path / "page.html", tmp_path / "again.html", tmp_path / "named.html"
     after = trained(recipe(make_recipe, seed=7), report=target)
@@ -114,7 +114,7 @@ def test_an_earlier_run_is_compared_in_tables(make_recipe: Make, tmp_path: Path)
 
 
 def test_the_page_shows_the_decision_with_its_comparisons(make_recipe: Make, tmp_path: Path) -> None:
-    """A chart of the changes with their intervals, both tables, and in words what was decided."""
+    """There is a chart of the changes with their intervals, both tables, and the decision in words."""
     blocks = {"output": {"path": "out/small.svc", "versioning": "append_sha"}, "promotion": {"mode": "enforce"}}
     settings = {"n_trials": 1, "cutoff": 5, "split": {"scheme": "time_user", "heldout_ratio": 0.3}}
     first = tmp_path / "first.html"
@@ -142,14 +142,14 @@ def test_the_page_shows_the_decision_with_its_comparisons(make_recipe: Make, tmp
     assert "There was nothing to compare with." in page
 
 
-def test_a_change_from_nothing_stays_in_the_picture() -> None:
-    """An opponent that finds nothing makes the change enormous."""
+def test_a_very_large_change_stays_within_the_plot() -> None:
+    """An opponent with a score of 0 makes the change very large."""
     one = {"name": "TopPop", "change": 1e300, "interval": [1e299, 1e301]}
     assert "e+" not in changes_plot([one], -0.01, "ndcg@5")
 
 
 def test_headers_of_earlier_releases_still_make_a_page(make_recipe: Make) -> None:
-    """Without intervals, cutoffs and the course of the search."""
+    """Such headers lack intervals, cutoffs and the trials of the search."""
     artifact = trained(recipe(make_recipe))
     head = read_verified(artifact, development_keys(), Settings())[1].header
     measured = {name: value for name, value in head["evaluation"].items() if isinstance(value, float)}
@@ -170,7 +170,7 @@ def test_headers_of_earlier_releases_still_make_a_page(make_recipe: Make) -> Non
 
 
 def test_text_of_the_data_is_never_markup(make_recipe: Make) -> None:
-    """Ids, titles and parameters stand on the page as they are, whatever they contain."""
+    """Ids, titles and parameters are escaped."""
     artifact = trained(recipe(make_recipe, n_trials=2))
     head = read_verified(artifact, development_keys(), Settings())[1].header
     text = "<script>alert(1)</script>"
@@ -180,8 +180,8 @@ def test_text_of_the_data_is_never_markup(make_recipe: Make) -> None:
     assert page.count("&lt;script&gt;") == 2
 
 
-def test_an_artifact_that_was_not_trained_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An artifact without the facts of a training gives no report."""
+def test_an_artifact_without_training_facts_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report needs the facts of a training in the header."""
     path = tmp_path / "a.svc"
     write_artifact(path, popularity_model())
     monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)

@@ -1,4 +1,4 @@
-"""The pictures of the report: inline SVG that says what it shows and scales with its column."""
+"""The plots of the report: labelled inline SVG that scales with its column."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def drawn() -> list[str]:
 
 
 def test_each_picture_is_one_svg_without_a_size() -> None:
-    """It can stand in a page as it is, has a label for who cannot see it, and refers to nothing outside."""
+    """It can be embedded as it is, has a label for screen readers, and loads nothing."""
     for text in drawn():
         picture = ET.fromstring(text)
         assert picture.tag.endswith("svg")

@@ -1,4 +1,4 @@
-"""The decision about going live, in the words of the report."""
+"""The promotion decision in the report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def header(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected"),
     [
         ({}, "The new model is refused."),
         ({"decision": "promoted"}, "The new model may go live."),
@@ -33,14 +33,14 @@ def header(**changes: Any) -> dict[str, Any]:
         ({"against": []}, "There was nothing to compare with."),
     ],
 )
-def test_the_decision_comes_with_its_rule(changes: dict[str, Any], said: str) -> None:
-    """The page shows the decision with its rule; without a `promotion` block it shows neither."""
-    assert said in " ".join(decision_sentences(header(**changes)))
+def test_the_decision_comes_with_its_rule(changes: dict[str, Any], expected: str) -> None:
+    """Without a `promotion` block the page shows neither."""
+    assert expected in " ".join(decision_sentences(header(**changes)))
     assert decision_sentences({}) == []
 
 
 def test_rows_name_the_opponent_and_how_it_was_scored() -> None:
-    """Changes in percent, with their intervals."""
+    """Changes and intervals are percentages."""
     (row,) = comparison_rows(header())
     assert row[:6] == ("the live model", 0.2, 0.25, "-20.0%", "-30.0% to -10.0%", 900)
     assert "before all that is held out" in str(row[6])
@@ -48,7 +48,7 @@ def test_rows_name_the_opponent_and_how_it_was_scored() -> None:
     assert guarded == ("n_users", 40, 80, "-50.0%", "at least -30.0%", "refuses the model")
 
 
-def test_a_change_from_nothing_is_shown_without_its_digits() -> None:
-    """An opponent that finds nothing makes any change enormous."""
+def test_a_change_above_a_thousandfold_is_shown_in_words() -> None:
+    """An opponent with a score of 0 makes any change very large."""
     assert percent(1e300) == "more than a thousandfold"
     assert percent(-0.0123) == "-1.2%"

@@ -1,4 +1,4 @@
-"""What the report says of the learned order of the first page."""
+"""The learned order of the first page in the report."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SHIPS: dict[str, Any] = {
 }
 
 
-def test_the_gain_is_told_with_its_interval_and_whether_it_is_enough() -> None:
-    said = ranker_sentences(SHIPS, "ndcg@20")
-    assert "are put in a learned order" in said
-    assert "On 3,152 validation users" in said
-    assert "ndcg@20 by +0.0123 (95% interval +0.0011 to +0.0200)" in said
+def test_the_gain_has_its_interval_and_a_verdict() -> None:
+    text = ranker_sentences(SHIPS, "ndcg@20")
+    assert "are put in a learned order" in text
+    assert "On 3,152 validation users" in text
+    assert "ndcg@20 by +0.0123 (95% interval +0.0011 to +0.0200)" in text
     stays = {"ranker": {"ships": False, "gain": {**GAIN, "low": -0.001}, "n_users": 300}}
     assert "not better than the winner's by more than chance" in ranker_sentences(stays, "ndcg@20")
     assert (ranker_sentences({}, "ndcg@20"), ranker_groups(stays), list(weight_rows({}))) == ("", {}, [])

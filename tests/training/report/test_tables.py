@@ -1,4 +1,4 @@
-"""The tables of the report: what a header holds, cell by cell."""
+"""The tables of the report, cell by cell."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ HEADER: dict[str, Any] = {
     [(3, "3"), (12345, "12,345"), (12.0, "12"), (1.0, "1.0000"), (0.12345, "0.1235"), (1234.5, "1,234.5")],
 )
 def test_numbers_are_shown_with_four_digits_or_whole(value: float, text: str) -> None:
-    """1.0 may be a score, so it keeps its digits."""
+    """1.0 may be a score, so it keeps its decimals."""
     assert figure(value) == text
 
 
-def test_parameters_stand_in_a_line() -> None:
+def test_parameters_are_one_line() -> None:
     assert parameters({"alpha": 0.1234567, "n": 3}) == "alpha = 0.123457, n = 3"
     assert parameters({}) == "nothing to tune"
 
 
 def test_a_table_without_rows_is_left_out() -> None:
-    """Nothing was measured, compared or sampled: the page then has no card for it."""
+    """The page has no card for figures that were not measured."""
     empty = {name for name, table in tables(HEADER, "ndcg@20", [], None).items() if not table}
     assert {
         "comparisons",
@@ -60,7 +60,7 @@ def test_a_table_without_rows_is_left_out() -> None:
 
 
 def test_an_earlier_run_adds_its_columns() -> None:
-    """Cutoffs of both runs stand in one row; a figure that the earlier run lacks is empty."""
+    """The cutoffs of both runs are in one row. A cell is empty if the earlier run lacks the figure."""
     table = tables(HEADER, "ndcg@20", [], {**HEADER, "evaluation": {"cutoffs": {"10": AT}}})["cutoffs"]
     assert len(table.columns) == len(table.rows[0])
     assert list(table.columns)[-1].endswith(", earlier")
@@ -68,7 +68,7 @@ def test_an_earlier_run_adds_its_columns() -> None:
 
 
 def test_cold_start_rows_compare_the_model_with_popularity_and_chance() -> None:
-    """A side that was not measured says why."""
+    """A side that was not measured has the reason."""
     rows = tables(HEADER, "ndcg@20", [], None)["cold_start"].rows
     assert rows[0][:3] == ("item", "not measured", "too much work")
     assert [row[1] for row in rows[1:]] == ["model", "popularity", "random"]
@@ -76,7 +76,7 @@ def test_cold_start_rows_compare_the_model_with_popularity_and_chance() -> None:
     assert rows[2][-1] == ""
 
 
-def test_new_items_are_shown_with_their_intervals_or_why_they_were_not_measured() -> None:
+def test_new_items_have_their_intervals_or_the_reason_why_they_were_skipped() -> None:
     figures = {"recall": 0.3, "popularity_recall": 0.1, "known_change": -0.01, "share": 0.2}
     measured = {**figures, "intervals": {"recall": [0.2, 0.4]}}
     rows = tables({**HEADER, "evaluation": {"new_items": measured}}, "ndcg@20", [], None)["new_items"].rows

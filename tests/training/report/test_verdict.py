@@ -1,4 +1,4 @@
-"""What a reader of the report sees first."""
+"""The verdict at the top of the report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WEAK = " Weak in the long tail: 0.002 among the rarest items against 0.283 among
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "expected"),
     [
         ({}, BETTER + WEAK),
         ({"evaluation": {}}, "6.5% better than popularity: 0.106 against 0.100 ndcg@20."),
@@ -35,6 +35,6 @@ WEAK = " Weak in the long tail: 0.002 among the rarest items against 0.283 among
         ({"tuning": {"best_per_algorithm": {}}}, "without TopPop among the algorithms nothing is beside it."),
     ],
 )
-def test_the_verdict_compares_with_popularity_and_names_a_weak_tail(changes: dict[str, Any], told: str) -> None:
-    """How much better than popularity, and where the model is weak; of older headers what they hold."""
-    assert told in verdict({**HEADER, **changes}, "ndcg@20")
+def test_the_verdict_compares_with_popularity_and_names_a_weak_tail(changes: dict[str, Any], expected: str) -> None:
+    """Headers of earlier versions give a shorter verdict."""
+    assert expected in verdict({**HEADER, **changes}, "ndcg@20")

@@ -1,4 +1,4 @@
-"""What the words of the report mean."""
+"""The definitions of the report."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def test_metrics_are_defined_in_order_the_searched_one_first() -> None:
     assert [name for name, _ in definitions(header)] == [plain_name(name) for name in ("recall", "ndcg", "entropy")]
 
 
-def test_the_page_says_whether_features_count() -> None:
-    """A recipe without features has no word about them."""
+def test_the_page_says_whether_the_model_uses_features() -> None:
+    """Recipes without features get no sentence about them."""
     assert feature_sentences({}) == []
     for active, words in ((True, "answers for users and items"), (False, "does not use these features")):
         use, columns = feature_sentences({"features": {"active": active, "item": {"columns": ["genres", "<year>"]}}})
@@ -23,13 +23,13 @@ def test_the_page_says_whether_features_count() -> None:
         assert columns == "item: genres, <year>"
 
 
-def test_every_metric_of_the_evaluation_is_explained() -> None:
-    """But the counts beside them, which explain themselves."""
+def test_every_metric_of_the_evaluation_is_defined() -> None:
+    """Plain counts need no definition."""
     names = {name for name, _ in definitions(EVERY_METRIC)}
     assert [name for name in METRICS if plain_name(name) not in names] == ["appeared_item"]
 
 
-def test_no_name_of_a_library_stands_on_the_page() -> None:
-    """A metric is named in words, unless its name is the one that everybody uses."""
+def test_metrics_are_named_in_words_unless_their_name_is_common() -> None:
+    """No name of a library with underscores is on the page."""
     assert not any("_" in name + meaning for name, meaning in definitions(EVERY_METRIC))
     assert plain_name("ndcg") == "ndcg"

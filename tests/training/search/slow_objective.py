@@ -1,4 +1,4 @@
-"""An objective that worker processes can import: what it does stands in the parameters of the trial."""
+"""An objective that worker processes can import, controlled by the parameters of the trial."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from svc.training.judging.judge import Fitted
 
 
 class SlowObjective:
-    """Sums its numbers; `seconds` of sleep before it, `exit` to crash, `error` to fail, `warn` to warn."""
+    """Sums its numbers after `seconds` of sleep. `exit` crashes, `error` fails and `warn` warns."""
 
     def __init__(self, numbers: Any) -> None:
         self.numbers = np.asarray(numbers, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Which models are blended, with which weights, and that what is served is what was searched."""
+"""The parts and weights of a blend, and the served blend."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def result(*scored: tuple[str, float]) -> SearchResult:
     ],
 )
 def test_the_best_of_different_algorithms_are_blended(scored: list[tuple[str, float]], expected: list[str]) -> None:
-    """One of factors, two at most of the others, and nothing that finds nothing; popularity is beside them."""
+    """They are one factor model and at most two others, without scores of 0. Popularity is additional."""
     found = candidates(result(*scored))
     assert [trial.algorithm.removesuffix("Recommender") for trial in found] == expected
 
 
 def test_popularity_is_a_part_with_each_half_life() -> None:
-    """Under the half-life that the other parts have, and with none of its own where there is no time column."""
+    """It has the half-life of the other parts. Without a time column, popularity has no half-life of its own."""
     scored = result(("IALS", 0.3), ("TopPop", 0.1), ("TopPop", 0.2), ("TopPop", 0.4))
     shared = [{}, {}, {}, {"half_life": "7d"}]
     trials = [replace(trial, params=params) for trial, params in zip(scored.trials, shared, strict=True)]
@@ -71,7 +71,7 @@ def test_popularity_is_a_part_with_each_half_life() -> None:
 
 
 def drifting(path: Path) -> Path:
-    """Choices of two tastes, most of them among what was released in the weeks before."""
+    """Write choices of two tastes, most of them among releases of the weeks before."""
     rng, lines = np.random.default_rng(8), ["user_id,item_id,ts"]
     for user in range(240):
         for day in np.sort(rng.uniform(0, 400, 14)):
@@ -83,10 +83,10 @@ def drifting(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("others", [["IALS", "CosineKNN"], ["IALS"]])
-def test_where_choices_follow_releases_recent_popularity_raises_the_blend(
+def test_recent_popularity_raises_the_score_of_a_blend_if_choices_follow_releases(
     make_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: list[str]
 ) -> None:
-    """The half-life that suits is found, told in the header, and that of the model that is served and refitted."""
+    """The best half-life is found. The header, the served model and a refit have it."""
     monkeypatch.setattr("svc.training.judging.search_result.by_score", blend_wins)
     ratings = drifting(tmp_path / "drifting.csv")
     training = {**TRAINING, "n_trials": 3, "split": {"scheme": "time_global", "heldout_ratio": 0.1}}
@@ -114,7 +114,7 @@ def test_where_choices_follow_releases_recent_popularity_raises_the_blend(
         assert head["best_score"] > 1.2 * plain["best_score"]
 
 
-def test_weights_add_up_and_let_two_parts_count() -> None:
+def test_weights_have_sum_10_and_at_least_two_parts() -> None:
     assert len(list(simplex(2, 1))) == 9
     for weights in simplex(3, 2):
         assert sum(weights) == 10
@@ -139,7 +139,7 @@ def blend_wins(trials: list[TrialRecord]) -> list[TrialRecord]:
 def test_a_blend_is_searched_stored_by_parts_and_served(
     make_recipe: Make, monkeypatch: pytest.MonkeyPatch, log: list[dict[str, Any]]
 ) -> None:
-    """The header names weights and parts; the payload holds each part once; the same run gives the same bytes."""
+    """The header has weights and parts. The payload has each part once, and a second run gives the same bytes."""
     monkeypatch.setattr("svc.training.judging.search_result.by_score", blend_wins)
     model, head = trained(make_recipe(training=TRAINING))
     assert head["best_class"] == "BlendRecommender"
@@ -160,7 +160,7 @@ def test_a_blend_is_searched_stored_by_parts_and_served(
     assert len(related[0].items) == 5
 
 
-def test_a_blend_with_features_answers_cold_starts_by_its_own_part(
+def test_a_blend_with_features_answers_cold_starts_by_its_feature_aware_part(
     make_recipe: Make, items_csv: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("svc.training.judging.search_result.by_score", blend_wins)
@@ -176,8 +176,8 @@ def test_a_blend_with_features_answers_cold_starts_by_its_own_part(
     assert model.rank([query])[0].scores.tobytes() == expected.scores.tobytes()
 
 
-def test_without_two_complete_parts_nothing_is_blended(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """The search goes on without it, and says why."""
+def test_without_two_complete_parts_there_is_no_blend(make_recipe: Make, log: list[dict[str, Any]]) -> None:
+    """An event has the reason, and the search continues."""
     training = {**TRAINING, "algorithms": ["TopPop", "CosineKNN", "IALS", "Blend"], "n_trials": 1}
     _, head = trained(make_recipe(training=training))
     assert head["best_class"] != "BlendRecommender"
@@ -186,10 +186,10 @@ def test_without_two_complete_parts_nothing_is_blended(make_recipe: Make, log: l
 
 
 @pytest.mark.parametrize("blend_is_best", [True, False])
-def test_a_winner_that_was_trained_for_the_blend_is_measured_as_it_is(
+def test_a_winner_that_was_trained_for_the_blend_is_not_trained_again(
     make_recipe: Make, monkeypatch: pytest.MonkeyPatch, blend_is_best: bool
 ) -> None:
-    """Whether the blend wins or one of its parts: it need not be trained again, and the figures are the same."""
+    """This holds if the blend wins or one of its parts. The figures are those of a second training."""
     refitted: list[str] = []
     train_again, measure = measurements.train_trial, measurements.measure_winner
 
@@ -221,7 +221,7 @@ def blend_loses(trials: list[TrialRecord]) -> list[TrialRecord]:
 def test_a_blend_whose_ranking_takes_too_long_is_left_out(
     make_recipe: Make, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The event says why, and the best of its parts wins."""
+    """An event has the reason, and the best of its parts wins."""
     monkeypatch.setattr("svc.training.search.blend_search.rank_ms_of", lambda *_: 7.5)
     _, head = trained(make_recipe(training={**TRAINING, "max_rank_ms": 7}))
     assert head["best_class"] in ("IALSRecommender", "CosineKNNRecommender")

@@ -1,4 +1,4 @@
-"""One budget for all processes: how it is divided and who may use it."""
+"""One budget for all processes: its division, and its use."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def trial(number: int, state: TrialState, **attrs: object) -> FrozenTrial:
 
 
 def test_the_budget_is_divided_evenly_and_untuned_algorithms_get_one_trial() -> None:
-    """What TopPop leaves goes to the others; a remainder goes to the first ones."""
+    """The trials that TopPop does not need go to the others, and a remainder goes to the first ones."""
     plan = plan_trials(["A", "Pop", "B", "C"], 12, own={}, n_parameters={"Pop": 0})
     assert plan.shares == {"A": 4, "Pop": 1, "B": 4, "C": 3}
     assert plan.total == 12
 
 
-def test_a_single_number_has_five_trials_where_others_can_use_the_rest() -> None:
-    """An algorithm that is alone, or has a number of its own, keeps it."""
+def test_an_algorithm_with_a_single_number_gets_five_trials_if_others_can_use_the_rest() -> None:
+    """A single algorithm, or one with its own number of trials, keeps them all."""
     plan = plan_trials(["A", "Line", "B"], 30, own={}, n_parameters={}, one_number={"Line"})
     assert plan.shares == {"A": 13, "Line": 5, "B": 12}
     assert plan_trials(["A", "Line", "B"], 12, own={}, n_parameters={}, one_number={"Line"}).shares["Line"] == 4
@@ -35,24 +35,24 @@ def test_a_single_number_has_five_trials_where_others_can_use_the_rest() -> None
     assert plan_trials(["A", "Line"], 30, own={"Line": 9}, n_parameters={}, one_number={"Line"}).shares["Line"] == 9
 
 
-def test_own_numbers_come_first_and_zero_drops() -> None:
-    """`per_algorithm_trials` is taken as it stands; the others share the rest."""
+def test_per_algorithm_trials_come_first_and_zero_drops_an_algorithm() -> None:
+    """The other algorithms divide the rest."""
     assert plan_trials(["A", "B", "C"], 10, own={"A": 7, "C": 0}, n_parameters={}).shares == {"A": 7, "B": 3}
 
 
 def test_more_algorithms_than_trials_leaves_the_last_out() -> None:
-    """The global budget is never exceeded."""
+    """The budget is never exceeded."""
     assert plan_trials(["A", "B", "C"], 2, own={}, n_parameters={}).shares == {"A": 1, "B": 1}
 
 
 def test_algorithms_take_turns() -> None:
-    """A search that is cut short has tried each of them."""
+    """So a search that ends early has tried each of them."""
     plan = TrialPlan({"A": 2, "B": 3})
     assert [plan.slot(number) for number in range(6)] == [("A", 0), ("B", 0), ("A", 1), ("B", 1), ("B", 2), None]
 
 
 def test_an_algorithm_of_more_parameters_has_more_turns() -> None:
-    """After one trial of each; the shares stay."""
+    """Each algorithm has one trial first. The shares do not change."""
     plan = TrialPlan({"A": 3, "B": 5, "Pop": 1}, {"A": 1, "B": 2, "Pop": 0})
     found = [plan.slot(number) for number in range(plan.total)]
     assert [slot[0] for slot in found if slot] == ["A", "B", "Pop", "B", "A", "B", "B", "A", "B"]
@@ -60,7 +60,7 @@ def test_an_algorithm_of_more_parameters_has_more_turns() -> None:
 
 
 def test_lost_trials_do_not_use_the_budget() -> None:
-    """Of failed trials only those count that were really tried."""
+    """Only failed trials that were really tried count."""
     trials = [
         trial(0, TrialState.COMPLETE, algorithm="A"),
         trial(1, TrialState.FAIL, algorithm="B"),
@@ -74,19 +74,19 @@ def test_lost_trials_do_not_use_the_budget() -> None:
 
 
 def test_a_replaced_trial_goes_to_the_algorithm_with_most_remaining() -> None:
-    """After a crash the shares are filled up again."""
+    """The shares are complete again after a crash."""
     plan = TrialPlan({"A": 1, "B": 2})
     assert plan.most_remaining([trial(0, TrialState.COMPLETE, algorithm="A")]) == "B"
 
 
 @pytest.mark.parametrize("n_trials", [1, 7, 40])
-def test_every_plan_adds_up(n_trials: int) -> None:
+def test_the_shares_of_every_plan_sum_to_the_budget(n_trials: int) -> None:
     """The shares of any plan sum to the budget."""
     assert plan_trials(["A", "B", "C", "D", "E", "Pop"], n_trials, own={}, n_parameters={"Pop": 0}).total == n_trials
 
 
-def test_an_algorithm_that_is_clearly_behind_is_named_after_a_fair_part_of_its_trials() -> None:
-    """A few bad trials prove nothing; a number of its own is kept; close ones stay in the race."""
+def test_an_algorithm_that_is_clearly_behind_is_eliminated_after_a_fair_part_of_its_trials() -> None:
+    """A few bad trials do not suffice. Algorithms with a close score or their own number of trials stay."""
     plan = plan_trials(("A", "B", "C", "D"), 40, own={"D": 10}, n_parameters=dict.fromkeys("ABCD", 99))
     scores = {"A": [0.1, 0.2, 0.5], "B": [0.1, 0.1], "C": [0.1, 0.1, 0.45], "D": [0.1] * 9}
 
@@ -103,8 +103,11 @@ def test_an_algorithm_that_is_clearly_behind_is_named_after_a_fair_part_of_its_t
 
 
 @pytest.mark.parametrize("n_parameters", [1, 2, 4])
-def test_an_algorithm_below_the_best_is_eliminated_once_its_trials_bring_nothing(n_parameters: int) -> None:
-    """One trial for each of its parameters and one more; pruned ones count. A gain or a close score keeps it."""
+def test_a_stalled_algorithm_below_the_best_is_eliminated(n_parameters: int) -> None:
+    """It has stalled after one trial more than it has parameters, pruned ones included.
+
+    A gain or a close score keeps it.
+    """
     plan = plan_trials(("A", "B"), 12, own={}, n_parameters=dict.fromkeys("AB", n_parameters))
 
     def is_eliminated(first: float, *later: float | None) -> bool:
@@ -130,7 +133,7 @@ def test_an_algorithm_below_the_best_is_eliminated_once_its_trials_bring_nothing
 
 
 def test_the_best_algorithm_that_a_blend_needs_keeps_its_trials() -> None:
-    """However far behind it is; the others of its kind do not."""
+    """It does so with any score. The other algorithms of its kind do not."""
     plan = plan_trials(("A", "F", "G"), 9, own={}, n_parameters={}, needed=("F", "G", "absent"))
     scored = [("A", 0.5)] * 3 + [("F", 0.1)] * 3 + [("G", 0.2)] * 3
     trials = [

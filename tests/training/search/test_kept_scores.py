@@ -1,4 +1,4 @@
-"""The scores of single users that stay in memory."""
+"""The per-user scores that stay in memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from svc.training.search.kept_scores import KeptScores
 
 
 def test_the_lowest_scores_go_first_and_the_best_of_each_algorithm_stays() -> None:
-    """So what is left out is what chance would not have chosen, and every algorithm keeps its interval."""
+    """The dropped ones are the least likely to win by chance, and every algorithm keeps its interval."""
     kept = KeptScores(most_bytes=3 * 80)
     for number, (algorithm, score) in enumerate([("a", 0.3), ("a", 0.5), ("b", 0.1), ("a", 0.4), ("a", 0.2)]):
         kept.keep(number, algorithm, score, np.full(10, score))
@@ -17,15 +17,15 @@ def test_the_lowest_scores_go_first_and_the_best_of_each_algorithm_stays() -> No
 
 
 def test_the_scores_of_the_best_trial_of_each_algorithm_stay() -> None:
-    """A bound that is too small for them is exceeded."""
+    """They may exceed the limit."""
     kept = KeptScores(most_bytes=0)
     for number, algorithm in enumerate("aab"):
         kept.keep(number, algorithm, 0.5 + number, np.zeros(10))
     assert sorted(kept.by_user) == [1, 2]
 
 
-def test_a_gain_that_may_be_chance_is_none() -> None:
-    """Users are compared with themselves; a trial whose scores are not kept counts as worse."""
+def test_a_gain_that_may_be_chance_is_not_better() -> None:
+    """Scores are compared user by user. A trial without kept scores counts as worse."""
     kept, rng = KeptScores(), np.random.default_rng(3)
     base = rng.random(400)
     kept.keep(0, "a", 0.5, base)

@@ -39,13 +39,13 @@ SPACES = {
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Optuna's own lines stay out of the way."""
+    """Silence Optuna's own log lines."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     yield
 
 
 class Peak:
-    """A score with a maximum, and a record of what was trained."""
+    """An objective with a maximum, which records the parameters that were trained."""
 
     def __init__(self, act: Callable[[str, dict, Callable[[], None]], None] = lambda *_: None) -> None:
         self.trained: list[tuple[str, dict]] = []
@@ -59,7 +59,7 @@ class Peak:
 
 
 class Losing(Peak):
-    """DenseSLIM scores next to nothing."""
+    """An objective in which DenseSLIM scores almost 0."""
 
     def __call__(self, algorithm: str, params: dict, *, check: Any, report: Any) -> Fitted:
         fitted = super().__call__(algorithm, params, check=check, report=report)
@@ -67,7 +67,7 @@ class Losing(Peak):
 
 
 class Slow(Peak):
-    """A model takes a tenth of a millisecond for each of its neighbours."""
+    """An objective in which a ranking takes 0.1 ms for each neighbour of the model."""
 
     def __call__(self, algorithm: str, params: dict, *, check: Any, report: Any) -> Fitted:
         fitted = super().__call__(algorithm, params, check=check, report=report)
@@ -97,7 +97,7 @@ def make(
 
 
 def test_the_budget_is_used_exactly_and_the_best_wins() -> None:
-    """Every share is used, by turns; the best of all is the highest score."""
+    """Algorithms take turns until every share is used. The best trial has the highest score."""
     objective = Peak()
     result = make({KNN: 12, POP: 1}, objective).run()
     assert len(result.trials) == 13
@@ -107,7 +107,7 @@ def test_the_budget_is_used_exactly_and_the_best_wins() -> None:
 
 
 def test_the_same_seed_gives_the_same_search() -> None:
-    """Parameters do not depend on clocks, hashes or earlier searches; another seed tries others."""
+    """Parameters do not depend on clocks, hashes or earlier searches. Another seed gives others."""
     runs = [Peak(), Peak(), Peak()]
     for objective, seed in zip(runs, (1, 1, 2), strict=True):
         make({KNN: 8, SLIM: 4}, objective, seed=seed).run()
@@ -115,8 +115,8 @@ def test_the_same_seed_gives_the_same_search() -> None:
     assert runs[0].trained != runs[2].trained
 
 
-def test_nothing_is_trained_twice() -> None:
-    """A space of four settings costs four trainings, whatever its share; recorded values fill the rest."""
+def test_equal_parameters_are_trained_once() -> None:
+    """A space of four settings needs four trainings with any share. The other trials copy their scores."""
     objective = Peak()
     search = make({KNN: 9}, objective)
     search.sampler._spaces = {KNN: Space({"top_k": IntDistribution(1, 4)}, ({"top_k": 2},))}
@@ -126,7 +126,7 @@ def test_nothing_is_trained_twice() -> None:
 
 
 def test_a_failing_trial_does_not_end_the_search(log: list[dict]) -> None:
-    """A failing trial is logged and uses its place in the budget; the search goes on."""
+    """It is logged and uses its place in the budget."""
 
     def act(algorithm: str, params: dict, check: Callable[[], None]) -> None:
         if algorithm == SLIM:
@@ -137,8 +137,8 @@ def test_a_failing_trial_does_not_end_the_search(log: list[dict]) -> None:
     assert [record["error"] for record in log if record["event"] == "trial_failed"] == ["MemoryError: too large"] * 2
 
 
-def test_hopeless_parameters_are_pruned() -> None:
-    """What cannot be trained on this data is no failure."""
+def test_parameters_that_cannot_be_trained_are_pruned() -> None:
+    """They do not count as failed."""
 
     def act(algorithm: str, params: dict, check: Callable[[], None]) -> None:
         if params.get("top_k", 0) > 25:
@@ -150,20 +150,20 @@ def test_hopeless_parameters_are_pruned() -> None:
 
 
 def test_a_trial_whose_ranking_takes_too_long_cannot_win(log: list[dict]) -> None:
-    """It counts as pruned and as too slow; the best of the others wins, though it scores less."""
+    """It counts as pruned and as too slow. The best of the others wins with a lower score."""
     result = make({KNN: 12}, Slow(), limits=Limits(max_rank_ms=1.5)).run()
     assert result.n_too_slow > 0
     assert all(trial.state == "pruned" for trial in result.trials if trial.too_slow)
     assert {trial.too_slow for trial in result.trials if (trial.rank_ms or 0.0) > 1.5} == {True}
     assert max(trial.rank_ms or 0.0 for trial in result.completed) <= 1.5
     assert result.best.params["top_k"] <= 15
-    told = [record for record in log if record["event"] == "trial_done"]
-    assert [record["rank_ms"] for record in told] == [trial.rank_ms for trial in result.trials]
-    assert sum(record.get("too_slow", False) for record in told) == result.n_too_slow
+    done = [record for record in log if record["event"] == "trial_done"]
+    assert [record["rank_ms"] for record in done] == [trial.rank_ms for trial in result.trials]
+    assert sum(record.get("too_slow", False) for record in done) == result.n_too_slow
 
 
-def test_a_trial_over_its_time_is_left_behind(log: list[dict]) -> None:
-    """It counts as orphaned and as used, and its thread ends at the next epoch."""
+def test_a_trial_over_its_time_limit_is_abandoned(log: list[dict]) -> None:
+    """It counts as orphaned and uses the budget. Its thread ends at the next epoch."""
     ended = threading.Event()
 
     def act(algorithm: str, params: dict, check: Callable[[], None]) -> None:
@@ -184,7 +184,7 @@ def test_a_trial_over_its_time_is_left_behind(log: list[dict]) -> None:
 
 
 def test_the_search_ends_when_its_time_is_over_but_not_without_a_model() -> None:
-    """The first complete trial is waited for; after it nothing new begins."""
+    """It waits for the first complete trial, and starts no other."""
     gate = threading.Event()
     objective = Peak(lambda *_: gate.wait(0.5) and None)
     result = make({KNN: 50}, objective, limits=Limits(timeout_s=0.01)).run()
@@ -192,7 +192,7 @@ def test_the_search_ends_when_its_time_is_over_but_not_without_a_model() -> None
 
 
 def test_several_trials_run_at_once() -> None:
-    """With three workers three trials meet at a barrier that fewer could not pass."""
+    """With three workers, three trials meet at a barrier that fewer could not pass."""
     barrier = threading.Barrier(3, timeout=20)
     result = make({SLIM: 6}, Peak(lambda *_: barrier.wait() and None), workers=3).run()
     assert len(result.completed) == 6
@@ -200,13 +200,13 @@ def test_several_trials_run_at_once() -> None:
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Callable[[], StudyStorage]]:
-    """Opens one shared storage as often as it is called."""
+    """Return a function that opens the same shared storage each time."""
     with ExitStack() as stack:
         yield lambda: stack.enter_context(closing(open_storage(locate("s.db", tmp_path))))
 
 
 def test_an_interrupt_gives_running_trials_back(opened: Callable[[], StudyStorage]) -> None:
-    """A resumed search finds the finished ones, and the lost one's place is free again."""
+    """A resumed search finds the finished ones, and may use the places of the others."""
 
     class Impatient(Progress):
         def advance(self, done: int, total: int, note: str = "", *, rows: int = 0) -> None:
@@ -225,7 +225,7 @@ def test_an_interrupt_gives_running_trials_back(opened: Callable[[], StudyStorag
 
 
 def test_trials_of_a_dead_process_are_tried_again(opened: Callable[[], StudyStorage]) -> None:
-    """Its trial is found by its owner's pid at once, without waiting for a heartbeat to go stale."""
+    """Its trial is found by the owner's pid at once, without waiting for its heartbeat."""
     storage = opened()
     lost = make({KNN: 4}, Peak(), storage=storage)
     trial = lost.study.ask()
@@ -236,8 +236,10 @@ def test_trials_of_a_dead_process_are_tried_again(opened: Callable[[], StudyStor
     assert lost.study.get_trials()[0].state is optuna.trial.TrialState.FAIL
 
 
-def test_a_trial_whose_process_died_before_it_said_anything_is_tried_again(opened: Callable[[], StudyStorage]) -> None:
-    """The owner is written with the trial itself, so there is no moment in which nobody owns it."""
+def test_a_trial_whose_process_died_before_its_first_heartbeat_is_tried_again(
+    opened: Callable[[], StudyStorage],
+) -> None:
+    """The owner is stored in the step that creates the trial, so every trial has one."""
     storage = opened()
     lost = make({KNN: 4}, Peak(), storage=storage)
     trial = storage.new_trial(lost.study, {budget.OWNER: lost._identity.rpartition("|")[0] + "|1"})
@@ -248,7 +250,7 @@ def test_a_trial_whose_process_died_before_it_said_anything_is_tried_again(opene
 
 
 def test_the_order_in_which_trials_end_does_not_change_the_search() -> None:
-    """Trials that take random times, in several threads: the parameters tried are the same each time."""
+    """Trials of random duration in several threads always have the same parameters."""
     found = []
     for seed in range(4):
         delays = random.Random(seed)
@@ -265,7 +267,7 @@ def test_the_order_in_which_trials_end_does_not_change_the_search() -> None:
 
 
 def test_equal_parameters_that_are_asked_for_together_are_trained_once() -> None:
-    """With many trials under way a space of four settings still costs four trainings."""
+    """With many simultaneous trials, a space of four settings still needs four trainings."""
     objective = Peak()
     search = make({KNN: 30}, objective, workers=4)
     search.sampler._spaces = {KNN: Space({"top_k": IntDistribution(1, 4)}, ({"top_k": 2},))}
@@ -275,7 +277,7 @@ def test_equal_parameters_that_are_asked_for_together_are_trained_once() -> None
 
 
 def test_algorithms_that_need_much_memory_wait_for_each_other() -> None:
-    """Of three workers at most one trains DenseSLIM; the others go on."""
+    """Of three workers at most one trains DenseSLIM, and the others continue."""
     running, most = 0, 0
     lock = threading.Lock()
 
@@ -296,7 +298,7 @@ def test_algorithms_that_need_much_memory_wait_for_each_other() -> None:
 
 
 def test_an_algorithm_that_is_clearly_behind_gives_its_trials_away() -> None:
-    """All trials are used; most of those of the loser go to the winner; the same seed decides the same."""
+    """All trials are used, most of them by the better algorithm. The same seed decides the same."""
     runs = []
     for _ in range(2):
         result = make({KNN: 12, SLIM: 12}, Losing()).run()

@@ -1,4 +1,4 @@
-"""Scores of a search beside those of the served model."""
+"""Scores of a search, compared with those of the served model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.training.judging.test_holdout import BUILDER, TRIALS, problem
 @pytest.mark.parametrize("repeats", [False, True])
 @pytest.mark.parametrize("name", [name for name, trial in TRIALS.items() if not trial.parts])
 def test_scores_of_the_search_agree_with_those_of_the_served_model(name: str, repeats: bool) -> None:
-    """Up to float32: they only choose among parameters."""
+    """They agree up to float32, as they only serve to compare trials."""
     judged, holdout = TRIALS[name], problem(repeats=repeats)
     objective = TrialObjective(BUILDER, holdout)
     trained = train_trial(BUILDER, judged, holdout.train, {}, holdout.times)

@@ -1,4 +1,4 @@
-"""What a search may not be continued with."""
+"""Studies that a search cannot continue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.training.test_run import Make, last, run, small_training
 def test_a_study_of_other_data_is_not_continued(
     make_recipe: Make, make_ratings: Callable[..., Path], log: list[dict[str, Any]]
 ) -> None:
-    """A study of other data is refused, as scores could not be compared; the message suggests another run id."""
+    """Its scores are not comparable. The message suggests another run id."""
     assert run(make_recipe(training=small_training(storage_path="s.db"))).exit_code == 0
     other = make_ratings("other.csv", seed=9)
     assert run(make_recipe(ratings=other, training=small_training(storage_path="s.db"))).exit_code == 4

@@ -1,4 +1,4 @@
-"""Trials that are clearly worse than their like."""
+"""Trials that are clearly worse than others of their algorithm are pruned."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from svc.training.search.pruner import complete_curves, is_outclassed
 from tests.training.search.test_loop import KNN, SLIM
 
 
-def test_screening_is_no_epoch() -> None:
-    """Screening scores are compared among themselves, pruned trials included, never with scores of epochs."""
+def test_screening_scores_are_compared_with_screening_scores_only() -> None:
+    """Those of pruned trials are included, and those of epochs are not."""
     study = optuna.create_study(direction="maximize")
     for state, curve in (
         (TrialState.COMPLETE, {0: 0.9, 1: 0.1}),
@@ -36,7 +36,7 @@ def test_screening_is_no_epoch() -> None:
 
 
 def test_pruning_compares_trials_of_one_algorithm_only() -> None:
-    """Below the median of its like after the warm-up: pruned; a better one, or another algorithm, is not."""
+    """A trial below their median after the warm-up is pruned. A better one, or one of another algorithm, is not."""
     study = optuna.create_study(direction="maximize")
     for algorithm, scores in ((KNN, [0.5, 0.6]), (KNN, [0.4, 0.5]), (KNN, [0.5, 0.7]), (SLIM, [0.01, 0.02])):
         study.add_trial(

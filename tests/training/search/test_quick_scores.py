@@ -1,4 +1,4 @@
-"""Scores of weighed histories are those of the recommender for a cold user with the same weights."""
+"""Scores of weighted histories equal those of irspack for a cold user with the same weights."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ IALS = {"n_components": 4, "alpha0": 0.2, "reg": 0.1, "train_epochs": 2, "n_thre
 def test_a_history_is_scored_as_a_cold_user_with_its_weights(
     recommender_class: Any, name: str, options: dict[str, Any], recency: float
 ) -> None:
-    """As irspack scores a new user with these values."""
+    """irspack scores a new user with these values."""
     recommender = recommender_class(MATRIX, **options).learn()
     scores = QuickScores(to_scorer(recommender, name), MATRIX, POSITIONS, None)
     expected = recommender.get_score_cold_user(weighed(MATRIX, POSITIONS, recency)[ROWS])
@@ -43,7 +43,7 @@ def test_a_history_is_scored_as_a_cold_user_with_its_weights(
 
 
 def test_features_of_the_users_are_their_prior() -> None:
-    """As irspack solves for cold users with features."""
+    """irspack solves for cold users with features."""
     features = sps.csr_matrix(RNG.random((N_USERS, 3)).astype(np.float32))
     recommender = IALSRecommender(MATRIX, user_features=features, lambda_user_feature=5.0, **IALS).learn()
     found = QuickScores(to_scorer(recommender, "IALSRecommender"), MATRIX, POSITIONS, features).at(0.4)(ROWS)
@@ -54,7 +54,7 @@ def test_features_of_the_users_are_their_prior() -> None:
 
 
 def test_scores_of_each_user_have_deviation_1_over_all_items() -> None:
-    """A user for whom a part gives every item the same score gets nothing of it."""
+    """If a part gives a user the same score for all items, its scores become 0."""
     table = np.array([[1.0, 2.0, 3.0], [5.0, 5.0, 5.0]])
     first, second = standardized([lambda rows: table[rows], lambda rows: 100 * table[rows]], np.arange(2))
     np.testing.assert_allclose(first.std(axis=1), [1.0, 0.0], rtol=1e-6)
@@ -63,8 +63,8 @@ def test_scores_of_each_user_have_deviation_1_over_all_items() -> None:
     assert first[1].tolist() == [0.0, 0.0, 0.0]
 
 
-def test_weights_are_factors_and_the_parts_stay() -> None:
-    """A part of the weight 0 does not count."""
+def test_weights_multiply_the_parts_without_changing_them() -> None:
+    """A part of weight 0 does not count."""
     parts = [np.array([[1.0, 2.0]], dtype=np.float32), np.array([[10.0, 20.0]], dtype=np.float32)]
     assert weighted(parts, [0.5, 0.0]).tolist() == [[0.5, 1.0]]
     assert weighted(parts, [1.0, 0.1]).tolist() == [[2.0, 4.0]]

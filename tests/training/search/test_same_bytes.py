@@ -1,4 +1,4 @@
-"""The same inputs give the same bytes, however many threads and worker processes share the work."""
+"""Equal inputs give equal bytes with any number of threads and worker processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BLENDS = [
 
 @cache
 def _interactions() -> tuple[sparse.csr_matrix, sparse.csr_matrix]:
-    """(users, items) weights of all sizes, whose sums depend on their order in the last bits, and their times."""
+    """Return (users, items) weights, whose sums depend on their order in the last bits, and times."""
     rng = np.random.default_rng(2)
     matrix = sparse.random(N_USERS, N_ITEMS, 0.1, random_state=1, format="csr", dtype=np.float32)
     matrix.data = rng.lognormal(0.0, 2.0, matrix.nnz).astype(np.float32)
@@ -45,30 +45,30 @@ def _trial(name: str) -> TrialRecord:
 
 
 def _encoded(trial: TrialRecord) -> bytes:
-    """What is served of a model that is trained with as many threads as a machine of two cores has."""
+    """Return the payload of a model that is trained with two threads."""
     matrix, times = _interactions()
     builder = Builder(42, Threads.choose(None, available=2))
     return b"".join(codec.encode(train_trial(builder, trial, matrix, {}, times)))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_every_family_gives_the_same_bytes_with_two_threads(name: str) -> None:
-    """Five times, as threads do not always finish in another order."""
+def test_every_algorithm_gives_the_same_bytes_with_two_threads(name: str) -> None:
+    """It is trained five times, as threads often finish in the same order."""
     trial = _trial(name)
     assert len({_encoded(trial) for _ in range(5)}) == 1
 
 
 @pytest.mark.parametrize("names", BLENDS, ids=lambda names: names[0])
-def test_a_blend_of_every_family_gives_the_same_bytes_with_two_threads(names: tuple[str, str]) -> None:
-    """The deviations by which it divides come from the same scores."""
+def test_a_blend_of_every_algorithm_gives_the_same_bytes_with_two_threads(names: tuple[str, str]) -> None:
+    """This includes the deviations of the parts."""
     parts = tuple(map(_trial, names))
     trial = TrialRecord(2, BLEND, {"weights": dict.fromkeys(names, 0.5)}, "complete", 0.1, {}, None, 0.0, parts)
     assert len({_encoded(trial) for _ in range(5)}) == 1
 
 
 @pytest.mark.system
-def test_a_search_of_all_families_in_two_worker_processes_gives_the_same_bytes(make_recipe: Make) -> None:
-    """Payload, winner and the best trial of each family, with its score, are the same twice."""
+def test_a_search_of_all_algorithms_in_two_worker_processes_gives_the_same_bytes(make_recipe: Make) -> None:
+    """Payload, winner, and the best trial of each algorithm with its score are equal in two runs."""
     names = [*FAMILIES, BLEND]
     training: dict[str, Any] = {"algorithms": names, "n_trials": len(names), "parallelism": 2, "cutoff": 5}
     found = []

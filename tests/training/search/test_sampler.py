@@ -1,4 +1,4 @@
-"""Which algorithm and which parameters a trial gets."""
+"""The algorithm and the parameters of a trial."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from svc.training.search.budget import ALGORITHM, TrialPlan
 from svc.training.search.sampler import AlgorithmSampler
 
 
-def test_a_trial_beyond_the_plan_keeps_its_algorithm_whatever_others_do_meanwhile() -> None:
+def test_a_trial_beyond_the_plan_keeps_its_algorithm_while_others_finish() -> None:
     spaces = {
         name: Space({"top_k": IntDistribution(1, 100)}) for name in ("CosineKNNRecommender", "RP3betaRecommender")
     }
@@ -42,7 +42,7 @@ def size_after(
     most_seconds: float | None = None,
     is_better: Callable[[int, int], bool] = operator.ne,
 ) -> int:
-    """The largest of 40 sizes that are suggested after trials of these sizes and scores."""
+    """Return the largest of 40 suggested sizes after trials with these sizes and scores."""
     distributions: dict[str, BaseDistribution] = {
         "size": IntDistribution(4, 1024, log=True),
         "reg": FloatDistribution(0.0, 1.0),
@@ -75,8 +75,8 @@ def complete(size: int, score: float, distributions: dict[str, BaseDistribution]
     return trial
 
 
-def test_sizes_grow_while_that_helps() -> None:
-    """Twice the size of the best trial is open, and never less than was tried or than the start."""
+def test_sizes_grow_while_larger_ones_score_better() -> None:
+    """The range ends at twice the size of the best trial. It never shrinks below a tried size or the initial range."""
     assert size_after((64, 0.2)) <= 128
     assert 128 < size_after((64, 0.1), (128, 0.2)) <= 256
     assert 128 < size_after((64, 0.3), (256, 0.2)) <= 256
@@ -84,7 +84,7 @@ def test_sizes_grow_while_that_helps() -> None:
 
 
 def test_sizes_do_not_grow_for_a_gain_that_may_be_chance() -> None:
-    """Twice the smallest size that is no worse than the best is open."""
+    """The range ends at twice the smallest size that is no worse than the best."""
     trials = (100, 0.3), (160, 0.2), (200, 0.31)
     assert 256 < size_after(*trials) <= 400
     assert size_after(*trials, is_better=lambda first, second: {first, second} == {1, 2}) <= 200
@@ -96,7 +96,7 @@ def test_sizes_do_not_grow_beyond_the_time_limit_of_a_trial() -> None:
     assert size_after((128, 0.2), seconds=10, most_seconds=60) > 128
 
 
-def test_the_first_trials_take_the_guesses_in_turn() -> None:
+def test_the_first_trials_have_the_guesses_in_turn() -> None:
     space = Space({"size": IntDistribution(4, 1024)}, guesses=({"size": 7}, {"size": 9}))
     sampler = AlgorithmSampler(TrialPlan({"IALSRecommender": 5}), {"IALSRecommender": space}, seed=1)
     study = optuna.create_study(direction="maximize", sampler=sampler)
@@ -105,7 +105,7 @@ def test_the_first_trials_take_the_guesses_in_turn() -> None:
 
 
 def test_an_algorithm_without_other_choices_inherits_no_trials() -> None:
-    """TopPop with two half-lives has two trials to make, however far ahead it is."""
+    """TopPop with two half-lives has two useful trials, with any lead."""
     spaces = {
         "TopPopRecommender": Space({"half_life": CategoricalDistribution(("7d", "none"))}),
         "CosineKNNRecommender": Space({"top_k": IntDistribution(1, 100)}),
@@ -122,7 +122,7 @@ def test_an_algorithm_without_other_choices_inherits_no_trials() -> None:
 
 
 def test_after_the_guesses_two_of_three_trials_change_one_parameter_of_the_best() -> None:
-    """Whatever is known of others; the third may be anywhere."""
+    """This holds with any results of other trials. The third is suggested by TPE."""
     space = Space(
         {
             "top_k": IntDistribution(1, 1000, log=True),
@@ -149,8 +149,8 @@ def test_after_the_guesses_two_of_three_trials_change_one_parameter_of_the_best(
 
 
 @pytest.mark.parametrize("peak", [0.02, 1.0, 8.0, 40.0, 900.0])
-def test_one_parameter_is_soon_near_its_best(peak: float) -> None:
-    """Five trials find what is far from the guess."""
+def test_a_single_parameter_is_near_its_best_after_five_trials(peak: float) -> None:
+    """The best value may be far from the guess."""
     name, space = "DenseSLIMRecommender", Space({"reg": FloatDistribution(0.01, 1000, log=True)}, ({"reg": 3.0},))
     distances = []
     for seed in range(25):

@@ -1,4 +1,4 @@
-"""Screening: which trials pass, and what one that fails saves."""
+"""Screening: the trials that pass, and the work that others save."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ N_OTHERS, N_JUDGED, N_ITEMS = 2_000, 6_000, 60
 
 
 def problem() -> tuple[sparse.csr_matrix, Evaluators]:
-    """Users of two tastes; each judged one has two held-out items of its own taste."""
+    """Return users of two tastes. Each evaluated user has two held-out items of the same taste."""
     rng = np.random.default_rng(3)
     rows, columns, held = [], [], []
     for user in range(N_OTHERS + N_JUDGED):
@@ -34,14 +34,14 @@ def problem() -> tuple[sparse.csr_matrix, Evaluators]:
 
 
 def test_the_better_half_passes() -> None:
-    """While fewer than three looks are known, everyone does."""
+    """While fewer than three scores are known, all trials pass."""
     assert is_passed(0.0, (0.3, 0.4))
     assert is_passed(0.3, (0.1, 0.3, 0.5))
     assert not is_passed(0.29, (0.1, 0.3, 0.5))
 
 
-def test_a_trial_that_fails_its_look_is_not_judged_in_full() -> None:
-    """Its score stands as step 0 of the curve. Where there are no more users than a look takes there is none."""
+def test_a_trial_that_fails_screening_is_not_evaluated_on_all_users() -> None:
+    """Its score is step 0 of the curve. Without more users than a screening has, there is no screening."""
     train, evaluators = problem()
     objective = TrialObjective(Builder(1, Threads.choose(None, available=1)), Holdout(train, evaluators, {}))
     good = {"top_k": 50, "shrinkage": 0.0, "feature_weighting": "NONE", "normalize": True}

@@ -1,4 +1,4 @@
-"""Several processes on one study: one budget, nothing twice, a killed one loses only its own trial."""
+"""Several processes on one study: one budget, no training twice, and a killed one loses only its own trial."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def trials_of(loaded: LoadedRecipe, run_id: str) -> list[Any]:
 
 
 def wait_for(process: subprocess.Popen[str], text: str) -> None:
-    """Read the log of `process` until a line has `text`, or it ends."""
+    """Read the log of `process` until a line has `text`, or until it ends."""
     assert process.stderr is not None
     for line in process.stderr:
         if text in line:
@@ -100,7 +100,7 @@ def check(trials: list[Any]) -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize(("n_processes", "kind"), [(8, "sqlite"), (4, "postgres"), (4, "mysql")])
 def test_processes_share_one_budget(kind: str, n_processes: int, make_recipe: Callable[..., LoadedRecipe]) -> None:
-    """However many join, the study ends with exactly its number of trials."""
+    """The study ends with exactly its number of trials, for any number of processes."""
     loaded, run_id = shared_recipe(make_recipe, storage_path(kind)), uuid.uuid4().hex[:12]
     processes = [start(loaded.path, run_id) for _ in range(n_processes)]
     for process in processes:
@@ -111,10 +111,10 @@ def test_processes_share_one_budget(kind: str, n_processes: int, make_recipe: Ca
 
 @pytest.mark.integration
 @pytest.mark.parametrize("kind", ["sqlite", "postgres", "mysql"])
-def test_a_process_killed_at_any_moment_keeps_nobody_waiting(
+def test_a_process_killed_at_any_moment_does_not_delay_the_next_one(
     kind: str, make_recipe: Callable[..., LoadedRecipe]
 ) -> None:
-    """Some are killed one after the other, at random moments of the search; the next one finishes it at once."""
+    """Some are killed in turn at random moments of the search, and the next one finishes it at once."""
     loaded, run_id = shared_recipe(make_recipe, storage_path(kind)), uuid.uuid4().hex[:12]
     moments = random.Random(run_id)
     for _ in range(KILLS):
@@ -135,7 +135,7 @@ def test_a_process_killed_at_any_moment_keeps_nobody_waiting(
 @pytest.mark.integration
 @pytest.mark.parametrize("kind", ["sqlite", "postgres", "mysql"])
 def test_a_killed_process_loses_only_its_own_trial(kind: str, make_recipe: Callable[..., LoadedRecipe]) -> None:
-    """kill -9 in the middle: the other one takes the place of what was lost, at once."""
+    """After kill -9, the other process takes over the lost trial at once."""
     loaded, run_id = shared_recipe(make_recipe, storage_path(kind)), uuid.uuid4().hex[:12]
     victim, survivor = start(loaded.path, run_id), start(loaded.path, run_id)
     wait_for(victim, '"trial_done"')

@@ -1,4 +1,4 @@
-"""`training.storage_path`: what is accepted, what is refused and with which advice."""
+"""Valid and invalid values of `training.storage_path`, and the advice in the errors."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from svc.errors import StoragePathUnusable
 from svc.training.search.storage import locate, open_storage, preflight
 
 
-def test_nothing_means_memory(tmp_path: Path) -> None:
-    """An empty path is no shared storage."""
+def test_an_empty_path_means_memory(tmp_path: Path) -> None:
+    """It is no shared storage."""
     location = preflight("", tmp_path)
     assert not location.shared
     assert not open_storage(location).shared
@@ -23,7 +23,7 @@ def test_nothing_means_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["search.db", "sqlite:///search.db"])
 def test_a_path_is_a_sqlite_file_beside_the_recipe(form: str, tmp_path: Path) -> None:
-    """Both spellings mean the same file; looking leaves none behind."""
+    """Both spellings mean the same file. The check leaves no file behind."""
     location = preflight(form, tmp_path)
     assert location.path == tmp_path / "search.db"
     assert list(tmp_path.iterdir()) == []
@@ -32,12 +32,12 @@ def test_a_path_is_a_sqlite_file_beside_the_recipe(form: str, tmp_path: Path) ->
 
 
 def test_four_slashes_are_an_absolute_path(tmp_path: Path) -> None:
-    """As SQLAlchemy reads it."""
+    """SQLAlchemy reads them so."""
     assert locate(f"sqlite:///{tmp_path}/x{{1}}.db", Path("/elsewhere")).path == tmp_path / "x{1}.db"
 
 
 def test_braces_in_a_path_are_no_placeholders(tmp_path: Path) -> None:
-    """Optuna formats its URL; a folder may be named as it likes."""
+    """Optuna formats its URL, but a folder may have any name."""
     open_storage(preflight("a{b}.db", tmp_path)).close()
     assert (tmp_path / "a{b}.db").exists()
 
@@ -60,7 +60,7 @@ def test_braces_in_a_path_are_no_placeholders(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_spellings_are_refused_with_the_right_one(url: str, advice: str, tmp_path: Path) -> None:
-    """The message names the dialect, the right spelling and the extra; never a password."""
+    """The message has dialect, spelling and extra, and never a password."""
     with pytest.raises(StoragePathUnusable, match=advice) as caught:
         locate(url, tmp_path)
     assert (caught.value.code, caught.value.exit_code) == ("storage_path_unusable", 8)
@@ -73,14 +73,14 @@ def test_wrong_spellings_are_refused_with_the_right_one(url: str, advice: str, t
 def test_a_missing_driver_names_its_extra(
     url: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before anything is connected or read."""
+    """The check comes before any connection or data."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(StoragePathUnusable, match=rf"'\.\[{extra}\]'"):
         locate(url, tmp_path)
 
 
 def test_files_that_cannot_be_databases_are_refused(tmp_path: Path) -> None:
-    """A folder, a file of something else, a folder that is not there."""
+    """These are a folder, a file of another format, and a file in a missing folder."""
     (tmp_path / "text.db").write_text("no database, but long enough to be looked at " * 30)
     for path, reason in ((".", "is a folder"), ("text.db", "cannot be used"), ("no/where.db", "does not exist")):
         with pytest.raises(StoragePathUnusable, match=reason):
@@ -90,7 +90,7 @@ def test_files_that_cannot_be_databases_are_refused(tmp_path: Path) -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize("variable", ["SVC_TEST_POSTGRES_URL", "SVC_TEST_MYSQL_URL"])
 def test_a_real_server_answers_and_a_wrong_one_is_named(variable: str, tmp_path: Path) -> None:
-    """The pre-flight connects; an unknown database or a closed port is an error that says so."""
+    """The preflight connects. An unknown database or a closed port is an error."""
     url = os.environ.get(variable)
     if not url:
         pytest.skip(f"{variable} is not set")
@@ -110,8 +110,8 @@ open_storage(preflight("shared.db", Path(sys.argv[1]))).close()
 
 
 @pytest.mark.system
-def test_processes_that_begin_together_make_the_tables_once(tmp_path: Path) -> None:
-    """Each looks, opens and closes a file that none of them finds at first; none takes it from another."""
+def test_processes_that_start_together_create_the_tables_once(tmp_path: Path) -> None:
+    """Each of them checks, opens and closes a file that does not exist at first."""
     processes = [
         subprocess.Popen([sys.executable, "-c", OPEN, str(tmp_path)], stderr=subprocess.PIPE, text=True)
         for _ in range(4)

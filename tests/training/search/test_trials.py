@@ -1,4 +1,4 @@
-"""Of equal trials one is trained, and the others take its result."""
+"""One of several equal trials is trained, and the others copy its score."""
 
 from __future__ import annotations
 
@@ -34,10 +34,8 @@ def trial(number: int, state: TrialState) -> FrozenTrial:
         (TrialState.FAIL, (), 1),
     ],
 )
-def test_an_equal_trial_that_is_finished_or_of_this_process_decides(
-    state: TrialState, own: tuple[int, ...], expected: int
-) -> None:
-    """What another process is still training, or has lost, does not."""
+def test_the_source_is_a_finished_or_own_equal_trial(state: TrialState, own: tuple[int, ...], expected: int) -> None:
+    """Running or lost trials of other processes are no sources."""
     assert find_source([trial(0, state), trial(1, TrialState.RUNNING)], 1, "IALS", PARAMS, own) == expected
 
 

@@ -1,4 +1,4 @@
-"""BPR through the extra `bprfm`: it trains, it is seeded, it is served."""
+"""BPR with the extra `bprfm`: it trains with a seed, and can be served."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(find_spec("lightfm") is None, reason="lightfm co
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_same_seed_gives_the_same_model() -> None:
-    """irspack leaves LightFM's random numbers unseeded; svc seeds them."""
+    """irspack leaves LightFM's random numbers unseeded, and svc seeds them."""
     matrix = sparse.csr_matrix((np.random.default_rng(1).random((40, 30)) < 0.2).astype(np.float32))
 
     def items(seed: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The variants of DenseSLIM and EDLAE train what irspack's own do."""
+"""The variants of DenseSLIM and EDLAE train the same weights as irspack's own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scipy import sparse
 from svc.training.fitting.algorithms.dense_slim import SparseEDLAERecommender, UnlockedDenseSLIMRecommender
 
 
-def test_the_weights_are_those_of_irspack() -> None:
+def test_dense_slim_has_the_weights_of_irspack() -> None:
     matrix = sparse.csr_matrix((np.random.default_rng(1).random((200, 60)) < 0.2).astype(np.float32))
     expected = DenseSLIMRecommender(matrix, reg=30.0).learn()
     found = UnlockedDenseSLIMRecommender(matrix, reg=30.0).learn()
@@ -21,15 +21,15 @@ def test_the_weights_are_those_of_irspack() -> None:
 
 
 @pytest.mark.parametrize("dropout_p", [0.0, 0.4])
-def test_the_weights_of_edlae_are_those_of_irspack(dropout_p: float) -> None:
+def test_edlae_has_the_weights_of_irspack(dropout_p: float) -> None:
     matrix = sparse.csr_matrix((np.random.default_rng(1).random((200, 60)) < 0.2).astype(np.float32))
     expected = EDLAERecommender(matrix, reg=30.0, dropout_p=dropout_p).learn()
     found = SparseEDLAERecommender(matrix, reg=30.0, dropout_p=dropout_p).learn()
     np.testing.assert_allclose(found.W.toarray(), np.asarray(expected.W), atol=1e-5)
 
 
-def test_of_edlae_the_largest_weights_of_each_source_item_are_kept() -> None:
-    """By amount, for negative weights say as much; what is scored in the search is what is kept."""
+def test_edlae_keeps_the_largest_weights_of_each_source_item() -> None:
+    """They are the largest by absolute value. The search scores the kept weights."""
     matrix = sparse.csr_matrix((np.random.default_rng(1).random((200, 60)) < 0.2).astype(np.float32))
     whole = SparseEDLAERecommender(matrix, reg=30.0, dropout_p=0.2).learn().W.toarray()
     kept = SparseEDLAERecommender(matrix, reg=30.0, dropout_p=0.2, top_k=7).learn().W
@@ -52,10 +52,10 @@ def test_the_weights_are_as_exact_as_those_of_irspack(n_items: int) -> None:
 
 @pytest.mark.parametrize("reg", [0.01, 5.0])
 @pytest.mark.parametrize("n_common", [0, 40])
-def test_items_of_few_users_get_the_weights_that_the_whole_system_has(n_common: int, reg: float) -> None:
-    """Several of one user, some of two or three, with values, beside items that nobody chose and some that many did.
+def test_items_set_apart_get_the_weights_of_the_whole_system(n_common: int, reg: float) -> None:
+    """The data has several items of one user, some of two or three, with values, and unused and popular items.
 
-    Single precision errs as much as the processor's products and the regularization make it: irspack's as well.
+    The tolerance covers single precision, which depends on the processor and the regularization, in irspack too.
     """
     rng = np.random.default_rng(3)
     dense = np.zeros((90, n_common + 120))
@@ -73,7 +73,7 @@ def test_items_of_few_users_get_the_weights_that_the_whole_system_has(n_common: 
     assert np.abs(found - expected).max() <= 2 * np.abs(of_irspack - expected).max() + 1e-6
 
 
-def test_rounding_that_leaves_no_positive_definite_matrix_fails_no_training() -> None:
-    """Fewer users than items, values that single precision rounds, and a regularization that it cannot see."""
+def test_a_matrix_that_rounding_makes_indefinite_is_still_inverted() -> None:
+    """There are fewer users than items, values that single precision rounds, and a negligible regularization."""
     matrix = sparse.csr_matrix(np.random.default_rng(1).random((20, 60)).astype(np.float32))
     assert np.isfinite(UnlockedDenseSLIMRecommender(matrix, reg=1e-9).learn().W).all()

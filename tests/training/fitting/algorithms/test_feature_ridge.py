@@ -14,7 +14,7 @@ ROWS, PLACES, FACTORS = 3_000, 600, 8
 
 
 def problem(seed: int) -> tuple[sparse.csr_matrix, np.ndarray, np.ndarray]:
-    """Features as of texts, few of many words and the constant, with vectors and weights of the rows."""
+    """Return features like those of texts, with few of many words and the constant, with vectors and weights."""
     rng = np.random.default_rng(seed)
     columns = ((PLACES - 1) * rng.random((ROWS, 6)) ** 3).astype(int)
     rows = np.repeat(np.arange(ROWS), 6)
@@ -25,7 +25,7 @@ def problem(seed: int) -> tuple[sparse.csr_matrix, np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("ridge", [1.0, 1e3, 1e6])
 def test_scores_are_those_of_a_dense_solve(ridge: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To 1e-6, wherever the search begins and however many rows are taken at once."""
+    """They agree to 1e-6, from any start and with any number of rows at once."""
     monkeypatch.setattr(feature_ridge, "_ROWS_AT_ONCE", 700)
     features, vectors, weights = problem(1)
     dense = features.toarray().astype(np.float64)
@@ -38,8 +38,8 @@ def test_scores_are_those_of_a_dense_solve(ridge: float, monkeypatch: pytest.Mon
         np.testing.assert_allclose(dense @ found, dense @ exact, rtol=0, atol=1e-6)
 
 
-def test_a_system_that_is_not_solved_ends_as_in_irspack(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A singular system raises irspack's error, by which a search goes on with other parameters."""
+def test_a_singular_system_raises_the_error_of_irspack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search then continues with other parameters."""
     monkeypatch.setattr(feature_ridge, "MOST_STEPS", 2)
     features, vectors, weights = problem(2)
     with pytest.raises(FeatureRidgeCholeskyError, match="600 features"):

@@ -1,4 +1,4 @@
-"""The variant of iALS, whose users may be drawn to a learned mean."""
+"""The variant of iALS with a learned mean as the prior of users."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXACT: Params = {**PARAMETERS, "solver_type": "CHOLESKY"}
 
 
 def draws(n_users: int, n_items: int, length: float, *, groups: int, loyalty: float, seed: int) -> np.ndarray:
-    """(users, items) booleans: long-tailed items in groups, of which each user prefers one by that `loyalty`."""
+    """Return (users, items) booleans: long-tailed items in groups, of which each user prefers one by that `loyalty`."""
     rng = np.random.default_rng(seed)
     popularity = rng.permutation(np.arange(1, n_items + 1.0) ** -0.8)
     group = rng.integers(0, groups, n_items)
@@ -39,7 +39,7 @@ def draws(n_users: int, n_items: int, length: float, *, groups: int, loyalty: fl
 
 
 def held_out(dense: np.ndarray, seed: int) -> tuple[sparse.csr_matrix, sparse.csr_matrix]:
-    """A third of each user's items apart from the others."""
+    """Split off a third of each user's items."""
     rng = np.random.default_rng(seed)
     held = np.zeros_like(dense)
     for row, mine in zip(held, dense, strict=True):
@@ -78,7 +78,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_first_trial_is_not_below_popularity(shape: str) -> None:
-    """Whatever the data is like. Where there is nothing but popularity, two orders of it differ by chance alone."""
+    """This holds for any data. If only popularity matters, the two orders differ by chance."""
     n_users, n_items, length, groups, loyalty = SHAPES[shape]
     for seed in (0, 1):
         dense = draws(n_users, n_items, length, groups=groups, loyalty=loyalty, seed=seed)
@@ -93,16 +93,16 @@ def matrix() -> sparse.csr_matrix:
     return sparse.csr_matrix(draws(90, 50, 8, groups=3, loyalty=0.7, seed=4).astype(np.float64))
 
 
-def test_without_the_mean_it_is_irspacks() -> None:
-    """Bit for bit, so that nothing changes for those who bound the search to it."""
+def test_without_the_mean_prior_it_equals_irspack() -> None:
+    """All bits agree, so `mean_prior: [false]` gives irspack's models."""
     expected = IALSRecommender(matrix(), **PARAMETERS).learn()
     found = MeanPriorIALSRecommender(matrix(), mean_prior=False, **PARAMETERS).learn()
     np.testing.assert_array_equal(found.get_user_embedding(), expected.get_user_embedding())
     np.testing.assert_array_equal(found.get_item_embedding(), expected.get_item_embedding())
 
 
-def test_seeds_are_drawn_to_the_mean_as_an_exact_solver_of_irspack_does() -> None:
-    """The exported model places a new history where irspack places a user whose only feature is the constant."""
+def test_the_mean_prior_of_seeds_is_that_of_irspacks_exact_solver() -> None:
+    """The exported model solves for a new history as irspack does for a user whose only feature is the constant."""
     data = matrix()
     recommender = MeanPriorIALSRecommender(data, mean_prior=True, **EXACT).learn()
     users, items = ([f"{prefix}{row}" for row in range(size)] for prefix, size in zip("ui", data.shape, strict=True))
@@ -114,7 +114,7 @@ def test_seeds_are_drawn_to_the_mean_as_an_exact_solver_of_irspack_does() -> Non
         np.testing.assert_allclose(ranking.scores, expected[ranking.items], rtol=1e-4, atol=5e-6)
 
 
-def test_the_mean_is_not_a_feature_that_could_be_asked_for() -> None:
+def test_the_mean_prior_is_not_a_feature_of_requests() -> None:
     data = matrix()
     recommender = MeanPriorIALSRecommender(data, mean_prior=True, **PARAMETERS).learn()
     users, items = ([f"{prefix}{row}" for row in range(size)] for prefix, size in zip("ui", data.shape, strict=True))

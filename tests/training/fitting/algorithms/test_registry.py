@@ -1,4 +1,4 @@
-"""What is tuned, within which bounds, and what is tried first."""
+"""Search spaces, their bounds, and the first guesses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRAINABLE = [name for name in ALGORITHMS if name != "BPRFMRecommender"]
 @pytest.mark.parametrize("name", TRAINABLE)
 @pytest.mark.parametrize(("n_users", "n_items"), [(3, 2), (40, 30), (50_000, 40_000)])
 def test_first_guesses_lie_in_the_search_space(name: str, n_users: int, n_items: int) -> None:
-    """Every first guess names all parameters within the space, however small the data is."""
+    """Every first guess has all parameters, also for small data."""
     space = search_space(name, n_users=n_users, n_items=n_items, in_order=True)
     without_order = search_space(name, n_users=n_users, n_items=n_items).guesses
     assert space.guesses[: len(without_order)] == without_order
@@ -27,7 +27,7 @@ def test_first_guesses_lie_in_the_search_space(name: str, n_users: int, n_items:
 
 @pytest.mark.parametrize("name", TRAINABLE)
 def test_every_tuned_parameter_is_one_of_the_constructor(name: str) -> None:
-    """A range for a parameter that the class does not take would fail every trial."""
+    """A range for a parameter that the class does not accept would fail every trial."""
     import numpy as np
     from scipy import sparse
 
@@ -48,8 +48,8 @@ def test_sizes_are_capped_by_the_data() -> None:
 
 
 @pytest.mark.parametrize("name", TRAINABLE)
-def test_what_a_recipe_may_bound_is_what_is_tuned(name: str) -> None:
-    """The recipe's table, which must not import Optuna, names the parameters and choices of the search."""
+def test_the_parameters_of_search_space_are_those_of_the_search(name: str) -> None:
+    """The recipe's table, which must not import Optuna, has the same parameters and choices."""
     sides = ("user", "item") if ALGORITHMS[name].takes_features else ()
     spaces = [search_space(name, n_users=5000, n_items=3000, feature_sides=chosen) for chosen in (sides, ())]
     assert {parameter for space in spaces for parameter in space} == TUNED[name].keys()
@@ -61,8 +61,8 @@ def test_what_a_recipe_may_bound_is_what_is_tuned(name: str) -> None:
                 assert set(distribution.choices) == set(choices)
 
 
-def test_a_recipe_takes_the_place_of_single_bounds() -> None:
-    """On the scale of the default, still capped by the data, and without steps."""
+def test_a_recipe_replaces_single_bounds() -> None:
+    """They keep the scale of the default, are limited by the data, and have no steps."""
     wanted = {"n_components": [64, 2000], "reg": [1e-5, 0.5], "mean_prior": [True]}
     space = search_space("IALSRecommender", n_users=500, n_items=300, wanted=wanted)
     assert space["n_components"] == IntDistribution(64, 2000, log=True)
@@ -75,8 +75,8 @@ def test_a_recipe_takes_the_place_of_single_bounds() -> None:
     assert knn["shrinkage"] == FloatDistribution(0.0, 50.0)
 
 
-def test_features_of_users_bring_the_mean_with_them() -> None:
-    """Their constant is what users are drawn to, so there is nothing to choose."""
+def test_user_features_replace_the_mean_prior() -> None:
+    """Their constant is the mean, so `mean_prior` is not tuned."""
     with_users = search_space("IALSRecommender", n_users=9, n_items=9, feature_sides=("user",))
     assert "mean_prior" not in with_users
     assert "mean_prior" in search_space("IALSRecommender", n_users=9, n_items=9, feature_sides=("item",))

@@ -1,4 +1,4 @@
-"""The variant of RP3beta weighs by transition probabilities."""
+"""The variant of RP3beta, with powers of transition probabilities."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def interactions(*, counts: bool = False) -> sparse.csr_matrix:
     return sparse.csr_matrix(dense.astype(np.float64))
 
 
-def by_hand(matrix: sparse.csr_matrix, *, alpha: float, beta: float, top_k: int, normalize: bool) -> Any:
-    """The definition over dense arrays, entry by entry."""
+def expected_weights(matrix: sparse.csr_matrix, *, alpha: float, beta: float, top_k: int, normalize: bool) -> Any:
+    """Return the weights by definition over dense arrays."""
     dense = matrix.toarray()
     with np.errstate(invalid="ignore"):
         to_items = np.nan_to_num(dense / dense.sum(axis=1, keepdims=True)) ** alpha
@@ -41,25 +41,25 @@ def test_the_weights_are_powers_of_transition_probabilities(
     counts: bool, alpha: float, beta: float, normalize: bool
 ) -> None:
     matrix = interactions(counts=counts)
-    expected = by_hand(matrix, alpha=alpha, beta=beta, top_k=40, normalize=normalize)
+    expected = expected_weights(matrix, alpha=alpha, beta=beta, top_k=40, normalize=normalize)
     found = TransitionRP3betaRecommender(
         matrix, alpha=alpha, beta=beta, top_k=40, normalize_weight=normalize, n_threads=1
     ).learn()
     np.testing.assert_allclose(found.W.toarray(), expected, rtol=1e-9, atol=1e-12)
 
 
-def test_the_strongest_entries_of_each_source_item_stay() -> None:
-    """Also of a rare item, which with the strongest entries of each target would lead nowhere."""
+def test_the_largest_weights_of_each_source_item_are_kept() -> None:
+    """A rare item keeps weights too, which it would lose by the strongest of each target."""
     matrix = interactions()
-    expected = by_hand(matrix, alpha=1.0, beta=0.1, top_k=5, normalize=False)
+    expected = expected_weights(matrix, alpha=1.0, beta=0.1, top_k=5, normalize=False)
     found = TransitionRP3betaRecommender(matrix, alpha=1.0, beta=0.1, top_k=5, n_threads=2).learn().W.toarray()
     assert ((found > 0).sum(axis=1) == np.minimum((expected > 0).sum(axis=1), 5)).all()
     np.testing.assert_allclose(np.sort(found, axis=1), np.sort(expected, axis=1), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("normalize", [False, True])
-def test_with_the_strongest_entries_of_each_target_it_is_irspacks_own(normalize: bool) -> None:
-    """On binary data with exponent 1, where irspack's exponent changes nothing."""
+def test_with_the_largest_weights_of_each_target_it_equals_irspack(normalize: bool) -> None:
+    """This holds on binary data with exponent 1, on which irspack's exponent has no effect."""
     matrix, parameters = interactions(), {"beta": 0.3, "top_k": 5, "normalize_weight": normalize, "n_threads": 1}
     own = TransitionRP3betaRecommender(matrix, strongest_of="TARGET", **parameters).learn().W
     assert (own.getnnz(axis=0) <= 5).all()
@@ -67,7 +67,7 @@ def test_with_the_strongest_entries_of_each_target_it_is_irspacks_own(normalize:
 
 
 def test_the_exponent_matters_on_binary_data() -> None:
-    """irspack's own takes it of the ones, where it changes nothing."""
+    """irspack raises ones to a power, which has no effect."""
     matrix = interactions()
     one, half = (
         TransitionRP3betaRecommender(matrix, alpha=alpha, top_k=40, normalize_weight=True, n_threads=1).learn().W

@@ -13,7 +13,7 @@ from svc.training.fitting.algorithms.self_weight import VALUES, with_diagonal, w
 
 @pytest.mark.parametrize("is_sparse", [True, False])
 def test_the_diagonal_is_a_multiple_of_the_largest_other_weight(is_sparse: bool) -> None:
-    """Whatever it was before; rows without a positive weight for another item get 0, and other weights stay."""
+    """Its earlier value does not matter. Rows without a positive other weight get 0, and other weights stay."""
     rng = np.random.default_rng(3)
     given = np.round(rng.normal(size=(30, 30)), 2).astype(np.float32) * (rng.random((30, 30)) < 0.3)
     given[4] = -np.abs(given[4])
@@ -30,8 +30,8 @@ def test_the_diagonal_is_a_multiple_of_the_largest_other_weight(is_sparse: bool)
             np.testing.assert_array_equal(np.delete(dense[row], row), others)
 
 
-def test_the_first_trials_try_values_that_differ() -> None:
-    """Within the bounds of the recipe, where it gives some."""
+def test_the_first_trials_try_different_self_weights() -> None:
+    """They are within the bounds of the recipe, if there are any."""
     plain = search_space("RP3betaRecommender", n_users=100, n_items=100)
     free = with_self_weight(plain, None)
     assert {guess["self_weight"] for guess in free.guesses} <= set(VALUES)

@@ -1,4 +1,4 @@
-"""Transitions equal their formula, written out over dense arrays."""
+"""Transitions equal their formula over dense arrays."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HOUR_NS = 3_600 * 10**9
 
 
 def histories(seed: int, *, distinct_times: int = 40) -> sparse.csr_matrix:
-    """Times of random choices in hours since some moment, (users, items); few distinct ones make equal times."""
+    """Return times of random choices in hours since a fixed moment, (users, items), with many equal times."""
     rng = np.random.default_rng(seed)
     chosen = rng.random((N_USERS, N_ITEMS)) < 0.5
     chosen[3] = False  # a user without items
@@ -49,7 +49,7 @@ def formula(
     target_exponent: float,
     top_k: int,
 ) -> NDArray[np.float64]:
-    """The definition, pair by pair."""
+    """Return the weights by definition, pair by pair."""
     counts, gap_ns = np.zeros((N_ITEMS, N_ITEMS)), MAX_GAPS_NS[max_gap]
     for history in times:
         moments = np.unique(history[history > 0])
@@ -85,7 +85,7 @@ def test_the_weights_equal_the_formula(  # noqa: PLR0917 - the parameters of the
     target_exponent: float,
     distinct_times: int,
 ) -> None:
-    """The weights equal the formula for any parameters and times, equal times included."""
+    """This holds for any parameters and times, equal times included."""
     times = histories(seed, distinct_times=distinct_times)
     expected = formula(
         times.toarray(),
@@ -109,8 +109,8 @@ def test_the_weights_equal_the_formula(  # noqa: PLR0917 - the parameters of the
     np.testing.assert_allclose(trained.W.toarray(), expected, rtol=1e-9, atol=1e-12)
 
 
-def test_the_strongest_weights_of_each_item_stay() -> None:
-    """Weights that are equal but for rounding are not compared by their columns."""
+def test_the_largest_weights_of_each_item_are_kept() -> None:
+    """Weights that are equal except for rounding are not compared by column."""
     times = histories(7)
     every = TransitionsRecommender((times > 0).astype(float), times=times, top_k=N_ITEMS).learn().W.toarray()
     kept = TransitionsRecommender((times > 0).astype(float), times=times, top_k=4).learn().W.toarray()
@@ -119,8 +119,8 @@ def test_the_strongest_weights_of_each_item_stay() -> None:
         assert np.count_nonzero(strongest) == min(4, np.count_nonzero(row))
 
 
-def test_blocks_of_items_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The memory bound decides how many items are counted at once, never what is counted."""
+def test_the_size_of_blocks_does_not_change_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory limit decides only how many items are counted at once."""
     times = histories(3)
     at_once = TransitionsRecommender((times > 0).astype(float), times=times, backward=0.5).learn().W
     monkeypatch.setattr(transitions, "_MOST_PAIRS", 50)
@@ -128,8 +128,8 @@ def test_blocks_of_items_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     np.testing.assert_array_equal(at_once.toarray(), in_blocks.toarray())
 
 
-def test_a_history_adds_up_the_rows_of_its_items() -> None:
-    """Scores are those of any item-weight model: the values of the matrix times the weights."""
+def test_the_score_of_a_history_is_the_sum_of_its_items_weights() -> None:
+    """Scores are those of any item-weight model: values of the matrix times weights."""
     times = histories(11)
     matrix = (times > 0).astype(np.float64) * 2.0
     trained = TransitionsRecommender(matrix, times=times).learn()
@@ -137,7 +137,7 @@ def test_a_history_adds_up_the_rows_of_its_items() -> None:
 
 
 def test_equal_times_leave_no_weights() -> None:
-    """Nothing follows anything where everything happened at once."""
+    """If all choices have one time, no item follows another."""
     times = (histories(1) > 0).astype(np.int64) * HOUR_NS
     assert TransitionsRecommender((times > 0).astype(float), times=times.tocsr()).learn().W.nnz == 0
 
@@ -147,7 +147,7 @@ Make = Callable[..., LoadedRecipe]
 
 
 def write_chain(path: Path, *, shuffled: bool = False) -> Path:
-    """Histories of a Markov chain: each item is followed by the next one, with one in five anywhere else."""
+    """Write histories of a Markov chain, in which the next item follows in four of five cases."""
     rng = np.random.default_rng(1)
     lines = ["user_id,item_id,ts"]
     for user in range(300):
@@ -164,7 +164,7 @@ def write_chain(path: Path, *, shuffled: bool = False) -> Path:
 
 
 def trained(loaded: LoadedRecipe) -> tuple[dict[str, Any], Model]:
-    """The header and the model of a training without keys."""
+    """Return the header and the model of a training without keys."""
     result = train(loaded, TrainOptions(run_id="r1", dev_unsigned=True), Settings(), Progress())
     assert result.artifact is not None
     parsed = read_verified(result.artifact, development_keys(), Settings())[1]
@@ -184,8 +184,8 @@ def best_of(header: dict[str, Any], algorithm: str) -> float:
     return scores
 
 
-def test_transitions_win_where_order_matters(make_recipe: Make, tmp_path: Path) -> None:
-    """On a Markov chain by at least 1.3 times against the best that ignores order; on the shuffled chain not at all."""
+def test_transitions_win_on_a_markov_chain_and_not_on_shuffled_histories(make_recipe: Make, tmp_path: Path) -> None:
+    """They score at least 1.3 times as much as the best algorithm that ignores order."""
     scores = {}
     for shuffled in (False, True):
         ratings = write_chain(tmp_path / f"{shuffled}.csv", shuffled=shuffled)
@@ -195,8 +195,8 @@ def test_transitions_win_where_order_matters(make_recipe: Make, tmp_path: Path) 
     assert scores[True] < 1.1
 
 
-def test_a_served_model_recommends_what_comes_next(make_recipe: Make, tmp_path: Path) -> None:
-    """The artifact holds item weights like those of a neighbour model, and answers for a history alone."""
+def test_a_served_model_recommends_the_next_item(make_recipe: Make, tmp_path: Path) -> None:
+    """The artifact has item weights like a neighbour model, and answers for a history alone."""
     ratings = write_chain(tmp_path / "chain.csv")
     header, model = trained(make_recipe(ratings=ratings, training=chain_training("Transitions")))
     assert header["best_class"] == "TransitionsRecommender"
@@ -204,8 +204,8 @@ def test_a_served_model_recommends_what_comes_next(make_recipe: Make, tmp_path: 
     assert model.rank([query])[0].items.tolist() == [model.item_ids.index("i11")]
 
 
-def test_a_blend_takes_transitions_as_a_part(make_recipe: Make, tmp_path: Path) -> None:
-    """A blend adds the scores of transitions to those of a factor model."""
+def test_a_blend_can_have_transitions_as_a_part(make_recipe: Make, tmp_path: Path) -> None:
+    """It adds their scores to those of a factor model."""
     ratings = write_chain(tmp_path / "chain.csv")
     header, _ = trained(make_recipe(ratings=ratings, training=chain_training("TruncatedSVD", "Transitions", "Blend")))
     assert "TransitionsRecommender" in header["tuning"]["best_per_algorithm"]

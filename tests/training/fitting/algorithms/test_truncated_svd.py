@@ -1,4 +1,4 @@
-"""The variant of TruncatedSVD: weighted before, scaled back after."""
+"""The variant of TruncatedSVD, with weights before the decomposition and scores scaled back."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def interactions() -> sparse.csr_matrix:
     return sparse.csr_matrix(dense.astype(np.float64))
 
 
-def test_unweighted_it_is_irspacks() -> None:
-    """At full rank but one, where the approximation of either is exact to many digits."""
+def test_unweighted_it_equals_irspack() -> None:
+    """At almost full rank, both approximations are exact to many digits."""
     matrix = interactions()
     expected = TruncatedSVDRecommender(matrix, n_components=28, random_seed=1).learn()
     found = WeightedSVDRecommender(matrix, n_components=28, random_seed=1).learn()
@@ -28,7 +28,7 @@ def test_unweighted_it_is_irspacks() -> None:
 
 
 @pytest.mark.parametrize("weighting", ["NONE", "DEGREES", "BM_25"])
-def test_a_new_user_with_the_history_of_a_known_one_scores_alike(weighting: str) -> None:
+def test_known_and_new_users_with_the_same_history_get_equal_scores(weighting: str) -> None:
     matrix = interactions()
     found = WeightedSVDRecommender(matrix, n_components=7, weighting=weighting).learn()
     np.testing.assert_allclose(found.get_score_cold_user(matrix), found.get_score(ROWS), rtol=1e-5, atol=1e-5)
@@ -36,7 +36,7 @@ def test_a_new_user_with_the_history_of_a_known_one_scores_alike(weighting: str)
 
 
 def test_normalized_by_degrees_it_is_the_low_pass_filter_of_the_paper() -> None:
-    """x D^-1/2 V Vᵀ D^1/2 with V of the matrix divided by the roots of both degrees, by a full decomposition."""
+    """The score is x D^-1/2 V Vᵀ D^1/2, with V of the matrix divided by the roots of both degrees."""
     matrix = interactions()
     dense = matrix.toarray()
     of_users, of_items = (np.maximum(dense.sum(axis=axis), 1.0) for axis in (1, 0))

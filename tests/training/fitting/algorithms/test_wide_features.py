@@ -1,4 +1,4 @@
-"""iALS on many features, compared with irspack's own training on the same."""
+"""iALS with many features, compared with irspack's own training."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def features(rows: int, places: int) -> sparse.csr_matrix:
         },
     ],
 )
-def test_the_model_is_that_of_irspack(parameters: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Vectors and weights of either side, wide or not, after several epochs and a state that was loaded."""
+def test_wide_features_train_the_model_of_irspack(parameters: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vectors and weights of either side, wide or not, agree after several epochs and a restored state."""
     expected = trained(**parameters)
     monkeypatch.setattr(wide_features, "MOST_DENSE_PLACES", 50)
     found = trained(**parameters)
@@ -72,7 +72,7 @@ def test_the_model_is_that_of_irspack(parameters: dict[str, Any], monkeypatch: p
 
 
 def test_few_features_are_left_to_irspack() -> None:
-    """Whose models do not change."""
+    """Models with few features do not change."""
     assert not isinstance(
         trained(item_features=features(N_ITEMS, 90), lambda_item_feature=20.0).trainer, WideFeatureTrainer
     )

@@ -1,4 +1,4 @@
-"""The process that workers are forked from: what workers have of it, and how all of them end."""
+"""The process that forks workers: their state, and the end of all of them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ ROOT = Path(__file__).parents[4]
 
 
 def echo(connection: Connection) -> None:
-    """Tell the process ids of the worker and its server, then give back what comes; end at a number, with it."""
+    """Send the process ids of the worker and its server, then echo messages, and exit with the code of a number."""
     connection.send((os.getpid(), os.getppid()))
     while True:
-        given = connection.recv()
-        if isinstance(given, int):
-            os._exit(given)
-        connection.send(given)
+        message = connection.recv()
+        if isinstance(message, int):
+            os._exit(message)
+        connection.send(message)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def server() -> Iterator[ForkServer]:
 
 
 def ends(pid: int) -> bool:
-    """Whether the process ends soon: its connections close a moment before it is gone, or a zombie."""
+    """Return whether the process ends soon. Its connections close a moment before it is gone or a zombie."""
     for _ in range(1_000):
         try:
             state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
@@ -48,7 +48,7 @@ def ends(pid: int) -> bool:
 
 
 def test_each_worker_is_a_process_of_its_own(server: ForkServer) -> None:
-    """Both come from one server, and answer independently; one that crashes closes its connection alone."""
+    """All come from one server and answer independently. A crash closes only the worker's own connection."""
     first, second = server.fork(), server.fork()
     (pid, parent), (other, same_parent) = first.recv(), second.recv()
     assert parent == same_parent
@@ -64,7 +64,7 @@ def test_each_worker_is_a_process_of_its_own(server: ForkServer) -> None:
 
 
 def test_closing_ends_workers_and_server(server: ForkServer) -> None:
-    """Whether they work or wait; once more changes nothing."""
+    """They may work or wait. A second close has no effect."""
     pid, parent = server.fork().recv()
     server.close()
     assert ends(pid)
@@ -72,8 +72,8 @@ def test_closing_ends_workers_and_server(server: ForkServer) -> None:
     server.close()
 
 
-def test_a_server_that_starts_need_not_be_waited_for() -> None:
-    """It still imports when it shall end, or has just forked a worker, which may have said something already."""
+def test_a_server_can_be_closed_while_it_starts() -> None:
+    """It is still importing, or has just forked a worker, which may have sent a message."""
     server = ForkServer.started(__name__, echo.__name__)
     connection = server.fork()
     server.close()
@@ -83,8 +83,8 @@ def test_a_server_that_starts_need_not_be_waited_for() -> None:
 
 
 @pytest.mark.system
-def test_a_forked_server_has_what_the_program_has() -> None:
-    """Nothing is imported again; a worker that fails says why and does not go on with the program."""
+def test_a_forked_server_has_the_modules_of_the_program() -> None:
+    """It imports no module again. A worker that fails prints its error and does not return into the program."""
     script = """
 from svc.training.search.processes.fork_server import ForkServer
 known = []

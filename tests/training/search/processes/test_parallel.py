@@ -1,4 +1,4 @@
-"""How many trials run at once, and where."""
+"""The number of simultaneous trials, in threads or processes."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def choose(wanted: int | None, n_trials: int, size: dict[str, int]) -> tuple[int
 
 
 def test_all_cores_work_and_each_trial_has_its_share() -> None:
-    """But no more workers than a quarter of the trials, which would be asked for before anything is known."""
+    """There is at most one worker for four trials, as more would start trials without known results."""
     assert choose(None, 40, BIG) == (8, 1, True)
     assert choose(None, 12, BIG) == (3, 2, True)
     assert choose(None, 1, BIG) == (1, 8, True)
 
 
 def test_a_small_search_stays_in_this_process() -> None:
-    """A search that costs about as much as the start of one worker stays in this process."""
+    """Such a search costs about as much as the start of one worker."""
     assert choose(None, 40, SMALL) == (1, 8, False)
 
 
-def test_what_the_recipe_says_holds_up_to_the_number_of_trials() -> None:
-    """The number of the recipe counts also for a small search and above the number of cores."""
+def test_the_number_of_the_recipe_applies_up_to_the_number_of_trials() -> None:
+    """It applies to small searches too, and may exceed the number of cores."""
     assert choose(2, 40, SMALL) == (2, 4, True)
     assert choose(16, 40, BIG) == (16, 1, True)
     assert choose(16, 3, BIG) == (3, 2, True)

@@ -1,4 +1,4 @@
-"""Which process works on a trial, and whether it still lives."""
+"""The process of a trial, and whether it is alive."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from svc.training.search.processes.process_identity import is_dead, own_identity
 
 
 @pytest.mark.system
-def test_a_process_lives_until_it_ends() -> None:
-    """Also one whose end nobody has looked at yet; its id may be used again, its start may not."""
+def test_a_process_counts_as_dead_after_its_end() -> None:
+    """This includes a zombie. Its id may be used again, with another start time."""
     script = (
         "from svc.training.search.processes.process_identity import own_identity as o; print(o(), flush=True); input()"
     )
@@ -28,7 +28,7 @@ def test_a_process_lives_until_it_ends() -> None:
 
 
 def test_one_process_has_one_identity() -> None:
-    """Whenever it is asked; another start under the same id is another process."""
+    """It never changes. Another start time with the same id is another process."""
     own = own_identity()
     assert own == own_identity()
     assert not is_dead(own)
@@ -37,7 +37,7 @@ def test_one_process_has_one_identity() -> None:
 
 
 def test_processes_of_other_hosts_never_count_as_dead() -> None:
-    """A trial of theirs is never taken for lost; nor is what is no identity."""
+    """Their trials are not released, and neither is one with an invalid identity."""
     host, pid, start = own_identity().split("|")
     assert not is_dead(f"{host}x|{pid}|{int(start) + 1}")
     assert not is_dead("")

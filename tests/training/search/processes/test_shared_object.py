@@ -1,4 +1,4 @@
-"""One copy of a search's matrices for all its worker processes."""
+"""One copy of a search's matrices for all worker processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from svc.training.search.processes.shared_object import SharedObject, attach
 
 
 def test_a_shared_object_is_the_same_and_its_arrays_are_not_copied() -> None:
-    """Arrays, matrices and what refers to them twice come back; a change stays with who made it."""
+    """Arrays, matrices and repeated references are restored. A change is visible only in its own process."""
     matrix = sparse.random(200, 100, density=0.1, format="csr", dtype=np.float32, random_state=1)
     value = {"a": matrix, "again": matrix, "empty": np.zeros(0), "odd": np.arange(7)[::2], "text": "x"}
     shared = SharedObject.of(value)

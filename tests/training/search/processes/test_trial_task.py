@@ -1,4 +1,4 @@
-"""One trial in a worker: whatever happens is in its outcome."""
+"""One trial in a worker, whose outcome has every result and error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FITTED = Fitted({"ndcg": 0.5}, 3)
 
 
 class Objective:
-    """Reports `course`, then ends with `end`: an error to raise, or the result."""
+    """Reports `course`, then raises or returns `end`."""
 
     def __init__(self, course: dict[int, float], end: Exception | Fitted = FITTED) -> None:
         self.course = course
@@ -36,7 +36,7 @@ def task(**more: Any) -> TrialTask:
 
 
 def test_a_complete_trial_has_its_result_and_its_curve() -> None:
-    """With the time that it took."""
+    """It has its duration too."""
     outcome = run_trial(Objective({1: 0.1, 2: 0.3}), task(), lambda: None)
     assert (outcome.state, outcome.fitted, outcome.error, outcome.curve) == ("complete", FITTED, "", {1: 0.1, 2: 0.3})
     assert outcome.seconds >= 0
@@ -44,19 +44,19 @@ def test_a_complete_trial_has_its_result_and_its_curve() -> None:
 
 @pytest.mark.parametrize("end", [TrialPruned("too hopeless"), Stop()])
 def test_parameters_that_cannot_be_trained_are_pruned(end: Exception) -> None:
-    """The search goes on without an error."""
+    """The outcome has no error."""
     outcome = run_trial(Objective({1: 0.1}, end), task(), lambda: None)
     assert (outcome.state, outcome.fitted, outcome.error) == ("pruned", None, "")
 
 
 def test_a_defect_fails_only_its_trial() -> None:
-    """The outcome of a failed trial holds the type and text of its error."""
+    """Its outcome has the type and text of the error."""
     outcome = run_trial(Objective({}, ValueError("no such shape")), task(), lambda: None)
     assert (outcome.state, outcome.error) == ("failed", "ValueError: no such shape")
 
 
-def test_worse_than_its_rivals_is_pruned_on_the_way() -> None:
-    """Those that were known when it was asked for; a screening score is compared with others."""
+def test_a_trial_that_is_worse_than_earlier_ones_is_pruned_between_epochs() -> None:
+    """They are those known when it was suggested. A screening score is compared with screening scores."""
     complete_curves = tuple({1: 0.5, 2: 0.5, 3: 0.5, 4: 0.5, 5: 0.5} for _ in range(5))
     outcome = run_trial(Objective(dict.fromkeys(range(1, 6), 0.1)), task(complete_curves=complete_curves), lambda: None)
     assert outcome.state == "pruned"
@@ -67,8 +67,8 @@ def test_worse_than_its_rivals_is_pruned_on_the_way() -> None:
     assert (screened.state, screened.curve) == ("pruned", {screening.SCREENING_STEP: 0.1})
 
 
-def test_time_that_is_over_ends_it_at_the_next_report() -> None:
-    """`check` raises what ends it."""
+def test_a_trial_over_its_time_limit_ends_at_the_next_report() -> None:
+    """`check` raises the exception that ends it."""
 
     def check() -> None:
         raise Stop

@@ -1,4 +1,4 @@
-"""Worker processes: what they share, how they end, and that a search in them is the same search."""
+"""Worker processes: shared memory, their end, and equal results of a search."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[4]
 
 
 class Bench:
-    """Two worker processes and what has ended in them."""
+    """Two worker processes, and the outcomes of their trials."""
 
     def __init__(self) -> None:
         self.workers = ProcessWorkers(SlowObjective([1.0, 2.0, 3.0]), 2, blas_threads=1)
@@ -68,8 +68,8 @@ def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
     return False
 
 
-def test_trials_in_worker_processes(bench: Bench, log: list[dict]) -> None:
-    """Results, errors, curves and warnings come back; a crash fails one trial, and another worker takes its place."""
+def test_worker_processes_return_results_errors_curves_and_warnings(bench: Bench, log: list[dict]) -> None:
+    """A crash fails one trial, and another worker takes its place."""
     first = bench.run(0, scores=[0.1, 0.3])
     assert first.fitted is not None
     assert first.fitted.metrics["ndcg"] == 7.0
@@ -86,7 +86,7 @@ def test_trials_in_worker_processes(bench: Bench, log: list[dict]) -> None:
 
 
 def test_an_abandoned_trial_ends_with_its_process(bench: Bench) -> None:
-    """At once, whatever it is doing; the worker's place is free for the next one."""
+    """It ends at once in any state, and the worker's place is free for the next one."""
     begun = bench.run(0)
     assert begun.fitted is not None
     pid = int(begun.fitted.metrics["pid"])
@@ -99,7 +99,7 @@ def test_an_abandoned_trial_ends_with_its_process(bench: Bench) -> None:
 
 @pytest.mark.system
 def test_workers_end_with_a_process_that_is_killed() -> None:
-    """kill -9 of the training leaves no worker behind, though they are in the middle of a trial."""
+    """After kill -9 of the training no worker remains, even in the middle of a trial."""
     script = """
 import os, sys, time
 from svc.training.search.processes.trial_task import TrialTask
@@ -120,7 +120,7 @@ time.sleep(600)
 
 
 def test_two_workers_give_the_same_model_bit_for_bit(make_recipe: Callable[..., LoadedRecipe]) -> None:
-    """Same recipe, data, seed and number of workers: the payloads are equal, as are all trials."""
+    """With the same recipe, data, seed and number of workers, payloads and trials are equal."""
     loaded = make_recipe(
         training={"algorithms": ["IALS", "CosineKNN", "TopPop"], "n_trials": 12, "cutoff": 5, "parallelism": 2}
     )
@@ -141,8 +141,8 @@ def test_two_workers_give_the_same_model_bit_for_bit(make_recipe: Callable[..., 
 @pytest.mark.system
 @pytest.mark.parametrize("server", ["None", "ForkServer.forked(work)"])
 @pytest.mark.parametrize("moment", ["starting", "training"])
-def test_workers_hear_no_signal_and_end_with_the_search(moment: str, server: str) -> None:
-    """Ctrl-C reaches every process of a terminal: workers ignore it, close() ends them, standard error stays empty."""
+def test_workers_ignore_ctrl_c_and_end_with_the_search(moment: str, server: str) -> None:
+    """A terminal sends the signal to every process. `close` ends the workers, and standard error stays empty."""
     script = f"""
 import os, signal, sys, time
 from pathlib import Path
