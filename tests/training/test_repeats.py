@@ -105,7 +105,7 @@ def test_the_final_model_joins_duplicates_by_the_recipe(
 
 
 def test_repeats_false_trains_the_same_payload_as_no_key(make_recipe: Make, tmp_path: Path) -> None:
-    """The same payload, bit for bit, as without the key."""
+    """All bits are equal."""
     data = write_sessions(tmp_path / "sessions.csv")
     payloads = set()
     for more in ({}, {"repeats": False}):

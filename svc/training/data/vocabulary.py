@@ -50,7 +50,7 @@ def frequent_tokens(
 ) -> tuple[dict[str, int], int]:
     """Return the number of rows of each frequent token, and the number of distinct tokens.
 
-    Takes and raises the same as `count_tokens`. The first pass adds counts in a fixed number of buckets, so a bucket's
+    Arguments and errors are those of `count_tokens`. The first pass adds counts in a fixed number of buckets, so a bucket's
     count is never less than a token's own. The second pass counts exactly, but only tokens whose bucket reaches
     `min_frequency`.
     """

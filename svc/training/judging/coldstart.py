@@ -4,7 +4,7 @@ This is a ten-fold cross-validation for each side with features. A tenth of its 
 is trained on the rest, and the removed ids are scored from their features. Every id is held out once, up to 50,000 of
 them. The ranking of a held-out user is compared with the items of their history. The ranking of a known user is
 compared with those held-out items that they chose. The baselines are a random order and popularity: for users the
-count of each item, for unseen items the mean count of the items that share a feature value (see sharing.py).
+count of each item, for unseen items the mean count of the items that share a feature value (see feature_overlap.py).
 
 A fold of few items may contain a very popular one by chance, which then helps or hurts all users together. So the
 intervals are computed over the ten folds (Student's t), not over users.

@@ -39,7 +39,7 @@ def test_counts_are_exact_with_any_number_of_buckets(
 
 
 def test_too_many_tokens_are_refused_as_soon_as_the_limit_is_passed() -> None:
-    """As soon as the limit is passed."""
+    """So the memory of the count is bounded."""
     values = [(str(number),) for number in range(11)]
     with pytest.raises(FeatureDimensionExceeded, match="raise min_frequency"):
         count_tokens(values, np.ones(11, dtype=np.int64), tokens_of, min_frequency=1, limit=10)

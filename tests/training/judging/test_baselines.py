@@ -26,7 +26,7 @@ from svc.training.judging.intervals import paired_change
 from svc.training.judging.live_trial import trial_of
 from svc.training.judging.served_ranker import ServedRanker
 from svc.training.judging.task import Task
-from tests.training.judging.gated import OUTPUT, Make, header, run, records_of, task_of, training, write_tastes
+from tests.training.judging.gated import OUTPUT, Make, header, records_of, run, task_of, training, write_tastes
 
 SCHEMES: dict[str, dict[str, Any]] = {
     "random": {"scheme": "random", "heldout_ratio": 0.3},

@@ -36,7 +36,7 @@ class SlowForOneUser:
         return [NOTHING]
 
 
-def test_the_cost_is_the_median_over_users_from_all_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cost_is_the_median_over_users_spread_over_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Users are ranked one by one. Neither a few slow ones nor the first call affect the median."""
     model = SlowForOneUser()
     monkeypatch.setattr(rank_cost.time, "thread_time", lambda: model.now_s)
@@ -57,7 +57,7 @@ def test_the_cost_can_be_measured_for_some_users(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_cost_of_a_scorer_is_that_of_its_model() -> None:
-    """The cost of a scorer is measured with the users and histories of its model."""
+    """It has the users and histories of its model."""
     matrix = sps.random(400, 50, density=0.2, random_state=1, format="csr")
     queried: list[tuple[int, list[int], list[float]]] = []
 

@@ -13,7 +13,7 @@ from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
 from svc.artifact.versions import Versions
 from svc.settings import Settings
-from tests.training.judging.gated import ENFORCE, OUTPUT, Make, header, live, run, records_of, training
+from tests.training.judging.gated import ENFORCE, OUTPUT, Make, header, live, records_of, run, training
 
 
 def test_a_worse_model_is_written_and_does_not_go_live(make_recipe: Make, log: list[dict[str, Any]]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from svc.recipe.promotion_schema import Promotion
 from svc.training.judging.choice import Choice
 from svc.training.publishing.refusal import refusal, warn_of_tight_bound
-from tests.training.judging.gated import ENFORCE, OUTPUT, Make, live, run, records_of, training
+from tests.training.judging.gated import ENFORCE, OUTPUT, Make, live, records_of, run, training
 
 DECISION: dict[str, Any] = {
     "metric": "ndcg",

@@ -20,7 +20,7 @@ from svc.recipe.promotion_schema import BASELINE
 from svc.settings import Settings
 from svc.training.ranker.learn import Learned
 from tests.model.ranker.test_page_ranker import plain_page
-from tests.training.judging.gated import OUTPUT, Make, run, records_of
+from tests.training.judging.gated import OUTPUT, Make, records_of, run
 
 N_ITEMS, N_GENRES = 120, 8
 

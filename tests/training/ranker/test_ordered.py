@@ -29,7 +29,7 @@ class Falling:
             yield Ranking(items, items.astype(np.float64))
 
 
-def test_each_row_has_the_order_of_its_ranker_without_what_is_excluded() -> None:
+def test_each_row_has_the_order_of_its_own_ranker_without_excluded_items() -> None:
     everyone, judge = (random_ranker(np.random.default_rng(seed), N_ITEMS) for seed in (1, 2))
     own = Falling(sparse.csr_matrix((1, N_ITEMS)))
     users, history = np.zeros(1, dtype=np.int64), HISTORY.items(0).tolist()
