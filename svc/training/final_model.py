@@ -55,7 +55,7 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
     logs.emit(events.TRAINING_FINAL_MODEL, recommender=best.algorithm)
     start = None if result.reused is None else result.reused.start
     sampled = task.data.sample is not None
-    matrix = task.matrix(best.params, everybody=sampled)
+    matrix = task.matrix(best.params, all_users=sampled)
     columns = most_chosen_first(matrix)
     scorer = _train(task, best, columns, start)
     matrix = reordered(matrix, columns)
@@ -63,7 +63,7 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
     beside = None if aware is best or aware in best.parts else aware
     in_order = best.recency or (learned is not None and learned.ranker.record.ordered)
     in_order = in_order or (beside is not None and beside.recency)
-    positions = reordered(task.positions(everybody=sampled), columns) if in_order else None
+    positions = reordered(task.positions(all_users=sampled), columns) if in_order else None
     fold_in_users(best, scorer, matrix, positions, features=task.features.get("user"))
     logs.emit(events.FINAL_MODEL_TRAINED, recommender=best.algorithm)
     cold, parts = None, []

@@ -24,7 +24,7 @@ from svc.training.judging.incumbent import check_data_change, read_incumbent
 from svc.training.judging.search_result import SearchResult
 from svc.training.judging.task import check_scores, split_data
 from svc.training.outcome import REFUSED, Outcome, TrainResult, now
-from svc.training.publishing.freshness import Inputs, fresh_fields, is_asked
+from svc.training.publishing.freshness import Inputs, fresh_fields, needs_serial
 from svc.training.publishing.header import Facts, header
 from svc.training.publishing.publication import publish
 from svc.training.run_report import RunReport
@@ -164,7 +164,7 @@ class _Run:
             yield
 
     def _task(self, keys: signing.SigningKeys | None = None) -> prepare.SearchTask:
-        is_recorded = is_asked(self.loaded, self.settings)
+        is_recorded = needs_serial(self.loaded, self.settings)
         with digests.record_digests(self.inputs.record) if is_recorded else contextlib.nullcontext():
             loaded = fetch.load(self.loaded, self.settings, self.options.variables, self.progress)
         if keys is not None:

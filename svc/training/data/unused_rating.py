@@ -27,10 +27,7 @@ _HIGH_SHARE: Final = 0.6
 
 @dataclass(frozen=True, slots=True)
 class RatingHint:
-    """A sentence about a column and the keys that could use it.
-
-    `code` is that of the warning.
-    """
+    """A warning about a column and the keys that could use it, with its `code`."""
 
     code: str
     message: str
@@ -57,15 +54,15 @@ def rating_hint(loaded: LoadedRecipe, context: SourceContext) -> RatingHint | No
         recipe = loaded.recipe
         used = {*(context.columns or ()), recipe.schema_.time_column}
         if frame is not None:
-            forgotten = _forgotten(recipe.cleansing)
+            not_hidden = _columns_not_hidden(recipe.cleansing)
             hints = (
-                _hint(frame[name], str(name), is_used=name in used) for name in frame if name not in used - forgotten
+                _hint(frame[name], str(name), is_used=name in used) for name in frame if name not in used - not_hidden
             )
             return next((hint for hint in hints if hint is not None), None)
     return None
 
 
-def _forgotten(cleansing: Cleansing) -> set[str]:
+def _columns_not_hidden(cleansing: Cleansing) -> set[str]:
     """Return the columns that `where` compares with numbers and that `hide` does not use."""
     if cleansing.where is None:
         return set()

@@ -41,29 +41,29 @@ class UserSample:
     interactions: Interactions
 
 
-def draw_users(everybody: Interactions, n_users: int, seed: int) -> UserSample | None:
+def draw_users(all_users: Interactions, n_users: int, seed: int) -> UserSample | None:
     """Draw `n_users` of the users, each equally likely.
 
     The same seed draws the same users. Return None if there are no more than `n_users`.
     """
-    n_all = len(everybody.user_ids)
+    n_all = len(all_users.user_ids)
     if n_all <= n_users:
         return None
     rows = np.sort(np.random.default_rng([seed, 23]).permutation(n_all)[:n_users])
     row_of = np.full(n_all, -1, dtype=np.int32)
     row_of[rows] = np.arange(n_users, dtype=np.int32)
-    is_drawn = row_of[everybody.users] >= 0
-    hidden = everybody.hidden
+    is_drawn = row_of[all_users.users] >= 0
+    hidden = all_users.hidden
     if hidden is not None:
         renumbered = hidden._replace(users=row_of[hidden.users])
         hidden = renumbered.of_rows(renumbered.users >= 0)
     sampled = replace(
-        everybody,
-        users=row_of[everybody.users[is_drawn]],
-        items=everybody.items[is_drawn],
-        times=None if everybody.times is None else everybody.times[is_drawn],
-        user_ids=[everybody.user_ids[row] for row in rows.tolist()],
-        weights=None if everybody.weights is None else everybody.weights[is_drawn],
+        all_users,
+        users=row_of[all_users.users[is_drawn]],
+        items=all_users.items[is_drawn],
+        times=None if all_users.times is None else all_users.times[is_drawn],
+        user_ids=[all_users.user_ids[row] for row in rows.tolist()],
+        weights=None if all_users.weights is None else all_users.weights[is_drawn],
         hidden=hidden,
         hidden_unknown=None,
     )
@@ -76,7 +76,7 @@ def solve_users(
     features: sparse.csr_matrix | None = None,
     rows: NDArray[Any] | None = None,
 ) -> None:
-    """Give `scorer` an exactly solved vector for each user of `matrix`, (users, items).
+    """Set an exactly solved vector in `scorer` for each user of `matrix`, (users, items).
 
     `features` are those of the users, (users, F). If `rows` is given, the other users get zeros. Raise TrainingError
     for a scorer that knows only the users of its training, if there are others.

@@ -50,9 +50,9 @@ def frequent_tokens(
 ) -> tuple[dict[str, int], int]:
     """Return the number of rows of each frequent token, and the number of distinct tokens.
 
-    Arguments and errors are those of `count_tokens`. The first pass adds counts in a fixed number of buckets, so a bucket's
-    count is never less than a token's own. The second pass counts exactly, but only tokens whose bucket reaches
-    `min_frequency`.
+    Arguments and errors are those of `count_tokens`. The first pass adds counts in a fixed number of buckets, so the
+    count of a bucket is an upper bound for its tokens. The second pass counts exactly, but only tokens whose bucket
+    reaches `min_frequency`.
     """
     buckets = np.zeros(_BUCKETS, dtype=np.int64)
     for value, weight in zip(values, weights.tolist(), strict=True):

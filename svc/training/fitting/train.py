@@ -25,8 +25,8 @@ from svc.training.fitting.warm_start import WarmStart
 
 Matrices = Mapping[SideName, sparse.csr_matrix]
 
-
 _DENSE_COPIES = 4
+"""Dense float32 item matrices for which a training of DenseSLIM or EDLAE needs memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Builder:
         algorithm = ALGORITHMS[name]
         fixed: Params = {}
         if algorithm.seed:
-            fixed[algorithm.seed] = self.seed & 0x7FFFFFFF
+            fixed[algorithm.seed] = self.seed & 0x7FFFFFFF  # fits into a C int, also for larger seeds of a recipe
         if algorithm.threads:
             fixed[algorithm.threads] = self.threads.exact if algorithm.threads_change_bits else self.threads.free
         if algorithm.takes_features:

@@ -149,6 +149,7 @@ class Evaluator:
         metrics = evaluate_list_vs_list(rankings, truths, n_items, 1).as_dict()
         metrics["catalog_coverage"] = metrics["appeared_item"] / n_items
         scores = user_scores(rankings, truth)
+        # irspack has no weighted metrics, and its means have no per-user scores for intervals.
         metrics.update({name: values.mean() for name, values in scores.items() if len(values)})
         rounded = {name: round(float(metrics[name]), _SCORE_DIGITS) for name in METRICS}
         return Evaluation(rounded, rankings, truth, scores, longer)

@@ -32,18 +32,18 @@ class Task:
     builder: Builder
     holdout: Holdout
 
-    def matrix(self, params: Params, *, everybody: bool = False) -> sparse.csr_matrix:
+    def matrix(self, params: Params, *, all_users: bool = False) -> sparse.csr_matrix:
         """Return the interactions to train on, (users, items), with the decay of the half-life in `params`.
 
-        If the recipe has a sample of users, these are the rows of the sample, unless `everybody` is set.
+        If the recipe has a sample of users, these are the rows of the sample, unless `all_users` is set.
         """
-        interactions = self.data.interactions if everybody else self.data.trained
+        interactions = self.data.interactions if all_users else self.data.trained
         matrix = interactions.matrix()
         return decayed(matrix, interactions.latest(), params) if HALF_LIFE in params else matrix
 
-    def positions(self, *, everybody: bool = False) -> sparse.csr_matrix:
+    def positions(self, *, all_users: bool = False) -> sparse.csr_matrix:
         """Return the positions of the entries of `matrix` in the order of each history."""
-        return positions_of((self.data.interactions if everybody else self.data.trained).latest())
+        return positions_of((self.data.interactions if all_users else self.data.trained).latest())
 
     @property
     def features(self) -> dict[SideName, sparse.csr_matrix]:

@@ -19,7 +19,7 @@ MAX_INPUTS: Final = 64
 """Up to this many files are named one by one; more are combined into one digest."""
 
 
-def is_asked(loaded: LoadedRecipe, settings: Settings) -> bool:
+def needs_serial(loaded: LoadedRecipe, settings: Settings) -> bool:
     """Return whether settings or recipe require a serial and the sha256 of the inputs."""
     asked_by_settings = settings.state_dir is not None or settings.artifact_signature == "ed25519"
     return asked_by_settings or loaded.recipe.output.expires_after is not None
@@ -53,7 +53,7 @@ def fresh_fields(
     loaded: LoadedRecipe, settings: Settings, keys: SigningKeys, trained_at: str, inputs: Inputs
 ) -> dict[str, Any]:
     """Return `serial`, `inputs` and, with output.expires_after, `expires_at`, or nothing if they are not required."""
-    if not is_asked(loaded, settings):
+    if not needs_serial(loaded, settings):
         return {}
     expires_after_s = loaded.recipe.output.expires_after_s
     fields: dict[str, Any] = {"serial": next_serial(loaded, settings, keys), "inputs": inputs.listed()}

@@ -130,8 +130,8 @@ def test_a_sample_of_users_has_the_reference_time_of_all_users(make_recipe: Make
     task = _task(make_recipe, tmp_path, "time_user", NOW_S + 400 * DAY, sample_users=20)
     assert task.data.sample is not None
     assert 0 not in task.data.sample.rows
-    sampled, everybody = task.matrix(MONTH), task.matrix(MONTH, everybody=True)
-    assert abs(everybody[task.data.sample.rows] - sampled).nnz == 0
+    sampled, all_users = task.matrix(MONTH), task.matrix(MONTH, all_users=True)
+    assert abs(all_users[task.data.sample.rows] - sampled).nnz == 0
 
 
 def test_a_row_in_the_far_future_acts_like_a_row_at_the_last_event(

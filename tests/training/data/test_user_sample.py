@@ -48,27 +48,27 @@ def interactions(found: sps.csr_matrix) -> Interactions:
 
 def test_a_sample_has_whole_histories_of_its_users() -> None:
     """Ids, items, times, weights and hidden pairs stay together. The same seed draws the same users."""
-    everybody = interactions(matrix(counts=True))
-    sample = draw_users(everybody, 100, seed=4)
+    all_users = interactions(matrix(counts=True))
+    sample = draw_users(all_users, 100, seed=4)
     assert sample is not None
     found = sample.interactions
     assert len(found.user_ids) == 100
-    whole = everybody.matrix()[sample.rows]
+    whole = all_users.matrix()[sample.rows]
     assert (found.matrix() != whole).nnz == 0
-    assert found.item_ids is everybody.item_ids
-    assert [everybody.user_ids[row] for row in sample.rows] == found.user_ids
-    assert everybody.hidden is not None
-    kept = {(f"u{u}", int(i)) for u, i in zip(*everybody.hidden[:2], strict=True)} & {
+    assert found.item_ids is all_users.item_ids
+    assert [all_users.user_ids[row] for row in sample.rows] == found.user_ids
+    assert all_users.hidden is not None
+    kept = {(f"u{u}", int(i)) for u, i in zip(*all_users.hidden[:2], strict=True)} & {
         (user, item) for user in found.user_ids for item in range(N_ITEMS)
     }
     rows = () if found.hidden is None else zip(*found.hidden, strict=True)
     there = {(found.user_ids[u], int(i)): (int(time), bool(always)) for u, i, time, always in rows}
     assert there.keys() == kept
     assert set(there.values()) <= {(7, True), (8, False)}
-    again = draw_users(everybody, 100, seed=4)
+    again = draw_users(all_users, 100, seed=4)
     assert again is not None
     assert (again.rows == sample.rows).all()
-    assert draw_users(everybody, N_USERS, seed=4) is None
+    assert draw_users(all_users, N_USERS, seed=4) is None
 
 
 @pytest.mark.parametrize("counts", [False, True])

@@ -19,7 +19,7 @@ from svc.errors import RecipeError
 from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
-from svc.training.publishing.freshness import MAX_INPUTS, Inputs, fresh_fields, is_asked, next_serial
+from svc.training.publishing.freshness import MAX_INPUTS, Inputs, fresh_fields, needs_serial, next_serial
 from svc.training.run import TrainOptions, train
 
 Make = Callable[..., LoadedRecipe]
@@ -42,7 +42,7 @@ def test_without_a_reason_artifacts_have_no_serial(make_recipe: Make) -> None:
     """Artifacts of earlier recipes and settings do not change."""
     loaded, settings = make_recipe(), Settings(signing_keys=KEY)
     assert fresh_fields(loaded, settings, KEYS, "2026-11-22T00:00:00+00:00", Inputs(loaded.base_dir)) == {}
-    assert not is_asked(loaded, settings)
+    assert not needs_serial(loaded, settings)
 
 
 @pytest.mark.parametrize(
