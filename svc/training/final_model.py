@@ -60,26 +60,29 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
     scorer = _train(task, best, columns, start)
     matrix = reordered(matrix, columns)
     aware = _feature_aware(task, result)
-    beside = None if aware is best or aware in best.parts else aware
+    cold_trial = None if aware is best or aware in best.parts else aware
     in_order = best.recency or (learned is not None and learned.ranker.record.ordered)
-    in_order = in_order or (beside is not None and beside.recency)
+    in_order = in_order or (cold_trial is not None and cold_trial.recency)
     positions = reordered(task.positions(all_users=sampled), columns) if in_order else None
     fold_in_users(best, scorer, matrix, positions, features=task.features.get("user"))
     logs.emit(events.FINAL_MODEL_TRAINED, recommender=best.algorithm)
     cold, parts = None, []
     if best.parts:
         parts = blend_parts(best, scorer)
-    if beside is not None:
-        feature_scorer = _train(task, beside, columns)
+    if cold_trial is not None:
+        feature_scorer = _train(task, cold_trial, columns)
         assert isinstance(feature_scorer, IALSScorer), "feature-aware is iALS alone"
         cold = ColdStartScorer.of(feature_scorer)
         parts = parts or [part(best, scorer, EVERYTHING)]
         parts = [{**described, "answers": KNOWN_USERS} for described in parts]
-        parts += [part(beside, cold, FEATURES_AND_SEEDS)]
-        if best.recency or beside.recency:
-            parts[-1]["recency"] = beside.recency
+        parts += [part(cold_trial, cold, FEATURES_AND_SEEDS)]
+        if best.recency or cold_trial.recency:
+            parts[-1]["recency"] = cold_trial.recency
         logs.emit(
-            events.COLD_START_PART_TRAINED, recommender=beside.algorithm, score=beside.score, bytes=parts[-1]["bytes"]
+            events.COLD_START_PART_TRAINED,
+            recommender=cold_trial.algorithm,
+            score=cold_trial.score,
+            bytes=parts[-1]["bytes"],
         )
     hidden, unknown = interactions.hidden_matrix(), interactions.hidden_unknown
     model = assemble(
@@ -89,7 +92,7 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
         X=matrix,
         features=None if aware is None else task.data.feature_state,
         cold=cold,
-        cold_recency=None if beside is None else beside.recency,
+        cold_recency=None if cold_trial is None else cold_trial.recency,
         hidden=None if hidden is None else reordered(hidden, columns),
         hidden_new=None if unknown is None else unknown.rows.matrix(len(interactions.user_ids), len(unknown.item_ids)),
         hidden_new_ids=() if unknown is None else unknown.item_ids,
@@ -156,8 +159,8 @@ def _feature_aware(task: Task, result: SearchResult) -> TrialRecord | None:
     if not task.data.sides:
         return None
     within = [part for part in result.best.parts if part.algorithm == FEATURE_AWARE]
-    beside = None if result.reused is None else result.reused.feature_aware
-    trial = within[0] if within else beside or result.best_per_algorithm.get(FEATURE_AWARE)
+    reused = None if result.reused is None else result.reused.feature_aware
+    trial = within[0] if within else reused or result.best_per_algorithm.get(FEATURE_AWARE)
     if trial is None:
         logs.emit(events.FEATURES_INACTIVE, reason=f"no trial of {FEATURE_AWARE} was completed")
     return trial

@@ -95,8 +95,8 @@ def _origin(incumbent: Incumbent) -> Reused | None:
 def _stretch(header: Mapping[str, Any]) -> float:
     """Return the stretch of a live model's interval, or 1 for headers of earlier versions without it."""
     evaluation = header.get("evaluation")
-    among = evaluation.get("chosen_among") if isinstance(evaluation, Mapping) else None
-    stretch = among.get("stretch") if isinstance(among, Mapping) else None
+    choice = evaluation.get("chosen_among") if isinstance(evaluation, Mapping) else None
+    stretch = choice.get("stretch") if isinstance(choice, Mapping) else None
     return max(1.0, float(stretch)) if isinstance(stretch, int | float) else 1.0
 
 

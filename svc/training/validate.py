@@ -166,7 +166,8 @@ def _metadata_warnings(declared: ItemMetadata, items: set[str], frame: pandas.Da
     """
     for field in declared.filter_fields:
         values = [
-            None if gone else value for value, gone in zip(frame[field.name], frame[field.name].isna(), strict=True)
+            None if is_missing else value
+            for value, is_missing in zip(frame[field.name], frame[field.name].isna(), strict=True)
         ]
         if field.kind == "numerical":
             NumberField.read(field.name, values, len(values))

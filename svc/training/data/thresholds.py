@@ -30,13 +30,13 @@ def check_thresholds(interactions: Interactions, cleansing: _Cleansing) -> None:
         "n_items": len(interactions.item_ids),
     }
     least = {
-        f"min_{what}": given if (given := getattr(cleansing, f"min_{what}")) is not None else model_needs
-        for what, model_needs in _MODEL_NEEDS.items()
+        f"min_{counted}": minimum if (minimum := getattr(cleansing, f"min_{counted}")) is not None else model_needs
+        for counted, model_needs in _MODEL_NEEDS.items()
     }
     short = [
-        f"{counts[f'n_{what}']} {what} where {_at_least(what, least[f'min_{what}'], model_needs)}"
-        for what, model_needs in _MODEL_NEEDS.items()
-        if counts[f"n_{what}"] < max(least[f"min_{what}"], model_needs)
+        f"{counts[f'n_{counted}']} {counted} where {_at_least(counted, least[f'min_{counted}'], model_needs)}"
+        for counted, model_needs in _MODEL_NEEDS.items()
+        if counts[f"n_{counted}"] < max(least[f"min_{counted}"], model_needs)
     ]
     if short:
         raise MinDataViolation(
@@ -44,10 +44,10 @@ def check_thresholds(interactions: Interactions, cleansing: _Cleansing) -> None:
         )
 
 
-def _at_least(what: str, given: int, model_needs: int) -> str:
-    if given >= model_needs:
-        return f"at least {given} are needed"
-    return f"cleansing.min_{what} asks for {given}, but a model needs at least {model_needs}"
+def _at_least(counted: str, minimum: int, model_needs: int) -> str:
+    if minimum >= model_needs:
+        return f"at least {minimum} are needed"
+    return f"cleansing.min_{counted} asks for {minimum}, but a model needs at least {model_needs}"
 
 
 def _what_to_do(interactions: Interactions) -> str:

@@ -20,19 +20,19 @@ Columns = NDArray[np.int32] | slice
 AS_TRAINED: Final = slice(None)
 
 
-def finite_float32(values: Any, what: str) -> NDArray[np.float32]:
+def finite_float32(values: Any, name: str) -> NDArray[np.float32]:
     """Return a float32 copy in C order.
 
     Raise TrainingError for a value that is not finite, or too large for float32.
     """
     with np.errstate(over="ignore"):
         array = np.array(values, dtype=np.float32, order="C")
-    return checked_finite(array, what)
+    return checked_finite(array, name)
 
 
-def checked_finite(array: NDArray[np.float32], what: str) -> NDArray[np.float32]:
+def checked_finite(array: NDArray[np.float32], name: str) -> NDArray[np.float32]:
     if not np.isfinite(array).all():
-        raise TrainingError(f"the trained {what} are not finite numbers; search again with stronger regularization")
+        raise TrainingError(f"the trained {name} are not finite numbers; search again with stronger regularization")
     return array
 
 
@@ -69,8 +69,8 @@ def _confidence(recommender: Any) -> float:
     return float(np.log(1 + 1 / recommender.epsilon))
 
 
-def _weights(weights: Any, features: Any, what: str) -> NDArray[np.float32] | None:
-    return None if features is None else finite_float32(weights, what)
+def _weights(weights: Any, features: Any, name: str) -> NDArray[np.float32] | None:
+    return None if features is None else finite_float32(weights, name)
 
 
 def _check_least_squares(least_squares: LeastSquares) -> None:

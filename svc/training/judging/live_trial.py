@@ -101,9 +101,9 @@ def _check(task: Task, trial: TrialRecord, declared: list[str]) -> None:
         raise Unfit(f"it was trained with features of the {missing[0]}s, which the recipe no longer has")
     n_users, n_items = task.holdout.train.shape
     parameters = search_space(name, n_users=n_users, n_items=n_items, feature_sides=tuple(declared))
-    strange = sorted(set(trial.params) - set(parameters) - {HALF_LIFE, SELF_WEIGHT, POPULARITY_HALF_LIFE})
-    if strange:
-        raise Unfit(f"this version of svc does not know the parameter {strange[0][:64]} of its class {name}")
+    unknown = sorted(set(trial.params) - set(parameters) - {HALF_LIFE, SELF_WEIGHT, POPULARITY_HALF_LIFE})
+    if unknown:
+        raise Unfit(f"this version of svc does not know the parameter {unknown[0][:64]} of its class {name}")
     takes_times = ALGORITHMS[name].takes_times or trial.params.get(POPULARITY_HALF_LIFE, NO_DECAY) != NO_DECAY
     if takes_times and task.holdout.times is None:
         raise Unfit(f"its class {name} learns from times, which this recipe does not read")

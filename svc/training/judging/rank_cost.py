@@ -28,8 +28,8 @@ def rank_ms(model: Model, rows: NDArray[np.int64] | None = None) -> float:
     The users are evenly spread over `rows` of `model`, or over all rows. `model` must be ready. Processor time hardly
     depends on the load of the machine. Requests that are answered together take less time each.
     """
-    among = np.arange(model.n_users) if rows is None else rows
-    queries = [model.known_user(int(row), limit=_LIMIT) for row in among[_spread(len(among))]]
+    known_rows = np.arange(model.n_users) if rows is None else rows
+    queries = [model.known_user(int(row), limit=_LIMIT) for row in known_rows[_spread(len(known_rows))]]
     return _median_ms(lambda query: model.rank([query]), queries)
 
 

@@ -61,12 +61,12 @@ class ServedRanker:
         """Return the ranking of each user, in columns of the split."""
         pools = [Ranking(NO_ITEMS, np.empty(0))] * len(users)
         column_of = _inverse(self.columns, self.model.n_items).astype(np.int32)
-        gone = np.flatnonzero(column_of < 0).astype(np.int32)
+        not_in_split = np.flatnonzero(column_of < 0).astype(np.int32)
         in_model = np.flatnonzero(self.rows[users] >= 0)
         parts = [in_model[start : start + _AT_ONCE] for start in range(0, len(in_model), _AT_ONCE)]
 
         def rank(part: Rows) -> None:
-            queries = [self._query(row, size, gone) for row in users[part].tolist()]
+            queries = [self._query(row, size, not_in_split) for row in users[part].tolist()]
             for position, ranking in zip(part.tolist(), self.model.rank(queries), strict=True):
                 pools[position] = ranking._replace(items=column_of[ranking.items])
 
@@ -85,10 +85,10 @@ class ServedRanker:
         ones = np.ones(int(both.sum()), dtype=np.float32)
         return sparse.csr_matrix((ones, (owners[both], items[both])), shape=(len(self.rows), len(self.columns)))
 
-    def _query(self, row: int, size: int, gone: NDArray[np.int32]) -> Query:
+    def _query(self, row: int, size: int, not_in_split: NDArray[np.int32]) -> Query:
         query = self.model.known_user(int(self.rows[row]), limit=size)
         own = self.columns[self.excluded.indices[self.excluded.indptr[row] : self.excluded.indptr[row + 1]]]
-        exclude = np.concatenate([query.exclude, own[own >= 0].astype(np.int32), gone])
+        exclude = np.concatenate([query.exclude, own[own >= 0].astype(np.int32), not_in_split])
         return query._replace(exclude=exclude, by_parts=True)
 
 

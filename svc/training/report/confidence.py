@@ -34,11 +34,11 @@ def headline(header: Mapping[str, Any]) -> Headline:
 
 def _correction(evaluation: Mapping[str, Any]) -> str:
     """Return the interval's correction for the choice among trials, or "" for headers of earlier versions."""
-    among = evaluation.get("chosen_among")
-    if among is None or among["trials"] + among["unknown"] < 2:
+    choice = evaluation.get("chosen_among")
+    if choice is None or choice["trials"] + choice["unknown"] < 2:
         return ""
     return (
-        f", corrected for the choice among {among['trials'] + among['unknown']:,} trials; not corrected is that the"
+        f", corrected for the choice among {choice['trials'] + choice['unknown']:,} trials; not corrected is that the"
         " search took parameters, epochs and weights of a blend from scores of the same users (split.test avoids it)"
     )
 

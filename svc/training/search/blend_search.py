@@ -190,9 +190,9 @@ class _BlendTrainer:
 
     def _ranker(self, recencies: Recencies, weights: Weights) -> Ranker:
         """Return the ranker of a blend of the parts with weight."""
-        scorers, weighed = self._scorers(recencies), _with_weight(weights)
-        shares = [weights[part] / _STEPS for part in weighed]
-        chosen = [scorers[part] for part in weighed]
+        scorers, positions = self._scorers(recencies), _with_weight(weights)
+        shares = [weights[part] / _STEPS for part in positions]
+        chosen = [scorers[part] for part in positions]
         return self._objective.quick_ranker(lambda rows: weighted(standardized(chosen, rows), shares))
 
     def _scorers(self, recencies: Recencies) -> list[Scorer]:
@@ -200,10 +200,10 @@ class _BlendTrainer:
         return [part.at(recency) for part, recency in zip(self._histories, recencies, strict=True)] + self._popular
 
     def _record(self, tried: _ScoredBlend, number: int, shared: Params) -> TrialRecord:
-        weighed = _with_weight(tried.weights)
+        positions = _with_weight(tried.weights)
         recencies = (*tried.recencies, *[0.0] * len(self._popular))
-        parts = tuple(replace(self._trials[position], recency=recencies[position]) for position in weighed)
-        weights = {self._trials[position].algorithm: tried.weights[position] / _STEPS for position in weighed}
+        parts = tuple(replace(self._trials[position], recency=recencies[position]) for position in positions)
+        weights = {self._trials[position].algorithm: tried.weights[position] / _STEPS for position in positions}
         return TrialRecord(
             number,
             BLEND,
@@ -366,11 +366,11 @@ class WeightSearch:
 
         They are kept for all weights.
         """
-        parts, gone = standardized(self._scorers, users), seen.nonzero()
+        parts, excluded = standardized(self._scorers, users), seen.nonzero()
         wanted = np.zeros(parts[0].shape, dtype=np.bool_)
         for scores in parts:
             allowed = scores.copy()
-            allowed[gone] = -np.inf
+            allowed[excluded] = -np.inf
             for row, best in zip(wanted, best_columns(allowed, max(CANDIDATES, 2 * self._sample.cutoff)), strict=True):
                 row[best] = True
         rows, items = wanted.nonzero()

@@ -149,20 +149,20 @@ def plan_trials(
     fixed = {name for name in algorithms if n_parameters.get(name) == 0}
     shares = {name: min(own[name], 1) if name in fixed else own[name] for name in algorithms if name in own}
     others = [name for name in algorithms if name not in own]
-    left = max(0, n_trials - sum(shares.values()))
-    once = [name for name in others if name in fixed][:left]
+    remaining = max(0, n_trials - sum(shares.values()))
+    once = [name for name in others if name in fixed][:remaining]
     shares.update(dict.fromkeys(once, 1))
-    left -= len(once)
+    remaining -= len(once)
     tuned = [name for name in others if name not in fixed]
     soon_found = [name for name in tuned if name in one_number]
-    if len(soon_found) < len(tuned) and left // len(tuned) > MOST_OF_ONE_NUMBER:
+    if len(soon_found) < len(tuned) and remaining // len(tuned) > MOST_OF_ONE_NUMBER:
         shares.update(dict.fromkeys(soon_found, MOST_OF_ONE_NUMBER))
-        left -= MOST_OF_ONE_NUMBER * len(soon_found)
+        remaining -= MOST_OF_ONE_NUMBER * len(soon_found)
         tuned = [name for name in tuned if name not in one_number]
     for index, name in enumerate(tuned):
-        shares[name] = left // len(tuned) + (index < left % len(tuned))
-    given = {name: shares[name] for name in algorithms if shares.get(name, 0) > 0}
-    return TrialPlan(given, n_parameters, frozenset(own), frozenset(needed))
+        shares[name] = remaining // len(tuned) + (index < remaining % len(tuned))
+    kept_shares = {name: shares[name] for name in algorithms if shares.get(name, 0) > 0}
+    return TrialPlan(kept_shares, n_parameters, frozenset(own), frozenset(needed))
 
 
 def uses_budget(trial: FrozenTrial) -> bool:

@@ -238,11 +238,11 @@ def _check_same_data(study: optuna.Study, task: Task) -> None:
 
     They must come from the same interactions, split, metric, cutoff and features.
     """
-    mine = _fingerprint(task)
-    theirs = study.user_attrs.get(_FINGERPRINT)
-    if theirs is None:
-        study.set_user_attr(_FINGERPRINT, mine)
-    elif theirs != mine:
+    fingerprint = _fingerprint(task)
+    of_study = study.user_attrs.get(_FINGERPRINT)
+    if of_study is None:
+        study.set_user_attr(_FINGERPRINT, fingerprint)
+    elif of_study != fingerprint:
         raise TrainingError(
             f"the study {study.study_name} was made with other data, split, metric, cutoff or features, so its scores "
             "cannot be compared: choose another --run-id"
