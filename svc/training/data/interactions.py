@@ -371,7 +371,7 @@ def _row_weights(frame: pd.DataFrame, schema: _Schema, cleansing: _Cleansing) ->
 
 
 def _hidden_unknown(hidden: HiddenRows, names: NDArray[np.object_]) -> HiddenUnknown:
-    """Return hidden rows, whose items are codes of `names`, with the items that occur."""
+    """Return hidden rows with their items renumbered, and the names of these items. Items are codes of `names`."""
     items, item_ids, _ = _by_first_appearance(hidden.items, names)
     return HiddenUnknown(hidden._replace(items=items), item_ids)
 

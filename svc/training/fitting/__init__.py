@@ -1,1 +1,1 @@
-"""A trained model: the families, its training, and its arrays as a scorer of svc.model."""
+"""Train models with the parameters of a trial, and convert them to scorers of svc.model."""

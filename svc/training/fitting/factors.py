@@ -74,7 +74,10 @@ def _weights(weights: Any, features: Any, name: str) -> NDArray[np.float32] | No
 
 
 def _check_least_squares(least_squares: LeastSquares) -> None:
-    """Refuse parameters without a unique minimum: if alpha0 = 0 and nu > 0, an empty history is not regularized."""
+    """Raise TrainingError for parameters without a unique minimum.
+
+    If alpha0 = 0 and nu > 0, an empty history is not regularized.
+    """
     if least_squares.regularization(1, least_squares.n_items) <= 0:
         raise TrainingError("reg must be above 0: without it, iALS cannot place a user from seed items")
     for side, weights, others in (

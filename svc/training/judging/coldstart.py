@@ -99,11 +99,10 @@ def _emit(side: str, task: Task, measured: Mapping[str, Any]) -> None:
 
 
 def _evaluate_side(side: SideName, task: Task, winner: TrialRecord, matrix: sparse.csr_matrix) -> dict[str, Any]:
-    """Return the figures of one side as they stand in the header.
+    """Return the figures of one side for the header.
 
-    These are n_draws, n_held and n_interactions of all draws, the cutoff, METRICS of model, popularity and random as
-    means over draws, and `intervals` of the training's metric for each of the three and for the model's lead over
-    popularity.
+    n_draws, n_held and n_interactions are over all draws. METRICS of model, popularity and random are means over draws.
+    `intervals` are by the training's metric, for each of the three and for the model's lead over popularity.
     """
     axis = 0 if side == "user" else 1
     chosen, chosen_by = task.loaded.recipe.training, task.matrix({})  # without decay: a choice counts fully at any age

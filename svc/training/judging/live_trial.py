@@ -32,7 +32,10 @@ def trainable(task: Task, header: Mapping[str, Any]) -> TrialRecord:
 
 
 def checked(task: Task, trial: TrialRecord, header: Mapping[str, Any]) -> TrialRecord:
-    """Return a `trial` of this header with no more components than the current data allows. Raise Unfit."""
+    """Return a `trial` of this header with no more components than the current data allows.
+
+    Raise Unfit if it cannot be trained again.
+    """
     declared = [side for side in ("user", "item") if side in (header.get("features") or {})]
     trial = replace(_limit_components(task, trial), parts=tuple(_limit_components(task, part) for part in trial.parts))
     for part in trial.parts or (trial,):

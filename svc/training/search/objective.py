@@ -33,7 +33,7 @@ class TrialObjective:
     holdout: Holdout
 
     def quick_scores(self, scorer: Scorer, params: Params) -> QuickScores:
-        """Return the scores of the training histories by a trained scorer, for comparisons within the search."""
+        """Return the scores of all users by a trained scorer, for comparisons within the search."""
         positions = None if self.holdout.order is None else self.holdout.order.positions
         return QuickScores(scorer, self.holdout.decayed(params), positions, self.holdout.features.get("user"))
 
