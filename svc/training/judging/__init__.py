@@ -1,1 +1,1 @@
-"""Judge models by held-out interactions: rankings, metrics, intervals, folds, and the live model beside."""
+"""Evaluate models on held-out interactions: rankings, metrics, intervals, and comparisons with the live model."""

@@ -1,1 +1,1 @@
-"""Learn the order of the first page from held-out choices, and judge it on users that did not fit it."""
+"""Learn the order of the first page from held-out choices, and evaluate it by cross-validation over users."""

@@ -1,1 +1,1 @@
-"""The families of recommenders: what svc knows of each, and its own variants of irspack's classes."""
+"""The table of algorithms, and svc's variants of irspack's recommenders."""
