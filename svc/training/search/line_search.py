@@ -23,9 +23,9 @@ def next_position(scores: Mapping[float, float], running: Sequence[float], *, up
     positions in `running` are being evaluated. Of two unknown sides the upper one comes first if `upwards_first`.
     """
     best = max(scores, key=lambda position: scores[position])
-    known = sorted({*scores, *running})
-    below = max((position for position in known if position < best), default=None)
-    above = min((position for position in known if position > best), default=None)
+    evaluated = sorted({*scores, *running})
+    below = max((position for position in evaluated if position < best), default=None)
+    above = min((position for position in evaluated if position > best), default=None)
     up = None if above is not None or best >= 1.0 else min(1.0, best + STEP)
     down = None if below is not None or best <= 0.0 else max(0.0, best - STEP)
     step = next((side for side in ((up, down) if upwards_first else (down, up)) if side is not None), None)
@@ -33,7 +33,7 @@ def next_position(scores: Mapping[float, float], running: Sequence[float], *, up
         return step
     low, high = best if below is None else below, best if above is None else above
     peak = _peak([(low, scores.get(low)), (best, scores[best]), (high, scores.get(high))])
-    if peak is not None and low < peak < high and min(abs(peak - position) for position in known) >= _CLOSEST:
+    if peak is not None and low < peak < high and min(abs(peak - position) for position in evaluated) >= _CLOSEST:
         return peak
     return (best + (high if high - best >= best - low else low)) / 2
 
