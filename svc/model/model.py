@@ -235,7 +235,8 @@ class Model(Stored):
             query = query._replace(rules=restriction.rules, new=None, reordered=False)
             return self._queries.resolve_pins(Prepared(query, (), ignored, "popular", restriction.offset), restriction)
         if history:
-            raise UnknownUser("nothing is known of this user: no item of the history is in the training data")
+            words = "nothing is known of this user: no item of the history is in the training data"
+            raise UnknownUser(f"{words}; fallback: popular answers anyway")
         if dislikes and user_id is None:
             raise UnknownUser(
                 "nothing is known of this user: dislikes are no profile; give user_id, history or fallback"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import datetime
 import difflib
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -52,6 +53,7 @@ OTHER_OPERATORS: Final = {
     "equals": "eq",
 }
 """svc's operator for each operator of other query languages."""
+_OTHER_GROUPS: Final = {"and": "all", "or": "any"}
 
 Filter = tuple[Any, ...]
 Place = tuple[str | int, ...]
@@ -130,16 +132,30 @@ class _Parser:
         path = (*path, field)
         if not isinstance(operators, Mapping) or not operators:
             words = f"a condition is an object with operators of a {kind} field: {', '.join(OPERATORS[kind])}"
-            raise FilterProblem(path, words, "filter_condition")
+            raise FilterProblem(path, f"{words}; write {example(field, kind)}", "filter_condition")
         operands = [(key, _operand(key, operators[key], kind, path)) for key in sorted(operators, key=str)]
         return ("field", field, tuple(operands))
 
     def _undeclared_field(self, field: object) -> str:
         if not self.kinds:
             return "this recipe declares no item_metadata.filter_fields"
+        if group := group_hint(field):
+            return group
         near = difflib.get_close_matches(str(field)[:256], self.kinds, n=1, cutoff=0.6)
         hint = f"did you mean {near[0]!r}? " if near else ""
         return f"no filter field has this name; {hint}there are {', '.join(list(self.kinds)[:20])}"
+
+
+def group_hint(name: object) -> str:
+    """Return the message for a group as other query languages name it, or "" for other names."""
+    group = _OTHER_GROUPS.get(str(name)[:64].lower())
+    return f'`{name}` is written `{group}`: {{"{group}": [...]}}' if group else ""
+
+
+def example(field: str, kind: str) -> str:
+    """Return a valid condition on a field, as JSON."""
+    operators = {"eq": 2000} if kind == "numerical" else {"any": ["Drama"]}
+    return json.dumps({field: operators}, ensure_ascii=False)
 
 
 def _no_node(tree: object) -> str:
@@ -157,7 +173,7 @@ def _operand(operator: object, value: object, kind: str, path: Place) -> Any:
     if operator not in allowed:
         name = OTHER_OPERATORS.get(str(operator)[:64].lower(), str(operator)[:64])
         near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.6)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = f"; did you mean {near[0]!r}?" if near else "; did you mean 'any', with a list?" if name == "eq" else ""
         words = f"a {kind} field takes {', '.join(allowed)}{hint}"
         raise FilterProblem((*path, _cut(operator)), words, "filter_operator")
     path = (*path, str(operator))

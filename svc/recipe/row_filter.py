@@ -21,6 +21,8 @@ from svc.recipe.filter_tree import (
     Filter,
     FilterProblem,
     Place,
+    example,
+    group_hint,
     parse_filter,
 )
 
@@ -103,7 +105,9 @@ def _kind(operators: object, path: Place) -> str | None:
     """Return the kind of a column, from the operators of one condition."""
     if not isinstance(operators, Mapping) or not operators:
         words = f"a condition is a mapping of operators to values: {', '.join(_OPERATORS)}"
-        raise FilterProblem(path, words, "filter_condition")
+        kind = NUMBER if isinstance(operators, int | float) else TEXT
+        group = group_hint(path[-1]) if isinstance(operators, list) else ""
+        raise FilterProblem(path, group or f"{words}; write {example(str(path[-1]), kind)}", "filter_condition")
     for operator in operators:
         if operator not in _OPERATORS:
             raise FilterProblem((*path, str(operator)[:64]), _refusal(operator), "filter_operator")
