@@ -304,7 +304,10 @@ def in_place(overrides: Mapping[str, Any]) -> dict[str, Any]:
             if column != name and column in _DEFAULT_COLUMNS:
                 near = [column]
             hint = f"did you mean {near[0]}?" if near else "the page on recipes lists those there are"
-            hint = "; " + (name_elsewhere(Training, name) or name_elsewhere(Split, name) or hint)
+            in_split = name_elsewhere(Split, name)
+            if in_split is not None:
+                hint = f"write split={{{in_split.split('`')[1]!r}: {value!r}}}"
+            hint = "; " + (name_elsewhere(Training, name) or hint)
             raise RecipeError(f"svc.train has no argument {name!r}{hint}")
         elif isinstance(value, Mapping):
             tree[name] = {**tree.get(name, {}), **value}

@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args
 
+import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
@@ -68,9 +69,11 @@ _WRITTEN_OUT: Mapping[type[BaseModel], str] = {
     FilterField: "{{name: {}, kind: categorical}}, or with kind multi_label or numerical",
 }
 """The full form of each block that users often shorten to its main value."""
+_WHERE = "{rating: {gte: 4}}"
 _BOOST = "a boost names its items by a filter: {filter: {genres: {any: [Drama]}}, factor: 2}"
 _TABLE = "a table stands below `source`, as source: {type: csv, path: items.csv}"
 _HELD_OUT = "the share of each history that is held out is `heldout_ratio`"
+_DSN = "write dsn_env: SVC_RECIPE_DSN and export SVC_RECIPE_DSN=postgresql://..."
 _ELSEWHERE: tuple[tuple[type[BaseModel], tuple[str, ...], str], ...] = (
     (ServingBoost, ("field", "value"), _BOOST),
     (ItemMetadata, ("item_id_column",), "here it is called `id_column`"),
@@ -90,13 +93,19 @@ _ELSEWHERE: tuple[tuple[type[BaseModel], tuple[str, ...], str], ...] = (
     (ParquetOptions, ("file", "filename", "url", "uri"), "it is `path`"),
     (BigQueryOptions, ("table", "dataset"), "select from it in `query`"),
     (SqlOptions, ("table",), "select from it in `query`"),
-    (SqlOptions, ("url", "dsn", "connection", "connection_string"), "`dsn_env` names a variable that holds it"),
+    (SqlOptions, ("url", "dsn", "connection", "connection_string"), _DSN),
     (Output, ("file", "filename", "artifact"), "it is `path`"),
     (Recipe, ("data", "dataset", "input"), "it is `source`"),
     (Recipe, ("filter", "filters", "where"), "`cleansing.where` filters rows, `serving.filter` recommendations"),
 )
 _NAMES_ELSEWHERE = {(model, name): text for model, names, text in _ELSEWHERE for name in names}
 """svc's name for each key of other products, by block."""
+_EXAMPLES: Mapping[tuple[type[BaseModel], str], str] = {
+    (Recipe, "source"): "{type: csv, path: data.csv}",
+    (Recipe, "schema"): "{user_column: user_id, item_column: item_id}",
+    (SourceSpec, "type"): "csv, parquet, sql or bigquery",
+}
+"""A value for keys that are often missing."""
 _UNITS = {
     **dict.fromkeys(("sec", "secs", "second", "seconds", "unix", "epoch", "timestamp"), "s"),
     **dict.fromkeys(("milli", "millis", "millisecond", "milliseconds"), "ms"),
@@ -108,16 +117,23 @@ _RANKED = re.compile("([a-z]+)@([0-9]+)")
 _DURATION = re.compile("([0-9]+(?:[.][0-9]+)?) *(min|[hdwy])[a-z]*")
 
 
-def explain(error: ValidationError, tree: Any, model: type[BaseModel], show: Callable[[Path], str]) -> str:
+def explain(
+    error: ValidationError,
+    tree: Any,
+    model: type[BaseModel],
+    show: Callable[[Path], str],
+    is_python: Callable[[Path], bool] = lambda _: False,
+) -> str:
     """Return one line for each problem in `error`.
 
-    `tree` has the values of the file. `show` formats a location.
+    `tree` has the values of the file. `show` formats a location. Hints for a location that `is_python` are expressions
+    of Python, else YAML.
     """
     details = error.errors(include_url=False, include_context=True, include_input=False)
     by_place: dict[Path, list[ErrorDetails]] = {}
     for item in _causes(details, model):
         by_place.setdefault(_location_in_file(item, tree), []).append(item)
-    lines = [_line(loc, items, tree, model, show) for loc, items in by_place.items()]
+    lines = [_line(loc, items, tree, model, show, python=is_python(loc)) for loc, items in by_place.items()]
     if len(lines) > _MAX_LINES:
         lines[_MAX_LINES:] = [f"... and {len(lines) - _MAX_LINES} more"]
     return "\n".join(lines)
@@ -213,24 +229,51 @@ def _look_alikes(text: object) -> str:
     return f" (with {', '.join(names)})" if names else ""
 
 
-def _line(loc: Path, items: list[ErrorDetails], tree: Any, model: type[BaseModel], show: Callable[[Path], str]) -> str:
+def _line(
+    loc: Path,
+    items: list[ErrorDetails],
+    tree: Any,
+    model: type[BaseModel],
+    show: Callable[[Path], str],
+    *,
+    python: bool,
+) -> str:
     item, where = items[0], show(loc)
-    kind = item["type"]
+    kind, block, value = item["type"], model_at(model, loc[:-1]), value_at(tree, loc)
     if kind == "extra_forbidden":
-        return f"{where}: unknown key{_look_alikes(loc[-1])}; {_unknown_key(str(loc[-1]), model_at(model, loc[:-1]))}"
+        return f"{where}: unknown key{_look_alikes(loc[-1])}; {_unknown_key(str(loc[-1]), value, block)}"
     if kind == "missing":
-        return f"{where}: is missing"
-    value = value_at(tree, loc)
+        return f"{where}: is missing{_example(str(loc[-1]), block, python=python)}"
     actual = f"set through {value}" if has_reference(value) and len(value) <= _MAX_SHOWN else f"found {shown(value)}"
     if kind == "value_error":
         reason = str(item["ctx"]["error"])
         sentence = reason if isinstance(value, Mapping) or loc == () else f"{actual}, which {reason}"
         return f"{where}: {sentence}".removeprefix(": ")
-    foreign = _look_alikes(value) if kind == "string_pattern_mismatch" else ""
+    hint = _look_alikes(value) if kind == "string_pattern_mismatch" else ""
+    hint += _way_out(kind, value, model_at(model, loc), loc, python=python)
     wanted = _expectation(item, value) + "".join(
         f", or {_expectation(other, value).removeprefix('must be ')}" for other in items[1:]
     )
-    return f"{where}: {wanted}; {actual}{foreign}{_way_out(kind, value, model_at(model, loc))}".removeprefix(": ")
+    return f"{where}: {wanted}; {actual}{hint}".removeprefix(": ")
+
+
+def _example(key: str, model: type[BaseModel] | None, *, python: bool) -> str:
+    """Return a hint with a value for a missing key, or ""."""
+    if model is SqlOptions and key == "dsn_env":
+        return f"; {_DSN}"
+    example = None if model is None else _EXAMPLES.get((model, key))
+    if example is None:
+        return ""
+    return f"; write {_in_python(example) if python and example.startswith('{') else example}"
+
+
+def _in_python(text: str) -> str:
+    """Return the YAML in `text` as an expression of Python. What follows its last bracket is kept."""
+    end = max(text.rfind("}"), text.rfind("]")) + 1
+    try:
+        return f"{yaml.safe_load(text[:end])!r}{text[end:]}"
+    except yaml.YAMLError:  # the caller's value has brackets or colons of its own
+        return text
 
 
 def _expectation(item: ErrorDetails, value: Any) -> str:
@@ -252,20 +295,33 @@ def _one_of(expected: str, value: Any) -> str:
     return wanted + (f" (did you mean {near!r}?)" if near else "")
 
 
-def _way_out(kind: str, value: Any, model: type[BaseModel] | None) -> str:
-    """Return a hint with the correct form of the value, or "" if the value suggests none."""
+def _way_out(kind: str, value: Any, model: type[BaseModel] | None, loc: Path, *, python: bool) -> str:
+    """Return a hint with the correct form of the value, or "" if the value suggests none.
+
+    In Python it is an argument of `svc.train`, because the recipe's keys are arguments.
+    """
     if isinstance(value, Mapping | list) or has_reference(value) or value is None:
         return ""
     text = redact_text(str(value))[:_MAX_SHOWN]
-    if kind == "model_type" and model is not None and model in _WRITTEN_OUT:
-        return f"; write {_WRITTEN_OUT[model].format(_main_value(text, model))}"
-    if kind == "tuple_type" or (kind == "dict_type" and re.search("[<=>]", text)):
-        return f"; write [{text}]" if kind == "tuple_type" else "; write a filter as {rating: {gte: 4}}"
+    form = _WRITTEN_OUT.get(model) if kind == "model_type" and model is not None else None
+    if form is not None or kind == "tuple_type":
+        written = f"[{text}]" if form is None or model is None else form.format(_main_value(text, model))
+        return _written(written, loc, python=python)
+    if kind == "dict_type" and re.search("[<=>]", text):
+        return f"; write a filter as {_in_python(_WHERE) if python else _WHERE}"
     if kind == "literal_error" and (ranked := _RANKED.fullmatch(text)):
-        return f"; write `metric: {ranked[1]}` and `training.cutoff: {ranked[2]}`"
+        in_yaml = f"`metric: {ranked[1]}` and `training.cutoff: {ranked[2]}`"
+        return f"; write {f'metric={ranked[1]!r}, cutoff={ranked[2]}' if python else in_yaml}"
     if kind == "string_pattern_mismatch" and (duration := _DURATION.fullmatch(text.lower())):
         return f"; did you mean {duration[1]}{duration[2]}?"
     return ""
+
+
+def _written(text: str, loc: Path, *, python: bool) -> str:
+    if not python:
+        return f"; write {text}"
+    is_argument = len(loc) == 1 or (loc[0] == "training" and len(loc) == 2)
+    return f"; write {f'{loc[-1]}=' if is_argument else ''}{_in_python(text)}"
 
 
 def _main_value(text: str, model: type[BaseModel]) -> str:
@@ -290,7 +346,7 @@ def _keys(model: type[BaseModel]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def _unknown_key(key: str, model: type[BaseModel] | None) -> str:
+def _unknown_key(key: str, value: Any, model: type[BaseModel] | None) -> str:
     if model is None:
         return "remove it"
     if (model, key) in _NAMES_ELSEWHERE:
@@ -301,8 +357,10 @@ def _unknown_key(key: str, model: type[BaseModel] | None) -> str:
         return f"it belongs at `{home}`"
     hint = f"did you mean `{near}`? " if near else ""
     if near is None and model is InteractionSchema and _VALUED.search(key):
+        column = redact_text(value)[:_MAX_SHOWN] if isinstance(value, str) else key
         hint = (
-            "every row counts as one choice, unless `weight_column` names its weight; leave out rows that mean none. "
+            f"svc learns choices: `weight_column: {column}` weighs a row, "
+            f"`cleansing.where: {{{column}: {{gte: 4}}}}` keeps those that mean one. "
         )
     return f"{hint}allowed: {', '.join(allowed)}"
 

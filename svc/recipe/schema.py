@@ -301,7 +301,9 @@ class Recipe(Block):
     @model_validator(mode="after")
     def _weights_have_columns(self) -> Self:
         if (self.schema_.event_column is None) != (self.cleansing.event_weights is None):
-            raise ValueError("schema.event_column and cleansing.event_weights need each other")
+            if self.schema_.event_column is None:
+                raise ValueError("cleansing.event_weights needs schema.event_column, the column whose values it weighs")
+            raise ValueError("schema.event_column needs cleansing.event_weights, the weight of each of its values")
         if self.training.weighted_metric and not self.schema_.is_weighted:
             raise ValueError("training.weighted_metric needs schema.weight_column or schema.event_column")
         if self.training.time_decay is not None and self.schema_.time_column is None:

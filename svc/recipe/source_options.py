@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticKnownError
 
 from svc.errors import RecipeSecurityError
 from svc.recipe.paths import Location, parse_location
@@ -16,9 +17,15 @@ Compression = Literal["infer", "none", "gzip", "bz2", "zstd"]
 Scalar = str | int | float | bool | None
 
 
-def _not_bool(value: Any) -> Any:
+def _whole(value: Any) -> Any:
     if isinstance(value, bool):
-        raise ValueError("must be a number")  # noqa: TRY004  (pydantic reports ValueError)
+        raise PydanticKnownError("int_type")
+    return value
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise PydanticKnownError("float_type")
     return value
 
 
@@ -26,8 +33,8 @@ def _lower(value: str | None) -> str | None:
     return None if value is None else value.lower()
 
 
-Whole = Annotated[int, BeforeValidator(_not_bool)]
-Number = Annotated[float, BeforeValidator(_not_bool), Field(allow_inf_nan=False)]
+Whole = Annotated[int, BeforeValidator(_whole)]
+Number = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
 Positive = Annotated[Whole, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1, max_length=1024)]
 SHA256_PATTERN = "^[0-9a-fA-F]{64}$"

@@ -61,7 +61,13 @@ def _yaml_problem(error: yaml.YAMLError, text: str) -> str:
     position = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "not readable"
     line = text.splitlines()[mark.line] if mark is not None and mark.line < len(text.splitlines()) else ""
-    hint = '; inside { } and [ ] a variable needs quotes: "${SVC_RECIPE_X}"' if _VARIABLE.search(line) else ""
+    hint = ""
+    if "\\t" in problem:
+        hint = "; indent with spaces, not tabs"
+    elif problem.startswith("mapping values"):
+        hint = "; a value that holds ': ' needs quotes"
+    elif _VARIABLE.search(line):
+        hint = '; inside { } and [ ] a variable needs quotes: "${SVC_RECIPE_X}"'
     return f"{position}not valid YAML: {problem}{hint}"
 
 

@@ -73,7 +73,7 @@ def test_a_variable_cannot_replace_a_required_block(tmp_path: Path, more: dict[s
         ({"metric": "ndgc"}, ["metric:", "did you mean 'ndcg'", "found the text 'ndgc'"]),
         ({"algorithms": ["ilas"]}, ["algorithms[0]", "IALSRecommender"]),
         ({"schema": {"user_column": 1, "item_column": "i"}}, ["schema.user_column", "must be text", "found 1"]),
-        ({"training": {"n_trials": True}}, ["training.n_trials", "must be a number"]),
+        ({"training": {"n_trials": True}}, ["training.n_trials", "must be a whole number"]),
         ({"training": {"n_trials": 0}}, ["training.n_trials", "greater than or equal to 1"]),
         ({"training": []}, ["training:", "must be a mapping", "a list of 0"]),
         ({"schema": {"user_column": "u"}}, ["schema.item_column: is missing"]),
@@ -221,8 +221,8 @@ def test_the_error_for_an_unquoted_variable_in_braces_suggests_quotes(tmp_path: 
 @pytest.mark.parametrize(
     ("key", "words"),
     [
-        ("rating_column", "every row counts as one choice"),
-        ("score_column", "every row counts as one choice"),
+        ("rating_column", "svc learns choices: `weight_column: x` weighs a row"),
+        ("score_column", "`cleansing.where: {x: {gte: 4}}` keeps those that mean one"),
         ("usr_column", "did you mean `user_column`?"),
         ("item_colum", "did you mean `item_column`?"),
         ("color_column", "unknown key; allowed: user_column"),

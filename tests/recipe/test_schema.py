@@ -29,8 +29,8 @@ SCHEMA = BASE["schema"]
 WEIGHT_PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"schema": {**SCHEMA, "weight_column": "user_id"}}, "weight_column names an id column"),
     ({"schema": {**SCHEMA, "weight_column": "w", "event_column": "e"}}, "keep one of them"),
-    ({"schema": {**SCHEMA, "event_column": "e"}}, "need each other"),
-    ({"cleansing": {"event_weights": {"view": 1}}}, "need each other"),
+    ({"schema": {**SCHEMA, "event_column": "e"}}, "needs cleansing.event_weights"),
+    ({"cleansing": {"event_weights": {"view": 1}}}, "needs schema.event_column"),
     ({"cleansing": {"event_weights": {"view": 0}}}, "cleansing.event_weights.view"),
     ({"cleansing": {"event_weights": {"view": "drop"}}}, "cleansing.event_weights.view"),
     ({"cleansing": {"dedup": "mean"}}, "cleansing.dedup"),
