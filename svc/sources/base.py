@@ -123,9 +123,10 @@ def _check_only_one(type_name: str, where: str) -> None:
     )
 
 
+_EXCEL = ("excel", "xlsx", "xls")
 _OTHER_TYPES = {
     **dict.fromkeys(("postgres", "postgresql", "mysql", "mariadb", "sqlite", "database", "db"), "sql"),
-    **dict.fromkeys(("excel", "xlsx", "tsv", "text", "file", "pandas"), "csv"),
+    **dict.fromkeys(("tsv", "text", "file", "pandas"), "csv"),
     **dict.fromkeys(("bq", "google"), "bigquery"),
 }
 """The source type for each database or format that users may write as a type."""
@@ -135,6 +136,10 @@ def _find(type_name: str, where: str) -> type[DataSource]:
     types = known_types()
     location = types.get(type_name) or _OF_PROGRAMS.get(type_name)
     if location is None:
+        if type_name.lower() in _EXCEL:
+            raise RecipeError(
+                f"{where}.type: Excel files are not read: save the sheet as CSV, then write {{type: csv, path: a.csv}}"
+            )
         similar = _OTHER_TYPES.get(type_name.lower(), type_name.lower())
         near = difflib.get_close_matches(similar, types, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""

@@ -37,6 +37,7 @@ _BOUNDED_BLOCK_BYTES = 1 << 20
 _PROBED_ROWS = 1000
 """Number of rows in which a probe searches for ids like 7.0."""
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+_EXCEL = (".xlsx", ".xls", ".xlsm")
 _EXTENSIONS = (".csv", *(f".csv{suffix}" for suffix in _CODECS))
 _DELIMITERS = {";": "a semicolon", "\t": "a tab", "|": "a bar", ",": "a comma"}
 _MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\xef\xbb\xbf": "utf-8"}
@@ -204,6 +205,8 @@ class CsvSource:
 
     def _header(self, file: DataFile, hive: Hive) -> _Header:
         """Return the header, and leave the file at its start."""
+        if file.where.lower().endswith(_EXCEL):
+            raise DataSourceError(f"{file.where} is an Excel file, which svc does not read: save the sheet as CSV")
         row = 0 if self._config.header is None else self._config.header
         with _parser_errors(file):
             lines = self._lines(file)
@@ -221,7 +224,7 @@ class CsvSource:
     def _check(self, names: list[str], skip: int, file: DataFile, hive: Hive) -> _Header:
         wanted = [name for name in dict.fromkeys(self._context.columns or names) if name not in hive]
         hint = header_hint(names, self._config.delimiter)
-        if not hint and self._config.header is not None:
+        if not hint and self._config.header is not None and not any(name in names for name in wanted):
             hint = "; for a file without a header row set `header: null`"
         with_dtype = [name for name in self._config.dtype if name not in hive]
         require_columns([*wanted, *with_dtype], names, file.where, hint)

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from svc.errors import DataSourceError
 from svc.names import MAX_ID_CHARACTERS
+from svc.recipe.problems import nearest
 from svc.sources import arrow
 
 if TYPE_CHECKING:
@@ -40,7 +41,9 @@ def require_columns(wanted: Iterable[str], available: Iterable[str], where: str,
     names = [name if name == name.strip() and name.isprintable() else repr(name) for name in present[:30]]
     shown = ", ".join(names) + (", ..." if len(present) > 30 else "")
     word = "columns" if len(missing) > 1 else "column"
-    raise DataSourceError(f"{where} has no {word} {', '.join(missing)}; it has {shown or 'none'}{hint}")
+    near = [repr(name) for name in (nearest(name, present) for name in missing) if name is not None]
+    meant = f"did you mean {', '.join(near)}? " if len(near) == len(missing) else ""
+    raise DataSourceError(f"{where} has no {word} {', '.join(missing)}; {meant}it has {shown or 'none'}{hint}")
 
 
 def float_text(name: str, value: str) -> str:

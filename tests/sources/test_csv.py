@@ -222,3 +222,11 @@ def test_a_byte_order_mark_suggests_the_encoding() -> None:
     assert "utf-16" in encoding_hint("user".encode("utf-16"))
     assert "utf-8" in encoding_hint(b"\xef\xbb\xbfuser")
     assert "latin-1" in encoding_hint("größe".encode("latin-1"))
+
+
+def test_an_excel_file_is_named_as_one(make: Any, tmp_path: Path) -> None:
+    """Before its bytes are read as text."""
+    path = tmp_path / "a.xlsx"
+    path.write_bytes(b"PK\x03\x04")
+    with pytest.raises(DataSourceError, match="is an Excel file, which svc does not read: save the sheet as CSV"):
+        make("csv", path=str(path), columns=IDS).fetch()

@@ -74,7 +74,7 @@ def test_floats_bytes_and_lists_are_no_ids(values: pa.Array, words: str) -> None
 
 def test_a_missing_column_is_named_with_the_available_ones() -> None:
     """Blanks in names are shown, and long lists are cut."""
-    with pytest.raises(DataSourceError, match=r"rows has no column id; it has ' id', item"):
+    with pytest.raises(DataSourceError, match=r"rows has no column id; did you mean ' id'\? it has ' id', item"):
         require_columns(["id", "item"], [" id", "item"], "rows")
     with pytest.raises(DataSourceError, match=r"no columns a, b; it has .*, \.\.\.$"):
         require_columns(["a", "b"], [f"c{n}" for n in range(40)], "rows")

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import pandas as pd
 
+from svc.errors import MinDataViolation
 from svc.recipe.schema import Recipe
 from svc.training.data.dropped import looks_like_time
 from svc.training.data.interactions import Interactions
@@ -30,7 +31,10 @@ class Doubt(NamedTuple):
 
 
 def doubts(frame: pd.DataFrame, interactions: Interactions, recipe: Recipe) -> Iterator[Doubt]:
-    """Yield the warnings about the rows of `frame`, which became `interactions`."""
+    """Yield the warnings about the rows of `frame`, which became `interactions`.
+
+    Raises MinDataViolation if no row has a weight.
+    """
     yield from _repeats(interactions, recipe)
     yield from _swapped_columns(interactions, recipe)
     if recipe.schema_.weight_column is not None:
@@ -67,9 +71,13 @@ def _swapped_columns(interactions: Interactions, recipe: Recipe) -> Iterator[Dou
 
 
 def _weights(column: pd.Series, name: str) -> Iterator[Doubt]:
-    """Warn of weights that look like times, and of values that are no weights."""
+    """Warn of weights that look like times, and of values that are no weights. Raise if there are no others."""
     values = of_numbers(column).values
     n_unusable = int(pd.isna(values).sum())
+    if n_unusable == len(values) > 0:
+        raise MinDataViolation(
+            f"no row has a {name!r} above 0: is it the weight? Leave schema.weight_column out, or name another column"
+        )
     if n_unusable:
         yield Doubt(
             "weights_unusable",
@@ -77,7 +85,7 @@ def _weights(column: pd.Series, name: str) -> Iterator[Doubt]:
             f"{n_unusable} of {len(values)} rows are dropped, since their {name!r} is no number above 0: "
             "`cleansing.where` leaves out rows that are no choices, `cleansing.hide` also hides their items",
         )
-    if n_unusable < len(values) and looks_like_time(median := pd.Series(values).median()):
+    if looks_like_time(median := pd.Series(values).median()):
         yield Doubt(
             "weights_look_like_times",
             "schema.weight_column",

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from svc.errors import MinDataViolation
 from svc.training.data.doubts import doubts
 from svc.training.data.interactions import from_frame
 from tests.recipe.loading import load
@@ -74,4 +75,5 @@ def test_weights_that_look_like_times_or_are_unusable_cause_a_warning(tmp_path: 
     assert messages["weights_unusable"].startswith("3 of 100 rows are dropped, since their 'w' is no number above 0")
     assert "look like times" in messages["weights_look_like_times"]
     assert found(tmp_path, frame.assign(w=range(1, 101)), schema={"weight_column": "w"}) == {}
-    assert list(found(tmp_path, frame.assign(w=0), schema={"weight_column": "w"})) == ["weights_unusable"]
+    with pytest.raises(MinDataViolation, match="no row has a 'w' above 0: is it the weight"):
+        found(tmp_path, frame.assign(w=0), schema={"weight_column": "w"})
