@@ -93,7 +93,7 @@ def sample_user(served: Served, user_id: str | None, limit: int) -> dict[str, An
     model = served.model
     row = random.randrange(len(model.user_ids)) if user_id is None else model.user_ids.index(user_id)
     if row < 0:
-        raise UnknownUser(UnknownUser.bare)
+        raise UnknownUser(f"{UnknownUser.bare}; leave user_id out for a random user")
     columns = model.history.items(row)
     is_ordered = model.history.is_ordered
     shown = columns[-limit:] if is_ordered else columns[:limit]

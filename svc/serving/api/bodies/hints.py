@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Collection, Iterable
+from typing import Any
+
+from pydantic import BaseModel
 
 from svc.errors import NotFound
 
 _IDS = frozenset(
     {"user_id", "item_id", "seed_items", "exclude_items", "include_items", "include_users", "exclude_users"}
+    | {"history", "dislikes", "shown"}
 )
 _OTHER_NAMES = {
     **dict.fromkeys(("count", "n", "k", "num", "top_k", "topk", "size", "num_results", "numresults"), "limit"),
@@ -20,9 +25,19 @@ _OTHER_NAMES = {
     **dict.fromkeys(("item_id", "item_ids", "item", "items", "itemid"), "seed_items"),
 }
 """svc's names of fields, by their names in other products."""
+NOT_AN_OBJECT = (
+    'Input should be an object, as in {"user_id": "u1"}, {"seed_items": ["i1"]} or,'
+    ' for a batch, {"requests": [{"user_id": "u1"}]}'
+)
 _PAGES = "svc counts items, not pages: the third page of 10 items is offset 20 with limit 10"
 _OTHER_VERBS = {"user_id": ":recommend", "seed_items": ":recommend-related"}
 _BOOST = '{"filter": {"genres": {"any": ["Drama"]}}, "factor": 2}'
+_ELEMENTS = {
+    "boosts": _BOOST,
+    "limits": '{"field": "genres", "max": 3}',
+    "pins": '{"item_id": "i1", "position": 0}',
+}
+"""An element of each list of objects."""
 _BELOW_RECIPE = re.compile(r"/v1/recipes/[A-Za-z0-9_-]{1,64}[:/](.+)", re.DOTALL)
 
 
@@ -31,6 +46,8 @@ def unknown_field(name: object, fields: Collection[str]) -> str:
     text = str(name)[:64].lower()
     if text in ("field", "value") and "factor" in fields:
         return f"unknown field; a boost names its items by a filter: {_BOOST}"
+    if text in ("user_ids", "userids", "users") and "user_id" in fields:
+        return 'unknown field; one user a request; :batch-recommend takes {"requests": [{"user_id": "u1"}]}'
     if likely := _likely(text, fields):
         return f"unknown field; {likely}"
     for wanted, verb in _OTHER_VERBS.items():
@@ -77,10 +94,57 @@ def whole_number(description: str | None) -> str:
     return f"Input should be a whole number without quotes, such as 3{purpose}"
 
 
-def wrong_type(path: tuple[int | str, ...], message: str) -> str:
-    """Return the message for a value of a wrong type, with an example if it is an id."""
-    is_id = any(part in _IDS for part in path if isinstance(part, str))
-    return f'{message}; ids are strings: "17", not 17' if is_id else message
+def wrong_id(path: tuple[int | str, ...], message: str, value: object) -> str:
+    """Return the message for a value that is not a string, with an example if it is an id."""
+    if not any(part in _IDS for part in path if isinstance(part, str)):
+        return message
+    if isinstance(value, list):
+        several = "; :batch-recommend takes several users" if path[-1] == "user_id" else ""
+        return f"one id belongs here, not a list{several}"
+    return f'{message}; ids are strings: "17", not 17'
+
+
+def wrong_value(path: tuple[int | str, ...], message: str, kind: str, value: object) -> str:
+    """Return the message for a value that pydantic refuses with an error of this `kind`."""
+    match kind:
+        case "string_type":
+            return wrong_id(path, message, value)
+        case "bool_type":
+            return "Input should be true or false, without quotes"
+        case "greater_than" if path[0] == "history":
+            return "weight must be above 0; what the user disliked belongs in dislikes"
+        case "greater_than_equal" if path[-1] == "explain":
+            return f"{message}; leave explain out for none"
+    return message
+
+
+def wrong_shape(path: tuple[int | str, ...], message: str, schema: type[BaseModel]) -> str:
+    """Return the message for a value that is no object or no list, with an example."""
+    if not path:
+        return NOT_AN_OBJECT
+    if path == ("requests",):
+        shape = _body(schema)
+    elif path == ("user_features",):
+        shape = '{"age": 30}'
+    else:
+        element = _ELEMENTS.get(str(path[0]), "")
+        shape = f"[{element}]" if element and len(path) == 1 else element
+    return f"{message}, as in {shape}" if shape else message
+
+
+def invalid_json(message: str, schema: type[BaseModel]) -> str:
+    """Return the message for a body that is not JSON, with an example."""
+    if message.endswith("EOF while parsing a value at line 1 column 0"):
+        return f"the body is empty; send JSON such as {_body(schema)}"
+    if message.endswith("expected value at line 1 column 1"):
+        return f"this is no JSON (a form?); send JSON such as {_body(schema)}"
+    return f"{message}; JSON takes double quotes" if "key must be a string" in message else message
+
+
+def _body(schema: type[BaseModel]) -> str:
+    """Return the first example of a body in the OpenAPI document."""
+    documented: Any = schema.model_config["json_schema_extra"]
+    return json.dumps(documented["examples"][0])
 
 
 def unknown_path(path: str, verbs: Iterable[str]) -> str:
@@ -93,4 +157,5 @@ def unknown_path(path: str, verbs: Iterable[str]) -> str:
     near = [name for name in names if sorted(name.split("-")) == words]
     near = near or difflib.get_close_matches(below[1][:64], names, n=1)
     meant = f"did you mean :{near[0]}? " if near else ""
-    return f"{NotFound.detail}; {meant}a recipe has {', '.join(f':{name}' for name in names)}"
+    listed = ", ".join(f":{name}" for name in names)
+    return f"{NotFound.detail}; {meant}a recipe has {listed}, GET /popular, /items, /somebody"

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic_core import from_json
 
 from svc.errors import ValidationFailed
+from svc.serving.api.bodies.hints import NOT_AN_OBJECT
 
 # Bounds the memory of a parsed body, which takes about 220 bytes for each list or object and 32 for each other value,
 # however short its text is.
@@ -28,6 +29,7 @@ _SEARCHED_BYTES = 2 * LONGEST_RUN_BYTES  # for the end of a text, or of a name w
 # Bytes that must have arrived before a token is parsed. The token and the blanks around it are shorter.
 AHEAD_BYTES = 4 * LONGEST_RUN_BYTES
 SLICE_S = 0.0005
+MAX_SHOWN_CHARACTERS = 256
 KEPT_BLANKS = 16 * 1024
 """Longest run of blanks that is kept. Outside of texts blanks have no meaning, and no valid text has so many."""
 
@@ -58,6 +60,11 @@ def refusal(message: str, kind: str, *path: str) -> ValidationFailed:
     where = "".join(f"{part}: " for part in path)
     errors = [{"loc": ["body", *path], "msg": message, "type": kind}]
     return ValidationFailed(f"request body: {where}{message}", errors=errors)
+
+
+def repeated(name: str) -> ValidationFailed:
+    """Return the error of a body with an object that repeats this key."""
+    return refusal(f"an object names the key {name[:MAX_SHOWN_CHARACTERS]!r} twice", "duplicate_key")
 
 
 class LargeBody:
@@ -145,7 +152,7 @@ class LargeBody:
         """Parse the whole body, an object with only blanks around it."""
         start = self._next()
         if start in (b"[", b'"'):
-            raise refusal("Input should be an object", "model_type")
+            raise refusal(NOT_AN_OBJECT, "model_type")
         if start != b"{":
             raise self._invalid()
         body = yield from self._object(1)
@@ -250,7 +257,7 @@ class LargeBody:
                 yield
             name, value, last = self._member() or (yield from self._long_member(depth))
             if name in members:
-                raise refusal("an object names one key twice", "duplicate_key")
+                raise repeated(name)
             if len(members) <= self._longest.names:
                 members[name] = value
             elif depth == 1:

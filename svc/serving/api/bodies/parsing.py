@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
@@ -13,10 +14,9 @@ from pydantic_core import ErrorDetails
 from svc.errors import ValidationFailed
 from svc.recipe.problems import model_at
 from svc.serving.api.bodies import hints
-from svc.serving.api.bodies.large_bodies import refusal
+from svc.serving.api.bodies.large_bodies import MAX_SHOWN_CHARACTERS, repeated
 
 MAX_ERRORS = 100
-MAX_SHOWN_CHARACTERS = 256
 _FEATURE_FIELDS = {"user_features", "item_features"}
 
 AnyBody = TypeVar("AnyBody", bound=BaseModel)
@@ -73,7 +73,7 @@ def validation_error(
     error: ValidationError, subject: str, schema: type[BaseModel], where: str = "body"
 ) -> ValidationFailed:
     """Return the ValidationFailed for pydantic's `error`, without values of the request, and with cut names."""
-    details = error.errors(include_url=False, include_context=False, include_input=False)[:MAX_ERRORS]
+    details = error.errors(include_url=False, include_context=False)[:MAX_ERRORS]
     errors = [
         {"loc": [where, *map(_shown, item["loc"])], "msg": _message_of(item, schema), "type": item["type"]}
         for item in details
@@ -104,18 +104,19 @@ def _misspelt(item: ErrorDetails, details: Sequence[ErrorDetails], schema: type[
 
 def _message_of(item: ErrorDetails, schema: type[BaseModel]) -> str:
     """Return the message of one error, with a hint at the probable fix."""
-    loc, message = item["loc"], item["msg"].replace(" after validation", "")
-    if item["type"] == "model_type":
-        return "Input should be an object"
+    loc, message, kind = item["loc"], item["msg"].replace(" after validation", ""), item["type"]
+    if kind == "json_invalid":
+        return hints.invalid_json(message, schema)
+    if kind in ("model_type", "dict_type", "list_type", "missing"):
+        message = "Input should be an object" if kind == "model_type" else message
+        return hints.wrong_shape(loc, message, schema)
     block = model_at(schema, loc[:-1]) if loc else None
-    if block is None:
-        return hints.wrong_type(loc, message) if item["type"] == "string_type" else message
-    if item["type"] == "extra_forbidden":
+    if block is not None and kind == "extra_forbidden":
         return hints.unknown_field(loc[-1], block.model_fields)
-    if item["type"] == "int_type":
+    if block is not None and kind == "int_type":
         field = block.model_fields.get(str(loc[-1]))
         return hints.whole_number(None if field is None else field.description)
-    return hints.wrong_type(loc, message) if item["type"] == "string_type" else message
+    return hints.wrong_value(loc, message, kind, item["input"])
 
 
 def _shown(part: int | str) -> int | str:
@@ -156,7 +157,8 @@ def _refuse_repeated_keys(body: bytes) -> None:
     """Raise ValidationFailed if an object repeats a key. Parses the body, because strings may contain colons too."""
 
     def check(pairs: list[tuple[str, object]]) -> None:
-        if len({key for key, _ in pairs}) < len(pairs):
-            raise refusal("an object names one key twice", "duplicate_key")
+        names = Counter(key for key, _ in pairs)
+        if len(names) < len(pairs):
+            raise repeated(names.most_common(1)[0][0])
 
     json.loads(body, object_pairs_hook=check, parse_int=len, parse_float=len)

@@ -95,7 +95,9 @@ def _limits(request: RuleInput, served: Answerable) -> tuple[Limit, ...]:
         if limit.field not in kinds:
             raise invalid(where, _unknown_field(limit.field, kinds), "filter_field")
         if kinds[limit.field] == "numerical":
-            raise invalid(where, "the values of a field of numbers cannot be limited", "limit_field")
+            labels = ", ".join(name for name, kind in kinds.items() if kind != "numerical")
+            hint = f"; limit a field of text: {labels}" if labels else ""
+            raise invalid(where, f"the values of a field of numbers cannot be limited{hint}", "limit_field")
         if limit.field in seen:
             raise invalid(where, "two limits name this field; keep one", "repeated_limit")
         seen.add(limit.field)

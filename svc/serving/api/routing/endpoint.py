@@ -119,7 +119,8 @@ class Route(NamedTuple):
         endpoint = self.endpoints.get("GET" if method == "HEAD" else method)
         if endpoint is None:
             allowed = [*self.endpoints, *(["HEAD"] if "GET" in self.endpoints else [])]
-            raise errors.MethodNotAllowed(
-                errors.MethodNotAllowed.template.format(methods=", ".join(allowed)), fields={"allow": allowed}
-            )
+            message = errors.MethodNotAllowed.template.format(methods=", ".join(allowed))
+            if method == "POST" and self.path.startswith("/v1/recipes/"):
+                message += "; :recommend takes POST"
+            raise errors.MethodNotAllowed(message, fields={"allow": allowed})
         return endpoint

@@ -40,10 +40,10 @@ def test_unknown_names_are_not_repeated() -> None:
 def test_only_ids_get_the_hint_at_quotes() -> None:
     """Missing quotes are the most frequent error with ids."""
     message = 'Input should be a valid string; ids are strings: "17", not 17'
-    assert hints.wrong_type(("exclude_items", 3), "Input should be a valid string") == message
-    assert (
-        hints.wrong_type(("boosts", 0, "filter"), "Input should be a valid string") == "Input should be a valid string"
-    )
+    assert hints.wrong_id(("exclude_items", 3), "Input should be a valid string", 7) == message
+    other = ("boosts", 0, "filter")
+    assert hints.wrong_id(other, "Input should be a valid string", 7) == "Input should be a valid string"
+    assert hints.wrong_id(("exclude_items", 3), message, ["a"]) == "one id belongs here, not a list"
 
 
 @pytest.mark.parametrize(
@@ -57,5 +57,6 @@ def test_only_ids_get_the_hint_at_quotes() -> None:
 def test_an_unknown_path_below_a_recipe_gets_its_verbs(path: str, meant: str) -> None:
     """It does so after a slash in place of the colon, too."""
     message = hints.unknown_path(path, NAMES)
-    assert message == f"nothing is served at this path; {meant}a recipe has {', '.join(f':{name}' for name in NAMES)}"
+    listed = ", ".join(f":{name}" for name in NAMES)
+    assert message == (f"nothing is served at this path; {meant}a recipe has {listed}, GET /popular, /items, /somebody")
     assert hints.unknown_path("/v2/anything", NAMES) == ""

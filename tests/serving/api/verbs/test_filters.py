@@ -83,7 +83,7 @@ REFUSED: list[tuple[dict[str, Any], list[str | int], str]] = [
     ({"include_items": [1]}, ["body", "include_items", 0], "valid string"),
     ({"history": ["i1"] * 1001}, ["body", "history"], "at most 1000"),
     ({"history": [{"item": "i1"}]}, ["body", "history", 0], 'an object {"item_id": ..., "weight": ...}'),
-    ({"history": [{"item_id": "i1", "weight": 0}]}, ["body", "history", 0], "greater than 0"),
+    ({"history": [{"item_id": "i1", "weight": 0}]}, ["body", "history", 0], "must be above 0"),
     ({"history": [{"item_id": "i1", "weight": 1001}]}, ["body", "history", 0], "less than or equal to 1000"),
     ({"history": [{"item_id": "i1", "weight": True}]}, ["body", "history", 0], "valid number"),
     ({"history": [""]}, ["body", "history", 0], "at least 1 character"),
@@ -168,7 +168,7 @@ async def test_a_repeated_key_in_a_filter_is_refused() -> None:
     async with filtering() as (client, _):
         answer = await client.call("POST", RECOMMEND, body)
     assert answer.status == 422
-    assert "one key twice" in answer.json["detail"]
+    assert "the key 'gt' twice" in answer.json["detail"]
 
 
 async def test_pages_are_slices_of_one_ranking() -> None:
