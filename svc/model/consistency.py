@@ -13,7 +13,7 @@ from svc.model.features import FEATURE_VERSION, FeatureState, SideEncoder
 from svc.model.history import History
 from svc.model.ranker.page_ranker import PageRanker
 from svc.model.recommenders.base import Scorer, Side
-from svc.model.recommenders.blend import BlendScorer, factors_of
+from svc.model.recommenders.blend import BlendScorer
 
 
 def check_sizes(
@@ -46,10 +46,6 @@ def check_sizes(
             raise PayloadInvalid(f"payload: {n_items} items do not match the popularity of {of_items.size}")
     if ranker is not None:
         ranker.check(n_items)
-        record = ranker.record
-        n_parts = scorer.n_parts if isinstance(scorer, BlendScorer) else 0
-        if len(record.part_names) not in {0, n_parts} or (record.by_vectors and factors_of(scorer) is None):
-            raise PayloadInvalid("payload: the ranker's features do not match the parts or vectors of the scorer")
     if cold is not None and cold.n_items != n_items:
         raise PayloadInvalid(f"payload: {n_items} items do not match {cold.n_items} of the second part")
 

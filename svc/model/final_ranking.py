@@ -22,7 +22,7 @@ from svc.model.feature_embedder import FeatureEmbedder
 from svc.model.features import FeatureState
 from svc.model.history import History
 from svc.model.ranker.page_ranker import PageRanker
-from svc.model.ranker.reasons import contributions_with_groups
+from svc.model.ranker.reasons import with_groups
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.query import Query, Ranking
 from svc.model.ranking.rerank import Candidates, Items, Rules, Similar, rerank
@@ -96,11 +96,9 @@ def explained(
     is_new = np.zeros(len(items), dtype=np.bool_) if query.new is None else items >= query.new.items.n_known
     because = np.empty(len(items), dtype=object)
     of_model = items[~is_new]
-    contributions: Contributions | None = None
+    contributions = None if ranking.popular else scorer.contributions(query, history, of_model)
     if ranker is not None:
-        contributions = contributions_with_groups(ranker, scorer, query, history, of_model)
-    elif not ranking.popular:
-        contributions = scorer.contributions(query, history, of_model)
+        contributions = with_groups(contributions, ranker, scorer, query, history, of_model)
     if contributions is not None:
         because[~is_new] = _as_objects(_reasons(query, contributions, scores[~is_new], features))
     else:

@@ -145,7 +145,7 @@ class Model(Stored):
         )
         self.scorer.ready()
         if self.ranker is not None:
-            self.ranker.ready(self.scorer)
+            self.ranker.ready()
         for encoder in self._encoders():
             encoder.ready()
         if self.cold is not None:
@@ -451,9 +451,9 @@ class Model(Stored):
         if ranker is None:
             return self._by_scorers(queries)
         is_reordered = [self._is_reordered(query) for query in queries]
-        least, by_parts = min(REORDERED, self.n_items), bool(ranker.record.part_names)
+        least = min(REORDERED, self.n_items)
         asked = [
-            query._replace(limit=max(query.limit, least), by_parts=by_parts) if reordered else query
+            query._replace(limit=max(query.limit, least)) if reordered else query
             for query, reordered in zip(queries, is_reordered, strict=True)
         ]
         return [

@@ -254,7 +254,7 @@ class _Run:
         measured = measure_winner(task, result)
         diversity = self.report.diversity(task, measured)
         result = replace(result, trained=None, evaluation=None)
-        learned = self._learn_order(task, result, measured)
+        learned = self._learn_order(task, measured)
         # Drop the winner's model before the final training: on large data a model needs several times the memory of
         # its matrix, and both may not fit.
         measured = replace(measured, winner=measured.winner if self._rules else None)
@@ -323,9 +323,7 @@ class _Run:
         candidate = None if ranker is None else Candidate(ranker, rank_ms, measured.choice)
         return decide(task, self._rules, candidate, keys, self.settings)
 
-    def _learn_order(
-        self, task: prepare.SearchTask, result: SearchResult, measured: WinnerMeasurements
-    ) -> Learned | None:
+    def _learn_order(self, task: prepare.SearchTask, measured: WinnerMeasurements) -> Learned | None:
         """Learn the order of pages. Return None if the recipe turns it off, or if it cannot be learned."""
         if self.loaded.recipe.training.ranker == "off":
             return None
@@ -334,7 +332,7 @@ class _Run:
 
         self.progress.phase("learning the order of pages")
         tables = item_tables(self.loaded, task.data, self.settings, self.options.variables)
-        return learn(task, measured.winner, tables, [part.algorithm for part in result.best.parts])
+        return learn(task, measured.winner, tables)
 
     def _final_model(self, task: prepare.SearchTask, result: SearchResult, learned: Learned | None) -> FinalModel:
         from svc.training.final_model import train_final

@@ -12,8 +12,6 @@ from svc.model.consistency import check_sizes
 from svc.model.history import History
 from svc.model.ids import IdTable
 from svc.model.recommenders.popularity import PopularityScorer
-from tests.families import family
-from tests.model.ranker.records import random_ranker
 from tests.model.test_model import made
 
 HEADER = {"version": 1, "active": True, "user": {"dimension": 4, "columns": ["tag", "age"]}}
@@ -67,13 +65,3 @@ def test_optional_parts_have_the_sizes_of_the_model(parts: dict[str, Any], messa
     check_sizes(1, 3, history, scorer, **absent)
     with pytest.raises(PayloadInvalid, match=message):
         check_sizes(1, 3, history, scorer, **absent | parts)
-
-
-@pytest.mark.parametrize(("name", "other"), [("blend", "popular_blend"), ("SVD", "neighbours")])
-def test_a_ranker_reads_the_parts_and_vectors_of_its_model(name: str, other: str) -> None:
-    model, without = family(name), family(other)
-    model.ranker = random_ranker(np.random.default_rng(1), model.n_items, scorer=model.scorer)
-    model.ready()
-    without.ranker = model.ranker
-    with pytest.raises(PayloadInvalid, match="features do not match the parts or vectors"):
-        without.ready()

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svc.model.ranker.item_record import ItemRecord
-from svc.model.ranking.query import Ranking
 
 MOST_HISTORY: Final = 100
 LAST: Final = 3
@@ -32,22 +31,20 @@ _LOG_PLACES: Final = np.log1p(np.arange(100, dtype=np.float64))
 Table = NDArray[np.float64]
 
 
-def features(record: ItemRecord, history: NDArray[np.int32], page: Ranking) -> Table:
-    """Return the features, (F, n), of the items of `page`, (n,), which the winner ranks in this order.
+def features(
+    record: ItemRecord, history: NDArray[np.int32], items: NDArray[np.int32], scores: NDArray[np.float64]
+) -> Table:
+    """Return the features, (F, n), of `items`, (n,), which the winner ranks in this order by `scores`, (n,).
 
-    `history` are distinct item columns, oldest first if the record is ordered. The scores by the parts of a blend are 0
-    for a user described by features, whom one part alone scores.
+    `history` are distinct item columns, oldest first if the record is ordered.
     """
-    items = page.items
     h, look, n = history[-MOST_HISTORY:], record.look, len(items)
     n_popularity, n_labelled = len(record.popularity_names), len(record.label_names)
     facts = look.facts.take(items, axis=0).T.astype(np.float64, order="C")
     sums = np.add.reduce(look.facts.take(h, axis=0), axis=0, dtype=np.float64)
     table = np.empty((look.n_features, n))
-    first, row = 2 + len(record.part_names), 2 + len(record.part_names) + n_popularity
-    table[0], table[1], table[first:row] = page.scores, _LOG_PLACES[:n], facts[:n_popularity]
-    if record.part_names:
-        table[2:first] = 0.0 if page.parts is None else page.parts
+    row = 2 + n_popularity
+    table[0], table[1], table[2:row] = scores, _LOG_PLACES[:n], facts[:n_popularity]
     np.multiply(facts[0], float(sums[0]) / max(len(h), 1), out=table[row])
     row = _neighbours(table, row + 1, record, h, items)
     if n_labelled:
@@ -69,9 +66,7 @@ def _neighbours(table: Table, row: int, record: ItemRecord, h: NDArray[np.int32]
         return row + 2
     last = h[-1] if len(h) else len(record.neighbours)  # the padding, whose similarity is 0
     np.maximum.reduce(similar * (near == last), axis=1, out=table[row + 2])
-    if record.by_vectors:
-        table[row + 3] = record.similarities_to(h[-1:], items) if len(h) else 0.0
-    return row + 3 + record.by_vectors
+    return row + 3
 
 
 def _labels(  # noqa: PLR0917

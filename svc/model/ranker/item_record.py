@@ -8,9 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svc.errors import PayloadInvalid
-from svc.model.recommenders.base import Scorer
-from svc.model.recommenders.blend import factors_of
-from svc.model.recommenders.factors import FactorScorer
 from svc.model.stored import Stored
 
 NEIGHBOURS = 50
@@ -67,13 +64,7 @@ class ItemRecord(Stored):
     `numbers` is (n_items, q), each column in standard deviations, with NaN for missing values.
 
     In an ordered record, histories are oldest first, so that features can use the latest items.
-
-    If features read the winner, `part_names` are the parts of a blend, and `by_vectors` is True if it has item vectors.
     """
-
-    part_names: tuple[str, ...] = ()
-    by_vectors: bool = False
-    _factors: FactorScorer | None = None
 
     def __init__(
         self,
@@ -104,21 +95,14 @@ class ItemRecord(Stored):
         self.numbers = numbers
         self.ordered = ordered
 
-    def ready(self, scorer: Scorer | None = None) -> None:
-        """Compute the lookup arrays, with the vectors of `scorer`, or with those that are already set if it is None."""
+    def ready(self) -> None:
+        """Compute the lookup arrays."""
         self._look = Look.of(self)
-        if scorer is not None:
-            self._factors = factors_of(scorer)
 
     @property
     def look(self) -> Look:
         """Return the lookup arrays."""
         return self._look
-
-    def similarities_to(self, column: NDArray[np.int32], items: NDArray[np.int32]) -> NDArray[np.float64]:
-        """Return the cosines of the vector of one item, (1,), with those of `items`, (m,)."""
-        assert self._factors is not None, "`check` refuses a model without vectors"
-        return self._factors.similarities(column, items)
 
     def check(self, n_items: int) -> None:
         """Raise PayloadInvalid unless the record was made for `n_items` items."""
@@ -148,14 +132,11 @@ class ItemRecord(Stored):
 def names(record: ItemRecord) -> tuple[Feature, ...]:
     """Return the features of a page in the order of their rows."""
     rows = [Feature("score", "scores"), Feature("log_place", "scores")]
-    rows += [Feature(f"{part}.score", "scores") for part in record.part_names]
     rows += [Feature(name, "popularity") for name in record.popularity_names]
     rows += [Feature("popularity_by_history", "popularity")]
     rows += [Feature(name, "neighbours") for name in ("strongest_neighbour", "number_of_neighbours")]
     if record.ordered:
         rows.append(Feature("similarity_to_last", "neighbours"))
-    if record.by_vectors:
-        rows.append(Feature("similarity_to_last_by_vectors", "neighbours"))
     for column in record.label_names:
         rows.append(Feature(f"{column}.share", "labels"))
         rows.append(Feature(f"{column}.missing", "labels"))

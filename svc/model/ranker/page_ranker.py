@@ -13,7 +13,6 @@ from svc.model.ranker.features import Table, features
 from svc.model.ranker.item_record import Feature, ItemRecord, names
 from svc.model.ranking.query import Query, Ranking
 from svc.model.ranking.topk import reaching
-from svc.model.recommenders.base import Scorer
 from svc.model.stored import Stored
 
 REORDERED: Final = 50
@@ -50,15 +49,9 @@ class PageRanker(Stored):
         """Return the factor of the winner's score."""
         return float(self._scales[0, 0])
 
-    @property
-    def scales_of_parts(self) -> Values:
-        """Return the factor of the score by each part, (parts,). The winner's score is their sum."""
-        scales: Values = self._scales[0, 0] + self._scales[2 : 2 + len(self.record.part_names), 0]
-        return scales
-
-    def ready(self, scorer: Scorer | None = None) -> None:
-        """Compute the scale of each feature. Some features read vectors of `scorer`, the winner."""
-        self.record.ready(scorer)
+    def ready(self) -> None:
+        """Compute the scale of each feature."""
+        self.record.ready()
         self._scales = (self.weights.astype(np.float64) / self.deviations)[:, np.newaxis]
         self._means = self.means.astype(np.float64)[:, np.newaxis]
 
@@ -76,13 +69,14 @@ class PageRanker(Stored):
 
         The best items are reordered. They stand above the others, which keep their order and scores.
         """
-        if query.unordered:
-            ranking = ranking.at(_best_first(ranking.items, ranking.scores, REORDERED))
         items, scores = ranking.items, ranking.scores
+        if query.unordered:
+            order = _best_first(items, scores, REORDERED)
+            items, scores = items[order], scores[order]
         n = min(REORDERED, len(items))
         if not n:
             return ranking
-        own = self.scores(self.addends(history_of(query, history), ranking.at(slice(n))))
+        own = self.scores(self.addends(history_of(query, history), items[:n], scores[:n]))
         order = (-own).argsort(kind="stable")
         own = own.take(order)
         best, shown, ties = items[:n].take(order), own - own[-1] + scores[n - 1], np.arange(n)
@@ -92,9 +86,9 @@ class PageRanker(Stored):
         kept = slice(None if query.unordered else query.limit)
         return Ranking(best[kept], shown[kept], ties=ties[kept])
 
-    def addends(self, history: NDArray[np.int32], page: Ranking) -> Table:
-        """Return the addends, (F, n), of the ranker's scores of the items that the winner ranks as in `page`."""
-        table = features(self.record, history, page)
+    def addends(self, history: NDArray[np.int32], items: NDArray[np.int32], scores: Values) -> Table:
+        """Return the addends, (F, n), of the ranker's scores of `items`, which the winner ranks in this order."""
+        table = features(self.record, history, items, scores)
         table -= self._means
         table *= self._scales
         return table

@@ -10,33 +10,30 @@ from svc.model.history import History
 from svc.model.ranker.page_ranker import REORDERED, PageRanker, history_of
 from svc.model.ranking.query import Query
 from svc.model.recommenders.base import Scorer
-from svc.model.recommenders.blend import BlendScorer
 
 
-def contributions_with_groups(
-    ranker: PageRanker, scorer: Scorer, query: Query, history: History, items: NDArray[np.int32]
+def with_groups(  # noqa: PLR0917 - all of them are about one page
+    contributions: Contributions | None,
+    ranker: PageRanker,
+    scorer: Scorer,
+    query: Query,
+    history: History,
+    items: NDArray[np.int32],
 ) -> Contributions:
-    """Return the winner's contributions to `items`, (m,), plus those of the ranker to the items that it reordered.
+    """Return the winner's `contributions` to `items`, (m,), plus those of the ranker to the items that it reordered.
 
-    For reordered items, the winner's contributions are multiplied by the ranker's weight of its score, or of the part's
-    score. The addends of place and means stay unexplained. If the winner's scores are no sums, its score is one reason
-    among the groups.
+    For reordered items, the winner's contributions are multiplied by the ranker's weight of its score. The addends of
+    place and means stay unexplained. If the winner's scores are no sums, `contributions` is None, and its score is one
+    reason among the groups.
     """
-    asked = query._replace(limit=min(REORDERED, scorer.n_items), unordered=False)
-    (page,) = scorer.rank([asked._replace(by_parts=bool(ranker.record.part_names))], history)
-    addends = ranker.addends(history_of(query, history), page)
+    (page,) = scorer.rank([query._replace(limit=min(REORDERED, scorer.n_items), unordered=False)], history)
+    addends = ranker.addends(history_of(query, history), page.items, page.scores)
+    groups = [feature.group for feature in ranker.features]
+    named_groups = tuple(dict.fromkeys(group for group in groups if contributions is None or group != "scores"))
     position_of = np.full(scorer.n_items, -1, dtype=np.intp)
     position_of[page.items] = np.arange(len(page.items))
     positions = position_of[items]
     is_moved = positions >= 0
-    shares = np.where(is_moved, ranker.scale_of_score, 1.0)
-    if isinstance(scorer, BlendScorer) and page.parts is not None:
-        scales = np.where(is_moved, ranker.scales_of_parts[:, np.newaxis], 1.0)
-        contributions, shares = scorer.contributions(query, history, items, scales), np.ones(len(items))
-    else:
-        contributions = scorer.contributions(query, history, items)
-    groups = [feature.group for feature in ranker.features]
-    named_groups = tuple(dict.fromkeys(group for group in groups if contributions is None or group != "scores"))
     of_groups = np.zeros((len(items), len(named_groups)))
     for number, group in enumerate(named_groups):
         total = addends[[own == group for own in groups]].sum(axis=0)
@@ -44,6 +41,7 @@ def contributions_with_groups(
     if contributions is None:
         nothing = Contributions(np.empty(0, dtype=np.int32), np.zeros((len(items), 0)))
         return nothing._replace(of_groups=of_groups, groups=named_groups)
+    shares = np.where(is_moved, ranker.scale_of_score, 1.0)
     of_user, of_item = contributions.of_user_features, contributions.of_item_features
     popularity = contributions.of_popularity
     return contributions._replace(

@@ -71,7 +71,6 @@ class Query(NamedTuple):
     | `audience` | rank rows of training users instead of items |
     | `dislikes`, `dislike_weights` | item columns, (d,) int32, and weights above 0 against others; without `user` |
     | `reordered` | the best items stand in the order of the model's ranker |
-    | `by_parts` | the ranking by a blend also has the scores by each of its parts |
     """
 
     limit: int
@@ -96,7 +95,6 @@ class Query(NamedTuple):
     dislikes: NDArray[np.int32] = NO_ITEMS
     dislike_weights: NDArray[np.float64] | None = None
     reordered: bool = False
-    by_parts: bool = False
 
     def signed(self) -> tuple[NDArray[np.int32], NDArray[np.float64] | None]:
         """Return the seeds and their weights, followed by the dislikes and weights below 0. None: all are 1."""
@@ -197,8 +195,7 @@ class Ranking(NamedTuple):
 
     The scores of a `popular` ranking are counts of choices, not scores of the model. `reasons` name the rules that put
     each item at its position. `because` explains each score. Both are empty unless requested. `ties`, (k,), rise among
-    items of equal scores. None: columns do. `spare` are new items behind the last one, for a minimum share. `parts` are
-    the scores by each part of a blend, (parts, k), which add up to `scores`.
+    items of equal scores. None: columns do. `spare` are new items behind the last one, for a minimum share.
     """
 
     items: NDArray[np.int32]
@@ -208,12 +205,6 @@ class Ranking(NamedTuple):
     because: tuple[Because, ...] = ()
     ties: NDArray[np.int64] | None = None
     spare: NDArray[np.int32] = NO_ITEMS
-    parts: NDArray[np.float64] | None = None
-
-    def at(self, places: slice | NDArray[np.intp]) -> Ranking:
-        """Return the items at some places, with their scores alone."""
-        parts = None if self.parts is None else self.parts[:, places]
-        return Ranking(self.items[places], self.scores[places], parts=parts)
 
     def from_place(self, position: int) -> Ranking:
         """Return the ranking from position `position` on."""

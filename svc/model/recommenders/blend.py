@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from svc.model.explain import Contributions
 from svc.model.history import History
 from svc.model.ranking.query import Query, Ranking
-from svc.model.recommenders.base import Profile, Scorer, Side, best_items, profile
+from svc.model.recommenders.base import Profile, Side, best_items, profile
 from svc.model.recommenders.dense_weights import DenseWeightsScorer
 from svc.model.recommenders.factor_index import gram
-from svc.model.recommenders.factors import FactorScorer, IALSScorer, SVDScorer, wanted_of
+from svc.model.recommenders.factors import IALSScorer, SVDScorer, wanted_of
 from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.model.recommenders.popularity import PopularPart
-from svc.model.recommenders.scan import Wanted, scan
+from svc.model.recommenders.scan import scan
 from svc.model.recommenders.users import UserScores, UserSummary, sums_of_users
 from svc.model.stored import Stored
 
@@ -111,10 +111,6 @@ class BlendScorer(Stored):
         mean = index.factors.mean(axis=0, dtype=np.float64)
         self._covariance = gram(index.factors) / self.n_items - np.outer(mean, mean)
 
-    @property
-    def n_parts(self) -> int:
-        return len(self.weights) + (self.popularity is not None)
-
     def feature_dim(self, side: Side) -> int | None:
         return None if self.factors is None else self.factors.feature_dim(side)
 
@@ -132,13 +128,11 @@ class BlendScorer(Stored):
             rankings.update(zip(blended, ranked, strict=True))
         return [rankings[position] for position in range(len(queries))]
 
-    def contributions(
-        self, query: Query, history: History, items: NDArray[np.int32], scales: Values | None = None
-    ) -> Contributions | None:
+    def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions | None:
         """Return the contributions of every part, times its weight and divided by its deviation for the profile.
 
-        `scales`, (parts, m), multiply those of each part. The deviations are held fixed, although a profile without one
-        of its items has other ones. Therefore removing the strongest reason may even raise a score.
+        The deviations are held fixed, although a profile without one of its items has other ones. Therefore removing
+        the strongest reason may even raise a score.
         """
         if self.factors is not None and _is_described(query):
             return self.factors.contributions(self._of_part(query, 0), history, items)
@@ -150,11 +144,8 @@ class BlendScorer(Stored):
             if deviation > 0:
                 own = part.contributions(self._of_part(query, number), history, items)
                 n_own = len(own.columns)  # dislikes, which are last, add nothing by least squares
-                scale = 1.0 if scales is None else scales[number, :, np.newaxis]
-                addends[:, :n_own] += own.of_columns * (weight / deviation * scale)
+                addends[:, :n_own] += own.of_columns * (weight / deviation)
         popular = None if self.popularity is None else self.popularity.addends[items]
-        if popular is not None and scales is not None:
-            popular *= scales[-1]
         return Contributions(rows, addends, n_disliked=len(query.dislikes), of_popularity=popular)
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], Values]:
@@ -200,38 +191,18 @@ class BlendScorer(Stored):
         return shares
 
     def _by_sums(self, query: Query, history: History) -> Ranking:
-        kept: list[Values] | None = [] if query.by_parts else None
-        offsets = self._offsets(query, history, kept)
+        offsets = self._offsets(query, history)
         items = best_items(offsets.copy(), query, history)
-        scores = offsets[items]
-        return Ranking(items, scores, parts=None if kept is None else self._scores_by_part(kept, items, scores))
+        return Ranking(items, offsets[items])
 
     def _rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
         assert self.factors is not None, "without factors there is no index"
         vectors = np.array([self._scaled_vector(query) for query in queries])
-        return scan(self.factors.index.layout, vectors, [self._wanted(query, history) for query in queries])
-
-    def _wanted(self, query: Query, history: History) -> Wanted:
-        kept: list[Values] | None = [] if query.by_parts else None
-        return wanted_of(query, history)._replace(
-            offsets=partial(self._offsets, query, history, kept),
-            parts=None if kept is None else partial(self._scores_by_part, kept),
-            unordered=False,
-        )
-
-    def _scores_by_part(
-        self, kept: list[Values], at: NDArray[Any], scores: Values, of_factors: Values | None = None
-    ) -> Values:
-        """Return the scores by each part, (parts, m), popularity last. They add up to `scores`, (m,).
-
-        `kept` are the scores of all items by all but the last item-weight part, which has the rest.
-        """
-        rows = [*(() if of_factors is None else (of_factors,)), *(total[at] for total in kept)]
-        popular = [] if self._popular is None else [self._popular[at]]
-        kept.clear()
-        if self.sums:
-            rows.append(scores - sum([*rows, *popular]))
-        return np.array(rows + popular)
+        wanted = [
+            wanted_of(query, history)._replace(offsets=partial(self._offsets, query, history), unordered=False)
+            for query in queries
+        ]
+        return scan(self.factors.index.layout, vectors, wanted)
 
     def _scaled_vector(self, query: Query) -> Values:
         """Return the vector of the factor part times its share, (K,)."""
@@ -241,20 +212,15 @@ class BlendScorer(Stored):
         scaled: Values = vector * (self.weights[0] / deviation if deviation > 0 else 0.0)
         return scaled
 
-    def _offsets(self, query: Query, history: History, kept: list[Values] | None = None) -> Values:
-        """Return the weighted sum of the scores by all parts but factors, (n,), by position if there are factors.
-
-        The addends by all but the last item-weight part are appended to `kept`.
-        """
+    def _offsets(self, query: Query, history: History) -> Values:
+        """Return the weighted sum of the scores by all parts but factors, (n,), by position if there are factors."""
         totals = self._totals(query, history)
         first = len(self.weights) - len(totals)
         offsets = None
         for part, total in enumerate(totals, start=first):
             deviation = float(self.deviations[part, query.user]) if query.user >= 0 else _deviation(total)
             total *= self.weights[part] / deviation if deviation > 0 else 0.0  # noqa: PLW2901 - in place
-            if kept is not None and part + 1 < len(self.weights):
-                kept.append(total)
-            offsets = total if offsets is None else np.add(offsets, total, out=None if kept else offsets)
+            offsets = total if offsets is None else np.add(offsets, total, out=offsets)
         if self._popular is None:
             return np.zeros(self.n_items) if offsets is None else offsets
         return self._popular.copy() if offsets is None else np.add(offsets, self._popular, out=offsets)
@@ -292,12 +258,6 @@ class BlendScorer(Stored):
         """Return the deviations of one user's scores by each part."""
         by_sums = [_deviation(total) for total in self._totals(query, history)]
         return by_sums if self.factors is None else [self._deviation_of(self._vector(query)), *by_sums]
-
-
-def factors_of(scorer: Scorer) -> FactorScorer | None:
-    """Return the factor model, or that of a blend. None: the scorer has no vectors."""
-    own = scorer.factors if isinstance(scorer, BlendScorer) else scorer
-    return own if isinstance(own, FactorScorer) else None
 
 
 def _is_described(query: Query) -> bool:

@@ -92,8 +92,6 @@ class Wanted(NamedTuple):
     """A ranking of all items may come in any order."""
     offsets: Callable[[], Values] | None = None
     """Computes the offsets when they are needed, so that those of many questions are not in memory at once."""
-    parts: Callable[[Positions, Values, Values], Values] | None = None
-    """Computes the scores by each part from positions, their scores, and their scores without offsets."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -305,16 +303,14 @@ class _Question:
         wanted, positions = self.wanted, self.positions
         if self.slack < math.inf:
             positions = positions[self.values >= self._floor(self.slack)]
-        own = self.layout.exact(self.vector, positions)
-        scores = own if self.offsets is None else own + self.offsets[positions]
+        scores = self.layout.exact(self.vector, positions)
+        if self.offsets is not None:
+            scores += self.offsets[positions]
         columns = self.layout.columns[positions]
         if wanted.unordered and len(positions) <= wanted.limit:
             return Ranking(columns, scores)
         order = np.lexsort((columns, -scores))[: wanted.limit]
-        ranking = Ranking(columns[order], scores[order])
-        if wanted.parts is None:
-            return ranking
-        return ranking._replace(parts=wanted.parts(positions[order], ranking.scores, own[order]))
+        return Ranking(columns[order], scores[order])
 
     def _floor(self, error: float) -> float:
         """Return the least score of a candidate. It is above minus infinity, the score of excluded items."""

@@ -52,8 +52,8 @@ def measure_diversity(ranker: ServedRanker, evaluator: Evaluator, *, seed: int) 
     sample = evaluator.sample(MOST_USERS, seed)
     lists_by_value = {value: _Lists() for value in VALUES}
     size = Rules(diversity=1.0).pool(sample.cutoff)
-    for pool in ranker.pools(sample.offset + sample.evaluated_users, size):
-        _rerank_all(pool.items, pool.scores, ranker.model.scorer.similar, sample.cutoff, lists_by_value)
+    for items, scores in ranker.pools(sample.offset + sample.evaluated_users, size):
+        _rerank_all(items, scores, ranker.model.scorer.similar, sample.cutoff, lists_by_value)
     truth = sample.heldout[sample.evaluated_users]
     rows = [_row(value, lists, truth, seed) for value, lists in lists_by_value.items()]
     return {"n_users": len(sample.evaluated_users), "values": rows}

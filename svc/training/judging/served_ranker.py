@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from svc.cores import usable_cores
 from svc.model.history import History
 from svc.model.model import Model
-from svc.model.ranking.query import NO_ITEMS, Query, Ranking
+from svc.model.ranking.query import NO_ITEMS, Query
 from svc.training.data.split import Split
 from svc.training.judging.evaluator import Rankings, Rows
 
@@ -55,11 +55,11 @@ class ServedRanker:
         return replace(self, excluded=(self.excluded + pairs).tocsr())
 
     def __call__(self, users: Rows, size: int) -> Rankings:
-        return [pool.items.tolist() for pool in self.pools(users, size)]
+        return [items.tolist() for items, _ in self.pools(users, size)]
 
-    def pools(self, users: Rows, size: int) -> list[Ranking]:
-        """Return the ranking of each user, in columns of the split."""
-        pools = [Ranking(NO_ITEMS, np.empty(0))] * len(users)
+    def pools(self, users: Rows, size: int) -> list[tuple[NDArray[np.int32], NDArray[np.float64]]]:
+        """Return the items of each user, best first, as columns of the split, and their scores."""
+        pools = [(NO_ITEMS, np.empty(0))] * len(users)
         column_of = _inverse(self.columns, self.model.n_items).astype(np.int32)
         not_in_split = np.flatnonzero(column_of < 0).astype(np.int32)
         in_model = np.flatnonzero(self.rows[users] >= 0)
@@ -68,7 +68,7 @@ class ServedRanker:
         def rank(part: Rows) -> None:
             queries = [self._query(row, size, not_in_split) for row in users[part].tolist()]
             for position, ranking in zip(part.tolist(), self.model.rank(queries), strict=True):
-                pools[position] = ranking._replace(items=column_of[ranking.items])
+                pools[position] = column_of[ranking.items], ranking.scores
 
         limits = threadpool_limits(limits=1, user_api="blas")  # the setting of servers
         with limits, ThreadPoolExecutor(usable_cores()) as pool:
@@ -89,7 +89,7 @@ class ServedRanker:
         query = self.model.known_user(int(self.rows[row]), limit=size)
         own = self.columns[self.excluded.indices[self.excluded.indptr[row] : self.excluded.indptr[row + 1]]]
         exclude = np.concatenate([query.exclude, own[own >= 0].astype(np.int32), not_in_split])
-        return query._replace(exclude=exclude, by_parts=True)
+        return query._replace(exclude=exclude)
 
 
 def _inverse(mapping: NDArray[np.int64], size: int) -> NDArray[np.int64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,8 +17,6 @@ from svc.model.history import History
 from svc.model.ranker.features import features
 from svc.model.ranker.item_record import ItemRecord
 from svc.model.ranker.page_ranker import PageRanker
-from svc.model.recommenders.blend import factors_of
-from svc.recipe.algorithms import FACTORS, TOP_POP
 from svc.training.data.recency import positions_of
 from svc.training.fitting.export import to_history
 from svc.training.judging.intervals import Change
@@ -79,17 +77,15 @@ class Learned:
     def on(self, matrix: sparse.csr_matrix, ages: sparse.csr_matrix | None, items: NDArray[np.int64]) -> PageRanker:
         """Return the ranker for the items of `matrix`, (users, items), which are `items` of the interactions."""
         record = item_record(matrix, ages, self.windows, self.tables.of(items))
-        record.part_names, record.by_vectors = self.ranker.record.part_names, self.ranker.record.by_vectors
         return _ranker(record, self.ranker.weights, self.ranker.means, self.ranker.deviations)
 
 
-def learn(task: Task, own: ServedRanker | None, tables: ItemTables, names: Sequence[str]) -> Learned | None:
+def learn(task: Task, own: ServedRanker | None, tables: ItemTables) -> Learned | None:
     """Learn the order of the winner's pages for the validation users.
 
-    `own` ranks by the winner. It is None if the winner could not be trained again. `names` are the algorithms of the
-    parts of a blend. `tables` have rows in the order of the items of the interactions. Return None after an event with
-    the reason: no pages, too few users to tell a gain from chance, or rankings that would take longer than the recipe
-    allows.
+    `own` ranks by the winner. It is None if the winner could not be trained again. `tables` have rows in the order of
+    the items of the interactions. Return None after an event with the reason: no pages, too few users to tell a gain
+    from chance, or rankings that would take longer than the recipe allows.
     """
     began = time.monotonic()
     training, holdout, parts = task.loaded.recipe.training, task.holdout, task.split
@@ -112,21 +108,17 @@ def learn(task: Task, own: ServedRanker | None, tables: ItemTables, names: Seque
     ages = parts.times if task.loaded.recipe.orders_pages else None
     windows = windows_within(ages)
     record = item_record(parts.train, ages, windows, tables.of(parts.item_order))
-    ranked = sorted(names, key=lambda name: (name not in FACTORS, name == TOP_POP))  # as in a blend's rankings
-    record.part_names = tuple(name.removesuffix("Recommender") for name in ranked)
-    record.by_vectors = record.ordered and factors_of(own.model.scorer) is not None
-    record.ready(own.model.scorer)
     history = to_history(parts.train, with_values=False, positions=None if ages is None else positions_of(ages))
     users = evaluator.offset + evaluator.evaluated_users
     pools, rows = own.pools(users, max(CANDIDATES, evaluator.cutoff)), users.tolist()
     truth = evaluator.heldout[evaluator.evaluated_users]
     raw = [
-        features(record, history.items(row), pool.at(slice(CANDIDATES))).T
-        for row, pool in zip(rows, pools, strict=True)
+        features(record, history.items(row), items[:CANDIDATES], scores[:CANDIDATES]).T
+        for row, (items, scores) in zip(rows, pools, strict=True)
     ]
     means, deviations = _standard(np.concatenate(raw))
-    pages = _pages(raw, [pool.items[:CANDIDATES] for pool in pools], truth, means, deviations)
-    rankings = [pool.items.tolist() for pool in pools]
+    pages = _pages(raw, [items[:CANDIDATES] for items, _ in pools], truth, means, deviations)
+    rankings = [items.tolist() for items, _ in pools]
     judged = judge(pages, rankings, truth, metric=training.metric, cutoff=evaluator.cutoff, seed=seed)
     weights, l2 = fit(pages, seed=seed)
     ranker, *of_others = (_ranker(record, fitted, means, deviations) for fitted in (weights, *judged.weights))

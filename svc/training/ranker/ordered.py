@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.model.history import History
@@ -17,8 +19,8 @@ from svc.training.judging.evaluator import Rankings, Rows
 class Pooling(Protocol):
     """A ranker of the rows of a split that returns scores."""
 
-    def pools(self, users: Rows, size: int) -> Iterable[Ranking]:
-        """Return for each user the ranking of the `size` best items."""
+    def pools(self, users: Rows, size: int) -> Iterable[tuple[NDArray[np.int32], NDArray[np.float64]]]:
+        """Return for each user the columns of the `size` best items, best first, and their scores."""
 
     def excluding(self, pairs: sparse.csr_matrix) -> Pooling:
         """Return the same ranker without these items, (users, items) of the split."""
@@ -42,7 +44,10 @@ class OrderedRanker:
 
     def __call__(self, users: Rows, size: int) -> Rankings:
         pools = self.own.pools(users, max(size, REORDERED))
-        return [self._page(Query(limit=size, user=row), pool) for row, pool in zip(users.tolist(), pools, strict=True)]
+        return [
+            self._page(Query(limit=size, user=row), Ranking(items, scores))
+            for row, (items, scores) in zip(users.tolist(), pools, strict=True)
+        ]
 
     def _page(self, query: Query, ranking: Ranking) -> list[int]:
         ranker = self.judges.get(query.user, self.ranker)

@@ -10,9 +10,6 @@ import numpy as np
 from svc.model.ranker.features import LAST, MOST_HISTORY
 from svc.model.ranker.item_record import NEIGHBOURS, ItemRecord
 from svc.model.ranker.page_ranker import PageRanker
-from svc.model.ranking.query import Ranking
-from svc.model.recommenders.base import Scorer
-from svc.model.recommenders.blend import BlendScorer, factors_of
 
 
 def random_record(rng: np.random.Generator, n_items: int, *, ordered: bool = True, tables: bool = True) -> ItemRecord:
@@ -55,36 +52,26 @@ def random_record(rng: np.random.Generator, n_items: int, *, ordered: bool = Tru
     return record
 
 
-def random_ranker(
-    rng: np.random.Generator, n_items: int, *, ordered: bool = True, scorer: Scorer | None = None
-) -> PageRanker:
-    """A ranker with random weights over a random record, ready. It reads the parts and the vectors of `scorer`."""
+def random_ranker(rng: np.random.Generator, n_items: int, *, ordered: bool = True) -> PageRanker:
+    """A ranker with random weights over a random record, ready."""
     record = random_record(rng, n_items, ordered=ordered)
-    if isinstance(scorer, BlendScorer):
-        record.part_names = tuple(f"part{number}" for number in range(scorer.n_parts))
-    record.by_vectors = ordered and scorer is not None and factors_of(scorer) is not None
     ranker = PageRanker(record, *np.empty((3, 0), dtype=np.float32))
     n_features = len(ranker.features)
     ranker.weights = rng.normal(size=n_features).astype(np.float32)
     ranker.means = rng.normal(size=n_features).astype(np.float32)
     ranker.deviations = (0.5 + rng.random(n_features)).astype(np.float32)
-    ranker.ready(scorer)
+    ranker.ready()
     return ranker
 
 
 def plain_features(
-    record: ItemRecord, history: Sequence[int], page: Ranking, scorer: Scorer | None = None
+    record: ItemRecord, history: Sequence[int], items: Sequence[int], scores: Sequence[float]
 ) -> dict[str, list[float]]:
     """Each feature by name, one item after the other."""
     h = list(history)[-MOST_HISTORY:]
     found: dict[str, list[float]] = {}
-    for place, (item, score) in enumerate(zip(page.items.tolist(), page.scores.tolist(), strict=True)):
+    for place, (item, score) in enumerate(zip(items, scores, strict=True)):
         row = {"score": score, "log_place": math.log(place + 1)}
-        row |= {f"{part}.score": 0.0 for part in record.part_names}
-        if page.parts is not None:
-            row |= {
-                f"{part}.score": float(own[place]) for part, own in zip(record.part_names, page.parts, strict=False)
-            }
         popularity = [float(value) for value in record.popularity[item]]
         row |= dict(zip(record.popularity_names, popularity, strict=True))
         mean = sum(float(record.popularity[chosen, 0]) for chosen in h) / len(h) if h else 0.0
@@ -95,8 +82,6 @@ def plain_features(
         row["number_of_neighbours"] = len(within)
         if record.ordered:
             row["similarity_to_last"] = near.get(h[-1], 0.0) if h else 0.0
-        if record.by_vectors:
-            row["similarity_to_last_by_vectors"] = _cosine(scorer, h[-1], item) if h else 0.0
         for number, column in enumerate(record.label_names):
             own = _labels(record, item, number)
             row[f"{column}.missing"] = float(not own)
@@ -112,14 +97,6 @@ def plain_features(
         for name, value in row.items():
             found.setdefault(name, []).append(value)
     return found
-
-
-def _cosine(scorer: Scorer | None, first: int, second: int) -> float:
-    factors = None if scorer is None else factors_of(scorer)
-    assert factors is not None
-    one, other = factors.index.vectors(np.array([first, second], dtype=np.int32))[:, : factors.users.shape[1]]
-    length = math.sqrt(sum(value * value for value in one)) * math.sqrt(sum(value * value for value in other))
-    return float(sum(a * b for a, b in zip(one, other, strict=True))) / length if length else 0.0
 
 
 def _labels(record: ItemRecord, item: int, number: int) -> list[int]:

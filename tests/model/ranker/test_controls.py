@@ -24,7 +24,7 @@ from tests.model.ranker.records import random_ranker
 from tests.model.ranker.test_page_ranker import plain_page
 
 N_ITEMS = 90
-NAMES = ("IALS", "neighbours", "popular_blend", "popularity")
+NAMES = ("IALS", "neighbours", "blend", "popularity")
 COLOURS = LabelField.read(
     "colour", "categorical", "|", [("red", "green", "blue")[item % 3] for item in range(N_ITEMS)], N_ITEMS
 )
@@ -45,17 +45,17 @@ class PlainScorer:
         return [self._rank(query, history) for query in queries]
 
     def _rank(self, query: Query, history: History) -> Ranking:
-        asked = query._replace(limit=N_ITEMS, allowed=None, unordered=False, by_parts=True)
+        asked = query._replace(limit=N_ITEMS, allowed=None, unordered=False)
         (every,) = self._model.scorer.rank([asked._replace(include_seen=True, exclude=query.exclude[:0])], history)
         gone = set(excluded_columns(query, history).tolist())
         may = np.array([column not in gone for column in every.items.tolist()], dtype=np.bool_)
         if query.allowed is not None:
             may &= query.allowed.contains(every.items)
-        left = every.at(np.flatnonzero(may))
+        left = Ranking(every.items[may], every.scores[may])
         ranker = self._model.ranker
         if query.reordered and ranker is not None and len(left.items):
             own = (history.items(query.user) if query.user >= 0 else query.seeds).tolist()
-            page = np.array(plain_page(ranker, left, own, self._model.scorer), dtype=np.int32)
+            page = np.array(plain_page(ranker, left, own), dtype=np.int32)
             n = min(REORDERED, len(page))
             score_of = dict(zip(*(part.tolist() for part in ranker.page(query, left, history)[:2]), strict=True))
             scores = [score_of.get(column, 0.0) for column in page[:n].tolist()]
@@ -69,8 +69,7 @@ class PlainScorer:
 def models(name: str) -> tuple[Model, Model]:
     """A model with a ranker, as its payload says, and one that answers by plain numbers."""
     model = family(name, n_items=N_ITEMS)
-    ordered = name in {"IALS", "popular_blend"}
-    ranker = random_ranker(np.random.default_rng(11), N_ITEMS, ordered=ordered, scorer=model.scorer)
+    ranker = random_ranker(np.random.default_rng(11), N_ITEMS, ordered=False)
     model.ranker = ranker
     reread = decode(memoryview(b"".join(encode(model))))
     reread.ready()

@@ -31,12 +31,6 @@ def test_ids_outside_of_their_range_are_refused() -> None:
             record.check(30)
 
 
-def test_a_record_that_reads_no_parts_and_no_vectors_has_the_state_of_earlier_ones() -> None:
-    record = random_record(np.random.default_rng(3), 30)
-    record.part_names, record.by_vectors = (), False
-    assert not {"part_names", "by_vectors"} & record.__getstate__().keys()
-
-
 def test_a_ranker_needs_a_number_for_each_feature() -> None:
     ranker = random_ranker(np.random.default_rng(4), 30)
     ranker.check(30)

@@ -8,7 +8,6 @@ import pytest
 from svc.model.history import History
 from svc.model.ranker.page_ranker import REORDERED, PageRanker
 from svc.model.ranking.query import Query, Ranking
-from svc.model.recommenders.base import Scorer
 from tests.model.ranker.records import plain_features, random_ranker
 
 N_ITEMS = 200
@@ -22,10 +21,10 @@ def ranked(rng: np.random.Generator, n: int, *, values: int) -> Ranking:
     return Ranking(items, scores[items])
 
 
-def plain_page(ranker: PageRanker, ranking: Ranking, history: list[int], scorer: Scorer | None = None) -> list[int]:
+def plain_page(ranker: PageRanker, ranking: Ranking, history: list[int]) -> list[int]:
     """The items of a page by sums of single numbers."""
-    page = ranking.at(slice(REORDERED))
-    items, table = page.items.tolist(), plain_features(ranker.record, history, page, scorer)
+    items, scores = ranking.items[:REORDERED].tolist(), ranking.scores[:REORDERED].tolist()
+    table = plain_features(ranker.record, history, items, scores)
     names = [feature.name for feature in ranker.features]
     numbers = list(zip(ranker.weights.tolist(), ranker.means.tolist(), ranker.deviations.tolist(), strict=True))
     own = [

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from copy import copy
-
 import numpy as np
 import pytest
 
 from svc.model.explain import Popular
 from svc.model.ranker.page_ranker import REORDERED
 from svc.model.ranking.query import Restriction
-from svc.model.recommenders.blend import BlendScorer
 from tests.model.ranker.test_controls import N_ITEMS, models
 
 GROUPS = {"popularity", "neighbours", "labels", "numbers"}
 
 
-@pytest.mark.parametrize("name", ["IALS", "neighbours", "popular_blend", "popularity"])
+@pytest.mark.parametrize("name", ["IALS", "neighbours", "blend", "popularity"])
 def test_reasons_are_groups_of_features_and_within_one_those_of_the_winner(name: str) -> None:
     model, _ = models(name)
     ranker = model.ranker
@@ -24,19 +21,10 @@ def test_reasons_are_groups_of_features_and_within_one_those_of_the_winner(name:
     restriction = Restriction(explain=N_ITEMS)
     one = model.prepare_recommend(user_id="u5", user_features=None, limit=N_ITEMS, restriction=restriction)
     (page,) = model.rank([one.query])
-    (winner,) = model.scorer.rank([one.query._replace(limit=N_ITEMS, by_parts=True)], model.history)
+    (winner,) = model.scorer.rank([one.query._replace(limit=N_ITEMS)], model.history)
     own = model.scorer.contributions(one.query, model.history, page.items)
-    scaled = [(own, ranker.scale_of_score)]
-    if isinstance(model.scorer, BlendScorer):
-        scaled = []
-        for number, scale in enumerate(ranker.scales_of_parts.tolist()):
-            part = copy(model.scorer)
-            part.weights = tuple(weight * (at == number) for at, weight in enumerate(part.weights))
-            part.popularity = part.popularity if number == len(part.weights) else None
-            part.ready()
-            scaled.append((part.contributions(one.query, model.history, page.items), scale))
     history = model.history.items(5)
-    addends = ranker.addends(history, winner.at(slice(REORDERED)))
+    addends = ranker.addends(history, winner.items[:REORDERED], winner.scores[:REORDERED])
     place_of = {column: place for place, column in enumerate(winner.items[:REORDERED].tolist())}
     groups = np.array([feature.group for feature in ranker.features])
     for position, (column, because) in enumerate(zip(page.items.tolist(), page.because, strict=True)):
@@ -51,11 +39,10 @@ def test_reasons_are_groups_of_features_and_within_one_those_of_the_winner(name:
         told = GROUPS if own is not None else {*GROUPS, "scores"}
         expected = {group: addends[groups == group, place_of[column]].sum() for group in told}
         if own is not None:
-            of_columns = sum(by.of_columns[position] * scale for by, scale in scaled if by is not None)
-            expected |= dict(zip(own.columns.tolist(), of_columns, strict=True))
-            for by, scale in scaled:
-                if by is not None and by.of_popularity is not None:
-                    expected[Popular("of the winner")] = by.of_popularity[position] * scale
+            scaled = own.of_columns[position] * ranker.scale_of_score
+            expected |= dict(zip(own.columns.tolist(), scaled, strict=True))
+            if own.of_popularity is not None:
+                expected[Popular("of the winner")] = own.of_popularity[position] * ranker.scale_of_score
         unnamed = page.scores[position] - sum(expected.values())
         in_favour = sum(max(0.0, addend) for addend in (unnamed, *expected.values()))
         assert sorted(share * in_favour for _, share in (*because.reasons, *because.in_spite_of)) == pytest.approx(

@@ -88,8 +88,8 @@ KINDS = [
 ]
 
 
-def scores_by_part(scorer: BlendScorer, query: Query, seen: History) -> np.ndarray:
-    """Return the score of every item by each part over its deviation over all items, (parts, n_items)."""
+def brute_force(scorer: BlendScorer, query: Query, seen: History) -> np.ndarray:
+    """Return the score of every item: the sum of each part's score over its deviation over all items."""
     rows, values = profile(query, seen)
     parts = [part.totals(rows, values) for part in scorer.sums]
     if scorer.factors is not None:
@@ -99,19 +99,13 @@ def scores_by_part(scorer: BlendScorer, query: Query, seen: History) -> np.ndarr
         known = query.user >= 0
         vector = scorer.factors.users[query.user] if known else scorer.factors.embed_cold([query])[0]
         parts.insert(0, items @ vector.astype(np.float64))
-    rows = [
-        weight * part / part.std() if part.std() > 1e-9 else np.zeros(scorer.n_items)
-        for weight, part in zip(scorer.weights, parts, strict=True)
-    ]
+    total = np.zeros(scorer.n_items)
+    for weight, part in zip(scorer.weights, parts, strict=True):
+        if part.std() > 1e-9:
+            total += weight * part / part.std()
     if scorer.popularity is not None:
         popular = counts(scorer.n_items)
-        rows.append(0.3 * popular / popular.std())
-    return np.array(rows)
-
-
-def brute_force(scorer: BlendScorer, query: Query, seen: History) -> np.ndarray:
-    """Return the score of every item, minus infinity for those that may not come back."""
-    total: np.ndarray = scores_by_part(scorer, query, seen).sum(axis=0)
+        total += 0.3 * popular / popular.std()
     total[excluded_columns(query, seen)] = -np.inf
     if query.allowed is not None:
         total[~query.allowed.flags()] = -np.inf
@@ -144,11 +138,6 @@ def test_rankings_are_those_of_brute_force(kind: str, n_items: int, monkeypatch:
         assert len(set(ranking.items.tolist())) == wanted
         np.testing.assert_allclose(ranking.scores, expected[ranking.items], rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(ranking.scores, np.sort(expected)[::-1][:wanted], rtol=1e-9, atol=1e-9)
-        (by_parts,) = scorer.rank([query._replace(by_parts=True)], seen)
-        assert bits(by_parts)[:2] == bits(ranking)[:2]
-        own = scores_by_part(scorer, query, seen)[:, ranking.items]
-        assert scorer.n_parts == len(own)
-        np.testing.assert_allclose(by_parts.parts, own, rtol=1e-9, atol=1e-9)
         ties = np.flatnonzero(np.diff(ranking.scores) == 0)
         assert (ranking.items[ties] < ranking.items[ties + 1]).all()
 
@@ -170,7 +159,7 @@ def test_the_bytes_are_the_same_alone_and_in_any_batch(
     rng = np.random.default_rng([n_items, 7, KINDS.index(kind)])
     seen = history(rng, n_items)
     scorer = blend(kind, rng, n_items, seen)
-    asked = [query._replace(by_parts=True) for query in queries(rng, n_items)]
+    asked = queries(rng, n_items)
     alone = [bits(scorer.rank([query], seen)[0]) for query in asked]
     for order in (np.arange(len(asked)), rng.permutation(len(asked)), rng.permutation(len(asked))[:9]):
         together = scorer.rank([asked[place] for place in order], seen)
@@ -210,6 +199,5 @@ def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan_module, "GATHERED_PER_ITEM", 1)
 
 
-def bits(ranking: Any) -> tuple[bytes, bytes, bytes]:
-    parts = b"" if ranking.parts is None else ranking.parts.tobytes()
-    return ranking.items.tobytes(), ranking.scores.tobytes(), parts
+def bits(ranking: Any) -> tuple[bytes, bytes]:
+    return ranking.items.tobytes(), ranking.scores.tobytes()

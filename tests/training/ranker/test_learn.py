@@ -18,7 +18,6 @@ from svc.model.ranker.page_ranker import REORDERED
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.promotion_schema import BASELINE
 from svc.settings import Settings
-from svc.training.ranker.learn import Learned
 from tests.model.ranker.test_page_ranker import plain_page
 from tests.training.judging.gated import OUTPUT, Make, records_of, run
 
@@ -73,18 +72,6 @@ def loaded_model(header: Mapping[str, Any], payload: bytes) -> Model:
     return load_model(header, memoryview(payload), name="shop", allow_skew=False)
 
 
-def check_pages(model: Model) -> None:
-    """Assert that the pages of users are those of plain numbers, alone and in a batch."""
-    assert model.ranker is not None and model.history.is_ordered
-    queries = [model.known_user(user, limit=REORDERED) for user in range(20)]
-    asked = [query._replace(limit=N_ITEMS, by_parts=True) for query in queries]
-    winners, pages = model.scorer.rank(asked, model.history), model.rank(queries)
-    for user, (page, winner) in enumerate(zip(pages, winners, strict=True)):
-        history = model.history.items(user).tolist()
-        assert page.items.tolist() == plain_page(model.ranker, winner, history, model.scorer)[:REORDERED]
-        assert model.rank([queries[user]])[0].scores.tobytes() == page.scores.tobytes()
-
-
 def test_a_gate_scores_the_learned_order_by_weights_fitted_on_other_users(make_recipe: Make, tmp_path: Path) -> None:
     """The candidate's score is the winner's score plus the gain."""
     loaded = recipe(make_recipe, tmp_path, by_genre=True, promotion={"mode": "report"})
@@ -113,24 +100,17 @@ def test_labels_that_predict_choices_order_the_pages_of_the_model(
     assert (judged["ships"], judged["gain"]) == (True, fields["gain"])
     assert not records_of(log, "ranker_metadata_left_out")
 
-    check_pages(loaded_model(header, payload))
+    model = loaded_model(header, payload)
+    assert model.ranker is not None and model.history.is_ordered
+    queries = [model.known_user(user, limit=REORDERED) for user in range(20)]
+    winners = model.scorer.rank([query._replace(limit=N_ITEMS) for query in queries], model.history)
+    pages = model.rank(queries)
+    for user, (page, winner) in enumerate(zip(pages, winners, strict=True)):
+        history = model.history.items(user).tolist()
+        assert page.items.tolist() == plain_page(model.ranker, winner, history)[:REORDERED]
+        assert model.rank([queries[user]])[0].scores.tobytes() == page.scores.tobytes()
     assert trained(loaded)[1] == payload
     assert trained(loaded, refit=True)[0]["ranker"]["gain"] == fields["gain"]
-
-
-def test_a_blend_tells_the_scores_of_its_parts_and_the_similarity_of_its_vectors(
-    make_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Learned, "ships", True)
-    loaded = recipe(make_recipe, tmp_path, by_genre=True, algorithms=["IALS", "RP3beta", "TopPop", "Blend"], n_trials=3)
-    header, payload = trained(loaded)
-    assert header["best_class"] == "BlendRecommender"
-    groups = {feature["name"]: feature["group"] for feature in header["ranker"]["features"]}
-    parts = [part["class"].removesuffix("Recommender") for part in header["parts"]]
-    assert [name for name in groups if name.endswith(".score")] == [f"{part}.score" for part in parts]
-    assert groups[f"{parts[0]}.score"] == "scores"
-    assert groups["similarity_to_last_by_vectors"] == "neighbours"
-    check_pages(loaded_model(header, payload))
 
 
 @pytest.mark.parametrize("n_users", [260, 150])

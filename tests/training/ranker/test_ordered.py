@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.model.ranking.query import Ranking
@@ -23,10 +24,10 @@ class Falling:
     def excluding(self, pairs: sparse.csr_matrix) -> Falling:
         return Falling(pairs)
 
-    def pools(self, users: Rows, size: int) -> Iterator[Ranking]:
+    def pools(self, users: Rows, size: int) -> Iterator[tuple[NDArray[np.int32], NDArray[np.float64]]]:
         for user in users.tolist():
             items = np.setdiff1d(np.arange(N_ITEMS), self.gone[user].indices)[::-1][:size].astype(np.int32)
-            yield Ranking(items, items.astype(np.float64))
+            yield items, items.astype(np.float64)
 
 
 def test_each_row_has_the_order_of_its_own_ranker_without_excluded_items() -> None:
@@ -37,6 +38,6 @@ def test_each_row_has_the_order_of_its_own_ranker_without_excluded_items() -> No
     for judges, ranker in (({}, everyone), ({0: judge}, judge)):
         ordered = OrderedRanker(own, everyone, judges, HISTORY)
         for ranked, winner in ((ordered, own), (ordered.excluding(without), Falling(without))):
-            (pool,) = winner.pools(users, N_ITEMS)
+            ((items, scores),) = winner.pools(users, N_ITEMS)
             for size in (10, 70, N_ITEMS):
-                assert ranked(users, size) == [plain_page(ranker, pool, history)[:size]]
+                assert ranked(users, size) == [plain_page(ranker, Ranking(items, scores), history)[:size]]
