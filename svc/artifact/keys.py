@@ -100,17 +100,17 @@ def fingerprint(key: bytes) -> str:
     return hashlib.sha256(key).hexdigest()[:8]
 
 
-def parse_signing_keys(text: str) -> SigningKeys:
-    """Parse the format of `SVC_SIGNING_KEYS`. An empty text gives no keys.
+def parse_signing_keys(text: str, name: str = "SVC_SIGNING_KEYS") -> SigningKeys:
+    """Parse the format of `SVC_SIGNING_KEYS`. An empty text gives no keys. `name` is its name in messages.
 
     Raises ConfigError, which names the number of the faulty entry and never its value.
     """
     if not text.strip():
         return SigningKeys(())
     entries: dict[str, bytes] = {}
-    for kid, key in _entries(text):
+    for kid, key in _entries(text, name):
         if kid in entries:
-            raise ConfigError(f"SVC_SIGNING_KEYS: the kid {kid!r} stands twice")
+            raise ConfigError(f"{name}: the kid {kid!r} stands twice")
         entries[kid] = key
     return SigningKeys(tuple(entries.items()))
 
@@ -153,18 +153,16 @@ def public_entry(kid: str, key: bytes) -> str:
     return f"{kid}:{_PUBLIC_MARK}{ed25519.public_half(key).hex()}"
 
 
-def _entries(text: str) -> Iterator[tuple[str, bytes]]:
+def _entries(text: str, name: str) -> Iterator[tuple[str, bytes]]:
     for number, entry in enumerate(text.split(","), start=1):
         kid, separator, hexadecimal = entry.strip().partition(":")
         if not separator or not KID.fullmatch(kid):
-            raise ConfigError(f"SVC_SIGNING_KEYS: entry {number} has no valid kid; {_FORM}")
+            raise ConfigError(f"{name}: entry {number} has no valid kid; {_FORM}")
         if not _HEX.fullmatch(hexadecimal):
-            raise ConfigError(f"SVC_SIGNING_KEYS: the key of entry {number} is not 64 hex characters; {_FORM}")
+            raise ConfigError(f"{name}: the key of entry {number} is not 64 hex characters; {_FORM}")
         key = bytes.fromhex(hexadecimal)
         if key == _DEVELOPMENT_KEY:
-            raise ConfigError(
-                f"SVC_SIGNING_KEYS: the key of entry {number} is the development key, which everyone knows"
-            )
+            raise ConfigError(f"{name}: the key of entry {number} is the development key, which everyone knows")
         yield kid, key
 
 
@@ -212,7 +210,7 @@ def _has_hmac(parsed: Parsed, key: bytes) -> bool:
 def _unknown_kid_hint(parsed: Parsed, keys: SigningKeys) -> str:
     if parsed.kid in keys.kids():
         return "its key here only verifies format version 2 (Ed25519), and the artifact has version 1 (HMAC)"
-    return f"the kids here are {', '.join(keys.kids())}"
+    return f"the kids here are {', '.join(keys.kids())}: add {parsed.kid}:<64 hex characters>"
 
 
 def _mismatch_reason(parsed: Parsed, key: bytes) -> str:

@@ -90,6 +90,12 @@ OTHER_NAMES = {
 }
 """svc's name for each command of other programs."""
 
+_MISSING = {
+    "'SHA8'": ": name a version too, as `svc promote r.yaml SHA8`, by the first digits that `svc history r.yaml` shows",
+    "'--recipes'": ": serve takes a folder, as `svc serve --recipes FOLDER`, with the recipes as its *.yaml files",
+}
+"""Hints for arguments and options that are often missing."""
+
 app = typer.Typer(
     name="svc",
     help="Turn a YAML recipe into a recommendation API: train one signed file, serve it over HTTP.",
@@ -102,7 +108,8 @@ app = typer.Typer(
 
 def usage_text(error: TyperException) -> str:
     """Return the message for wrong usage: the mistake, and the command that shows help."""
-    text = error.format_message().rstrip(".")
+    text = error.format_message().rstrip(".").replace("Value error, ", "")
+    text += next((hint for name, hint in _MISSING.items() if text.startswith("Missing") and name in text), "")
     context = getattr(error, "ctx", None)
     option = str(getattr(error, "option_name", ""))
     if option.startswith("--") and "--recipes" not in text and (hint := _hint_for_option(option)):

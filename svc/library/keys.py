@@ -18,7 +18,8 @@ Keys = str | Mapping[str, str] | None
 def keys_text(keys: Keys, settings: Settings, artifact: str | None = None) -> str:
     """Return the keys in the form of SVC_SIGNING_KEYS.
 
-    Raises ConfigError if there are none, and ArtifactReadError if the local file `artifact` does not exist either.
+    Raises ConfigError if there are none or they are malformed, and ArtifactReadError if there are none and the local
+    file `artifact` does not exist.
     """
     if keys is None:
         text = key_list(settings.signing_keys, settings.signing_keys_file, "SVC_SIGNING_KEYS")
@@ -33,6 +34,8 @@ def keys_text(keys: Keys, settings: Settings, artifact: str | None = None) -> st
             "no signing keys: give `keys`, or set SVC_SIGNING_KEYS to those that the artifact is signed with"
             f"{'' if artifact is None else keys_hint(artifact)}"
         )
+    if keys is not None:
+        parse_signing_keys(text, "keys")
     return text
 
 

@@ -7,6 +7,7 @@ from typing import Any, TypeGuard
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from svc.errors import UsageError
 
@@ -125,7 +126,7 @@ def check_id_type(table: pa.Table, name: str, argument: str, what: str = "data")
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
         raise UsageError(
-            f"{argument}: ids are text, and the column {name!r} holds {_said(kind)}{_advice(name, kind, what)}"
+            f"{argument}: ids are text, and the column {name!r} holds {_said(kind)}{_advice(name, column, kind, what)}"
         )
 
 
@@ -139,15 +140,23 @@ def _said(kind: pa.DataType) -> str:
     return "lists, where one id belongs" if pa.types.is_nested(kind) else f"values of type {kind}"
 
 
-def _advice(name: str, kind: pa.DataType, what: str) -> str:
+def _advice(name: str, column: pa.ChunkedArray, kind: pa.DataType, what: str) -> str:
     """Return the way to make ids of such values.
 
     Floats become whole numbers first: 1.0 would otherwise become the id "1.0".
     """
-    if pa.types.is_null(kind) or pa.types.is_nested(kind):
+    if pa.types.is_null(kind):
         return ""
-    convert = "astype('Int64').astype(str)" if pa.types.is_floating(kind) else "astype(str)"
-    return f"; use str(...) for each, such as {what}[{name!r}] = {what}[{name!r}].{convert}"
+    if pa.types.is_nested(kind):
+        return f"; {what}.explode({name!r}) makes a row of each"
+    convert = "astype(str)"
+    if pa.types.is_floating(kind):
+        numbers = column.cast(pa.float64())
+        fractions = numbers.filter(pc.not_equal(pc.floor(numbers), numbers))
+        if len(fractions):
+            return f"; {fractions[0]} is no whole number: is {name!r} the column of ids?"
+        convert = "astype('Int64').astype(str)"
+    return f"; write {what}[{name!r}] = {what}[{name!r}].{convert}"
 
 
 def require(names: Mapping[str, str], there: Sequence[str], what: str) -> None:

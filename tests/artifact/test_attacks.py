@@ -259,7 +259,7 @@ def test_a_changed_kid_is_refused(refused: Callable[[bytes], ArtifactError]) -> 
     assert isinstance(refused(data[:12] + b"k2" + data[14:]), SignatureMismatch)
     error = refused(data[:12] + b"k9" + data[14:])
     assert isinstance(error, UnknownKid)
-    assert error.message.startswith("unknown kid: k9; the kids here are k1, k2 (")
+    assert error.message.startswith("unknown kid: k9; the kids here are k1, k2: add k9:<64 hex characters> (")
     assert isinstance(refused(data[:12] + b"\xff\x00" + data[14:]), UnknownKid)
 
 

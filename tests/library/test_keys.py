@@ -32,3 +32,4 @@ def test_the_error_for_a_broken_key_does_not_repeat_it() -> None:
     with pytest.raises(ConfigError) as caught:
         signing_keys({"a": "secret" * 9}, Settings())
     assert "secret" not in caught.value.message
+    assert caught.value.message.startswith("keys: the key of entry 1 ")

@@ -116,7 +116,7 @@ def test_new_items_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
 
     refused(NEW.assign(item_id=["n0", "n1", "n0", "n2"]), "new_items: .* 'n0' in data rows 1 and 3, column 'item_id'")
     refused(NEW.assign(item_id=["n0", None, "n3", "n2"]), "new_items: .* no id in data row 2, column 'item_id'")
-    refused(NEW.assign(item_id=range(4)), r"whole numbers; use str\(...\) for each, such as new_items\['item_id'\]")
+    refused(NEW.assign(item_id=range(4)), r"whole numbers; write new_items\['item_id'\]")
     refused(NEW.drop(columns="age"), "new_items: the table has no column 'age'; .* item_id, tag, more")
     refused(NEW.assign(age=[None, None, None, "old"]), "new_items: data row 4, item 'n2': feature 'age'")
     refused(["n0"], "new_items: give a DataFrame with a row for each item, not a list")

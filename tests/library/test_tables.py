@@ -164,8 +164,8 @@ def test_rows_of_a_frame_can_be_filtered() -> None:
     [
         (lambda data: data["user_id"], {}, "not a Series"),
         (lambda data: data.head(0), {}, "no rows"),
-        (lambda data: data.assign(user_id=7), {}, r"user: ids are text.*whole numbers; use str\(\.\.\.\)"),
-        (lambda data: data.assign(item_id=7.5), {}, r"item: ids are text.*floating.*use str"),
+        (lambda data: data.assign(user_id=7), {}, r"user: ids are text.*whole numbers; write data"),
+        (lambda data: data.assign(item_id=7.5), {}, r"item: ids are text.*floating.*; 7.5 is no whole number"),
         (lambda data: data.assign(user_id=[["u1"]] * 900), {}, "lists, where one id belongs"),
         (lambda data: data.assign(user_id=["u1", 2] * 450), {}, "holds int, str; give it one type"),
         (lambda data: data.assign(user_id=["u1", None] * 450), {}, r"450 of 900 rows have no id.*dropna"),

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from svc.env_file import keys_hint
-from svc.errors import ConfigError
+from svc.errors import ConfigError, UsageError
 from svc.settings import Settings
 
 if TYPE_CHECKING:
     from svc.artifact.keys import SigningKeys
 
+_TABLES = (".csv", ".csv.gz", ".tsv", ".parquet", ".jsonl", ".xlsx")
 CONFIRMATION = "--i-understand-this-loads-arbitrary-code"
 
 DevAllowUnsigned = Annotated[
@@ -45,11 +46,14 @@ def check_unsigned(settings: Settings, *, wanted: bool, confirmed: bool, runs_pa
 def verifying_keys(settings: Settings, *, unsigned: bool, artifact: str | None = None) -> SigningKeys:
     """Return the keys that an artifact may be signed with.
 
-    Raises ConfigError if none are set, or ArtifactReadError if also the local file `artifact` is missing.
+    Raises UsageError if `artifact` is a table, ConfigError if no keys are set, or ArtifactReadError if also the local
+    file `artifact` is missing.
     """
     from svc.artifact.keys import development_keys, load_signing_keys
     from svc.artifact.store import require_file
 
+    if artifact is not None and artifact.lower().endswith(_TABLES):
+        raise UsageError(f"{artifact} is a table; this command takes an artifact, a .svc file")
     if unsigned:
         return development_keys()
     keys = load_signing_keys(settings)

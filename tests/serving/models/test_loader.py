@@ -144,7 +144,10 @@ def test_an_unknown_kid_is_named(tmp_path: Path) -> None:
     write_artifact(tmp_path / "a.svc", popularity_model(), keys=OTHER_KEYS)
     with pytest.raises(LoadFailed) as caught:
         load(tmp_path)
-    assert caught.value.error.message == f"unknown kid: k2; the kids here are k1 ({tmp_path / 'a.svc'})"
+    assert (
+        caught.value.error.message
+        == f"unknown kid: k2; the kids here are k1: add k2:<64 hex characters> ({tmp_path / 'a.svc'})"
+    )
     assert caught.value.error.stage == "hmac"
 
 
