@@ -191,7 +191,10 @@ def _metadata_warnings(declared: ItemMetadata, items: set[str], frame: pandas.Da
 
 def _kept(n_kept: int, n_read: int) -> str:
     """Return how many of the first rows `cleansing.where` keeps, as a warning if it keeps none."""
-    return f"{'' if n_kept or not n_read else 'warning: '}cleansing.where keeps {n_kept} of the first {n_read} rows"
+    counts = f"cleansing.where keeps {n_kept} of the first {n_read} rows"
+    if n_kept or not n_read:
+        return counts
+    return f"warning: {counts}: compare its values, also their upper and lower case, with those of the table"
 
 
 def _probe_source(spec: SourceSpec, context: SourceContext, check_frame: FrameCheck | None) -> Iterator[str]:

@@ -433,7 +433,14 @@ TABLES: list[tuple[str, str, str, str, int, str]] = [
     (TIMES, ITEMS, TIMED, RANDOM, 4, "say what they count in schema.time_unit"),
     (TIMES, ITEMS, IN_MS, "", 0, "set schema.time_unit: s?"),
     (TIMES, ITEMS, IN_MS, RANDOM, 0, "set schema.time_unit: s?"),
-    (TIMES.replace("1700000000", "monday"), ITEMS, TIMED, "", 4, "which is no ISO 8601 date or time"),
+    (
+        TIMES.replace("1700000000", "monday"),
+        ITEMS,
+        TIMED,
+        "",
+        4,
+        "no ISO 8601 date or time, such as 2024-05-31T12:00:00Z",
+    ),
     (TIMES.replace("1700000000", "monday"), ITEMS, TIMED, RANDOM, 4, "mend schema.time_column or schema.time_unit"),
     (TIMES, ITEMS, WEIGHED, "", 0, "which look like times"),
     (TIMES.replace("1700000000", "0"), ITEMS, WEIGHED, "", 4, "no row has a 'when' above 0: is it the weight?"),
@@ -449,8 +456,22 @@ TABLES: list[tuple[str, str, str, str, int, str]] = [
         3,
         "has no column lang; it has user, item (code",
     ),
-    (INTERACTIONS, ITEMS, PLAIN, "cleansing: {where: {user: {any: [U1]}}}", 0, "keeps 0 of the first"),
-    (INTERACTIONS, ITEMS, PLAIN, "cleansing: {where: {user: {gte: 4}}}", 4, "which is no number"),
+    (
+        INTERACTIONS,
+        ITEMS,
+        PLAIN,
+        "cleansing: {where: {user: {any: [U1]}}}",
+        0,
+        "keeps 0 of the first 200 rows: compare its values",
+    ),
+    (
+        INTERACTIONS,
+        ITEMS,
+        PLAIN,
+        "cleansing: {where: {user: {gte: 4}}}",
+        4,
+        "no number: compare texts by `any`, with a list",
+    ),
 ]
 
 

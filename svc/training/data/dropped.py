@@ -39,7 +39,8 @@ def bad_times(column: pd.Series, bad: NDArray[np.bool_], name: str, unit: str | 
         return f"the time column {name!r} is blank in data row {row}"
     shown = repr(str(value)[:_SHOWN_CHARACTERS])
     if unit is None:
-        return f"the time column {name!r} holds {shown} in data row {row}, which is no ISO 8601 date or time"
+        text = "no ISO 8601 date or time, such as 2024-05-31T12:00:00Z"
+        return f"the time column {name!r} holds {shown} in data row {row}, which is {text}"
     where = f"the time column {name!r} holds {shown} in data row {row}"
     return f"{where}, which is no time in {unit}{_unit_hint(value)}"
 

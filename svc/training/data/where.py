@@ -34,6 +34,7 @@ _COMPARE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "eq": operator.eq,
 }
 _SHOWN_CHARACTERS = 40
+_NO_NUMBER = "which is no number: compare texts by `any`, with a list of them"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,7 +175,7 @@ class _Numbers(_Column):
 
     def check(self) -> None:
         if not self._is_numeric:
-            self._refuse_first(self._flags(lambda value: not _is_number_or_nothing(value)), "which is no number")
+            self._refuse_first(self._flags(lambda value: not _is_number_or_nothing(value)), _NO_NUMBER)
 
     def _compare(self, name: str, operand: Any) -> Flags:
         flags: Flags = _COMPARE[name](self._numbers, operand)
