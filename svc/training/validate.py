@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from svc.errors import MinDataViolation, SvcError
+from svc.errors import MetadataError, MinDataViolation, SvcError
 from svc.model.ranking.filter_fields import LabelField, NumberField
 from svc.names import is_float_text
 from svc.recipe.load import LoadedRecipe
@@ -170,7 +170,11 @@ def _metadata_warnings(declared: ItemMetadata, items: set[str], frame: pandas.Da
             for value, is_missing in zip(frame[field.name], frame[field.name].isna(), strict=True)
         ]
         if field.kind == "numerical":
-            NumberField.read(field.name, values, len(values))
+            for row, value in enumerate(values, start=1):
+                try:
+                    NumberField.read(field.name, [value], 1)
+                except MetadataError as error:
+                    raise MetadataError(f"{error.message}; it is in data row {row}") from None
         else:
             LabelField.read(field.name, field.kind, field.delimiter, values, len(values))
     ids = frame[declared.id_column].dropna().astype(str)

@@ -419,7 +419,7 @@ PLAIN = "{user_column: user, item_column: item}"
 RANDOM = "training: {split: {scheme: random}}"
 TABLES: list[tuple[str, str, str, str, int, str]] = [
     ("user,item\n", ITEMS, PLAIN, "", 4, "a header and no rows"),
-    (INTERACTIONS, "item,year\ni1,1999\ni2,early\n", PLAIN, "", 5, "year"),
+    (INTERACTIONS, "item,year\ni1,1999\ni2,early\n", PLAIN, "", 5, "it is in data row 2"),
     (INTERACTIONS, "item,year\nbook-1,1999\nbook-2,2001\n", PLAIN, "", 0, "none of the 2 ids of the first rows"),
     (INTERACTIONS, "item,year\ni1,1999\ni1,2001\n", PLAIN, "", 0, "'i1' is there more than once"),
     (INTERACTIONS, "id,year\ni1,1999\n", PLAIN, "", 3, "has no column item; it has id, year (code"),
