@@ -161,7 +161,7 @@ VARIABLE_CLAMPED = _event("variable_clamped", "warning", "variable value used")
 VARIABLES_OVERRIDDEN = _event("variables_overridden", "info", "file variables")
 """The environment wins over the file (SVC_ENV_FILE, keys.env)."""
 DENIED_FIELDS_UNKNOWN = _event("denied_fields_unknown", "warning", "fields")
-"""SVC_METADATA_FIELD_DENY has names that no recipe declares: compare their spelling."""
+"""SVC_METADATA_FIELD_DENY has names that no recipe declares: check their spelling."""
 RECIPES_END_IN_YML = _event("recipes_end_in_yml", "warning", "files way_out")
 """The recipes folder has only .yml files, which are not served."""
 KEYS_RELOADED = _event("keys_reloaded", "info", "signing_keys api_keys_configured")

@@ -416,7 +416,7 @@ def read_verified(uri: str, keys: signing.SigningKeys, settings: Settings) -> tu
 
 
 def verified(blob: Blob, keys: signing.SigningKeys, settings: Settings) -> Parsed:
-    """Return the parts of an artifact after checking its caps, signature and name.
+    """Return the parts of an artifact after checking its size limits, signature and name.
 
     It must be signed with one of `keys`, and its sha256 must match the file name. Otherwise a signed older version
     could be stored under the name of another. Raises ArtifactError.

@@ -31,11 +31,11 @@ def load(
         artifact: Path or URI (`s3://`, `gs://`, `az://`, `https://`) of an artifact, or of the pointer to one.
         keys: Keys that may have signed it: text as in `SVC_SIGNING_KEYS`, the default, or a mapping from kid to 64
             hex characters.
-        items: A DataFrame with one row an item, to filter by and to join to answers. Ids stand in the item column of
+        items: A DataFrame with one row per item, to filter by and to join to answers. Ids stand in the item column of
             the training, or in `item_id`. Cells of labels are lists, or text with `|` between labels.
         new_items: A DataFrame with ids and the columns of `features.item`, for `recommend`.
-        new_items_share: The largest share of new items in any beginning of a ranking, 0 to 1. None: no bound.
-        new_items_min_share: The smallest share while new items are left.
+        new_items_share: The largest share of new items among the first n places, for every n, 0 to 1. None: no bound.
+        new_items_min_share: The smallest such share, as long as new items are left.
 
     Raises:
         svc.errors.UsageError: An argument is invalid.

@@ -31,7 +31,7 @@ _FILTERING = ("filter", "limits", "boosts")
 class Answerer:
     """A model for requests, with the table of its items, the policy of its recipe, and new items.
 
-    `items` has rows for the model's items, and behind them for the new ones.
+    `items` has the rows of the model's items, followed by those of the new items.
     """
 
     model: Model

@@ -129,17 +129,17 @@ class Recommender:
             offset: Items of the ranking before the first that is returned.
             user_features: Features of a user whom training did not see.
             history: What the user chose, ids or `{"item_id": ..., "weight": ...}`, the oldest first.
-            history_mode: Whether the history joins that of a known user (`append`, as without it) or stands in its
+            history_mode: Whether the history joins that of a known user (`append`, the default) or stands in its
                 place (`replace`).
             dislikes: What the user rejects, ids or `{"item_id": ..., "weight": ...}`: these items never come back, and
-                count against others; of weight 0 they are left out only.
+                count against others; with weight 0 they are only left out.
             fallback: What a user of whom nothing is known gets: an error (`none`) or the most chosen items (`popular`).
             include_seen: Whether items of the user's own history may come back; by default only if the model was
                 trained with `training.repeats`.
             shown: What the user was shown before, ids or `{"item_id": ..., "times": ...}`: these items rank lower.
-            rotation: Deviations of the scores of the 100 best that each time shown takes from an item, 0 to 1.
+            rotation: How far each earlier showing lowers an item, in deviations of the 100 best scores, 0 to 1.
             seed: A text, such as a day, by which the 100 best items change places.
-            shuffle: Deviations of their scores by which the noise of the seed moves an item, 0 to 1.
+            shuffle: How strongly `seed` moves the 100 best items, in deviations of their scores, 0 to 1.
             exclude_items: Items that must not come back.
             include_items: Only these items are ranked.
             filter: Only items that satisfy it are ranked, such as `{"year": {"gte": 1990}}`. Needs `items`.

@@ -45,7 +45,7 @@ class QueryBuilder:
         return np.flatnonzero(self._finder.indices(ids) < 0)
 
     def columns(self, items: Sequence[str]) -> NDArray[np.int32]:
-        """Return the distinct columns of the known items, rising."""
+        """Return the distinct columns of the known items, in ascending order."""
         if not items:
             return NO_ITEMS
         columns = distinct(self._finder.indices(items))

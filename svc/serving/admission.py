@@ -73,8 +73,8 @@ class Admission:
     def late_s(self, queue: Queue | None, turn_s: float, timeout: bytes | None, *, is_batch: bool) -> float:
         """Return the expected wait of an unparsed request in seconds if it exceeds the limit, else 0.
 
-        `turn_s` is the wait before the request is parsed, `timeout` the value of its header, and `queue` the queue of
-        its model.
+        `turn_s` is the wait before the request is parsed. `timeout` is the value of X-Request-Timeout-Ms: the limit is
+        the smaller of it and the server's. `queue` is the queue of its model.
         """
         try:
             may_s = min(self.most_s, parse_timeout(timeout))

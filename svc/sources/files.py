@@ -286,7 +286,7 @@ class CappedReader(io.RawIOBase):
     def stop(self) -> None:
         """End the stream here, and wait until Arrow's read-ahead thread has seen its end.
 
-        A thread that still reads when the process exits aborts the process or keeps it from ending.
+        If the thread is still reading when the process exits, the process aborts or hangs.
         """
         with self._reading:
             self._stopped = True

@@ -133,7 +133,10 @@ def _text_lengths(content: bytes) -> NDArray[np.int64]:
 
 
 def _coded_bytes(content: IO[bytes], n_values: int, lengths: NDArray[np.int64]) -> int:
-    """Return the bytes of the texts of a page of codes: runs of one code, and groups of eight codes."""
+    """Return how many bytes the texts of a dictionary-coded page take.
+
+    The codes come as runs of one code and as groups of eight.
+    """
     first = content.read(1)
     width, n_bytes, n_left = first[0] if first else 0, 0, n_values
     while n_left > 0 and (head := _run(content)):

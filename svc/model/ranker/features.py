@@ -34,7 +34,7 @@ Table = NDArray[np.float64]
 def features(
     record: ItemRecord, history: NDArray[np.int32], items: NDArray[np.int32], scores: NDArray[np.float64]
 ) -> Table:
-    """Return the features, (F, n), of `items`, (n,), which the winner ranks in this order by `scores`, (n,).
+    """Return the features, (F, n), of `items`, (n,), in the order of the scores, (n,), of the reordered model.
 
     `history` are distinct item columns, oldest first if the record is ordered.
     """

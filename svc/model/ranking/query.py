@@ -158,7 +158,7 @@ class Variation(NamedTuple):
 class Given(NamedTuple):
     """The history of a request: columns of its known items, their weights (None: all 1), and its unknown ids.
 
-    Columns are distinct and rise. For a model that weighs by order, they stand oldest first and may repeat.
+    Columns are distinct and ascending. For a model that weighs by order, they are oldest first and may repeat.
     """
 
     columns: NDArray[np.int32]

@@ -55,7 +55,7 @@ class Policy:
 
     @property
     def has_rules(self) -> bool:
-        """True if the recipe's rules may change the order by score of a request without rules of its own."""
+        """True if the recipe's rules may reorder the ranking of a request that sets no rules itself."""
         return bool(self.diversity or self.limits or self.boosts or self.pins)
 
     @classmethod

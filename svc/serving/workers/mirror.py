@@ -57,9 +57,9 @@ def on_clock(entry: Entry, shift_s: float) -> Entry:
 
 
 def mirrored(entry: Entry, before: Served | None = None) -> tuple[Entry, ServedState | None]:
-    """Return an entry for workers, without model and contents of lists, and on a clock that all processes share.
+    """Return the entry to send to workers: without model and contents of lists, on the clock that all processes share.
 
-    `before` is the model of the previous order, if any.
+    `before` is the model that was sent last, if any.
     """
     state, served = None, entry.served
     if served is not None:

@@ -61,9 +61,9 @@ def fit_side(frame: pd.DataFrame, side: Any, name: SideName, ids: Sequence[str],
     """Fit the encoder on the whole table and encode `ids`.
 
     `side` is the recipe's block (id_column, columns). If an id has several rows, the first counts. Ids without a row
-    only have the constant.
+    get only the constant feature.
 
-    Raise FeatureAxisError if no id is in both tables, and FeatureDimensionExceeded for too many features. Raise
+    Raise FeatureAxisError if none of `ids` is in the table, and FeatureDimensionExceeded for too many features. Raise
     FeatureTableError for an unreadable text or vector, and if every column encodes to nothing or to the same for all
     rows.
     """

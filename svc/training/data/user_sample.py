@@ -1,4 +1,4 @@
-"""Solve for the users of a trained model exactly, so that it can train on a sample of them.
+"""Compute every user's vector exactly after training, so that training needs only a sample of the users.
 
 The vector of a user is a function of the items and that user's own history. So every user is solved for against the
 finished items: for iALS by least squares (Hu, Koren and Volinsky, "Collaborative Filtering for Implicit Feedback

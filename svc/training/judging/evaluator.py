@@ -34,7 +34,7 @@ class Evaluation:
     """All METRICS of `rankings`. Row u of `truth` has the choices of the user of ranking u.
 
     `scores` are the (users,) scores by each metric of PER_USER, and `metrics` has their means. `longer` are the same
-    rankings with the number of items that the caller of `evaluate` wants.
+    rankings at the length that the caller of `evaluate` asked for, for larger cutoffs.
     """
 
     metrics: dict[str, float]

@@ -17,7 +17,7 @@ from svc.training.judging.evaluator import Rankings, Rows
 
 
 class Pooling(Protocol):
-    """A ranker of the rows of a split that returns scores."""
+    """A ranker that returns the best items of the users of a split, with scores."""
 
     def pools(self, users: Rows, size: int) -> Iterable[tuple[NDArray[np.int32], NDArray[np.float64]]]:
         """Return for each user the columns of the `size` best items, best first, and their scores."""

@@ -41,8 +41,8 @@ class TrialPlan:
     """The number of trials of each algorithm, at least one, in the order of the recipe.
 
     `n_parameters` is the number of parameters that each has to tune, 1 if not given. Algorithms in `kept` have a number
-    of trials of their own, and keep it even if their scores are clearly lower. So does the best of the algorithms in
-    `needed`.
+    of trials of their own, and keep it even if their scores are clearly lower. The best algorithm in `needed`
+    keeps its trials too.
     """
 
     shares: Mapping[str, int]

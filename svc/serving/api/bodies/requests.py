@@ -318,7 +318,7 @@ class RecommendRequest(Request):
 
 
 class RelatedRequest(Request):
-    """Recommend items related to known items by `seed_items`, or to unseen items by `item_features`.
+    """Recommend items related to known items (`seed_items`) or unseen items (`item_features`).
 
     One of the two is required.
     """

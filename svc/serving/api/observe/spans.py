@@ -159,7 +159,7 @@ def _context(trace: Trace | None) -> Context:
 class ReportingExporter:
     """Passes batches on to `exporter`, and emits one event when exports begin to fail and one when they work again.
 
-    The event quotes the last two of the SDK's own log lines, which are not logged because a failed batch has several.
+    The event quotes the SDK's last two log lines. The lines themselves are not logged: one failed batch writes several.
     """
 
     def __init__(self, exporter: Any, messages: LastMessages) -> None:

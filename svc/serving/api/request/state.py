@@ -59,7 +59,7 @@ class Refusals:
 class ServerState:
     """The shared state of a server process.
 
-    The start of the server makes it and passes it to the application. `draining` is True from the beginning of the
+    It is created when the server starts, and passed to the application. `draining` is True from the beginning of the
     drain, and `/v1/health/ready` then answers 503.
     """
 

@@ -273,7 +273,7 @@ class Verbs:
         budget.require(served.lane, queries, is_batch=True)
         with self._step("rank"):
             rankings: list[Ranking] = []
-            if queries:  # saves the scoring of a batch if its client disconnects
+            if queries:  # skips the scoring of a batch if its client has left
                 rankings = await request.unless_gone(partial(served.lane.rank, queries, patience=budget))
 
         results = await self._heavy.run_steps(_batch_results(elements(batch), prepared, rankings, served))

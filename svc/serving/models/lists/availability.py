@@ -103,5 +103,5 @@ def read_ids(
 
 
 def lacking(text: str) -> DataSourceError:
-    """Return the error of a list that lacks a column. `text` names it."""
+    """Return the error for a list that lacks a column. `text` completes the sentence "the list ..."."""
     return DataSourceError(f"the list {text}")

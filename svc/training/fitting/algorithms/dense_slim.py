@@ -123,7 +123,7 @@ class _System:
 
 
 def _are_apart(x: Any) -> NDArray[np.bool_]:
-    """Return which items are set apart: all of at most one user, and some of few users, chosen greedily.
+    """Return which items are set apart: every item with at most one user, and a greedy choice of items with few users.
 
     Items of few users are visited in ascending number of users. One is set apart if its users have no other such item.
     """

@@ -2,8 +2,8 @@
 
 The diagonal of item weights has no effect if seen items are never recommended. With `training.repeats`, the weight of
 each item for itself is `self_weight` times the largest of its weights for other items. With 0, a seen item gets its
-score from the other items of the history. With 1, it gets from itself as much as its strongest neighbour does. With
-100, the user's own history comes first.
+score from the other items of the history. With 1, an item counts for itself as much as for its strongest
+neighbour. With 100, the user's own history comes first.
 """
 
 from __future__ import annotations
