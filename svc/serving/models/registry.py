@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from svc.serving.models.lanes import Lane
     from svc.serving.models.lists.availability import Available, ItemList
     from svc.serving.models.lists.new_items import NewItemList, PlacedItems
+    from svc.serving.models.loader import Loaded
 
 SHOWN_ERROR_CHARACTERS = 200
 _numbers = itertools.count()
@@ -63,6 +64,21 @@ class Served:
     new: PlacedItems | None = None
     alone: Served | None = None
     number: int = field(init=False, default_factory=_numbers.__next__)
+
+    @classmethod
+    def of(cls, name: str, loaded: Loaded, model_version: str, lane: Lane, loaded_at: float) -> Served:
+        """Return a loaded model as it is served before its recipe's policy and lists apply."""
+        return cls(
+            name,
+            loaded.model,
+            loaded.fragments,
+            loaded.header,
+            model_version,
+            loaded.kid,
+            lane,
+            loaded_at,
+            loaded.filters,
+        )
 
     def require_fresh(self) -> None:
         """Raise AvailabilityStale if the recipe shows only listed items, and the list is missing or too old."""

@@ -166,17 +166,7 @@ class Publisher:
         """Start a lane for the model and publish both. The previous lane still answers its waiting requests."""
         lane = await self._start_lane(loaded)
         version = f"sha256:{loaded.sha256}"
-        served = Served(
-            name,
-            loaded.model,
-            loaded.fragments,
-            loaded.header,
-            version,
-            loaded.kid,
-            lane,
-            loaded_at=time.time(),
-            filters=loaded.filters,
-        )
+        served = Served.of(name, loaded, version, lane, time.time())
         with ExitStack() as unused:
             unused.callback(lane.close)  # frees the memory of a model that is not published
             change = await self._put(name, served, {})

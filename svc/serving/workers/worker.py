@@ -260,19 +260,9 @@ class Worker:
             self._registry.put(entry)
             return
         opened, before = self._models[state.number], self._registry.get(entry.name)
-        loaded, served = opened.loaded, None if before is None else before.served
+        served = None if before is None else before.served
         if served is None or served.lane is not opened.lane:
-            served = Served(
-                entry.name,
-                loaded.model,
-                loaded.fragments,
-                loaded.header,
-                state.model_version,
-                loaded.kid,
-                opened.lane,
-                loaded_at=state.loaded_at,
-                filters=loaded.filters,
-            )
+            served = Served.of(entry.name, opened.loaded, state.model_version, opened.lane, state.loaded_at)
         declared = entry.availability
         available = None if declared is None else Available(declared, state.items, entry.listed)
         served = await trio.to_thread.run_sync(_beside, served, available, state)
