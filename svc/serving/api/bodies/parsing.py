@@ -157,8 +157,8 @@ def _refuse_repeated_keys(body: bytes) -> None:
     """Raise ValidationFailed if an object repeats a key. Parses the body, because strings may contain colons too."""
 
     def check(pairs: list[tuple[str, object]]) -> None:
-        names = Counter(key for key, _ in pairs)
-        if len(names) < len(pairs):
+        if len({key for key, _ in pairs}) < len(pairs):
+            names = Counter(key for key, _ in pairs)
             raise repeated(names.most_common(1)[0][0])
 
     json.loads(body, object_pairs_hook=check, parse_int=len, parse_float=len)
