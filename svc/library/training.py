@@ -30,9 +30,9 @@ from svc.progress import progress_here
 from svc.recipe.filter_tree import FilterProblem
 from svc.recipe.load import LoadedRecipe, load_recipe, load_recipe_mapping
 from svc.recipe.normalize import SHORTHAND, merged
-from svc.recipe.problems import name_elsewhere
+from svc.recipe.problems import name_elsewhere, split_key
 from svc.recipe.row_filter import either
-from svc.recipe.schema import Output, Recipe, Split, Training
+from svc.recipe.schema import Output, Recipe, Training
 from svc.recipe.serving_schema import NEW_ITEMS_SHARE
 from svc.recipe.variables import recipe_variables
 from svc.serving.models.policy import Policy
@@ -304,9 +304,8 @@ def in_place(overrides: Mapping[str, Any]) -> dict[str, Any]:
             if column != name and column in _DEFAULT_COLUMNS:
                 near = [column]
             hint = f"did you mean {near[0]}?" if near else "the page on recipes lists those there are"
-            in_split = name_elsewhere(Split, name)
-            if in_split is not None:
-                hint = f"write split={{{in_split.split('`')[1]!r}: {value!r}}}"
+            if in_split := split_key(name):
+                hint = f"write split={{{in_split!r}: {value!r}}}"
             hint = "; " + (name_elsewhere(Training, name) or hint)
             raise RecipeError(f"svc.train has no argument {name!r}{hint}")
         elif isinstance(value, Mapping):

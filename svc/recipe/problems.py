@@ -72,14 +72,18 @@ _WRITTEN_OUT: Mapping[type[BaseModel], str] = {
 _WHERE = "{rating: {gte: 4}}"
 _BOOST = "a boost names its items by a filter: {filter: {genres: {any: [Drama]}}, factor: 2}"
 _TABLE = "a table stands below `source`, as source: {type: csv, path: items.csv}"
-_HELD_OUT = "the share of each history that is held out is `heldout_ratio`"
+_SPLIT_NAMES: Mapping[str, tuple[str, ...]] = {
+    "heldout_ratio": ("test_size", "test_ratio", "holdout", "ratio"),
+    "scheme": ("type", "method", "strategy", "kind", "by"),
+}
+"""Names in other products for keys of the block `split`."""
 _DSN = "write dsn_env: SVC_RECIPE_DSN and export SVC_RECIPE_DSN=postgresql://..."
 _ELSEWHERE: tuple[tuple[type[BaseModel], tuple[str, ...], str], ...] = (
     (ServingBoost, ("field", "value"), _BOOST),
     (ItemMetadata, ("item_id_column",), "here it is called `id_column`"),
     (ItemMetadata, ("type", "path"), _TABLE),
-    (Split, ("test_size", "test_ratio", "holdout", "ratio"), _HELD_OUT),
-    (Split, ("type", "method", "strategy", "kind", "by"), "it is `scheme`"),
+    (Split, _SPLIT_NAMES["heldout_ratio"], "the share of each history that is held out is `heldout_ratio`"),
+    (Split, _SPLIT_NAMES["scheme"], "it is `scheme`"),
     (InteractionSchema, ("timestamp", "date", "datetime", "ts", "when"), "it is `time_column`"),
     (InteractionSchema, ("user_id", "customer", "customer_id"), "it is `user_column`"),
     (InteractionSchema, ("item_id", "product", "product_id"), "it is `item_column`"),
@@ -368,6 +372,11 @@ def _unknown_key(key: str, value: Any, model: type[BaseModel] | None) -> str:
 def name_elsewhere(model: type[BaseModel], key: str) -> str | None:
     """Return a sentence with svc's name for a key of other products, or None."""
     return _NAMES_ELSEWHERE.get((model, key))
+
+
+def split_key(key: str) -> str | None:
+    """Return the key of the block `split` that other products call `key`, or None."""
+    return next((own for own, names in _SPLIT_NAMES.items() if key in names), None)
 
 
 def _home_of(key: str, model: type[BaseModel], prefix: str) -> str | None:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from svc.errors import MetadataError, MinDataViolation, SvcError
-from svc.model.ranking.filter_fields import LabelField, NumberField
+from svc.model.ranking.filter_fields import LabelField, read_number
 from svc.names import is_float_text
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import Recipe
@@ -172,7 +172,7 @@ def _metadata_warnings(declared: ItemMetadata, items: set[str], frame: pandas.Da
         if field.kind == "numerical":
             for row, value in enumerate(values, start=1):
                 try:
-                    NumberField.read(field.name, [value], 1)
+                    read_number(field.name, value)
                 except MetadataError as error:
                     raise MetadataError(f"{error.message}; it is in data row {row}") from None
         else:

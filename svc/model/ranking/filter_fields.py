@@ -184,7 +184,7 @@ class NumberField:
     @classmethod
     def read(cls, name: str, values: Iterable[object], n_items: int) -> NumberField:
         """Build the field from one value per item, in column order. Raises MetadataError if one is not a number."""
-        return cls(np.fromiter((_number(name, value) for value in values), np.float64, n_items))
+        return cls(np.fromiter((read_number(name, value) for value in values), np.float64, n_items))
 
     def of_items(self, items: NDArray[np.int64]) -> NumberField:
         """Return the field of some items alone, in their order."""
@@ -343,7 +343,7 @@ def _starts(codes: NDArray[np.int32], count: int) -> NDArray[np.int64]:
     return starts
 
 
-def _number(name: str, value: object) -> float:
+def read_number(name: str, value: object) -> float:
     """Return the number of a value, or NaN if it is missing: null, a blank text, or not finite."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return math.nan
