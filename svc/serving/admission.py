@@ -27,7 +27,7 @@ The rest is for the queue of the model. A request without that rest would be par
 BATCH_SHARE = 0.4
 """Share of its limit that a batch may wait. It is below WAIT_SHARE, so batches are refused before single requests."""
 SHORT_SHARE = 0.25
-"""Share of the server's limit: a shorter expected wait never exceeds it, however long the request has waited."""
+"""Share of the server's limit. A shorter expected wait never refuses a request, however long it has waited already."""
 CROWDED_S = 1.0
 """Seconds after a refusal in which late requests are refused before they are parsed."""
 _MILLISECONDS = re.compile(rb"[0-9]{1,9}")

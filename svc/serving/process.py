@@ -58,7 +58,7 @@ def notify_ready(environ: Mapping[str, str]) -> None:
         return
     if address.startswith("@"):  # a socket without a file
         address = "\0" + address[1:]
-    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:  # a shell inherits old addresses
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:  # the socket may be closed
         end.sendto(b"READY=1", address)
 
 

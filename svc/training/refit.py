@@ -63,7 +63,7 @@ def find_reusable(loaded: LoadedRecipe, keys: SigningKeys, settings: Settings) -
     if different:
         raise RefitRefused(
             f"--refit: the live artifact was searched under another recipe: {'; '.join(different)}. Train without "
-            "--refit once, so that parameters are searched for the recipe of now",
+            "--refit once, so that a search finds parameters for the current recipe",
             fields={"differences": different},
         )
     origin = _origin(incumbent)

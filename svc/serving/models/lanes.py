@@ -36,7 +36,8 @@ BULK_SLICE = 64
 
 There are fewer if these queries would take longer than SLICE_S, because single requests wait for the whole call."""
 CALL_S = 0.05
-"""Most processor seconds of a call of expensive queries, unless a single one takes longer. Other callers wait."""
+"""Most processor seconds of a call of expensive queries, unless a single one takes longer. Other callers wait for the
+whole call."""
 SLICE_S = CALL_S / 2
 """Expected seconds of the queries of batches in one call."""
 EXPENSIVE_AT_ONCE = 32

@@ -28,7 +28,7 @@ MAX_LINE_BYTES = 4096
 WHOLE_BYTES = 64 * 1024
 """The longest body that is returned together with its head."""
 CHUNKS_AT_ONCE = 32
-"""Most chunks in one part of a body: parsing a chunk costs much more than its byte if it has only one."""
+"""Most chunks in one part of a body. Parsing a chunk of one byte costs much more than that byte."""
 KEPT_HEADS, KEPT_BYTES = 256, 1024
 """Number of heads in the cache, and the longest head in it."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"

@@ -26,7 +26,7 @@ PROBES_A_TURN = 2
 
 
 class Rank(IntEnum):
-    """Priority of an entry, the lowest number first. Each turn lets at least one enter of KNOWN, NEWCOMER, GOING_ON."""
+    """Priority of an entry, the lowest number first. Each turn admits at least one KNOWN, NEWCOMER and GOING_ON."""
 
     PROBE = 0
     KNOWN = 1

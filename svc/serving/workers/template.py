@@ -110,7 +110,7 @@ class KeptTemplate:
             began = trio.current_time()
             try:
                 code = await self._now.ended()
-                async with self._copying:  # until a call that waits for a fork has seen the end too
+                async with self._copying:  # waits until a running `copy` has failed, because its template has ended
                     pause_s = pauses.after(trio.current_time() - began)
             finally:
                 self._now.end()

@@ -16,7 +16,7 @@ from svc.training.data.weights import in_single_precision
 
 HALF_LIFE = "half_life"
 POPULARITY_HALF_LIFE = "popularity_half_life"
-"""The parameter of popularity as a part of a blend: its half-life, over that of the matrix."""
+"""Half-life of popularity inside a blend, which is applied in addition to the half-life of the matrix."""
 NO_DECAY = "none"
 SECONDS = {"h": 3600.0, "d": 86_400.0, "w": 604_800.0, "y": 31_557_600.0}
 _LEAST = 2.0**-20

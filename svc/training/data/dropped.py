@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Rows = NDArray[np.int64] | None
 """(n,) the position of each row in the source, or None if the rows are all rows of the source."""
 MANY = 0.05
-"""Share of unusable rows from which a training warns. Duplicates are usable, as users may repeat a choice."""
+"""Share of unusable rows from which a training warns. Duplicates are usable, because users may repeat a choice."""
 
 _UNIT_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _PLAUSIBLE_S = (631_152_000.0, 4_102_444_800.0)  # 1990 to 2100

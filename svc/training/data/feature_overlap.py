@@ -32,7 +32,8 @@ def shared_values(fitted: FittedSide, trained: NDArray[np.int64]) -> sparse.csr_
 def _bins(column: sparse.csr_matrix, trained: NDArray[np.int64]) -> sparse.csr_matrix:
     values = column.toarray().ravel()
     ordered = np.sort(values[trained])
-    # Ranks, not quantiles as edges of bins: a number that most ids have would share its bin with all above it.
+    # Bins are cut by rank. With quantiles as their edges, a number that most ids have would share its bin with all
+    # larger numbers.
     twice_rank = np.searchsorted(ordered, values, side="left") + np.searchsorted(ordered, values, side="right")
     places = np.minimum(twice_rank * N_BINS // (2 * len(ordered)), N_BINS - 1)
     rows = np.arange(len(values))

@@ -53,7 +53,7 @@ def _summary(column: FeatureColumn, values: pd.Series) -> str:
 
 
 def _markup(name: str, values: pd.Series) -> str | None:
-    """Return a warning if texts hold HTML tags or entities, as their names would count as words."""
+    """Return a warning if texts hold HTML tags or entities, because their names would count as words."""
     marked = [row for row, value in enumerate(values) if isinstance(value, str) and _MARKUP.search(value)]
     if len(marked) <= _MANY * len(values):
         return None

@@ -85,8 +85,8 @@ def fit_side(frame: pd.DataFrame, side: Any, name: SideName, ids: Sequence[str],
     _check_width(encoder, name, settings)
     if not varies:
         raise FeatureTableError(
-            f"features.{name}: every declared column is constant: all rows of the table have the same values, which "
-            "tell no two apart. Declare other columns."
+            f"features.{name}: every declared column is constant: all rows of the table have the same values, so "
+            "nothing distinguishes them. Declare other columns."
         )
     constant = sparse.csr_matrix(np.ones((len(ids), 1), dtype=np.float32))
     return FittedSide(encoder, sparse.hstack([*blocks, constant], format="csr", dtype=np.float32))

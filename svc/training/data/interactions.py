@@ -441,7 +441,7 @@ def _distinct_pairs(
     is_first[1:] = ordered[1:] != ordered[:-1]
     latest = order[np.append(is_first[1:], True)[: len(order)]]
     if weights is None and dedup not in {"sum", "count"}:
-        return np.sort(latest), None  # many times faster than by position
+        return np.sort(latest), None  # many times faster than argsort, which is needed for weights only
     by_row = np.argsort(latest)
     worth = np.ones(len(keys)) if weights is None or dedup == "count" else weights
     if dedup in _COMBINED and len(keys):

@@ -58,7 +58,7 @@ class Split:
     these users in `heldout` are empty. `test` is None without a test share.
 
     `times` has the entries of `train` if the plan keeps times. They are nanoseconds from the same time as in the final
-    training. Under `time_global` they count from the cut-off, as the search knows nothing later.
+    training. Under `time_global` they count from the cut-off, because the search knows nothing later.
 
     `hidden`, in rows and columns of `train`, has the items hidden from each user, as far as they were known before the
     held-out rows. No hidden pair is held out.
@@ -203,7 +203,7 @@ def _inverse(order: NDArray[np.int64]) -> NDArray[np.int32]:
 def _set_aside(result: Split, plan: SplitPlan) -> Split:
     """Move the held-out items of some users to `test`.
 
-    At least one user is left to validate. Nobody is moved when there is only one.
+    At least one user is left to validate, so no user is moved if there is only one.
     """
     n_users = result.heldout.shape[0]
     n_test = min(max(1, math.floor(n_users * plan.test + _SLACK)), n_users - 1)
@@ -219,7 +219,7 @@ def _set_aside(result: Split, plan: SplitPlan) -> Split:
 
 
 def order_items(result: Split, seed: int) -> Split:
-    """Return the same split with the items first that most users of the training part chose, equal ones at random.
+    """Return the same split with items sorted by descending number of training users, and ties in random order.
 
     Of items with equal scores the first one wins, here as in a model that is served. In the original order, held-out
     rows would help to choose it: items are numbered by first appearance, and popular ones appear early.
@@ -262,7 +262,7 @@ def _distinct(interactions: Interactions) -> _Pairs:
     ends = np.flatnonzero(last)
     counts = np.diff(ends, prepend=-1).astype(np.float32)
     if interactions.weights is not None and len(ends):
-        with np.errstate(over="ignore"):  # the next line finds it
+        with np.errstate(over="ignore"):  # the next line raises for an infinite sum
             counts = np.add.reduceat(interactions.weights[order], np.concatenate([[0], ends[:-1] + 1]))
         in_single_precision(counts, lambda _: "what the weights of one user and item add up to")
     rows = order[ends]
@@ -321,7 +321,7 @@ def _hold_out(pairs: _Pairs, chosen: NDArray[np.bool_], plan: SplitPlan) -> tupl
 
 
 def _last_of_each(users: NDArray[np.int32], n_users: int, ratio: float) -> NDArray[np.bool_]:
-    """Return True at the last floor(n_u·r) pairs of each user.
+    """Return a mask, (m,), of the last floor(n_u·r) pairs of each user.
 
     Pairs are sorted by user.
     """
@@ -332,7 +332,7 @@ def _last_of_each(users: NDArray[np.int32], n_users: int, ratio: float) -> NDArr
 
 
 def _latest_of_two(users: NDArray[np.int32], n_users: int) -> NDArray[np.bool_]:
-    """Return True at the last pair of each user who has more than one.
+    """Return a mask, (m,), of the last pair of each user who has two pairs or more.
 
     Pairs are sorted by user.
     """

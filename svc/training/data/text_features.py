@@ -88,7 +88,8 @@ def fit_vectors(values: pd.Series, declared: Any) -> tuple[VectorColumn, sparse.
 def _vectors(column: VectorColumn, values: pd.Series) -> Iterator[NDArray[np.float64] | None]:
     """Yield the numbers of each row.
 
-    Callers read the column twice instead of keeping its numbers, as these may need more memory than a table of texts.
+    Callers read the column twice instead of keeping its numbers, because these may need more memory than a table of
+    texts.
     """
     for row, value in enumerate(values):
         try:

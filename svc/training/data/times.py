@@ -12,14 +12,14 @@ Weights = NDArray[np.float64]
 BAD_TIME = np.iinfo(np.int64).min
 """Stands for a missing, unreadable or out-of-range time."""
 NO_START = np.iinfo(np.int64).max
-"""The start of a training after which no row can be."""
+"""A start of training that is later than every row, so no row counts as future."""
 
 _NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
 _MOST_STRAYS = 0.01
 """Up to this share, numbers among dates, or dates among numbers, are dropped as typing errors. Above it, the column is
-refused, as its format is unclear.
+refused, because its format is unclear.
 """
 
 

@@ -86,7 +86,9 @@ def solve_users(
     if isinstance(scorer, BPRScorer):
         if len(scorer.users) == matrix.shape[0]:
             return
-        raise TrainingError("BPRFMRecommender places only users whom it was trained on: leave it out with sample_users")
+        raise TrainingError(
+            "BPRFMRecommender has vectors only for users of its training: leave it out with sample_users"
+        )
     scorer.ready()
     features = features if isinstance(scorer, IALSScorer) else None
     users = np.zeros((matrix.shape[0], scorer.users.shape[1]), dtype=np.float32)
@@ -97,7 +99,9 @@ def solve_users(
         for chunk, vectors in zip(chunks, solved_chunks, strict=True):
             users[chunk] = vectors
     if not np.isfinite(users).all():
-        raise TrainingError("users cannot be placed by their histories: their vectors are not finite numbers")
+        raise TrainingError(
+            "solving for the users gave infinite or NaN vectors: raise reg, or sample_users if it is set"
+        )
     scorer.users = users
 
 

@@ -134,7 +134,7 @@ class _Column(ABC):
         self._codes, self._values = _encode_values(column, name)
 
     def _flags(self, tells: Callable[[Any], bool]) -> Flags:
-        """Return the result of `tells` for each value, (n,).
+        """Return the result of `tells` for each row's value, (n,).
 
         The result is False for a missing value.
         """

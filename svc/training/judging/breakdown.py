@@ -22,8 +22,8 @@ ACTIVITY = ("few", "some", "many")
 POPULARITY = ("head", "middle", "tail")
 COVERAGE, NOVELTY = "coverage", "novelty"
 _RESAMPLINGS = 2_000
-"""Bootstrap resamplings. Fewer than elsewhere suffice, as no decision depends on these intervals. Eight intervals take
-at most a second.
+"""Bootstrap resamplings. Fewer than elsewhere suffice, because no decision depends on these intervals. Eight intervals
+take at most a second.
 """
 
 
@@ -67,8 +67,8 @@ def breakdown(
 ) -> list[Score]:
     """Return all figures of `rankings`, one list of item columns for each row of `truth`.
 
-    `truth` is (evaluated users, items or more). Columns beyond the known items are choices that no ranking can contain.
-    A mean over a group of items leaves out users without a choice in it.
+    `truth` is (evaluated users, items or more). Columns beyond the training items are chosen items that the model does
+    not know, so no ranking contains them. A mean over a group of items leaves out users without a choice in it.
     """
     measure = _Breakdown(rankings, metrics, seed, confidence)
     scores = measure.means(truth, "all", "all")
@@ -134,7 +134,7 @@ def _popularity_parts(popularity: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _only(truth: sparse.csr_matrix, inside: NDArray[np.bool_]) -> sparse.csr_matrix:
-    """Return the choices among some items."""
+    """Return `truth` with the choices of items `inside` only."""
     choices = truth @ sparse.diags(inside.astype(np.float32))
     choices = choices.tocsr()
     choices.eliminate_zeros()

@@ -50,10 +50,10 @@ class Choice:
     def stretch(
         self, *, seed: int, confidence: float, minus: Vector | None = None, over: Vector | None = None
     ) -> float:
-        """Return the factor, at least 1, by which the lower half of an interval that ignores the choice is too short.
+        """Return the factor, at least 1, that lengthens the lower half of an interval to allow for the choice.
 
         The value of a trial is its mean score, minus the mean of `minus` and divided by the mean of `over` if they are
-        given, (users,) each. The factor is `carried` for a single trial, as nothing was chosen.
+        given, (users,) each. The factor is `carried` for a single trial, because nothing was chosen.
         """
         if self.scores.shape[1] + self.n_unknown == 1:
             return self.carried
@@ -70,7 +70,7 @@ class Choice:
         return self._beside_one(largest, seed, (1.0 + confidence) / 2.0, confidence)
 
     def stretch_of_lead(self, *, seed: int, confidence: float) -> float:
-        """Return the factor by which both halves of an interval of the lead that ignores the choices are too short.
+        """Return the factor, at least 1, that lengthens both halves of the lead's interval to allow for both choices.
 
         The lead is that over the best trial of the next algorithm.
         """
@@ -102,7 +102,7 @@ class Choice:
         return np.repeat(both, [len(columns) for columns in others]), np.concatenate(others)
 
     def _beside_one(self, largest: Vector, seed: int, share: float, confidence: float) -> float:
-        """Return the `share` quantile of the largest deviations, unknown trials included, relative to a single trial's.
+        """Return the `share` quantile of the largest deviations, divided by that of a single trial.
 
         The result is at least `carried`.
         """

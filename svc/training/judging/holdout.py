@@ -27,7 +27,7 @@ from svc.training.judging.served_ranker import ServedRanker
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Holdout:
-    """The part of the split that trials train on, `train`, and the `evaluators` by the rest.
+    """The training part of the split, `train`, and the `evaluators` of its held-out items.
 
     `features` have rows in the order of `train`. `times` has the entries of `train` if a model depends on them.
     `hidden` has the items that users are not shown. With `repeats`, users may be recommended their items in `train`.

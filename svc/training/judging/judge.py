@@ -12,8 +12,8 @@ from svc.training.judging.evaluator import Evaluation, Evaluator
 from svc.training.judging.recency import BEYOND_DOUBT, SAMPLE_USERS, RecencySearch, choose, is_gain
 
 QUICK_USERS = 2_000
-"""Most validation users on which screenings and epochs are evaluated, as an evaluation of all costs more than an epoch.
-The score of a trial is always that of all validation users."""
+"""Most validation users on which screenings and epochs are evaluated, because an evaluation of all costs more than an
+epoch. The score of a trial is always that of all validation users."""
 
 
 @dataclass(frozen=True, slots=True)

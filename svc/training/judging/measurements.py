@@ -80,7 +80,7 @@ def measure_winner(task: Task, result: SearchResult) -> WinnerMeasurements:
     if trained is not None and ranker is not None:
         evaluation |= _cutoff_metrics(task, result.evaluation or evaluate_winner(task, ranker))
         evaluation |= _winner_on_test(task, ranker, others)
-        if result.reused is None:  # a refit skips it: 11 evaluations cost a training
+        if result.reused is None:  # not for a refit: the 11 evaluations take as long as its training
             evaluation |= _by_recency(task, winner, trained)
     if task.split.test is None and choice is not None:
         evaluation |= _lead(result, choice, seed)
@@ -185,7 +185,7 @@ def _runner_up_on_test(task: Task, result: SearchResult) -> tuple[str, Scores] |
 def _winner_on_test(task: Task, ranker: Ranker, others: tuple[str, Scores] | None) -> dict[str, Any]:
     """Return the winner's scores on the test users, and its lead there.
 
-    Their intervals need no correction, as nothing was chosen on these users.
+    Their intervals need no correction, because nothing was chosen on these users.
     """
     if task.split.test is None:
         return {}

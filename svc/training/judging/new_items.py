@@ -5,8 +5,8 @@ trained on the rest. The served form of this model ranks the removed items as ne
 others, for at most MOST_USERS validation users a draw. Pages are as long as the cutoff of the recipe and keep both
 shares of `serving.new_items`.
 
-A ranking by popularity alone never shows a new item, as nobody has chosen it. So the baseline keeps the places of new
-items and fills them with the new items that have the highest mean count of items that share a feature value (see
+A ranking by popularity alone never shows a new item, because no user has chosen it. So the baseline keeps the places of
+new items and fills them with the new items that have the highest mean count of items that share a feature value (see
 coldstart.py). These are the same for every user. If features say nothing, this is a random choice.
 """
 

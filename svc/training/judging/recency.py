@@ -22,8 +22,8 @@ from svc.training.judging.evaluator import Evaluator, Ranker
 VALUES = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
 """The recencies to try for one model."""
 SAMPLE_USERS = 400
-"""Most validation users on which recencies are compared, as this takes most of the time. The decision between the best
-and the lowest is made on all of them."""
+"""Most validation users on which recencies are compared, because this takes most of the time. The decision between the
+best and the lowest is made on all of them."""
 _STRIDE = 3
 """Every third value is scored first."""
 _CERTAIN = 2.77

@@ -78,7 +78,7 @@ def best_columns(scores: Scores, k: int) -> Rankings:
 def _first_equal(scores: Scores, bound: float, count: int) -> list[int]:
     """Return the first columns that hold `bound`, at most `count`.
 
-    The beginning of the row is tried first, as it suffices for most rows.
+    The beginning of the row is tried first, because it suffices for most rows.
     """
     columns = np.flatnonzero(scores[: 8 * count] == bound)
     if len(columns) < count:

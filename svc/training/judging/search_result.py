@@ -20,7 +20,7 @@ class Reused:
 
     `feature_aware` is the trial of its part for features and seeds, if that is not the winner or a part of it. `start`
     has the vectors from which the final model starts to learn, or None for random ones. `stretch` is that of the
-    interval of the search (see judging/choice.py), as the parameters are still those chosen among its trials.
+    interval of the search (see judging/choice.py), because the parameters are still those chosen among its trials.
     """
 
     sha8: str

@@ -76,7 +76,7 @@ class ServedRanker:
         return pools
 
     def pairs(self, rows: History) -> sparse.csr_matrix:
-        """Return a matrix, (users, items) of the split, with 1 for each pair in `rows`, which has the model's users."""
+        """Return the pairs of the model's histories `rows` as a matrix of ones, (users, items) of the split."""
         row_of = _inverse(self.rows, self.model.n_users)
         column_of = _inverse(self.columns, self.model.n_items)
         owners = np.repeat(row_of, np.diff(rows.offsets))

@@ -16,7 +16,7 @@ from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 
 MAX_INPUTS: Final = 64
-"""Up to this many files are named one by one; more are combined into one digest."""
+"""Most files that are named one by one. More files are combined into one digest."""
 
 
 def needs_serial(loaded: LoadedRecipe, settings: Settings) -> bool:
@@ -66,7 +66,7 @@ def fresh_fields(
 def next_serial(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys) -> int:
     """Return milliseconds since 1970, or the highest serial so far plus one if the clock was set back.
 
-    Only serials that this key has signed for this output count, as another key may have leaked.
+    Only serials that this key has signed for this output count, because another key may have leaked.
     """
     kid = keys.active[0]
     before = [_serial_of_incumbent(loaded, settings, keys, kid), *_serials_in_log(loaded, settings, keys, kid)]

@@ -103,5 +103,5 @@ def doubts(header: Mapping[str, Any]) -> list[str]:
 
 
 def span(interval: Sequence[float]) -> str:
-    """Return both ends of an interval as text, or "" for an empty sequence, an interval that was not measured."""
+    """Return both ends of an interval as text, or "" for an empty sequence: the interval was not measured."""
     return f"{interval[0]:.4f} to {interval[1]:.4f}" if interval else ""

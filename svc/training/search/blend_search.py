@@ -221,7 +221,7 @@ class _BlendTrainer:
 def _identity(trial: TrialRecord) -> tuple[int, str | None]:
     """Return a key of the model.
 
-    The half-life is part of it, as popularity has several models of one trial.
+    The half-life is part of it, because popularity has several models of one trial.
     """
     return trial.number, trial.params.get(POPULARITY_HALF_LIFE)
 
@@ -253,7 +253,7 @@ def candidates(result: SearchResult) -> list[TrialRecord]:
 
 
 def popularity(result: SearchResult, chosen: Sequence[TrialRecord], half_lives: Sequence[str]) -> list[TrialRecord]:
-    """Return the best trial of popularity that goes with the `chosen` parts, once for each half-life."""
+    """Return the best trial of popularity with the half-life of the `chosen` parts, once for each of `half_lives`."""
     shared = {trial.params.get(HALF_LIFE) for trial in chosen}
     alike = (
         trial

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from svc.training.judging.recency import is_gain
 
 MOST_BYTES = 512 << 20
-"""Above this the trials with the lowest scores are dropped, as they are the least likely to win by chance."""
+"""Above this the trials with the lowest scores are dropped, because they are the least likely to win by chance."""
 _DEVIATIONS = 1.96
 """Standard errors from which a difference between two trials is more than chance (two-sided, 95%)."""
 
@@ -42,7 +42,7 @@ class KeptScores:
     def is_better(self, first: int, second: int) -> bool:
         """Return whether trial `first` is better than `second` for the same users by more than chance.
 
-        Return True if the scores of one of them are not kept, as only the means can then be compared.
+        Return True if the scores of one of them are not kept, because only the means can then be compared.
         """
         if first not in self.by_user or second not in self.by_user:
             return True

@@ -116,7 +116,7 @@ def standardized(scorers: Sequence[Scorer], rows: Rows) -> list[Scores]:
 def _deviations(scores: Scores) -> Scores:
     """Return (rows,) float64 deviations.
 
-    A few rows are read at a time, as numpy makes float64 copies of them.
+    A few rows are read at a time, because numpy makes float64 copies of them.
     """
     parts = [scores[begin : begin + _ROWS_AT_ONCE] for begin in range(0, len(scores), _ROWS_AT_ONCE)]
     return np.concatenate([part.std(axis=1, dtype=np.float64) for part in parts])

@@ -1,6 +1,6 @@
 """Screening: evaluate a trained model on a sample of the validation users, and on all only if its score is good.
 
-The screened model is trained on all data, as fewer users would make histories of items shorter and favour other
+The screened model is trained on all data, because fewer users would make histories of items shorter and favour other
 parameters. A screening score is compared with those of the same algorithm only.
 """
 

@@ -1,7 +1,7 @@
 """Storage of a search's trials: memory, a SQLite file, PostgreSQL or MariaDB/MySQL.
 
 `preflight` refuses every unusable `training.storage_path` before any data is read. The path must not contain
-credentials, as it is part of the recipe, and errors and logs show it.
+credentials, because it is part of the recipe, and errors and logs show it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ database delays its heartbeat.
 """
 
 _OPENING_PAUSES_S = (0.2, 0.4, 0.8, 1.6, 3.2)
-"""Pauses between attempts to create Optuna's tables. Processes that start together may conflict, as Optuna creates the
-tables one by one.
+"""Pauses between attempts to create Optuna's tables. Processes that start together may conflict, because Optuna creates
+the tables one by one.
 """
 
 _FIELD = "training.storage_path"
@@ -147,7 +147,7 @@ class StudyStorage:
             self.backend.engine.dispose()
 
     def new_trial(self, study: Study, attributes: Mapping[str, Any]) -> Trial:
-        """Create a running trial with `attributes` in one step, as a process can be killed between two steps."""
+        """Create a running trial with `attributes` in one step, because a process can be killed between two steps."""
         template = create_trial(state=TrialState.RUNNING, user_attrs=dict(attributes))
         study_id = self.backend.get_study_id_from_name(study.study_name)
         trial_id = self.backend.create_new_trial(study_id, template_trial=template)
@@ -189,7 +189,7 @@ def open_storage(location: StorageLocation) -> StudyStorage:
     engine: dict[str, Any] = {"pool_pre_ping": True}
     if location.path is not None:
         engine["connect_args"] = {"timeout": 60}
-    # Braces of a path are doubled, as Optuna formats the URL.
+    # Braces of a path are doubled, because Optuna passes the URL to str.format.
     url = location.url.replace("{", "{{").replace("}", "}}")
     pauses_s = iter(_OPENING_PAUSES_S)
     while True:
@@ -267,7 +267,7 @@ def _check_server(url: str) -> None:
 
 
 def _unreachable(url: str, error: Exception) -> StoragePathUnusable:
-    """Return the cause without the URL, as SQLAlchemy's messages name the statement and a link on further lines."""
+    """Return the first line of the error without the URL. SQLAlchemy's other lines name the statement and a link."""
     scheme = url.partition("://")[0]
     cause = str(getattr(error, "orig", None) or error).splitlines()[:1]
     server = _SERVERS.get(scheme)

@@ -136,7 +136,7 @@ def _entry(value: object, key: str, number: TypeAdapter[Any]) -> tuple[Any, ...]
             return (value,)  # the adapter would take ten times as long
         return (_id.validate_python(value),)
     if isinstance(value, int | float):
-        return (_id.validate_python(value),)  # raises the error of every id that is a number
+        return (_id.validate_python(value),)  # raises: ids must be strings
     if isinstance(value, dict) and "item_id" in value and value.keys() <= {"item_id", key}:
         item_id = _id.validate_python(value["item_id"])
         return (item_id, number.validate_python(value[key])) if key in value else (item_id,)

@@ -37,7 +37,7 @@ _ELEMENTS = {
     "limits": '{"field": "genres", "max": 3}',
     "pins": '{"item_id": "i1", "position": 0}',
 }
-"""An element of each list of objects."""
+"""An example element for each list of objects, by field."""
 _BELOW_RECIPE = re.compile(r"/v1/recipes/[A-Za-z0-9_-]{1,64}[:/](.+)", re.DOTALL)
 
 
@@ -119,7 +119,7 @@ def wrong_value(path: tuple[int | str, ...], message: str, kind: str, value: obj
 
 
 def wrong_shape(path: tuple[int | str, ...], message: str, schema: type[BaseModel]) -> str:
-    """Return the message for a value that is no object or no list, with an example."""
+    """Return the message for a value that must be an object or a list, with an example."""
     if not path:
         return NOT_AN_OBJECT
     if path == ("requests",):

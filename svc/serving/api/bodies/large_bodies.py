@@ -21,11 +21,11 @@ from svc.serving.api.bodies.hints import NOT_AN_OBJECT
 # however short its text is.
 MAX_CONTAINERS = 100_000
 MAX_VALUES = 1_000_000
-MAX_DEPTH = 200  # as for small bodies
+MAX_DEPTH = 200  # the limit of the parser of small bodies
 PIECE_BYTES = 64 * 1024
 # Longer than any valid text, even with every character escaped. Runs of blanks have the same bound.
 LONGEST_RUN_BYTES = 128 * 1024
-_SEARCHED_BYTES = 2 * LONGEST_RUN_BYTES  # for the end of a text, or of a name with its colon
+_SEARCHED_BYTES = 2 * LONGEST_RUN_BYTES  # how far the end of a text, or of a name and its colon, may be away
 # Bytes that must have arrived before a token is parsed. The token and the blanks around it are shorter.
 AHEAD_BYTES = 4 * LONGEST_RUN_BYTES
 SLICE_S = 0.0005
@@ -266,7 +266,7 @@ class LargeBody:
                 return members
 
     def _member(self) -> tuple[str, Any, bool] | None:
-        """Parse a name with a scalar value in one call, or return None. The third result is True for the last one."""
+        """Parse a name with a scalar in one call, or return None. The third result is True at the end of the object."""
         match = _member.match(self._window, self._at, self._at + PIECE_BYTES)
         if match is None:
             return None

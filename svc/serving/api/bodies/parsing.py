@@ -72,7 +72,7 @@ def refuse_unknown_parameters(query: bytes, schema: type[BaseModel] | None, body
 def validation_error(
     error: ValidationError, subject: str, schema: type[BaseModel], where: str = "body"
 ) -> ValidationFailed:
-    """Return the ValidationFailed for pydantic's `error`, without values of the request, and with cut names."""
+    """Return the ValidationFailed for pydantic's `error`. It repeats no values of the request, and cuts long names."""
     details = error.errors(include_url=False, include_context=False)[:MAX_ERRORS]
     errors = [
         {"loc": [where, *map(_shown, item["loc"])], "msg": _message_of(item, schema), "type": item["type"]}
@@ -90,7 +90,7 @@ def _with_first(subject: str, errors: list[dict[str, Any]]) -> ValidationFailed:
 
 
 def _misspelt(item: ErrorDetails, details: Sequence[ErrorDetails], schema: type[BaseModel]) -> bool:
-    """Return True if a field is missing because its name is misspelt, since the error of that name suggests it."""
+    """Return True if a field is missing because its name is misspelt. The misspelt name has an error with a hint."""
     block = model_at(schema, item["loc"][:-1]) if item["type"] == "missing" else None
     if block is None:
         return False

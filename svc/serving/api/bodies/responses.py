@@ -35,7 +35,7 @@ Share = Annotated[
 
 
 class ItemReason(BaseModel):
-    """An interaction of the user, a seed, or a dislike, with the metadata fields that the recipe declares."""
+    """An item that changed the score: one of the user's history, a seed, or a disliked item. With its metadata."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra=without_null)
 
@@ -52,7 +52,7 @@ class FeatureReason(_Answer):
 
 
 class PopularReason(_Answer):
-    """The popularity of the item."""
+    """The popularity of the recommended item as a reason for its place."""
 
     reason: Literal["popular"]
     share: Annotated[float | None, Field(description="Part of the score, absent if nothing else counts.")] = None
@@ -368,7 +368,7 @@ class Version(BaseModel):
 
 
 class RecipeVersions(_Answer):
-    """The newest versions of a recipe, newest first, at most 100, or none without `append_sha`."""
+    """Up to 100 versions of a recipe, newest first. The list is empty if the recipe's artifacts have no versions."""
 
     recipe: str
     versioning: str

@@ -132,7 +132,7 @@ def _method(method: str) -> dict[str, str]:
 
 
 def _address(head: Head) -> dict[str, str]:
-    """Return the path without its query, the host and the user agent, without invalid ones.
+    """Return three attributes: the path without its query, the host, and the user agent. Invalid ones are left out.
 
     Clients choose these texts, so they are cut and redacted as in the log.
     """

@@ -38,10 +38,10 @@ class Endpoint:
     """One row of the table. `{name}` in `path` stands for the name of a recipe.
 
     `public` endpoints need no key. `any_host` endpoints ignore the Host header, so they must not show data of a recipe.
-    `response` is None for endpoints that the OpenAPI document leaves out. `errors` are those that not every endpoint
-    has. `unavailable` describes the response with status 503. `under_verb` is the verb that a key must be allowed if
-    the endpoint is not a verb itself. `tells_of_all` endpoints show all recipes, so a key for some recipes is refused.
-    `asks_model` endpoints wait in the queue of a model, and may be refused if it is long.
+    `response` is None for endpoints that the OpenAPI document leaves out. `errors` are the errors that only some
+    endpoints return. `unavailable` describes the response with status 503. `under_verb` is the verb that a key must be
+    allowed if the endpoint is not a verb itself. `tells_of_all` endpoints show all recipes, so a key for some recipes
+    is refused. `asks_model` endpoints wait in the queue of a model, and may be refused if it is long.
     """
 
     name: str

@@ -51,7 +51,7 @@ INLINE_ITEMS = 100
 LIGHT_BODY_BYTES = 16384
 """Longest body that counts as light work."""
 CHARACTERS_OF_AN_ITEM = 1024
-"""Characters of features that take as long to encode as a described item takes to rank."""
+"""Characters of features whose encoding takes as long as the ranking of one described item."""
 CACHED_BYTES = 4096
 """Longest body or answer in the cache."""
 ENTRY_BYTES = 512

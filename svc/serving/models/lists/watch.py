@@ -49,7 +49,7 @@ class ListKind:
     """True if the list has the recipe's item metadata too."""
 
     def inputs(self, recipe: LoadedRecipe) -> tuple[Any, Any]:
-        """Return the declaration of the list and the other parts of a recipe that, when changed, discard the list."""
+        """Return the parts of a recipe on which the content of the list depends. A change of one discards the list."""
         declared = getattr(recipe.recipe.serving, self.declared, None)
         return declared, recipe.recipe.item_metadata if self.has_metadata else None
 
@@ -79,9 +79,7 @@ def new_items(read: Callable[[LoadedRecipe], NewItemList]) -> ListKind:
     def read_some(recipe: LoadedRecipe) -> NewItemList:
         listed = read(recipe)
         if not listed.ids:  # an empty list is more likely a failure of its writer
-            raise DataSourceError(
-                "the list has no items; where nothing is new, items that the model knows may stay in it"
-            )
+            raise DataSourceError("the list has no items: if none are new, leave items in it that the model knows")
         return listed
 
     def facts(entry: Entry) -> dict[str, Any]:

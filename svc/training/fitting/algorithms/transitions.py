@@ -96,7 +96,7 @@ class _Positions:
 
 
 class _Near:
-    """Pairs of an item and a position near one of its own, with their weights.
+    """Pairs of an item and a position near one that holds the item, with their weights.
 
     `after[d - 1]` is the weight of positions d steps later, `before[d - 1]` that of positions d steps earlier.
     """

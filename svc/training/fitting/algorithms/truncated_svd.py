@@ -18,9 +18,9 @@ from sklearn.decomposition import TruncatedSVD
 
 _K1, _B = 1.2, 0.75  # the usual defaults of Okapi BM25
 _EXACT_FROM = 2
-"""Double precision is used if more than one in this many of all directions is kept. The scores then nearly reproduce
-the interactions, and those of other items come near the rounding error of single precision. Otherwise single precision,
-which is served anyway, halves the time."""
+"""Double precision is used if the share of kept directions is above 1/_EXACT_FROM. The scores of seen items then nearly
+reproduce the interactions, and the other scores come near the rounding error of single precision. Otherwise single
+precision is used. It halves the time, and served models have it anyway."""
 
 Vector = NDArray[np.float64]
 

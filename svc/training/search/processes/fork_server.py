@@ -21,7 +21,7 @@ from svc.processes.lifetime import end_with
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PATIENCE_S = 1.0
-"""Seconds after which a server is killed that does not end, because it is still importing."""
+"""Seconds that a closed server may take to end. Then it is killed, because it is still importing."""
 
 Work = Callable[[Connection], None]
 """The main function of a worker. It serves its connection until that raises EOFError."""
@@ -43,7 +43,7 @@ class ForkServer:
         own, of_server = socket.socketpair()
         parent = os.getpid()
         with of_server, _signals_blocked(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads: OpenBLAS's fork safely
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of OpenBLAS's fork-safe threads
             pid = os.fork()
             if not pid:
                 own.close()
@@ -106,7 +106,7 @@ def serve(control: socket.socket, work: Work, parent: int) -> None:
         with contextlib.suppress(ChildProcessError):
             while ended := os.waitpid(-1, os.WNOHANG)[0]:
                 workers.discard(ended)
-        with Connection(descriptors[0]) as connection, contextlib.suppress(OSError):  # out of memory: only closes
+        with Connection(descriptors[0]) as connection, contextlib.suppress(OSError):  # out of memory: only close
             pid = os.fork()
             if not pid:
                 control.close()
@@ -138,7 +138,7 @@ def _run(child: Callable[[], None]) -> NoReturn:
 
 @contextlib.contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Block the signals of a terminal for a process that starts within, as Ctrl-C reaches the whole process group."""
+    """Block the signals of a terminal for processes that start within. Ctrl-C would reach them too."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield

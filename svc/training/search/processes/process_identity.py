@@ -18,7 +18,7 @@ def own_identity() -> str:
 def is_dead(identity: str) -> bool:
     """Return True if the process was on this host and is gone.
 
-    Return False for other hosts, as their processes cannot be looked up.
+    Return False for other hosts, because their processes cannot be looked up.
     """
     host, _, process = identity.partition("|")
     pid, _, start = process.partition("|")

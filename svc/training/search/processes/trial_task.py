@@ -70,7 +70,7 @@ def run_trial(objective: Objective, task: TrialTask, check: Callable[[], None]) 
         check()
         curve[epoch] = score
         if epoch == screening.SCREENING_STEP and not screening.is_passed(score, task.screenings):
-            raise TrialPruned("its first look was below its algorithm's median")
+            raise TrialPruned("its screening score was below its algorithm's median")
         if is_outclassed(curve, task.complete_curves):
             raise TrialPruned("clearly below its algorithm's median")
 
