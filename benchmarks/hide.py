@@ -24,7 +24,8 @@ from scipy import sparse
 
 from benchmarks.common import origin
 from benchmarks.order import CUTOFF, KEY, SEED, ranks, server, train
-from svc.training.judging.intervals import interval, paired_change, user_scores
+from svc.training.judging.intervals import interval, paired_change
+from svc.training.judging.metrics import user_scores
 
 HELD_OUT = 0.2
 

@@ -33,7 +33,8 @@ from svc.model.model import Model
 from svc.progress import Progress
 from svc.recipe.load import load_recipe
 from svc.settings import Settings
-from svc.training.judging.intervals import paired_change, user_scores
+from svc.training.judging.intervals import paired_change
+from svc.training.judging.metrics import user_scores
 from svc.training.run import TrainOptions, train
 
 CUTOFF, HIDDEN, LIMIT, ROUNDS, SEED = 20, 0.125, 10, 5, 42

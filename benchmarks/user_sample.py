@@ -25,7 +25,8 @@ from svc.model.ranking.query import Query
 from svc.training.data.user_sample import solve_users
 from svc.training.fitting.assemble import assemble
 from svc.training.fitting.export import to_scorer
-from svc.training.judging.intervals import paired_change, user_scores
+from svc.training.judging.intervals import paired_change
+from svc.training.judging.metrics import user_scores
 
 SMALL = Shape("small", 60_000, 10_000, 2_000_000, 64)
 LARGE = Shape("large", 200_000, 20_000, 10_000_000, 64)

@@ -23,7 +23,8 @@ from svc.recipe.normalize import merged, normalize
 from svc.recipe.variables import recipe_variables
 from svc.settings import Settings
 from svc.training.judging.bootstrap import CONFIDENCE
-from svc.training.judging.intervals import intervals, user_scores
+from svc.training.judging.intervals import intervals
+from svc.training.judging.metrics import user_scores
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -150,6 +150,14 @@ def test_no_serving_file_names_a_training_library() -> None:
             assert not NOT_WHILE_SERVING & {name.partition(".")[0] for name in imported(path)}, path
 
 
+def test_only_fitting_imports_irspack() -> None:
+    """Whatever judges, searches or reports works with svc's own scorers and metrics."""
+    users = [path for path in SVC.rglob("*.py") if "irspack" in {name.partition(".")[0] for name in imported(path)}]
+    fitting = SVC / "training" / "fitting"
+    assert users
+    assert [path for path in users if not path.is_relative_to(fitting)] == []
+
+
 def modules_after(code: str) -> set[str]:
     """The top-level modules that a fresh interpreter has loaded after `code`."""
     script = f"{code}\nimport sys\nprint(*sorted({{name.partition('.')[0] for name in sys.modules}}))"

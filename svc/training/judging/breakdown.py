@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.training.judging.bootstrap import CONFIDENCE
-from svc.training.judging.intervals import PER_USER, intervals, user_scores
+from svc.training.judging.intervals import intervals
+from svc.training.judging.metrics import PER_USER, user_scores
 
 ACTIVITY = ("few", "some", "many")
 POPULARITY = ("head", "middle", "tail")

@@ -34,7 +34,8 @@ from svc.training.data.features import FittedSide, SideName
 from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.bootstrap import CONFIDENCE
-from svc.training.judging.evaluator import METRICS, Evaluator, Ranker, Rankings, Rows
+from svc.training.judging.evaluator import Evaluator, Ranker, Rankings, Rows
+from svc.training.judging.metrics import METRICS
 from svc.training.judging.search_result import SearchResult
 from svc.training.judging.task import Task
 

@@ -17,7 +17,8 @@ from scipy import sparse
 
 from svc.model.ranking.rerank import Candidates, Rules, Similar, rerank
 from svc.training.judging.evaluator import Evaluator
-from svc.training.judging.intervals import interval, user_scores
+from svc.training.judging.intervals import interval
+from svc.training.judging.metrics import user_scores
 from svc.training.judging.served_ranker import ServedRanker
 
 VALUES = (0.0, 0.1, 0.3, 0.5, 0.8)

@@ -1,20 +1,17 @@
-"""Score the rankings of a trained model on held-out interactions, with irspack's own metrics."""
+"""Score the rankings of a trained model on held-out interactions."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
-from irspack.evaluation._core_evaluator import evaluate_list_vs_list
 from numpy.typing import NDArray
 from scipy import sparse
 
-from svc.training.judging.intervals import PER_USER, user_scores
+from svc.training.judging.metrics import METRICS, PER_USER, list_metrics, user_scores
 
-METRICS = ("ndcg", "map", "recall", "hit", "precision", "gini_index", "entropy", "appeared_item", "catalog_coverage")
 CUTOFFS = (5, 10, 20, 50)
 """Cutoffs at which the winner is evaluated."""
 _SCORE_DIGITS = 12
@@ -144,13 +141,8 @@ class Evaluator:
 
     def _evaluation(self, rankings: Rankings, longer: Rankings) -> Evaluation:
         truth = self.heldout[self.evaluated_users]
-        truths = [truth.indices[begin:end].tolist() for begin, end in pairwise(truth.indptr.tolist())]
-        n_items = truth.shape[1]
-        metrics = evaluate_list_vs_list(rankings, truths, n_items, 1).as_dict()
-        metrics["catalog_coverage"] = metrics["appeared_item"] / n_items
         scores = user_scores(rankings, truth)
-        # irspack has no weighted metrics, and its means have no per-user scores for intervals.
-        metrics.update({name: values.mean() for name, values in scores.items() if len(values)})
+        metrics = {name: values.mean() for name, values in scores.items()} | list_metrics(rankings, truth)
         rounded = {name: round(float(metrics[name]), _SCORE_DIGITS) for name in METRICS}
         return Evaluation(rounded, rankings, truth, scores, longer)
 

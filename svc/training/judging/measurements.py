@@ -26,7 +26,8 @@ from svc.training.judging.bootstrap import CONFIDENCE
 from svc.training.judging.breakdown import TrainingCounts, as_rows, breakdown, mean_popularity
 from svc.training.judging.choice import Choice
 from svc.training.judging.evaluator import CUTOFFS, Evaluation, Ranker
-from svc.training.judging.intervals import PER_USER, Change, interval, intervals, lead, paired_change
+from svc.training.judging.intervals import Change, interval, intervals, lead, paired_change
+from svc.training.judging.metrics import PER_USER
 from svc.training.judging.search_result import SearchResult, by_score
 from svc.training.judging.served_ranker import ServedRanker
 from svc.training.judging.task import Task

@@ -44,7 +44,7 @@ from svc.training.judging.coldstart import (
     popularity_of_unseen,
     training_work,
 )
-from svc.training.judging.intervals import user_scores
+from svc.training.judging.metrics import user_scores
 from svc.training.judging.search_result import SearchResult
 from svc.training.judging.task import Task
 

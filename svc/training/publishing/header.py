@@ -16,8 +16,8 @@ from svc.model.columns.text_column import TextColumn
 from svc.model.features import FEATURE_VERSION, SideEncoder
 from svc.recipe.load import LoadedRecipe
 from svc.training.data.fetch import TrainingData
-from svc.training.judging.intervals import PER_USER
 from svc.training.judging.measurements import WinnerMeasurements
+from svc.training.judging.metrics import PER_USER
 from svc.training.judging.search_result import SearchResult
 
 _DIGITS = 10

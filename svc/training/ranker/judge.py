@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.model.ranker.page_ranker import REORDERED
-from svc.training.judging.intervals import Change, paired_change, user_scores
+from svc.training.judging.intervals import Change, paired_change
+from svc.training.judging.metrics import user_scores
 from svc.training.ranker.fit import Pages, fit
 
 FOLDS: Final = 4

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from svc.training.fitting.trial import TrialRecord
-from svc.training.judging.intervals import PER_USER
+from svc.training.judging.metrics import PER_USER
 from svc.training.report.confidence import span
 from svc.training.report.order import recency_rows
 from svc.training.report.promotion import comparison_rows, guardrail_rows

@@ -34,7 +34,7 @@ from svc.training.fitting.export import blended
 from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.evaluator import CUTOFFS, Evaluator, Ranker, Rankings, Rows
-from svc.training.judging.intervals import user_scores
+from svc.training.judging.metrics import user_scores
 from svc.training.judging.rank_cost import rank_ms_of
 from svc.training.judging.recency import RecencySearch, choose, is_gain
 from svc.training.judging.score_ranker import Scorer, best_columns

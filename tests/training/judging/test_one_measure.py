@@ -11,7 +11,7 @@ import pytest
 from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
 from svc.settings import Settings
-from svc.training.judging.intervals import PER_USER
+from svc.training.judging.metrics import PER_USER
 from tests.training.data.test_weights import SCHEMA
 from tests.training.test_run import Make, run, small_training
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from svc.training.judging.evaluator import METRICS
+from svc.training.judging.metrics import METRICS
 from svc.training.report.words import definitions, feature_sentences, plain_name
 
 EVERY_METRIC = {"metric": "ndcg", "cutoff": 5, "evaluation": dict.fromkeys(METRICS, 0.1)}
