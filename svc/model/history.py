@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -98,16 +96,13 @@ class History(Stored):
         decay = factors(positions, recency)
         return decay if values is None else values * decay
 
-    def weighed_at(
-        self, entries: slice | NDArray[np.intp], starts: NDArray[Any], recency: float | None = None
-    ) -> NDArray[np.float64] | None:
-        """Return the weights of some `entries` of all rows, (m,), as in `weighed`. Row i begins at `starts[i]`."""
-        values = None if self.weights is None else self.weights[entries].astype(np.float64)
+    def all_weighed(self, recency: float | None = None) -> NDArray[np.float64] | None:
+        """Return the weights of the items of all rows, (nnz,), as in `weighed`."""
+        values = None if self.weights is None else self.weights.astype(np.float64)
         recency = self.recency if recency is None else recency
         if not recency:
             return values
-        places = np.arange(len(self.columns))[entries]
-        last: NDArray[np.intp] = np.repeat(self.offsets[1:].astype(np.intp) - 1, np.diff(starts))
-        times = None if self.ties is None else (~self.ties).cumsum()
-        decay = factors(last - places if times is None else times[last] - times[places], recency)
+        times = np.arange(len(self.columns)) if self.ties is None else (~self.ties).cumsum()
+        last = np.repeat(self.offsets[1:] - 1, np.diff(self.offsets))
+        decay = factors(times[last] - times, recency)
         return decay if values is None else values * decay

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svc.errors import UsersNotServed
+from svc.model.by_column import ByColumn
 from svc.model.columns.feature_values import Encoded
 from svc.model.feature_embedder import FeatureEmbedder
 from svc.model.history import History
@@ -30,6 +31,7 @@ class UserRanker:
         self._hidden = hidden
         self._embedder = embedder
         self._summaries = summaries
+        self._owners = ByColumn.of(history.columns, scorer.n_items)
 
     @classmethod
     def of(
@@ -63,7 +65,7 @@ class UserRanker:
         if audience.vector is None:
             assert isinstance(self._scorer, UserScorer), "others have no summary"
             summary = self._summaries[0]
-            scores = self._scorer.scores_of_users(audience.column, self._history, summary.longest)
+            scores = self._scorer.scores_of_users(audience.column, summary)
         else:
             assert self._embedder is not None and self._embedder.of_users is not None, "it gave the vector"
             summary = self._summaries[1]
@@ -80,7 +82,7 @@ class UserRanker:
         wanted[audience.exclude] = False
         if audience.column >= 0:
             if not query.include_seen:
-                wanted[owners(self._history, audience.column)] = False
+                wanted[self._owners.rows(audience.column, self._history.offsets)[0]] = False
             if self._hidden is not None:
                 wanted[owners(self._hidden, audience.column, 1.0 if audience.brings_back else 0.0)] = False
         return wanted

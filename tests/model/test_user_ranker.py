@@ -103,6 +103,13 @@ def test_users_are_those_of_a_matrix_of_all_scores(name: str, order: Order) -> N
         check(ranking, keys, lengths >= 3, 3)
 
 
+@pytest.mark.parametrize("name", ["neighbours", "weighted neighbours"])
+def test_scores_of_neighbour_models_have_the_bits_of_rankings(name: str) -> None:
+    for item in range(N_ITEMS):
+        ranking = ranking_of(served_model(name), item_id=f"i{item}", include_seen=True)
+        assert ranking.scores.tolist() == all_scores(name)[ranking.items, item].tolist()
+
+
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", ["IALS", "aware blend"])
 def test_an_item_by_its_features_is_ranked_by_the_part_that_learned_from_them(name: str, order: Order) -> None:

@@ -19,7 +19,7 @@ from svc.model.recommenders.factors import IALSScorer, SVDScorer, wanted_of
 from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.model.recommenders.popularity import PopularPart
 from svc.model.recommenders.scan import scan
-from svc.model.recommenders.users import UserScores, UserSummary, sums_of_users
+from svc.model.recommenders.users import HistoryBlocks, Moments, UserScores, UserSummary, measured_moments
 from svc.model.stored import Stored
 
 FactorPart = IALSScorer | SVDScorer
@@ -152,36 +152,41 @@ class BlendScorer(Stored):
         """Return similarities by the factor part, or by the first item-weight part if there is none."""
         return (self.factors or self.sums[0]).similar(items)
 
-    def scores_of_users(self, column: int, history: History, longest: float) -> UserScores:
+    def scores_of_users(self, column: int, summary: UserSummary) -> UserScores:
         shares = self._shares()
-        first = 0 if self.factors is None else 1
-        total = np.zeros(len(history))
-        for number, part in enumerate(self.sums, start=first):
-            recency = self.recencies[number] if self.recencies else None
-            total += shares[number] * sums_of_users(part.weights_towards(column), history, recency).values
+        total = np.zeros(len(summary.means))
+        own_shares = shares[len(shares) - len(self.sums) :]
+        for share, part, histories in zip(own_shares, self.sums, summary.histories, strict=True):
+            total += share * histories.sums(part.weights_towards(column))
         if self.popularity is not None:
             total += self.popularity.addends[column]
         if self.factors is None:
-            return UserScores(total, 0.0, total.__getitem__)
-        share, own = shares[0], self.factors.scores_of_users(column, history, longest)
+            return UserScores(total)
+        share, own = shares[0], self.factors.scores_of_users(column, summary)
+        exact = own.exact
+        assert exact is not None, "products of float32 are approximate"
         values = share * own.values + total
-        return UserScores(values, np.abs(share) * own.errors, lambda rows: share[rows] * own.exact(rows) + total[rows])
+        return UserScores(values, np.abs(share) * own.errors, lambda rows: share[rows] * exact(rows) + total[rows])
 
-    def summary_of_users(self, history: History) -> UserSummary:
-        """Return the summary, from all scores of one user after the other: those of the parts are not independent.
+    def summary_of_users(self, history: History, known: Moments | None = None) -> UserSummary:
+        for part in self.sums:
+            if isinstance(part, NeighbourScorer):
+                part.find_columns()
+        if known is None:
+            known = measured_moments(lambda user: self._scores(Query(1, user), history), len(history))
+        longest = 0.0 if self.factors is None else self.factors.summary_of_users(history).longest
+        recencies = self.recencies[len(self.weights) - len(self.sums) :] or (None,) * len(self.sums)
+        return UserSummary(*known, longest=longest, histories=HistoryBlocks.of(history, recencies))
+
+    def _scores(self, query: Query, history: History) -> Values:
+        """Return the scores of all items, (n,), by position if there are factors.
 
         Float32 is precise enough for the products of the factor part: its errors are below 1e-6 of the deviation.
         """
-        if self.factors is None:
-            return UserSummary.measured(lambda user: self._offsets(Query(1, user), history), len(history))
-        factors, longest = self.factors.index.factors, self.factors.summary_of_users(history).longest
-
-        def scores_of(user: int) -> Values:
-            query = Query(1, user)
-            scores: Values = factors @ self._scaled_vector(query).astype(np.float32) + self._offsets(query, history)
-            return scores
-
-        return UserSummary.measured(scores_of, len(history), longest)
+        scores = self._offsets(query, history)
+        if self.factors is not None:
+            scores += self.factors.index.factors @ self._scaled_vector(query).astype(np.float32)
+        return scores
 
     def _shares(self) -> Values:
         """Return the factor of the scores of each part for each training user, (parts, n_users)."""

@@ -15,7 +15,7 @@ from svc.model.ranking.query import Query, Ranking
 from svc.model.ranking.topk import best, reaching
 from svc.model.recommenders.base import Side, cosines, excluded_columns, is_few, profile
 from svc.model.recommenders.rounded import UNIT_ROUNDOFF, row_sums
-from svc.model.recommenders.users import UserScores, UserSummary, sums_of_users
+from svc.model.recommenders.users import HistoryBlocks, Moments, UserScores, UserSummary, measured_moments
 from svc.model.stored import Stored
 
 ROWS_AT_ONCE = 256
@@ -88,15 +88,17 @@ class DenseWeightsScorer(Stored):
         rows[np.arange(len(items)), items] = 0
         return cosines(rows)
 
-    def scores_of_users(self, column: int, history: History, longest: float) -> UserScores:  # noqa: ARG002
-        return sums_of_users(self.weights_towards(column), history)
+    def scores_of_users(self, column: int, summary: UserSummary) -> UserScores:
+        return UserScores(summary.histories[0].sums(self.weights_towards(column)))
 
     def weights_towards(self, column: int) -> NDArray[np.float32]:
         """Return the weight of each item in the score of one, (n,)."""
         return self.weights[:, column]
 
-    def summary_of_users(self, history: History) -> UserSummary:
-        return UserSummary.measured(lambda user: self.totals(*profile(Query(1, user), history)), len(history))
+    def summary_of_users(self, history: History, known: Moments | None = None) -> UserSummary:
+        if known is None:
+            known = measured_moments(lambda user: self.totals(*profile(Query(1, user), history)), len(history))
+        return UserSummary(*known, histories=HistoryBlocks.of(history))
 
     def _rank(self, query: Query, history: History) -> Ranking:
         rows, values = profile(query, history)

@@ -18,7 +18,7 @@ from svc.model.recommenders.base import Side, cosines, excluded_columns
 from svc.model.recommenders.factor_index import FactorIndex, gram
 from svc.model.recommenders.rounded import row_sums
 from svc.model.recommenders.scan import Layout, Wanted, error_bound, scan
-from svc.model.recommenders.users import UserScores, UserSummary
+from svc.model.recommenders.users import Moments, UserScores, UserSummary, moments
 from svc.model.stored import Stored
 
 Matrix = NDArray[np.float64]
@@ -72,8 +72,8 @@ class FactorScorer(Stored, ABC):
         """Return the rankings of queries for users with these vectors, (B, K)."""
         return scan(self.index.layout, vectors, [wanted_of(query, history) for query in queries])
 
-    def scores_of_users(self, column: int, history: History, longest: float) -> UserScores:  # noqa: ARG002
-        return self.scores_towards(self.index.vectors(np.array([column], dtype=np.int32))[0], longest)
+    def scores_of_users(self, column: int, summary: UserSummary) -> UserScores:
+        return self.scores_towards(self.index.vectors(np.array([column], dtype=np.int32))[0], summary.longest)
 
     def scores_towards(self, vector: NDArray[np.float64], longest: float) -> UserScores:
         """Return the scores of the item with this vector for all training users."""
@@ -86,7 +86,7 @@ class FactorScorer(Stored, ABC):
             lambda rows: row_sums(self._trained_vectors(rows, len(vector)) * vector),
         )
 
-    def summary_of_users(self, history: History) -> UserSummary:  # noqa: ARG002
+    def summary_of_users(self, history: History, known: Moments | None = None) -> UserSummary:  # noqa: ARG002
         factors = self.index.factors
         mean = factors.mean(axis=0, dtype=np.float64)
         covariance = gram(factors) / self.n_items - np.outer(mean, mean)
@@ -95,7 +95,7 @@ class FactorScorer(Stored, ABC):
             rows = np.arange(start, min(start + USERS_AT_ONCE, len(self.users)))
             vectors = self._trained_vectors(rows, len(mean))
             sums[:, rows] = vectors @ mean, np.vecdot(vectors @ covariance, vectors), np.vecdot(vectors, vectors)
-        return UserSummary.of(sums[0], sums[1], float(np.sqrt(sums[2].max(initial=0.0))))
+        return UserSummary(*moments(sums[0], sums[1]), longest=float(np.sqrt(sums[2].max(initial=0.0))))
 
     def _trained_vectors(self, rows: NDArray[np.intp], components: int) -> Matrix:
         """Return the vectors of training users, (m, K), with a 1 for the bias of item vectors that have one."""

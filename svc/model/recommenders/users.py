@@ -1,4 +1,4 @@
-"""Rank the training users for one item, exactly: approximate scores of all, then exact ones of those within the error.
+"""Rank the training users for one item, exactly: if scores of all are approximate, then by exact ones within the error.
 
 | symbol | meaning |
 |---|---|
@@ -9,8 +9,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,51 +21,125 @@ from svc.model.ranking.topk import best, reaching
 
 Values = NDArray[np.float64]
 Rows = NDArray[np.intp]
+Moments = tuple[Values, Values]
+"""Mean and deviation of each user's scores of all items, (n_users,)."""
 NOISE = 1e-12
 """A variance below this share of the second moment is rounding."""
-FEW: Final = 4
-"""If at least one item in this many has a weight, all entries are read, else only entries of items with a weight."""
+CELLS_AT_ONCE: Final = 1 << 15
+"""Entries of histories that are summed at once. Their weights stay in the processor's cache."""
+FILLER: Final = np.iinfo(np.int32).max
+
+
+class HistoryBlocks(NamedTuple):
+    """The histories of all users in blocks, so that a sum over each history takes a nanosecond an entry.
+
+    Users stand by falling length of their histories. A block, (longest, users), has the k-th items of its users in row
+    k. Shorter histories end with FILLER. `shapes` are those of the blocks, `columns` and `weights` their cells. Weights
+    are None if all are 1.
+    """
+
+    users: Rows
+    shapes: tuple[tuple[int, int], ...]
+    columns: NDArray[np.int32]
+    weights: Values | None
+
+    @classmethod
+    def of(cls, history: History, recencies: Sequence[float | None] = (None,)) -> tuple[HistoryBlocks, ...]:
+        """Return the blocks of a history for each recency, None for its own. They share all but the weights."""
+        if not recencies:
+            return ()
+        lengths = np.diff(history.offsets)
+        users = np.argsort(-lengths, kind="stable")
+        cells, shapes, start = [np.empty(0, dtype=np.intp)], [], 0
+        while start < len(users) and (longest := int(lengths[users[start]])):
+            some = users[start : start + max(1, CELLS_AT_ONCE // longest)]
+            places = np.arange(longest)[:, np.newaxis]
+            cells.append(np.where(places < lengths[some], history.offsets[some] + places, -1).ravel())
+            shapes.append((longest, len(some)))
+            start += len(some)
+        entries = np.concatenate(cells)
+        columns = np.where(entries < 0, FILLER, history.columns[entries])
+        weights: dict[float | None, Values | None] = {}
+        for recency in set(recencies):
+            of_all = history.all_weighed(recency)
+            weights[recency] = None if of_all is None else of_all[entries]
+        return tuple(cls(users, tuple(shapes), columns, weights[recency]) for recency in recencies)
+
+    def sums(self, weights: NDArray[np.float32]) -> Values:
+        """Return Σ value · weights[item] over the history of each user, added in its order.
+
+        `weights`, (n,), are those of each item towards one.
+        """
+        table = np.zeros(len(weights) + 1)
+        table[:-1] = weights
+        largest = max((longest * users for longest, users in self.shapes), default=0)
+        places, addends = np.empty(largest, dtype=np.intp), np.empty(largest)
+        sums, cell, user = np.zeros(len(self.users)), 0, 0
+        for longest, users in self.shapes:
+            size = longest * users
+            part = slice(cell, cell + size)
+            own = addends[:size]
+            places[:size] = self.columns[part]
+            table.take(places[:size], out=own, mode="clip")  # reads the last place, 0, for FILLER
+            if self.weights is not None:
+                own *= self.weights[part]
+            by_row = own.reshape(longest, users)
+            # numpy sums a single column in pairs, and several row after row
+            total = by_row.sum(axis=0, initial=0.0) if users > 1 else by_row.cumsum(axis=0)[-1]
+            sums[user : user + users] = total
+            cell, user = part.stop, user + users
+        by_user = np.empty_like(sums)
+        by_user[self.users] = sums
+        return by_user
 
 
 class UserSummary(NamedTuple):
-    """Mean and deviation of each user's scores of all items, (n_users,), and the largest norm of a user vector."""
+    """Mean and deviation of each user's scores of all items, (n_users,), and the data to score one item for all users.
+
+    `longest` is the largest norm of a user vector. `histories` are those of each item-weight part.
+    """
 
     means: Values
     deviations: Values
     longest: float = 0.0
+    histories: tuple[HistoryBlocks, ...] = ()
 
-    @classmethod
-    def of(cls, means: Values, variances: Values, longest: float = 0.0) -> UserSummary:
-        is_noise = variances <= NOISE * (variances + means * means)
-        return cls(means, np.sqrt(np.where(is_noise, 0.0, variances)), longest)
 
-    @classmethod
-    def measured(cls, scores_of: Callable[[int], Values], n_users: int, longest: float = 0.0) -> UserSummary:
-        """Return the summary from the scores of all items, (n,), of one user after the other."""
-        moments = np.empty((2, n_users))
-        for user in range(n_users):
-            scores = scores_of(user)
-            moments[:, user] = scores.mean(), scores.var()
-        return cls.of(moments[0], moments[1], longest)
+def moments(means: Values, variances: Values) -> Moments:
+    """Return the means and the deviations."""
+    is_noise = variances <= NOISE * (variances + means * means)
+    return means, np.sqrt(np.where(is_noise, 0.0, variances))
+
+
+def measured_moments(scores_of: Callable[[int], Values], n_users: int) -> Moments:
+    """Return the moments of the scores of all items, (n,), of one user after the other."""
+    measured = np.empty((2, n_users))
+    for user in range(n_users):
+        scores = scores_of(user)
+        measured[:, user] = scores.mean(), scores.var()
+    return moments(measured[0], measured[1])
 
 
 class UserScores(NamedTuple):
-    """Scores of one item for all users, (n_users,), each off by at most `errors`. `exact` scores some rows exactly."""
+    """Scores of one item for all users, (n_users,), each off by at most `errors`.
+
+    `exact` scores some rows exactly. It is None if all scores are exact.
+    """
 
     values: Values
-    errors: Values | float
-    exact: Callable[[Rows], Values]
+    errors: Values | float = 0.0
+    exact: Callable[[Rows], Values] | None = None
 
 
 @runtime_checkable
 class UserScorer(Protocol):
     """A scorer that can rank users for an item: its scores differ between users."""
 
-    def scores_of_users(self, column: int, history: History, longest: float) -> UserScores:
-        """Return the scores of one item for all training users. `longest` is that of the summary."""
+    def scores_of_users(self, column: int, summary: UserSummary) -> UserScores:
+        """Return the scores of one item for all training users."""
 
-    def summary_of_users(self, history: History) -> UserSummary:
-        """Return mean and deviation of the scores of each training user."""
+    def summary_of_users(self, history: History, known: Moments | None = None) -> UserSummary:
+        """Return the summary of the training users. `known` are its means and deviations if they are known."""
 
 
 def best_users(
@@ -73,15 +147,18 @@ def best_users(
 ) -> Ranking:
     """Return the best users among those of `is_wanted`, (n_users,), as rows, ties by lower row."""
     values = scores.values
-    slope, offset = np.ones(len(values)), np.zeros(len(values))
+    slope, offset = np.broadcast_to(1.0, values.shape), np.broadcast_to(0.0, values.shape)
     if order != "score":
         slope = _inverse(summary.deviations)
         offset = -summary.means * slope
     if order == "balanced" and len(values):
         inverse = float(_inverse(np.array([values.std()]))[0])
         slope, offset = (slope + inverse) / 2, (offset - float(values.mean()) * inverse) / 2
-    errors = scores.errors * slope
     look = np.where(is_wanted, values * slope + offset, -np.inf)
+    if scores.exact is None:
+        chosen = best(look, limit)
+        return Ranking(chosen.astype(np.int32), look[chosen])
+    errors = scores.errors * slope
     least = look - errors
     first = reaching(least, limit)
     if not len(first):
@@ -90,24 +167,6 @@ def best_users(
     exact = scores.exact(rows) * slope[rows] + offset[rows]
     chosen = best(exact, limit)
     return Ranking(rows[chosen].astype(np.int32), exact[chosen])
-
-
-def sums_of_users(weights: NDArray[np.float32], history: History, recency: float | None = None) -> UserScores:
-    """Return Σ value · weights[item] over the history of each user, exact. `weights`, (n,), are those towards one item.
-
-    If few items have a weight, only their entries are read.
-    """
-    entries: slice | NDArray[np.intp] = slice(None)
-    starts: NDArray[Any] = history.offsets
-    if np.count_nonzero(weights) * FEW < len(weights):
-        entries = np.flatnonzero((weights != 0).take(history.columns))
-        starts = np.searchsorted(entries, history.offsets)
-    addends, values = weights.take(history.columns[entries]), history.weighed_at(entries, starts, recency)
-    has_some = np.flatnonzero(starts[1:] > starts[:-1])
-    sums = np.zeros(len(history))
-    counted = addends if values is None else addends * values
-    sums[has_some] = np.add.reduceat(counted, starts[has_some], dtype=np.float64)
-    return UserScores(sums, 0.0, sums.__getitem__)
 
 
 def _inverse(deviations: Values) -> Values:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from svc.model.history import History
 from svc.model.ranking.query import Order, Query
+from svc.model.recommenders import users
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import SVDScorer
-from svc.model.recommenders.users import UserSummary, best_users
+from svc.model.recommenders.users import HistoryBlocks, best_users, measured_moments, moments
 from tests.families import family
 
 N_USERS, N_ITEMS, K = 6_000, 300, 24
@@ -20,14 +22,15 @@ def test_a_look_in_float32_leaves_out_no_user_and_scores_have_the_bits_of_rankin
     apart.
     """
     rng = np.random.default_rng(8)
-    users = (1 + rng.normal(size=(N_USERS, K)) * 1e-7).astype(np.float32)
-    users[::5] = users[0]
-    users[7] = 0
-    scorer = SVDScorer(users, FactorIndex.build(rng.normal(size=(N_ITEMS, K)).astype(np.float32)))
+    vectors = (1 + rng.normal(size=(N_USERS, K)) * 1e-7).astype(np.float32)
+    vectors[::5] = vectors[0]
+    vectors[7] = 0
+    scorer = SVDScorer(vectors, FactorIndex.build(rng.normal(size=(N_ITEMS, K)).astype(np.float32)))
     scorer.ready()
     history = family("SVD").history
     summary = scorer.summary_of_users(history)
-    scores = scorer.scores_of_users(3, history, summary.longest)
+    scores = scorer.scores_of_users(3, summary)
+    assert scores.exact is not None
     exact = scores.exact(np.arange(N_USERS))
     assert (np.abs(exact - scores.values) <= scores.errors).all()
     (ranked,) = scorer.rank([Query(N_ITEMS, 11, include_seen=True)], history)
@@ -47,8 +50,27 @@ def test_a_look_in_float32_leaves_out_no_user_and_scores_have_the_bits_of_rankin
         assert ranking.scores.tolist() == keys[odd].tolist()
 
 
+@pytest.mark.parametrize("weighed", [False, True])
+def test_sums_over_histories_have_the_bits_of_sums_one_by_one(weighed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(users, "CELLS_AT_ONCE", 64)
+    rng = np.random.default_rng(4)
+    lengths = np.append(rng.integers(0, 40, 200), 100)
+    offsets = np.append(0, lengths.cumsum())
+    columns = rng.integers(0, N_ITEMS, offsets[-1]).astype(np.int32)
+    values = rng.integers(1, 9, len(columns)).astype(np.float32) if weighed else None
+    history = History(offsets, columns, values)
+    weights = rng.normal(size=N_ITEMS).astype(np.float32)
+    for blocks, recency in zip(HistoryBlocks.of(history, (None, 0.25)), (0.0, 0.25), strict=True):
+        sums = blocks.sums(weights)
+        for user in range(len(lengths)):
+            addends = weights[history.items(user)].astype(np.float64)
+            own = history.weighed(user, recency)
+            one_by_one = np.append(0.0, addends if own is None else addends * own).cumsum()
+            assert sums[user] == one_by_one[-1]
+
+
 def test_users_whose_scores_are_all_equal_have_no_deviation_whatever_rounding_leaves() -> None:
-    summary = UserSummary.of(np.array([0.1, 2.0, 0.0]), np.array([1e-19, 4.0, -1e-20]))
-    assert summary.deviations.tolist() == [0.0, 2.0, 0.0]
-    measured = UserSummary.measured(lambda user: np.full(7, 0.1 * user), 3)
-    assert measured.deviations.tolist() == [0.0, 0.0, 0.0]
+    _, deviations = moments(np.array([0.1, 2.0, 0.0]), np.array([1e-19, 4.0, -1e-20]))
+    assert deviations.tolist() == [0.0, 2.0, 0.0]
+    _, deviations = measured_moments(lambda user: np.full(7, 0.1 * user), 3)
+    assert deviations.tolist() == [0.0, 0.0, 0.0]
