@@ -6,12 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svc.errors import UsersNotServed
-from svc.model.by_column import ByColumn
 from svc.model.columns.feature_values import Encoded
 from svc.model.feature_embedder import FeatureEmbedder
 from svc.model.history import History
 from svc.model.ranking.query import Audience, Query, Ranking
 from svc.model.recommenders.base import Scorer
+from svc.model.recommenders.by_column import ByColumn
 from svc.model.recommenders.users import UserScorer, UserSummary, best_users
 
 

@@ -8,11 +8,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.model.by_column import ByColumn
 from svc.model.explain import Contributions
 from svc.model.history import History, Offsets
 from svc.model.ranking.query import Query, Ranking
 from svc.model.recommenders.base import Side, best_items, profile
+from svc.model.recommenders.by_column import ByColumn
 from svc.model.recommenders.users import HistoryBlocks, Moments, UserScores, UserSummary, measured_moments
 from svc.model.stored import Stored
 

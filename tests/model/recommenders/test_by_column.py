@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from svc.model.by_column import ByColumn
+from svc.model.recommenders.by_column import ByColumn
 
 
 def test_entries_and_rows_of_each_column() -> None:
