@@ -168,15 +168,15 @@ class BlendScorer(Stored):
         values = share * own.values + total
         return UserScores(values, np.abs(share) * own.errors, lambda rows: share[rows] * exact(rows) + total[rows])
 
-    def summary_of_users(self, history: History, known: Moments | None = None) -> UserSummary:
+    def summary_of_users(self, history: History, moments: Moments | None = None) -> UserSummary:
         for part in self.sums:
             if isinstance(part, NeighbourScorer):
                 part.find_columns()
-        if known is None:
-            known = measured_moments(lambda user: self._scores(Query(1, user), history), len(history))
+        if moments is None:
+            moments = measured_moments(lambda user: self._scores(Query(1, user), history), len(history))
         longest = 0.0 if self.factors is None else self.factors.summary_of_users(history).longest
         recencies = self.recencies[len(self.weights) - len(self.sums) :] or (None,) * len(self.sums)
-        return UserSummary(*known, longest=longest, histories=HistoryBlocks.of(history, recencies))
+        return UserSummary(*moments, longest=longest, histories=HistoryBlocks.of(history, recencies))
 
     def _scores(self, query: Query, history: History) -> Values:
         """Return the scores of all items, (n,), by position if there are factors.

@@ -95,10 +95,10 @@ class DenseWeightsScorer(Stored):
         """Return the weight of each item in the score of one, (n,)."""
         return self.weights[:, column]
 
-    def summary_of_users(self, history: History, known: Moments | None = None) -> UserSummary:
-        if known is None:
-            known = measured_moments(lambda user: self.totals(*profile(Query(1, user), history)), len(history))
-        return UserSummary(*known, histories=HistoryBlocks.of(history))
+    def summary_of_users(self, history: History, moments: Moments | None = None) -> UserSummary:
+        if moments is None:
+            moments = measured_moments(lambda user: self.totals(*profile(Query(1, user), history)), len(history))
+        return UserSummary(*moments, histories=HistoryBlocks.of(history))
 
     def _rank(self, query: Query, history: History) -> Ranking:
         rows, values = profile(query, history)

@@ -18,7 +18,7 @@ from svc.model.recommenders.base import Side, cosines, excluded_columns
 from svc.model.recommenders.factor_index import FactorIndex, gram
 from svc.model.recommenders.rounded import row_sums
 from svc.model.recommenders.scan import Layout, Wanted, error_bound, scan
-from svc.model.recommenders.users import Moments, UserScores, UserSummary, moments
+from svc.model.recommenders.users import Moments, UserScores, UserSummary, moments_of
 from svc.model.stored import Stored
 
 Matrix = NDArray[np.float64]
@@ -86,7 +86,7 @@ class FactorScorer(Stored, ABC):
             lambda rows: row_sums(self._trained_vectors(rows, len(vector)) * vector),
         )
 
-    def summary_of_users(self, history: History, known: Moments | None = None) -> UserSummary:  # noqa: ARG002
+    def summary_of_users(self, history: History, moments: Moments | None = None) -> UserSummary:  # noqa: ARG002
         factors = self.index.factors
         mean = factors.mean(axis=0, dtype=np.float64)
         covariance = gram(factors) / self.n_items - np.outer(mean, mean)
@@ -95,7 +95,7 @@ class FactorScorer(Stored, ABC):
             rows = np.arange(start, min(start + USERS_AT_ONCE, len(self.users)))
             vectors = self._trained_vectors(rows, len(mean))
             sums[:, rows] = vectors @ mean, np.vecdot(vectors @ covariance, vectors), np.vecdot(vectors, vectors)
-        return UserSummary(*moments(sums[0], sums[1]), longest=float(np.sqrt(sums[2].max(initial=0.0))))
+        return UserSummary(*moments_of(sums[0], sums[1]), longest=float(np.sqrt(sums[2].max(initial=0.0))))
 
     def _trained_vectors(self, rows: NDArray[np.intp], components: int) -> Matrix:
         """Return the vectors of training users, (m, K), with a 1 for the bias of item vectors that have one."""

@@ -113,11 +113,11 @@ class NeighbourScorer(Stored):
         """Compute the index that `weights_towards` reads. Takes 4 bytes a weight."""
         self._by_column = ByColumn.of(self.columns, self.n_items)
 
-    def summary_of_users(self, history: History, known: Moments | None = None) -> UserSummary:
+    def summary_of_users(self, history: History, moments: Moments | None = None) -> UserSummary:
         self.find_columns()
-        if known is None:
-            known = measured_moments(lambda user: self.totals(*profile(Query(1, user), history)), len(history))
-        return UserSummary(*known, histories=HistoryBlocks.of(history))
+        if moments is None:
+            moments = measured_moments(lambda user: self.totals(*profile(Query(1, user), history)), len(history))
+        return UserSummary(*moments, histories=HistoryBlocks.of(history))
 
     def totals(
         self,

@@ -105,7 +105,7 @@ class UserSummary(NamedTuple):
     histories: tuple[HistoryBlocks, ...] = ()
 
 
-def moments(means: Values, variances: Values) -> Moments:
+def moments_of(means: Values, variances: Values) -> Moments:
     """Return the means and the deviations."""
     is_noise = variances <= NOISE * (variances + means * means)
     return means, np.sqrt(np.where(is_noise, 0.0, variances))
@@ -117,7 +117,7 @@ def measured_moments(scores_of: Callable[[int], Values], n_users: int) -> Moment
     for user in range(n_users):
         scores = scores_of(user)
         measured[:, user] = scores.mean(), scores.var()
-    return moments(measured[0], measured[1])
+    return moments_of(measured[0], measured[1])
 
 
 class UserScores(NamedTuple):
@@ -138,8 +138,8 @@ class UserScorer(Protocol):
     def scores_of_users(self, column: int, summary: UserSummary) -> UserScores:
         """Return the scores of one item for all training users."""
 
-    def summary_of_users(self, history: History, known: Moments | None = None) -> UserSummary:
-        """Return the summary of the training users. `known` are its means and deviations if they are known."""
+    def summary_of_users(self, history: History, moments: Moments | None = None) -> UserSummary:
+        """Return the summary of the training users. `moments` are known ones, None: not yet."""
 
 
 def best_users(

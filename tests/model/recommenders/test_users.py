@@ -10,7 +10,7 @@ from svc.model.ranking.query import Order, Query
 from svc.model.recommenders import users
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import SVDScorer
-from svc.model.recommenders.users import HistoryBlocks, best_users, measured_moments, moments
+from svc.model.recommenders.users import HistoryBlocks, best_users, measured_moments, moments_of
 from tests.families import family
 
 N_USERS, N_ITEMS, K = 6_000, 300, 24
@@ -70,7 +70,7 @@ def test_sums_over_histories_have_the_bits_of_sums_one_by_one(weighed: bool, mon
 
 
 def test_users_whose_scores_are_all_equal_have_no_deviation_whatever_rounding_leaves() -> None:
-    _, deviations = moments(np.array([0.1, 2.0, 0.0]), np.array([1e-19, 4.0, -1e-20]))
+    _, deviations = moments_of(np.array([0.1, 2.0, 0.0]), np.array([1e-19, 4.0, -1e-20]))
     assert deviations.tolist() == [0.0, 2.0, 0.0]
     _, deviations = measured_moments(lambda user: np.full(7, 0.1 * user), 3)
     assert deviations.tolist() == [0.0, 0.0, 0.0]
