@@ -27,6 +27,7 @@ def check_sizes(
     hidden_new: History | None,
     popularity: NDArray[np.float64] | None,
     ranker: PageRanker | None,
+    user_moments: NDArray[np.float64] | None,
 ) -> None:
     """Raise PayloadInvalid if the parts do not fit `n_users` and `n_items`, or each other."""
     for rows in (hidden, hidden_new):
@@ -44,6 +45,8 @@ def check_sizes(
     for of_items in (popularity, None if part is None else part.addends):
         if of_items is not None and of_items.shape != (n_items,):
             raise PayloadInvalid(f"payload: {n_items} items do not match the popularity of {of_items.size}")
+    if user_moments is not None and user_moments.shape != (2, n_users):
+        raise PayloadInvalid(f"payload: {n_users} users do not match {user_moments.size} means and deviations")
     if ranker is not None:
         ranker.check(n_items)
     if cold is not None and cold.n_items != n_items:

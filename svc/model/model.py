@@ -41,7 +41,9 @@ from svc.model.ranking.query import (
     Restriction,
 )
 from svc.model.recommenders.base import Scorer, Side
+from svc.model.recommenders.factors import FactorScorer
 from svc.model.recommenders.popularity import by_count, first_of
+from svc.model.recommenders.users import UserScorer
 from svc.model.stored import Stored
 from svc.model.user_ranker import UserRanker, owners
 
@@ -77,6 +79,8 @@ class Model(Stored):
     """Recent choices of each item, (n_items,). Stored only if they differ from the number of its users."""
     ranker: PageRanker | None = None
     """Reorders the best items that `scorer` ranks for a user. Stored if there is one."""
+    user_moments: NDArray[np.float64] | None = None
+    """Mean and deviation of each user's scores of all items, (2, n_users). Stored by `measure_users`."""
 
     def __init__(
         self,
@@ -142,6 +146,7 @@ class Model(Stored):
             hidden_new=self.hidden_new,
             popularity=self.popularity,
             ranker=self.ranker,
+            user_moments=self.user_moments,
         )
         self.scorer.ready()
         if self.ranker is not None:
@@ -151,12 +156,22 @@ class Model(Stored):
         if self.cold is not None:
             self.cold.ready()
 
-    def serve_users(self) -> None:
-        """Summarize the scores of each user, in 16 bytes a user, so that users can be ranked for an item.
+    def measure_users(self) -> None:
+        """Store the moments of each user's scores, in 16 bytes a user, so that `serve_users` takes 0.2 s.
 
-        Takes 50 ms for 100,000 users of a factor model. Other families compute all scores of each user.
+        They have a closed form only for factor models, which need not store them. Others score all items for each user.
         """
-        self._users = UserRanker.of(self.scorer, self.history, self.hidden, self._embedder)
+        if isinstance(self.scorer, UserScorer) and not isinstance(self.scorer, FactorScorer):
+            summary = self.scorer.summary_of_users(self.history)
+            self.user_moments = np.array([summary.means, summary.deviations])
+
+    def serve_users(self) -> None:
+        """Summarize the scores of each user and index the histories, so that users can be ranked for an item.
+
+        Takes 0.1 to 0.2 s for 100,000 users, and about 0.1 ms a user if `measure_users` was due and not called.
+        """
+        moments = None if self.user_moments is None else (self.user_moments[0], self.user_moments[1])
+        self._users = UserRanker.of(self.scorer, self.history, self.hidden, self._embedder, moments)
 
     def check_features(self, header: Mapping[str, Any]) -> None:
         """Compare the artifact header's `features` with the encoders of the payload.

@@ -12,7 +12,7 @@ from svc.model.history import History
 from svc.model.ranking.query import Audience, Query, Ranking
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.by_column import ByColumn
-from svc.model.recommenders.users import UserScorer, UserSummary, best_users
+from svc.model.recommenders.users import Moments, UserScorer, UserSummary, best_users
 
 
 class UserRanker:
@@ -35,12 +35,20 @@ class UserRanker:
 
     @classmethod
     def of(
-        cls, scorer: Scorer, history: History, hidden: History | None, embedder: FeatureEmbedder | None
+        cls,
+        scorer: Scorer,
+        history: History,
+        hidden: History | None,
+        embedder: FeatureEmbedder | None,
+        moments: Moments | None = None,
     ) -> UserRanker:
-        """Summarize the users. Takes as long as scoring all items for each, unless the scorer is a factor model."""
+        """Summarize the users.
+
+        Without `moments` takes as long as scoring all items for each, unless the scorer is a factor model.
+        """
         summaries = None
         if isinstance(scorer, UserScorer):
-            own = scorer.summary_of_users(history)
+            own = scorer.summary_of_users(history, moments)
             part = None if embedder is None else embedder.of_users
             is_same = part is None or embedder is None or embedder.answers(Query(1, 0), scorer)
             summaries = (own, own if is_same or part is None else part.summary_of_users(history))

@@ -55,13 +55,15 @@ def test_parts_of_different_sizes_are_refused() -> None:
         ({"hidden": History(np.arange(3), np.zeros(2, np.int32))}, "1 users do not match 2 rows of hidden items"),
         ({"hidden_new": History(np.arange(1), np.zeros(0, np.int32))}, "1 users do not match 0 rows of hidden items"),
         ({"popularity": np.ones(5)}, "3 items do not match the popularity of 5"),
+        ({"user_moments": np.ones((2, 4))}, "1 users do not match 8 means and deviations"),
         ({"cold": PopularityScorer(np.ones(4))}, "3 items do not match 4 of the second part"),
     ],
 )
 def test_optional_parts_have_the_sizes_of_the_model(parts: dict[str, Any], message: str) -> None:
     """Hidden items need a row for each user. Popularity and the cold-start part need an entry for each item."""
     history, scorer = History(np.array([0, 1]), np.array([2], np.int32)), PopularityScorer(np.ones(3))
-    absent: dict[str, Any] = {"cold": None, "hidden": None, "hidden_new": None, "popularity": None, "ranker": None}
+    names = ("cold", "hidden", "hidden_new", "popularity", "ranker", "user_moments")
+    absent: dict[str, Any] = dict.fromkeys(names)
     check_sizes(1, 3, history, scorer, **absent)
     with pytest.raises(PayloadInvalid, match=message):
         check_sizes(1, 3, history, scorer, **absent | parts)

@@ -75,6 +75,29 @@ def test_features_without_a_complete_trial_are_inactive_with_a_warning(
     model.check_features(head)
 
 
+@pytest.mark.parametrize("algorithms", [["IALS"], ["CosineKNN"], ["IALS", "CosineKNN", "Blend"]])
+def test_means_and_deviations_of_users_are_trained_only_for_recipes_that_serve_users(
+    make_recipe: Make, algorithms: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loading then measures none. Those of factor models have a closed form."""
+    training = small_training(algorithms=algorithms, n_trials=len(algorithms))
+    plain, _ = loaded(run(make_recipe(training=training)))
+    assert plain.user_moments is None
+    model, _ = loaded(run(make_recipe(training=training, serving={"users": True})))
+    assert (model.user_moments is None) == (model.kind == "factors")
+    plain.serve_users()
+    for module in ("blend", "neighbours"):
+        monkeypatch.setattr(f"svc.model.recommenders.{module}.measured_moments", None)
+    model.serve_users()
+    prepared = [
+        one.prepare_users(item_id=one.item_ids.at(3), item_features=None, limit=9, order="lift")
+        for one in (plain, model)
+    ]
+    (expected,), (ranking,) = (one.rank([asked.query]) for one, asked in zip((plain, model), prepared, strict=True))
+    assert ranking.items.tolist() == expected.items.tolist()
+    assert ranking.scores.tolist() == expected.scores.tolist()
+
+
 def last_first(trials: list[TrialRecord]) -> list[TrialRecord]:
     """Reverse the order of trials, so that CosineKNN wins."""
     return sorted(trials, key=lambda trial: (trial.algorithm != "CosineKNNRecommender", trial.number))

@@ -113,10 +113,13 @@ def moments_of(means: Values, variances: Values) -> Moments:
 
 def measured_moments(scores_of: Callable[[int], Values], n_users: int) -> Moments:
     """Return the moments of the scores of all items, (n,), of one user after the other."""
+    from threadpoolctl import threadpool_limits
+
     measured = np.empty((2, n_users))
-    for user in range(n_users):
-        scores = scores_of(user)
-        measured[:, user] = scores.mean(), scores.var()
+    with threadpool_limits(limits=1, user_api="blas"):  # waiting for a second thread takes longer than a small product
+        for user in range(n_users):
+            scores = scores_of(user)
+            measured[:, user] = scores.mean(), scores.var()
     return moments_of(measured[0], measured[1])
 
 
