@@ -65,7 +65,7 @@ def model(*, features: bool = True) -> Model:
     def factors(rows: int) -> np.ndarray:
         return rng.normal(size=(rows, COMPONENTS)).astype(np.float32)
 
-    weights = factors(4)
+    weights = factors(encoder().dim)
     least_squares = LeastSquares(
         alpha0=0.1, reg=0.01, nu=0.5, confidence=1.0, target_weight=1.0, n_users=N_USERS, n_items=N_ITEMS,
         user_weights=weights, item_weights=weights,

@@ -193,7 +193,7 @@ class AnswerHeader(NamedTuple):
 
     def before(self, fields: bytes) -> bytes:
         """Return the body of the answer: these header fields, then the output of `encode_fields`."""
-        return b"%b%b}" % (self.encoded(), fields)
+        return b"%b%b}\n" % (self.encoded(), fields)
 
 
 def encode_answer(
@@ -224,7 +224,7 @@ def encode_batch(
             ranking, about = result
             items = encode_fields(ranking, fragments, about, with_metadata=with_metadata)
             elements.append(b'{"index":%d,"status":"ok",%b}' % (index, items))
-    return b"".join((header.encoded(), b'"results":[', b",".join(elements), b"]}"))
+    return b"".join((header.encoded(), b'"results":[', b",".join(elements), b"]}\n"))
 
 
 def encode_fields(ranking: Ranking, fragments: ItemFragments, about: Prepared, *, with_metadata: bool = True) -> bytes:

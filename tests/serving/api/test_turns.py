@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import trio
 
+from svc.model.features import SideEncoder, TokenColumn
 from svc.model.ids import IdTable
 from svc.model.ranking.filter_fields import FilterFields, LabelField, NumberField
+from svc.model.rehearsal import rehearse
 from svc.serving.api.pages import openapi
 from svc.serving.api.routing.endpoints import ENDPOINTS
 from svc.serving.models.policy import Policy
@@ -23,8 +25,10 @@ from tests.serving.transport.test_floods import measured
 
 pytestmark = [pytest.mark.anyio, pytest.mark.system]
 MANY = 100_000
-LONGEST_TURN_S = 0.02
-"""Bound of the loop's processor time, so that other work of the machine does not matter."""
+LONGEST_TURN_S = 0.005
+"""Bound of the loop's processor time, so that other work of the machine matters little."""
+ROUNDS = 3
+"""Servers that are asked the same until no turn is long: other work of the machine slows a turn down."""
 RECIPE = "/v1/recipes/movies"
 NO_LABEL = {"genres": {"any": ["label 7x"]}}
 EMPTY = {"year": {"gt": 10 * MANY}}
@@ -41,20 +45,38 @@ SINGLES: list[dict[str, Any]] = [
     {"user_id": "u3", "diversity": 0.5, "limit": 100},
     {"user_id": "u3", "exclude_items": [f"i{item}" for item in range(1000)]},
     {"user_id": "u3", "include_items": ["unknown"]},
-    {"user_id": "u3", "history": [f"i{item}" for item in range(50)], "explain": True},
+    {"user_id": "u3", "history": [f"i{item}" for item in range(50)], "explain": 10},
+    {"user_id": "u3", "shown": [f"i{item}" for item in range(400)], "seed": "today"},
+    {"user_features": {"tag": [f"label {label}" for label in range(250)]}},
+    {"user_features": {"tag": [f"lobel {label}" for label in range(250)]}},
+    {"user_id": "u3", "history": [{}] * 1000},
+    {"user_id": "u3", "boosts": [{"filtr": 1, "factr": 2, "fild": 3}] * 16},
+    {f"exclude_items{number}": 1 for number in range(180)},
     {"user_id": "nobody"},
     FALLBACK,
     FALLBACK | {"filter": NO_LABEL},
     {},
 ]
+STRANGERS = "&".join(f"user_ids{number}=u3" for number in range(500))
 QUERIES = {
     "/v1/recipes/{name}/items": ["q=title%20999&limit=20", "q=no%20such%20title", "limit=x"],
     "/v1/recipes/{name}/popular": ["", *(f"filter={quote(json.dumps(tree))}" for tree in (NO_LABEL, EMPTY))],
+    "/v1/recipes/{name}/somebody": ["user_id=?", STRANGERS],
 }
 BODIES: dict[str, list[Any]] = {
     RECOMMEND: SINGLES,
-    RELATED: [{"seed_items": ["i5"], "limit": 1000}, {"seed_items": ["i5"], "filter": NO_LABEL}, {"seed_items": ["?"]}],
-    BATCH: [{"requests": SINGLES}, {"requests": [{"user_id": "u3", "filter": NO_LABEL}] * 50}, {"requests": []}],
+    RELATED: [
+        {"seed_items": ["i5"], "limit": 1000},
+        {"seed_items": ["i5"], "filter": NO_LABEL},
+        {"seed_items": ["?"]},
+        {"item_features": {f"n{item}": {"tag": f"label {item}"} for item in range(100)}},
+    ],
+    BATCH: [
+        {"requests": SINGLES},
+        {"requests": [{"user_id": "u3", "filter": NO_LABEL}] * 50},
+        {"requests": [{"user_id": "u3", "limit": 1000}] * 256, "include_metadata": True},
+        {"requests": []},
+    ],
     BATCH_RELATED: [{"requests": [{"seed_items": ["i5"], "filter": NO_LABEL}, {"seed_items": ["?"]}]}],
     f"{RECIPE}:recommend-users": [{"item_id": "i5", "limit": 1000}, {"item_id": "?"}],
 }
@@ -73,21 +95,20 @@ def anyio_backend() -> str:
     return "trio"
 
 
-async def test_no_turn_is_long_for_any_answer_or_error_of_any_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first request of each kind is measured too, with cold caches."""
-    monkeypatch.setattr(served_models, "N_ITEMS", MANY)
+Question = tuple[str, str, str, bytes]
+
+
+async def longest_turns(questions: list[Question]) -> list[tuple[Question, int, float]]:
+    """Return each question with the status and the longest turn of its answer by a new server."""
+    answers = []
     openapi.document.cache_clear()
-    asked = [("POST", path, "", json.dumps(body).encode()) for path, bodies in BODIES.items() for body in bodies]
-    paths = [endpoint.path for endpoint in ENDPOINTS if endpoint.method == "GET"]
-    asked += [("GET", path.format(name="movies"), query, b"") for path in paths for query in QUERIES.get(path, [""])]
-    verbs = {path.format(name="movies") for path in (endpoint.path for endpoint in ENDPOINTS if endpoint.verb)}
-    assert verbs == set(BODIES)
-    statuses, long = set(), {}
     async with serving() as (client, state):
-        served = replace(served_in(state), filters=many_fields()).beside(None, None, Policy(popular_fallback=True))
+        served = replace(served_in(state), filters=many_fields())
+        served = served.beside(None, None, Policy(popular_fallback=True, users=True))
         served.model.serve_users()
+        rehearse(served.model)
         serve(state, served)
-        for method, path, query, body in asked:
+        for method, path, query, body in questions:
             target = (f"{path}?{query}" if query else path).encode()
             headers = [(b"host", b"localhost:8080"), (b"content-length", str(len(body)).encode())]
             sent = Sent(method, target, headers, [body], "127.0.0.1", body, arrived_s=trio.current_time())
@@ -95,8 +116,26 @@ async def test_no_turn_is_long_for_any_answer_or_error_of_any_endpoint(monkeypat
                 response = await client.app(sent)
                 await trio.lowlevel.checkpoint()  # ends the turn of the answer
             assert response is not None
-            statuses.add(response.status)
-            if turns.longest_s > LONGEST_TURN_S:
-                long[f"{method} {target!r} {body[:80]!r}"] = round(turns.longest_s, 4)
-    assert {200, 404, 422} <= statuses
-    assert long == {}
+            answers.append(((method, path, query, body), response.status, turns.longest_s))
+    return answers
+
+
+async def test_no_turn_is_long_for_any_answer_or_error_of_any_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first request of each kind is measured too, with cold caches."""
+    labels = IdTable.from_ids([f"label {label}" for label in range(MANY)])
+    monkeypatch.setattr(served_models, "N_ITEMS", MANY)
+    monkeypatch.setattr(served_models, "encoder", lambda: SideEncoder((TokenColumn("tag", "multi_label", labels),)))
+    asked = [("POST", path, "", json.dumps(body).encode()) for path, bodies in BODIES.items() for body in bodies]
+    asked += [("POST", path, STRANGERS, b"{}") for path in BODIES]
+    paths = [endpoint.path for endpoint in ENDPOINTS if endpoint.method == "GET"]
+    asked += [("GET", path.format(name="movies"), query, b"") for path in paths for query in QUERIES.get(path, [""])]
+    verbs = {path.format(name="movies") for path in (endpoint.path for endpoint in ENDPOINTS if endpoint.verb)}
+    assert verbs == set(BODIES)
+    long = set(asked)
+    for _ in range(ROUNDS):
+        answers = await longest_turns(asked)
+        assert {200, 404, 422} <= {status for _, status, _ in answers}
+        long &= {question for question, _, turn_s in answers if turn_s > LONGEST_TURN_S}
+        if not long:
+            break
+    assert [(path, query[:80], body[:80]) for _, path, query, body in long] == []

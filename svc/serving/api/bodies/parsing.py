@@ -16,7 +16,8 @@ from svc.recipe.problems import model_at
 from svc.serving.api.bodies import hints
 from svc.serving.api.bodies.large_bodies import MAX_SHOWN_CHARACTERS, repeated
 
-MAX_ERRORS = 100
+MAX_ERRORS = 20
+"""Most errors in one answer. Finding the name that was meant takes 0.1 ms an error, on the event loop."""
 _FEATURE_FIELDS = {"user_features", "item_features"}
 
 AnyBody = TypeVar("AnyBody", bound=BaseModel)
@@ -60,13 +61,13 @@ def refuse_unknown_parameters(query: bytes, schema: type[BaseModel] | None, body
     unknown = hints.unknown_parameter if body is None else hints.parameter_of_body
     readable = parameters if body is None else tuple(body.model_fields)
     names = dict.fromkeys(name for name, _ in parse_qsl(query.decode("ascii"), keep_blank_values=True))
+    strangers = [name for name in names if name not in parameters]
     errors = [
         {"loc": ["query", _shown(name)], "msg": unknown(name, readable), "type": "extra_forbidden"}
-        for name in names
-        if name not in parameters
+        for name in strangers[:MAX_ERRORS]
     ]
     if errors:
-        raise _with_first("query", errors[:MAX_ERRORS])
+        raise _with_first("query", errors)
 
 
 def validation_error(

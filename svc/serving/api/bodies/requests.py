@@ -62,6 +62,7 @@ from svc.serving.api.bodies.fields import (
 from svc.serving.api.bodies.large_bodies import Longest
 from svc.serving.api.bodies.parsing import Rejected, validation_error
 from svc.serving.api.bodies.rules import Answerable, rules_of
+from svc.serving.models.costs import PLAIN_LIMIT
 
 if TYPE_CHECKING:
     from svc.model.model import Model
@@ -121,6 +122,7 @@ class Request(BaseModel):
         Field(
             default_factory=list,  # pydantic would copy a default deeply for each request
             max_length=MAX_EXCLUDED,
+            fail_fast=True,
             description="Items to leave out of the answer. Unknown ids are ignored.",
             json_schema_extra={"default": []},
         ),
@@ -129,7 +131,7 @@ class Request(BaseModel):
         Tree, Field(description="Conditions on the recipe's filter fields. Only items that satisfy them are ranked.")
     ] = None
     include_items: Annotated[
-        list[Id] | None, Field(max_length=MAX_INCLUDED, description="Only these items are ranked.")
+        list[Id] | None, Field(max_length=MAX_INCLUDED, fail_fast=True, description="Only these items are ranked.")
     ] = None
     offset: Annotated[
         int,
@@ -166,8 +168,8 @@ class Request(BaseModel):
         trees = [] if self.filter is None else [self.filter]
         return [*trees, *(boost.filter for boost in self.boosts or ())]
 
-    def has_new_filter(self, served: Answerable) -> bool:
-        """Return True if a filter must be compiled, which takes longer than all other work for a query."""
+    def prepares_long(self, served: Answerable) -> bool:
+        """Return True for a new filter, which must be compiled: that takes longer than all other work for a query."""
         return any(_is_new(tree, served) for tree in self.filters)
 
     def compile(self, served: Answerable) -> Iterator[None]:
@@ -231,7 +233,7 @@ class RecommendRequest(Request):
     ] = None
     history: Annotated[
         list[HistoryItem] | None,
-        Field(max_length=MAX_HISTORY, description="Items of the training data that the user chose."),
+        Field(max_length=MAX_HISTORY, fail_fast=True, description="Items of the training data that the user chose."),
     ] = None
     history_mode: Annotated[
         Literal["append", "replace"],
@@ -241,6 +243,7 @@ class RecommendRequest(Request):
         list[Dislike] | None,
         Field(
             max_length=MAX_DISLIKES,
+            fail_fast=True,
             description="Items that the user rejects. They are never returned, and they lower the scores of others.",
         ),
     ] = None
@@ -250,7 +253,9 @@ class RecommendRequest(Request):
     ] = None
     shown: Annotated[
         list[ShownItem] | None,
-        Field(max_length=MAX_SHOWN, description="Items that the user was shown before. They rank lower."),
+        Field(
+            max_length=MAX_SHOWN, fail_fast=True, description="Items that the user was shown before. They rank lower."
+        ),
     ] = None
     rotation: Annotated[
         float,
@@ -335,12 +340,21 @@ class RelatedRequest(Request):
 
     seed_items: Annotated[
         list[Id] | None,
-        Field(min_length=1, max_length=MAX_SEEDS, description="Items of the training data. They are never returned."),
+        Field(
+            min_length=1,
+            max_length=MAX_SEEDS,
+            fail_fast=True,
+            description="Items of the training data. They are never returned.",
+        ),
     ] = None
     item_features: Annotated[
         ItemFeatures | None, Field(description="Features of one unseen item, or of several by item id.")
     ] = None
     user_features: Annotated[Features | None, Field(description="Features of the user, added to the seeds.")] = None
+
+    def prepares_long(self, served: Answerable) -> bool:
+        """Return True for a new filter, and for many described items: 100 take 5 ms to encode."""
+        return len(self.item_features or ()) > PLAIN_LIMIT or super().prepares_long(served)
 
     def prepare(self, served: Answerable) -> Prepared:
         """Return the query for the served model. Raises the ApiError that refuses the request."""
@@ -396,11 +410,16 @@ class UsersRequest(BaseModel):
         BeforeValidator(whole),
     ] = None
     include_users: Annotated[
-        list[Id] | None, Field(max_length=MAX_USERS, description="Only these users are ranked, without unknown ones.")
+        list[Id] | None,
+        Field(max_length=MAX_USERS, fail_fast=True, description="Only these users are ranked, without unknown ones."),
     ] = None
     exclude_users: Annotated[
         list[Id] | None,
-        Field(max_length=MAX_USERS, description="Users to leave out of the answer. Unknown ids are ignored."),
+        Field(
+            max_length=MAX_USERS,
+            fail_fast=True,
+            description="Users to leave out of the answer. Unknown ids are ignored.",
+        ),
     ] = None
     include_seen: Annotated[
         bool | None,
@@ -410,7 +429,7 @@ class UsersRequest(BaseModel):
         ),
     ] = None
 
-    def has_new_filter(self, served: Answerable) -> bool:  # noqa: ARG002
+    def prepares_long(self, served: Answerable) -> bool:  # noqa: ARG002
         """Return False, because the request has no filter."""
         return False
 
@@ -490,7 +509,7 @@ class PopularQuery(BaseModel):
         WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "null"}]}),
     ] = None
 
-    def has_new_filter(self, served: Answerable) -> bool:
+    def prepares_long(self, served: Answerable) -> bool:
         """Return True if the filter must be compiled, which takes longer than all other work for the query."""
         return _is_new(self.filter, served)
 

@@ -49,7 +49,7 @@ async def popular_items(
             cost_class(limit=1, profile=0, described=0, is_ruled=False, is_other=True, conditions=conditions), 1
         )
     prepared: Prepared
-    if parameters.has_new_filter(served):
+    if parameters.prepares_long(served):
         prepared = await in_thread(parameters.prepare, served)
     else:
         prepared = parameters.prepare(served)

@@ -247,8 +247,8 @@ class Verbs:
     async def _prepare(
         self, question: AnyQuestion, cost: Cost, body: Body, served: Served, budget: WaitBudget
     ) -> Prepared:
-        """Return the query of a request. Runs in a thread if the body is long or a filter must be compiled."""
-        if _is_short(body, served) and not question.has_new_filter(served):
+        """Return the query of a request. Runs in a thread if that may take long."""
+        if _is_short(body, served) and not question.prepares_long(served):
             return question.prepare(served)
         thread = self._thread(cost, body)
         budget.require(served.lane, threads_s=thread.wait_s)

@@ -177,7 +177,7 @@ async def test_a_new_filter_waits_for_at_most_one_step_of_a_batch(
         async def ask(path: str, body: object) -> None:
             statuses.append((await client.post(path, body)).status)
 
-        monkeypatch.setattr(RecommendRequest, "has_new_filter", lambda *_: True)
+        monkeypatch.setattr(RecommendRequest, "prepares_long", lambda *_: True)
         monkeypatch.setattr(verbs, "cost_of_request", lambda _: Cost.RULED if is_heavy else Cost.PLAIN)
         nursery.start_soon(ask, BATCH, {"requests": [{"user_id": "u3", "limit": 9}] * 20})
         await trio.to_thread.run_sync(begun.wait)
@@ -196,7 +196,7 @@ async def test_a_request_that_waits_too_long_for_a_thread_is_refused(
     """It is refused before it is prepared."""
     prepared: list[object] = []
     monkeypatch.setattr(RecommendRequest, "prepare", lambda *asked: prepared.append(asked))
-    monkeypatch.setattr(RecommendRequest, "has_new_filter", lambda *_: True)
+    monkeypatch.setattr(RecommendRequest, "prepares_long", lambda *_: True)
     waiting = SimpleNamespace(tasks_waiting=int(10 / work_threads.SLICE_S))
     monkeypatch.setattr(trio.CapacityLimiter, "statistics", lambda _: waiting)
     async with serving() as (client, _):
