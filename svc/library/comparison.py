@@ -183,7 +183,7 @@ def _judge(result: TrainResult, kept: pd.DataFrame, asked: _Options) -> pd.DataF
 def _values(
     named: Mapping[str, Mapping[str, Any]], frame: pd.DataFrame, seeds: int, asked: _Options, progress: Progress
 ) -> list[list[pd.DataFrame]]:
-    """Return for each candidate and seed a table with one row a user and one column a metric."""
+    """Return a table for each candidate and seed, with a row for each user and a column for each metric."""
     each: list[list[pd.DataFrame]] = [[] for _ in named]
     progress.phase("comparing")
     trained, total = 0, seeds * len(named)

@@ -117,7 +117,7 @@ def _because(row: NDArray[np.float64], score: float, names: list[int | str | Non
 
 
 def explained_places(vectors: Sequence[Encoded]) -> NDArray[np.intp]:
-    """Return the places, rising, at which the addends of feature vectors of one side are computed.
+    """Return the places, ascending, at which the addends of feature vectors of one side are computed.
 
     Vectors up to `MOST_EXPLAINED` have all places. Longer ones have the places that are non-zero in any vector: the
     others add nothing, and there are thousands of them for each item.

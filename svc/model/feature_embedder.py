@@ -82,7 +82,7 @@ class FeatureEmbedder:
         return self._scorer.vectors(queries)
 
     def known_scores(self, queries: Sequence[Query], vectors: Vectors) -> list[Scores]:
-        """Return for each query the scores of the best candidates of the model, falling."""
+        """Return for each query the scores of the best candidates of the model, descending."""
         if not queries:
             return []
         rankings = self._scorer.search(queries, vectors, self._history)
@@ -164,10 +164,10 @@ def joined(
     most: int | None,
     spare: bool = False,
 ) -> Ranking:
-    """Return the ranking of the model's candidates, by falling score, with the new items at their places.
+    """Return the ranking of the model's candidates, by descending score, with the new items at their places.
 
-    `scores` are the new items' scores by the embedder. `by` are its scores of the model's candidates, falling, one for
-    each item of `of_model`. It is None if the embedder made `of_model` itself, in the order of its scores. Unless
+    `scores` are the new items' scores by the embedder. `by` are its scores of the model's candidates, descending, one
+    for each item of `of_model`. It is None if the embedder made `of_model` itself, in the order of its scores. Unless
     `is_whole`, `of_model` and the result are beginnings of longer rankings and end with the same item. With `spare` the
     result also names the new items behind that item. Only the `most` best new items take part.
     """
@@ -182,7 +182,8 @@ def joined(
     items = np.insert(of_model.items, ranks, candidates.items.n_known + candidates.rows[rows])
     if by is None or not len(of_model.items):
         return Ranking(items, np.insert(of_model.scores, ranks, scores[rows]), spare=behind)
-    # Equal scores are ordered by `ties`: a new item stands before its anchor, or after it behind the last candidate.
+    # Items of equal scores are ordered by `ties`. A new item comes directly before its anchor, the candidate at its
+    # rank. Behind the last candidate it comes after its anchor.
     anchors = np.minimum(ranks, len(of_model.items) - 1)
     order = np.arange(len(rows)) + np.where(ranks > anchors, len(rows) + 1, 0)
     step = 2 * len(rows) + 1

@@ -190,7 +190,7 @@ class SideEncoder(Stored):
         return encoded.dense(), ignored
 
     def encode_sparse(self, features: Mapping[str, object]) -> tuple[Encoded, tuple[str, ...]]:
-        """Return the vector without its zeros, places rising, and the ignored features.
+        """Return the vector without its zeros, places ascending, and the ignored features.
 
         Ignored features are, first, keys that name no declared column, in the order of the request. Values that
         training did not see or did not keep follow as `column=value`. A text column gives the number of its unknown

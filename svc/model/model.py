@@ -526,7 +526,7 @@ class Model(Stored):
         return query._replace(exclude=np.union1d(query.exclude, items).astype(np.int32))
 
     def _hidden_new_of(self, user: int, *, brings_back: bool = False) -> list[str]:
-        """Return the ids of items in `hidden_new` that are hidden from a user. None are for a stranger, −1."""
+        """Return the ids of items in `hidden_new` hidden from a user, none from an unknown user, −1."""
         if self.hidden_new is None or self.hidden_new_ids is None or user < 0:
             return []
         return [self.hidden_new_ids.at(row) for row in _hidden_items(self.hidden_new, user, brings_back=brings_back)]

@@ -158,7 +158,7 @@ class _Stack:
         """Pop the topmost `count` values, or all since the last mark, and mark them as held."""
         start = self._marks.pop() if count is None else len(self._values) - count
         if start < 0:
-            raise PayloadInvalid("payload: the pickle takes more than it gave")
+            raise PayloadInvalid("payload: the pickle pops more values than it pushed")
         taken = self._values[start:]
         del self._values[start:]
         for value in taken:

@@ -194,7 +194,7 @@ def _number(value: object, path: Place) -> float:
         except OverflowError:
             number = math.inf
         if math.isfinite(number):
-            return number + 0.0  # -0.0 is 0.0
+            return number + 0.0  # turns -0.0 into 0.0
     words = "a number field is compared with a finite number"
     if isinstance(value, datetime.date) or (isinstance(value, str) and _DATE.match(value)):
         words += "; this is a date: keep it as a number in the table, such as seconds since 1970, and compare with that"

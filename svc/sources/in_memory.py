@@ -25,7 +25,7 @@ _offered: ContextVar[dict[str, pa.Table] | None] = ContextVar("offered", default
 
 
 class InMemoryOptions(Block):
-    """The digest of one of the offered tables. A recipe in a file cannot name one."""
+    """Options that name a table in memory by its digest. No recipe in a file can have this source."""
 
     sha256: Sha256
 

@@ -1,4 +1,4 @@
-"""The development mode without signing keys: its two flags and their check, and the keys of other modes."""
+"""The development mode without signing keys: its flags, their check, and the choice of signing keys."""
 
 from __future__ import annotations
 

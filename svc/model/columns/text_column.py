@@ -143,7 +143,7 @@ class TextColumn(Stored):
         return {*words} - self._place_of.keys()
 
     def encode(self, value: object) -> Value:
-        """Return the places of the known words, rising, and their weights, scaled to length one."""
+        """Return the places of the known words, ascending, and their weights, scaled to length one."""
         return self.read(value)[0]
 
     def read(self, value: object) -> tuple[Value, list[str]]:

@@ -126,7 +126,7 @@ class ItemRecord(Stored):
             ("labels", self.labels, int(self.first_labels[-1])),
         ):
             if array.size and not 0 <= int(array.min()) <= int(array.max()) < end:
-                raise PayloadInvalid(f"payload: the ranker's {name} name what is not there")
+                raise PayloadInvalid(f"payload: the ranker's {name} are out of range")
 
 
 def names(record: ItemRecord) -> tuple[Feature, ...]:

@@ -63,7 +63,7 @@ _COMPARE: Final[Mapping[str, Callable[[Any, float], Any]]] = {
 class LabelField:
     """A `categorical` or `multi_label` field: the items of each label, and the labels of each item.
 
-    The items of the label l are `items[item_starts[l]:item_starts[l + 1]]`, rising. The labels of the item i are
+    The items of the label l are `items[item_starts[l]:item_starts[l + 1]]`, ascending. The labels of the item i are
     `labels[label_starts[i]:label_starts[i + 1]]`.
     """
 

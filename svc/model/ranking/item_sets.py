@@ -94,11 +94,11 @@ class ItemSet:
         return bits.astype(np.bool_)
 
     def columns(self) -> NDArray[np.int32]:
-        """Return the columns, rising. Do not write to them."""
+        """Return the columns, ascending. Do not write to them."""
         return self.flags().nonzero()[0].astype(np.int32) if self._columns is None else self._columns
 
     def columns_without(self, excluded: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return the columns, rising, without the `excluded` ones."""
+        """Return the columns, ascending, without the `excluded` ones."""
         if self._columns is not None:
             return without(self._columns, excluded, self.n_items)
         flags = self.flags()
@@ -111,7 +111,7 @@ def _unpack(bits: NDArray[np.uint8], n_items: int) -> NDArray[np.bool_]:
 
 
 def distinct(columns: NDArray[Any]) -> NDArray[Any]:
-    """Return each different column once, rising."""
+    """Return each different column once, ascending."""
     rising = np.sort(columns)
     return rising[firsts(rising)]
 
@@ -119,7 +119,7 @@ def distinct(columns: NDArray[Any]) -> NDArray[Any]:
 def added_up(
     columns: NDArray[np.int32], weights: NDArray[np.float64] | None
 ) -> tuple[NDArray[np.int32], NDArray[np.float64] | None]:
-    """Return the distinct columns, rising, with their weights added up. None: all weights are 1."""
+    """Return the distinct columns, ascending, with their weights added up. None: all weights are 1."""
     if weights is None:
         rising = distinct(columns)
         if len(rising) == len(columns):
@@ -134,7 +134,7 @@ def added_up(
 
 
 def firsts(rising: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return whether each of some rising columns is the first of its equals."""
+    """Return a mask of the first of each run of equal columns in `rising`."""
     is_first = np.ones(len(rising), dtype=np.bool_)
     np.not_equal(rising[1:], rising[:-1], out=is_first[1:])
     return is_first
@@ -157,7 +157,7 @@ def mask(scores: NDArray[Any], flags: NDArray[np.bool_]) -> None:
 
 
 def joined(*sets: ItemSet | None) -> ItemSet | None:
-    """Return the intersection of all sets but None, or None, no restriction, if there is no other."""
+    """Return the intersection of the sets that are not None. If all are None, the result is None: no restriction."""
     result: ItemSet | None = None
     for item_set in sets:
         if item_set is not None:

@@ -91,7 +91,7 @@ class NewItems:
     def candidates(
         self, excluded: Sequence[str], included: Sequence[str] | None, allowed: ItemSet | None
     ) -> NDArray[np.int32]:
-        """Return the rows, rising, of new items that are allowed, included and not excluded.
+        """Return the rows, ascending, of new items that are allowed, included and not excluded.
 
         `allowed` is a set of columns of the model's and the new items. None: all.
         """

@@ -18,7 +18,7 @@ from svc.model.recency import decayed, ordered
 
 
 def settled(given: Given, history: History) -> Given:
-    """Return `given` with its columns distinct and rising, unless histories are ordered."""
+    """Return `given` with its columns distinct and ascending, unless histories are ordered."""
     if history.is_ordered:
         return given
     columns, weights = added_up(given.columns, given.weights)

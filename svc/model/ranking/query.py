@@ -21,7 +21,7 @@ NO_ITEMS: NDArray[np.int32] = np.empty(0, dtype=np.int32)
 
 
 class NewCandidates(NamedTuple):
-    """New items that may come back for a query: their `rows`, (c,) int32, rising."""
+    """New items that may come back for a query: their `rows`, (c,) int32, ascending."""
 
     items: NewItems
     rows: NDArray[np.int32]

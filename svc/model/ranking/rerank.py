@@ -63,11 +63,11 @@ class Share(NamedTuple):
     least: float = 0.0
 
     def room(self, n: int) -> int:
-        """Return the most of these items among the first `n`: 29 for 0.29 · 100, though floats multiply to less."""
+        """Return the largest number of these items among the first `n`. Allows for rounding: 0.29 · 100 gives 29."""
         return math.floor(self.most * n + _ROUNDING)
 
     def due(self, n: int) -> int:
-        """Return the fewest of these items among the first `n`."""
+        """Return the smallest number of these items among the first `n`."""
         return math.floor(self.least * n + _ROUNDING)
 
 
@@ -119,7 +119,7 @@ class Candidates(NamedTuple):
 def rerank(
     candidates: Candidates, rules: Rules, wanted: int, similar: Callable[[Items], Similar], pinned: Scores
 ) -> Reranked:
-    """Return the first `wanted` items under `rules`. `similar` compares a pool. `pinned` holds scores of pins."""
+    """Return the `wanted` first items under `rules`. `similar` compares a pool's items. `pinned` has scores of pins."""
     most = rules.pool(wanted) if rules.share is None else len(candidates.items)
     ordered = _ordered(candidates, rules.boosts, most)
     best = ordered.items[:ROTATED]
@@ -204,7 +204,7 @@ def _ordered(candidates: Candidates, boosts: Sequence[Boost], most: int) -> _Val
 
 
 def _best(valued: _Valued, positions: NDArray[np.intp], most: int) -> NDArray[np.intp]:
-    """Return the `most` best of some places, and few others, by descending value and rising ties."""
+    """Return the `most` best of some places, and few others, by descending value and ascending ties."""
     leaders = positions[reaching(valued.values[positions], most)]
     return leaders[np.lexsort((valued.ties[leaders], -valued.values[leaders]))]
 
@@ -256,7 +256,7 @@ class _Choice:
         return choice
 
     def now(self) -> NDArray[np.bool_]:
-        """Return whether each item of the ranking may come next, (n,). One of the share also needs room for it."""
+        """Return whether each item of the ranking may come next, (n,). An item of the share must also not exceed it."""
         eligible, share = self.eligible[: len(self.ordered.items)], self._share
         if share is None or self._n_sharing < share.room(len(self.chosen) + 1):
             return eligible

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 ROTATED: Final = 100
 """Number of the best items that take part. They change places among themselves, so the pages behind them stay."""
 _HASH_BITS: Final = 52
-"""The most for which every hash plus a half is exact as a float. No hash gives 0 or 1, with infinite noise."""
+"""With up to this many bits, a hash plus a half is exact as a float. So no hash gives 0 or 1, whose noise is
+infinite."""
 
 
 class Rotation(NamedTuple):

@@ -56,7 +56,7 @@ def best(scores: NDArray[np.float64], limit: int) -> NDArray[np.intp]:
 
 
 def reaching(scores: NDArray[Any], limit: int, slack: float = 0.0) -> NDArray[np.intp]:
-    """Return the indices, rising, of all entries not below the `limit`-th largest less `slack`, and of few others.
+    """Return the indices, ascending, of all entries not below the `limit`-th largest less `slack`, and of few others.
 
     Entries of minus infinity are left out.
     """

@@ -116,7 +116,7 @@ class DenseWeightsScorer(Stored):
     def _candidates(
         self, rows: NDArray[np.int32], values: NDArray[np.float64], query: Query, excluded: NDArray[np.int32]
     ) -> NDArray[np.intp]:
-        """Return the columns, rising, of all items that may be among the best, and few others."""
+        """Return the columns, ascending, of all items that may be among the best, and few others."""
         approximate = self._approximate(rows, values.astype(np.float32))
         approximate[excluded] = -np.inf
         if query.allowed is not None:

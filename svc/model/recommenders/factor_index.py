@@ -21,7 +21,7 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 class FactorIndex(Stored):
-    """Item vectors, (n, K) float32 by falling norm, and the column, (n,) int32, at each position.
+    """Item vectors, (n, K) float32 by descending norm, and the column, (n,) int32, at each position.
 
     Call `ready` before any lookup.
     """

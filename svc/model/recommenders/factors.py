@@ -149,7 +149,7 @@ class IALSScorer(FactorScorer):
         return vectors
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions:  # noqa: ARG002
-        """Return the addends of the exact solve for the history. Dislikes have none: they change those of others.
+        """Return the addends of the exact solve for the history. Dislikes change the addends of other items.
 
         See Hu, Koren and Volinsky, "Collaborative Filtering for Implicit Feedback Datasets" (2008), section 5.
         """
@@ -212,7 +212,7 @@ class ColdStartScorer(IALSScorer):
 
 
 def wanted_of(query: Query, history: History) -> Wanted:
-    """Return the conditions on the ranking of a query."""
+    """Return the limit of a query, and the items that it excludes and allows."""
     return Wanted(query.limit, excluded_columns(query, history), query.allowed, query.unordered)
 
 

@@ -3,7 +3,7 @@ r"""The exact scan: the best items by score, for one question or for several tog
 | symbol | meaning |
 |---|---|
 | n, K, b | items, components, vectors of one scan |
-| position | place of an item in the index: items stand by falling norm, ties by column |
+| position | place of an item in the index: items stand by descending norm, ties by column |
 | column | place of an item in the training matrix |
 | offset | the score of an item by the other parts of a blend, (n,) by position, exact in float64 |
 | look | approximate scores of a block of positions: a product in float32, or of int8 (see rounded.py) |
@@ -317,7 +317,7 @@ class _Question:
         return max(self.bound - self.slack - error, LOWEST)
 
     def _columns(self, most: int) -> NDArray[np.int32]:
-        """Return the columns below `most`, or more, that may come back, rising."""
+        """Return the columns below `most`, or more, that may come back, ascending."""
         allowed, excluded, n_items = self.wanted.allowed, self.wanted.excluded, len(self.layout.columns)
         if allowed is not None:
             return allowed.columns_without(excluded)
@@ -328,7 +328,7 @@ class _Question:
         self.positions, self.end = self.layout.positions[self._columns(self.end)].astype(np.intp), 0
 
     def _gather(self, positions: Positions) -> None:
-        """Collect the candidates among some positions, rising. Leave out positions that cannot reach the bound."""
+        """Collect the candidates among some positions, ascending. Leave out positions that cannot reach the bound."""
         if self.slack == math.inf:
             self.positions = positions
             return
@@ -531,7 +531,7 @@ def _first_block(layout: Layout, wanted: Sequence[Wanted], share: int) -> int:
 
 
 def _bound_of_groups(scores: Scores, limit: int) -> float:
-    """Return a value that `limit` scores reach: so many groups have such a maximum. The odd tail is left out."""
+    """Return a value that `limit` scores reach, because so many groups have such a maximum. Ignores the tail."""
     groups = group_count(limit)
     depth = len(scores) // groups
     if depth <= 1:

@@ -36,9 +36,9 @@ class Choice:
     """The trials among which a winner was chosen.
 
     `scores`, (users, trials), are scores on the same users. The winner is the first column. The others follow by
-    falling score. `algorithms` has the algorithm of each. The per-user scores of `n_unknown` more trials are missing.
-    They count as independent of all others, which can only widen an interval. `carried` is a lower bound on the
-    stretch: that of an earlier choice of the same parameters.
+    descending score. `algorithms` has the algorithm of each. The per-user scores of `n_unknown` more trials are
+    missing. They count as independent of all others, which can only widen an interval. `carried` is a lower bound on
+    the stretch: that of an earlier choice of the same parameters.
     """
 
     scores: Matrix
