@@ -188,13 +188,13 @@ class Settings:
 
     # Load and waiting.
     scoring_threads: int | None = _var("SVC_SCORING_THREADS", None, _integer, low=1, high=64)
-    """Threads that score; unset: one less than the cores. One more scores expensive questions."""
+    """Threads that score; unset: one less than the cores. One more scores expensive requests."""
     max_queue_s: float = _var("SVC_MAX_QUEUE_SECONDS", 2.0, _number, low=0, high=3600)
     """Seconds that a request may wait for its turn; one that would wait longer is refused with 503. 0: no limit."""
     cached_answers: int = _var("SVC_CACHED_ANSWERS", 4096, _integer, low=0, high=1_000_000)
-    """Answers that are kept for the same question to the same model, at most 4 KiB each. 0: none."""
+    """Answers that are kept for repeats of a request to the same model, at most 4 KiB each. 0: none."""
     cached_answers_bytes: int = _var("SVC_CACHED_ANSWERS_BYTES", 16 * MIB, _size, low=0, high=GIB)
-    """Memory for the kept answers and the questions that asked for them. 0: none are kept."""
+    """Memory for the kept answers and their requests. 0: none are kept."""
     client_timeout_s: float = _var("SVC_CLIENT_TIMEOUT_SECONDS", 30.0, _number, low=1, high=600)
     """Seconds a client may take to send a body or to read an answer; each MiB gives one more."""
     keep_alive_s: float = _var("SVC_KEEP_ALIVE_SECONDS", 75.0, _number, low=1, high=3600)
