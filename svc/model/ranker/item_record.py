@@ -21,34 +21,6 @@ class Feature(NamedTuple):
     group: str
 
 
-class Look(NamedTuple):
-    """Lookup arrays of the features, computed from the arrays of a record.
-
-    `facts`, (n_items, p + columns of labels + 2q), has all numbers of an item, for one lookup: its popularity, 1 for
-    each column in which it has no label, 1 for each missing number, and the numbers, 0 for a missing one. The labels of
-    an item are the last `label_lengths`, (n_items,), entries before its `label_ends`, (n_items,). `label_columns`,
-    (n_labels,), has the column of each label. `n_features` is the number of the record's features.
-    """
-
-    facts: NDArray[np.float32]
-    label_lengths: NDArray[np.intp]
-    label_ends: NDArray[np.intp]
-    label_columns: NDArray[np.intp]
-    n_features: int
-
-    @classmethod
-    def of(cls, record: ItemRecord) -> Look:
-        """Compute the lookup arrays from the stored arrays of `record`."""
-        n_columns, lengths = len(record.label_names), np.diff(record.label_offsets).astype(np.intp)
-        columns = np.repeat(np.arange(n_columns), np.diff(record.first_labels))
-        cells = np.repeat(np.arange(len(lengths)), lengths) * n_columns + columns.take(record.labels)
-        has_no_label = np.bincount(cells, minlength=len(lengths) * n_columns).reshape(len(lengths), n_columns) == 0
-        is_missing = np.isnan(record.numbers)
-        facts = [record.popularity, has_no_label, is_missing, np.where(is_missing, np.float32(0), record.numbers)]
-        ends = record.label_offsets[1:].astype(np.intp)
-        return cls(np.concatenate(facts, axis=1, dtype=np.float32), lengths, ends, columns, len(names(record)))
-
-
 class ItemRecord(Stored):
     """Arrays by item column. All numbers are float32, all ids int32.
 
@@ -95,15 +67,6 @@ class ItemRecord(Stored):
         self.numbers = numbers
         self.ordered = ordered
 
-    def ready(self) -> None:
-        """Compute the lookup arrays."""
-        self._look = Look.of(self)
-
-    @property
-    def look(self) -> Look:
-        """Return the lookup arrays."""
-        return self._look
-
     def check(self, n_items: int) -> None:
         """Raise PayloadInvalid unless the record was made for `n_items` items."""
         shapes: list[tuple[str, NDArray[Any], tuple[int, ...]]] = [
@@ -145,3 +108,13 @@ def names(record: ItemRecord) -> tuple[Feature, ...]:
     for column in record.number_names:
         rows += [Feature(f"{column}.distance", "numbers"), Feature(f"{column}.missing", "numbers")]
     return tuple(rows)
+
+
+def has_no_label(record: ItemRecord) -> NDArray[np.bool_]:
+    """Return whether each item has no label in each labelled column, (n_items, columns)."""
+    n_columns, lengths = len(record.label_names), np.diff(record.label_offsets)
+    columns = np.repeat(np.arange(n_columns), np.diff(record.first_labels))
+    cells = np.repeat(np.arange(len(lengths)), lengths) * n_columns + columns.take(record.labels)
+    counts = np.bincount(cells, minlength=len(lengths) * n_columns)
+    is_empty: NDArray[np.bool_] = counts.reshape(len(lengths), n_columns) == 0
+    return is_empty

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from svc.errors import PayloadInvalid
 from svc.model.history import History
-from svc.model.ranker.features import Table, features
+from svc.model.ranker.contributions import Contributions
 from svc.model.ranker.item_record import Feature, ItemRecord, names
 from svc.model.ranking.query import Query, Ranking
 from svc.model.ranking.topk import reaching
@@ -47,13 +47,12 @@ class PageRanker(Stored):
     @property
     def scale_of_score(self) -> float:
         """Return the factor of the winner's score."""
-        return float(self._scales[0, 0])
+        return self._contributions.of_score
 
     def ready(self) -> None:
-        """Compute the scale of each feature."""
-        self.record.ready()
-        self._scales = (self.weights.astype(np.float64) / self.deviations)[:, np.newaxis]
-        self._means = self.means.astype(np.float64)[:, np.newaxis]
+        """Compute the addends that depend on the item alone."""
+        weights, means, deviations = (array.astype(np.float64) for array in (self.weights, self.means, self.deviations))
+        self._contributions = Contributions(self.record, weights, means, deviations, REORDERED)
 
     def check(self, n_items: int) -> None:
         """Raise PayloadInvalid unless the ranker was made for `n_items` items, with a weight for each feature."""
@@ -76,7 +75,7 @@ class PageRanker(Stored):
         n = min(REORDERED, len(items))
         if not n:
             return ranking
-        own = self.scores(self.addends(history_of(query, history), items[:n], scores[:n]))
+        own = np.add.reduce(self.contributions(history_of(query, history), items[:n], scores[:n]), axis=0)
         order = (-own).argsort(kind="stable")
         own = own.take(order)
         best, shown, ties = items[:n].take(order), own - own[-1] + scores[n - 1], np.arange(n)
@@ -86,18 +85,9 @@ class PageRanker(Stored):
         kept = slice(None if query.unordered else query.limit)
         return Ranking(best[kept], shown[kept], ties=ties[kept])
 
-    def addends(self, history: NDArray[np.int32], items: NDArray[np.int32], scores: Values) -> Table:
-        """Return the addends, (F, n), of the ranker's scores of `items`, which the winner ranks in this order."""
-        table = features(self.record, history, items, scores)
-        table -= self._means
-        table *= self._scales
-        return table
-
-    @staticmethod
-    def scores(addends: Table) -> Values:
-        """Return the scores, (n,): the addends of each item added up in the order of the features."""
-        scores: Values = np.add.reduce(addends, axis=0)
-        return scores
+    def contributions(self, history: NDArray[np.int32], items: NDArray[np.int32], scores: Values) -> Values:
+        """Return the contributions, (G, n), of the GROUPS to `items`, which the winner ranks in this order."""
+        return self._contributions.of(history, items, scores)
 
 
 def history_of(query: Query, history: History) -> NDArray[np.int32]:

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from svc.model.explain import Contributions
 from svc.model.history import History
+from svc.model.ranker.contributions import GROUPS
 from svc.model.ranker.page_ranker import REORDERED, PageRanker, history_of
 from svc.model.ranking.query import Query
 from svc.model.recommenders.base import Scorer
@@ -27,17 +28,18 @@ def with_groups(  # noqa: PLR0917 - all of them are about one page
     reason among the groups.
     """
     (page,) = scorer.rank([query._replace(limit=min(REORDERED, scorer.n_items), unordered=False)], history)
-    addends = ranker.addends(history_of(query, history), page.items, page.scores)
-    groups = [feature.group for feature in ranker.features]
-    named_groups = tuple(dict.fromkeys(group for group in groups if contributions is None or group != "scores"))
+    table = ranker.contributions(history_of(query, history), page.items, page.scores)
+    with_features = {feature.group for feature in ranker.features} - (
+        {"scores"} if contributions is not None else set()
+    )
+    named_groups = tuple(group for group in GROUPS if group in with_features)
     position_of = np.full(scorer.n_items, -1, dtype=np.intp)
     position_of[page.items] = np.arange(len(page.items))
     positions = position_of[items]
     is_moved = positions >= 0
     of_groups = np.zeros((len(items), len(named_groups)))
     for number, group in enumerate(named_groups):
-        total = addends[[own == group for own in groups]].sum(axis=0)
-        of_groups[is_moved, number] = total[positions[is_moved]]
+        of_groups[is_moved, number] = table[GROUPS.index(group), positions[is_moved]]
     if contributions is None:
         nothing = Contributions(np.empty(0, dtype=np.int32), np.zeros((len(items), 0)))
         return nothing._replace(of_groups=of_groups, groups=named_groups)

@@ -14,7 +14,6 @@ from scipy import sparse
 
 from svc import events, logs
 from svc.model.history import History
-from svc.model.ranker.features import features
 from svc.model.ranker.item_record import ItemRecord
 from svc.model.ranker.page_ranker import PageRanker
 from svc.training.data.recency import positions_of
@@ -23,6 +22,7 @@ from svc.training.judging.intervals import Change
 from svc.training.judging.rank_cost import rank_ms
 from svc.training.judging.served_ranker import ServedRanker
 from svc.training.judging.task import Task
+from svc.training.ranker.features import PageFeatures
 from svc.training.ranker.fit import Pages, fit
 from svc.training.ranker.judge import judge
 from svc.training.ranker.ordered import OrderedRanker, Pooling
@@ -112,8 +112,9 @@ def learn(task: Task, own: ServedRanker | None, tables: ItemTables) -> Learned |
     users = evaluator.offset + evaluator.evaluated_users
     pools, rows = own.pools(users, max(CANDIDATES, evaluator.cutoff)), users.tolist()
     truth = evaluator.heldout[evaluator.evaluated_users]
+    features = PageFeatures(record)
     raw = [
-        features(record, history.items(row), items[:CANDIDATES], scores[:CANDIDATES]).T
+        features.of(history.items(row), items[:CANDIDATES], scores[:CANDIDATES]).T
         for row, (items, scores) in zip(rows, pools, strict=True)
     ]
     means, deviations = _standard(np.concatenate(raw))

@@ -54,7 +54,7 @@ def item_record(
     names, popularity = _popularity(matrix, ages, windows)
     neighbours, similarities = _neighbours(matrix)
     labels, numbers = _labels(tables, matrix.shape[1]), _numbers(tables, matrix.shape[1])
-    record = ItemRecord(
+    return ItemRecord(
         popularity=popularity,
         popularity_names=names,
         neighbours=neighbours,
@@ -68,8 +68,6 @@ def item_record(
         numbers=numbers[1],
         ordered=ages is not None,
     )
-    record.ready()
-    return record
 
 
 def _popularity(

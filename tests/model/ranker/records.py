@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from svc.model.ranker.features import LAST, MOST_HISTORY
+from svc.model.ranker.contributions import LAST, MOST_HISTORY
 from svc.model.ranker.item_record import NEIGHBOURS, ItemRecord
 from svc.model.ranker.page_ranker import PageRanker
 
@@ -34,7 +34,7 @@ def random_record(rng: np.random.Generator, n_items: int, *, ordered: bool = Tru
     names = ("popularity", "popularity_7d", "since_last_choice") if ordered else ("popularity",)
     numbers = rng.normal(size=(n_items, 2 if tables else 0))
     numbers[rng.random(numbers.shape) < 0.3] = np.nan
-    record = ItemRecord(
+    return ItemRecord(
         popularity=np.log1p(rng.integers(0, 100, (n_items, len(names)))).astype(np.float32),
         popularity_names=names,
         neighbours=neighbours,
@@ -48,13 +48,11 @@ def random_record(rng: np.random.Generator, n_items: int, *, ordered: bool = Tru
         numbers=numbers.astype(np.float32),
         ordered=ordered,
     )
-    record.ready()
-    return record
 
 
-def random_ranker(rng: np.random.Generator, n_items: int, *, ordered: bool = True) -> PageRanker:
+def random_ranker(rng: np.random.Generator, n_items: int, *, ordered: bool = True, tables: bool = True) -> PageRanker:
     """A ranker with random weights over a random record, ready."""
-    record = random_record(rng, n_items, ordered=ordered)
+    record = random_record(rng, n_items, ordered=ordered, tables=tables)
     ranker = PageRanker(record, *np.empty((3, 0), dtype=np.float32))
     n_features = len(ranker.features)
     ranker.weights = rng.normal(size=n_features).astype(np.float32)

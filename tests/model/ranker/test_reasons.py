@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from svc.model.explain import Popular
+from svc.model.ranker.contributions import GROUPS
 from svc.model.ranker.page_ranker import REORDERED
 from svc.model.ranking.query import Restriction
 from tests.model.ranker.test_controls import N_ITEMS, models
 
-GROUPS = {"popularity", "neighbours", "labels", "numbers"}
+OF_ITEMS = {"popularity", "neighbours", "labels", "numbers"}
 
 
 @pytest.mark.parametrize("name", ["IALS", "neighbours", "blend", "popularity"])
@@ -24,9 +24,8 @@ def test_reasons_are_groups_of_features_and_within_one_those_of_the_winner(name:
     (winner,) = model.scorer.rank([one.query._replace(limit=N_ITEMS)], model.history)
     own = model.scorer.contributions(one.query, model.history, page.items)
     history = model.history.items(5)
-    addends = ranker.addends(history, winner.items[:REORDERED], winner.scores[:REORDERED])
+    groups = ranker.contributions(history, winner.items[:REORDERED], winner.scores[:REORDERED])
     place_of = {column: place for place, column in enumerate(winner.items[:REORDERED].tolist())}
-    groups = np.array([feature.group for feature in ranker.features])
     for position, (column, because) in enumerate(zip(page.items.tolist(), page.because, strict=True)):
         shares = dict((*because.reasons, *because.in_spite_of))
         if not because.reasons:
@@ -34,10 +33,10 @@ def test_reasons_are_groups_of_features_and_within_one_those_of_the_winner(name:
             continue
         assert sum(share for _, share in because.reasons) + because.rest == pytest.approx(1.0)
         if column not in place_of:
-            assert not GROUPS & shares.keys()
+            assert not OF_ITEMS & shares.keys()
             continue
-        told = GROUPS if own is not None else {*GROUPS, "scores"}
-        expected = {group: addends[groups == group, place_of[column]].sum() for group in told}
+        told = OF_ITEMS if own is not None else {*OF_ITEMS, "scores"}
+        expected = {group: groups[GROUPS.index(group), place_of[column]] for group in told}
         if own is not None:
             scaled = own.of_columns[position] * ranker.scale_of_score
             expected |= dict(zip(own.columns.tolist(), scaled, strict=True))

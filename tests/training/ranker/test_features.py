@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from svc.model.ranker.features import MOST_HISTORY, features
+from svc.model.ranker.contributions import MOST_HISTORY
 from svc.model.ranker.item_record import names
+from svc.training.ranker.features import PageFeatures
 from tests.model.ranker.records import plain_features, random_record
 
 
@@ -21,17 +22,7 @@ def test_every_feature_is_what_its_plain_definition_says(ordered: bool, tables: 
         columns = rng.permutation(150).astype(np.int32)
         history, items = columns[:length], columns[-10:]
         scores = -np.sort(rng.normal(size=len(items)))
-        table = features(record, history, items, scores)
+        table = PageFeatures(record).of(history, items, scores)
         expected = plain_features(record, history.tolist(), items.tolist(), scores.tolist())
         assert sorted(expected) == sorted(told)
         np.testing.assert_allclose(table, [expected[name] for name in told], rtol=1e-6, atol=1e-7)
-
-
-def test_a_candidate_has_the_same_bits_on_pages_of_any_length() -> None:
-    rng = np.random.default_rng(2)
-    record = random_record(rng, 120)
-    items, history = np.arange(60, dtype=np.int32), np.arange(60, 90, dtype=np.int32)
-    scores = -np.sort(rng.normal(size=60))
-    whole = features(record, history, items, scores)
-    for n in (1, 7, 31):
-        assert features(record, history, items[:n], scores[:n]).tobytes() == whole[:, :n].tobytes()

@@ -1,0 +1,89 @@
+"""Compute the features of the candidates of pages, from which the weights are learned.
+
+| symbol | meaning |
+|---|---|
+| n | the candidates, best first by the winner of the search |
+| h | the history: the latest items of the query, at most MOST_HISTORY |
+| F | the features, in the order of `item_record.names` |
+
+A missing value is 0. If it can be missing for some candidates only, a second feature marks these.
+
+Requests add up whole groups of features instead (`svc.model.ranker.contributions`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.model.ranker.contributions import LAST, MOST_HISTORY
+from svc.model.ranker.item_record import ItemRecord, has_no_label, names
+
+Items = NDArray[np.int32]
+Table = NDArray[np.float64]
+
+
+class PageFeatures:
+    """The features of pages over one item record."""
+
+    def __init__(self, record: ItemRecord) -> None:
+        self._record = record
+        self._n_features = len(names(record))
+        self._has_no_label = has_no_label(record)
+        self._label_columns = np.repeat(np.arange(len(record.label_names)), np.diff(record.first_labels))
+
+    def of(self, history: Items, items: Items, scores: NDArray[np.float64]) -> Table:
+        """Return the features, (F, n), of `items`, (n,), in the order of the scores, (n,), of the reordered model.
+
+        `history` are distinct item columns, oldest first if the record is ordered.
+        """
+        record, h, n = self._record, history[-MOST_HISTORY:], len(items)
+        popularity = record.popularity[items].T.astype(np.float64)
+        mean = float(record.popularity[h, 0].sum(dtype=np.float64)) / max(len(h), 1)
+        parts = [scores, np.log1p(np.arange(n)), *popularity, popularity[0] * mean, *self._of_neighbours(h, items)]
+        table = np.empty((self._n_features, n))
+        row = len(parts)
+        table[:row] = parts
+        if record.label_names:
+            kinds, end = 2 + record.ordered, row + (2 + record.ordered) * len(record.label_names)
+            table[row:end:kinds] = self._mean_shares(h, items)
+            table[row + 1 : end : kinds] = self._has_no_label[items].T
+            if record.ordered:
+                table[row + 2 : end : kinds] = self._mean_shares(h[-LAST:], items)
+            row = end
+        if record.number_names:
+            own, chosen = record.numbers[items].T.astype(np.float64), record.numbers[h].astype(np.float64)
+            counts = (~np.isnan(chosen)).sum(axis=0)
+            means = np.where(counts > 0, np.nansum(chosen, axis=0) / np.maximum(counts, 1), np.nan)
+            table[row::2], table[row + 1 :: 2] = np.nan_to_num(np.abs(own - means[:, np.newaxis])), np.isnan(own)
+        return table
+
+    def _of_neighbours(self, h: Items, items: Items) -> list[NDArray[np.generic]]:
+        record = self._record
+        is_chosen = np.zeros(len(record.neighbours) + 1, dtype=np.bool_)
+        is_chosen[h] = True
+        near, similar = record.neighbours[items], record.similarities[items]
+        is_near = is_chosen[near]
+        rows = [(similar * is_near).max(axis=1), is_near.sum(axis=1)]
+        if record.ordered:
+            rows.append((similar * (near == (h[-1] if len(h) else -1))).max(axis=1))
+        return rows
+
+    def _mean_shares(self, h: Items, items: Items) -> Table:
+        """Return by column, (c, n), the mean over the labels of each item of the share of `h` with that label."""
+        record, n, n_columns = self._record, len(items), len(self._record.label_names)
+        chosen, _ = self._entries(h)
+        entries, owners = self._entries(items)
+        own = record.labels[entries]
+        counts = np.bincount(record.labels[chosen], minlength=len(self._label_columns))
+        shares = counts[own] / max(len(h), 1) * record.label_parts[entries]
+        cells = owners * n_columns + self._label_columns[own]
+        sums = np.bincount(cells, shares, n * n_columns).astype(np.float64)
+        return sums.reshape(n, n_columns).T
+
+    def _entries(self, items: Items) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Return the entries of the labels of `items`, one item after the other, and the place of each one's item."""
+        offsets = self._record.label_offsets.astype(np.intp, copy=False)
+        starts, lengths = offsets[items], offsets[items + 1] - offsets[items]
+        owners = np.repeat(np.arange(len(items)), lengths)
+        return np.arange(len(owners)) + (starts - lengths.cumsum() + lengths)[owners], owners
