@@ -40,7 +40,7 @@ from svc.model.recommenders.rounded import UNIT_ROUNDOFF, RoundedItems, row_sums
 
 NORM_STEP = 256
 """Norms are kept for the positions that are multiples of this."""
-FIRST_BLOCK, FIRST_BLOCK_PER_ITEM = 4096, 64
+FIRST_BLOCK, FIRST_BLOCK_PER_ITEM = 4096, 96
 """Positions of the first block: at least, and for each item wanted. Long answers then take fewer blocks."""
 HEAD_SHARE, LONE_HEAD_SHARE = 6, 64
 """With offsets, the first block has at least one item in this many: for several vectors, and for a single one."""
