@@ -2,18 +2,22 @@
 
     python -m benchmarks.ranker ratings.csv --user user_id --item item_id --time ts --items movies.csv \
         --labels genres --numbers year
+    python -m benchmarks.ranker sessions.csv --user session_id --item item_id --time time --last
+    python -m benchmarks.ranker --generated
 
-The latest 12.5% of all rows are hidden. Each variant trains on the others, and every user with hidden items that the
-model knows, and that the user had not chosen before, is recommended 20 items: by the winner alone, and with its ranker.
-Changes are relative to the winner; their intervals hold for 95 of 100 draws of the users. A request is one ranking of
-10 items, in processor time, the fastest of five rounds.
+The latest 12.5% of all rows are hidden, with `--last` the last row of each user. Each variant trains on the others, and
+a server answers `:batch-recommend` with 20 items for every user with hidden items that the model knows, and that the
+user had not chosen before. The same pages come from the model in this process, which also ranks without its ranker.
+Changes are relative to the winner, and to the row `blend`. Their intervals hold for 95 of 100 draws of the users. A
+request is one ranking of 10 items, in processor time, the fastest of five rounds.
+
+`--generated` makes 3,000 users who choose about 40 of 1,200 films within some months, by genre and age of the film.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import shutil
+import os
 import tempfile
 import time
 from collections.abc import Mapping
@@ -26,16 +30,15 @@ from numpy.typing import NDArray
 from scipy import sparse
 from threadpoolctl import threadpool_limits
 
-from svc.artifact.keys import development_keys
+from benchmarks.common import origin
+from benchmarks.order import KEY, hide_last, ranks, server, train
+from svc.artifact.keys import parse_signing_keys
 from svc.artifact.store import read_verified
 from svc.model.load_model import load_model
 from svc.model.model import Model
-from svc.progress import Progress
-from svc.recipe.load import load_recipe
 from svc.settings import Settings
 from svc.training.judging.intervals import paired_change
 from svc.training.judging.metrics import user_scores
-from svc.training.run import TrainOptions, train
 
 CUTOFF, HIDDEN, LIMIT, ROUNDS, SEED = 20, 0.125, 10, 5, 42
 VARIANTS: Mapping[str, list[str]] = {
@@ -43,35 +46,41 @@ VARIANTS: Mapping[str, list[str]] = {
     "blend": ["IALS", "RP3beta", "Blend"],
     "blend with popularity": ["IALS", "RP3beta", "TopPop", "Blend"],
 }
+N_USERS, N_ITEMS, N_GENRES, DAYS, DAY_S = 3_000, 1_200, 18, 200, 86_400
+
+
+def generated() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Choices and films: users like three genres, and films lose half of their choices in 60 days."""
+    rng = np.random.default_rng(SEED)
+    genres = [rng.choice(N_GENRES, rng.integers(1, 4), replace=False) for _ in range(N_ITEMS)]
+    released = rng.uniform(-200, DAYS, N_ITEMS)
+    fame = rng.permutation(np.arange(1, N_ITEMS + 1) ** -0.7)
+    has_genre = np.zeros((N_ITEMS, N_GENRES))
+    for item, own in enumerate(genres):
+        has_genre[item, own] = 1 / len(own)
+    rows = []
+    for user in range(N_USERS):
+        day, taste = rng.uniform(0, DAYS), rng.choice(N_GENRES, 3, replace=False)
+        chances = fame * 0.5 ** ((day - released) / 60) * (released < day) * (0.1 + has_genre[:, taste].sum(axis=1))
+        n = min(int(rng.geometric(1 / 40)) + 4, int((chances > 0).sum()))
+        items = rng.choice(N_ITEMS, n, replace=False, p=chances / chances.sum())
+        times = np.sort(day + rng.exponential(60, n)) * DAY_S
+        rows += [(f"u{user}", f"i{item}", int(when)) for item, when in zip(items, times, strict=True)]
+    words = ["|".join(f"g{genre}" for genre in own) for own in genres]
+    films = pd.DataFrame({"item": [f"i{item}" for item in range(N_ITEMS)], "genres": words, "year": released.round()})
+    return pd.DataFrame(rows, columns=["user", "item", "time"]), films
 
 
 def trained(folder: Path, algorithms: list[str], options: argparse.Namespace) -> tuple[Mapping[str, Any], Model]:
     """Header and model of a training on `kept.csv`."""
-    names = {"user_column": options.user, "item_column": options.item, "time_column": options.time}
-    recipe: dict[str, Any] = {
-        "name": "pages",
-        "source": {"type": "csv", "path": "kept.csv", "dtype": {options.user: "str", options.item: "str"}},
-        "schema": {**names, "time_unit": "s"},
-        "training": {
-            "algorithms": algorithms,
-            "n_trials": options.trials,
-            "cutoff": CUTOFF,
-            "ranker": "search",
-            "split": {"scheme": options.scheme, "heldout_ratio": HIDDEN},
-        },
-        "output": {"path": "pages.svc"},
-    }
-    if options.items is not None:
-        shutil.copy(options.items, folder / "items.csv")
-        columns = [{"name": name, "kind": "multi_label"} for name in options.labels]
-        columns += [{"name": name, "kind": "numerical"} for name in options.numbers]
-        source = {"type": "csv", "path": "items.csv", "dtype": {options.item: "str"}}
-        recipe["item_metadata"] = {"source": source, "id_column": options.item, "filter_fields": columns}
-    (folder / "pages.yaml").write_text(json.dumps(recipe), encoding="utf-8")
-    loaded = load_recipe(folder / "pages.yaml", {}, settings=Settings())
-    result = train(loaded, TrainOptions(run_id="benchmark", dev_unsigned=True, quiet=True), Settings(), Progress())
-    parsed = read_verified(str(result.artifact), development_keys(), Settings())[1]
-    return parsed.header, load_model(parsed.header, parsed.payload, name="pages", allow_skew=False)
+    columns = [{"name": name, "kind": "multi_label"} for name in options.labels]
+    columns += [{"name": name, "kind": "numerical"} for name in options.numbers]
+    source = {"type": "csv", "path": "items.csv", "dtype": {"item": "str"}}
+    blocks = {"item_metadata": {"source": source, "id_column": "item", "filter_fields": columns}} if columns else {}
+    split = {"scheme": "leave_one_out"} if options.last else {"scheme": options.scheme, "heldout_ratio": HIDDEN}
+    header = train(folder, {"algorithms": algorithms, "ranker": "search", "split": split}, options, **blocks)
+    parsed = read_verified(str(folder / "order.svc"), parse_signing_keys(os.environ[KEY]), Settings())[1]
+    return header, load_model(parsed.header, parsed.payload, name="order", allow_skew=False)
 
 
 def judged(model: Model, hidden: pd.DataFrame) -> tuple[list[int], sparse.csr_matrix]:
@@ -86,16 +95,20 @@ def judged(model: Model, hidden: pd.DataFrame) -> tuple[list[int], sparse.csr_ma
     return rows, sparse.csr_matrix((np.ones(len(pairs)), at), shape=(len(rows), model.n_items))
 
 
-def scores(model: Model, rows: list[int], truth: sparse.csr_matrix) -> dict[str, NDArray[np.float64]]:
+def pages_of(model: Model, rows: list[int]) -> list[list[int]]:
+    """The CUTOFF items of each user, ranked in this process."""
+    return [page.items.tolist() for page in model.rank([model.known_user(row, limit=CUTOFF) for row in rows])]
+
+
+def scores(pages: list[list[int]], truth: sparse.csr_matrix) -> dict[str, NDArray[np.float64]]:
     """(users,) each metric."""
-    pages = [page.items.tolist() for page in model.rank([model.known_user(row, limit=CUTOFF) for row in rows])]
     found = user_scores(pages, truth)
-    held = [set(truth[user].indices.tolist()) for user in range(len(rows))]
-    ranks = [
+    held = [set(truth[user].indices.tolist()) for user in range(len(pages))]
+    firsts = [
         next((place for place, item in enumerate(page, start=1) if item in own), np.inf)
         for page, own in zip(pages, held, strict=True)
     ]
-    return {"ndcg": found["ndcg"], "recall": found["recall"], "mrr": 1 / np.array(ranks, dtype=np.float64)}
+    return {"ndcg": found["ndcg"], "recall": found["recall"], "mrr": 1 / np.array(firsts, dtype=np.float64)}
 
 
 def microseconds(model: Model, rows: list[int]) -> float:
@@ -111,44 +124,80 @@ def microseconds(model: Model, rows: list[int]) -> float:
     return 1e6 * min(rounds)
 
 
+def told(name: str, of_users: Mapping[str, NDArray[np.float64]], base: Mapping[str, NDArray[np.float64]] | None) -> str:
+    """One line: each metric, and its change from `base`."""
+    figures = []
+    for metric, own in of_users.items():
+        change = None if base is None else paired_change(own, base[metric], seed=SEED, relative=True)
+        by = "" if change is None else f" {change.value:+.1%} ({change.low:+.1%} to {change.high:+.1%})"
+        figures.append(f"{metric}@{CUTOFF} {own.mean():.4f}{by}")
+    return f"  {name}: " + ", ".join(figures)
+
+
+def compare(kept: pd.DataFrame, hidden: pd.DataFrame, films: pd.DataFrame | None, options: argparse.Namespace) -> None:
+    """Print the lines of each variant, by the winner and with its ranker."""
+    blend = None
+    for variant in options.variants:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            kept.to_csv(folder / "kept.csv", index=False)
+            if films is not None:
+                films.to_csv(folder / "items.csv", index=False)
+            began = time.monotonic()
+            header, model = trained(folder, VARIANTS[variant], options)
+            seconds = time.monotonic() - began
+            rows, truth = judged(model, hidden)
+            with server(folder) as address:
+                answers = ranks(address, [model.user_ids.at(row) for row in rows], {})
+        over_http = [model.item_ids.indices(page).tolist() for page in answers]
+        told_in_training, ranker = header.get("ranker", {}), model.ranker
+        print(f"{variant}: {header['best_class']}, {len(rows)} users, trained in {seconds:.0f} s")
+        print(f"  in training: { ({**told_in_training, 'features': len(told_in_training.get('features', ()))}) }")
+        print(f"  pages over HTTP as in this process: {over_http == pages_of(model, rows)}")
+        cost = microseconds(model, rows)
+        model.ranker = None
+        alone, cost_alone = scores(pages_of(model, rows), truth), microseconds(model, rows)
+        blend = alone if variant == "blend" else blend
+        print(told("winner alone, from blend", alone, blend))
+        print(told("with its ranker, from the winner", scores(over_http, truth), alone))
+        print(f"  a request: winner {cost_alone:.0f} us, ranker {cost:.0f} us, ships: {ranker is not None}", flush=True)
+
+
 def main() -> None:
-    """Print a line for each variant, by the winner and with its ranker."""
+    """Read or make the choices, hide the last of them, and compare."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("ratings", type=Path)
-    parser.add_argument("--user", required=True)
-    parser.add_argument("--item", required=True)
-    parser.add_argument("--time", required=True)
+    parser.add_argument("ratings", type=Path, nargs="?")
+    parser.add_argument("--generated", action="store_true")
+    parser.add_argument("--user", default="user")
+    parser.add_argument("--item", default="item")
+    parser.add_argument("--time", default="time")
     parser.add_argument("--items", type=Path)
     parser.add_argument("--labels", nargs="*", default=[])
     parser.add_argument("--numbers", nargs="*", default=[])
+    parser.add_argument("--last", action="store_true", help="hide the last row of each user")
     parser.add_argument("--scheme", default="time_global")
     parser.add_argument("--trials", type=int, default=16)
     parser.add_argument("--variants", nargs="*", default=list(VARIANTS))
     options = parser.parse_args()
-    table = pd.read_csv(options.ratings, dtype={options.user: str, options.item: str})
-    is_late = table[options.time] > table[options.time].quantile(1 - HIDDEN)
-    hidden = table[is_late].rename(columns={options.user: "user", options.item: "item"})
-    for variant in options.variants:
-        with tempfile.TemporaryDirectory() as name:
-            table[~is_late].to_csv(Path(name) / "kept.csv", index=False)
-            began = time.process_time()
-            header, model = trained(Path(name), VARIANTS[variant], options)
-            rows, truth = judged(model, hidden)
-            told, ranker = header.get("ranker", {}), model.ranker
-            print(
-                f"{variant}: {header['best_class']}, {len(rows)} users, {time.process_time() - began:.0f} s of a core"
-            )
-            print(f"  in training: {told}")
-            with_ranker, cost = scores(model, rows, truth), microseconds(model, rows)
-            model.ranker = None
-            alone, cost_alone = scores(model, rows, truth), microseconds(model, rows)
-            for metric, own in with_ranker.items():
-                change = paired_change(own, alone[metric], seed=SEED, relative=True)
-                print(
-                    f"  {metric}@{CUTOFF}: winner {alone[metric].mean():.4f}, ranker {own.mean():.4f},"
-                    f" {change.value:+.1%} ({change.low:+.1%} to {change.high:+.1%})"
-                )
-            print(f"  a request: winner {cost_alone:.0f} us, ranker {cost:.0f} us, ships: {ranker is not None}")
+    os.environ.setdefault(KEY, f"benchmark:{os.urandom(32).hex()}")
+    print("\n".join(origin()))
+    names = {options.user: "user", options.item: "item", options.time: "time"}
+    films = None
+    if options.generated:
+        table, films = generated()
+        options.labels, options.numbers = ["genres"], ["year"]
+    else:
+        table = pd.read_csv(options.ratings, usecols=list(names), dtype={options.user: str, options.item: str})
+        if options.items is not None:
+            films = pd.read_csv(options.items, dtype={options.item: str}).rename(columns={options.item: "item"})
+    table = table.rename(columns=names)
+    if options.last:
+        kept, wanted = hide_last(table, repeats=False)
+        hidden = pd.DataFrame(wanted.items(), columns=["user", "item"])
+    else:
+        is_late = table["time"] > table["time"].quantile(1 - HIDDEN)
+        kept, hidden = table[~is_late], table[is_late]
+    compare(kept, hidden, films, options)
 
 
 if __name__ == "__main__":
