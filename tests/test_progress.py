@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from svc.progress import Display, Lines, NotebookBar, Progress, State, TerminalBar, progress_here
-from tests.cli.common.test_progress import make_terminal
+from tests.cli.test_common import make_terminal
 
 
 def work(progress: Progress) -> None:

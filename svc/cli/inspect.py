@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from svc.cli.common.unsigned import Confirmed, DevAllowUnsigned, check_unsigned, verifying_keys
+from svc import logs
+from svc.cli.common import Confirmed, DevAllowUnsigned, check_unsigned, verifying_keys
+from svc.env_file import environment
+from svc.logs import printable
+from svc.settings import Settings
 
 if TYPE_CHECKING:
     from svc.artifact.keys import SigningKeys
-    from svc.settings import Settings
 
-NAME = "inspect"
-HELP = "Verify an artifact's size and signature and print its header. Safe on corrupt and hostile files."
 EPILOG = """
 [bold]Examples[/bold]
   svc inspect artifacts/movies.svc
@@ -37,10 +39,7 @@ def command(
     dev_allow_unsigned: DevAllowUnsigned = False,
     confirmed: Confirmed = False,
 ) -> None:
-    from svc import logs
-    from svc.env_file import environment
-    from svc.settings import Settings
-
+    """Verify an artifact's size and signature and print its header. Safe on corrupt and hostile files."""
     settings = Settings.from_env(environment(Path()))
     unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=confirmed, runs_payload=False)
     logs.configure(settings)
@@ -155,15 +154,11 @@ def _number(value: Any) -> str:
 
 
 def _as_json(header: dict[str, Any]) -> str:
-    import json
-
     return json.dumps(header, indent=2, ensure_ascii=False)
 
 
 def _lines(header: dict[str, Any], prefix: str = "") -> list[str]:
     """Return one `name: value` line for each leaf, with dots in the names of nested leaves."""
-    from svc.logs import printable
-
     lines: list[str] = []
     for name, value in header.items():
         deeper = _by_place(value)

@@ -16,8 +16,6 @@ from svc.atomic_write import replace_file
 from svc.env_file import read_lines
 from svc.errors import ConfigError, UsageError
 
-NAME = "keygen"
-HELP = "Make a signing key or an API key. The plaintext is shown once and cannot be recovered."
 EPILOG = """
 [bold]Examples[/bold]
   svc keygen --kid 2026-01            a signing key, for SVC_SIGNING_KEYS; its
@@ -84,6 +82,7 @@ def command(
         ),
     ] = None,
 ) -> None:
+    """Make a signing key or an API key. The plaintext is shown once and cannot be recovered."""
     from svc.artifact.keys import KID, looks_like_key
 
     kid = f"{datetime.now(UTC):%Y-%m-%d}-{secrets.token_hex(2)}" if kid is None else kid

@@ -20,39 +20,28 @@ from typing import Annotated, Any
 import typer
 from typer.exceptions import TyperException
 
-from svc import __version__
-from svc.cli import (
-    history,
-    inspect,
-    keygen,
-    promote,
-    recommend,
-    report,
-    rollback,
-    schema,
-    serve,
-    train,
-    validate,
-)
+from svc import __version__, events, logs
+from svc.cli import inspect, keygen, recommend, report, schema, serve, train, validate, versions
 from svc.cli.shop import demo
 from svc.errors import ConfigError, SvcError, UsageError, exhaustion
 from svc.settings import Settings, clamped_variables, misspelt_variables
 
 INTERRUPTED = frozenset({128 + signal.SIGINT, 128 + signal.SIGTERM, 128 + signal.SIGHUP})
-COMMANDS = (
-    keygen,
-    validate,
-    train,
-    inspect,
-    report,
-    history,
-    promote,
-    rollback,
-    recommend,
-    serve,
-    schema,
-    demo,
-)
+COMMANDS: dict[str, tuple[Callable[..., int | None], str]] = {
+    "keygen": (keygen.command, keygen.EPILOG),
+    "validate": (validate.command, validate.EPILOG),
+    "train": (train.command, train.EPILOG),
+    "inspect": (inspect.command, inspect.EPILOG),
+    "report": (report.command, report.EPILOG),
+    "history": (versions.history, versions.HISTORY_EPILOG),
+    "promote": (versions.promote, versions.PROMOTE_EPILOG),
+    "rollback": (versions.rollback, versions.ROLLBACK_EPILOG),
+    "recommend": (recommend.command, recommend.EPILOG),
+    "serve": (serve.command, serve.EPILOG),
+    "schema": (schema.command, schema.EPILOG),
+    "demo": (demo.command, demo.EPILOG),
+}
+"""The function of each command, whose docstring is its help, and the end of that help."""
 EPILOG = """
 [bold]See it work[/bold]
   svc demo                        data, keys, training and a server in one go
@@ -147,8 +136,6 @@ def report_unexpected(error: Exception, *, command: str) -> int:
 
 
 def _write(text: str, fields: dict[str, object], error: Exception, command: str) -> int:
-    from svc import events, logs
-
     settings = _settings()
     if _debugging():
         fields["traceback"] = "".join(traceback.format_exception(error))
@@ -196,15 +183,10 @@ def _root(
 
 
 def _warn_of_variables() -> None:
-    """Log the variables of the environment that are misspelt or out of bounds.
-
-    The imports come after the check, so a sound environment costs none.
-    """
+    """Log the variables of the environment that are misspelt or out of bounds."""
     misspelt, clamped = misspelt_variables(os.environ), clamped_variables(os.environ)
     if not misspelt and not clamped:
         return
-    from svc import events, logs
-
     try:
         logs.configure(Settings.from_env())
     except ConfigError:  # the command itself names the unreadable variable or file
@@ -228,8 +210,8 @@ def _ending_on_signals(command: Callable[..., int | None]) -> Callable[..., int 
     return guarded
 
 
-for module in COMMANDS:
-    app.command(module.NAME, help=module.HELP, epilog=module.EPILOG)(_ending_on_signals(module.command))
+for name, (command, epilog) in COMMANDS.items():
+    app.command(name, epilog=epilog)(_ending_on_signals(command))
 
 
 def _hint_for_command(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from svc.cli.common import verifying_keys
 from svc.errors import DataSourceError, FeaturesNotSupported, FeatureValueUnusable, SvcError
 from svc.training.validate import Check
 
@@ -93,7 +94,6 @@ def new_items(
 
 def _model(loaded: LoadedRecipe, settings: Settings) -> Model | None:
     """Return the model of the recipe, or None if no model can be verified."""
-    from svc.cli.common.unsigned import verifying_keys
     from svc.export.run import open_artifact
 
     try:

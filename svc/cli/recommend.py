@@ -9,12 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from svc.cli.common.options import EnvVar, load_for_serving
-from svc.cli.common.progress import progress_for
-from svc.cli.common.signals import interrupts
-from svc.cli.common.unsigned import Confirmed, DevAllowUnsigned, check_unsigned, verifying_keys
+from svc import logs
+from svc.cli.common import (
+    Confirmed,
+    DevAllowUnsigned,
+    EnvVar,
+    check_unsigned,
+    interrupts,
+    load,
+    progress_for,
+    verifying_keys,
+)
+from svc.env_file import environment
 from svc.errors import UsageError, UsersNotServed
 from svc.recipe.filter_tree import Filter, FilterProblem, parse_filter
+from svc.settings import Settings
 
 if TYPE_CHECKING:
     from svc.export.request import ExportRequest
@@ -24,10 +33,7 @@ if TYPE_CHECKING:
     from svc.model.ranking.query import Order
     from svc.recipe.load import LoadedRecipe
     from svc.serving.models.lists.new_items import PlacedItems
-    from svc.settings import Settings
 
-NAME = "recommend"
-HELP = "Write the recommendations of all users, or the related items or the users of items, to a file."
 EPILOG = """
 [bold]Examples[/bold]
   svc recommend recipes/books.yaml --output out/books.parquet
@@ -188,12 +194,10 @@ def command(
     dev_allow_unsigned: DevAllowUnsigned = False,
     confirmed: Confirmed = False,
 ) -> None:
+    """Write the recommendations of all users, or the related items or the users of items, to a file."""
     from pathlib import Path
 
-    from svc import logs
-    from svc.env_file import environment
     from svc.export.request import ExportRequest, Shard
-    from svc.settings import Settings
 
     recipes = Path(source).parent if source is not None and _is_recipe(source) else Path()
     settings = Settings.from_env(environment(recipes))
@@ -305,7 +309,7 @@ def _open(
 
     from svc.cli.new_items import new_items
 
-    recipe, variables = load_for_serving(Path(source), env_var, settings)
+    recipe, variables = load(Path(source), env_var, settings, for_serving=True)
     if request.to_users and not (recipe.recipe.serving is not None and recipe.recipe.serving.users):
         raise UsersNotServed
     opened = open_artifact(recipe.output_uri, verifying_keys(settings, unsigned=unsigned), settings)

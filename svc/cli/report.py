@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from svc.cli.common.unsigned import Confirmed, DevAllowUnsigned, check_unsigned, verifying_keys
+from svc import events, logs
+from svc.cli.common import Confirmed, DevAllowUnsigned, check_unsigned, verifying_keys
+from svc.env_file import environment
+from svc.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from svc.artifact.keys import SigningKeys
-    from svc.settings import Settings
 
-NAME = "report"
 _MOST_VERSIONS = 6
 """Number of newest files to search for the previous version. Each is read whole to verify it."""
-HELP = "Write the HTML report of an artifact's training, without training again."
 EPILOG = """
 [bold]Examples[/bold]
   svc report artifacts/movies.svc
@@ -44,10 +44,8 @@ def command(
     dev_allow_unsigned: DevAllowUnsigned = False,
     confirmed: Confirmed = False,
 ) -> None:
-    from svc import events, logs
+    """Write the HTML report of an artifact's training, without training again."""
     from svc.artifact.store import read_verified
-    from svc.env_file import environment
-    from svc.settings import Settings
     from svc.training.report.page import check_report, write_report
 
     settings = Settings.from_env(environment(Path()))

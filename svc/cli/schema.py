@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
 
-NAME = "schema"
-HELP = "Print the JSON Schema of recipes, for editors that complete and check YAML; or the server's OpenAPI document."
+from svc import __version__
+
 EPILOG = """
 [bold]Examples[/bold]
   svc schema > recipe.schema.json            then, as first line of a recipe:
@@ -26,10 +27,8 @@ def command(
         ),
     ] = False,
 ) -> None:
-    import json
-
+    """Print the JSON Schema of recipes, for editors that complete and check YAML; or the server's OpenAPI document."""
     if openapi:
-        from svc import __version__
         from svc.serving.api.pages.openapi import document
 
         schema = document(__version__, has_keys=True, has_metrics=True)

@@ -9,13 +9,13 @@ from typing import Annotated
 
 import typer
 
-from svc.cli.common.options import EnvVar, log_overridden
-from svc.cli.common.unsigned import Confirmed, DevAllowUnsigned, check_unsigned
+from svc import events, logs
+from svc.cli.common import Confirmed, DevAllowUnsigned, EnvVar, check_unsigned, log_overridden
+from svc.env_file import environment
 from svc.errors import ConfigError, UsageError
+from svc.settings import MOST_WORKERS, Settings, parse_workers
 
-NAME = "serve"
 _MOST_SHOWN = 20
-HELP = "Serve recommendations over HTTP, one model for each recipe of a folder; changed artifacts are swapped in."
 EPILOG = """
 [bold]Examples[/bold]
   svc serve --recipes recipes/
@@ -55,10 +55,7 @@ def command(
     dev_allow_unsigned: DevAllowUnsigned = False,
     confirmed: Confirmed = False,
 ) -> int:
-    from svc import events, logs
-    from svc.env_file import environment
-    from svc.settings import Settings, parse_workers
-
+    """Serve recommendations over HTTP, one model for each recipe of a folder; changed artifacts are swapped in."""
     try:
         n_workers = None if workers is None else parse_workers(workers)
     except ValueError as error:
@@ -82,7 +79,6 @@ def command(
     from svc.cores import usable_cores
     from svc.recipe.variables import recipe_variables
     from svc.serving.run import ServeOptions, serve
-    from svc.settings import MOST_WORKERS
 
     options = ServeOptions(
         recipes_dir=recipes,

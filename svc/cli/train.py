@@ -9,24 +9,30 @@ import time
 from collections.abc import Mapping
 from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from svc import events, logs
 from svc.atomic_write import replace_file
-from svc.cli.common.options import EnvVar, RecipeFile, load, log_overridden
-from svc.cli.common.signals import interrupts
-from svc.cli.common.unsigned import Confirmed, DevAllowUnsigned, check_unsigned
+from svc.cli.common import (
+    Confirmed,
+    DevAllowUnsigned,
+    EnvVar,
+    RecipeFile,
+    check_unsigned,
+    interrupts,
+    load,
+    log_overridden,
+    progress_for,
+)
+from svc.env_file import environment
 from svc.errors import ConfigError, SvcError, UsageError
 from svc.metrics import TRAINING_METRICS, Metric
 from svc.names import RUN_ID
+from svc.settings import Settings
 
-if TYPE_CHECKING:
-    from svc.settings import Settings
-
-NAME = "train"
 _RUN_ID = re.compile(RUN_ID)
-HELP = "Train the recipe's model and write one signed artifact."
 EPILOG = """
 [bold]Examples[/bold]
   svc train recipes/movies.yaml
@@ -161,9 +167,7 @@ def command(
     dev_allow_unsigned: DevAllowUnsigned = False,
     confirmed: Confirmed = False,
 ) -> int:
-    from svc.env_file import environment
-    from svc.settings import Settings
-
+    """Train the recipe's model and write one signed artifact."""
     settings = Settings.from_env(environment(recipe_file.parent))
     if lock_timeout < 0 and lock_timeout != -1:
         raise UsageError(f"--lock-timeout: {lock_timeout:g} is neither -1 nor zero or more seconds")
@@ -213,8 +217,6 @@ class _Outcome(NamedTuple):
 
 
 def _train(recipe_file: Path, env_var: list[str], options: dict[str, Any], settings: Settings) -> _Outcome:
-    from svc.cli.common.progress import progress_for
-    from svc.env_file import environment
     from svc.model.threads import shorten_blas_waits
 
     shorten_blas_waits()
@@ -241,8 +243,6 @@ def _train(recipe_file: Path, env_var: list[str], options: dict[str, Any], setti
 def _report_unusable_recipe(recipe_file: Path, run_id: str, error: SvcError) -> int:
     """Log `train_error` as the last line of a failed run, and return the exit code."""
     from datetime import UTC, datetime
-
-    from svc import events, logs
 
     logs.emit(
         events.TRAIN_ERROR,

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from svc.cli.common.options import EnvVar, RecipeFile, load
+from svc.cli.common import EnvVar, RecipeFile, load, progress_for
+from svc.env_file import environment
+from svc.settings import Settings
 
 if TYPE_CHECKING:
     from svc.training.validate import Check
 
-NAME = "validate"
-HELP = "Check a recipe and probe its sources, without reading them whole; one line a check."
 EPILOG = """
 [bold]Examples[/bold]
   svc validate recipes/movies.yaml
@@ -25,10 +25,7 @@ EPILOG = """
 
 
 def command(recipe_file: RecipeFile, env_var: EnvVar = None) -> int:
-    from svc.cli.common.progress import progress_for
-    from svc.env_file import environment
-    from svc.settings import Settings
-
+    """Check a recipe and probe its sources, without reading them whole; one line a check."""
     settings = Settings.from_env(environment(recipe_file.parent))
     with progress_for(settings):
         loaded, variables = load(recipe_file, env_var, settings)

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from typer.main import get_command
@@ -30,7 +29,7 @@ def test_no_command_prints_the_help_and_ends_with_2(capsys: pytest.CaptureFixtur
     assert "Usage: svc" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", [module.NAME for module in main.COMMANDS])
+@pytest.mark.parametrize("command", main.COMMANDS)
 def test_the_help_of_every_command_has_examples_and_exit_codes(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -45,10 +44,10 @@ def test_the_help_of_every_command_has_examples_and_exit_codes(
 
 
 EXAMPLES = [
-    (module.NAME, line)
-    for module in main.COMMANDS
-    for line in module.EPILOG.splitlines()
-    if f"svc {module.NAME} " in f"{line} "
+    (name, line)
+    for name, (_, epilog) in main.COMMANDS.items()
+    for line in epilog.splitlines()
+    if f"svc {name} " in f"{line} "
 ]
 
 
@@ -60,10 +59,12 @@ def test_options_in_examples_exist(command: str, example: str) -> None:
     assert {word for word in words if word.startswith("--")} <= known
 
 
-@pytest.mark.parametrize("module", [main, *main.COMMANDS], ids=lambda module: module.__name__)
-def test_examples_fit_a_terminal(module: ModuleType) -> None:
+@pytest.mark.parametrize(
+    "epilog", [main.EPILOG, *(epilog for _, epilog in main.COMMANDS.values())], ids=["svc", *main.COMMANDS]
+)
+def test_examples_fit_a_terminal(epilog: str) -> None:
     """Lines of the help have at most 78 characters, so that they do not wrap."""
-    lines = [line.replace("[bold]", "").replace("[/bold]", "") for line in module.EPILOG.splitlines()]
+    lines = [line.replace("[bold]", "").replace("[/bold]", "") for line in epilog.splitlines()]
     assert [line for line in lines if len(line) > 78] == []
 
 

@@ -24,11 +24,9 @@ from typing import Annotated, Any
 
 import typer
 
-from svc.cli.common.signals import Interrupted, interrupts
+from svc.cli.common import Interrupted, interrupts
 from svc.errors import ConfigError, SvcError, UsageError
 
-NAME = "demo"
-HELP = "Make a bookshop's data, train two recipes on it, serve them, and print requests to paste. Works offline."
 EPILOG = """
 [bold]Examples[/bold]
   svc demo                    everything, in ./svc-demo; Ctrl-C ends it
@@ -229,6 +227,7 @@ def command(
         bool, typer.Option("--force", help="Overwrite data and recipes of an earlier demo that were changed.")
     ] = False,
 ) -> int:
+    """Make a bookshop's data, train two recipes on it, serve them, and print requests to paste. Works offline."""
     bound_port = _usable_port(port)
     typer.echo(f"svc demo in {folder}: writing data, recipes and keys")
     keys = prepare(folder, force=force)

@@ -22,7 +22,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from svc.cli.common.signals import Interrupted
+from svc.cli.common import Interrupted
 from svc.cli.main import run
 from svc.cli.shop import demo
 from svc.cli.shop.demo import FILES, print_requests

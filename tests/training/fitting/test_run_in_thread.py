@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from svc.cli.common.signals import Interrupted, interrupts
+from svc.cli.common import Interrupted, interrupts
 from svc.training.fitting.run_in_thread import run_in_thread
 
 

@@ -1,0 +1,169 @@
+"""Options, keys, signals and progress that several commands share."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from svc import events, logs
+from svc.env_file import Environment, environment, keys_hint
+from svc.errors import ConfigError, UsageError
+from svc.progress import Progress, TerminalBar
+from svc.settings import Settings
+
+if TYPE_CHECKING:
+    from svc.artifact.keys import SigningKeys
+    from svc.recipe.load import LoadedRecipe
+
+
+RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="The recipe, a YAML file.", show_default=False)]
+EnvVar = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env-var",
+        metavar="KEY=VALUE",
+        help="A variable for ${...} in the recipe; KEY starts with SVC_RECIPE_. Repeatable.",
+        show_default=False,
+    ),
+]
+
+
+def log_overridden(environ: Environment) -> None:
+    """Log the variables with a value in the environment that overrides the value in the file of variables."""
+    if environ.overridden:
+        logs.emit(events.VARIABLES_OVERRIDDEN, file=str(environ.file), variables=environ.overridden)
+
+
+def load(
+    recipe_file: Path, extra: Sequence[str] | None, settings: Settings, *, for_serving: bool = False
+) -> tuple[LoadedRecipe, dict[str, str]]:
+    """Return the checked recipe, and the variables for its `${...}`.
+
+    With `for_serving` it is as a server reads it: fields that only training uses may refer to variables that are not
+    set.
+    """
+    from svc.recipe.load import load_recipe
+    from svc.recipe.variables import recipe_variables
+    from svc.sources.base import check_spec
+
+    variables = recipe_variables(environment(recipe_file.parent), extra or ())
+    loaded = load_recipe(recipe_file, variables, settings=settings, for_serving=for_serving, check_source=check_spec)
+    return loaded, variables
+
+
+_TABLES = (".csv", ".csv.gz", ".tsv", ".parquet", ".jsonl", ".xlsx")
+CONFIRMATION = "--i-understand-this-loads-arbitrary-code"
+
+DevAllowUnsigned = Annotated[
+    bool,
+    typer.Option(
+        "--dev-allow-unsigned",
+        help="Use a built-in key that anybody knows. Needs SVC_ENV=development.",
+    ),
+]
+Confirmed = Annotated[bool, typer.Option(CONFIRMATION, help="Confirms --dev-allow-unsigned.")]
+
+
+def check_unsigned(settings: Settings, *, wanted: bool, confirmed: bool, runs_payload: bool = True) -> bool:
+    """Return whether unsigned mode is on.
+
+    Raises ConfigError for a flag without its requirements. Only commands that decode or make a payload (`runs_payload`)
+    require the confirmation.
+    """
+    if not wanted:
+        if confirmed:
+            raise ConfigError(f"{CONFIRMATION} stands without --dev-allow-unsigned: give both or neither")
+        return False
+    if settings.env != "development":
+        raise ConfigError("--dev-allow-unsigned needs SVC_ENV=development; elsewhere set SVC_SIGNING_KEYS")
+    if runs_payload and not confirmed:
+        raise ConfigError(f"--dev-allow-unsigned also needs {CONFIRMATION}")
+    return True
+
+
+def verifying_keys(settings: Settings, *, unsigned: bool, artifact: str | None = None) -> SigningKeys:
+    """Return the keys that an artifact may be signed with.
+
+    Raises UsageError if `artifact` is a table, ConfigError if no keys are set, or ArtifactReadError if also the local
+    file `artifact` is missing.
+    """
+    from svc.artifact.keys import development_keys, load_signing_keys
+    from svc.artifact.store import require_file
+
+    if artifact is not None and artifact.lower().endswith(_TABLES):
+        raise UsageError(f"{artifact} is a table; this command takes an artifact, a .svc file")
+    if unsigned:
+        return development_keys()
+    keys = load_signing_keys(settings)
+    if not keys:
+        if artifact is not None:
+            require_file(artifact)
+        raise ConfigError(
+            "SVC_SIGNING_KEYS is not set: set it, or SVC_VERIFY_KEYS, to the keys that the artifact may be signed with"
+            f"{'' if artifact is None else keys_hint(artifact)}"
+        )
+    return keys
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal that asks this command to end.
+
+    As a `KeyboardInterrupt` it passes every `except Exception`.
+    """
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.Signals(signum).name)
+        self.signum = signum
+
+    @property
+    def exit_code(self) -> int:
+        """Return the exit code that a shell reports for a process that the signal ended: 130, 143 or 129."""
+        return 128 + self.signum
+
+
+def _raise(signum: int, _frame: FrameType | None) -> None:
+    raise Interrupted(signum)
+
+
+@contextmanager
+def interrupts() -> Iterator[None]:
+    """Raise `Interrupted` in the main thread for these signals inside the block.
+
+    The previous handlers are restored after the block. An ignored SIGHUP stays ignored: nohup started the command.
+    """
+    ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
+    previous = {signum: signal.signal(signum, _raise) for signum in SIGNALS if signum not in ignored}
+    try:
+        yield
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
+
+
+@contextmanager
+def progress_for(settings: Settings, *, quiet: bool = False) -> Iterator[Progress | None]:
+    """Set up logging, and a bar if standard error is a terminal and `quiet` is False.
+
+    The bar is removed at the end of the block.
+    """
+    if quiet or not (logs.wants_console(settings) and sys.stderr.isatty()):
+        logs.configure(settings, quiet=quiet)
+        yield None
+        return
+    bar = TerminalBar()
+    logs.configure(settings, write=bar.write_line)
+    try:
+        yield Progress(bar)
+    finally:
+        bar.close()
+        logs.configure(settings)

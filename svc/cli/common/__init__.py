@@ -1,1 +1,0 @@
-"""Options, progress, signals, keys and versions for several commands."""
