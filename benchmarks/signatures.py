@@ -13,7 +13,7 @@ import time
 
 from benchmarks.common import origin
 from svc.artifact import ed25519
-from svc.artifact.buffer import private_buffer
+from svc.artifact.buffers import private_buffer
 from svc.artifact.keys import SigningKeys, verify
 from svc.artifact.layout import Parsed
 

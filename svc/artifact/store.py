@@ -18,9 +18,8 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from svc import events, logs
 from svc.artifact import keys as signing
 from svc.artifact import layout
-from svc.artifact.buffer import private_buffer
+from svc.artifact.buffers import private_buffer, spool_file
 from svc.artifact.layout import Parsed, Written
-from svc.artifact.spool import spool_file
 from svc.errors import (
     ArtifactError,
     ArtifactMisplaced,

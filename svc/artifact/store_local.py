@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from svc.artifact.buffer import private_buffer
+from svc.artifact.buffers import private_buffer
 from svc.atomic_write import remove_leftovers, write_file
 from svc.errors import ArtifactReadError, ArtifactWriteError, PayloadTooLarge
 

@@ -1,22 +1,108 @@
-"""Rankings as DataFrames: one row per item, with the facts that the API gives about it."""
+"""Rankings as DataFrames, of one user or of many: one row per item, with the facts that the API gives about it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from svc.library.questions import Answerer
+from svc.cores import usable_cores
+from svc.errors import UnknownUser, UsageError
+from svc.export.user_selection import CHUNK
+from svc.library.questions import Answerer, prepare
 from svc.library.tables import id_series
 from svc.model.explain import POPULAR, Because, Disliked, Popular, Reasons
-from svc.model.ranking.query import Ranking
+from svc.model.ranking.item_sets import ItemSet
+from svc.model.ranking.query import Query, Ranking
+from svc.serving.api.bodies.requests import RecommendRequest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from svc.model.model import Model
+
+
+def many_frame(answerer: Answerer, request: RecommendRequest, users: Sequence[str], *, skip: bool) -> pd.DataFrame:
+    """Return the items of each user, one user after another.
+
+    `skip` leaves unknown users out. Otherwise they raise UnknownUser.
+    """
+    answered = _answerable(answerer, request, users, skip=skip)
+    pages = list(_pages(answerer, request, answered))
+    lengths = [len(page.items) for page in pages]
+    frame = frame_of(answerer, pages)
+    ranks = [np.arange(length, dtype=np.int32) for length in lengths]
+    frame.insert(0, "user_id", id_series(answered).repeat(lengths).reset_index(drop=True))
+    frame.insert(1, "rank", np.concatenate([np.empty(0, np.int32), *ranks]) + np.int32(request.offset + 1))
+    return frame
+
+
+def _answerable(answerer: Answerer, request: RecommendRequest, users: Sequence[str], *, skip: bool) -> Sequence[str]:
+    """Return the users who can be answered: all of them if the request also describes users outside the training."""
+    is_stranger = answerer.model.user_ids.indices(users) < 0
+    if not is_stranger.any():
+        return users
+    first = users[int(np.argmax(is_stranger))]
+    try:
+        prepare(_asked_for(request, first), answerer)
+    except UnknownUser:
+        if not skip:
+            raise UnknownUser(
+                f"{np.count_nonzero(is_stranger)} of {len(users)} users are not in the training data, the first is "
+                f"{first!r}; unknown='skip' leaves them out"
+            ) from None
+        return [user for user, stranger in zip(users, is_stranger.tolist(), strict=True) if not stranger]
+    return users
+
+
+def _asked_for(request: RecommendRequest, user: str) -> RecommendRequest:
+    return request.model_copy(update={"user_id": user})
+
+
+def _pages(answerer: Answerer, request: RecommendRequest, users: Sequence[str]) -> Iterator[Ranking]:
+    """Yield the page of each user, in order."""
+
+    def ranked(chunk: Sequence[str]) -> list[Ranking]:
+        prepared = [prepare(_asked_for(request, user), answerer) for user in chunk]
+        rankings = answerer.model.rank([query for query, *_ in prepared])
+        return [ranking.from_place(request.offset) for ranking in rankings]
+
+    chunks = [users[start : start + CHUNK] for start in range(0, len(users), CHUNK)]
+    with ThreadPoolExecutor(usable_cores(), "svc-recommend") as pool:
+        for pages in pool.map(ranked, chunks):
+            yield from pages
+
+
+def score_frame(model: Model, users: Sequence[str], items: Sequence[str]) -> pd.DataFrame:
+    """Return the score of each pair, or NaN if training did not see the user or the item. Raises UsageError."""
+    if len(users) != len(items):
+        raise UsageError(f"score: give as many users as items, not {len(users)} and {len(items)}: they are pairs")
+    rows, columns = model.user_ids.indices(users), model.item_ids.indices(items)
+    scores = np.full(len(rows), math.nan)
+    trained = np.flatnonzero((rows >= 0) & (columns >= 0))
+    order = trained[np.argsort(rows[trained], kind="stable")]
+    starts = np.flatnonzero(np.diff(rows[order], prepend=-1))
+    groups = np.split(order, starts[1:]) if len(order) else []
+    queries = [_query(model, int(rows[places[0]]), columns[places]) for places in groups]
+    for places, ranking in zip(groups, _rankings(model, queries), strict=True):
+        score_of = dict(zip(ranking.items.tolist(), ranking.scores.tolist(), strict=True))
+        scores[places] = [score_of.get(column, math.nan) for column in columns[places].tolist()]
+    return pd.DataFrame({"user_id": id_series(users), "item_id": id_series(items), "score": scores})
+
+
+def _query(model: Model, row: int, columns: NDArray[np.int32]) -> Query:
+    """Return the query that ranks all of these items for one user."""
+    return Query(limit=len(columns), user=row, include_seen=True, allowed=ItemSet.of_columns(columns, model.n_items))
+
+
+def _rankings(model: Model, queries: Sequence[Query]) -> Iterator[Ranking]:
+    for start in range(0, len(queries), CHUNK):
+        yield from model.rank(queries[start : start + CHUNK])
 
 
 def frame_of(answerer: Answerer, pages: Sequence[Ranking]) -> pd.DataFrame:

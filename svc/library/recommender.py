@@ -10,9 +10,8 @@ import pandas as pd
 
 from svc.errors import UsageError, ValidationFailed
 from svc.export.run import OpenedArtifact
-from svc.library.answers import frame_of, reasons_frame
+from svc.library.answers import frame_of, many_frame, reasons_frame, score_frame
 from svc.library.items import ItemTable
-from svc.library.many import many_frame, score_frame
 from svc.library.markup import facts_table
 from svc.library.questions import Answerer, AnyQuestion, checked_id, checked_ids, in_python, prepare, question
 from svc.library.tables import id_series

@@ -40,7 +40,6 @@ from svc.serving.models.transitions import Publisher
 from svc.serving.models.versions import read_versions
 from svc.serving.models.watcher import Watcher
 from svc.serving.signals import Stop, run_until
-from svc.serving.transport import listener as listening
 from svc.serving.transport import server
 from svc.serving.transport.certificate import Certificate, Tls, read_certificate
 from svc.serving.workers.aggregates import Collector, answer
@@ -87,11 +86,11 @@ def serve(
     keys = _signing_keys(options, settings)
     api_keys = load_api_keys(settings)
     certificate = read_certificate(settings)
-    listening.check_exposure(options.host, has_api_keys=bool(api_keys), insecure_no_auth=options.insecure_no_auth)
+    server.check_exposure(options.host, has_api_keys=bool(api_keys), insecure_no_auth=options.insecure_no_auth)
     _check_folder(options.recipes_dir)
     if options.workers > 1:
         require_memory_files()
-    listener = listening.bind(options.host, options.port, unread_timeout_s=settings.client_timeout_s)
+    listener = server.bind(options.host, options.port, unread_timeout_s=settings.client_timeout_s)
     fleet = None
     if options.workers > 1:
         fleet = Fleet(options.workers, os.environ if environ is None else environ, listener)
@@ -153,7 +152,7 @@ def _monitoring_socket(options: ServeOptions, settings: Settings) -> socket.sock
         return None
     if not settings.metrics_enabled:
         raise ConfigError("SVC_METRICS_PORT needs SVC_METRICS_ENABLED=1: set it, or leave the port unset")
-    return listening.bind(options.host, settings.metrics_port, unread_timeout_s=settings.client_timeout_s)
+    return server.bind(options.host, settings.metrics_port, unread_timeout_s=settings.client_timeout_s)
 
 
 def _read_policies(state: ServerState, fleet: Fleet | None) -> None:
@@ -185,7 +184,7 @@ async def _live(
     async with trio.open_nursery() as whole:
         await whole.start(signals.listen, stop, signals.exit_now)
         if monitoring is not None:
-            host, port = listening.listen(monitoring)
+            host, port = server.listen(monitoring)
             logs.emit(events.MONITORING_STARTED, host=host, port=port)
             whole.start_soon(serve_monitoring, state, monitoring)
         async with trio.open_nursery() as lanes:
@@ -324,7 +323,7 @@ async def _load_all(watcher: Watcher, stop: Stop) -> bool:
 
 async def _answer(state: ServerState, listener: socket.socket, stop: Stop) -> None:
     """Accept and answer until `stop`, then let requests in flight finish within the drain."""
-    _say_started(state, *listening.listen(listener))
+    _say_started(state, *server.listen(listener))
     await server.serve(
         Application(state),
         listener,
@@ -340,7 +339,7 @@ async def _let_answer(state: ServerState, listener: socket.socket, stop: Stop, f
     await run_until(stop.event.wait, fleet.all_ready)
     with listener:
         if not stop.event.is_set():
-            address = listening.listen(listener)
+            address = server.listen(listener)
             fleet.accept()
             _say_started(state, *address, workers=fleet.size)
             await _announce_drain(stop, state, fleet)

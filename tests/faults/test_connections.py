@@ -13,7 +13,7 @@ import trio
 from structlog.testing import capture_logs
 
 from svc.serving.transport import server
-from svc.serving.transport.listener import BACKLOG
+from svc.serving.transport.server import BACKLOG
 from svc.serving.transport.shared import Limits
 from tests.faults.failing_calls import STRIDE, Failure
 from tests.faults.failing_sockets import PASSING, SOCKET_KINDS, FailingListener

@@ -27,7 +27,7 @@ from svc.serving import run
 from svc.serving.api.access.api_keys import hash_api_key
 from svc.serving.run import ServeOptions, serve
 from svc.serving.signals import Stop
-from svc.serving.transport.listener import bind, listen
+from svc.serving.transport.server import bind, listen
 from svc.settings import MIB, Settings
 from tests.serving.artifacts import SIGNING_KEYS, factor_model, write_artifact
 

@@ -1,4 +1,8 @@
-"""The application, which finds the handler of each request in one table, and answers."""
+"""The application, which finds the handler of each request in one table, and answers.
+
+It answers probes without quart, which would add task switches. Each waits for a turn of the event loop. Turns are
+longest when the server is busiest, and then probes must not fail.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +18,7 @@ from svc.errors import ApiError, NotFound
 from svc.metrics import HEAD_REFUSALS
 from svc.serving.api.bodies import hints
 from svc.serving.api.bodies.parsing import refuse_unknown_parameters
-from svc.serving.api.pages.popular import BUDGET, CHARGE
-from svc.serving.api.pages.routes import FAILURE, MAY_ASK, build_routes
-from svc.serving.api.probes import DOCUMENTS
+from svc.serving.api.pages.routes import BUDGET, CHARGE, FAILURE, MAY_ASK, build_routes
 from svc.serving.api.request.failures import failure
 from svc.serving.api.request.request import Checks, Request, new_request_id
 from svc.serving.api.request.state import ServerState
@@ -31,6 +33,28 @@ if TYPE_CHECKING:
     from svc.serving.api.observe.spans import Spans
     from svc.serving.api.routing.endpoint import Route
     from svc.settings import Settings
+
+
+Document = tuple[Mapping[str, Any], int]
+
+
+def _health(state: ServerState) -> Document:
+    return state.registry.health()
+
+
+def _live(_state: ServerState) -> Document:
+    return {"status": "ok"}, 200
+
+
+def _ready(state: ServerState) -> Document:
+    if state.draining:
+        return {"status": "draining"}, 503
+    return ({"status": "ok"}, 200) if state.registry.ready() else ({"status": "loading"}, 503)
+
+
+DOCUMENTS: Mapping[str, Callable[[ServerState], Document]] = {"health": _health, "live": _live, "ready": _ready}
+"""Functions that return a document and its HTTP status, by the name of the endpoint."""
+
 
 _PROBE_TARGETS = frozenset(row.path.encode() for row in PROBES)
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -12,8 +12,8 @@ import trio
 from pydantic_core import to_json
 
 from svc.errors import ApiError
+from svc.serving.api.application import DOCUMENTS
 from svc.serving.api.pages.routes import METRICS_TYPE
-from svc.serving.api.probes import DOCUMENTS
 from svc.serving.api.routing.endpoints import PROBES
 from svc.serving.transport import server
 from svc.serving.transport.messages import Incoming, Opening, Response

@@ -24,11 +24,10 @@ from svc.processes.memory import SealedMemory, SharedPage
 from svc.serving.models.lanes import Lane
 from svc.serving.models.loader import Loaded
 from svc.serving.models.registry import Registry, WorkersState
-from svc.serving.transport.spread import VACANT
+from svc.serving.transport.shared import VACANT
 from svc.serving.workers import channel, counters
 from svc.serving.workers.counters import PAGE_BYTES, Counts, WorkerPage
-from svc.serving.workers.mirror import RemoteLane, mirrored
-from svc.serving.workers.package import Package
+from svc.serving.workers.package import Package, RemoteLane, mirrored
 from svc.serving.workers.rates import CELLS_BYTES, KeyCells
 from svc.serving.workers.restarts import BEAT_S, Pauses, Pulse
 from svc.serving.workers.template import KeptTemplate, environment

@@ -24,9 +24,8 @@ from svc.errors import ArtifactReadError, InternalError
 from svc.metrics import Metrics
 from svc.processes.memory import SealedMemory, SharedPage
 from svc.serving import process
-from svc.serving.api.access.authentication import HASHING_THREADS, Authenticator
+from svc.serving.api.access.authentication import HASHING_THREADS, Authenticator, RefusalThrottle
 from svc.serving.api.access.key_policies import LONGEST_WAIT_S, REFUSALS_AT_ONCE, REFUSALS_PER_S, KeyPolicies
-from svc.serving.api.access.refusal_throttle import RefusalThrottle
 from svc.serving.api.application import Application
 from svc.serving.api.request.state import ServerState
 from svc.serving.models.lanes import Lane
@@ -38,11 +37,10 @@ from svc.serving.models.threads import ScoringThreads
 from svc.serving.signals import run_until
 from svc.serving.transport import server
 from svc.serving.transport.certificate import Certificate, Tls
-from svc.serving.transport.spread import Spread
+from svc.serving.transport.shared import Spread
 from svc.serving.workers import channel, counters
 from svc.serving.workers.counters import WorkerPage
-from svc.serving.workers.mirror import ServedState, on_clock
-from svc.serving.workers.package import Package
+from svc.serving.workers.package import Package, ServedState, on_clock
 from svc.serving.workers.rates import Cell, SharedBucket, SharedThrottle
 from svc.serving.workers.restarts import BEAT_S
 from svc.settings import Settings

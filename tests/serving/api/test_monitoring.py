@@ -14,7 +14,7 @@ from svc.serving.api import monitoring
 from svc.serving.api.access.authentication import Authenticator
 from svc.serving.api.request.state import ServerState
 from svc.serving.models.registry import Registry
-from svc.serving.transport.listener import bind, listen
+from svc.serving.transport.server import bind, listen
 from svc.settings import Settings
 
 pytestmark = pytest.mark.anyio

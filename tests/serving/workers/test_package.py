@@ -1,21 +1,30 @@
-"""A packed model answers like the loaded one, from memory that no process can write to."""
+"""A packed model answers like the loaded one, from memory that no process can write to.
+
+The parent's registry in the form for workers.
+"""
 
 from __future__ import annotations
 
 import pickle
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+import trio
 
 from svc.artifact.keys import parse_signing_keys
 from svc.artifact.store import open_store
 from svc.errors import SignatureMismatch
 from svc.model.stored import Stored
 from svc.processes.memory import SealedMemory
+from svc.recipe.serving_schema import Availability
+from svc.serving.models.lists.availability import ItemList
+from svc.serving.models.lists.new_items import PlacedItems
 from svc.serving.models.loader import Loaded, Loader, LoadFailed
-from svc.serving.workers.package import Package, packed
+from svc.serving.models.registry import Entry, Served
+from svc.serving.workers.package import Package, RemoteLane, mirrored, packed
 from tests.model.test_model import FAMILIES, made, queries
 from tests.serving.artifacts import OTHER_KEYS, SIGNING_KEYS, factor_model, write_artifact
 from tests.serving.models.test_loader import SETTINGS, recipe
@@ -115,3 +124,39 @@ def test_a_wrong_signature_is_refused_before_packing(tmp_path: Path) -> None:
     with pytest.raises(LoadFailed) as caught:
         load(tmp_path, packed, keys=OTHER_KEYS)
     assert isinstance(caught.value.error, SignatureMismatch) or caught.value.error.stage == "hmac"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "trio"
+
+
+def declared() -> Availability:
+    return Availability.model_validate(
+        {"mode": "allow", "source": {"type": "csv", "path": "x.csv"}, "id_column": "item_id"}
+    )
+
+
+@pytest.mark.anyio
+async def test_a_list_is_sent_on_a_shared_clock_and_without_ids() -> None:
+    """Each event loop has a clock of its own."""
+    began = time.perf_counter()
+    listed = ItemList(("i1", "i2"), trio.current_time() - 60.0)
+    entry, _ = pickle.loads(pickle.dumps(mirrored(Entry("a", "a.yaml", availability=declared(), listed=listed))))
+    assert entry.listed.ids == ()
+    assert entry.listed.read_at == pytest.approx(began - 60.0, abs=5.0)
+
+
+@pytest.mark.anyio
+async def test_new_items_are_sent_once_and_to_each_new_worker() -> None:
+    """They may be large, and each change sends the whole state of a recipe."""
+    new = PlacedItems(cast(Any, "n1"), cast(Any, None), None)
+    unused: Any = None
+    lane = RemoteLane(1, lambda _: None)
+    entry = Entry("a", "a.yaml", Served("a", unused, unused, {}, "sha256:0", "k1", lane, 0.0, new=new))
+    (_, first), (_, second) = mirrored(entry), mirrored(entry, entry.served)
+    assert first is not None
+    assert first.new is not None
+    assert second is not None
+    assert pickle.loads(first.new).items == "n1"
+    assert (first.keeps_new, second.keeps_new, second.new) == (False, True, None)

@@ -17,11 +17,10 @@ from svc.serving.api.access.api_keys import hash_api_key, parse_api_keys
 from svc.serving.api.access.key_policies import parse_policies
 from svc.serving.models.policy import Policy
 from svc.serving.models.registry import Entry, WorkersState
-from svc.serving.transport.spread import VACANT
+from svc.serving.transport.shared import VACANT
 from svc.serving.workers import channel
 from svc.serving.workers.counters import WorkerPage
-from svc.serving.workers.mirror import ServedState
-from svc.serving.workers.package import packed
+from svc.serving.workers.package import ServedState, packed
 from svc.serving.workers.rates import CELLS_BYTES
 from svc.serving.workers.worker import Ends, Worker
 from svc.settings import Settings

@@ -1,13 +1,14 @@
 """Checks the API keys of clients.
 
 Floods of wrong keys must stay cheap: scrypt runs only for values in the form of a key, in a thread of its own, and only
-once for each accepted key.
+once for each accepted key. Refusals above a rate are delayed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import secrets
 from collections.abc import Collection, Mapping
 
@@ -17,7 +18,29 @@ from svc import events, logs
 from svc.errors import InvalidApiKey, MissingApiKey
 from svc.lru_cache import LruCache
 from svc.serving.api.access.api_keys import digest, is_well_formed
-from svc.serving.api.access.refusal_throttle import RefusalThrottle
+
+
+class RefusalThrottle:
+    """A throttle of refusals.
+
+    The first `burst` refusals are answered at once, and further refusals at `per_s` a second. No refusal waits longer
+    than `longest_s`, so a flood has no effect later than `longest_s` after its end.
+    """
+
+    def __init__(self, per_s: float, burst: float, longest_s: float) -> None:
+        self.per_s, self.burst, self.longest_s = per_s, burst, longest_s
+        self._next_s = -math.inf
+
+    def next_wait_s(self) -> float:
+        """Count one refusal, and return the seconds to wait before its answer."""
+        now_s = trio.current_time()
+        self._next_s = self.next_time(self._next_s, now_s)
+        return max(self._next_s - now_s, 0.0)
+
+    def next_time(self, last_s: float, now_s: float) -> float:
+        """Return the time of the next refusal after one at `last_s`."""
+        return min(max(last_s, now_s - self.burst / self.per_s) + 1 / self.per_s, now_s + self.longest_s)
+
 
 FIRST_SEEN_CLIENTS = 1024
 ACCEPTED_KEYS = 1024

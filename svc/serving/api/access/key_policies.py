@@ -21,7 +21,7 @@ from svc.metrics import KEY_REFUSALS, Metrics
 from svc.names import KEY_ID
 from svc.recipe.problems import field_path, nearest, shown
 from svc.recipe.yaml_reader import parse_yaml
-from svc.serving.api.access.refusal_throttle import RefusalThrottle
+from svc.serving.api.access.authentication import RefusalThrottle
 from svc.serving.api.bodies.fields import MAX_BATCH
 from svc.serving.api.routing.endpoint import Endpoint
 

@@ -1,9 +1,13 @@
-"""The quart handlers of all endpoints that are neither probes nor verbs."""
+"""The quart handlers of all endpoints that are neither probes nor verbs.
+
+`GET /v1/recipes/{name}/popular`: the most chosen items, all or those that satisfy a filter.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import trio
@@ -13,17 +17,65 @@ from quart_trio import QuartTrio
 
 from svc import logs
 from svc.errors import RecipeUnavailable, SvcError
+from svc.model.ranking.query import Prepared
+from svc.recipe.filter_tree import count_conditions
+from svc.serving.admission import WaitBudget
 from svc.serving.api.bodies.fields import MAX_MATCHES
 from svc.serving.api.bodies.parsing import parse_query
-from svc.serving.api.bodies.requests import ItemSearch, SampleUserQuery
+from svc.serving.api.bodies.requests import ItemSearch, PopularQuery, SampleUserQuery
 from svc.serving.api.pages.console.pages import Handler, page_handlers
 from svc.serving.api.pages.openapi import document
-from svc.serving.api.pages.popular import BUDGET, CHARGE, popular_items
+from svc.serving.api.request.failures import nothing_left
 from svc.serving.api.request.state import ServerState
 from svc.serving.api.routing.endpoint import PARAMETER
 from svc.serving.api.routing.endpoints import ENDPOINTS, PROBES, USERS_VERB, VERBS
+from svc.serving.models.costs import RULED_CONDITIONS, cost_class
+from svc.serving.models.fragments import AnswerHeader, encode_answer
 from svc.serving.models.item_search import feature_columns, find_items, sample_user
 from svc.serving.models.registry import Entry, Served, unknown_recipe
+
+BUDGET = "svc.budget"
+"""The key of the ASGI scope for the `WaitBudget` of a request that needs a model."""
+CHARGE = "svc.charge"
+"""The key of the ASGI scope for the function that counts the request against the rate of its key."""
+INLINE_FILTER_CHARACTERS = 4096
+
+Charge = Callable[[int, int], Awaitable[None]]
+
+
+async def popular_items(
+    served: Served,
+    request_id: str,
+    arguments: Mapping[str, str],
+    limiter: trio.CapacityLimiter,
+    *,
+    budget: WaitBudget,
+    charge: Charge,
+) -> bytes:
+    """Return the body of the answer. Raises the ApiError for the client."""
+    served.require_fresh()
+    budget.require(served.lane)
+    in_thread = partial(trio.to_thread.run_sync, limiter=limiter, abandon_on_cancel=True)
+    if len(arguments.get("filter", "")) <= INLINE_FILTER_CHARACTERS:
+        parameters = parse_query(PopularQuery, arguments)
+    else:
+        parameters = await in_thread(parse_query, PopularQuery, arguments)
+    if parameters.filter is not None:  # charged before its filter is compiled, which takes most of the time
+        conditions = count_conditions([parameters.filter], RULED_CONDITIONS)
+        await charge(
+            cost_class(limit=1, profile=0, described=0, is_ruled=False, is_other=True, conditions=conditions), 1
+        )
+    prepared: Prepared
+    if parameters.prepares_long(served):
+        prepared = await in_thread(parameters.prepare, served)
+    else:
+        prepared = parameters.prepare(served)
+    ranking = (await served.lane.rank((prepared.query,), patience=budget))[0]
+    if not len(ranking.items):
+        raise await in_thread(nothing_left, parameters.filter, served.filters, prepared.query)
+    header = AnswerHeader(request_id, served.name, served.model_version)
+    return await in_thread(encode_answer, header, ranking.from_place(prepared.offset), served.fragments)
+
 
 T = TypeVar("T")
 

@@ -1,17 +1,82 @@
-"""Error answers, and the log of unexpected errors."""
+"""Error answers, the reason for an empty ranking, and the log of unexpected errors."""
 
 from __future__ import annotations
 
+import difflib
 import time
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from operator import and_
+from typing import Any, cast
 
 from pydantic_core import to_json
 
 from svc import events, logs
-from svc.errors import ApiError, InternalError, ValidationFailed, exhaustion
+from svc.errors import ApiError, InternalError, NoCandidates, ValidationFailed, exhaustion
+from svc.model.ranking.filter_fields import FilterFields, LabelField, NumberField
+from svc.model.ranking.query import Query
 from svc.serving.transport.messages import Headers, Response
+
+_SHOWN_CHARACTERS = 64
+_SHARE = (
+    "only new items are left to recommend ({count}), and at most a share of {share:g} of the first n items may be new "
+    "(serving.new_items.max_share): ask for items of the model too, or raise max_share"
+)
+
+
+def nothing_left(tree: object, filters: FilterFields | None, query: Query) -> NoCandidates:
+    """Return the error of the empty ranking of `query`.
+
+    `tree` is the valid filter of the request, or None.
+    """
+    share = None if query.new is None else query.new.items.max_share
+    if query.new is not None and share is not None:  # only a share keeps new items from an otherwise empty page
+        return NoCandidates(_SHARE.format(count=len(query.new.rows), share=share))
+    reasons = () if tree is None or filters is None else _reasons(tree, filters)
+    reason = next(iter(reasons), None)
+    return NoCandidates() if reason is None else NoCandidates(f"{NoCandidates.detail}: {reason}")
+
+
+def _reasons(tree: Any, filters: FilterFields) -> Iterator[str]:
+    """Yield the conditions that no item satisfies.
+
+    Conditions below `not` are left out, because they restrict nothing if no item satisfies them.
+    """
+    ((key, value),) = tree.items()
+    if key in ("all", "any"):
+        for part in value:
+            yield from _reasons(part, filters)
+    elif key != "not":
+        field = filters.fields[key]
+        if field.kind == NumberField.kind:
+            yield from _range(key, value, field)
+        else:
+            yield from _labels(key, value, cast(LabelField, field))
+
+
+def _labels(name: str, operators: Mapping[str, Any], field: LabelField) -> Iterator[str]:
+    for operator in ("any", "all"):
+        values = operators.get(operator, ())
+        absent = [value for value in values if field.names.index(value) < 0]
+        if absent and (operator == "all" or len(absent) == len(values)):
+            yield _no_value(name, absent[0], field.described()["values"])
+
+
+def _no_value(name: str, value: str, labels: list[str]) -> str:
+    by_lower_case = {label.lower(): label for label in reversed(labels)}
+    near = difflib.get_close_matches(value[:_SHOWN_CHARACTERS].lower(), by_lower_case, n=1)
+    hint = f"; did you mean {by_lower_case[near[0]]!r}?" if near else ""
+    return f"{name} has no value {value[:_SHOWN_CHARACTERS]!r}{hint}"
+
+
+def _range(name: str, operators: Mapping[str, Any], field: NumberField) -> Iterator[str]:
+    matching = reduce(and_, (field.matching(operator, operand) for operator, operand in operators.items()))
+    if not matching.flags().any():
+        numbers = field.described()
+        reach = "no item has a number" if numbers["min"] is None else f"from {numbers['min']:g} to {numbers['max']:g}"
+        yield f"no item has {name} in this range; there are numbers {reach}"
+
 
 TRACEBACKS_A_MINUTE = 10
 """Most tracebacks logged in a minute: without it, many requests with one failure would fill the disk."""

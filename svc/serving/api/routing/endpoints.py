@@ -1,7 +1,7 @@
 """The table of endpoints, which defines all paths and the keys that they need.
 
 Routing, key checks, the OpenAPI document and the reference page are read from `ENDPOINTS`. Each row must set `public`,
-so that no endpoint is open by omission.
+so that no endpoint is open by omission. Each file of the web pages has a row.
 """
 
 from __future__ import annotations
@@ -24,9 +24,25 @@ from svc.serving.api.bodies.requests import (
     SampleUserQuery,
     UsersRequest,
 )
-from svc.serving.api.routing.console_files import CONSOLE, REFERENCE, SHARED, SWAGGER_UI
 from svc.serving.api.routing.endpoint import PARAMETER, Endpoint, Errors, Route
 from svc.settings import Settings
+
+SHARED = ("style.css", "icon.svg", "dom.js", "curl.js", "api.js")
+CONSOLE = (
+    "attempt.js",
+    "features.js",
+    "figures.js",
+    "main.js",
+    "narrow.js",
+    "picker.js",
+    "prometheus.js",
+    "ranking.js",
+    "recipes.js",
+)
+REFERENCE = ("reference.css", "reference.js", "snippets.js")
+SWAGGER_UI = ("swagger-ui-bundle.js", "swagger-ui.css")
+"""Swagger UI, which shows the reference (its origin is in swagger_ui/README.md)."""
+
 
 USERS_VERB = "recommend-users"
 RECIPE: Errors = (errors.RecipeNotFound, errors.RecipeUnavailable)

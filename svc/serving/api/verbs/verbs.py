@@ -32,8 +32,7 @@ from svc.serving.api.bodies.requests import (
     UsersRequest,
     elements,
 )
-from svc.serving.api.request.failures import log_failure
-from svc.serving.api.request.nothing_left import nothing_left
+from svc.serving.api.request.failures import log_failure, nothing_left
 from svc.serving.api.request.request import Request
 from svc.serving.api.request.state import ServerState
 from svc.serving.api.routing.endpoint import Endpoint, Route

@@ -1,15 +1,32 @@
-"""The table of endpoints: the routes of paths, and the keys that they need."""
+"""The table of endpoints: the routes of paths, and the keys that they need.
+
+The files of the web pages: complete, and each listed once.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from importlib import resources
+from pathlib import Path
 
 import pytest
 
+from svc.serving.api.application import DOCUMENTS
 from svc.serving.api.pages.routes import build_routes
-from svc.serving.api.probes import DOCUMENTS
 from svc.serving.api.routing.endpoint import Endpoint
-from svc.serving.api.routing.endpoints import ENDPOINTS, PAGES, PROBES, VERBS, Router, served_with
+from svc.serving.api.routing.endpoints import (
+    CONSOLE,
+    ENDPOINTS,
+    PAGES,
+    PROBES,
+    REFERENCE,
+    SHARED,
+    SWAGGER_UI,
+    VERBS,
+    Router,
+    served_with,
+)
 from svc.settings import Settings
 from tests.serving.client import serving
 
@@ -68,3 +85,27 @@ def test_a_row_that_is_switched_off_still_needs_its_key(environment: str) -> Non
     assert all(row.is_served(settings) for row in rows if row.public)
     settings = Settings(metrics_enabled=True)
     assert all(row.is_served(settings) for row in served_with(settings))
+
+
+STATIC = Path(str(resources.files("svc.serving.api.pages.console"))) / "static"
+
+
+FILES = sorted(path.name for path in STATIC.iterdir())
+
+
+SCRIPTS = [name for name in FILES if name.endswith(".js")]
+
+
+def test_every_import_of_a_script_is_a_file() -> None:
+    """A missing module would stop the whole page."""
+    for name in SCRIPTS:
+        text = (STATIC / name).read_text(encoding="utf-8")
+        assert {part[2:] for part in re.findall(r'from "([^"]+)"', text)} <= set(FILES), name
+
+
+def test_every_file_is_listed_once() -> None:
+    """A file without a row in the table of endpoints would never be served."""
+    listed = [*SHARED, *CONSOLE, *REFERENCE]
+    assert sorted([*listed, "index.html", "reference.html"]) == FILES
+    vendored = {path.name for path in (STATIC.parent / "swagger_ui").iterdir()}
+    assert set(SWAGGER_UI) <= vendored

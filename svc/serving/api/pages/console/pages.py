@@ -10,7 +10,7 @@ from pydantic_core import to_json
 from quart import Response
 
 from svc.serving.api.request.state import ServerState
-from svc.serving.api.routing.console_files import CONSOLE, REFERENCE, SHARED, SWAGGER_UI
+from svc.serving.api.routing.endpoints import CONSOLE, REFERENCE, SHARED, SWAGGER_UI
 
 TYPES = {
     "html": "text/html; charset=utf-8",

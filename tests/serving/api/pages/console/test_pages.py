@@ -9,9 +9,9 @@ import pytest
 from svc.metrics import Metrics
 from svc.serving.api.access.api_keys import hash_api_key, new_api_key, parse_api_keys
 from svc.serving.api.pages.console import pages
-from svc.serving.api.routing.console_files import SWAGGER_UI
+from svc.serving.api.routing.endpoints import SWAGGER_UI
 from svc.settings import Settings
-from tests.serving.api.routing.test_console_files import FILES, SCRIPTS, STATIC
+from tests.serving.api.routing.test_endpoints import FILES, SCRIPTS, STATIC
 from tests.serving.client import serving
 
 VENDORED = STATIC.parent / "swagger_ui"
