@@ -56,8 +56,8 @@ class Contributions:
         own[3] += (has_no_label(record) * by_kind[:, 1]).sum(axis=1)
         own[4] += (is_missing * numbers[1::2]).sum(axis=1)
         entries = (np.diff(record.label_offsets), record.label_offsets[1:])
-        known = np.where(is_missing, np.float32(0), record.numbers)
-        table = np.column_stack([*entries, record.popularity[:, 0], own.T, ~is_missing, known])
+        filled = np.where(is_missing, np.float32(0), record.numbers)
+        table = np.column_stack([*entries, record.popularity[:, 0], own.T, ~is_missing, filled])
         columns = np.repeat(np.arange(n_columns), np.diff(record.first_labels))
         self.of_score = float(scores[0])
         self._record = record
