@@ -249,11 +249,7 @@ class Store:
 
         svc writes none: the artifact contains its signature.
         """
-        try:
-            self._folder.marker(f"{self._name}.sha256")
-        except FileNotFoundError:
-            return False
-        return True
+        return self._has(f"{self._name}.sha256")
 
     def publish(self, write: Callable[[BinaryIO], Written], versioning: Versioning) -> Published:
         """Publish the output of `write`.

@@ -112,7 +112,7 @@ def records(monkeypatch: pytest.MonkeyPatch) -> Iterator[Records]:
         bound.append(bind(*arguments, **options))
         return bound[-1]
 
-    monkeypatch.setattr(run.listening, "bind", kept)
+    monkeypatch.setattr(run.server, "bind", kept)
     collected, threshold, interval = Records(), gc.get_threshold(), sys.getswitchinterval()
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
     hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup

@@ -1,7 +1,7 @@
 """The current state of each recipe, and the health documents made from it. No I/O.
 
-One immutable `Snapshot` holds the state. A change builds the next snapshot and swaps one reference, so a reader in any
-thread sees the state before or after a change, never half of it.
+A change builds the next mapping of entries or of skipped files and swaps one reference, so a reader in any thread sees
+the mapping before or after a change, never half of it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -169,14 +168,6 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """All recipes by name, and the errors of skipped recipe files by file name."""
-
-    entries: Mapping[str, Entry] = field(default_factory=lambda: MappingProxyType({}))
-    skipped: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-
-
-@dataclass(frozen=True, slots=True)
 class WorkersState:
     """The number of configured workers, of ready workers, and of places in which each new worker dies at once."""
 
@@ -186,18 +177,20 @@ class WorkersState:
 
 
 class Registry:
-    """The holder of the current snapshot. Only the watcher's tasks write, and any thread may read.
+    """The current entries of all recipes by name, and the errors of skipped files by file name.
 
-    `changed` is called for each change with its kind and arguments. `workers` is None without worker processes.
+    Only the watcher's tasks write, and any thread may read. `changed` is called for each change with its
+    kind and arguments. `workers` is None without worker processes.
     """
 
     def __init__(self, changed: Callable[..., None] = lambda *_: None) -> None:
-        self._now = Snapshot()
+        self._entries: Mapping[str, Entry] = {}
+        self._skipped: Mapping[str, str] = {}
         self._changed = changed
         self.workers: WorkersState | None = None
 
     def get(self, name: str) -> Entry | None:
-        return self._now.entries.get(name)
+        return self._entries.get(name)
 
     def require(self, name: str) -> Entry:
         """Return the entry of a recipe that a client names, or log the name and raise RecipeNotFound."""
@@ -208,47 +201,45 @@ class Registry:
 
     def entries(self) -> tuple[Entry, ...]:
         """Return all entries, sorted by name."""
-        return tuple(self._now.entries.values())
+        return tuple(self._entries.values())
 
     def skipped(self) -> dict[str, str]:
         """Return the errors of skipped recipe files by stem."""
-        return {stem_of(file): error for file, error in self._now.skipped.items()}
+        return {stem_of(file): error for file, error in self._skipped.items()}
 
     def skipped_files(self) -> Mapping[str, str]:
         """Return the errors of skipped recipe files by file name."""
-        return self._now.skipped
+        return self._skipped
 
     def put(self, entry: Entry) -> None:
         """Add or replace the entry of this name."""
         before = self.get(entry.name)
-        entries = {**self._now.entries, entry.name: entry}
-        self._now = replace(self._now, entries=MappingProxyType(dict(sorted(entries.items()))))
+        self._entries = dict(sorted({**self._entries, entry.name: entry}.items()))
         self._changed("entry", entry, None if before is None else before.served)
 
     def remove(self, name: str) -> None:
-        entries = {key: entry for key, entry in self._now.entries.items() if key != name}
-        self._now = replace(self._now, entries=MappingProxyType(entries))
+        self._entries = {key: entry for key, entry in self._entries.items() if key != name}
         self._changed("remove", name)
 
     def skip(self, errors: Mapping[str, str]) -> None:
         """Replace the skipped files, given as a mapping from file name to error."""
-        if dict(errors) != dict(self._now.skipped):
+        if errors != self._skipped:
             self._changed("skip", dict(errors))
-        self._now = replace(self._now, skipped=MappingProxyType(dict(sorted(errors.items()))))
+        self._skipped = dict(sorted(errors.items()))
 
     def ready(self) -> bool:
         """Return True if a recipe is loaded, or if there are no recipes."""
-        entries = self._now.entries
+        entries = self._entries
         return not entries or any(entry.served for entry in entries.values())
 
     def health(self) -> tuple[dict[str, Any], int]:
         """Return the document of counts and its HTTP status, which is 503 while a valid recipe has no model."""
-        now = self._now
-        loaded = sum(entry.served is not None for entry in now.entries.values())
-        degraded = loaded < len(now.entries)
-        document: dict[str, Any] = {"status": _status(degraded), "total": len(now.entries), "loaded": loaded}
-        if now.skipped:
-            document["skipped"] = len(now.skipped)
+        entries, skipped = self._entries, self._skipped
+        loaded = sum(entry.served is not None for entry in entries.values())
+        degraded = loaded < len(entries)
+        document: dict[str, Any] = {"status": _status(degraded), "total": len(entries), "loaded": loaded}
+        if skipped:
+            document["skipped"] = len(skipped)
         if self.workers is not None:
             document["workers"] = asdict(self.workers)
         return document, 503 if degraded else 200
@@ -259,8 +250,7 @@ class Registry:
         The status is 503 while any recipe has an error. Skipped files are shown, but are not errors. The document has
         only names that `may_ask` admits. The name of a skipped file is its stem.
         """
-        now = self._now
-        entries = {name: entry for name, entry in now.entries.items() if may_ask(name)}
+        entries = {name: entry for name, entry in self._entries.items() if may_ask(name)}
         recipes = {name: _details(entry) for name, entry in entries.items()}
         degraded = any(entry.faults.first() or not entry.served for entry in entries.values())
         for name, entry in entries.items():
@@ -269,7 +259,7 @@ class Registry:
                 degraded = degraded or refuses
             if entry.new_items is not None:
                 recipes[name]["new_items"] = _new_items(entry)
-        for file, error in now.skipped.items():
+        for file, error in self._skipped.items():
             if not may_ask(stem_of(file)):
                 continue
             key = file if stem_of(file) in entries else stem_of(file)
