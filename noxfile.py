@@ -6,6 +6,8 @@ import json
 import logging
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,25 +24,32 @@ CACHED = {"PYTHONDONTWRITEBYTECODE": None}
 """Lets pytest keep its compiled test modules; else each worker of each session compiles them all anew."""
 
 
-def _install(session: nox.Session, *groups: str, extras: str = "metrics") -> None:
+def _install(session: nox.Session, *groups: str, extras: str = "metrics", compiled: bool = True) -> None:
     """Install what is not there yet: a session begins seconds sooner while pyproject.toml and the version stay.
 
-    Compiled, because the tests start many processes, and where none may write bytecode each would compile it all.
+    `compiled` costs 22 s of a processor. It pays where tests start many processes, each of which would compile the same
+    modules.
     """
     wanted = [f".[{extras}]", *nox.project.dependency_groups(GROUPS, *groups)]
-    installed = Path(session.virtualenv.location) / "installed.json"
     sources = [Path(name).read_text(encoding="utf-8") for name in ("pyproject.toml", "svc/__init__.py")]
-    state = json.dumps([wanted, *sources])
-    if not installed.exists() or installed.read_text(encoding="utf-8") != state:
-        session.install("-e", *wanted, env={"UV_COMPILE_BYTECODE": "1"})
-        installed.write_text(state, encoding="utf-8")
+    with _absent(Path(session.virtualenv.location), *wanted, *sources) as absent:
+        if absent:
+            session.install("-e", *wanted, env={"UV_COMPILE_BYTECODE": str(int(compiled))})
     session.run("python", "-m", "compileall", "-q", "svc", silent=True)
+
+
+@contextmanager
+def _absent(folder: Path, *wanted: str) -> Iterator[bool]:
+    """Yield whether `folder` lacks `wanted`, and record it as installed when the block ends without an error."""
+    record, state = folder / "installed.json", json.dumps(wanted)
+    yield not record.exists() or record.read_text(encoding="utf-8") != state
+    record.write_text(state, encoding="utf-8")
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
     """The fast tests: no process of their own, no load, no network."""
-    _install(session, "test", "bprfm")
+    _install(session, "test", "bprfm", compiled=False)
     few = "-k" in session.posargs  # starting workers takes longer than most selections of tests
     workers = () if few else ("--numprocesses=auto", "--maxprocesses=4")
     session.run(*PYTEST, *workers, "-m", "not integration and not system", *session.posargs, env=CACHED)
@@ -73,8 +82,15 @@ def _azurite(session: nox.Session) -> str | None:
     if shutil.which("npm") is None:
         return None
     folder = Path(session.create_tmp()) / "azurite"
-    session.run("npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), "azurite@3.37.0", external=True)
+    _npm(session, folder, "azurite@3.37.0")
     return str(folder / "node_modules" / ".bin" / "azurite-blob")
+
+
+def _npm(session: nox.Session, folder: Path, *packages: str) -> None:
+    with _absent(folder, *packages) as absent:
+        if absent:
+            command = ("npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), *packages)
+            session.run_install(*command, external=True)
 
 
 def _generators(session: nox.Session) -> str | None:
@@ -83,11 +99,13 @@ def _generators(session: nox.Session) -> str | None:
         return None
     folder = Path(session.create_tmp()).resolve() / "generators"  # the tests run in folders of their own
     javascript = ("openapi-typescript@7.13.0", "openapi-fetch@0.17.0", "orval@7.13.2", "@hey-api/openapi-ts@0.95.0")
-    where = ("--no-audit", "--no-fund", "--prefix", str(folder))
-    session.run("npm", "install", *where, *javascript, "typescript@5.9.3", external=True)
-    session.run("python", "-m", "venv", str(folder / "python"))
+    _npm(session, folder, *javascript, "typescript@5.9.3")
     python = ("openapi-python-client==0.29.1", "datamodel-code-generator==0.89.0", "mypy==2.4.1")
-    session.run(str(folder / "python" / "bin" / "python"), "-m", "pip", "install", "-q", *python, external=True)
+    with _absent(folder / "python", *python) as absent:
+        if absent:
+            session.run_install("python", "-m", "venv", str(folder / "python"))
+            pip = (str(folder / "python" / "bin" / "python"), "-m", "pip", "install", "-q")
+            session.run_install(*pip, *python, external=True)
     return str(folder)
 
 
