@@ -121,8 +121,8 @@ def kinds(rng: np.random.Generator, chosen: np.ndarray) -> dict[str, Callable[[i
     """
     own = ids("i", N_ITEMS)
 
-    def history() -> list[str]:
-        return [own[i] for i in dict.fromkeys(rng.choice(chosen, 100).tolist())][:10]
+    def history(size: int = 10) -> list[str]:
+        return [own[i] for i in dict.fromkeys(rng.choice(chosen, 10 * size).tolist())][:size]
 
     return {
         "no filter": lambda _: {},
@@ -134,6 +134,11 @@ def kinds(rng: np.random.Generator, chosen: np.ndarray) -> dict[str, Callable[[i
         "offset 100": lambda _: {"offset": 100},
         "history of 10": lambda _: {"user_id": None, "history": history()},
         "history of 10 joined": lambda _: {"history": history()},
+        "history of 20 joined": lambda _: {"history": history(20)},
+        "history of 120 joined": lambda _: {"history": history(120)},
+        "20 dislikes": lambda _: {"dislikes": history(20)},
+        "100 shown": lambda _: {"shown": history(100)},
+        "20 dislikes, 100 shown": lambda _: {"dislikes": history(20), "shown": history(100)},
         "explain 3": lambda _: {"explain": 3},
         "diversity 0.3": lambda _: {"diversity": 0.3},
         "pin": lambda _: {"pins": [{"item_id": "i7", "position": 0}]},
