@@ -84,13 +84,13 @@ def allowed_items(
     serving = recipe.recipe.serving
     if tree is None and serving is None:
         return None
-    from svc.model.ranking.item_sets import joined
+    from svc.model.ranking.item_sets import intersect
     from svc.serving.models.policy import Policy
 
     own, requested = Policy.of(recipe.recipe).filter, _parse_tree(tree, recipe, settings)
     filters = [part for part in (own, requested) if part is not None]
     matching = _matching_items(filters, recipe, item_ids, settings, variables, new)
-    return joined(*matching, _available_items(recipe, item_ids, settings, variables, new=new))
+    return intersect(*matching, _available_items(recipe, item_ids, settings, variables, new=new))
 
 
 def _parse_tree(tree: Any, recipe: LoadedRecipe, settings: Settings) -> Filter | None:

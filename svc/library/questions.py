@@ -14,7 +14,7 @@ from svc.errors import UsageError, ValidationFailed
 from svc.library.items import ItemTable
 from svc.model.model import Model
 from svc.model.ranking.filter_fields import FilterFields
-from svc.model.ranking.item_sets import ItemSet, joined
+from svc.model.ranking.item_sets import ItemSet, intersect
 from svc.model.ranking.new_items import NewItems
 from svc.model.ranking.query import Prepared
 from svc.serving.api.bodies.parsing import parse
@@ -63,7 +63,7 @@ class Answerer:
         """Return the items that may be shown. None: all. `own` are those that satisfy the request's own filter."""
         tree = self.policy.filter
         always = None if tree is None or self.filters is None else self.filters.items(tree)
-        return joined(always, own)
+        return intersect(always, own)
 
 
 def question(schema: type[AnyQuestion], answerer: Answerer, controls: Mapping[str, Any]) -> AnyQuestion:

@@ -71,14 +71,14 @@ class FeatureEmbedder:
             return scorer.factors is self._scorer and described
         return scorer is self._scorer
 
-    def asked(self, query: Query) -> Query:
+    def query_for(self, query: Query) -> Query:
         """Return the query for this embedder, by the history if the vectors of training users are not stored."""
         if query.user >= 0 and not len(self._scorer.users):
             query = query._replace(user=-1).of_profile(joined_profile(self._history, query.user, NOTHING_GIVEN))
         return query.at_recency(self._recency)
 
     def vectors(self, queries: Sequence[Query]) -> Vectors:
-        """Return vectors, (B, K), of the users of queries made by `asked`."""
+        """Return vectors, (B, K), of the users of queries made by `query_for`."""
         return self._scorer.vectors(queries)
 
     def known_scores(self, queries: Sequence[Query], vectors: Vectors) -> list[Scores]:
@@ -94,7 +94,7 @@ class FeatureEmbedder:
         """Return the rankings with the new items of each query. `rankings` hold the model's items alone."""
         answers = list(rankings)
         numbers = [number for number, query in enumerate(queries) if query.new is not None]
-        asked = [self.asked(queries[number]) for number in numbers]
+        asked = [self.query_for(queries[number]) for number in numbers]
         vectors = self.vectors(asked)
         others = [
             row
@@ -116,12 +116,14 @@ class FeatureEmbedder:
             most = None if query.unordered or rules.limits else query.limit
             spare = rules.share is not None and rules.share.least > 0.0
             own = by.get(row)
-            answers[number] = joined(ranking, own, scores, candidates, is_whole=is_whole, most=most, spare=spare)
+            answers[number] = insert_new_items(
+                ranking, own, scores, candidates, is_whole=is_whole, most=most, spare=spare
+            )
         return answers
 
     def contributions(self, query: Query, new: NewItems, items: Items) -> tuple[Contributions, Scores]:
         """Return the addends, by column, of the embedder's scores of some new items, and the scores."""
-        asked, vectors = self.asked(query), new.vectors[items - new.n_known]
+        asked, vectors = self.query_for(query), new.vectors[items - new.n_known]
         return self._scorer.contributions_to(asked, vectors), np.vecdot(vectors, self.vectors([asked])[0])
 
     def similar(self, items: Items, new: NewItems, similar: Callable[[Items], Similar]) -> Similar:
@@ -154,7 +156,7 @@ def scores_of_new(candidates: NewCandidates, vector: Vectors) -> Scores:
     return scores
 
 
-def joined(
+def insert_new_items(
     of_model: Ranking,
     by: Scores | None,
     scores: Scores,

@@ -40,7 +40,9 @@ def candidate_query(query: Query, n_items: int) -> Query:
     return query._replace(limit=min(n_items, query.rules.pool(query.limit)))
 
 
-def reranked(query: Query, ranking: Ranking, n_items: int, similar: Callable[[Items], Similar], rank: Rank) -> Ranking:
+def apply_rules(
+    query: Query, ranking: Ranking, n_items: int, similar: Callable[[Items], Similar], rank: Rank
+) -> Ranking:
     """Apply the rules of `query` to `ranking`, the answer to `candidate_query(query)`. `rank` ranks by score alone."""
     rules = query.rules
     if rules is None or not len(ranking.items):
@@ -75,7 +77,7 @@ def _scores_of_pins(query: Query, rules: Rules, n_items: int, rank: Rank) -> NDA
     return np.array([score_of[column] for column in columns.tolist()])
 
 
-def explained(
+def add_reasons(
     query: Query,
     ranking: Ranking,
     scorer: Scorer,

@@ -80,7 +80,7 @@ class History(Stored):
             return np.arange(self.offsets[user + 1] - self.offsets[user])
         return (~self.ties[self.offsets[user] : self.offsets[user + 1]]).cumsum()
 
-    def weighed(self, user: int, recency: float | None = None) -> NDArray[np.float64] | None:
+    def weigh(self, user: int, recency: float | None = None) -> NDArray[np.float64] | None:
         """Return the weights of `items(user)`, (h,): their values, decayed by recency. None: all are 1.
 
         `recency` is that of one part of a blend. None: the recency of all histories.
@@ -96,8 +96,8 @@ class History(Stored):
         decay = factors(positions, recency)
         return decay if values is None else values * decay
 
-    def all_weighed(self, recency: float | None = None) -> NDArray[np.float64] | None:
-        """Return the weights of the items of all rows, (nnz,), as in `weighed`."""
+    def weigh_all(self, recency: float | None = None) -> NDArray[np.float64] | None:
+        """Return the weights of the items of all rows, (nnz,), as in `weigh`."""
         values = None if self.weights is None else self.weights.astype(np.float64)
         recency = self.recency if recency is None else recency
         if not recency:

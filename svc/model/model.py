@@ -20,7 +20,7 @@ from svc.model import consistency
 from svc.model.columns.feature_values import Encoded
 from svc.model.feature_embedder import FeatureEmbedder
 from svc.model.features import FeatureState, SideEncoder
-from svc.model.final_ranking import candidate_query, explained, reranked, with_reason_new
+from svc.model.final_ranking import add_reasons, apply_rules, candidate_query, with_reason_new
 from svc.model.history import History
 from svc.model.ids import IdTable
 from svc.model.query_builder import QueryBuilder, with_candidates
@@ -208,10 +208,10 @@ class Model(Stored):
         brings_back = include_seen is True
         include_seen = self.repeats if include_seen is None else include_seen
         user = -1 if user_id is None else self.user_ids.index(user_id)
-        given, against = self._queries.given(history), self._queries.disliked(dislikes, restriction.new)
+        given, against = self._queries.given(history), self._queries.resolve_dislikes(dislikes, restriction.new)
         if dislikes:
             exclude_items = [*exclude_items, *(dislike.item_id for dislike in dislikes)]
-        restriction, unknown = self._queries.varied(restriction)
+        restriction, unknown = self._queries.vary(restriction)
         described = {} if user >= 0 or len(given.columns) else _features_of_new(history, restriction.new)
         own_unknown = [item for item in given.unknown if item not in described]
         given = given._replace(unknown=(*own_unknown, *against.unknown, *unknown))
@@ -293,7 +293,7 @@ class Model(Stored):
                 unseen.append(vector)
                 ignored |= dict.fromkeys(others)
         if new is not None:
-            unseen += new.described([item for item in dict.fromkeys(seed_items) if item not in described]).values()
+            unseen += new.describe([item for item in dict.fromkeys(seed_items) if item not in described]).values()
         prior = None
         if user_features is not None:
             encoded, others = self._encode("user", user_features)
@@ -395,12 +395,12 @@ class Model(Stored):
         scorer, new = self.scorer_of(query), query.new
         ranker = self.ranker if self._is_reordered(query) else None
         if new is None or self._embedder is None:
-            ranking = reranked(query, ranking, self.n_items, scorer.similar, self._rank_unarranged)
-            return explained(query, ranking, scorer, self.history, self.features, ranker=ranker)
+            ranking = apply_rules(query, ranking, self.n_items, scorer.similar, self._rank_unarranged)
+            return add_reasons(query, ranking, scorer, self.history, self.features, ranker=ranker)
         similar = partial(self._embedder.similar, new=new.items, similar=scorer.similar)
-        ranking = reranked(query, ranking, self.n_items, similar, self._rank_unarranged)
+        ranking = apply_rules(query, ranking, self.n_items, similar, self._rank_unarranged)
         embedder = self._embedder
-        ranking = explained(query, ranking, scorer, self.history, self.features, ranker=ranker, embedder=embedder)
+        ranking = add_reasons(query, ranking, scorer, self.history, self.features, ranker=ranker, embedder=embedder)
         return with_reason_new(ranking, self.n_items)
 
     def _rank_unarranged(self, queries: Sequence[Query]) -> list[Ranking]:
@@ -555,7 +555,7 @@ class Model(Stored):
 
 def _features_of_new(history: Sequence[Interaction], new: NewItems | None) -> dict[str, Encoded]:
     """Return the features of the new items of a history, by id."""
-    return {} if new is None else new.described([item.item_id for item in history])
+    return {} if new is None else new.describe([item.item_id for item in history])
 
 
 def _encode_row(encoder: SideEncoder, ids: Sequence[str], features: Sequence[Features], row: int) -> Encoded:

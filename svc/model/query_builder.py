@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from svc.model.history import History
 from svc.model.id_finder import IdFinder
 from svc.model.ids import IdTable
-from svc.model.ranking.item_sets import ItemSet, added_up, distinct, joined
+from svc.model.ranking.item_sets import ItemSet, added_up, distinct, intersect
 from svc.model.ranking.new_items import NewItems
-from svc.model.ranking.profile import profile_of, settled
+from svc.model.ranking.profile import profile_of, settle_history
 from svc.model.ranking.query import (
     NO_ITEMS,
     NOTHING_GIVEN,
@@ -52,7 +52,7 @@ class QueryBuilder:
         return columns[columns >= 0]
 
     def given(self, history: Sequence[Interaction]) -> Given:
-        """Return the known items of a request's history, in the form that `settled` gives them, and its unknown ids."""
+        """Return the known items and the unknown ids of a request's history, as `settle_history` returns them."""
         if not history:
             return NOTHING_GIVEN
         columns = self._finder.indices([interaction.item_id for interaction in history])
@@ -64,9 +64,9 @@ class QueryBuilder:
             is_known = columns >= 0
             unknown = dict.fromkeys(history[position].item_id for position in np.flatnonzero(~is_known).tolist())
             columns, weights = columns[is_known], None if weights is None else weights[is_known]
-        return settled(Given(columns, weights, tuple(unknown)), self._history)
+        return settle_history(Given(columns, weights, tuple(unknown)), self._history)
 
-    def disliked(self, dislikes: Sequence[Interaction], new: NewItems | None) -> Given:
+    def resolve_dislikes(self, dislikes: Sequence[Interaction], new: NewItems | None) -> Given:
         """Return the known disliked items, and all unknown ids that are not new items.
 
         Weights of a repeated item add up. Items of weight 0 are left out.
@@ -98,7 +98,7 @@ class QueryBuilder:
             unknown = np.flatnonzero(self._columns_with_new(restriction.include_items, restriction.new) < 0)
             if len(unknown):
                 ignored |= dict.fromkeys(map(restriction.include_items.__getitem__, unknown.tolist()))
-            allowed = joined(allowed, ItemSet.of_columns(columns[columns >= 0], self._n_items))
+            allowed = intersect(allowed, ItemSet.of_columns(columns[columns >= 0], self._n_items))
         exclude = self.columns(exclude_items)
         profile = profile_of(given, self._history)
         query = Query(
@@ -116,7 +116,7 @@ class QueryBuilder:
         )
         return query, tuple(ignored)
 
-    def varied(self, restriction: Restriction) -> tuple[Restriction, tuple[str, ...]]:
+    def vary(self, restriction: Restriction) -> tuple[Restriction, tuple[str, ...]]:
         """Return the restriction with the requested rotation among its rules, and the unknown ids of shown items.
 
         The counts of a repeated item add up.

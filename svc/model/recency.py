@@ -37,7 +37,7 @@ def positions_of(times: NDArray[Any]) -> NDArray[np.intp]:
     return positions
 
 
-def decayed(weights: Weights | None, positions: NDArray[Any], recency: float) -> Weights | None:
+def decay_weights(weights: Weights | None, positions: NDArray[Any], recency: float) -> Weights | None:
     """Return the `weights`, (h,), decayed by the `positions`, (h,), of their items. None: all are 1."""
     if not recency:
         return weights
@@ -56,7 +56,7 @@ class Ordered(NamedTuple):
     positions: NDArray[np.intp]
 
 
-def ordered(columns: NDArray[np.int32], weights: Weights | None, times: NDArray[Any]) -> Ordered:
+def order_history(columns: NDArray[np.int32], weights: Weights | None, times: NDArray[Any]) -> Ordered:
     """Return each item of `columns`, (h,), once, oldest first. The `times`, (h,), never fall. `weights` None: all are
     1.
 

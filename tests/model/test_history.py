@@ -24,15 +24,15 @@ def test_a_history_in_order_counts_its_items_by_their_age() -> None:
     offsets, columns = np.array([0, 3, 5], dtype=np.int64), np.array([4, 1, 3, 0, 2], dtype=np.int32)
     values = np.array([2, 1, 1, 1, 3], dtype=np.float32)
     ties = np.array([False, True, False, False, False])
-    np.testing.assert_allclose(History(offsets, columns, recency=0.5, ties=ties).weighed(0), np.exp([-0.5, -0.5, 0.0]))
+    np.testing.assert_allclose(History(offsets, columns, recency=0.5, ties=ties).weigh(0), np.exp([-0.5, -0.5, 0.0]))
     np.testing.assert_allclose(
-        History(offsets, columns, values, recency=0.5).weighed(0), np.exp([-1.0, -0.5, 0.0]) * [2, 1, 1]
+        History(offsets, columns, values, recency=0.5).weigh(0), np.exp([-1.0, -0.5, 0.0]) * [2, 1, 1]
     )
-    np.testing.assert_allclose(History(offsets, columns, values).weighed(1), [1, 3])
-    assert History(offsets, columns).weighed(0) is None
+    np.testing.assert_allclose(History(offsets, columns, values).weigh(1), [1, 3])
+    assert History(offsets, columns).weigh(0) is None
     by_part = History(offsets, columns, values, ties=ties, recency_by_part=True)
-    np.testing.assert_allclose(by_part.weighed(0, 0.5), np.exp([-0.5, -0.5, 0.0]) * [2, 1, 1])
-    np.testing.assert_allclose(by_part.weighed(0, 0.0), [2, 1, 1])
+    np.testing.assert_allclose(by_part.weigh(0, 0.5), np.exp([-0.5, -0.5, 0.0]) * [2, 1, 1])
+    np.testing.assert_allclose(by_part.weigh(0, 0.0), [2, 1, 1])
 
 
 def test_unused_attributes_are_not_stored() -> None:

@@ -154,7 +154,7 @@ class LabelField:
         times = np.bincount(np.concatenate(items), minlength=self.n_items)
         return ItemSet.of_flags(times == len(items))
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Return the most frequent values, ties by name."""
         return {"values": list(self._most_frequent)}
 
@@ -207,7 +207,7 @@ class NumberField:
             return self.exists if operand else ~self.exists
         return ItemSet.of_flags(_COMPARE[name](self.numbers, operand))
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         present = self.numbers[~np.isnan(self.numbers)]
         if not len(present):
             return {"min": None, "max": None}
@@ -277,9 +277,9 @@ class FilterFields:
             self._keep(tree, items)
         return items
 
-    def described(self) -> list[dict[str, Any]]:
+    def describe(self) -> list[dict[str, Any]]:
         """Return name, kind and first values of each field that requests may name."""
-        return [{"name": name, "kind": kind, **self.fields[name].described()} for name, kind in self.kinds.items()]
+        return [{"name": name, "kind": kind, **self.fields[name].describe()} for name, kind in self.kinds.items()]
 
     def _keep(self, tree: Tree | ClientTree, items: ItemSet) -> None:
         key = _key(tree)

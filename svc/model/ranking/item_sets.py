@@ -156,7 +156,7 @@ def mask(scores: NDArray[Any], flags: NDArray[np.bool_]) -> None:
     bits |= keep
 
 
-def joined(*sets: ItemSet | None) -> ItemSet | None:
+def intersect(*sets: ItemSet | None) -> ItemSet | None:
     """Return the intersection of the sets that are not None. If all are None, the result is None: no restriction."""
     result: ItemSet | None = None
     for item_set in sets:

@@ -80,7 +80,7 @@ class NewItems:
         """Return the rows of `ids`, (len(ids),), with −1 for ids that are no new items."""
         return self._finder.indices(ids)
 
-    def described(self, ids: Sequence[str]) -> dict[str, Encoded]:
+    def describe(self, ids: Sequence[str]) -> dict[str, Encoded]:
         """Return the features of the new items among `ids`, by id."""
         descriptions = self.descriptions
         if descriptions is None or not ids:

@@ -1,6 +1,6 @@
 """The profile that a history makes: distinct item columns and their weights.
 
-Without recency, order plays no part, and a request's history is `settled` at once: columns rise, weights are added up.
+Without recency, order plays no part, so `settle_history` sorts the columns of a request's history and adds up weights.
 With recency, it stays as given until it is known whether it stands alone or follows that of a training user. If each
 part of a blend has its own recency, the profile is not weighed here but keeps the positions of its items. It also keeps
 them for a cold-start part of another recency.
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from svc.model.history import History
 from svc.model.ranking.item_sets import added_up
 from svc.model.ranking.query import Given, Seeds
-from svc.model.recency import decayed, ordered
+from svc.model.recency import decay_weights, order_history
 
 
-def settled(given: Given, history: History) -> Given:
+def settle_history(given: Given, history: History) -> Given:
     """Return `given` with its columns distinct and ascending, unless histories are ordered."""
     if history.is_ordered:
         return given
@@ -50,8 +50,8 @@ def joined_profile(history: History, user: int, given: Given) -> Seeds:
 def _in_order(
     columns: NDArray[np.int32], weights: NDArray[np.float64] | None, times: NDArray[np.intp], history: History
 ) -> Seeds:
-    by_time = ordered(columns, weights, times)
+    by_time = order_history(columns, weights, times)
     if history.recency_by_part:
         return Seeds(*by_time)
     beside = (by_time.weights, by_time.positions) if history.recency_beside else None
-    return Seeds(by_time.columns, decayed(by_time.weights, by_time.positions, history.recency), beside=beside)
+    return Seeds(by_time.columns, decay_weights(by_time.weights, by_time.positions, history.recency), beside=beside)

@@ -13,7 +13,7 @@ from svc.model.explain import Because
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.new_items import NewItems
 from svc.model.ranking.rerank import Rules
-from svc.model.recency import decayed
+from svc.model.recency import decay_weights
 
 Unweighed = tuple[NDArray[np.float64] | None, NDArray[np.intp]]
 """Values of seeds (None: all are 1) and their positions, before recency weighs them."""
@@ -108,7 +108,9 @@ class Query(NamedTuple):
         values, positions = self.seeds_beside or (self.seed_weights, self.seed_positions)
         if positions is None:
             return self
-        return self._replace(seed_weights=decayed(values, positions, recency), seed_positions=None, seeds_beside=None)
+        return self._replace(
+            seed_weights=decay_weights(values, positions, recency), seed_positions=None, seeds_beside=None
+        )
 
     def of_profile(self, profile: Seeds) -> Query:
         """Return the query with the seeds of a history."""

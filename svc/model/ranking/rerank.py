@@ -124,18 +124,18 @@ def rerank(
     ordered = _ordered(candidates, rules.boosts, most)
     best = ordered.items[:ROTATED]
     order = None if rules.rotation is None else rules.rotation.order(best, ordered.values[:ROTATED])
-    choice = _Choice(ordered.rotated(slice(len(best)), order), candidates.spare, rules)
+    choice = _Choice(ordered.rotate(slice(len(best)), order), candidates.spare, rules)
     diversified = _diversify(choice, rules, wanted, similar)
     _continue(choice, rules, wanted)
     if len(choice.chosen) < wanted and not choice.ordered.is_whole:
         whole = _whole(candidates)
         if rules.share is None:
             valued = _valued(whole, rules.boosts)
-            choice = choice.among(valued.rotated(_places(valued.items, best), order), rules)
+            choice = choice.among(valued.rotate(_places(valued.items, best), order), rules)
             _select(choice, wanted)
         else:
             ordered = _ordered(whole, rules.boosts, len(whole.items))
-            choice = choice.among(ordered.rotated(slice(len(best)), order), rules)
+            choice = choice.among(ordered.rotate(slice(len(best)), order), rules)
             _continue(choice, rules, wanted)
     items = choice.items[choice.chosen]
     reasons = _reasons(items, rules.boosts, _risen(best, order), diversified)
@@ -157,7 +157,7 @@ class _Valued(NamedTuple):
         items, scores, values, _, ties = self
         return _Valued(items[positions], scores[positions], values[positions], is_whole, ties[positions])
 
-    def rotated(self, places: slice | list[int], order: NDArray[np.intp] | None) -> _Valued:
+    def rotate(self, places: slice | list[int], order: NDArray[np.intp] | None) -> _Valued:
         """Rearrange the items at `places` and their scores by `order`. Values and ties stay at their places."""
         if order is None:
             return self

@@ -114,4 +114,4 @@ def profile(query: Query, history: History, recency: float | None = None) -> Pro
     if query.user < 0:
         own = query if recency is None else query.at_recency(recency)
         return own.signed()
-    return history.items(query.user), history.weighed(query.user, recency)
+    return history.items(query.user), history.weigh(query.user, recency)

@@ -61,7 +61,7 @@ class HistoryBlocks(NamedTuple):
         columns = np.where(entries < 0, FILLER, history.columns[entries])
         weights: dict[float | None, Values | None] = {}
         for recency in set(recencies):
-            of_all = history.all_weighed(recency)
+            of_all = history.weigh_all(recency)
             weights[recency] = None if of_all is None else of_all[entries]
         return tuple(cls(users, tuple(shapes), columns, weights[recency]) for recency in recencies)
 

@@ -78,7 +78,7 @@ class ItemFragments:
         """Return these pieces, followed by the pieces of new items, which stand in rankings only with a reason."""
         return ItemFragments(self._blob, self._offsets, others)
 
-    def described(self, column: int) -> bytes:
+    def describe(self, column: int) -> bytes:
         """Return the JSON object of one item: its id and its metadata, without a score."""
         first, middle, last = self._offsets[_PIECES * column : _PIECES * column + 3]
         return self._blob[first + 1 : middle - len(_SCORE)] + self._blob[middle:last]

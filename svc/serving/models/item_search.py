@@ -47,9 +47,9 @@ def find_items(
         if column is None or len(columns) == limit:
             more = True
             break
-        if column != exact and _contains(json.loads(fragments.described(column)), words):
+        if column != exact and _contains(json.loads(fragments.describe(column)), words):
             columns.append(column)
-    return [json.loads(fragments.described(column)) for column in columns], more
+    return [json.loads(fragments.describe(column)) for column in columns], more
 
 
 def _candidates(fragments: ItemFragments, words: Sequence[str], until: float) -> Iterator[int | None]:
@@ -100,7 +100,7 @@ def sample_user(served: Served, user_id: str | None, limit: int) -> dict[str, An
     return {
         "user_id": model.user_ids.at(row),
         "n_history": len(columns),
-        "history": [json.loads(served.fragments.described(int(column))) for column in shown],
+        "history": [json.loads(served.fragments.describe(int(column))) for column in shown],
         **({"oldest_first": True} if is_ordered else {}),
     }
 

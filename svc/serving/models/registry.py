@@ -17,7 +17,7 @@ import trio
 
 from svc import events, logs
 from svc.errors import RecipeNotFound
-from svc.model.ranking.item_sets import ItemSet, joined
+from svc.model.ranking.item_sets import ItemSet, intersect
 from svc.names import stem_of
 from svc.serving.models.lists.availability import age_of, is_stale
 from svc.serving.models.policy import DEFAULT_POLICY, Policy
@@ -90,7 +90,7 @@ class Served:
         `own` are the items that satisfy the filter of the request.
         """
         listed = None if self.available is None else self.available.items
-        return joined(self.always, listed, own)
+        return intersect(self.always, listed, own)
 
     @property
     def filter_kinds(self) -> Mapping[str, str]:

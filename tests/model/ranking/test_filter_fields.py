@@ -173,7 +173,7 @@ def test_an_error_names_the_field_and_the_kind_of_a_wrong_cell() -> None:
 def test_fields_describe_their_most_frequent_values() -> None:
     """The most frequent values come first, at most 200. A field without numbers has no range."""
     table = [{"genres": f"x{item}|a", "country": None, "year": None} for item in range(250)]
-    genres, country, year = fields_of(table).described()
+    genres, country, year = fields_of(table).describe()
     assert genres["values"][:3] == ["a", "x0", "x1"]
     assert len(genres["values"]) == 200
     assert country == {"name": "country", "kind": "categorical", "values": []}

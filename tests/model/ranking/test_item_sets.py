@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from svc.model.ranking.item_sets import ItemSet, joined, mask, without
+from svc.model.ranking.item_sets import ItemSet, intersect, mask, without
 
 
 def test_item_sets_agree_with_python_sets() -> None:
@@ -39,9 +39,9 @@ def test_restrictions_are_joined_by_and() -> None:
     """Items must be in every set. None restricts nothing, and joining only None gives None."""
     first = ItemSet.of_columns(np.array([0, 2, 3], dtype=np.int32), 5)
     second = ItemSet.of_columns(np.array([2, 4], dtype=np.int32), 5)
-    assert joined() is joined(None, None) is None
-    assert joined(None, first) is first
-    both = joined(first, None, second)
+    assert intersect() is intersect(None, None) is None
+    assert intersect(None, first) is first
+    both = intersect(first, None, second)
     assert both is not None
     assert both.columns().tolist() == [2]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from svc.model.history import History
-from svc.model.ranking.profile import joined_profile, profile_of, settled
+from svc.model.ranking.profile import joined_profile, profile_of, settle_history
 from svc.model.ranking.query import Given, Query
 
 OFFSETS, COLUMNS = np.array([0, 3]), np.array([4, 0, 2], dtype=np.int32)
@@ -19,7 +19,7 @@ def given(columns: list[int], weights: list[float] | None = None) -> Given:
 def test_without_recency_order_plays_no_part() -> None:
     """Without recency, columns rise and weights add up."""
     history = History(OFFSETS, COLUMNS)
-    one = settled(given([5, 1, 5]), history)
+    one = settle_history(given([5, 1, 5]), history)
     columns, weights, *_ = profile_of(one, history)
     assert (columns.tolist(), weights.tolist()) == ([1, 5], [1.0, 2.0])  # type: ignore[union-attr]
     columns, weights, *_ = joined_profile(history, 0, one)
@@ -29,10 +29,10 @@ def test_without_recency_order_plays_no_part() -> None:
 def test_a_request_history_follows_the_known_history() -> None:
     """Positions count over both histories. The place that a repeated item leaves is closed, unless others share it."""
     history = History(OFFSETS, COLUMNS, recency=1.0, ties=np.array([False, True, False]))
-    columns, weights, *_ = joined_profile(history, 0, settled(given([9, 4]), history))
+    columns, weights, *_ = joined_profile(history, 0, settle_history(given([9, 4]), history))
     assert columns.tolist() == [0, 2, 9, 4]
     np.testing.assert_allclose(weights, np.exp([-3.0, -2.0, -1.0, 0.0]) * [1, 1, 1, 2])  # type: ignore[arg-type]
-    columns, weights, *_ = joined_profile(history, 0, settled(given([2]), history))
+    columns, weights, *_ = joined_profile(history, 0, settle_history(given([2]), history))
     assert columns.tolist() == [4, 0, 2]
     np.testing.assert_allclose(weights, np.exp([-1.0, -1.0, 0.0]) * [1, 1, 2])  # type: ignore[arg-type]
 
@@ -41,24 +41,24 @@ def test_a_request_history_follows_the_known_history() -> None:
 def test_an_empty_history_is_an_empty_profile(recency: float) -> None:
     """An empty history gives a profile without items and weights."""
     history = History(OFFSETS, COLUMNS, recency=recency)
-    columns, weights, positions, _ = profile_of(settled(given([]), history), history)
+    columns, weights, positions, _ = profile_of(settle_history(given([]), history), history)
     assert (len(columns), weights, positions) == (0, None, None)
 
 
 def test_positions_are_kept_if_each_part_has_its_own_recency() -> None:
     """Weights stay as given for each part to decay. Positions of a history alone also count from its end."""
     history = History(OFFSETS, COLUMNS, ties=np.array([False, True, False]), recency_by_part=True)
-    columns, weights, positions, _ = joined_profile(history, 0, settled(given([9, 4]), history))
+    columns, weights, positions, _ = joined_profile(history, 0, settle_history(given([9, 4]), history))
     assert columns.tolist() == [0, 2, 9, 4]
     assert weights.tolist() == [1, 1, 1, 2]  # type: ignore[union-attr]
     assert positions.tolist() == [3, 2, 1, 0]  # type: ignore[union-attr]
-    columns, weights, positions, _ = profile_of(settled(given([5, 1, 5]), history), history)
+    columns, weights, positions, _ = profile_of(settle_history(given([5, 1, 5]), history), history)
     assert (columns.tolist(), weights.tolist(), positions.tolist()) == ([1, 5], [1, 2], [1, 0])  # type: ignore[union-attr]
 
 
 def test_values_are_kept_for_a_cold_start_part_of_another_recency() -> None:
     history = History(OFFSETS, COLUMNS, recency=0.7, recency_beside=True)
-    query = Query(5).of_profile(profile_of(settled(given([5, 1, 5]), history), history))
+    query = Query(5).of_profile(profile_of(settle_history(given([5, 1, 5]), history), history))
     np.testing.assert_allclose(query.seed_weights, [np.exp(-0.7), 2.0])
     beside = query.at_recency(0.2)
     np.testing.assert_allclose(beside.seed_weights, [np.exp(-0.2), 2.0])

@@ -64,7 +64,7 @@ def test_sums_over_histories_have_the_bits_of_sums_one_by_one(weighed: bool, mon
         sums = blocks.sums(weights)
         for user in range(len(lengths)):
             addends = weights[history.items(user)].astype(np.float64)
-            own = history.weighed(user, recency)
+            own = history.weigh(user, recency)
             one_by_one = np.append(0.0, addends if own is None else addends * own).cumsum()
             assert sums[user] == one_by_one[-1]
 

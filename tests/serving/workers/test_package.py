@@ -98,7 +98,7 @@ def test_a_packed_model_answers_the_same_bytes(tmp_path: Path, family: str) -> N
     ):
         assert alone.fragments.items(expected, with_metadata=True) == handed.fragments.items(got, with_metadata=True)
     assert alone.filters is not None and handed.filters is not None
-    assert alone.filters.described() == handed.filters.described()
+    assert alone.filters.describe() == handed.filters.describe()
     assert handed.filters.kinds == {"price": "numerical", "title": "categorical"}
     assert (handed.sha256, handed.kid, handed.header) == (alone.sha256, alone.kid, alone.header)
 

@@ -137,7 +137,7 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
         columns = await _in_thread(feature_columns, served.model, state.settings.is_denied, limiter=described)
         features: dict[str, Any] = {} if columns is None else {"feature_columns": columns}
         if served.filters is not None:
-            features["filter_fields"] = await _in_thread(served.filters.described, limiter=described)
+            features["filter_fields"] = await _in_thread(served.filters.describe, limiter=described)
         if served.policy.popular_fallback:
             features["fallback"] = "popular"
         return _json({**_summary(entry), **header, **features})

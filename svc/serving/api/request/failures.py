@@ -60,7 +60,7 @@ def _labels(name: str, operators: Mapping[str, Any], field: LabelField) -> Itera
         values = operators.get(operator, ())
         absent = [value for value in values if field.names.index(value) < 0]
         if absent and (operator == "all" or len(absent) == len(values)):
-            yield _no_value(name, absent[0], field.described()["values"])
+            yield _no_value(name, absent[0], field.describe()["values"])
 
 
 def _no_value(name: str, value: str, labels: list[str]) -> str:
@@ -73,7 +73,7 @@ def _no_value(name: str, value: str, labels: list[str]) -> str:
 def _range(name: str, operators: Mapping[str, Any], field: NumberField) -> Iterator[str]:
     matching = reduce(and_, (field.matching(operator, operand) for operator, operand in operators.items()))
     if not matching.flags().any():
-        numbers = field.described()
+        numbers = field.describe()
         reach = "no item has a number" if numbers["min"] is None else f"from {numbers['min']:g} to {numbers['max']:g}"
         yield f"no item has {name} in this range; there are numbers {reach}"
 

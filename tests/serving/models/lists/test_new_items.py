@@ -60,7 +60,7 @@ def test_a_list_has_features_and_metadata_of_its_items(tmp_path: Path) -> None:
     placed = place(listed, model(), declared(max_share=0.5, min_share=0.1))
     assert placed.items.ids.all() == ["x", "007"]
     assert placed.items.share == Share(model().n_items, 0.5, 0.1)
-    assert placed.fragments.described(0) == b'{"item_id":"x","title":"First"}'
+    assert placed.fragments.describe(0) == b'{"item_id":"x","title":"First"}'
     assert placed.filters is not None
     assert placed.filters.items(("field", "title", (("any", ("First",)),))).columns().tolist() == [0]
     assert listing(tmp_path, "age,item_id,tag\n20,i3,a\n,x,b\n33.5,007,\n").digest == listed.digest
