@@ -33,7 +33,7 @@ def profile_of(given: Given, history: History) -> Seeds:
 
 
 def joined_profile(history: History, user: int, given: Given) -> Seeds:
-    """Return the seeds for the history of a training user, followed by the settled one of a request."""
+    """Return the seeds for the history of a training user, followed by the history of a request."""
     own_columns, values = history.items(user), history.values(user)
     weights = None
     if values is not None or given.weights is not None:

@@ -256,7 +256,7 @@ class _Choice:
         return choice
 
     def now(self) -> NDArray[np.bool_]:
-        """Return whether each item of the ranking may come next, (n,). An item of the share must also not exceed it."""
+        """Return whether each item of the ranking may come next, (n,). Items of the share also need room in it."""
         eligible, share = self.eligible[: len(self.ordered.items)], self._share
         if share is None or self._n_sharing < share.room(len(self.chosen) + 1):
             return eligible

@@ -38,8 +38,8 @@ class BlendScorer(Stored):
     other parts know only items.
 
     `recencies`, in the order of `weights`, are set if the parts weigh histories differently. Otherwise every part sees
-    them as `History` weighs them. `popularity` scores all users alike. Its weight and its deviation are part of it, and
-    not among the others.
+    them as `History` weighs them. `popularity` scores all users alike. It holds its own weight and deviation, so
+    `weights` and `deviations` lack them.
     """
 
     kind: ClassVar[str] = "blend"

@@ -15,7 +15,7 @@ SILENT_CHECKS = 20
 
 Not seconds, because the workers of a suspended machine do not hang."""
 DOUBTFUL_CHECKS = 3
-"""Checks without a new heartbeat after which other workers no longer wait for it to accept first."""
+"""After this many checks without a new heartbeat, other workers accept without waiting for the silent one."""
 
 
 @dataclass(slots=True)
