@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Final
 
 SIGNATURE_BYTES: Final = 64
-PUBLIC_BYTES: Final = 32
 ARTIFACT: Final = b"svc artifact, format version 2\0"
 """The context of artifact signatures."""
 LOG_LINE: Final = b"svc log line\0"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,17 +19,12 @@ from svc.key_files import key_list
 from svc.names import KEY_ID
 from svc.settings import Settings
 
-KEY_BYTES: Final = 32
 DEVELOPMENT_KID: Final = "dev"
 _DEVELOPMENT_KEY = hashlib.sha256(b"svc: the development key, known to everyone").digest()
 KID = re.compile(KEY_ID)
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
 _KEY_LIKE = re.compile(r"[0-9a-fA-F]{32,}")
 _SIGNED_BY = re.compile(rb'"fingerprint":"([0-9a-f]{8})"')
-_FORM = "give <kid>:<64 hex characters>, several separated by commas; `svc keygen` prints one"
-
-
-_PUBLIC_FORM = "give <kid>:ed25519:<64 hex characters>, several separated by commas; `svc keygen` prints one"
 _PUBLIC_MARK = "ed25519:"
 
 
@@ -105,14 +99,7 @@ def parse_signing_keys(text: str, name: str = "SVC_SIGNING_KEYS") -> SigningKeys
 
     Raises ConfigError, which names the number of the faulty entry and never its value.
     """
-    if not text.strip():
-        return SigningKeys(())
-    entries: dict[str, bytes] = {}
-    for kid, key in _entries(text, name):
-        if kid in entries:
-            raise ConfigError(f"{name}: the kid {kid!r} stands twice")
-        entries[kid] = key
-    return SigningKeys(tuple(entries.items()))
+    return SigningKeys(tuple(_parse(text, name).items()))
 
 
 def load_signing_keys(settings: Settings) -> SigningKeys:
@@ -121,31 +108,11 @@ def load_signing_keys(settings: Settings) -> SigningKeys:
     Raises ConfigError, also for a kid whose signing key and verification key do not match.
     """
     secret = parse_signing_keys(key_list(settings.signing_keys, settings.signing_keys_file, "SVC_SIGNING_KEYS"))
-    public: dict[str, bytes] = {}
-    for kid, key in _public_entries(settings.verify_keys) if settings.verify_keys.strip() else ():
-        if kid in public:
-            raise ConfigError(f"SVC_VERIFY_KEYS: the kid {kid!r} stands twice")
+    public = _parse(settings.verify_keys, "SVC_VERIFY_KEYS", _PUBLIC_MARK)
+    for kid, key in public.items():
         if secret.public_of(kid) not in (None, key):
             raise ConfigError(f"SVC_VERIFY_KEYS: the kid {kid!r} has another key in SVC_SIGNING_KEYS: rename one")
-        public[kid] = key
     return SigningKeys(secret.entries, tuple(public.items()))
-
-
-def _public_entries(text: str) -> Iterator[tuple[str, bytes]]:
-    for number, entry in enumerate(text.split(","), start=1):
-        kid, separator, rest = entry.strip().partition(":")
-        if not separator or not KID.fullmatch(kid):
-            raise ConfigError(f"SVC_VERIFY_KEYS: entry {number} has no valid kid; {_PUBLIC_FORM}")
-        if not rest.startswith(_PUBLIC_MARK) or not _HEX.fullmatch(rest.removeprefix(_PUBLIC_MARK)):
-            raise ConfigError(f"SVC_VERIFY_KEYS: entry {number} is no public key; {_PUBLIC_FORM}")
-        key = bytes.fromhex(rest.removeprefix(_PUBLIC_MARK))
-        if ed25519.is_weak(key):
-            raise ConfigError(f"SVC_VERIFY_KEYS: entry {number} is a weak key, whose signatures anybody can make")
-        if key == ed25519.public_half(_DEVELOPMENT_KEY):
-            raise ConfigError(
-                f"SVC_VERIFY_KEYS: the key of entry {number} is the development key, which everyone knows"
-            )
-        yield kid, key
 
 
 def public_entry(kid: str, key: bytes) -> str:
@@ -153,17 +120,27 @@ def public_entry(kid: str, key: bytes) -> str:
     return f"{kid}:{_PUBLIC_MARK}{ed25519.public_half(key).hex()}"
 
 
-def _entries(text: str, name: str) -> Iterator[tuple[str, bytes]]:
-    for number, entry in enumerate(text.split(","), start=1):
-        kid, separator, hexadecimal = entry.strip().partition(":")
+def _parse(text: str, name: str, mark: str = "") -> dict[str, bytes]:
+    """Return the keys of a list by kid. Keys with `mark` in front are public ones. Raises ConfigError."""
+    form = f"give <kid>:{mark}<64 hex characters>, several separated by commas; `svc keygen` prints one"
+    keys: dict[str, bytes] = {}
+    for number, entry in enumerate(text.split(",") if text.strip() else (), start=1):
+        kid, separator, marked = entry.strip().partition(":")
         if not separator or not KID.fullmatch(kid):
-            raise ConfigError(f"{name}: entry {number} has no valid kid; {_FORM}")
-        if not _HEX.fullmatch(hexadecimal):
-            raise ConfigError(f"{name}: the key of entry {number} is not 64 hex characters; {_FORM}")
-        key = bytes.fromhex(hexadecimal)
-        if key == _DEVELOPMENT_KEY:
+            raise ConfigError(f"{name}: entry {number} has no valid kid; {form}")
+        if not marked.startswith(mark) or not _HEX.fullmatch(marked.removeprefix(mark)):
+            fault = f"the key of entry {number} is not 64 hex characters"
+            fault = f"entry {number} is no public key" if mark else fault
+            raise ConfigError(f"{name}: {fault}; {form}")
+        key = bytes.fromhex(marked.removeprefix(mark))
+        if mark and ed25519.is_weak(key):
+            raise ConfigError(f"{name}: entry {number} is a weak key, whose signatures anybody can make")
+        if key == (ed25519.public_half(_DEVELOPMENT_KEY) if mark else _DEVELOPMENT_KEY):
             raise ConfigError(f"{name}: the key of entry {number} is the development key, which everyone knows")
-        yield kid, key
+        if kid in keys:
+            raise ConfigError(f"{name}: the kid {kid!r} stands twice")
+        keys[kid] = key
+    return keys
 
 
 def development_keys() -> SigningKeys:
