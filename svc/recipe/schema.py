@@ -40,7 +40,7 @@ from svc.recipe.time_schema import (
     TimeDecay,
     check_recency,
     recency_in_effect,
-    seconds_of_age,
+    seconds,
     with_default_algorithms,
 )
 
@@ -197,8 +197,8 @@ class Training(Block):
     )
 
     @property
-    def max_search_age_s(self) -> int | None:
-        return seconds_of_age(self.max_search_age)
+    def max_search_age_s(self) -> float | None:
+        return seconds(self.max_search_age)
 
     @property
     def trains_on_times(self) -> bool:
@@ -266,8 +266,8 @@ class Output(Located):
         return self
 
     @property
-    def expires_after_s(self) -> int | None:
-        return seconds_of_age(self.expires_after)
+    def expires_after_s(self) -> float | None:
+        return seconds(self.expires_after)
 
 
 class Recipe(Block):

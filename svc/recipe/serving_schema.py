@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 
 from svc.recipe.filter_tree import GROUPS, FilterProblem, parse_filter
 from svc.recipe.source_options import Block, Name, Number, SourceSpec, Whole
-from svc.recipe.time_schema import Age, seconds_of_age
+from svc.recipe.time_schema import Age, seconds
 
 Kind = Literal["categorical", "multi_label", "numerical"]
 
@@ -143,12 +143,12 @@ class Popular(Block):
         return self
 
     @property
-    def half_life_s(self) -> int | None:
-        return seconds_of_age(self.half_life)
+    def half_life_s(self) -> float | None:
+        return seconds(self.half_life)
 
     @property
-    def window_s(self) -> int | None:
-        return seconds_of_age(self.window)
+    def window_s(self) -> float | None:
+        return seconds(self.window)
 
 
 class Rehearsal(Block):

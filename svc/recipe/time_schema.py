@@ -20,11 +20,15 @@ AGE_PATTERN: Final = rf"^[1-9][0-9]{{0,5}}({'|'.join(_SECONDS_OF_UNITS)})$"
 Age = Annotated[str, Field(pattern=AGE_PATTERN)]
 
 
-def seconds_of_age(age: str | None) -> int | None:
-    if age is None:
+def seconds(duration: str | None) -> float | None:
+    """Return the length of `90min`, `12h`, `7d`, `4w` or `1.5y` in seconds, or None for None and `none`.
+
+    The result is an int if the number has no point, so ages compare exactly.
+    """
+    if duration is None or duration == "none":
         return None
-    number = age.rstrip("abcdefghijklmnopqrstuvwxyz")
-    return int(number) * _SECONDS_OF_UNITS[age.removeprefix(number)]
+    number = duration.rstrip("abcdefghijklmnopqrstuvwxyz")
+    return (int(number) if number.isdigit() else float(number)) * _SECONDS_OF_UNITS[duration.removeprefix(number)]
 
 
 HALF_LIFE_PATTERN = r"^(none|[0-9]{1,6}(\.[0-9]{1,6})?[hdwy])$"
@@ -37,7 +41,7 @@ def _has_unit(half_life: object) -> object:
 
 
 def _above_zero(half_life: str) -> str:
-    if half_life != "none" and float(half_life[:-1]) == 0.0:
+    if seconds(half_life) == 0:
         raise ValueError("is a half-life of nothing; write none for no decay")
     return half_life
 

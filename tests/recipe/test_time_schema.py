@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from svc.recipe.algorithms import DEFAULT_ALGORITHMS, TRANSITIONS
-from svc.recipe.time_schema import TimeDecay, check_recency, recency_in_effect, with_default_algorithms
+from svc.recipe.time_schema import TimeDecay, check_recency, recency_in_effect, seconds, with_default_algorithms
 from tests.recipe.loading import load
 
 SPLITS: dict[str, dict[str, Any]] = {
@@ -27,6 +27,15 @@ def test_a_time_column_makes_time_user_the_default_split(tmp_path: Path) -> None
     assert schemes == ["time_user", "time_user", "time_user", "random"]
     assert loaded["ratio"].recipe.training.split.heldout_ratio == 0.3
     assert loaded["none"].recipe_hash == loaded["written"].recipe_hash != loaded["random"].recipe_hash
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [(None, None), ("none", None), ("90min", 5400), ("12h", 43_200), ("7d", 604_800), ("1.5y", 47_336_400)],
+)
+def test_durations_are_minutes_hours_days_weeks_or_years(text: str | None, expected: float | None) -> None:
+    """Half-lives may have a point."""
+    assert seconds(text) == expected
 
 
 def test_repeated_half_lives_are_refused() -> None:

@@ -12,20 +12,15 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from svc.recipe.time_schema import seconds
 from svc.training.data.weights import in_single_precision
 
 HALF_LIFE = "half_life"
 POPULARITY_HALF_LIFE = "popularity_half_life"
 """Half-life of popularity inside a blend, which is applied in addition to the half-life of the matrix."""
 NO_DECAY = "none"
-SECONDS = {"h": 3600.0, "d": 86_400.0, "w": 604_800.0, "y": 31_557_600.0}
 _LEAST = 2.0**-20
 """Lower bound of the decay factor: an old interaction still says that the user has seen the item."""
-
-
-def seconds(half_life: str) -> float | None:
-    """Return the length of `7d`, `12h`, `4w` or `1.5y` in seconds, or None for `none`."""
-    return None if half_life == NO_DECAY else float(half_life[:-1]) * SECONDS[half_life[-1]]
 
 
 def decayed(matrix: sparse.csr_matrix, times: sparse.csr_matrix | None, params: Mapping[str, Any]) -> sparse.csr_matrix:

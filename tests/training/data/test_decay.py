@@ -27,12 +27,6 @@ SCHEMES = ["random", "time_user", "leave_one_out", "time_global"]
 MONTH = {"half_life": "30d"}
 
 
-@pytest.mark.parametrize(("text", "expected"), [("none", None), ("12h", 43_200), ("7d", 604_800), ("1.5y", 47_336_400)])
-def test_half_lives_are_hours_days_weeks_or_years(text: str, expected: float | None) -> None:
-    """Hours, days, weeks, years."""
-    assert decay.seconds(text) == expected
-
-
 def test_a_weight_halves_with_each_half_life_of_its_age() -> None:
     """The last event has its full weight. A very old one keeps a small weight, as it is still a seen item."""
     matrix = sparse.csr_matrix(np.array([[8.0, 8.0], [4.0, 1.0]], np.float32))
