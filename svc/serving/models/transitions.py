@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import trio
 
@@ -47,6 +47,7 @@ _REFUSED_EVENTS = {
     "security": events.RECIPE_SECURITY_VIOLATION_SKIPPED,
     "duplicate": events.RECIPE_DUPLICATE_NAME,
 }
+_REASONS_TO_CLEAR = {"recipe": "recipe_parsed", "load": "bytes_unchanged", "stat": "marker_restored"}
 
 
 class Publisher:
@@ -156,11 +157,17 @@ class Publisher:
             logs.emit(events.RECIPE_PARSE_FAILED, name=declared.name, file=declared.file, error=refusal.error)
             self._fault(entry, recipe=refusal.error)
 
-    def recipe_mended(self, name: str) -> None:
+    def clear_fault(self, name: str, fault: Literal["recipe", "load", "stat"]) -> None:
+        """Publish that a fault of `Faults` is over, if there is one.
+
+        A load fault ends without a load if the artifact has the served bytes again, after a rollback for example.
+        """
         entry = self._entry(name)
-        if entry.faults.recipe:
-            self._fault(entry, recipe=None)
-            _log_cleared(name, "recipe_parsed", entry.faults.recipe)
+        error = getattr(entry.faults, fault)
+        if error:
+            self._fault(entry, **{fault: None})
+            if entry.served or fault == "recipe":
+                _log_cleared(name, _REASONS_TO_CLEAR[fault], error)
 
     async def load_succeeded(self, name: str, loaded: Loaded, *, initial: bool) -> None:
         """Start a lane for the model and publish both. The previous lane still answers its waiting requests."""
@@ -201,13 +208,6 @@ class Publisher:
                 self._logged_expired[entry.name] = served.model_version
                 logs.emit(events.ARTIFACT_EXPIRED, name=entry.name, expires_at=moment.isoformat())
 
-    def bytes_unchanged(self, name: str) -> None:
-        """Clear the load error, because the artifact has the served bytes again, after a rollback for example."""
-        entry = self._entry(name)
-        if entry.faults.load:
-            self._fault(entry, load=None)
-            _log_cleared(name, "bytes_unchanged", entry.faults.load)
-
     def load_failed(self, name: str, failure: LoadFailed, *, initial: bool) -> None:
         """Publish that the artifact is unreadable or refused. The served model stays."""
         error = logs.redact_text(failure.error.message)
@@ -235,13 +235,6 @@ class Publisher:
         if entry.faults.stat != error:
             logs.emit(event, name=name, error=error, **more)
             self._fault(entry, stat=error)
-
-    def stat_restored(self, name: str) -> None:
-        entry = self._entry(name)
-        if entry.faults.stat:
-            self._fault(entry, stat=None)
-            if entry.served:
-                _log_cleared(name, "marker_restored", entry.faults.stat)
 
     def report_stubs(self) -> None:
         """Log each recipe that has no model at the end of start-up."""

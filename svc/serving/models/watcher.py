@@ -225,7 +225,7 @@ class Watcher:
         if declared.fault:
             self.publisher.recipe_broken(declared, declared.fault)
         else:
-            self.publisher.recipe_mended(declared.name)
+            self.publisher.clear_fault(declared.name, "recipe")
         before, watched.declared = watched.declared, declared
         if declared.loaded == before.loaded:
             return
@@ -253,7 +253,7 @@ class Watcher:
         marker = await self._read_marker(watched, initial=initial)
         if marker is None or self._watched.get(watched.name) is not watched:
             return None
-        self.publisher.stat_restored(watched.name)
+        self.publisher.clear_fault(watched.name, "stat")
         await self._look_for_sidecar(watched)
         if marker == watched.marker:
             return None
@@ -316,7 +316,7 @@ class Watcher:
             if self._watched.get(watched.name) is not watched:
                 return
             if loaded is None:
-                self.publisher.bytes_unchanged(watched.name)
+                self.publisher.clear_fault(watched.name, "load")
             else:
                 await self.publisher.load_succeeded(watched.name, loaded, initial=initial)
                 watched.sha256 = loaded.sha256

@@ -78,8 +78,8 @@ def test_a_broken_file_keeps_its_recipe_until_it_is_mended(said: Said) -> None:
     entry = registry.get("books")
     assert entry is not None
     assert entry.faults.recipe == "line 3"
-    publish.recipe_mended("books")
-    publish.recipe_mended("books")
+    publish.clear_fault("books", "recipe")
+    publish.clear_fault("books", "recipe")
     cleared = [fields for event, fields in said if event is events.ARTIFACT_LOAD_ERROR_CLEARED]
     assert [(fields["reason"], fields["previous_error"]) for fields in cleared] == [("recipe_parsed", "line 3")]
 
