@@ -77,8 +77,9 @@ def _content(
     stored = file.read(max(page.n_stored - skipped, 0))
     if chunk.compression == "UNCOMPRESSED" or not compressed or not stored:
         return stored
-    if chunk.compression == "LZ4":  # the footer does not tell which of two LZ4 formats it is
-        raise ValueError("the encoding DELTA_BYTE_ARRAY is not read from pages compressed by lz4: take zstd or snappy")
+    if chunk.compression == "LZ4":
+        # There are two formats of this name. If svc guessed another than Arrow, it would measure another content.
+        raise ValueError("texts of a DELTA encoding are not read from pages compressed by lz4: take zstd or snappy")
     n_bytes = max(page.n_bytes - skipped, 0)
     content: bytes = pa.decompress(stored, n_bytes, chunk.compression.lower(), asbytes=True)
     return content
