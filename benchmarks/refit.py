@@ -224,7 +224,7 @@ def search_weights_again(task: Task, trial: TrialRecord) -> TrialRecord:
         task.objective.quick_scores(scorer, part.params).at(part.recency)
         for scorer, part in zip(trained, trial.parts, strict=True)
     ]
-    weights = WeightSearch(holdout.evaluators.quick, scorers, task).best()
+    weights = WeightSearch(holdout.evaluators.sample, scorers, task).best()
     kept = [(part, weight / 10) for part, weight in zip(trial.parts, weights, strict=True) if weight]
     params = {**trial.params, "weights": {part.algorithm: weight for part, weight in kept}}
     return replace(trial, params=params, parts=tuple(part for part, _ in kept))

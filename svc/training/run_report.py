@@ -48,7 +48,7 @@ class RunReport:
 
         self.progress.phase("measuring diversity")
         seed = self.loaded.recipe.training.split.seed
-        return measure_diversity(measured.winner, task.holdout.evaluators.full, seed=seed)
+        return measure_diversity(measured.winner, task.holdout.evaluators.sample, seed=seed)
 
     def earlier(self, keys: SigningKeys) -> Mapping[str, Any] | None:
         """Return the header of the artifact that will be replaced, or None if none can be verified."""

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.special import stdtrit
 
 from svc import events, logs
 from svc.errors import FeatureRidgeFailed
@@ -33,8 +32,8 @@ from svc.training.data.feature_overlap import shared_values
 from svc.training.data.features import FittedSide, SideName
 from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
-from svc.training.judging.bootstrap import CONFIDENCE
 from svc.training.judging.evaluator import Evaluator, Ranker, Rankings, Rows
+from svc.training.judging.intervals import mean_interval
 from svc.training.judging.metrics import METRICS
 from svc.training.judging.search_result import SearchResult
 from svc.training.judging.task import Task
@@ -174,15 +173,13 @@ def _means(draws: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def _intervals(measured: Sequence[Measured], metric: str) -> dict[str, list[float]]:
     scores = {name: np.asarray([draw[name][metric] for draw in measured]) for name in measured[0]}
     scores["lead_over_popularity"] = scores["model"] - scores["popularity"]
-    return {name: mean_interval(values) for name, values in scores.items() if len(values) > 1}
+    return intervals_of_draws(scores)
 
 
-def mean_interval(values: NDArray[np.float64]) -> list[float]:
-    """Return the interval of the mean of a few independent `values`, by Student's t."""
-    n = len(values)
-    reach = float(stdtrit(n - 1, (1.0 + CONFIDENCE) / 2.0)) * float(values.std(ddof=1)) / n**0.5
-    mean = float(values.mean())
-    return [round(mean - reach, _DIGITS), round(mean + reach, _DIGITS)]
+def intervals_of_draws(scores: Mapping[str, NDArray[np.float64]]) -> dict[str, list[float]]:
+    """Return the interval of the mean of each of `scores`, (draws,), for the header."""
+    spans = {name: mean_interval(values) for name, values in scores.items() if len(values) > 1}
+    return {name: [round(end, _DIGITS) for end in span] for name, span in spans.items()}
 
 
 def ranker_of_held(side: SideName, served: Scorer, features: sparse.csr_matrix) -> Ranker:

@@ -2,7 +2,7 @@
 
 The lists come from `svc.model.ranking.rerank.rerank`, the function that also serves requests. Each user's candidates
 are ranked once, with ties as in every evaluation, and reranked for each value. With diversity 0, the lists are those of
-the evaluation itself. At most MOST_USERS validation users are ranked, so that a value costs less than an evaluation.
+the evaluation itself. The users are a sample, so that a value costs less than an evaluation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from svc.training.judging.metrics import user_scores
 from svc.training.judging.served_ranker import ServedRanker
 
 VALUES = (0.0, 0.1, 0.3, 0.5, 0.8)
-MOST_USERS = 1_000
 _DIGITS = 6
 _NO_PINS = np.empty(0)
 
@@ -44,13 +43,12 @@ class _Lists:
             self.distances.append(1.0 - float(similar.sum() - np.trace(similar)) / pairs)
 
 
-def measure_diversity(ranker: ServedRanker, evaluator: Evaluator, *, seed: int) -> dict[str, Any]:
+def measure_diversity(ranker: ServedRanker, sample: Evaluator, *, seed: int) -> dict[str, Any]:
     """Return `{"n_users", "values"}`, with a row for each of VALUES.
 
     A row has its value as `diversity`, and `ndcg` at the cutoff with its `interval`. `distance` is the mean of
     1 − cosine similarity over the pairs of a list. `coverage` is the share of all items that are in at least one list.
     """
-    sample = evaluator.sample(MOST_USERS, seed)
     lists_by_value = {value: _Lists() for value in VALUES}
     size = Rules(diversity=1.0).pool(sample.cutoff)
     for items, scores in ranker.pools(sample.offset + sample.evaluated_users, size):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from svc.training.judging.metrics import METRICS, PER_USER, list_metrics, user_scores
+from svc.training.judging.metrics import METRICS, list_metrics, user_scores
 
 CUTOFFS = (5, 10, 20, 50)
 """Cutoffs at which the winner is evaluated."""
@@ -121,19 +121,9 @@ class Evaluator:
         rankings = [by_user[row] for row in evaluated.tolist()]
         return self._evaluation(rankings, rankings)
 
-    def score(self, rankings: Rankings, metric: str) -> float:
-        """Return the metric of the rankings of the evaluated users.
-
-        A metric of PER_USER costs less than all METRICS.
-        """
-        if metric not in PER_USER:
-            return self._evaluation(rankings, rankings).metrics[metric]
-        scores = user_scores(rankings, self.heldout[self.evaluated_users])[metric]
-        return round(float(scores.mean()), _SCORE_DIGITS)
-
-    def scores_of_users(self, ranker: Ranker, metric: str) -> NDArray[np.float64]:
-        """Return (evaluated users,) scores by one metric of PER_USER, which costs less than all METRICS."""
-        return user_scores(self.rankings(ranker), self.heldout[self.evaluated_users])[metric]
+    def by_user(self, rankings: Rankings, metric: str) -> NDArray[np.float64]:
+        """Return (evaluated users,) scores of their rankings by one metric of PER_USER."""
+        return user_scores(rankings, self.heldout[self.evaluated_users])[metric]
 
     def metrics(self, ranker: Ranker) -> dict[str, float]:
         """Return all METRICS at the cutoff."""
@@ -149,3 +139,24 @@ class Evaluator:
     def rankings(self, ranker: Ranker) -> Rankings:
         """Return the best items of each evaluated user: as many as the cutoff, or fewer if fewer may be shown."""
         return ranker(self.offset + self.evaluated_users, self.cutoff)
+
+
+SAMPLE_USERS = 2_000
+"""Most validation users on whom screenings, epochs, recencies and blends are compared, because an evaluation
+of all costs more than an epoch. The score of a trial is always that of all validation users."""
+_FEW_USERS = 400
+"""Most users of the sample on whom the values of recency are compared, before the best is confirmed on all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluators:
+    """Evaluators of trials: `full` on all validation users, `sample` on some of them, `few` on some of these."""
+
+    full: Evaluator
+    sample: Evaluator
+    few: Evaluator
+    metric: str
+
+    @classmethod
+    def of(cls, evaluator: Evaluator, metric: str, seed: int) -> Evaluators:
+        return cls(evaluator, evaluator.sample(SAMPLE_USERS, seed), evaluator.sample(_FEW_USERS, seed), metric)

@@ -19,8 +19,7 @@ from svc.training.fitting.algorithms.registry import Params
 from svc.training.fitting.export import fold_in_users, recency_of_histories, to_history
 from svc.training.fitting.train import Matrices
 from svc.training.fitting.trial import TrialRecord
-from svc.training.judging.evaluator import Evaluator
-from svc.training.judging.judge import Evaluators
+from svc.training.judging.evaluator import Evaluator, Evaluators
 from svc.training.judging.recency import HistoryOrder
 from svc.training.judging.served_ranker import ServedRanker
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from svc.training.judging.bootstrap import CONFIDENCE, RESAMPLINGS, Vector, central, resample
 from svc.training.judging.choice import Choice
@@ -81,6 +82,26 @@ def paired_change(
         over = second if relative else None
         stretch = choice.stretch(seed=seed, confidence=confidence, minus=second, over=over)
     return Change(value, value - stretch * (value - low), high, float(np.mean(changes > 0.0)))
+
+
+def mean_interval(values: Vector, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Return the interval of the mean of two or more independent `values`, by Student's t.
+
+    It serves comparisons within a search, of which there are too many to resample, and means over a few folds.
+    """
+    mean, n = float(values.mean()), len(values)
+    reach = float(stdtrit(n - 1, (1.0 + confidence) / 2.0)) * float(values.std(ddof=1)) / n**0.5
+    return mean - reach, mean + reach
+
+
+def is_gain(first: Vector, second: Vector, *, comparisons: int = 1) -> bool:
+    """Return whether `first` is better than `second`, (users,) scores of the same users, by more than chance.
+
+    With several `comparisons`, all of them together hold by CONFIDENCE (Bonferroni).
+    """
+    if len(first) < 2:
+        return False
+    return mean_interval(first - second, 1.0 - (1.0 - CONFIDENCE) / max(comparisons, 1))[0] > 0.0
 
 
 def lead(choice: Choice, *, seed: int, confidence: float = CONFIDENCE) -> Change:

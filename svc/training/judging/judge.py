@@ -8,35 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.training.judging.evaluator import Evaluation, Evaluator
-from svc.training.judging.recency import BEYOND_DOUBT, SAMPLE_USERS, RecencySearch, choose, is_gain
-
-QUICK_USERS = 2_000
-"""Most validation users on which screenings and epochs are evaluated, because an evaluation of all costs more than an
-epoch. The score of a trial is always that of all validation users."""
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluators:
-    """Evaluators of trials: `full` on all validation users, `quick` on a sample at first and between epochs.
-
-    `brief` compares values of recency, on some of the users of `quick`.
-    """
-
-    full: Evaluator
-    quick: Evaluator
-    brief: Evaluator
-    metric: str
-
-    @property
-    def screened(self) -> NDArray[np.intp]:
-        """Return the positions of the users of `quick` among those of `full`."""
-        return np.searchsorted(self.full.evaluated_users, self.quick.evaluated_users)
-
-    @classmethod
-    def of(cls, evaluator: Evaluator, metric: str, seed: int) -> Evaluators:
-        quick, brief = evaluator.sample(QUICK_USERS, seed), evaluator.sample(SAMPLE_USERS, seed)
-        return cls(evaluator, quick, brief, metric)
+from svc.training.judging.evaluator import Evaluators
+from svc.training.judging.recency import RecencySearch, choose
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,39 +30,14 @@ class Fitted:
 def judge(
     search: RecencySearch, evaluators: Evaluators, check: Callable[[], None], report: Callable[[float], None]
 ) -> Fitted:
-    """Evaluate a trained model at its best recency.
+    """Evaluate a trained model at the best of several recencies, which is chosen on the sample.
 
-    `report` gets the score on a sample, if there are more validation users than the sample holds. The best recency on
-    the sample is kept if it beats the lowest on all users by more than chance. If the screening users already show this
-    clearly, the lowest is not evaluated on all users.
+    `report` gets the score on the sample, if there are more validation users than the sample holds.
     """
-    metric, lowest, is_sampled = evaluators.metric, search.values[0], evaluators.full is not evaluators.quick
-
-    def fitted(evaluation: Evaluation, recency: float) -> Fitted:
-        return Fitted(evaluation.metrics, None, evaluation.by_user(metric), recency)
-
+    metric, full, sample = evaluators.metric, evaluators.full, evaluators.sample
+    chosen = choose(search, evaluators, check)
+    if full is not sample:
+        report(float(chosen.by_user.mean()))
     check()
-    if len(search.values) == 1:
-        ranker = search.at(lowest)
-        ranked = evaluators.quick.rankings(ranker)
-        if is_sampled:
-            report(evaluators.quick.score(ranked, metric))
-        return fitted(evaluators.full.complete(ranker, evaluators.quick, ranked), lowest)
-    chosen = choose(search, evaluators.brief, metric, check)
-    if is_sampled:
-        report(chosen.score)
-    check()
-    evaluation = evaluators.full.evaluate(search.at(chosen.recency))
-    if chosen.recency == lowest:
-        return fitted(evaluation, lowest)
-    baseline = search.at(lowest)
-    check()
-    if is_sampled:
-        screened = evaluation.by_user(metric)[evaluators.screened]
-        if is_gain(screened, evaluators.quick.scores_of_users(baseline, metric), BEYOND_DOUBT):
-            return fitted(evaluation, chosen.recency)
-        check()
-    other = evaluators.full.evaluate(baseline)
-    if is_gain(evaluation.by_user(metric), other.by_user(metric)):
-        return fitted(evaluation, chosen.recency)
-    return fitted(other, lowest)
+    evaluation = full.complete(search.at(chosen.recency), sample, chosen.rankings)
+    return Fitted(evaluation.metrics, None, evaluation.by_user(metric), chosen.recency)

@@ -234,10 +234,10 @@ def _by_recency(task: Task, winner: TrialRecord, trained: Scorer) -> dict[str, A
     values = () if order is None else order.values(winner.algorithm)
     if len(values) < 2:
         return {}
-    sample = holdout.evaluators.brief
+    sample = holdout.evaluators.sample
     tried = [winner.at_recency(value) for value in values] + [winner] * winner.recency_by_part
     rankers = [holdout.ranker_of(trained, trial, sample) for trial in tried]
-    scores = np.stack([sample.scores_of_users(ranker, holdout.metric) for ranker in rankers], axis=1)
+    scores = np.stack([sample.by_user(sample.rankings(ranker), holdout.metric) for ranker in rankers], axis=1)
     spans = intervals(scores, seed=task.loaded.recipe.training.split.seed)
     rows = [
         {"recency": value, "score": round(float(mean), _DIGITS), "interval": _round_all(span)}

@@ -2,7 +2,7 @@
 
 A tenth at a time, the items of coldstart.py's draws are removed from the training part of the split, and the winner is
 trained on the rest. The served form of this model ranks the removed items as new ones, by their features, among all
-others, for at most MOST_USERS validation users a draw. Pages are as long as the cutoff of the recipe and keep both
+others, for at most SAMPLE_USERS validation users a draw. Pages are as long as the cutoff of the recipe and keep both
 shares of `serving.new_items`.
 
 A ranking by popularity alone never shows a new item, because no user has chosen it. So the baseline keeps the places of
@@ -40,16 +40,15 @@ from svc.training.judging.coldstart import (
     N_DRAWS,
     draws,
     encoded,
-    mean_interval,
+    intervals_of_draws,
     popularity_of_unseen,
     training_work,
 )
+from svc.training.judging.evaluator import SAMPLE_USERS
 from svc.training.judging.metrics import user_scores
 from svc.training.judging.search_result import SearchResult
 from svc.training.judging.task import Task
 
-MOST_USERS = 500
-"""Most validation users of a draw. Two rankings of all users would take as long as many trainings."""
 MEASURES = ("recall", "known_change", "share", "popularity_recall")
 _USERS_AT_ONCE = 256
 _DIGITS = 12
@@ -112,7 +111,7 @@ def evaluate_new_items(
         "max_share": declared.max_share,
         "min_share": declared.min_share,
         **{name: round(float(of_draws.mean()), _DIGITS) for name, of_draws in values.items()},
-        "intervals": {name: mean_interval(of_draws) for name, of_draws in values.items() if len(of_draws) > 1},
+        "intervals": intervals_of_draws(values),
     }
 
 
@@ -216,7 +215,7 @@ def _measure(fold: _Fold, task: Task, number: int) -> Mapping[str, float] | None
     Return None if none of its users chose a new item, or none a known one.
     """
     holdout, training = task.holdout, task.loaded.recipe.training
-    sample = holdout.evaluators.full.sample(MOST_USERS, training.split.seed + number)
+    sample = holdout.evaluators.full.sample(SAMPLE_USERS, training.split.seed + number)
     validated = sample.evaluated_users
     rows = validated + sample.offset
     is_new = np.zeros(holdout.train.shape[1])

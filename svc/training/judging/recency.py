@@ -1,47 +1,26 @@
 """Choose the recency of a trained model: how much less each item of a history counts than the one after it.
 
-Recency does not affect training. A trained model is evaluated at several values on a sample of the validation users.
-The best value is used only if it beats the lowest on all validation users by more than chance. So 0 wins if order has
-no effect.
+Recency does not affect training. A trained model is evaluated at several values on a few of the validation users.
+The best value is used only if it beats the lowest on the sample by more than chance. So 0 wins if order has no effect.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.recipe.algorithms import TAKES_RECENCY
-from svc.training.judging.evaluator import Evaluator, Ranker
+from svc.training.judging.bootstrap import Vector
+from svc.training.judging.evaluator import Evaluator, Evaluators, Ranker, Rankings
+from svc.training.judging.intervals import is_gain
 
 VALUES = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
 """The recencies to try for one model."""
-SAMPLE_USERS = 400
-"""Most validation users on which recencies are compared, because this takes most of the time. The decision between the
-best and the lowest is made on all of them."""
 _STRIDE = 3
 """Every third value is scored first."""
-_CERTAIN = 2.77
-"""Standard errors of a gain that is more than chance: the two-sided 95% of nine comparisons (Bonferroni)."""
-_PROMISING = 1.0
-"""Standard errors of a gain on the sample from which the value is evaluated on all users."""
-BEYOND_DOUBT = 4.0
-"""Standard errors of a gain on the screening users from which no evaluation on all users is needed."""
-
-UserScores = NDArray[np.float64]
-
-
-def is_gain(first: UserScores, second: UserScores, deviations: float = _CERTAIN) -> bool:
-    """Return whether `first` is better than `second`, (users,) scores of the same users, by more than chance."""
-    gains = first - second
-    if len(gains) < 2:
-        return False
-    return float(gains.mean()) > deviations * float(gains.std(ddof=1)) / math.sqrt(len(gains))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,34 +58,34 @@ class RecencySearch(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """The best recency on a sample, and its score there."""
+    """The best recency on the sample, with the rankings of its users and their scores."""
 
     recency: float
-    score: float
+    rankings: Rankings
+    by_user: Vector
 
 
-def choose(search: RecencySearch, sample: Evaluator, metric: str, check: Callable[[], None]) -> Chosen:
-    """Return the best of the values for the users of `sample`, or the lowest if no other is a gain.
+def choose(search: RecencySearch, evaluators: Evaluators, check: Callable[[], None]) -> Chosen:
+    """Return the best of the values, or the lowest if no other is better for the sample by more than chance.
 
-    Scores are assumed to have one peak. So every third value is scored, and then the neighbours of the best until both
-    are worse.
+    The best is found on the few first users of the sample, because that takes most of the time. Scores are assumed to
+    have one peak. So every third value is scored, and then the neighbours of the best until both are worse.
     """
+    values = search.values
 
-    def scores_of(ranker: Ranker) -> UserScores:
+    def on(evaluator: Evaluator, index: int) -> Chosen:
         check()
-        return sample.scores_of_users(ranker, metric)
+        rankings = evaluator.rankings(search.at(values[index]))
+        return Chosen(values[index], rankings, evaluator.by_user(rankings, evaluators.metric))
 
-    values, lowest = search.values, scores_of(search.at(search.values[0]))
-    best, scores = 0, {0: lowest}
-    unscored = {*range(_STRIDE, len(values), _STRIDE), len(values) - 1} - {0}
-    while unscored:
-        scores |= {index: scores_of(search.at(values[index])) for index in sorted(unscored)}
-        best = max(scores, key=lambda index: _mean(scores[index]))
-        unscored = {index for index in (best - 1, best + 1) if 0 < index < len(values)} - scores.keys()
-    if best and is_gain(scores[best], lowest, _PROMISING):
-        return Chosen(values[best], _mean(scores[best]))
-    return Chosen(values[0], _mean(lowest))
-
-
-def _mean(scores: UserScores) -> float:
-    return float(scores.mean())
+    best, means = 0, dict[int, float]()
+    untried = {*range(0, len(values), _STRIDE), len(values) - 1} if len(values) > 1 else set[int]()
+    while untried:
+        means |= {index: float(on(evaluators.few, index).by_user.mean()) for index in sorted(untried)}
+        best = max(means, key=lambda index: means[index])
+        untried = {index for index in (best - 1, best + 1) if 0 < index < len(values)} - means.keys()
+    lowest = on(evaluators.sample, 0)
+    if not best:
+        return lowest
+    other = on(evaluators.sample, best)
+    return other if is_gain(other.by_user, lowest.by_user, comparisons=len(values) - 1) else lowest

@@ -34,9 +34,9 @@ from svc.training.fitting.export import blended
 from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.evaluator import CUTOFFS, Evaluator, Ranker, Rankings, Rows
-from svc.training.judging.metrics import user_scores
+from svc.training.judging.intervals import is_gain
 from svc.training.judging.rank_cost import rank_ms_of
-from svc.training.judging.recency import RecencySearch, choose, is_gain
+from svc.training.judging.recency import RecencySearch, choose
 from svc.training.judging.score_ranker import Scorer, best_columns
 from svc.training.judging.search_result import SearchResult, by_score
 from svc.training.judging.task import Task
@@ -131,7 +131,7 @@ class _BlendTrainer:
         self._objective, self._holdout = task.objective, task.holdout
         self._trials = trials
         self._trained = trained
-        self._sample = self._holdout.evaluators.quick
+        self._sample = self._holdout.evaluators.sample
         order = self._holdout.order
         self._values = () if order is None else order.values(BLEND)
         self._histories = [
@@ -149,7 +149,11 @@ class _BlendTrainer:
         """
         tried = sorted(map(self._score_blend, self._candidates()), key=lambda blend: blend.order)
         best = max(tried, key=lambda blend: float(blend.by_user.mean()))
-        chosen = next(blend for blend in tried if blend is best or not is_gain(best.by_user, blend.by_user))
+        chosen = next(
+            blend
+            for blend in tried
+            if blend is best or not is_gain(best.by_user, blend.by_user, comparisons=len(tried) - 1)
+        )
         return self._record(chosen, number, shared)
 
     def models_of(self, trial: TrialRecord) -> list[ServedScorer]:
@@ -173,9 +177,9 @@ class _BlendTrainer:
 
     def _best_shared(self, own: Recencies) -> float:
         """Return the best recency for all parts, with the best weights at their `own` recencies."""
-        weights, holdout = self._weights(own), self._holdout
+        weights = self._weights(own)
         search = RecencySearch(self._values, lambda recency: self._ranker(self._alike(recency), weights))
-        return choose(search, holdout.evaluators.brief, holdout.metric, lambda: None).recency
+        return choose(search, self._holdout.evaluators, lambda: None).recency
 
     def _weights(self, recencies: Recencies) -> Weights:
         """Return the best weights of all parts at `recencies`."""
@@ -345,8 +349,7 @@ class WeightSearch:
         if weights not in self._scores:
             shares = np.array(weights, dtype=np.float32) / np.float32(_STEPS)
             rankings = [ranking for block in self._blocks for ranking in self._rankings(block, shares)]
-            truth = self._sample.heldout[self._sample.evaluated_users]
-            self._scores[weights] = user_scores(rankings, truth)[self._metric]
+            self._scores[weights] = self._sample.by_user(rankings, self._metric)
         return self._scores[weights]
 
     def _score(self, weights: Weights) -> float:

@@ -12,12 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.training.judging.recency import is_gain
+from svc.training.judging.intervals import is_gain
 
 MOST_BYTES = 512 << 20
 """Above this the trials with the lowest scores are dropped, because they are the least likely to win by chance."""
-_DEVIATIONS = 1.96
-"""Standard errors from which a difference between two trials is more than chance (two-sided, 95%)."""
 
 
 @dataclass(slots=True)
@@ -46,7 +44,7 @@ class KeptScores:
         """
         if first not in self.by_user or second not in self.by_user:
             return True
-        return is_gain(self.by_user[first], self.by_user[second], deviations=_DEVIATIONS)
+        return is_gain(self.by_user[first], self.by_user[second])
 
     def _others(self) -> set[int]:
         """Return the trials that are not the best of their algorithm.

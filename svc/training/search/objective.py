@@ -46,9 +46,8 @@ class TrialObjective:
 
         Solving for these users exactly takes longer than an epoch.
         """
-        holdout = self.holdout
-        quick = holdout.evaluators.quick
-        return quick.score(quick.rankings(holdout.served(to_scorer(recommender, algorithm), history)), holdout.metric)
+        sample, ranker = self.holdout.evaluators.sample, self.holdout.served(to_scorer(recommender, algorithm), history)
+        return float(sample.by_user(sample.rankings(ranker), self.holdout.metric).mean())
 
     def __call__(
         self, algorithm: str, params: Params, *, check: Callable[[], None], report: Callable[[int, float], None]

@@ -26,9 +26,8 @@ from svc.training.data.split import Split
 from svc.training.fitting.algorithms.registry import Space, search_space
 from svc.training.fitting.algorithms.self_weight import with_self_weight
 from svc.training.fitting.train import Builder, Threads, how_many_fit
-from svc.training.judging.evaluator import Evaluator
+from svc.training.judging.evaluator import Evaluator, Evaluators
 from svc.training.judging.holdout import Holdout
-from svc.training.judging.judge import Evaluators
 from svc.training.judging.recency import HistoryOrder
 from svc.training.judging.task import Task
 from svc.training.search.budget import TrialPlan, plan_trials

@@ -11,8 +11,8 @@ from scipy import sparse
 
 from svc.training.fitting.algorithms.registry import Epochs
 from svc.training.fitting.epochs import train, train_epochs
-from svc.training.judging.evaluator import Evaluator
-from svc.training.judging.judge import Evaluators, Fitted, judge
+from svc.training.judging.evaluator import Evaluator, Evaluators
+from svc.training.judging.judge import Fitted, judge
 from svc.training.judging.recency import RecencySearch
 from svc.training.judging.score_ranker import ScoreRanker
 from svc.training.search.processes.trial_task import Stop
@@ -71,7 +71,8 @@ def trained(
     reported: list[tuple[int, float]] = []
 
     def score(learner: Learner) -> float:
-        return evaluators.quick.score(evaluators.quick.rankings(ranker(learner)), evaluators.metric)
+        sample = evaluators.sample
+        return float(sample.by_user(sample.rankings(ranker(learner)), evaluators.metric).mean())
 
     best = train(learner, epochs, score=score, check=check, report=lambda *at: reported.append(at))
     search = RecencySearch((0.0,), lambda _: ranker(learner))

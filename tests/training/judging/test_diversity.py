@@ -104,11 +104,10 @@ def test_a_model_without_similarities_has_the_same_lists_for_every_diversity() -
     assert len({(row["ndcg"], row["coverage"]) for row in rows}) == 1
 
 
-def test_at_most_1000_users_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_of_the_sample_are_measured() -> None:
     """So no value of diversity costs more than an evaluation."""
-    monkeypatch.setattr("svc.training.judging.diversity.MOST_USERS", 20)
     model, evaluator = parts()
-    assert measure_diversity(ServedRanker.alike(model), evaluator, seed=1)["n_users"] == 20
+    assert measure_diversity(ServedRanker.alike(model), evaluator.sample(20, 1), seed=1)["n_users"] == 20
 
 
 Make = Callable[..., LoadedRecipe]

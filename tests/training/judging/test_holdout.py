@@ -15,9 +15,8 @@ from svc.training.fitting.assemble import assemble
 from svc.training.fitting.export import fold_in_users, recency_of_histories
 from svc.training.fitting.train import Builder, Threads, train_trial
 from svc.training.fitting.trial import TrialRecord
-from svc.training.judging.evaluator import Evaluator
+from svc.training.judging.evaluator import Evaluator, Evaluators
 from svc.training.judging.holdout import Holdout
-from svc.training.judging.judge import Evaluators
 from svc.training.judging.recency import HistoryOrder
 
 N_USERS, N_ITEMS, OFFSET, CUTOFF = 90, 60, 20, 12

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from svc.training.judging.bootstrap import resample
-from svc.training.judging.intervals import interval, paired_change
+from svc.training.judging.intervals import interval, is_gain, paired_change
 
 
 @pytest.mark.parametrize("n_users", [50, 4096, 20_000])
@@ -69,3 +69,19 @@ def test_intervals_of_few_users_are_not_far_too_short(n_users: int) -> None:
         low, high = interval(scores, seed=seed)
         held += low <= 0.15 / 2 <= high
     assert held / 200 >= 0.88
+
+
+@pytest.mark.parametrize(
+    ("gains", "expected"), [([1.0, 1.0, 1.1], True), ([1.0, -1.0, 0.5], False), ([0.0] * 3, False)]
+)
+def test_a_gain_is_more_than_chance(gains: list[float], expected: bool) -> None:
+    """A gain of a single user is never significant."""
+    assert is_gain(np.array(gains), np.zeros(3)) is expected
+    assert not is_gain(np.array([1.0]), np.array([0.0]))
+
+
+def test_more_comparisons_need_a_larger_gain() -> None:
+    """Nine comparisons need 2.8 standard errors instead of 2."""
+    gains = np.tile([1.0, -0.7], 100)  # 2.5 standard errors
+    assert is_gain(gains, np.zeros(200))
+    assert not is_gain(gains, np.zeros(200), comparisons=9)

@@ -1,11 +1,11 @@
-"""The recency of a trained model that all validation users confirm."""
+"""The score of a trained model at its best recency."""
 
 from __future__ import annotations
 
 import pytest
 
-from svc.training.judging.evaluator import Rankings, Rows
-from svc.training.judging.judge import Evaluators, judge
+from svc.training.judging.evaluator import Evaluators, Ranker, Rankings, Rows
+from svc.training.judging.judge import judge
 from svc.training.judging.recency import RecencySearch
 from tests.training.judging.test_recency import N_USERS, evaluation, finding
 
@@ -19,27 +19,28 @@ from tests.training.judging.test_recency import N_USERS, evaluation, finding
         ({0.5: 10}, (0.5, 0.05)),
     ],
 )
-def test_a_recency_that_is_no_gain_for_all_users_is_rejected(
-    found: dict[float, int], expected: tuple[float, float]
-) -> None:
-    """A gain on the sample alone is not enough."""
+def test_the_score_is_that_of_the_best_recency(found: dict[float, int], expected: tuple[float, float]) -> None:
+    """A gain within chance is rejected."""
     search = RecencySearch(tuple(found), lambda value: finding(found[value]))
     fitted = judge(search, Evaluators.of(evaluation(), "hit", 1), lambda: None, lambda _: None)
     assert (fitted.recency, fitted.metrics["hit"]) == expected
 
 
-@pytest.mark.parametrize(("gain", "judged"), [(150, {N_USERS // 2}), (16, {N_USERS // 2, N_USERS})])
-def test_a_clear_gain_on_the_screening_users_needs_no_confirmation_on_all(gain: int, judged: set[int]) -> None:
-    """Otherwise the lowest recency is evaluated on all users too. In both cases the best recency is used."""
+def test_recencies_are_compared_on_the_sample_and_the_best_is_scored_on_all() -> None:
+    """A few of the sample find the best value, which all of the sample confirm. Others are ranked only at the best."""
     full = evaluation()
-    evaluators = Evaluators(full, full.sample(N_USERS // 2, 1), full.sample(N_USERS // 2, 1), "hit")
-    n_rows: list[int] = []
+    evaluators = Evaluators(full, full.sample(N_USERS // 2, 1), full.sample(N_USERS // 10, 1), "hit")
+    n_rows: dict[float, int] = {0.0: 0, 0.5: 0}
+    reported: list[float] = []
 
-    def lowest(rows: Rows, size: int) -> Rankings:
-        n_rows.append(len(rows))
-        return finding(20)(rows, size)
+    def at(value: float) -> Ranker:
+        def rank(rows: Rows, size: int) -> Rankings:
+            n_rows[value] += len(rows)
+            return finding(170 if value else 20)(rows, size)
 
-    search = RecencySearch((0.0, 0.5), lambda value: finding(20 + gain) if value else lowest)
-    fitted = judge(search, evaluators, lambda: None, lambda _: None)
-    assert (fitted.recency, fitted.metrics["hit"]) == (0.5, (20 + gain) / N_USERS)
-    assert set(n_rows) == judged
+        return rank
+
+    fitted = judge(RecencySearch((0.0, 0.5), at), evaluators, lambda: None, reported.append)
+    assert (fitted.recency, fitted.metrics["hit"]) == (0.5, 170 / N_USERS)
+    assert n_rows == {0.0: N_USERS // 10 + N_USERS // 2, 0.5: N_USERS // 10 + N_USERS}
+    assert reported == [evaluators.sample.by_user(evaluators.sample.rankings(finding(170)), "hit").mean()]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from svc.training.judging.evaluator import Evaluator, Rows
-from svc.training.judging.recency import VALUES, HistoryOrder, RecencySearch, choose, is_gain
+from svc.training.judging.evaluator import Evaluator, Evaluators, Rows
+from svc.training.judging.recency import VALUES, HistoryOrder, RecencySearch, choose
 from svc.training.judging.score_ranker import ScoreRanker, Scores
 
 N_USERS, N_ITEMS = 200, 10
@@ -27,8 +27,8 @@ def finding(n_users: int) -> ScoreRanker:
 
 def chosen(found: dict[float, int]) -> tuple[float, float]:
     search = RecencySearch(tuple(found), lambda value: finding(found[value]))
-    best = choose(search, evaluation(), "hit", lambda: None)
-    return best.recency, best.score
+    best = choose(search, Evaluators.of(evaluation(), "hit", 1), lambda: None)
+    return best.recency, float(best.by_user.mean())
 
 
 def evaluation() -> Evaluator:
@@ -43,21 +43,13 @@ def test_the_best_recency_is_chosen_if_it_is_a_gain() -> None:
     assert chosen({0.0: 50, 0.1: 60, 0.5: 90}) == (0.5, 0.45)
     assert chosen({0.0: 90, 0.1: 80, 0.5: 90}) == (0.0, 0.45)
     assert chosen({0.0: 50, 0.5: 49}) == (0.0, 0.25)
+    assert chosen({0.0: 87, 0.5: 90}) == (0.0, 0.435)
 
 
 def test_a_range_without_0_compares_with_its_own_lowest_value() -> None:
     """A single value is used without a comparison."""
     assert chosen({0.2: 50, 0.5: 50}) == (0.2, 0.25)
     assert chosen({0.5: 10}) == (0.5, 0.05)
-
-
-@pytest.mark.parametrize(
-    ("gains", "expected"), [([1.0, 1.0, 1.1], True), ([1.0, -1.0, 0.5], False), ([0.0] * 3, False)]
-)
-def test_a_gain_is_more_than_chance(gains: list[float], expected: bool) -> None:
-    """A gain of a single user is never significant."""
-    assert is_gain(np.array(gains), np.zeros(3)) is expected
-    assert not is_gain(np.array([1.0]), np.array([0.0]))
 
 
 def test_values_follow_bounds_a_fixed_recency_and_the_algorithm() -> None:
@@ -80,5 +72,6 @@ def test_a_peak_is_reached_without_scoring_every_value(peak: int) -> None:
         return finding(hits[value])
 
     search = RecencySearch(VALUES, at)
-    assert choose(search, evaluation(), "hit", lambda: None) == (VALUES[peak], 0.5)
-    assert len(scored) == len(set(scored)) <= 7
+    best = choose(search, Evaluators.of(evaluation(), "hit", 1), lambda: None)
+    assert (best.recency, best.by_user.mean()) == (VALUES[peak], 0.5)
+    assert len(set(scored)) <= 7
