@@ -19,7 +19,6 @@ from svc.training.fitting.trial import TrialRecord
 from svc.training.fitting.warm_start import WarmStart
 from svc.training.judging.incumbent import Incumbent, read_incumbent
 from svc.training.judging.live_trial import Unfit, checked, feature_trial_of, trainable
-from svc.training.judging.measurements import evaluate_winner
 from svc.training.judging.search_result import Reused, SearchResult
 from svc.training.judging.task import Task
 from svc.training.search.storage import StorageLocation
@@ -89,13 +88,14 @@ def _origin(incumbent: Incumbent) -> Reused | None:
         has_zone = datetime.fromisoformat(searched_at).tzinfo is not None
     except ValueError:
         return None
-    return Reused(sha8, searched_at, stretch=_stretch(incumbent.header)) if has_zone else None
+    evaluation = incumbent.header.get("evaluation")
+    evaluation = evaluation if isinstance(evaluation, Mapping) else {}
+    return Reused(sha8, searched_at, stretch=_stretch(evaluation), evaluation=evaluation) if has_zone else None
 
 
-def _stretch(header: Mapping[str, Any]) -> float:
+def _stretch(evaluation: Mapping[str, Any]) -> float:
     """Return the stretch of a live model's interval, or 1 for headers of earlier versions without it."""
-    evaluation = header.get("evaluation")
-    choice = evaluation.get("chosen_among") if isinstance(evaluation, Mapping) else None
+    choice = evaluation.get("chosen_among")
     stretch = choice.get("stretch") if isinstance(choice, Mapping) else None
     return max(1.0, float(stretch)) if isinstance(stretch, int | float) else 1.0
 
@@ -187,7 +187,7 @@ def measure(task: Task, trial: TrialRecord, reused: Reused) -> SearchResult:
     """
     began, inputs = time.monotonic(), task.holdout
     trained = train_trial(task.builder, trial, inputs.decayed(trial.params), inputs.features, inputs.times)
-    evaluation = evaluate_winner(task, inputs.ranker_of(trained, trial))
+    evaluation = inputs.evaluators.full.evaluate(inputs.ranker_of(trained, trial))
     seconds = round(time.monotonic() - began, 3)
     record = replace(trial, score=evaluation.metrics[inputs.metric], metrics=evaluation.metrics, seconds=seconds)
     by_user = {record.number: evaluation.by_user(inputs.metric)}

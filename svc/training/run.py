@@ -252,7 +252,7 @@ class _Run:
             result = refit.measure(task, *reused)
             check_scores(self.loaded, task.data, result.best.score or 0.0)
         measured = measure_winner(task, result)
-        diversity = self.report.diversity(task, measured)
+        curves = self.report.curves(task, result.best, measured.winner)
         result = replace(result, trained=None, evaluation=None)
         learned = self._learn_order(task, measured)
         # Drop the winner's model before the final training: on large data a model needs several times the memory of
@@ -275,7 +275,7 @@ class _Run:
             n_trials=1 if reused else task.plan.total + sum(1 for trial in result.trials if trial.parts),
             result=result,
             measured=measured,
-            diversity=diversity,
+            curves=curves,
             cold_start=cold_start,
             new_items=new_items,
             features_active=final.aware is not None,
@@ -343,7 +343,7 @@ class _Run:
         if final.aware is None:
             return {}
         if result.reused is not None:
-            return {side: {"skipped": "a training with --refit does not measure it"} for side in task.features}
+            return {side: result.reused.figures("cold_start", side) for side in task.features}
         from svc.training.judging.coldstart import evaluate_cold_start
 
         self.progress.phase("evaluating cold start")
@@ -355,7 +355,7 @@ class _Run:
         if serving is None or serving.new_items is None or final.aware is None:
             return None
         if result.reused is not None:
-            return {"skipped": "a training with --refit does not measure it"}
+            return result.reused.figures("new_items")
         from svc.training.judging.new_items import evaluate_new_items
 
         self.progress.phase("evaluating new items")

@@ -17,7 +17,8 @@ from svc.settings import Settings
 
 if TYPE_CHECKING:
     from svc.model.model import Model
-    from svc.training.judging.measurements import WinnerMeasurements
+    from svc.training.fitting.trial import TrialRecord
+    from svc.training.judging.served_ranker import ServedRanker
     from svc.training.judging.task import Task
 
 
@@ -38,17 +39,14 @@ class RunReport:
 
             check_report(self.path)
 
-    def diversity(self, task: Task, measured: WinnerMeasurements) -> Mapping[str, Any] | None:
-        """Measure the cost of diversity to the winner. Return None if no report or no such measurement is wanted."""
-        if self.path is None or not self.loaded.recipe.training.report_diversity:
-            return None
-        if measured.winner is None:
-            return None
-        from svc.training.judging.diversity import measure_diversity
+    def curves(self, task: Task, best: TrialRecord, winner: ServedRanker | None) -> Mapping[str, Any]:
+        """Measure what only a report shows of the winner. Return nothing if there is no report or no such ranker."""
+        if self.path is None or winner is None:
+            return {}
+        from svc.training.judging.curves import measure_curves
 
-        self.progress.phase("measuring diversity")
-        seed = self.loaded.recipe.training.split.seed
-        return measure_diversity(measured.winner, task.holdout.evaluators.sample, seed=seed)
+        self.progress.phase("measuring for the report")
+        return measure_curves(task, best, winner)
 
     def earlier(self, keys: SigningKeys) -> Mapping[str, Any] | None:
         """Return the header of the artifact that will be replaced, or None if none can be verified."""

@@ -148,7 +148,9 @@ def test_each_part_of_a_blend_has_its_own_recency(
     monkeypatch.setattr("svc.training.search.blend_search.WeightSearch.best", lambda _: (4, 3, 3))
     events = write_events(tmp_path / "events.csv", weighted=True, ties=True)
     blocks = recipe_blocks(["IALS", "RP3beta", "DenseSLIM", "Blend"], weighted=True)
-    model, head, payload = loaded(run(make_recipe(ratings=tmp_path / "events.csv", **blocks)).artifact)
+    model, head, payload = loaded(
+        run(make_recipe(ratings=tmp_path / "events.csv", **blocks), report=tmp_path / "page.html").artifact
+    )
     assert head["recency"] == 1.5
     assert {part["class"]: part.get("recency", 0.0) for part in head["parts"]} == own
     assert {part.algorithm: part.recency for part in trial_of(head).parts} == own
@@ -277,7 +279,9 @@ def test_recency_wins_on_a_markov_chain_and_0_on_shuffled_histories(
         data = write_chain(tmp_path / f"{shuffled}.csv", shuffled=shuffled)
         for recency in ("search", "off"):
             blocks = recipe_blocks([algorithm], weighted=False, recency=recency, n_trials=2, cutoff=20)
-            _, found[shuffled, recency], _ = loaded(run(make_recipe(ratings=data, **blocks)).artifact)
+            _, found[shuffled, recency], _ = loaded(
+                run(make_recipe(ratings=data, **blocks), report=tmp_path / "page.html").artifact
+            )
     assert found[False, "search"]["recency"] > 0
     values = found[False, "search"]["evaluation"]["recency"]["values"]
     assert [row["recency"] for row in values] == list(VALUES)

@@ -26,7 +26,7 @@ def test_without_a_path_nothing_is_gathered(make_recipe: Make) -> None:
     """Nothing is measured, and the earlier artifact is not read."""
     report, unused = report_at(None, make_recipe()), Any
     report.check()
-    assert report.diversity(unused, unused) is None
+    assert report.curves(unused, unused, unused) == {}
     assert report.earlier(development_keys()) is None
     report.write({}, unused, None)
 

@@ -176,8 +176,8 @@ def fold_in_users(
     histories = weighed(matrix, positions, recency) if recency and positions is not None else matrix
     solve_users(scorer.factors if isinstance(scorer, BlendScorer) else scorer, histories, features, rows)
     if isinstance(scorer, BlendScorer):
-        if trial.recency_by_part:
-            scorer.recencies = tuple(own.recency for own in factors_first(trial.parts) if own.algorithm != TOP_POP)
+        by_part = tuple(own.recency for own in factors_first(trial.parts) if own.algorithm != TOP_POP)
+        scorer.recencies = by_part if trial.recency_by_part else ()
         recency_of_all = recency_of_histories(trial)
         scorer.measure(to_history(matrix, with_values=True, positions=positions, recency=recency_of_all), rows)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +12,6 @@ from scipy import sparse
 
 from svc.training.judging.metrics import METRICS, list_metrics, user_scores
 
-CUTOFFS = (5, 10, 20, 50)
-"""Cutoffs at which the winner is evaluated."""
 _SCORE_DIGITS = 12
 
 Rows = NDArray[np.int64]
@@ -30,32 +28,17 @@ Items that may not be shown to a user are left out.
 class Evaluation:
     """All METRICS of `rankings`. Row u of `truth` has the choices of the user of ranking u.
 
-    `scores` are the (users,) scores by each metric of PER_USER, and `metrics` has their means. `longer` are the same
-    rankings at the length that the caller of `evaluate` asked for, for larger cutoffs.
+    `scores` are the (users,) scores by each metric of PER_USER, and `metrics` has their means.
     """
 
     metrics: dict[str, float]
     rankings: Rankings
     truth: sparse.csr_matrix
     scores: dict[str, NDArray[np.float64]]
-    longer: Rankings
 
     def by_user(self, metric: str) -> NDArray[np.float64]:
         """Return the (evaluated users,) scores behind the mean in `metrics`."""
         return self.scores[metric]
-
-    def at_cutoffs(self, cutoffs: Sequence[int]) -> dict[int, dict[str, float]]:
-        """Return the metrics that are means over users, at each of `cutoffs`.
-
-        No cutoff may exceed the length of `longer`.
-        """
-        return {
-            cutoff: {
-                name: round(float(scores.mean()), _SCORE_DIGITS)
-                for name, scores in user_scores([ranking[:cutoff] for ranking in self.longer], self.truth).items()
-            }
-            for cutoff in cutoffs
-        }
 
 
 class Evaluator:
@@ -105,21 +88,16 @@ class Evaluator:
         self.heldout.eliminate_zeros()
         return np.flatnonzero(np.diff(self.heldout.indptr))
 
-    def evaluate(self, ranker: Ranker, *, longest: int = 0) -> Evaluation:
-        """Rank once, and return rankings and metrics at the cutoff.
-
-        `longer` has rankings of `longest` items, if that exceeds the cutoff.
-        """
-        longer = ranker(self.offset + self.evaluated_users, max(self.cutoff, longest))
-        return self._evaluation([ranking[: self.cutoff] for ranking in longer], longer)
+    def evaluate(self, ranker: Ranker) -> Evaluation:
+        """Return rankings and metrics at the cutoff."""
+        return self._evaluation(self.rankings(ranker))
 
     def complete(self, ranker: Ranker, sample: Evaluator, ranked: Rankings) -> Evaluation:
         """Evaluate all users, given that the same ranker already `ranked` the users of `sample`."""
         evaluated, by_user = self.evaluated_users, dict(zip(sample.evaluated_users.tolist(), ranked, strict=True))
         others = evaluated[~np.isin(evaluated, sample.evaluated_users)]
         by_user.update(zip(others.tolist(), ranker(self.offset + others, self.cutoff), strict=True))
-        rankings = [by_user[row] for row in evaluated.tolist()]
-        return self._evaluation(rankings, rankings)
+        return self._evaluation([by_user[row] for row in evaluated.tolist()])
 
     def by_user(self, rankings: Rankings, metric: str) -> NDArray[np.float64]:
         """Return (evaluated users,) scores of their rankings by one metric of PER_USER."""
@@ -129,12 +107,12 @@ class Evaluator:
         """Return all METRICS at the cutoff."""
         return self.evaluate(ranker).metrics
 
-    def _evaluation(self, rankings: Rankings, longer: Rankings) -> Evaluation:
+    def _evaluation(self, rankings: Rankings) -> Evaluation:
         truth = self.heldout[self.evaluated_users]
         scores = user_scores(rankings, truth)
         metrics = {name: values.mean() for name, values in scores.items()} | list_metrics(rankings, truth)
         rounded = {name: round(float(metrics[name]), _SCORE_DIGITS) for name in METRICS}
-        return Evaluation(rounded, rankings, truth, scores, longer)
+        return Evaluation(rounded, rankings, truth, scores)
 
     def rankings(self, ranker: Ranker) -> Rankings:
         """Return the best items of each evaluated user: as many as the cutoff, or fewer if fewer may be shown."""

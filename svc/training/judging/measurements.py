@@ -1,4 +1,4 @@
-"""Intervals of a search's scores, the winner's lead, and its metrics at other cutoffs and on test users.
+"""Intervals of a search's scores, the winner's lead, and its scores by groups and on test users.
 
 Intervals come from a bootstrap over the evaluated users. If a trial was chosen on the same users, its interval is
 corrected for that choice (see judging/choice.py). The search keeps the per-user scores of its own trials. If another
@@ -25,8 +25,8 @@ from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.bootstrap import CONFIDENCE
 from svc.training.judging.breakdown import TrainingCounts, as_rows, breakdown, mean_popularity
 from svc.training.judging.choice import Choice
-from svc.training.judging.evaluator import CUTOFFS, Evaluation, Ranker
-from svc.training.judging.intervals import Change, interval, intervals, lead, paired_change
+from svc.training.judging.evaluator import Evaluation, Ranker
+from svc.training.judging.intervals import Change, interval, lead, paired_change
 from svc.training.judging.metrics import PER_USER
 from svc.training.judging.search_result import SearchResult, by_score
 from svc.training.judging.served_ranker import ServedRanker
@@ -79,19 +79,14 @@ def measure_winner(task: Task, result: SearchResult) -> WinnerMeasurements:
     trained = _train(task, winner) if result.trained is None else result.trained
     ranker = None if trained is None else task.holdout.ranker_of(trained, winner)
     if trained is not None and ranker is not None:
-        evaluation |= _cutoff_metrics(task, result.evaluation or evaluate_winner(task, ranker))
+        evaluation |= _popularity_and_breakdown(
+            task, result.evaluation or task.holdout.evaluators.full.evaluate(ranker)
+        )
         evaluation |= _winner_on_test(task, ranker, others)
-        if result.reused is None:  # not for a refit: the 11 evaluations take as long as its training
-            evaluation |= _by_recency(task, winner, trained)
     if task.split.test is None and choice is not None:
         evaluation |= _lead(result, choice, seed)
     _emit(task, winner, evaluation)
     return WinnerMeasurements(evaluation, spans, ranker, choice)
-
-
-def evaluate_winner(task: Task, ranker: Ranker) -> Evaluation:
-    """Evaluate `ranker` on all validation users, with rankings that are long enough for all CUTOFFS."""
-    return task.holdout.evaluators.full.evaluate(ranker, longest=max(CUTOFFS))
 
 
 def _choice(result: SearchResult, by_trial: Mapping[int, Scores]) -> Choice | None:
@@ -207,46 +202,15 @@ def _winner_on_test(task: Task, ranker: Ranker, others: tuple[str, Scores] | Non
     return measured
 
 
-def _cutoff_metrics(task: Task, evaluation: Evaluation) -> dict[str, Any]:
-    """Return the winner's metrics at CUTOFFS and their breakdown, from its second training."""
-    seen, full = task.holdout.seen, task.holdout.evaluators.full
-    cutoffs = [cutoff for cutoff in CUTOFFS if cutoff <= seen.shape[1]]
-    measured: dict[str, Any] = {}
-    if cutoffs:
-        measured["cutoffs"] = {str(cutoff): at for cutoff, at in evaluation.at_cutoffs(cutoffs).items()}
-    trained_on, held_out = task.split.train.indices, full.heldout.indices
-    users_of = np.bincount(trained_on, minlength=seen.shape[1])
-    measured["mean_popularity"] = {
-        "held_out": _round(mean_popularity(held_out, users_of)),
-        "trained": _round(mean_popularity(trained_on, users_of)),
+def _popularity_and_breakdown(task: Task, evaluation: Evaluation) -> dict[str, Any]:
+    """Return the popularity of held-out and training items, and the winner's figures by groups."""
+    trained_on, held_out = task.split.train.indices, task.holdout.evaluators.full.heldout.indices
+    users_of = np.bincount(trained_on, minlength=task.split.train.shape[1])
+    means = {
+        name: _round(mean_popularity(items, users_of))
+        for name, items in (("held_out", held_out), ("trained", trained_on))
     }
-    measured["breakdown"] = _breakdown(task, evaluation)
-    return measured
-
-
-def _by_recency(task: Task, winner: TrialRecord, trained: Scorer) -> dict[str, Any]:
-    """Return the winner's score at each recency that was tried, on the sample of users on which it was chosen.
-
-    If the parts of a blend differ in recency, each value is tried for all parts at once. The score with their own
-    values is added.
-    """
-    holdout, order = task.holdout, task.holdout.order
-    values = () if order is None else order.values(winner.algorithm)
-    if len(values) < 2:
-        return {}
-    sample = holdout.evaluators.sample
-    tried = [winner.at_recency(value) for value in values] + [winner] * winner.recency_by_part
-    rankers = [holdout.ranker_of(trained, trial, sample) for trial in tried]
-    scores = np.stack([sample.by_user(sample.rankings(ranker), holdout.metric) for ranker in rankers], axis=1)
-    spans = intervals(scores, seed=task.loaded.recipe.training.split.seed)
-    rows = [
-        {"recency": value, "score": round(float(mean), _DIGITS), "interval": _round_all(span)}
-        for value, mean, span in zip([trial.recency for trial in tried], scores.mean(axis=0), spans, strict=True)
-    ]
-    by_recency = {"n_users": len(scores), "values": rows[: len(values)]}
-    if winner.recency_by_part:
-        by_recency["by_part"] = {name: rows[-1][name] for name in ("score", "interval")}
-    return {"recency": by_recency}
+    return {"mean_popularity": means, "breakdown": _breakdown(task, evaluation)}
 
 
 def _breakdown(task: Task, evaluation: Evaluation) -> list[Mapping[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ class Reused:
     `feature_aware` is the trial of its part for features and seeds, if that is not the winner or a part of it. `start`
     has the vectors from which the final model starts to learn, or None for random ones. `stretch` is that of the
     interval of the search (see judging/choice.py), because the parameters are still those chosen among its trials.
+    `evaluation` is that of the live model's header.
     """
 
     sha8: str
@@ -28,6 +30,16 @@ class Reused:
     feature_aware: TrialRecord | None = None
     start: WarmStart | None = None
     stretch: float = 1.0
+    evaluation: Mapping[str, Any] = field(default_factory=dict)
+
+    def figures(self, *path: str) -> Mapping[str, Any]:
+        """Return figures of the search that a refit carries, with the time of the training that measured them."""
+        figures: Any = self.evaluation
+        for key in path:
+            figures = figures.get(key) if isinstance(figures, Mapping) else None
+        if not isinstance(figures, Mapping):
+            return {"skipped": "a training with --refit does not measure it, and the last search did not"}
+        return {**figures, "measured_at": self.searched_at}
 
     def as_fields(self) -> dict[str, str]:
         """Return the fields of the artifact's header."""
@@ -42,7 +54,7 @@ class SearchResult:
     trials. `by_user` has the (users,) scores of complete trials by number (see kept_scores.py).
 
     `trained` is the model of the best trial, trained on the training part of the split, or None. `evaluation` is that
-    of `trained`, with rankings for all cutoffs, or None. Both save a second training.
+    of `trained`, or None. Both save a second training.
 
     With `reused` there was no search, and `trials` has one trial with the parameters of an earlier search.
     """

@@ -41,7 +41,7 @@ class Facts:
     n_trials: int
     result: SearchResult
     measured: WinnerMeasurements
-    diversity: Mapping[str, Any] | None
+    curves: Mapping[str, Any]
     cold_start: Mapping[str, Any]
     new_items: Mapping[str, Any] | None
     features_active: bool
@@ -77,7 +77,7 @@ def header(loaded: LoadedRecipe, facts: Facts) -> dict[str, Any]:
         "evaluation": {
             **best.metrics,
             **facts.measured.evaluation,
-            **({} if facts.diversity is None else {"diversity": dict(facts.diversity)}),
+            **facts.curves,
             **({"cold_start": dict(facts.cold_start)} if facts.cold_start else {}),
             **({} if facts.new_items is None else {"new_items": dict(facts.new_items)}),
         },

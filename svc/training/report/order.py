@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from svc.recipe.algorithms import TOP_POP
+from svc.recipe.algorithms import TAKES_RECENCY, TOP_POP
 
 
 def order_sentences(header: Mapping[str, Any]) -> Markup:
@@ -79,4 +79,6 @@ def _reason(header: Mapping[str, Any]) -> str:
             "Order could not be judged: <code>split.scheme: random</code> holds out items from anywhere in a history. "
             "With a scheme by time, such as <code>leave_one_out</code>, recency is searched."
         )
+    if header["best_class"] in TAKES_RECENCY:
+        return "The search compared the values; the page of svc train --report has their scores."
     return "The scores of this model do not follow from a history alone, so its order plays no part."

@@ -181,10 +181,10 @@ def _cold_start(sides: Mapping[str, Mapping[str, Any]]) -> Iterable[Sequence[obj
         if "model" not in measured:
             yield side, "not measured", measured["skipped"], "", "", ""
             continue
-        intervals = measured.get("intervals", {})
+        intervals, held = measured.get("intervals", {}), f"{measured['n_held']:,}{_date(measured)}"
         for order in ("model", "popularity", "random"):
             scores = measured[order]
-            yield side, order, measured["n_held"], scores["recall"], scores["ndcg"], span(intervals.get(order, ()))
+            yield side, order, held, scores["recall"], scores["ndcg"], span(intervals.get(order, ()))
 
 
 def _new_items(measured: Mapping[str, Any]) -> Iterable[Sequence[object]]:
@@ -194,4 +194,9 @@ def _new_items(measured: Mapping[str, Any]) -> Iterable[Sequence[object]]:
     intervals = measured.get("intervals", {})
     for name, label in _NEW_ITEMS.items():
         if name in measured:
-            yield label, measured[name], span(intervals.get(name, ()))
+            yield f"{label}{_date(measured)}", measured[name], span(intervals.get(name, ()))
+
+
+def _date(measured: Mapping[str, Any]) -> str:
+    """Return the time of the figures that a refit carries from its search, or ""."""
+    return f" (measured {measured['measured_at']})" if "measured_at" in measured else ""

@@ -33,7 +33,7 @@ from svc.training.fitting.algorithms.registry import Params
 from svc.training.fitting.export import blended
 from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
-from svc.training.judging.evaluator import CUTOFFS, Evaluator, Ranker, Rankings, Rows
+from svc.training.judging.evaluator import Evaluator, Ranker, Rankings, Rows
 from svc.training.judging.intervals import is_gain
 from svc.training.judging.rank_cost import rank_ms_of
 from svc.training.judging.recency import RecencySearch, choose
@@ -84,7 +84,7 @@ def add_blend(task: SearchTask, result: SearchResult) -> SearchResult:
     number = 1 + max(trial.number for trial in result.trials)
     record = parts.best(number, shared)
     blend = blended(parts.models_of(record), record)
-    evaluation = holdout.evaluators.full.evaluate(holdout.ranker_of(blend, record), longest=max(CUTOFFS))
+    evaluation = holdout.evaluators.full.evaluate(holdout.ranker_of(blend, record))
     metrics, rank_ms = evaluation.metrics, rank_ms_of(blend, train)
     seconds = round(time.monotonic() - began, 3)
     record = replace(record, score=metrics[holdout.metric], metrics=metrics, seconds=seconds, rank_ms=rank_ms)

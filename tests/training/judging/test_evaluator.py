@@ -55,18 +55,6 @@ def test_metrics_are_those_of_irspack(cls: type, epochs: int | None, parameters:
     assert set(found) == set(METRICS)
 
 
-@pytest.mark.parametrize("levels", [1, 2, 40])
-def test_longer_rankings_give_the_metrics_of_every_cutoff(levels: int) -> None:
-    """One evaluation with long rankings equals one evaluation for each cutoff, also with ties."""
-    scores = np.random.default_rng(levels).integers(0, levels, FULL.shape).astype(np.float32)
-    plain = {cutoff: Evaluator(HELD[20:], offset=20, cutoff=cutoff) for cutoff in (5, 20, 50)}
-    alone = {cutoff: judge.evaluate(ranker(lambda rows: scores[rows])) for cutoff, judge in plain.items()}
-    found = plain[20].evaluate(ranker(lambda rows: scores[rows]), longest=50)
-    assert (found.metrics, found.rankings, found.longer) == (alone[20].metrics, alone[20].rankings, alone[50].rankings)
-    for cutoff, metrics in found.at_cutoffs(list(plain)).items():
-        assert metrics == {name: alone[cutoff].metrics[name] for name in metrics}
-
-
 def _learnable(name: str) -> sparse.csr_matrix:
     """Return interactions whose popular items come first, as in any table in order of time."""
     n_users, n_items, each = {"tiny": (40, 300, 4), "sparse": (400, 2000, 5), "dense": (300, 200, 40)}[name]

@@ -44,7 +44,7 @@ def _evaluated(make_recipe: Make, folder: Path, *, weighted: bool) -> dict[str, 
         features={"user": side},
         training=small_training(algorithms=["IALS"], n_trials=1, weighted_metric=weighted, split=split),
     )
-    artifact = run(loaded).artifact
+    artifact = run(loaded, report=folder / "page.html").artifact
     assert artifact is not None
     found: dict[str, Any] = read_verified(artifact, development_keys(), Settings())[1].header["evaluation"]
     return found

@@ -21,7 +21,7 @@ TRIED = {
 
 
 def header(recipe: dict[str, Any], evaluation: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    return {"recipe": recipe, "evaluation": evaluation or {}, **more}
+    return {"recipe": recipe, "best_class": "TopPopRecommender", "evaluation": evaluation or {}, **more}
 
 
 def test_the_chosen_recency_is_marked() -> None:
@@ -58,6 +58,10 @@ def test_a_blend_with_recencies_by_part_has_an_additional_row() -> None:
         (header({**TIMED, "training": {"recency": "off"}}), "<code>training.recency: off</code>"),
         (header({**TIMED, "training": {"recency": 0.7}}, recency=0.7), "<code>training.recency: 0.7</code>"),
         (header({**TIMED, "training": {"split": {"scheme": "time_user"}}}), "do not follow from a history alone"),
+        (
+            header({**TIMED, "training": {"split": {"scheme": "time_user"}}}, best_class="IALSRecommender"),
+            "The search compared the values",
+        ),
     ],
 )
 def test_the_reason_for_the_recency_is_one_sentence(head: dict[str, Any], words: str) -> None:

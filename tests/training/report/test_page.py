@@ -98,7 +98,7 @@ def test_the_page_breaks_metrics_down_by_users_and_items(make_recipe: Make, tmp_
 
 def test_an_earlier_run_is_compared_in_tables(make_recipe: Make, tmp_path: Path) -> None:
     """It is found among the versions in the folder, or named. During a training it is the artifact to be replaced."""
-    before = trained(recipe(make_recipe))
+    before = trained(recipe(make_recipe), report=tmp_path / "before.html")
     target, again, named = tmp_path / "page.html", tmp_path / "again.html", tmp_path / "named.html"
     after = trained(recipe(make_recipe, seed=7), report=target)
     assert after != before
