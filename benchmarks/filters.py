@@ -40,7 +40,7 @@ from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.model.threads import limit_blas_threads
 from svc.serving.api.bodies.parsing import parse
 from svc.serving.api.bodies.requests import RecommendRequest
-from svc.serving.models.fragments import AnswerHeader, ItemFragments, encode_answer
+from svc.serving.models.fragments import AnswerHeader, ItemFragments, encode_fields
 from svc.serving.models.registry import Served
 from tests.e2e.server import Server
 from tests.filter_items import filterable_home
@@ -111,7 +111,7 @@ def trained_models() -> Iterator[tuple[str, Served]]:
 def answer(served: Served, body: bytes) -> bytes:
     prepared = parse(RecommendRequest, body).prepare(served)
     (ranking,) = served.model.rank([prepared.query])
-    return encode_answer(ORIGIN, ranking.from_place(prepared.offset), served.fragments, prepared)
+    return ORIGIN.before(encode_fields(ranking.from_place(prepared.offset), served.fragments, prepared))
 
 
 def kinds(rng: np.random.Generator, chosen: np.ndarray) -> dict[str, Callable[[int], dict[str, Any]]]:

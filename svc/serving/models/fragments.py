@@ -10,7 +10,7 @@ import io
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from mmap import mmap
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from svc.model.explain import POPULAR, Because, Disliked, Popular, Reasons
 from svc.model.ids import IdTable
 from svc.model.ranking.query import Prepared, Query, Ranking
 
+if TYPE_CHECKING:
+    from svc.serving.models.metadata import MetadataTable
+
 _PIECES = 2
 _DISLIKED = b',"disliked":true'
 _SCORE = b',"score":'
@@ -28,15 +31,6 @@ _SCORE = b',"score":'
 
 NOTHING_MORE = Prepared(Query(limit=0), ())
 """The facts of an answer that has only items."""
-
-
-class MetadataRows(Protocol):
-    """Item metadata: `rows[i]` holds the values of `fields` for item column i, or is None without values."""
-
-    @property
-    def fields(self) -> Sequence[str]: ...
-    @property
-    def rows(self) -> Sequence[Sequence[Any] | None]: ...
 
 
 class ItemFragments:
@@ -56,7 +50,7 @@ class ItemFragments:
         return self._blob, self._offsets
 
     @classmethod
-    def build(cls, item_ids: IdTable, metadata: MetadataRows | None) -> ItemFragments:
+    def build(cls, item_ids: IdTable, metadata: MetadataTable | None) -> ItemFragments:
         """Encode all items. A million items take about a second, so call it in a worker thread."""
         blob = io.BytesIO()  # getvalue() makes no copy
         offsets = np.zeros(_PIECES * len(item_ids) + 1, dtype=np.int64)
@@ -158,7 +152,7 @@ def _unpickled(blob: bytes, offsets: NDArray[Any], others: ItemFragments | None)
     return ItemFragments(blob, offsets.data, others)
 
 
-def _pieces(item_ids: IdTable, metadata: MetadataRows | None) -> Iterator[bytes]:
+def _pieces(item_ids: IdTable, metadata: MetadataTable | None) -> Iterator[bytes]:
     if metadata is None or not metadata.fields:
         for item_id in item_ids.all():
             yield b',{"item_id":%b%b' % (to_json(item_id), _SCORE)
@@ -196,18 +190,6 @@ class AnswerHeader(NamedTuple):
         return b"%b%b}\n" % (self.encoded(), fields)
 
 
-def encode_answer(
-    header: AnswerHeader,
-    ranking: Ranking,
-    fragments: ItemFragments,
-    about: Prepared = NOTHING_MORE,
-    *,
-    with_metadata: bool = True,
-) -> bytes:
-    """Return the body of one answer: header fields, items, and the facts about them."""
-    return header.before(encode_fields(ranking, fragments, about, with_metadata=with_metadata))
-
-
 def encode_batch(
     header: AnswerHeader,
     results: Sequence[tuple[Ranking, Prepared] | ApiError],
@@ -227,7 +209,9 @@ def encode_batch(
     return b"".join((header.encoded(), b'"results":[', b",".join(elements), b"]}\n"))
 
 
-def encode_fields(ranking: Ranking, fragments: ItemFragments, about: Prepared, *, with_metadata: bool = True) -> bytes:
+def encode_fields(
+    ranking: Ranking, fragments: ItemFragments, about: Prepared = NOTHING_MORE, *, with_metadata: bool = True
+) -> bytes:
     """Return the items of one answer and the facts about them, as fields of an object."""
     items = b'"items":' + fragments.items(ranking, with_metadata=with_metadata)
     for name, fact in facts_beside(ranking, about).items():

@@ -10,7 +10,7 @@ import pytest
 from svc.errors import UnknownUser
 from svc.model.ids import IdTable
 from svc.model.ranking.query import Prepared, Query, Ranking
-from svc.serving.models.fragments import NOTHING_MORE, AnswerHeader, ItemFragments, encode_answer, encode_batch
+from svc.serving.models.fragments import NOTHING_MORE, AnswerHeader, ItemFragments, encode_batch, encode_fields
 from svc.serving.models.metadata import MetadataTable
 
 IDS = ["plain", 'quote"back\\slash', "line\nbreak\u2028", "日本語 🎬", "</script>", ","]
@@ -28,7 +28,7 @@ def table() -> MetadataTable:
 def test_any_id_is_encoded_exactly() -> None:
     """Quotes, control characters and all scripts are."""
     fragments = ItemFragments.build(IdTable.from_ids(IDS), None)
-    document = json.loads(encode_answer(ORIGIN, ranking(5, 1, 2, 3, 4, 0), fragments))
+    document = json.loads(ORIGIN.before(encode_fields(ranking(5, 1, 2, 3, 4, 0), fragments)))
     assert [item["item_id"] for item in document["items"]] == [IDS[i] for i in (5, 1, 2, 3, 4, 0)]
     assert document["recipe"] == "movies"
 
@@ -36,9 +36,9 @@ def test_any_id_is_encoded_exactly() -> None:
 def test_metadata_is_added_on_request() -> None:
     """Fields stand in their order after the score. A missing row has nulls."""
     fragments = ItemFragments.build(IdTable.from_ids(IDS), table())
-    with_it = json.loads(encode_answer(ORIGIN, ranking(1, 2), fragments))["items"]
+    with_it = json.loads(ORIGIN.before(encode_fields(ranking(1, 2), fragments)))["items"]
     assert [list(item.items())[2:] for item in with_it] == [[("title", "t1"), ("n", 1)], [("title", None), ("n", None)]]
-    without = json.loads(encode_answer(ORIGIN, ranking(1, 2), fragments, with_metadata=False))["items"]
+    without = json.loads(ORIGIN.before(encode_fields(ranking(1, 2), fragments, with_metadata=False)))["items"]
     assert [list(item) for item in without] == [["item_id", "score"]] * 2
 
 
@@ -46,7 +46,7 @@ def test_metadata_is_added_on_request() -> None:
 def test_scores_are_encoded_to_the_last_bit(score: float) -> None:
     """A score in JSON is the computed float."""
     fragments = ItemFragments.build(IdTable.from_ids(IDS), None)
-    answer = encode_answer(ORIGIN, Ranking(np.array([0], np.int32), np.array([score])), fragments)
+    answer = ORIGIN.before(encode_fields(Ranking(np.array([0], np.int32), np.array([score])), fragments))
     assert json.loads(answer)["items"][0]["score"] == score
 
 
@@ -54,7 +54,7 @@ def test_values_that_json_lacks_are_converted() -> None:
     """NaN becomes null, and times and other objects become text."""
     rows = [(float("nan"),), (np.datetime64("2026-01-02"),), (np.float32(0.5),), (b"x",), (None,), (["a"],)]
     fragments = ItemFragments.build(IdTable.from_ids(IDS), MetadataTable(("v",), rows))
-    items = json.loads(encode_answer(ORIGIN, ranking(0, 1, 2, 4, 5), fragments))["items"]
+    items = json.loads(ORIGIN.before(encode_fields(ranking(0, 1, 2, 4, 5), fragments)))["items"]
     assert [item["v"] for item in items] == [None, "2026-01-02", 0.5, None, ["a"]]
 
 

@@ -30,7 +30,7 @@ from svc.serving.api.request.state import ServerState
 from svc.serving.api.routing.endpoint import PARAMETER
 from svc.serving.api.routing.endpoints import ENDPOINTS, PROBES, USERS_VERB, VERBS
 from svc.serving.models.costs import RULED_CONDITIONS, cost_class
-from svc.serving.models.fragments import AnswerHeader, encode_answer
+from svc.serving.models.fragments import AnswerHeader, encode_fields
 from svc.serving.models.item_search import feature_columns, find_items, sample_user
 from svc.serving.models.registry import Entry, Served, unknown_recipe
 
@@ -73,8 +73,8 @@ async def popular_items(
     ranking = (await served.lane.rank((prepared.query,), patience=budget))[0]
     if not len(ranking.items):
         raise await in_thread(nothing_left, parameters.filter, served.filters, prepared.query)
-    header = AnswerHeader(request_id, served.name, served.model_version)
-    return await in_thread(encode_answer, header, ranking.from_place(prepared.offset), served.fragments)
+    fields = await in_thread(encode_fields, ranking.from_place(prepared.offset), served.fragments)
+    return AnswerHeader(request_id, served.name, served.model_version).before(fields)
 
 
 T = TypeVar("T")
