@@ -87,13 +87,6 @@ class Admission:
         is_late = turn_s > UNPARSED_SHARE * may_s or turn_s + queue_s / share > WAIT_SHARE * may_s
         return turn_s + queue_s if is_late else 0.0
 
-    def budget(self, timeout: bytes | None, arrived_s: float, late_s: float = 0.0, key: Hashable = None) -> WaitBudget:
-        """Return the wait limit of a request of a key that arrived at `arrived_s`.
-
-        Raises ValidationFailed for its timeout header.
-        """
-        return WaitBudget(self, parse_timeout(timeout), arrived_s, late_s, key)
-
     def refuse(self, wait_s: float) -> Overloaded:
         """Return the refusal of a request that would wait for `wait_s`.
 
@@ -104,17 +97,20 @@ class Admission:
 
 
 class WaitBudget:
-    """The time that one request may wait from its arrival.
+    """The time that one request of a key may wait from its arrival at `arrived_s`.
 
-    If `late_s` is above 0, the request was late before it was parsed.
+    `timeout` is the value of X-Request-Timeout-Ms: an invalid one raises ValidationFailed. If `late_s` is above 0, the
+    request was late before it was parsed.
     """
 
     __slots__ = ("_admission", "_arrived_s", "_late_s", "_own_s", "key")
 
-    def __init__(self, admission: Admission, own_s: float, arrived_s: float, late_s: float, key: Hashable) -> None:
+    def __init__(
+        self, admission: Admission, timeout: bytes | None, arrived_s: float, late_s: float = 0.0, key: Hashable = None
+    ) -> None:
         self.key = key
         self._admission = admission
-        self._own_s = own_s
+        self._own_s = parse_timeout(timeout)
         self._arrived_s = arrived_s
         self._late_s = late_s
 

@@ -17,7 +17,7 @@ import trio.testing
 
 from svc.errors import Overloaded, ValidationFailed
 from svc.model.ranking.query import Query, Ranking
-from svc.serving.admission import TIMEOUT_HEADER, Admission, parse_timeout
+from svc.serving.admission import TIMEOUT_HEADER, Admission, WaitBudget, parse_timeout
 from svc.serving.api.access.api_keys import hash_api_key, new_api_key, parse_api_keys
 from svc.serving.models.costs import Cost
 from svc.serving.models.lanes import MAX_BATCH, Lane
@@ -77,7 +77,7 @@ class Clients:
         began = trio.current_time()
         queries = [Query(limit=LONG, user=1)] * count
         try:
-            budget = self.admission.budget((headers or {}).get(TIMEOUT_HEADER), began, 0.0)
+            budget = WaitBudget(self.admission, (headers or {}).get(TIMEOUT_HEADER), began)
             budget.require(self.lane, queries if count > 1 else None, is_batch=count > 1)
         except Overloaded as refusal:
             assert refusal.fields["retry_after"] >= 1

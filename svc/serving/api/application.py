@@ -166,7 +166,7 @@ class Application:
         """Return the answer, recorded as a span. It has a trace header only if the request has one."""
         trace = request.trace
         scheme = "http" if self._state.tls is None else "https"
-        with spans.request(incoming.head, request.client, scheme, trace) as span:
+        with spans.request(incoming.head, incoming.client, scheme, trace) as span:
             logs.bind(trace_id=span.trace.trace_id.decode())
             try:
                 response = await self._answer(request)
@@ -197,7 +197,7 @@ class Application:
                 began=began,
                 method=request.method,
                 status=response.status,
-                client=request.client,
+                client=request.incoming.client,
                 route=request.route,
                 key=request.key,
                 is_summed=is_summed,

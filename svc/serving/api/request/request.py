@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -17,7 +17,7 @@ from svc.serving.api.access.authentication import key_in
 from svc.serving.api.access.hosts import HostRules, parse_host
 from svc.serving.api.access.key_policies import KeyPolicies, Permit
 from svc.serving.api.bodies.reading import Bodies, Body
-from svc.serving.api.observe.tracing import Trace, parse_trace
+from svc.serving.api.observe.tracing import parse_trace
 from svc.serving.api.request.state import ServerState
 from svc.serving.api.routing.endpoint import Endpoint, Route
 from svc.serving.api.routing.endpoints import Router
@@ -113,13 +113,18 @@ class ParsedHead:
 class Request:
     """A request of a client, with its headers by name in lower case."""
 
-    __slots__ = ("_checks", "_incoming", "_parsed", "key", "method", "origin_headers", "permit", "request_id", "route")
+    __slots__ = (
+        "_checks", "_parsed", "headers", "incoming", "key", "method", "origin_headers", "permit", "request_id", "route",
+        "trace",
+    )  # fmt: skip
 
     def __init__(self, incoming: Incoming, checks: Checks) -> None:
         head = incoming.head
         self._parsed = parsed = ParsedHead.of(head)
         self.key = key_in(parsed.headers if head.credential is None else dict([head.credential]))
-        self._incoming = incoming
+        self.incoming = incoming
+        self.headers = parsed.headers
+        self.trace = parsed.trace
         self._checks = checks
         self.method = head.method
         self.request_id = parsed.request_id or new_request_id()
@@ -127,40 +132,17 @@ class Request:
         self.route: Route | None = None
         self.permit: Permit | None = None
 
-    @property
-    def client(self) -> str:
-        """Address of the client, or of the balancer in front."""
-        return self._incoming.client
-
-    @property
-    def arrived_s(self) -> float:
-        """Time of arrival, by trio's clock."""
-        return self._incoming.arrived_s
-
-    @property
-    def late_s(self) -> float:
-        """Expected wait in seconds if it exceeds the limit of the request, else 0."""
-        return self._incoming.late_s
-
     def budget(self, admission: Admission) -> WaitBudget:
         """Return the wait limit of the request. Raises ValidationFailed for an invalid X-Request-Timeout-Ms header."""
         # Without configured keys any key passes, and a client could invent several to get the turns of several clients.
         key = self.key if self._checks.auth.required else None
-        return admission.budget(self.headers.get(TIMEOUT_HEADER), self.arrived_s, self.late_s, key)
+        incoming = self.incoming
+        return WaitBudget(admission, self.headers.get(TIMEOUT_HEADER), incoming.arrived_s, incoming.late_s, key)
 
     @property
     def may_ask(self) -> MayAsk:
         """Function that returns True if the key may use the recipe of a name."""
         return _anything if self.permit is None else self.permit.policy.may_ask
-
-    @property
-    def headers(self) -> Mapping[bytes, bytes]:
-        return self._parsed.headers
-
-    @property
-    def trace(self) -> Trace | None:
-        """The trace that the request belongs to."""
-        return self._parsed.trace
 
     def admit(self, router: Router) -> Admitted:
         """Return the route of the request, and the answer if it is a preflight.
@@ -175,7 +157,7 @@ class Request:
 
     def _admit(self, router: Router) -> Admitted:
         headers = self.headers
-        target = parse_target(self._incoming.head.target, self.method)
+        target = parse_target(self.incoming.head.target, self.method)
         self.route = route = router.find(target.path)
         if b"transfer-encoding" in headers and b"content-length" in headers:
             # Request smuggling: a proxy in front may use the other header and split the bytes into other requests.
@@ -196,7 +178,7 @@ class Request:
         Raises MissingApiKey, InvalidApiKey, KeyNotAllowed or RateLimited, or ClientGone if the client disconnects
         before the refusal.
         """
-        auth, key, client, policies = self._checks.auth, self.key, self.client, self._checks.policies
+        auth, key, client, policies = self._checks.auth, self.key, self.incoming.client, self._checks.policies
         if auth.passes(key, client):
             kid = None if policies is None or key is None else auth.kid_of(key)
         else:
@@ -225,17 +207,12 @@ class Request:
                 await self.unless_gone(partial(trio.sleep, wait_s))
             raise
 
-    @property
-    def whole_body(self) -> bytes | None:
-        """The body if all of it came with the head, else None."""
-        return self._incoming.whole_body
-
     async def body(self) -> Body:
         """Return the body. Raises the errors of `Bodies.take`.
 
         Reads JSON whatever the Content-Type, because many clients do not set it.
         """
-        incoming = self._incoming
+        incoming = self.incoming
         return await self._checks.bodies.take(incoming.receive, self.headers, incoming.whole_body)
 
     async def unless_gone(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -244,7 +221,7 @@ class Request:
         results: list[T] = []
 
         async def watch() -> None:
-            await self._incoming.until_gone()
+            await self.incoming.until_gone()
             nursery.cancel_scope.cancel()
 
         async with trio.open_nursery() as nursery:

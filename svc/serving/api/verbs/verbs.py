@@ -180,12 +180,12 @@ class Verbs:
 
     async def _single(self, request: Request, verb: str, served: Served, budget: WaitBudget) -> EncodedAnswer:
         """Return the answer to a single request. A cached answer is never refused."""
-        answer = self._recall(served, verb, request.whole_body)
+        answer = self._recall(served, verb, request.incoming.whole_body)
         if answer is not None:
             return answer
         budget.require(served.lane)
         body = await request.body()
-        if request.whole_body is None:
+        if request.incoming.whole_body is None:
             answer = self._recall(served, verb, body)
         if answer is None:
             answer = await self._find(request, verb, body, served, budget)
