@@ -33,7 +33,7 @@ QUESTIONS = {
     "Served.allowed",
     "Served.new_items",
     "Model.reads_characters",
-    "joined",
+    "intersect",
     "Ranking.from_place",
 }
 """Calls that read the server's state or cut a page, and pass on neither the request nor its results."""
