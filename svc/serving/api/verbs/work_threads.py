@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import trio
 
+from svc.serving.models.threads import lower_priority
 from svc.serving.pace import Pace
 
 T = TypeVar("T")
@@ -40,6 +41,7 @@ class WorkThread:
         return results
 
     def _measure(self, work: Callable[[], T]) -> T:
+        lower_priority()  # like scoring: trio reuses its threads, and one that has scored keeps its low priority
         started = time.perf_counter()
         try:
             return work()

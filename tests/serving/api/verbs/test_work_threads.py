@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import trio.testing
 
 from svc.serving.api.verbs import work_threads
 from svc.serving.api.verbs.work_threads import WorkThread
+from svc.serving.models.threads import NICENESS
 
 pytestmark = pytest.mark.anyio
 
@@ -41,6 +43,15 @@ async def test_long_work_takes_turns_with_other_work(monkeypatch: pytest.MonkeyP
         held.set()
     assert order == list("ababab")
     assert results == {"a": [0, 1, 2], "b": [0, 1, 2]}
+
+
+async def test_all_work_has_the_priority_of_scoring() -> None:
+    """Else light work would wait for heavy work whenever trio gave it a thread that has scored."""
+
+    def priority() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    assert await WorkThread().run(priority) == max(os.getpriority(os.PRIO_PROCESS, 0), NICENESS)
 
 
 async def test_the_expected_wait_depends_on_the_time_of_earlier_work() -> None:
