@@ -217,7 +217,7 @@ def search_weights_again(task: Task, trial: TrialRecord) -> TrialRecord:
     """The blend `trial` with the weights that suit its parts on the holdout of `task`."""
     holdout = task.holdout
     trained = [
-        train_trial(task.builder, part, holdout.decayed(part.params), holdout.features, holdout.times)
+        train_trial(task.builder, part, holdout.decay_matrix(part.params), holdout.features, holdout.times)
         for part in trial.parts
     ]
     scorers = [

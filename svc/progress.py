@@ -95,10 +95,10 @@ class Progress:
 
 def _times(seconds: float, left: float | None) -> str:
     """Return the time spent, and the time left if it is known: `25 s, 2 s left`."""
-    return _spoken(seconds) + ("" if left is None else f", {_spoken(left)} left")
+    return _format_duration(seconds) + ("" if left is None else f", {_format_duration(left)} left")
 
 
-def _spoken(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     if seconds < _IN_SECONDS:
         return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -405,12 +405,12 @@ def read_verified(uri: str, keys: signing.SigningKeys, settings: Settings) -> tu
     """
     blob = open_store(uri, replace(settings, artifact_root=None)).read(settings.max_artifact_bytes)
     try:
-        return blob, verified(blob, keys, settings)
+        return blob, verify_blob(blob, keys, settings)
     except ArtifactError as error:
-        raise located(error, blob.resolved) from None
+        raise locate_error(error, blob.resolved) from None
 
 
-def verified(blob: Blob, keys: signing.SigningKeys, settings: Settings) -> Parsed:
+def verify_blob(blob: Blob, keys: signing.SigningKeys, settings: Settings) -> Parsed:
     """Return the parts of an artifact after checking its size limits, signature and name.
 
     It must be signed with one of `keys`, and its sha256 must match the file name. Otherwise a signed older version
@@ -425,6 +425,6 @@ def verified(blob: Blob, keys: signing.SigningKeys, settings: Settings) -> Parse
     return parsed
 
 
-def located(error: ArtifactError, where: str) -> ArtifactError:
+def locate_error(error: ArtifactError, where: str) -> ArtifactError:
     """Return the same error, with the file's location appended to the message."""
     return type(error)(f"{error.message} ({redact_text(where)})", fields=error.fields)

@@ -108,7 +108,7 @@ def next_time(log: VersionLog) -> str:
     return moment.isoformat(timespec="microseconds")
 
 
-def appended(data: bytes, log: VersionLog, line: Line, keys: SigningKeys, signature: Signature) -> bytes:
+def append_line(data: bytes, log: VersionLog, line: Line, keys: SigningKeys, signature: Signature) -> bytes:
     """Return `data` and one more line, signed with the active key. A truncated last line is terminated first."""
     kid, key = keys.active
     fields = {name: value for name, value in asdict(line).items() if value is not None or name not in _OPTIONAL}

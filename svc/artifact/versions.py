@@ -21,7 +21,7 @@ from svc.artifact.keys import SigningKeys
 from svc.artifact.layout import Parsed, Written
 from svc.artifact.lock import run_lock
 from svc.artifact.replay.freshness import MAX_LOG_BYTES, MAX_SERIAL, recipe_of, serial_of
-from svc.artifact.store import Blob, Store, located, open_store, verified
+from svc.artifact.store import Blob, Store, locate_error, open_store, verify_blob
 from svc.artifact.version_log import Action, Line, VersionLog
 from svc.errors import ArtifactError, ArtifactMisplaced, NoSuchVersion
 from svc.settings import Settings
@@ -211,7 +211,7 @@ class Versions:
         """
         return self._make_live("promote", lambda _log, _live: sha8, hold=False)
 
-    def named(self, prefix: str) -> str:
+    def find_version(self, prefix: str) -> str:
         """Return the only version that begins with `prefix`.
 
         If the store cannot list its versions, `prefix` is taken for the whole name. Raises NoSuchVersion, which lists
@@ -323,10 +323,10 @@ class Versions:
         """Read and verify the version `sha8` of this recipe. Raises NoSuchVersion and ArtifactError."""
         blob = self._store.read_version(sha8, self._settings.max_artifact_bytes)
         try:
-            parsed = verified(blob, self._keys, self._settings)
+            parsed = verify_blob(blob, self._keys, self._settings)
             self._require_own(parsed)
         except ArtifactError as error:
-            raise located(error, blob.resolved) from None
+            raise locate_error(error, blob.resolved) from None
         return blob, parsed
 
     def _require_own(self, parsed: Parsed) -> None:
@@ -344,7 +344,7 @@ class Versions:
         data = bytes(self._store.read_log(MAX_LOG_BYTES))
         log = version_log.parse(data, self._keys, self._recipe)
         signature = self._settings.artifact_signature
-        self._store.write_log(version_log.appended(data, log, line, self._keys, signature))
+        self._store.write_log(version_log.append_line(data, log, line, self._keys, signature))
         if line.live is not None and line.live != live:
             self._store.point_to(line.live)
 

@@ -234,7 +234,7 @@ def _train(recipe_file: Path, env_var: list[str], options: dict[str, Any], setti
 
         train_options = TrainOptions(variables=variables, **options)
         # Fork now, before the training starts threads for the bar and the sources.
-        with nullcontext() if train_options.refit else closing(ForkServer.forked(work)) as server:
+        with nullcontext() if train_options.refit else closing(ForkServer.from_fork(work)) as server:
             result = train(loaded, train_options, settings, progress or Progress(), server)
         ran = result.exit_code != 0 or result.artifact is not None
         return _Outcome(loaded.recipe.name, result.exit_code, result.decision, ran)

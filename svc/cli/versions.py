@@ -97,7 +97,7 @@ def promote(
 ) -> None:
     """Make one version of a recipe's model live, and end a hold. Servers follow at their next poll."""
     versions = _open_versions(recipe_file, env_var, unsigned=dev_allow_unsigned)
-    named = versions.named(sha8)
+    named = versions.find_version(sha8)
     before = versions.promote(named)
     typer.echo(f"{named} is live (before: {before or 'none'}); trainings move the pointer again")
 
@@ -111,7 +111,7 @@ def rollback(
 ) -> None:
     """Make an earlier version of a recipe's model live again; with --hold, keep it there through trainings."""
     versions = _open_versions(recipe_file, env_var, unsigned=dev_allow_unsigned)
-    live, before = versions.rollback(None if to is None else versions.named(to), hold=hold)
+    live, before = versions.rollback(None if to is None else versions.find_version(to), hold=hold)
     held = "; held there until `svc promote`" if versions.log().held else ""
     typer.echo(f"{live} is live (before: {before or 'none'}){held}")
 

@@ -19,7 +19,7 @@ from svc.library.tables import as_pandas, as_table, column_names, is_table, requ
 from svc.library.training import ITEM, USER, TrainResult, in_place, train
 from svc.progress import Progress, progress_here
 from svc.recipe.load import load_recipe
-from svc.recipe.normalize import merged, normalize
+from svc.recipe.normalize import merge_trees, normalize
 from svc.recipe.variables import recipe_variables
 from svc.settings import Settings
 from svc.training.judging.bootstrap import CONFIDENCE
@@ -192,7 +192,7 @@ def _values(
         rest, held = frame[~is_held], frame[is_held]
         for values, (name, blocks) in zip(each, named.items(), strict=True):
             progress.advance(trained, total, f"{trained}/{total} trained, now {name} with seed {seed}")
-            options = merged(dict(blocks), {"training": {"seed": seed}})
+            options = merge_trees(dict(blocks), {"training": {"seed": seed}})
             result = train(rest, asked.user, asked.item, asked.time, asked.weight, progress=False, **options)
             values.append(_judge(result, held, asked))
             trained += 1

@@ -173,13 +173,13 @@ def _field(name: str, column: pd.Series[Any]) -> Field:
 def _cell(value: Any) -> object:
     """Return the labels of one cell: a list, one value, or None."""
     if isinstance(value, np.ndarray | list | tuple | set | frozenset):
-        return [_cell(label) for label in _ordered(value)]
+        return [_cell(label) for label in _order_values(value)]
     if value is None or value is pd.NA or value is pd.NaT or (isinstance(value, float) and np.isnan(value)):
         return None
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _ordered(values: Iterable[Any]) -> list[Any]:
+def _order_values(values: Iterable[Any]) -> list[Any]:
     return sorted(values, key=str) if isinstance(values, set | frozenset) else list(values)
 
 

@@ -68,7 +68,7 @@ class Answerer:
 
 def question(schema: type[AnyQuestion], answerer: Answerer, controls: Mapping[str, Any]) -> AnyQuestion:
     """Return the validated request of these controls. Controls that are None are left out. Raises UsageError."""
-    given = {name: _given(name, value) for name, value in controls.items() if value is not None}
+    given = {name: _to_json(name, value) for name, value in controls.items() if value is not None}
     asked = next((name for name in _FILTERING if given.get(name)), None)
     if asked is not None and answerer.filters is None:
         raise UsageError(f"{asked}: nothing is known of the items: give svc.load or svc.train items=, a DataFrame")
@@ -118,7 +118,7 @@ def _as_list(name: str, values: object) -> list[Any]:
     return list(values)
 
 
-def _given(name: str, value: object) -> object:
+def _to_json(name: str, value: object) -> object:
     """Return the value in the form of JSON."""
     if name in ("user_id", "item_id"):
         return checked_id(name, value)

@@ -27,7 +27,7 @@ from svc.library.tables import as_arrow, as_table, check_interactions, column_na
 from svc.progress import progress_here
 from svc.recipe.filter_tree import FilterProblem
 from svc.recipe.load import LoadedRecipe, load_recipe, load_recipe_mapping
-from svc.recipe.normalize import SHORTHAND, merged
+from svc.recipe.normalize import SHORTHAND, merge_trees
 from svc.recipe.problems import name_elsewhere, split_key
 from svc.recipe.row_filter import either
 from svc.recipe.schema import Output, Recipe, Training
@@ -36,7 +36,7 @@ from svc.recipe.variables import recipe_variables
 from svc.serving.models.policy import Policy
 from svc.settings import Settings
 from svc.sources.base import check_spec
-from svc.sources.in_memory import offered
+from svc.sources.in_memory import offer_table
 from svc.training.run import TrainOptions, train_or_raise
 
 OWN_KID = "own"
@@ -219,7 +219,7 @@ def _recipe(
 ) -> Iterator[Path | Mapping[str, Any]]:
     """Yield the recipe in `data`, or one for a table, which trainings may read within the context."""
     if is_table(data):
-        with _offered(data, columns, time_unit, overrides) as recipe:
+        with _offer_tables(data, columns, time_unit, overrides) as recipe:
             yield recipe
         return
     named = [name for name, default in _DEFAULT_COLUMNS.items() if columns[name] != default]
@@ -240,7 +240,7 @@ _DEFAULT_COLUMNS: Mapping[str, str | None] = {"user": USER, "item": ITEM, "time"
 
 
 @contextmanager
-def _offered(
+def _offer_tables(
     data: Any, columns: Mapping[str, str | None], time_unit: str | None, overrides: Mapping[str, Any]
 ) -> Iterator[Mapping[str, Any]]:
     data = as_table(data, "data")
@@ -257,7 +257,7 @@ def _offered(
     }
     if time_unit is not None:
         recipe["schema"]["time_unit"] = time_unit
-    with offered(table, table.column_names) as digest:
+    with offer_table(table, table.column_names) as digest:
         yield {**recipe, "source": {"type": "dataframe", "sha256": digest}}
 
 
@@ -278,7 +278,7 @@ def _load(
 ) -> LoadedRecipe:
     if isinstance(recipe, Path):
         return load_recipe(recipe, variables, settings=settings, check_source=check_spec, overrides=overrides)
-    name = str(merged(dict(recipe), overrides).get("name", "recipe"))
+    name = str(merge_trees(dict(recipe), overrides).get("name", "recipe"))
     tree = {"output": {"path": f"{name}.svc"}, **recipe}
     return load_recipe_mapping(tree, variables, settings=settings, check_source=check_spec, overrides=overrides)
 

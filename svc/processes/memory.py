@@ -57,7 +57,7 @@ class SealedMemory(mmap.mmap):
     descriptor: int
 
     @classmethod
-    def adopted(cls, descriptor: int) -> Self:
+    def adopt(cls, descriptor: int) -> Self:
         """Map the file that another process gave, by its descriptor.
 
         The descriptor is closed on an error. Raises OSError if the file is not sealed or cannot be mapped.
@@ -78,10 +78,10 @@ class SealedMemory(mmap.mmap):
             size = sum(_append(descriptor, part) for part in parts)
             os.ftruncate(descriptor, max(size, 1))
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _seals(SEALED))
-        return cls.adopted(descriptor)
+        return cls.adopt(descriptor)
 
     @classmethod
-    def moved(cls, view: memoryview) -> Self:
+    def take(cls, view: memoryview) -> Self:
         """Create a file with the bytes of a private buffer, without needing memory for both.
 
         The buffer's pages are given back chunk by chunk while they are copied. Do not read the buffer afterwards.
@@ -119,10 +119,10 @@ class SharedPage(mmap.mmap):
         with _closed_on_error(descriptor):
             os.ftruncate(descriptor, size)
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _seals(_FIXED_SIZE))
-        return cls.adopted(descriptor)
+        return cls.adopt(descriptor)
 
     @classmethod
-    def adopted(cls, descriptor: int) -> Self:
+    def adopt(cls, descriptor: int) -> Self:
         """Map the memory that another process made. The mapping owns `descriptor` from now on."""
         with _closed_on_error(descriptor):
             mapped = cls(descriptor, os.fstat(descriptor).st_size)

@@ -38,7 +38,7 @@ _Place = tuple[str, ...]
 _FORMER_DEFAULTS = {"parallelism": 1}
 
 
-def unexpanded(recipe: Recipe, tree: Mapping[str, Any]) -> dict[str, Any]:
+def strip_defaults(recipe: Recipe, tree: Mapping[str, Any]) -> dict[str, Any]:
     """Return the canonical form, as JSON values, of `recipe` and of its normalized `tree` before expansion."""
     return _model(recipe, tree)
 

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from svc.errors import RecipeError, RecipeSecurityError, RecipeUnreadable
 from svc.recipe import fingerprint, paths, problems, variables
 from svc.recipe.algorithms import canonical_name
-from svc.recipe.normalize import SHORTHAND, merged, normalize
+from svc.recipe.normalize import SHORTHAND, merge_trees, normalize
 from svc.recipe.schema import Recipe
 from svc.recipe.side_tables import Features
 from svc.recipe.source_options import BUILT_IN_OPTIONS, Located, SourceSpec
@@ -66,7 +66,7 @@ class LoadedRecipe:
     def output_uri(self) -> str:
         """Return the output as stores accept it: a URI, or an absolute local path."""
         location = self.recipe.output.location
-        return location.uri if location.is_remote else str(location.resolved(self.base_dir).absolute())
+        return location.uri if location.is_remote else str(location.resolve(self.base_dir).absolute())
 
 
 def load_recipe(
@@ -129,13 +129,13 @@ class _Loading:
 
     def run(self, written: dict[str, Any]) -> LoadedRecipe:
         tree, shorthand = normalize(written)
-        tree = with_default_split(merged(tree, normalize(dict(self.overrides))[0]))
+        tree = with_default_split(merge_trees(tree, normalize(dict(self.overrides))[0]))
         recipe = self._validate(tree, self._expand(tree), shorthand)
         for where, spec in recipe.sources().items():
             if not self.for_serving or where.split(".")[0] in _SERVED:
                 self._check_source(spec, where, problems.value_at(tree, tuple(where.split("."))))
         self._check_output(recipe)
-        canonical = fingerprint.unexpanded(recipe, tree)
+        canonical = fingerprint.strip_defaults(recipe, tree)
         return LoadedRecipe(
             recipe=recipe,
             path=self.path,
@@ -196,7 +196,7 @@ class _Loading:
             raise RecipeError("output.path: must end in .svc, such as artifacts/movies.svc")
         if location.path is not None and self.settings.artifact_root is not None:
             try:
-                paths.require_below(location.resolved(self.base_dir), Path(self.settings.artifact_root))
+                paths.require_below(location.resolve(self.base_dir), Path(self.settings.artifact_root))
             except RecipeSecurityError as error:
                 raise RecipeSecurityError(f"output.path: {error.message}") from None
 

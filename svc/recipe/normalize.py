@@ -26,11 +26,11 @@ def normalize(tree: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
     return result, used
 
 
-def merged(tree: Any, overrides: Any) -> Any:
+def merge_trees(tree: Any, overrides: Any) -> Any:
     """Return a copy of `tree` with the values of `overrides`. Mappings are merged key by key."""
     if not isinstance(tree, dict) or not isinstance(overrides, dict):
         return overrides
-    return {**tree, **{key: merged(tree.get(key), value) for key, value in overrides.items()}}
+    return {**tree, **{key: merge_trees(tree.get(key), value) for key, value in overrides.items()}}
 
 
 def _side(where: str, block: Any) -> Any:

@@ -39,7 +39,7 @@ class Location:
     def is_remote(self) -> bool:
         return self.path is None
 
-    def resolved(self, base_dir: Path) -> Path:
+    def resolve(self, base_dir: Path) -> Path:
         """Return the local path. A relative path is below `base_dir`. Symlinks are not followed."""
         assert self.path is not None, "remote locations have no local path"
         return _without_detours(base_dir / self.path)

@@ -310,7 +310,7 @@ def _way_out(kind: str, value: Any, model: type[BaseModel] | None, loc: Path, *,
     form = _WRITTEN_OUT.get(model) if kind == "model_type" and model is not None else None
     if form is not None or kind == "tuple_type":
         written = f"[{text}]" if form is None or model is None else form.format(_main_value(text, model))
-        return _written(written, loc, python=python)
+        return _suggest(written, loc, python=python)
     if kind == "dict_type" and re.search("[<=>]", text):
         return f"; write a filter as {_in_python(_WHERE) if python else _WHERE}"
     if kind == "literal_error" and (ranked := _RANKED.fullmatch(text)):
@@ -321,7 +321,7 @@ def _way_out(kind: str, value: Any, model: type[BaseModel] | None, loc: Path, *,
     return ""
 
 
-def _written(text: str, loc: Path, *, python: bool) -> str:
+def _suggest(text: str, loc: Path, *, python: bool) -> str:
     if not python:
         return f"; write {text}"
     is_argument = len(loc) == 1 or (loc[0] == "training" and len(loc) == 2)

@@ -44,7 +44,7 @@ from svc.serving.transport import server
 from svc.serving.transport.certificate import Certificate, Tls, read_certificate
 from svc.serving.workers.aggregates import Collector, answer
 from svc.serving.workers.fleet import Fleet
-from svc.serving.workers.package import packed
+from svc.serving.workers.package import pack_loaded
 from svc.settings import Settings
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def serve(
         if certificate is not None:
             fleet.tell("certificate", certificate)
     _read_policies(state, fleet)
-    pack = None if fleet is None else packed
+    pack = None if fleet is None else pack_loaded
     loader = Loader(settings, keys, variables, ReplayGuard.of(settings), pack)
     try:
         return trio.run(partial(_live, options, state, loader, listener, monitoring=monitoring, fleet=fleet))
@@ -267,7 +267,7 @@ def _watcher(
     if fleet is None:
         publisher = Publisher(state.registry, start_lane, state.metrics)
     else:
-        publisher = Publisher(state.registry, fleet.prepare, state.metrics, fleet.settled)
+        publisher = Publisher(state.registry, fleet.prepare, state.metrics, fleet.wait_until_executed)
     parse = partial(load_recipe, variables=loader.variables, settings=settings, for_serving=True)
     return Watcher(
         folder=RecipeFolder(options.recipes_dir, parse, with_yml=settings.yml_recipes),

@@ -156,7 +156,7 @@ def in_memory(content: Callable[[], bytes], where: str) -> Iterator[DataFile]:
 def address_of(location: Location, context: SourceContext) -> str:
     """Return the address without secrets, for messages."""
     if not location.is_remote:
-        return str(location.resolved(context.base_dir))
+        return str(location.resolve(context.base_dir))
     return redact_text(location.uri.partition("?")[0])
 
 
@@ -185,7 +185,7 @@ def _open(location: Location, sha256: str | None, context: SourceContext, part: 
         with _object(location, sha256, context, part) as remote:
             yield remote
     else:
-        path = location.resolved(context.base_dir)
+        path = location.resolve(context.base_dir)
         if not stat.S_ISREG(path.stat().st_mode):
             raise IsADirectoryError if path.is_dir() else DataSourceError(f"{path} is no regular file")
         with path.open("rb") as file:

@@ -31,7 +31,7 @@ class InMemoryOptions(Block):
 
 
 @contextmanager
-def offered(table: pa.Table, hashed: Sequence[str]) -> Iterator[str]:
+def offer_table(table: pa.Table, hashed: Sequence[str]) -> Iterator[str]:
     """Let this thread's trainings read `table` within the context, and yield the digest of its `hashed` columns.
 
     The trainings name the table by this digest.

@@ -161,7 +161,7 @@ def _pattern(location: Location, context: SourceContext) -> _Pattern | None:
         return None
     if location.is_remote:
         return _remote_pattern(location, context)
-    text, path = str(location.path), location.resolved(context.base_dir)
+    text, path = str(location.path), location.resolve(context.base_dir)
     if path.is_dir():
         return _Pattern(text, ())
     if path.exists() or not _MAGIC.search(text):

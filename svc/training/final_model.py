@@ -19,7 +19,7 @@ from svc.model.stored import Stored
 from svc.recipe.algorithms import FACTORS, FEATURE_AWARE, TOP_POP
 from svc.training.data.decay import HALF_LIFE
 from svc.training.fitting.assemble import assemble
-from svc.training.fitting.export import fold_in_users, most_chosen_first, recency_of_histories, reordered
+from svc.training.fitting.export import fold_in_users, most_chosen_first, recency_of_histories, reorder_items
 from svc.training.fitting.factors import Columns
 from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import FEATURES_AND_SEEDS, TrialRecord
@@ -58,12 +58,12 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
     matrix = task.matrix(best.params, all_users=sampled)
     columns = most_chosen_first(matrix)
     scorer = _train(task, best, columns, start)
-    matrix = reordered(matrix, columns)
+    matrix = reorder_items(matrix, columns)
     aware = _feature_aware(task, result)
     cold_trial = None if aware is best or aware in best.parts else aware
     in_order = best.recency or (learned is not None and learned.ranker.record.ordered)
     in_order = in_order or (cold_trial is not None and cold_trial.recency)
-    positions = reordered(task.positions(all_users=sampled), columns) if in_order else None
+    positions = reorder_items(task.positions(all_users=sampled), columns) if in_order else None
     fold_in_users(best, scorer, matrix, positions, features=task.features.get("user"))
     logs.emit(events.FINAL_MODEL_TRAINED, recommender=best.algorithm)
     cold, parts = None, []
@@ -93,7 +93,7 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
         features=None if aware is None else task.data.feature_state,
         cold=cold,
         cold_recency=None if cold_trial is None else cold_trial.recency,
-        hidden=None if hidden is None else reordered(hidden, columns),
+        hidden=None if hidden is None else reorder_items(hidden, columns),
         hidden_new=None if unknown is None else unknown.rows.matrix(len(interactions.user_ids), len(unknown.item_ids)),
         hidden_new_ids=() if unknown is None else unknown.item_ids,
         keep_values=interactions.has_weights or HALF_LIFE in best.params,
@@ -111,7 +111,7 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
 
 def _ranker(task: Task, learned: Learned, matrix: sparse.csr_matrix, columns: NDArray[np.int32]) -> PageRanker:
     """Return the ranker of the model, whose items are in the order of `columns`, as in `matrix`."""
-    ages = reordered(task.data.interactions.latest(), columns) if learned.ranker.record.ordered else None
+    ages = reorder_items(task.data.interactions.latest(), columns) if learned.ranker.record.ordered else None
     return learned.on(matrix, ages, columns.astype(np.int64))
 
 

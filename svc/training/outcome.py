@@ -76,11 +76,12 @@ class Outcome:
             **{name: stats[name] for name in ("n_rows", "n_users", "n_items")},
         )
 
-    def failed_by_defect(self, error: Exception) -> TrainResult:
+    def log_defect(self, error: Exception) -> TrainResult:
         """Log an error that svc does not raise on purpose, with its innermost stack frames."""
-        return self.failed(f"{type(error).__name__}: {error}", INTERNAL_ERROR, _FAILED, {"traceback": _frames(error)})
+        message = f"{type(error).__name__}: {error}"
+        return self.log_failure(message, INTERNAL_ERROR, _FAILED, {"traceback": _frames(error)})
 
-    def failed(self, message: str, code: str, exit_code: int, fields: Mapping[str, Any]) -> TrainResult:
+    def log_failure(self, message: str, code: str, exit_code: int, fields: Mapping[str, Any]) -> TrainResult:
         """Log an error, with additional `fields` of the event."""
         self.progress.close()
         kid_field = {} if self.kid is None else {"kid": self.kid}
@@ -97,7 +98,7 @@ class Outcome:
         )
         return TrainResult(exit_code)
 
-    def interrupted(self, exit_code: int) -> TrainResult:
+    def log_interrupt(self, exit_code: int) -> TrainResult:
         """Log that a signal ended the training, with the files in place."""
         self.progress.close()
         logs.emit(

@@ -18,7 +18,7 @@ from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.fitting.warm_start import WarmStart
 from svc.training.judging.incumbent import Incumbent, read_incumbent
-from svc.training.judging.live_trial import Unfit, checked, feature_trial_of, trainable
+from svc.training.judging.live_trial import Unfit, check_trial, feature_trial_of, trainable
 from svc.training.judging.search_result import Reused, SearchResult
 from svc.training.judging.task import Task
 from svc.training.search.storage import StorageLocation
@@ -162,7 +162,7 @@ def _start(
     header = reusable.live.header
     try:
         trial, aware = trainable(task, header), feature_trial_of(header)
-        aware = None if aware is None else checked(task, aware, header)
+        aware = None if aware is None else check_trial(task, aware, header)
     except Unfit as unfit:
         return None, str(unfit)
     vectors = None if cold else _warm_start(task, trial, reusable.live, settings)
@@ -186,7 +186,7 @@ def measure(task: Task, trial: TrialRecord, reused: Reused) -> SearchResult:
     Raise FeatureRidgeFailed if its feature weights cannot be solved for.
     """
     began, inputs = time.monotonic(), task.holdout
-    trained = train_trial(task.builder, trial, inputs.decayed(trial.params), inputs.features, inputs.times)
+    trained = train_trial(task.builder, trial, inputs.decay_matrix(trial.params), inputs.features, inputs.times)
     evaluation = inputs.evaluators.full.evaluate(inputs.ranker_of(trained, trial))
     seconds = round(time.monotonic() - began, 3)
     record = replace(trial, score=evaluation.metrics[inputs.metric], metrics=evaluation.metrics, seconds=seconds)

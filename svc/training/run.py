@@ -74,14 +74,14 @@ def train(
     try:
         return run.run()
     except KeyboardInterrupt as interrupt:
-        return run.outcome.interrupted(int(getattr(interrupt, "exit_code", 130)))
+        return run.outcome.log_interrupt(int(getattr(interrupt, "exit_code", 130)))
     except SvcError as error:
-        return run.outcome.failed(error.message, error.code, error.exit_code, error.fields)
+        return run.outcome.log_failure(error.message, error.code, error.exit_code, error.fields)
     except Exception as error:
         limit = exhaustion(error)
         if limit is not None:
-            return run.outcome.failed(limit.message, limit.code, limit.exit_code, {})
-        return run.outcome.failed_by_defect(error)  # a bug in svc still ends with one clear last line
+            return run.outcome.log_failure(limit.message, limit.code, limit.exit_code, {})
+        return run.outcome.log_defect(error)  # a bug in svc still ends with one clear last line
 
 
 def train_or_raise(loaded: LoadedRecipe, options: TrainOptions, settings: Settings, progress: Progress) -> str:

@@ -154,7 +154,7 @@ def _row_warnings(recipe: Recipe, items: set[str], frame: pandas.DataFrame) -> l
             floats = filter(is_float_text, frame[name].cat.categories)
             warnings += [float_text(name, value) for value in itertools.islice(floats, 1)]
     n_hidden = 0 if rows.hides is None else int(rows.hides.sum())
-    counts = [] if rows.n_dropped is None else [_kept(len(frame) - n_hidden, n_read)]
+    counts = [] if rows.n_dropped is None else [_count_kept(len(frame) - n_hidden, n_read)]
     counts += [] if rows.hides is None else [f"cleansing.hide hides {n_hidden} of the first {n_read} rows"]
     return counts + [f"warning: {text}" for text in warnings]
 
@@ -193,7 +193,7 @@ def _metadata_warnings(declared: ItemMetadata, items: set[str], frame: pandas.Da
     return [f"warning: {text}" for text in warnings]
 
 
-def _kept(n_kept: int, n_read: int) -> str:
+def _count_kept(n_kept: int, n_read: int) -> str:
     """Return how many of the first rows `cleansing.where` keeps, as a warning if it keeps none."""
     counts = f"cleansing.where keeps {n_kept} of the first {n_read} rows"
     if n_kept or not n_read:

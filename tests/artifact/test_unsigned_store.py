@@ -16,7 +16,7 @@ from svc.artifact.keys import SigningKeys
 from svc.artifact.layout import parse
 from svc.artifact.replay import freshness
 from svc.artifact.replay.guard import ReplayGuard, SerialState
-from svc.artifact.store import Blob, Store, verified
+from svc.artifact.store import Blob, Store, verify_blob
 from svc.artifact.versions import Versions
 from svc.errors import ArtifactError, ArtifactMisplaced, NoSuchVersion
 from svc.settings import Settings
@@ -93,7 +93,7 @@ class Shop:
         sha256 = hashlib.sha256(content).hexdigest()
         blob = Blob(memoryview(content), sha256, "books.svc", sha256[:8])
         try:
-            parsed = verified(blob, self.keys, self.settings)
+            parsed = verify_blob(blob, self.keys, self.settings)
             self.guard.check("books", parsed, blob, EveryLine(self), self.keys)
         except ArtifactError as error:
             return error
@@ -105,7 +105,7 @@ class Shop:
     def serve(self, sha8: str) -> None:
         content = self.signed[sha8]
         assert self.refusal(content) is None
-        self.guard.passed("books", parse(memoryview(content), max_payload_bytes=1 << 20))
+        self.guard.record_serial("books", parse(memoryview(content), max_payload_bytes=1 << 20))
 
 
 class EveryLine(Store):
@@ -272,7 +272,7 @@ def test_lines_of_another_recipe_are_ignored(shop: Shop) -> None:
         at, "rollback", "11111111", None, "11111111", True, sha256="11" * 32, from_serial=MOST, recipe="films"
     )
     data = shop.log.read_bytes()
-    shop.log.write_bytes(version_log.appended(data, version_log.parse(data, KEYS), line, KEYS, "hmac"))
+    shop.log.write_bytes(version_log.append_line(data, version_log.parse(data, KEYS), line, KEYS, "hmac"))
     log = shop.versions.log()
     assert not log.held
     assert any("recipe films" in problem for problem in log.problems)

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from svc.artifact.keys import SigningKeys
-from svc.artifact.version_log import Line, VersionLog, appended, newest_first, parse
+from svc.artifact.version_log import Line, VersionLog, append_line, newest_first, parse
 
 KEYS = SigningKeys((("a", bytes(range(32))),))
 OTHERS = SigningKeys((("b", bytes(range(1, 33))),))
@@ -25,7 +25,7 @@ LINES = [line("11111111"), line("22222222", "11111111"), line("11111111", "22222
 def written(lines: list[Line], keys: SigningKeys = KEYS) -> bytes:
     data = b""
     for one in lines:
-        data = appended(data, parse(data, keys), one, keys, "hmac")
+        data = append_line(data, parse(data, keys), one, keys, "hmac")
     return data
 
 
@@ -78,7 +78,7 @@ def test_every_invalid_line_is_named(damaged: list[bytes], behind: bool) -> None
     bad = {number for number, raw in enumerate(data.splitlines(), start=1) if raw != good.rstrip(b"\n")}
     assert bad <= {int(problem.split()[1].rstrip(":")) for problem in log.problems}
     assert all(character.isprintable() for problem in log.problems for character in problem)
-    assert parse(appended(data, log, LINES[1], KEYS, "hmac"), KEYS).lines == tuple(LINES[:2])
+    assert parse(append_line(data, log, LINES[1], KEYS, "hmac"), KEYS).lines == tuple(LINES[:2])
 
 
 def test_a_removed_line_is_detected() -> None:
@@ -100,7 +100,7 @@ def test_lines_of_unknown_keys_are_ignored_and_named() -> None:
 def test_a_truncated_last_line_is_terminated() -> None:
     """The next line is whole, and only the truncated line is unreadable."""
     cut = written(LINES[:1])[:-20]
-    log = parse(appended(cut, parse(cut, KEYS), LINES[1], KEYS, "hmac"), KEYS)
+    log = parse(append_line(cut, parse(cut, KEYS), LINES[1], KEYS, "hmac"), KEYS)
     assert log.lines == (LINES[1],)
     assert log.problems[0] == "line 1 cannot be read"
 

@@ -17,7 +17,7 @@ import pytest
 
 from svc.errors import exhaustion
 from svc.serving.models.loader import LoadFailed
-from svc.serving.workers.package import packed
+from svc.serving.workers.package import pack_loaded
 from tests.serving.artifacts import factor_model
 from tests.serving.workers.test_package import load, prepare
 
@@ -81,7 +81,7 @@ def test_any_call_on_a_memory_file_may_fail(name: str, failure: int | str, tmp_p
         calls = FailingMemory(name, failure, nth)
         try:
             with calls.failing():
-                load(tmp_path, packed)
+                load(tmp_path, pack_loaded)
         except (OSError, LoadFailed) as error:
             assert failure != "short"
             assert failure in {errno.ENOSPC, errno.EBUSY} or exhaustion(error) is not None

@@ -36,7 +36,7 @@ def test_a_file_that_is_not_sealed_is_refused() -> None:
     descriptor = os.memfd_create("test", os.MFD_ALLOW_SEALING)
     os.write(descriptor, b"bytes")
     with pytest.raises(OSError, match="not sealed"):
-        SealedMemory.adopted(descriptor)
+        SealedMemory.adopt(descriptor)
     with pytest.raises(OSError, match="Bad file"):
         os.fstat(descriptor)
 
@@ -47,7 +47,7 @@ def test_moving_a_buffer_gives_its_pages_back(monkeypatch: pytest.MonkeyPatch) -
     content = os.urandom(10 * mmap.PAGESIZE + 5)
     buffer = private_buffer(len(content))
     buffer[:] = content
-    sealed = SealedMemory.moved(buffer.toreadonly())
+    sealed = SealedMemory.take(buffer.toreadonly())
     assert sealed[:] == content
     assert bytes(buffer) == bytes(len(content))
 
@@ -65,7 +65,7 @@ def test_a_worker_cannot_shorten_its_page_under_the_parent() -> None:
     """Reading a mapping without its file would end a process."""
     page = SharedPage.of(8192)
     page[:3] = b"abc"
-    other = SharedPage.adopted(os.dup(page.descriptor))
+    other = SharedPage.adopt(os.dup(page.descriptor))
     assert other[:3] == b"abc"
     for size in (0, 1 << 20):
         with pytest.raises(PermissionError):

@@ -15,7 +15,7 @@ def test_local_paths_are_accepted(uri: str) -> None:
     """Relative paths are resolved below the recipe's folder."""
     location = parse_location(uri)
     assert not location.is_remote
-    assert location.resolved(Path("/recipes")).is_absolute()
+    assert location.resolve(Path("/recipes")).is_absolute()
 
 
 def test_file_uris_are_decoded() -> None:

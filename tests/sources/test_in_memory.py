@@ -11,7 +11,7 @@ from svc.errors import DataSourceError, RecipeError
 from svc.recipe.source_options import SourceSpec
 from svc.settings import Settings
 from svc.sources.base import DataSource, SourceContext, build_source, check_spec
-from svc.sources.in_memory import offered
+from svc.sources.in_memory import offer_table
 
 TABLE = pa.table({"user": ["7", "007", None], "item": ["a", "b", "a"], "stars": [1, None, 3]})
 
@@ -23,7 +23,7 @@ def source(digest: str, *columns: str) -> DataSource:
 
 def test_a_table_in_memory_is_read_like_a_file() -> None:
     """Ids are categories, and integers with gaps stay integers. The chunks of the table do not change its digest."""
-    with offered(TABLE, ["user", "item"]) as digest:
+    with offer_table(TABLE, ["user", "item"]) as digest:
         frame = source(digest).fetch()
         assert frame["user"].cat.categories.tolist() == ["7", "007"]
         assert frame["user"].cat.codes.tolist() == [0, 1, -1]
@@ -32,14 +32,14 @@ def test_a_table_in_memory_is_read_like_a_file() -> None:
         with pytest.raises(DataSourceError, match="the DataFrame has no column city; it has user, item, stars"):
             source(digest, "city").fetch()
     pieces = pa.concat_tables([TABLE.slice(0, 1), TABLE.slice(1)])
-    with offered(pieces, ["user", "item"]) as other, offered(TABLE, ["user"]) as less:
+    with offer_table(pieces, ["user", "item"]) as other, offer_table(TABLE, ["user"]) as less:
         assert (other == digest, less == digest) == (True, False)
         assert len(source(other).fetch()) == 3
 
 
 def test_a_table_is_not_found_outside_its_context() -> None:
     """A recipe in a file cannot name a table in memory, and messages do not suggest the type."""
-    with offered(TABLE, ["user"]) as digest:
+    with offer_table(TABLE, ["user"]) as digest:
         pass
     with pytest.raises(DataSourceError, match=r"svc\.train\(data\) in Python"):
         source(digest).fetch()

@@ -28,9 +28,9 @@ def emitted(monkeypatch: pytest.MonkeyPatch) -> Emitted:
 def test_a_failure_has_the_key_id_if_it_is_known(emitted: Emitted) -> None:
     """The error's fields are added to the event."""
     outcome = Outcome("books", "run-1", Progress())
-    assert outcome.failed("no rows", "min_data_violation", 5, {"n_rows": 0}) == TrainResult(5)
+    assert outcome.log_failure("no rows", "min_data_violation", 5, {"n_rows": 0}) == TrainResult(5)
     outcome.kid = "k1"
-    outcome.failed("no rows", "min_data_violation", 5, {})
+    outcome.log_failure("no rows", "min_data_violation", 5, {})
     (first, fields), (second, later) = emitted
     assert first == second == "train_error"
     assert (fields["error"], fields["run_id"], fields["n_rows"]) == ("no rows", "run-1", 0)
@@ -43,7 +43,7 @@ def test_a_defect_has_the_exit_code_of_a_failed_training_and_its_frames(emitted:
     try:
         {}["missing"]
     except KeyError as error:
-        assert outcome.failed_by_defect(error) == TrainResult(4)
+        assert outcome.log_defect(error) == TrainResult(4)
     ((name, fields),) = emitted
     assert (name, fields["code"], fields["error"]) == ("train_error", "internal_error", "KeyError: 'missing'")
     assert __file__ in fields["traceback"][-1]
@@ -52,7 +52,7 @@ def test_a_defect_has_the_exit_code_of_a_failed_training_and_its_frames(emitted:
 def test_an_interrupt_names_the_files_in_place(emitted: Emitted) -> None:
     """By default nothing was written."""
     outcome = Outcome("books", "run-1", Progress())
-    assert outcome.interrupted(130) == TrainResult(130)
+    assert outcome.log_interrupt(130) == TrainResult(130)
     outcome.kept = "the artifact a.svc is live"
-    outcome.interrupted(143)
+    outcome.log_interrupt(143)
     assert [fields["kept"][:19] for _, fields in emitted] == ["nothing was written", "the artifact a.svc "]

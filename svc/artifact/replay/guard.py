@@ -159,7 +159,7 @@ class ReplayGuard:
             "train again, or go back with `svc rollback`"
         )
 
-    def passed(self, name: str, parsed: Parsed) -> None:
+    def record_serial(self, name: str, parsed: Parsed) -> None:
         """Record the serial. Call this after all other checks of the artifact have passed."""
         serial = freshness.serial_of(parsed.header)
         if self.state is not None and serial is not None:

@@ -96,7 +96,7 @@ class Query(NamedTuple):
     dislike_weights: NDArray[np.float64] | None = None
     reordered: bool = False
 
-    def signed(self) -> tuple[NDArray[np.int32], NDArray[np.float64] | None]:
+    def concatenate_signed(self) -> tuple[NDArray[np.int32], NDArray[np.float64] | None]:
         """Return the seeds and their weights, followed by the dislikes and weights below 0. None: all are 1."""
         if self.dislike_weights is None:
             return self.seeds, self.seed_weights

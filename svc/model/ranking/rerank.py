@@ -121,7 +121,7 @@ def rerank(
 ) -> Reranked:
     """Return the `wanted` first items under `rules`. `similar` compares a pool's items. `pinned` has scores of pins."""
     most = rules.pool(wanted) if rules.share is None else len(candidates.items)
-    ordered = _ordered(candidates, rules.boosts, most)
+    ordered = _order_candidates(candidates, rules.boosts, most)
     best = ordered.items[:ROTATED]
     order = None if rules.rotation is None else rules.rotation.order(best, ordered.values[:ROTATED])
     choice = _Choice(ordered.rotate(slice(len(best)), order), candidates.spare, rules)
@@ -130,15 +130,15 @@ def rerank(
     if len(choice.chosen) < wanted and not choice.ordered.is_whole:
         whole = _whole(candidates)
         if rules.share is None:
-            valued = _valued(whole, rules.boosts)
+            valued = _value_candidates(whole, rules.boosts)
             choice = choice.among(valued.rotate(_places(valued.items, best), order), rules)
             _select(choice, wanted)
         else:
-            ordered = _ordered(whole, rules.boosts, len(whole.items))
+            ordered = _order_candidates(whole, rules.boosts, len(whole.items))
             choice = choice.among(ordered.rotate(slice(len(best)), order), rules)
             _continue(choice, rules, wanted)
     items = choice.items[choice.chosen]
-    reasons = _reasons(items, rules.boosts, _risen(best, order), diversified)
+    reasons = _reasons(items, rules.boosts, _find_risen(best, order), diversified)
     rows = list(zip(items.tolist(), choice.ordered.scores[choice.anchors].tolist(), reasons, strict=True))
     return _insert_pins(rows, rules.pins, pinned, wanted)
 
@@ -166,7 +166,7 @@ class _Valued(NamedTuple):
         return self._replace(items=items, scores=scores)
 
 
-def _risen(best: Items, order: NDArray[np.intp] | None) -> set[int]:
+def _find_risen(best: Items, order: NDArray[np.intp] | None) -> set[int]:
     """Return the items that move ahead when the best are rearranged by `order`."""
     return set() if order is None else set(best[order[order > np.arange(len(order))]].tolist())
 
@@ -184,7 +184,7 @@ def _whole(candidates: Candidates) -> Candidates:
     return candidates.whole()
 
 
-def _valued(candidates: Candidates, boosts: Sequence[Boost]) -> _Valued:
+def _value_candidates(candidates: Candidates, boosts: Sequence[Boost]) -> _Valued:
     """Return the candidates with their values, in the given order."""
     items, scores = candidates.items, candidates.scores
     ties = items if candidates.ties is None else candidates.ties
@@ -194,9 +194,9 @@ def _valued(candidates: Candidates, boosts: Sequence[Boost]) -> _Valued:
     return _Valued(items, scores, values, candidates.is_whole, ties)
 
 
-def _ordered(candidates: Candidates, boosts: Sequence[Boost], most: int) -> _Valued:
+def _order_candidates(candidates: Candidates, boosts: Sequence[Boost], most: int) -> _Valued:
     """Return the candidates by descending value. With boosts, return only the best `most` of them."""
-    valued = _valued(candidates, boosts)
+    valued = _value_candidates(candidates, boosts)
     if not boosts or not len(candidates.items):
         return valued
     best_positions = _best(valued, np.arange(len(candidates.items)), most)

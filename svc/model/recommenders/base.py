@@ -113,5 +113,5 @@ def profile(query: Query, history: History, recency: float | None = None) -> Pro
     """Return the profile of the query, dislikes last. `recency` is that of a part of a blend, None that of all."""
     if query.user < 0:
         own = query if recency is None else query.at_recency(recency)
-        return own.signed()
+        return own.concatenate_signed()
     return history.items(query.user), history.weigh(query.user, recency)

@@ -255,7 +255,7 @@ class SVDScorer(FactorScorer):
 
     def _history_vectors(self, query: Query) -> tuple[NDArray[np.int32], Matrix]:
         """Return the columns of the history and of the dislikes, and their addends to the vector of the user."""
-        columns, weights = query.signed()
+        columns, weights = query.concatenate_signed()
         vectors = self.index.vectors(columns)
         if self.scales is not None:
             vectors *= self.scales[columns, np.newaxis]

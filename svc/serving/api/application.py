@@ -204,7 +204,7 @@ class Application:
             )
         return _complete(response, request.request_id, request.origin_headers)
 
-    def refused(self, error: ApiError, client: str) -> Response:
+    def refuse(self, error: ApiError, client: str) -> Response:
         """Return the answer to input that is not a valid HTTP request."""
         began, request_id = time.perf_counter(), new_request_id()
         logs.bind(request_id=request_id)

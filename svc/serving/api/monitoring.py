@@ -63,7 +63,7 @@ class Monitoring:
         """Return 0, because this port refuses no request for its wait."""
         return 0.0
 
-    def refused(self, error: ApiError, _client: str) -> Response:
+    def refuse(self, error: ApiError, _client: str) -> Response:
         """Return the answer to input that is not a valid HTTP request."""
         return _text(error.http_status, error.message)
 

@@ -42,7 +42,7 @@ class ItemFragments:
         self._others = others
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (bytes(self._blob), np.asarray(self._offsets), self._others)
+        return _unpickle, (bytes(self._blob), np.asarray(self._offsets), self._others)
 
     @property
     def memory(self) -> tuple[bytes | mmap, memoryview]:
@@ -148,7 +148,7 @@ class ItemFragments:
         return self._blob[first + 1 : middle - len(_SCORE)], self._blob[middle:last] if with_metadata else b"}"
 
 
-def _unpickled(blob: bytes, offsets: NDArray[Any], others: ItemFragments | None) -> ItemFragments:
+def _unpickle(blob: bytes, offsets: NDArray[Any], others: ItemFragments | None) -> ItemFragments:
     return ItemFragments(blob, offsets.data, others)
 
 
@@ -178,7 +178,7 @@ class AnswerHeader(NamedTuple):
     recipe: str
     model_version: str
 
-    def encoded(self) -> bytes:
+    def encode_opening(self) -> bytes:
         return b'{"request_id":"%b","recipe":"%b","model_version":"%b",' % (
             self.request_id.encode(),
             self.recipe.encode(),
@@ -187,7 +187,7 @@ class AnswerHeader(NamedTuple):
 
     def before(self, fields: bytes) -> bytes:
         """Return the body of the answer: these header fields, then the output of `encode_fields`."""
-        return b"%b%b}\n" % (self.encoded(), fields)
+        return b"%b%b}\n" % (self.encode_opening(), fields)
 
 
 def encode_batch(
@@ -206,7 +206,7 @@ def encode_batch(
             ranking, about = result
             items = encode_fields(ranking, fragments, about, with_metadata=with_metadata)
             elements.append(b'{"index":%d,"status":"ok",%b}' % (index, items))
-    return b"".join((header.encoded(), b'"results":[', b",".join(elements), b"]}\n"))
+    return b"".join((header.encode_opening(), b'"results":[', b",".join(elements), b"]}\n"))
 
 
 def encode_fields(

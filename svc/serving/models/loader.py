@@ -16,7 +16,7 @@ from svc import events, logs
 from svc.artifact.keys import SigningKeys, is_development
 from svc.artifact.layout import Parsed, kid_of
 from svc.artifact.replay.guard import ReplayGuard
-from svc.artifact.store import Blob, Store, located, verified
+from svc.artifact.store import Blob, Store, locate_error, verify_blob
 from svc.errors import ArtifactError, RehearsalFailed
 from svc.model.load_model import load_model
 from svc.model.model import Model
@@ -112,8 +112,8 @@ class Loader:
             return None
         try:
             if self.pack is not None:
-                blob = replace(blob, view=memoryview(SealedMemory.moved(blob.view)))
-            parsed = verified(blob, self.keys, self.settings)
+                blob = replace(blob, view=memoryview(SealedMemory.take(blob.view)))
+            parsed = verify_blob(blob, self.keys, self.settings)
             self.guard.check(recipe.recipe.name, parsed, blob, store, self.keys)
             model, fragments, filters = self._open(recipe, parsed)
             rehearse_answers(recipe, model, fragments, live)
@@ -121,13 +121,13 @@ class Loader:
             loaded = Loaded(model, fragments, parsed.header, blob.sha256, parsed.kid, 0.0, filters)
             if self.pack is not None:
                 loaded = self.pack(loaded, blob)
-            self.guard.passed(recipe.recipe.name, parsed)
+            self.guard.record_serial(recipe.recipe.name, parsed)
         except ArtifactError as error:
             if isinstance(error, RehearsalFailed):
                 logs.emit(
                     events.ARTIFACT_REHEARSAL_FAILED, name=recipe.recipe.name, kid=parsed.kid, reason=error.message
                 )
-            shown = located(error, blob.resolved)
+            shown = locate_error(error, blob.resolved)
             raise LoadFailed(shown, _kid(recipe.recipe.name, blob), blob.sha256) from error
         return replace(loaded, seconds=time.perf_counter() - began)
 

@@ -203,7 +203,7 @@ class Registry:
         """Return all entries, sorted by name."""
         return tuple(self._entries.values())
 
-    def skipped(self) -> dict[str, str]:
+    def skipped_errors(self) -> dict[str, str]:
         """Return the errors of skipped recipe files by stem."""
         return {stem_of(file): error for file, error in self._skipped.items()}
 

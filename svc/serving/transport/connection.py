@@ -50,7 +50,7 @@ class Connection:
                 pass
         except ApiError as error:
             with suppress(OSError, trio.BrokenResourceError):
-                await self._send(self._shared.application.refused(error, self.client), closing=True)
+                await self._send(self._shared.application.refuse(error, self.client), closing=True)
                 await self._linger()
         except (OSError, trio.BrokenResourceError, ClientGone):
             pass
@@ -59,7 +59,7 @@ class Connection:
         finally:
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
-            self._shared.spread.closed()
+            self._shared.spread.count_closed()
 
     async def _serve_next(self) -> bool:
         """Answer the next request, and return True if another may follow."""

@@ -114,5 +114,5 @@ class Application(Protocol):
     async def __call__(self, incoming: Incoming) -> Response | None:
         """Return the answer, or None if the client has disconnected. Raises nothing."""
 
-    def refused(self, error: ApiError, client: str) -> Response:
+    def refuse(self, error: ApiError, client: str) -> Response:
         """Return the answer to bytes that are not an HTTP request. `client` is the address that sent them."""

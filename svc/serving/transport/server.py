@@ -136,7 +136,7 @@ async def serve(
 
             def take(connected: socket.socket) -> None:
                 connected.setblocking(False)
-                shared.spread.opened()
+                shared.spread.count_opened()
                 if secure is None:
                     connections.start_soon(Connection(connected, shared).run)
                 else:

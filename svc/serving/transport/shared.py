@@ -47,12 +47,12 @@ class Spread:
         """Write the count, also over a VACANT that was written while this process looked dead."""
         self._counts[self._slot] = self._n_open
 
-    def opened(self) -> None:
+    def count_opened(self) -> None:
         """Count a connection that was accepted."""
         self._n_open += 1
         self.show()
 
-    def closed(self) -> None:
+    def count_closed(self) -> None:
         """Count a connection that has ended."""
         self._n_open -= 1
         self.show()

@@ -90,7 +90,7 @@ class AsgiApplication:
         try:
             head = _head(scope)
         except ApiError as error:
-            return self._application.refused(error, client)
+            return self._application.refuse(error, client)
         try:
             return await self._application(AsgiRequest(head, client, body))
         except Exception as error:
@@ -201,7 +201,7 @@ class TlsServer:
             logs.emit(events.CONNECTION_FAILED, error=f"{type(error).__name__}: {error}")
         finally:
             connected.close()
-            self._shared.spread.closed()
+            self._shared.spread.count_closed()
 
     async def end(self) -> None:
         """End idle connections now, and busy ones when they become idle."""

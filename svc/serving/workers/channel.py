@@ -62,7 +62,7 @@ async def receive(end: socket.socket) -> Received | None:
         await trio.lowlevel.wait_readable(end)
     if not data:
         return None
-    files = tuple(SealedMemory.adopted(descriptor) for descriptor in descriptors)
+    files = tuple(SealedMemory.adopt(descriptor) for descriptor in descriptors)
     if data[:1] == b"f":
         return Received(pickle.loads(memoryview(files[-1])), files[:-1])
     return Received(pickle.loads(data[1:]), files)

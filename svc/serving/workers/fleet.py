@@ -1,7 +1,8 @@
 """The parent's side of the workers: keeps them alive, and sends the shared state to each.
 
 Orders to a worker are numbered, and the worker reports each as done. A swap takes two orders: workers open the model
-for `model`, and answer from it after `entry`. `settled` returns when every ready worker has executed its orders.
+for `model`, and answer from it after `entry`. `wait_until_executed` returns when every ready worker has executed its
+orders.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from svc.serving.models.registry import Registry, WorkersState
 from svc.serving.transport.shared import VACANT
 from svc.serving.workers import channel, counters
 from svc.serving.workers.counters import PAGE_BYTES, Counts, WorkerPage
-from svc.serving.workers.package import Package, RemoteLane, mirrored
+from svc.serving.workers.package import Package, RemoteLane, mirror_entry
 from svc.serving.workers.rates import CELLS_BYTES, KeyCells
 from svc.serving.workers.restarts import BEAT_S, Pauses, Pulse
 from svc.serving.workers.template import KeptTemplate, environment
@@ -110,7 +111,7 @@ class Fleet:
 
     def _tell_change(self, kind: str, *arguments: Any) -> None:
         """Send a change of the registry."""
-        self.tell(kind, *(mirrored(*arguments) if kind == "entry" else arguments))
+        self.tell(kind, *(mirror_entry(*arguments) if kind == "entry" else arguments))
 
     def _order(self, worker: Worker, kind: str, *arguments: Any, files: tuple[SealedMemory, ...] = ()) -> None:
         seq = next(self._seqs)
@@ -121,7 +122,7 @@ class Fleet:
         """Send all workers the policies of API keys, and the cells for the rates of each key."""
         self.tell("policies", dict(policies), self._key_cells.assign(policies))
 
-    async def settled(self) -> None:
+    async def wait_until_executed(self) -> None:
         """Return when every ready worker has executed the orders sent until now, or has ended."""
         waited_for = [(worker, frozenset(worker.pending)) for worker in self._workers if worker.is_ready]
         for worker, seqs in waited_for:
@@ -135,7 +136,7 @@ class Fleet:
         self._packages[number] = loaded.package
         for worker in self._workers:
             self._give_model(worker, number)
-        await self.settled()
+        await self.wait_until_executed()
         return RemoteLane(number, self._drop)
 
     def _give_model(self, worker: Worker, number: int) -> None:
@@ -205,7 +206,7 @@ class Fleet:
         for number in self._packages:
             self._give_model(worker, number)
         for entry in self.registry.entries():
-            self._order(worker, "entry", *mirrored(entry))
+            self._order(worker, "entry", *mirror_entry(entry))
         self._order(worker, "skip", dict(self.registry.skipped_files()))
         self._order(worker, "begin")
         if self._is_accepting:

@@ -69,12 +69,12 @@ def on_clock(entry: Entry, shift_s: float) -> Entry:
     listed, new_listed = entry.listed, entry.new_listed
     return replace(
         entry,
-        listed=listed and listed.emptied(shift_s),
-        new_listed=new_listed and new_listed.emptied(shift_s),
+        listed=listed and listed.without_ids(shift_s),
+        new_listed=new_listed and new_listed.without_ids(shift_s),
     )
 
 
-def mirrored(entry: Entry, before: Served | None = None) -> tuple[Entry, ServedState | None]:
+def mirror_entry(entry: Entry, before: Served | None = None) -> tuple[Entry, ServedState | None]:
     """Return the entry to send to workers: without model and contents of lists, on the clock that all processes share.
 
     `before` is the model that was sent last, if any.
@@ -187,7 +187,7 @@ def _address(view: memoryview) -> int:
     return int(ctypes.c_void_p(array.ctypes.data).value or 0)
 
 
-def packed(loaded: Loaded, blob: Blob) -> Loaded:
+def pack_loaded(loaded: Loaded, blob: Blob) -> Loaded:
     """Return the same model on memory that workers can map, with its package."""
     artifact = blob.view.obj
     assert isinstance(artifact, SealedMemory), "the loader has sealed it"

@@ -62,7 +62,7 @@ class Template:
                 command, env=dict(environ), pass_fds=[template_end.fileno()], stdin=subprocess.DEVNULL
             )
 
-    async def ended(self) -> int:
+    async def wait_until_ended(self) -> int:
         """Return the exit code when the template has ended."""
         handle = os.pidfd_open(self._process.pid)
         try:
@@ -109,7 +109,7 @@ class KeptTemplate:
         while True:
             began = trio.current_time()
             try:
-                code = await self._now.ended()
+                code = await self._now.wait_until_ended()
                 async with self._copying:  # waits until a running `copy` has failed, because its template has ended
                     pause_s = pauses.after(trio.current_time() - began)
             finally:

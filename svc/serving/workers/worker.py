@@ -66,7 +66,7 @@ class Ends:
     @classmethod
     def of(cls, descriptors: list[int]) -> Self:
         control, listener, *pages = descriptors
-        page, cells, connections = map(SharedPage.adopted, pages)
+        page, cells, connections = map(SharedPage.adopt, pages)
         return cls(socket.socket(fileno=control), socket.socket(fileno=listener), page, cells, connections)
 
 

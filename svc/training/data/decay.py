@@ -23,7 +23,9 @@ _LEAST = 2.0**-20
 """Lower bound of the decay factor: an old interaction still says that the user has seen the item."""
 
 
-def decayed(matrix: sparse.csr_matrix, times: sparse.csr_matrix | None, params: Mapping[str, Any]) -> sparse.csr_matrix:
+def decay_matrix(
+    matrix: sparse.csr_matrix, times: sparse.csr_matrix | None, params: Mapping[str, Any]
+) -> sparse.csr_matrix:
     """Return `matrix` with the decay of the half-life in `params`, or `matrix` itself without a half-life.
 
     `times` has the entries of `matrix`, in nanoseconds from the reference time. Interactions at or after the reference

@@ -176,7 +176,7 @@ class Interactions:
             weights=None if self.weights is None else self.weights[rows],
         )
 
-    def collapsed(self) -> Interactions:
+    def collapse(self) -> Interactions:
         """Return one row for each user and item, joined by `deferred_dedup`.
 
         Raise WeightOutOfRange for an infinite sum.
@@ -202,7 +202,7 @@ class Interactions:
         Raise WeightOutOfRange for an infinite sum.
         """
         if self.deferred_dedup != "none":
-            return self.collapsed().matrix()
+            return self.collapse().matrix()
         if self.weights is None:
             return self._sparse(np.ones(len(self), dtype=np.float32), self.users, self.items)
         matrix = self._sparse(self.weights, self.users, self.items)

@@ -29,7 +29,7 @@ def positions_of(times: sparse.csr_matrix) -> sparse.csr_matrix:
     return sparse.csr_matrix((positions, times.indices, times.indptr), shape=times.shape)
 
 
-def weighed(
+def weigh_rows(
     matrix: sparse.csr_matrix, positions: sparse.csr_matrix, recency: float, rows: NDArray[np.int64] | None = None
 ) -> sparse.csr_matrix:
     """Return `rows` of `matrix`, (users, items), or all, with older entries weighed less, in float64.

@@ -162,7 +162,7 @@ def _join_duplicates(interactions: Interactions, rows: _Pairs) -> _Pairs:
 
     Duplicates are joined as the recipe says.
     """
-    return _distinct(interactions.of_rows(np.sort(rows.source_rows)).collapsed())
+    return _distinct(interactions.of_rows(np.sort(rows.source_rows)).collapse())
 
 
 def _keys(users: NDArray[np.int32], items: NDArray[np.int32], interactions: Interactions) -> NDArray[np.int64]:

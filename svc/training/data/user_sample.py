@@ -95,7 +95,7 @@ def solve_users(
     rows = np.arange(matrix.shape[0]) if rows is None else rows
     chunks = [rows[start : start + _USERS_AT_ONCE] for start in range(0, len(rows), _USERS_AT_ONCE)]
     with ThreadPoolExecutor(usable_cores()) as pool:
-        solved_chunks = pool.map(lambda chunk: solved(scorer, matrix, chunk, features), chunks)
+        solved_chunks = pool.map(lambda chunk: solve_rows(scorer, matrix, chunk, features), chunks)
         for chunk, vectors in zip(chunks, solved_chunks, strict=True):
             users[chunk] = vectors
     if not np.isfinite(users).all():
@@ -105,7 +105,7 @@ def solve_users(
     scorer.users = users
 
 
-def solved(
+def solve_rows(
     scorer: FactorScorer, matrix: sparse.csr_matrix, rows: NDArray[Any], features: sparse.csr_matrix | None = None
 ) -> NDArray[np.float64]:
     """Return the vectors, (r, K), that a ready `scorer` computes from the histories in `rows` of `matrix`."""

@@ -23,7 +23,7 @@ from svc.model.recommenders.factors import BPRScorer, IALSScorer, SVDScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.model.recommenders.popularity import PopularityScorer, PopularPart, by_count
 from svc.recipe.algorithms import FACTORS, TOP_POP, TRANSITIONS
-from svc.training.data.recency import in_order, weighed
+from svc.training.data.recency import in_order, weigh_rows
 from svc.training.data.user_sample import solve_users
 from svc.training.fitting.factors import AS_TRAINED, Columns, checked_finite, finite_float32, ials_scorer, svd_scorer
 from svc.training.fitting.trial import TrialRecord
@@ -51,7 +51,7 @@ def most_chosen_first(X: Any) -> NDArray[np.int32]:  # noqa: N803
     return by_count(np.bincount(X.indices[X.data != 0], minlength=X.shape[1]))
 
 
-def reordered(X: Any, columns: Columns) -> Any:  # noqa: N803
+def reorder_items(X: Any, columns: Columns) -> Any:  # noqa: N803
     """Return the training matrix with its items in the order of `columns`."""
     matrix = X.tocsr()[:, columns]
     matrix.sort_indices()
@@ -141,7 +141,7 @@ def _popularity(recommender: Any, columns: Columns) -> Scorer:
     return PopularityScorer(np.array(recommender.score, dtype=np.float64).ravel()[columns])
 
 
-def blended(parts: Sequence[Scorer], trial: TrialRecord) -> BlendScorer:
+def build_blend(parts: Sequence[Scorer], trial: TrialRecord) -> BlendScorer:
     """Return the blend of `trial`: the scorers of its parts with their weights, the factor model first.
 
     `fold_in_users` completes it: it solves for the users, then measures the deviation of each part's scores.
@@ -173,7 +173,7 @@ def fold_in_users(
     Histories are weighted by recency if `positions` are given. `features` are those of the users, (users, F).
     """
     recency = factors_first(trial.parts or (trial,))[0].recency
-    histories = weighed(matrix, positions, recency) if recency and positions is not None else matrix
+    histories = weigh_rows(matrix, positions, recency) if recency and positions is not None else matrix
     solve_users(scorer.factors if isinstance(scorer, BlendScorer) else scorer, histories, features, rows)
     if isinstance(scorer, BlendScorer):
         by_part = tuple(own.recency for own in factors_first(trial.parts) if own.algorithm != TOP_POP)

@@ -12,12 +12,12 @@ from scipy import sparse
 from svc.errors import FeatureRidgeFailed
 from svc.model.recommenders.base import Scorer
 from svc.recipe.algorithms import LEAST_SQUARES, SELF_WEIGHT
-from svc.training.data.decay import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE, decayed
+from svc.training.data.decay import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE, decay_matrix
 from svc.training.data.features import SideName
 from svc.training.fitting.algorithms.registry import ALGORITHMS, Params
 from svc.training.fitting.algorithms.self_weight import set_self_weights
 from svc.training.fitting.epochs import train_epochs
-from svc.training.fitting.export import blended, to_scorer
+from svc.training.fitting.export import build_blend, to_scorer
 from svc.training.fitting.factors import AS_TRAINED, Columns
 from svc.training.fitting.run_in_thread import run_in_thread
 from svc.training.fitting.trial import TrialRecord
@@ -77,7 +77,7 @@ class Builder:
             fixed.update({f"{side}_features": encoded for side, encoded in features.items()})
         if algorithm.takes_times:
             fixed["times"] = times
-        matrix = decayed(matrix, times, {HALF_LIFE: params.get(POPULARITY_HALF_LIFE, NO_DECAY)})
+        matrix = decay_matrix(matrix, times, {HALF_LIFE: params.get(POPULARITY_HALF_LIFE, NO_DECAY)})
         own = {
             name: value for name, value in params.items() if name not in {HALF_LIFE, SELF_WEIGHT, POPULARITY_HALF_LIFE}
         }
@@ -104,7 +104,7 @@ def train_trial(
         parts = [
             train_trial(builder, part, matrix, features, times, start=start, columns=columns) for part in trial.parts
         ]
-        return blended(parts, trial)
+        return build_blend(parts, trial)
     recommender = builder.build(name, matrix, trial.params, features, times)
     try:
         own_start = start if name == LEAST_SQUARES else None

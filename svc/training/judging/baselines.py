@@ -117,6 +117,6 @@ def _refit_live(task: Task, header: Mapping[str, Any]) -> ComparedModel:
 def _refit(task: Task, trial: TrialRecord, features: Mapping[Any, sparse.csr_matrix]) -> Scorer:
     try:
         inputs = task.holdout
-        return train_trial(task.builder, trial, inputs.decayed(trial.params), features, inputs.times)
+        return train_trial(task.builder, trial, inputs.decay_matrix(trial.params), features, inputs.times)
     except FeatureRidgeFailed as error:
         raise Unfit(error.message) from None

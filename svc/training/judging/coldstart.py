@@ -188,7 +188,7 @@ def ranker_of_held(side: SideName, served: Scorer, features: sparse.csr_matrix) 
     nothing = History(np.zeros(1, np.int32), NO_ITEMS)
     served.ready()
     if side == "item":
-        vectors = served.least_squares.items_from_features(encoded(features)).astype(np.float32)
+        vectors = served.least_squares.items_from_features(encode_rows(features)).astype(np.float32)
         served = IALSScorer(served.users, FactorIndex.build(vectors), served.least_squares)
         served.index.ready()
 
@@ -205,7 +205,7 @@ def ranker_of_held(side: SideName, served: Scorer, features: sparse.csr_matrix) 
     return rank
 
 
-def encoded(features: sparse.csr_matrix) -> list[Encoded]:
+def encode_rows(features: sparse.csr_matrix) -> list[Encoded]:
     """Return the rows of `features` in the form that scorers accept."""
     return [Encoded(row.indices.astype(np.intp), row.data.astype(np.float64), features.shape[1]) for row in features]
 

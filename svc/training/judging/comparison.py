@@ -37,10 +37,10 @@ class Comparison:
         """Return the fields of the artifact's header."""
         return {
             "name": self.name,
-            "candidate": rounded(self.candidate),
-            "other": rounded(self.other),
-            "change": rounded(self.change),
-            "interval": [rounded(end) for end in self.interval],
+            "candidate": round_value(self.candidate),
+            "other": round_value(self.other),
+            "change": round_value(self.change),
+            "interval": [round_value(end) for end in self.interval],
             "n_users": self.n_users,
             "scored": self.scored,
         }
@@ -94,5 +94,5 @@ def compare(task: Task, candidate: Candidate, compared: ComparedModel, confidenc
     )
 
 
-def rounded(value: float) -> float:
+def round_value(value: float) -> float:
     return value if isinstance(value, int) else round(value, _DIGITS)

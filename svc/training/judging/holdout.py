@@ -14,7 +14,7 @@ from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
-from svc.training.data.decay import decayed
+from svc.training.data.decay import decay_matrix
 from svc.training.fitting.algorithms.registry import Params
 from svc.training.fitting.export import fold_in_users, recency_of_histories, to_history
 from svc.training.fitting.train import Matrices
@@ -51,16 +51,16 @@ class Holdout:
             return sparse.csr_matrix(self.train.shape, dtype=np.float32) if self.hidden is None else self.hidden
         return self.train if self.hidden is None else (self.train + self.hidden).tocsr()
 
-    def decayed(self, params: Params) -> sparse.csr_matrix:
+    def decay_matrix(self, params: Params) -> sparse.csr_matrix:
         """Return `train` with the decay of the half-life in `params`."""
-        return decayed(self.train, self.times, params)
+        return decay_matrix(self.train, self.times, params)
 
     def ranker_of(self, trained: Scorer, trial: TrialRecord, judged: Evaluator | None = None) -> ServedRanker:
         """Return a ranker of the users of `judged`, or of all validation users, as a server would rank.
 
         `trained` is the scorer of `trial`, and is not changed.
         """
-        matrix, recency = self.decayed(trial.params), recency_of_histories(trial)
+        matrix, recency = self.decay_matrix(trial.params), recency_of_histories(trial)
         positions = None if recency == 0.0 or self.order is None else self.order.positions
         rows = np.arange(self.evaluators.full.offset, matrix.shape[0])
         if judged is not None:
@@ -69,9 +69,9 @@ class Holdout:
         scorer.ready()
         fold_in_users(trial, scorer, matrix, positions, features=self.features.get("user"), rows=rows)
         history = to_history(matrix, with_values=True, positions=positions, recency=recency)
-        return self.served(scorer, history)
+        return self.serve_scorer(scorer, history)
 
-    def served(self, scorer: Scorer, history: History) -> ServedRanker:
+    def serve_scorer(self, scorer: Scorer, history: History) -> ServedRanker:
         """Return a ranker that answers like a server with this `scorer` and these histories."""
         model = Model(
             user_ids=_numbers(len(history)),

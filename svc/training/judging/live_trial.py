@@ -28,10 +28,10 @@ def trainable(task: Task, header: Mapping[str, Any]) -> TrialRecord:
     trial = trial_of(header)
     if trial.recency and task.holdout.order is None:
         raise Unfit("it weighs histories by their order, and the recipe no longer has training.recency")
-    return checked(task, trial, header)
+    return check_trial(task, trial, header)
 
 
-def checked(task: Task, trial: TrialRecord, header: Mapping[str, Any]) -> TrialRecord:
+def check_trial(task: Task, trial: TrialRecord, header: Mapping[str, Any]) -> TrialRecord:
     """Return a `trial` of this header with no more components than the current data allows.
 
     Raise Unfit if it cannot be trained again.

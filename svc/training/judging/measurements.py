@@ -138,7 +138,7 @@ def _train(task: Task, trial: TrialRecord) -> Scorer | None:
     """Train `trial` again on the training part of the split, and return None if that fails."""
     try:
         inputs = task.holdout
-        return train_trial(task.builder, trial, inputs.decayed(trial.params), inputs.features, inputs.times)
+        return train_trial(task.builder, trial, inputs.decay_matrix(trial.params), inputs.features, inputs.times)
     except FeatureRidgeFailed:
         return None
 

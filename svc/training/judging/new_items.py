@@ -39,7 +39,7 @@ from svc.training.judging.coldstart import (
     MOST_SHARE_OF_SEARCH,
     N_DRAWS,
     draws,
-    encoded,
+    encode_rows,
     intervals_of_draws,
     popularity_of_unseen,
     training_work,
@@ -171,9 +171,9 @@ def _fold(
     times = None if holdout.times is None else holdout.times[:, kept]
 
     def trained(trial: TrialRecord) -> Scorer:
-        return train_trial(task.builder, trial, holdout.decayed(trial.params)[:, kept], features, times)
+        return train_trial(task.builder, trial, holdout.decay_matrix(trial.params)[:, kept], features, times)
 
-    matrix = holdout.decayed(best.params)[:, kept]
+    matrix = holdout.decay_matrix(best.params)[:, kept]
     positions = None
     if best.recency or aware.recency:
         assert holdout.order is not None, "a trial has a recency only where order plays a part"
@@ -204,7 +204,7 @@ def _fold(
     )
     embedder = FeatureEmbedder.of(model.cold or model.scorer, model.history, model.cold_recency)
     assert embedder is not None, "the trial that learned from features is part of the model"
-    vectors = embedder.place(encoded(holdout.features["item"][held]))
+    vectors = embedder.place(encode_rows(holdout.features["item"][held]))
     new = NewItems(IdTable.from_ids(new_ids), vectors, model.n_items, declared.max_share, declared.min_share)
     return _Fold(model, kept, held, new)
 

@@ -9,7 +9,7 @@ from scipy import sparse
 from svc import events, logs
 from svc.errors import CutoffTooLarge, ZeroScore
 from svc.recipe.load import LoadedRecipe
-from svc.training.data.decay import HALF_LIFE, decayed
+from svc.training.data.decay import HALF_LIFE, decay_matrix
 from svc.training.data.features import SideName
 from svc.training.data.fetch import TrainingData
 from svc.training.data.recency import positions_of
@@ -39,7 +39,7 @@ class Task:
         """
         interactions = self.data.interactions if all_users else self.data.trained
         matrix = interactions.matrix()
-        return decayed(matrix, interactions.latest(), params) if HALF_LIFE in params else matrix
+        return decay_matrix(matrix, interactions.latest(), params) if HALF_LIFE in params else matrix
 
     def positions(self, *, all_users: bool = False) -> sparse.csr_matrix:
         """Return the positions of the entries of `matrix` in the order of each history."""

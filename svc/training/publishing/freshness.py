@@ -37,7 +37,7 @@ class Inputs:
         inside = path.is_absolute() and path.is_relative_to(self._base_dir)
         self._found[str(path.relative_to(self._base_dir)) if inside else where] = sha256
 
-    def listed(self) -> list[dict[str, str]]:
+    def list_files(self) -> list[dict[str, str]]:
         """Return name and sha256 of each file, or one entry for more than MAX_INPUTS files.
 
         The sha256 of this entry is over lines as `sha256sum` prints them.
@@ -56,7 +56,7 @@ def fresh_fields(
     if not needs_serial(loaded, settings):
         return {}
     expires_after_s = loaded.recipe.output.expires_after_s
-    fields: dict[str, Any] = {"serial": next_serial(loaded, settings, keys), "inputs": inputs.listed()}
+    fields: dict[str, Any] = {"serial": next_serial(loaded, settings, keys), "inputs": inputs.list_files()}
     if expires_after_s is not None:
         moment = datetime.fromisoformat(trained_at) + timedelta(seconds=expires_after_s)
         fields["expires_at"] = moment.isoformat(timespec="seconds")

@@ -19,7 +19,7 @@ from svc.errors import ArtifactError, TrainingError
 from svc.recipe.promotion_schema import BASELINE, GUARDED, INCUMBENT, Promotion
 from svc.settings import Settings
 from svc.training.judging.baselines import baseline, heldout, live_model
-from svc.training.judging.comparison import Candidate, Comparison, compare, rounded
+from svc.training.judging.comparison import Candidate, Comparison, compare, round_value
 from svc.training.judging.incumbent import Incumbent, counts
 from svc.training.judging.rank_cost import rank_ms
 from svc.training.judging.task import Task
@@ -43,7 +43,9 @@ def decide(
     if live is not None:
         incumbent, compared = live
         comparisons.append(compare(task, candidate, compared, rules.confidence))
-        guardrails = guarded(task, incumbent, comparisons[0], rules) | cost(candidate, incumbent, rules, settings)
+        guardrails = measure_guardrails(task, incumbent, comparisons[0], rules) | cost(
+            candidate, incumbent, rules, settings
+        )
     if BASELINE in rules.against:
         comparisons.append(compare(task, candidate, baseline(task), rules.confidence))
     decision = {
@@ -61,7 +63,9 @@ def decide(
     return decision
 
 
-def guarded(task: Task, incumbent: Incumbent, against: Comparison, rules: Promotion) -> dict[str, dict[str, Any]]:
+def measure_guardrails(
+    task: Task, incumbent: Incumbent, against: Comparison, rules: Promotion
+) -> dict[str, dict[str, Any]]:
     """Return the guarded figures of both models for the header, without figures that the live header lacks."""
     now = counts(task.data.interactions)
     figures: dict[str, tuple[float, Any]] = {"catalog_coverage": against.coverage}
@@ -74,9 +78,9 @@ def guarded(task: Task, incumbent: Incumbent, against: Comparison, rules: Promot
             continue
         change = (candidate - other) / max(other, _TINY)
         guardrails[name] = {
-            "candidate": rounded(candidate),
-            "other": rounded(other),
-            "change": rounded(change),
+            "candidate": round_value(candidate),
+            "other": round_value(other),
+            "change": round_value(change),
             "min_relative_change": guardrail.min_relative_change,
             "passed": change >= guardrail.min_relative_change,
         }
@@ -97,7 +101,7 @@ def cost(candidate: Candidate, incumbent: Incumbent, rules: Promotion, settings:
         return {}
     other = rank_ms(model)
     change = (candidate.rank_ms - other) / max(other, _TINY)
-    figures = {"candidate": candidate.rank_ms, "other": other, "change": rounded(change)}
+    figures = {"candidate": candidate.rank_ms, "other": other, "change": round_value(change)}
     bound = guardrail.max_relative_change
     return {"rank_ms": {**figures, "max_relative_change": bound, "passed": change <= bound}}
 

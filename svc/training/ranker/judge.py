@@ -31,7 +31,7 @@ class Judged(NamedTuple):
     weights: tuple[Values, ...]
 
 
-def reordered(pages: Pages, rankings: Sequence[Sequence[int]], weights: Values) -> list[list[int]]:
+def reorder_pages(pages: Pages, rankings: Sequence[Sequence[int]], weights: Values) -> list[list[int]]:
     """Return the rankings with the best REORDERED items of each in the order of the weights."""
     scores = pages.features[:, :REORDERED] @ weights
     scores[~pages.is_item[:, :REORDERED]] = -np.inf
@@ -64,6 +64,6 @@ def judge(
         own = np.flatnonzero(fold == number)
         weights, _ = fit(pages.of(np.flatnonzero(fold != number)), seed=seed)
         by_fold.append(weights)
-        shown = reordered(pages.of(own), [rankings[user] for user in own.tolist()], weights)
+        shown = reorder_pages(pages.of(own), [rankings[user] for user in own.tolist()], weights)
         gained[own] = user_scores([ranking[:cutoff] for ranking in shown], truth[own])[metric]
     return Judged(paired_change(gained, before, seed=seed), fold, tuple(by_fold))

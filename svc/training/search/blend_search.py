@@ -30,7 +30,7 @@ from svc.model.recommenders.base import Scorer as ServedScorer
 from svc.recipe.algorithms import BLEND, BLENDED, FACTORS, TOP_POP
 from svc.training.data.decay import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE
 from svc.training.fitting.algorithms.registry import Params
-from svc.training.fitting.export import blended
+from svc.training.fitting.export import build_blend
 from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.evaluator import Evaluator, Ranker, Rankings, Rows
@@ -41,7 +41,7 @@ from svc.training.judging.score_ranker import Scorer, best_columns
 from svc.training.judging.search_result import SearchResult, by_score
 from svc.training.judging.task import Task
 from svc.training.search.prepare import SearchTask
-from svc.training.search.quick_scores import standardized, weighted
+from svc.training.search.quick_scores import standardize_scores, weighted_sum
 
 MOST_PARTS = 3
 _USERS_AT_ONCE = 128
@@ -73,7 +73,7 @@ def add_blend(task: SearchTask, result: SearchResult) -> SearchResult:
         return _skip(result, "training.timeout_seconds is over")
     holdout = task.holdout
     shared = {name: value for name, value in chosen[0].params.items() if name == HALF_LIFE}
-    train = holdout.decayed(shared)
+    train = holdout.decay_matrix(shared)
     try:
         trained = [
             train_trial(task.builder, trial, train, holdout.features, holdout.times) for trial in (*chosen, *popular)
@@ -83,7 +83,7 @@ def add_blend(task: SearchTask, result: SearchResult) -> SearchResult:
     parts = _BlendTrainer(task, [*chosen, *popular], trained)
     number = 1 + max(trial.number for trial in result.trials)
     record = parts.best(number, shared)
-    blend = blended(parts.models_of(record), record)
+    blend = build_blend(parts.models_of(record), record)
     evaluation = holdout.evaluators.full.evaluate(holdout.ranker_of(blend, record))
     metrics, rank_ms = evaluation.metrics, rank_ms_of(blend, train)
     seconds = round(time.monotonic() - began, 3)
@@ -197,7 +197,7 @@ class _BlendTrainer:
         scorers, positions = self._scorers(recencies), _with_weight(weights)
         shares = [weights[part] / _STEPS for part in positions]
         chosen = [scorers[part] for part in positions]
-        return self._objective.quick_ranker(lambda rows: weighted(standardized(chosen, rows), shares))
+        return self._objective.quick_ranker(lambda rows: weighted_sum(standardize_scores(chosen, rows), shares))
 
     def _scorers(self, recencies: Recencies) -> list[Scorer]:
         """Return the scorers of all parts."""
@@ -369,7 +369,7 @@ class WeightSearch:
 
         They are kept for all weights.
         """
-        parts, excluded = standardized(self._scorers, users), seen.nonzero()
+        parts, excluded = standardize_scores(self._scorers, users), seen.nonzero()
         wanted = np.zeros(parts[0].shape, dtype=np.bool_)
         for scores in parts:
             allowed = scores.copy()

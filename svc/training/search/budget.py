@@ -78,7 +78,7 @@ class TrialPlan:
         """Return how many of `trials` train algorithm `name`."""
         return sum(1 for trial in trials if trial.user_attrs.get(ALGORITHM) == name and uses_budget(trial))
 
-    def eliminated(self, trials: Sequence[FrozenTrial], names: Iterable[str]) -> frozenset[str]:
+    def find_eliminated(self, trials: Sequence[FrozenTrial], names: Iterable[str]) -> frozenset[str]:
         """Return the algorithms with a best score clearly below the best of all, or somewhat below it and stalled.
 
         An algorithm is eliminated only after a fair part of its trials. Algorithms with a number of their own keep

@@ -35,7 +35,7 @@ class TrialObjective:
     def quick_scores(self, scorer: Scorer, params: Params) -> QuickScores:
         """Return the scores of all users by a trained scorer, for comparisons within the search."""
         positions = None if self.holdout.order is None else self.holdout.order.positions
-        return QuickScores(scorer, self.holdout.decayed(params), positions, self.holdout.features.get("user"))
+        return QuickScores(scorer, self.holdout.decay_matrix(params), positions, self.holdout.features.get("user"))
 
     def quick_ranker(self, scores: ScoresOfUsers) -> ScoreRanker:
         """Return the ranker by `scores`, without items that a user may not be shown."""
@@ -46,14 +46,15 @@ class TrialObjective:
 
         Solving for these users exactly takes longer than an epoch.
         """
-        sample, ranker = self.holdout.evaluators.sample, self.holdout.served(to_scorer(recommender, algorithm), history)
+        sample = self.holdout.evaluators.sample
+        ranker = self.holdout.serve_scorer(to_scorer(recommender, algorithm), history)
         return float(sample.by_user(sample.rankings(ranker), self.holdout.metric).mean())
 
     def __call__(
         self, algorithm: str, params: Params, *, check: Callable[[], None], report: Callable[[int, float], None]
     ) -> Fitted:
         holdout, epochs = self.holdout, ALGORITHMS[algorithm].epochs
-        matrix = holdout.decayed(params)
+        matrix = holdout.decay_matrix(params)
         try:
             recommender = self.builder.build(algorithm, matrix, params, holdout.features, holdout.times)
             history = to_history(matrix, with_values=True)

@@ -17,8 +17,8 @@ from svc.model.recommenders.dense_weights import DenseWeightsScorer
 from svc.model.recommenders.factors import BPRScorer, FactorScorer, IALSScorer, SVDScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.model.recommenders.popularity import PopularityScorer
-from svc.training.data.recency import weighed
-from svc.training.data.user_sample import solved
+from svc.training.data.recency import weigh_rows
+from svc.training.data.user_sample import solve_rows
 from svc.training.judging.evaluator import Rows
 from svc.training.judging.score_ranker import Scorer, Scores
 
@@ -52,7 +52,7 @@ class QuickScores:
             return lambda rows: self._score(rows, self._matrix[rows])
         positions = self._positions
         assert positions is not None, "only ordered histories can be weighed"
-        return lambda rows: self._score(rows, weighed(self._matrix, positions, recency, rows))
+        return lambda rows: self._score(rows, weigh_rows(self._matrix, positions, recency, rows))
 
 
 def _score_of(scorer: ServedScorer, features: sparse.csr_matrix | None) -> Score:
@@ -93,13 +93,13 @@ def _by_factors(scorer: FactorScorer, features: sparse.csr_matrix | None) -> Sco
 
     def score(rows: Rows, histories: sparse.csr_matrix) -> Scores:
         of_users = None if features is None else features[rows]
-        vectors = solved(scorer, histories, np.arange(len(rows)), of_users)
+        vectors = solve_rows(scorer, histories, np.arange(len(rows)), of_users)
         return np.asarray(vectors.astype(np.float32) @ items.T)
 
     return score
 
 
-def standardized(scorers: Sequence[Scorer], rows: Rows) -> list[Scores]:
+def standardize_scores(scorers: Sequence[Scorer], rows: Rows) -> list[Scores]:
     """Return each part's float32 scores of these users, divided by their deviation over all items.
 
     Scores with a deviation of 0 become 0.
@@ -122,7 +122,7 @@ def _deviations(scores: Scores) -> Scores:
     return np.concatenate([part.std(axis=1, dtype=np.float64) for part in parts])
 
 
-def weighted(parts: Sequence[Scores], weights: Sequence[float]) -> Scores:
+def weighted_sum(parts: Sequence[Scores], weights: Sequence[float]) -> Scores:
     """Return Σ weight · part, a new array."""
     total = parts[0] * np.float32(weights[0])
     for part, weight in zip(parts[1:], weights[1:], strict=True):

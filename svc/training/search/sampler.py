@@ -83,7 +83,7 @@ class AlgorithmSampler(BaseSampler):
         if planned is None:
             return self._plan.most_remaining(others), number
         name, position = planned
-        eliminated = self._plan.eliminated(others, [name for name, space in self._spaces.items() if space])
+        eliminated = self._plan.find_eliminated(others, [name for name, space in self._spaces.items() if space])
         if name not in eliminated:
             return planned
         used = {other: self._plan.n_taken(others, other) for other, space in self._spaces.items() if space}

@@ -155,8 +155,8 @@ async def test_refusals_of_heads_are_counted_by_code() -> None:
             assert (await client.call("POST", RECOMMEND, [b"{}"], headers=both)).json["code"] == "AMBIGUOUS_LENGTH"
         await client.get("/v1/recipes", headers={"host": "evil.example"})
         await client.get("/%zz")
-        client.app.refused(TargetTooLong(), "192.0.2.7")
-        client.app.refused(HeadersTooLarge(), "192.0.2.7")
+        client.app.refuse(TargetTooLong(), "192.0.2.7")
+        client.app.refuse(HeadersTooLarge(), "192.0.2.7")
         text = (await client.get("/v1/metrics")).body.decode()
     counted = re.findall(r'svc_head_refusals_total{code="(\w+)"} (.+)', text)
     assert dict(counted) == {
@@ -239,7 +239,7 @@ async def test_a_line_has_kid_recipe_verb_and_status(lines: list[str]) -> None:
 async def test_bytes_that_are_not_a_request_have_a_line(lines: list[str]) -> None:
     """It has the status, the client and the request id of the answer, but no method."""
     async with serving(Settings(access_log="errors")) as (client, _):
-        response = client.app.refused(HeadersTooLarge(), "192.0.2.7")
+        response = client.app.refuse(HeadersTooLarge(), "192.0.2.7")
     (line,) = answered(lines)
     assert (line["status"], line["client"], line["method"]) == (431, "192.0.2.7", "")
     assert line["request_id"].encode() == dict(response.headers)[b"x-request-id"]

@@ -103,8 +103,8 @@ class Recording:
         self.seen.append(noted)
         return await self._application(noted)  # type: ignore[arg-type]
 
-    def refused(self, error: ApiError, client: str) -> Response:
-        return self._application.refused(error, client)
+    def refuse(self, error: ApiError, client: str) -> Response:
+        return self._application.refuse(error, client)
 
 
 @asynccontextmanager

@@ -60,7 +60,7 @@ class Echo:
             return None
         return Response(200, b"got " + body)
 
-    def refused(self, error: ApiError, client: str) -> Response:
+    def refuse(self, error: ApiError, client: str) -> Response:
         return Response(error.http_status, error.code.encode())
 
 

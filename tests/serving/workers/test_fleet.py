@@ -76,7 +76,7 @@ def carry_out(fleet: Fleet, worker: Worker) -> None:
 
 
 @pytest.mark.anyio
-async def test_settled_waits_for_every_ready_worker() -> None:
+async def test_wait_until_executed_waits_for_every_ready_worker() -> None:
     """It does not wait for workers that are starting or have ended."""
     fleet = fleet_of(3)
     (first, _), (second, _), (starting, _) = (add_worker(fleet, pid) for pid in (1, 2, 3))
@@ -88,7 +88,7 @@ async def test_settled_waits_for_every_ready_worker() -> None:
     order = []
 
     async def swap() -> None:
-        await fleet.settled()
+        await fleet.wait_until_executed()
         order.append("settled")
 
     async with trio.open_nursery() as nursery:

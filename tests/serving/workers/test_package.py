@@ -24,7 +24,7 @@ from svc.serving.models.lists.availability import ItemList
 from svc.serving.models.lists.new_items import PlacedItems
 from svc.serving.models.loader import Loaded, Loader, LoadFailed
 from svc.serving.models.registry import Entry, Served
-from svc.serving.workers.package import Package, RemoteLane, mirrored, packed
+from svc.serving.workers.package import Package, RemoteLane, mirror_entry, pack_loaded
 from tests.model.test_model import FAMILIES, made, queries
 from tests.serving.artifacts import OTHER_KEYS, SIGNING_KEYS, factor_model, write_artifact
 from tests.serving.models.test_loader import SETTINGS, recipe
@@ -51,7 +51,7 @@ def test_a_worker_ranks_users_for_an_item_from_the_shared_summary(tmp_path: Path
     model = made(family)
     prepare(tmp_path, model)
     store = open_store(str(tmp_path / "a.svc"), SETTINGS)
-    loader = Loader(SETTINGS, parse_signing_keys(SIGNING_KEYS), {}, pack=packed)
+    loader = Loader(SETTINGS, parse_signing_keys(SIGNING_KEYS), {}, pack=pack_loaded)
     shared = loader.load(recipe(tmp_path, serving={"users": True}), store)
     assert shared is not None
     model.serve_users()
@@ -92,7 +92,7 @@ def arrays(value: object, seen: set[int]) -> list[np.ndarray]:
 def test_a_packed_model_answers_the_same_bytes(tmp_path: Path, family: str) -> None:
     """Rankings, JSON of items and filters are equal."""
     prepare(tmp_path, made(family))
-    alone, handed = load(tmp_path, None), reopened(load(tmp_path, packed))
+    alone, handed = load(tmp_path, None), reopened(load(tmp_path, pack_loaded))
     for expected, got in zip(
         alone.model.rank(queries(alone.model, 8)), handed.model.rank(queries(handed.model, 8)), strict=True
     ):
@@ -106,7 +106,7 @@ def test_a_packed_model_answers_the_same_bytes(tmp_path: Path, family: str) -> N
 def test_all_arrays_of_a_packed_model_lie_in_sealed_memory(tmp_path: Path) -> None:
     """Stored arrays stay in the verified file, and derived ones are shared by all workers."""
     prepare(tmp_path, factor_model(40, 70, 8))
-    handed = reopened(load(tmp_path, packed))
+    handed = reopened(load(tmp_path, pack_loaded))
     found = arrays(handed.model, set())
     assert len(found) > 5
     for array in found:
@@ -122,7 +122,7 @@ def test_a_wrong_signature_is_refused_before_packing(tmp_path: Path) -> None:
     """The bytes are verified in the sealed file that workers map."""
     prepare(tmp_path, factor_model(10, 70, 4))
     with pytest.raises(LoadFailed) as caught:
-        load(tmp_path, packed, keys=OTHER_KEYS)
+        load(tmp_path, pack_loaded, keys=OTHER_KEYS)
     assert isinstance(caught.value.error, SignatureMismatch) or caught.value.error.stage == "hmac"
 
 
@@ -142,7 +142,7 @@ async def test_a_list_is_sent_on_a_shared_clock_and_without_ids() -> None:
     """Each event loop has a clock of its own."""
     began = time.perf_counter()
     listed = ItemList(("i1", "i2"), trio.current_time() - 60.0)
-    entry, _ = pickle.loads(pickle.dumps(mirrored(Entry("a", "a.yaml", availability=declared(), listed=listed))))
+    entry, _ = pickle.loads(pickle.dumps(mirror_entry(Entry("a", "a.yaml", availability=declared(), listed=listed))))
     assert entry.listed.ids == ()
     assert entry.listed.read_at == pytest.approx(began - 60.0, abs=5.0)
 
@@ -154,7 +154,7 @@ async def test_new_items_are_sent_once_and_to_each_new_worker() -> None:
     unused: Any = None
     lane = RemoteLane(1, lambda _: None)
     entry = Entry("a", "a.yaml", Served("a", unused, unused, {}, "sha256:0", "k1", lane, 0.0, new=new))
-    (_, first), (_, second) = mirrored(entry), mirrored(entry, entry.served)
+    (_, first), (_, second) = mirror_entry(entry), mirror_entry(entry, entry.served)
     assert first is not None
     assert first.new is not None
     assert second is not None

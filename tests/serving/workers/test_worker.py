@@ -20,7 +20,7 @@ from svc.serving.models.registry import Entry, WorkersState
 from svc.serving.transport.shared import VACANT
 from svc.serving.workers import channel
 from svc.serving.workers.counters import WorkerPage
-from svc.serving.workers.package import ServedState, packed
+from svc.serving.workers.package import ServedState, pack_loaded
 from svc.serving.workers.rates import CELLS_BYTES
 from svc.serving.workers.worker import Ends, Worker
 from svc.settings import Settings
@@ -111,7 +111,7 @@ async def asked(address: tuple[str, int], body: bytes = b'{"user_id": "u1", "lim
 async def test_a_worker_follows_orders_about_models_keys_and_drain(tmp_path: Path) -> None:
     """It applies keys, rates of keys, a swap with its drop, unknown recipes, and the drain."""
     prepare(tmp_path, factor_model(10, 30, 4))
-    package = load(tmp_path, packed).package
+    package = load(tmp_path, pack_loaded).package
     assert package is not None
     control, theirs = channel.pair()
     listener = socket.create_server(("127.0.0.1", 0))

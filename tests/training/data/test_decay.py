@@ -32,12 +32,12 @@ def test_a_weight_halves_with_each_half_life_of_its_age() -> None:
     matrix = sparse.csr_matrix(np.array([[8.0, 8.0], [4.0, 1.0]], np.float32))
     days = np.array([0, 7, 14, 69_999], np.int64)
     times = sparse.csr_matrix((-days * DAY * 10**9, matrix.indices, matrix.indptr), shape=matrix.shape)
-    found = decay.decayed(matrix, times, {"half_life": "7d"}).toarray()
+    found = decay.decay_matrix(matrix, times, {"half_life": "7d"}).toarray()
     assert found[:, 0].tolist() == [8.0, 1.0]
     assert found[0, 1] == 4.0
     assert 0 < found[1, 1] < 1e-5
-    assert decay.decayed(matrix, times, {"half_life": "none"}) is matrix
-    assert decay.decayed(matrix, times, {}) is matrix
+    assert decay.decay_matrix(matrix, times, {"half_life": "none"}) is matrix
+    assert decay.decay_matrix(matrix, times, {}) is matrix
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_the_final_training_decays_rows_of_the_search_as_the_search_did(
 ) -> None:
     """Both count ages from the same time. Under time_global, the search counts from its cut-off."""
     task = _task(make_recipe, tmp_path, scheme, stray)
-    searched = task.holdout.decayed(MONTH)
+    searched = task.holdout.decay_matrix(MONTH)
     final = task.matrix(MONTH)[task.split.order][:, task.split.item_order]
     both = np.asarray(final[searched.nonzero()]).ravel()
     if scheme == "time_global":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
-from svc.training.data.recency import in_order, positions_of, weighed
+from svc.training.data.recency import in_order, positions_of, weigh_rows
 
 
 def times(rng: np.random.Generator) -> sparse.csr_matrix:
@@ -37,7 +37,7 @@ def test_rows_are_weighted_alike_alone_and_together() -> None:
     latest = times(np.random.default_rng(2))
     matrix = latest.astype(np.float32)
     positions = positions_of(latest)
-    found = weighed(matrix, positions, 0.3)
+    found = weigh_rows(matrix, positions, 0.3)
     np.testing.assert_allclose(found.data, matrix.data * np.exp(-0.3 * positions.data))
     rows = np.array([2, 5, 11])
-    assert (weighed(matrix, positions, 0.3, rows) != found[rows]).nnz == 0
+    assert (weigh_rows(matrix, positions, 0.3, rows) != found[rows]).nnz == 0

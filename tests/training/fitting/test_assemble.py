@@ -31,7 +31,7 @@ from svc.training.fitting.algorithms.dense_slim import SparseEDLAERecommender
 from svc.training.fitting.algorithms.rp3beta import TransitionRP3betaRecommender
 from svc.training.fitting.algorithms.truncated_svd import WeightedSVDRecommender
 from svc.training.fitting.assemble import assemble, export
-from svc.training.fitting.export import blended, fold_in_users, most_chosen_first, reordered, to_scorer
+from svc.training.fitting.export import build_blend, fold_in_users, most_chosen_first, reorder_items, to_scorer
 from svc.training.fitting.trial import TrialRecord
 from tests.model.ranker.records import random_ranker
 
@@ -102,7 +102,7 @@ def test_items_in_another_order_keep_their_scores(name: str) -> None:
         to_scorer(recommender, name, columns),
         user_ids=ids("u", N_USERS),
         item_ids=[f"i{column}" for column in columns],
-        X=reordered(matrix, columns),
+        X=reorder_items(matrix, columns),
         features=None,
     )
     expected = np.asarray(recommender.get_score_remove_seen(np.arange(N_USERS)))[:, columns]
@@ -267,7 +267,7 @@ def of_blend(matrix: sps.csr_matrix) -> Model:
     parts = tuple(TrialRecord(0, name, {}, "complete", 0.1, {}, None, 1.0) for name in names)
     weights = {"weights": dict(zip(names, (0.5, 0.2, 0.3), strict=True))}
     trial = TrialRecord(2, BLEND, weights, "complete", 0.2, {}, None, 1.0, parts)
-    scorer = blended([to_scorer(trained(name, matrix), name) for name in names], trial)
+    scorer = build_blend([to_scorer(trained(name, matrix), name) for name in names], trial)
     fold_in_users(trial, scorer, matrix, None, features=None)
     return assemble(scorer, user_ids=ids("u", N_USERS), item_ids=ids("i", N_ITEMS), X=matrix, features=None)
 

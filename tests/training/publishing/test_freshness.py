@@ -141,15 +141,15 @@ def test_many_files_are_combined_into_one_digest(tmp_path: Path) -> None:
     inputs = Inputs(tmp_path)
     for number in range(MAX_INPUTS):
         inputs.record(str(tmp_path / f"{number}.csv"), f"{number:064x}")
-    assert len(inputs.listed()) == MAX_INPUTS
-    assert inputs.listed()[7] == {"name": "7.csv", "sha256": f"{7:064x}"}
+    assert len(inputs.list_files()) == MAX_INPUTS
+    assert inputs.list_files()[7] == {"name": "7.csv", "sha256": f"{7:064x}"}
     inputs.record("s3://bucket/more.csv", "f" * 64)
     lines = (
         "".join(f"{number:064x}  {number}.csv\n" for number in range(MAX_INPUTS))
         + f"{'f' * 64}  s3://bucket/more.csv\n"
     )
     digest = hashlib.sha256(lines.encode()).hexdigest()
-    assert inputs.listed() == [{"name": "65 files, as sha256sum lists them", "sha256": digest}]
+    assert inputs.list_files() == [{"name": "65 files, as sha256sum lists them", "sha256": digest}]
 
 
 @pytest.mark.parametrize(

@@ -94,12 +94,12 @@ def test_an_algorithm_that_is_clearly_behind_is_eliminated_after_a_fair_part_of_
         trials = [
             create_trial(value=score, user_attrs={budget.ALGORITHM: name}) for name in scores for score in scores[name]
         ]
-        return plan.eliminated(trials, scores)
+        return plan.find_eliminated(trials, scores)
 
     assert behind() == frozenset()
     scores["B"].append(0.1)
     assert behind() == {"B"}
-    assert plan.eliminated([], scores) == frozenset()
+    assert plan.find_eliminated([], scores) == frozenset()
 
 
 @pytest.mark.parametrize("n_parameters", [1, 2, 4])
@@ -122,7 +122,7 @@ def test_a_stalled_algorithm_below_the_best_is_eliminated(n_parameters: int) -> 
         ]
         for number, one in enumerate(trials):
             one.number = number
-        return "B" in plan.eliminated(trials[::-1], "AB")
+        return "B" in plan.find_eliminated(trials[::-1], "AB")
 
     stalled = [None, 0.1, 0.43, None, 0.431][: n_parameters + 1]
     assert not is_eliminated(0.43, 0.45, *stalled[1:])
@@ -142,4 +142,4 @@ def test_the_best_algorithm_that_a_blend_needs_keeps_its_trials() -> None:
     ]
     for number, one in enumerate(trials):
         one.number = number
-    assert plan.eliminated(trials, "AFG") == {"F"}
+    assert plan.find_eliminated(trials, "AFG") == {"F"}

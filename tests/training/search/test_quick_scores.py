@@ -9,10 +9,10 @@ import pytest
 import scipy.sparse as sps
 from irspack.recommenders import CosineKNNRecommender, DenseSLIMRecommender, IALSRecommender
 
-from svc.training.data.recency import weighed
+from svc.training.data.recency import weigh_rows
 from svc.training.fitting.algorithms.truncated_svd import WeightedSVDRecommender
 from svc.training.fitting.export import to_scorer
-from svc.training.search.quick_scores import QuickScores, standardized, weighted
+from svc.training.search.quick_scores import QuickScores, standardize_scores, weighted_sum
 
 N_USERS, N_ITEMS = 40, 24
 RNG = np.random.default_rng(3)
@@ -38,7 +38,7 @@ def test_a_history_is_scored_as_a_cold_user_with_its_weights(
     """irspack scores a new user with these values."""
     recommender = recommender_class(MATRIX, **options).learn()
     scores = QuickScores(to_scorer(recommender, name), MATRIX, POSITIONS, None)
-    expected = recommender.get_score_cold_user(weighed(MATRIX, POSITIONS, recency)[ROWS])
+    expected = recommender.get_score_cold_user(weigh_rows(MATRIX, POSITIONS, recency)[ROWS])
     np.testing.assert_allclose(scores.at(recency)(ROWS), expected, atol=1e-5 * np.abs(expected).max())
 
 
@@ -47,7 +47,7 @@ def test_features_of_the_users_are_their_prior() -> None:
     features = sps.csr_matrix(RNG.random((N_USERS, 3)).astype(np.float32))
     recommender = IALSRecommender(MATRIX, user_features=features, lambda_user_feature=5.0, **IALS).learn()
     found = QuickScores(to_scorer(recommender, "IALSRecommender"), MATRIX, POSITIONS, features).at(0.4)(ROWS)
-    histories = weighed(MATRIX, POSITIONS, 0.4)[ROWS]
+    histories = weigh_rows(MATRIX, POSITIONS, 0.4)[ROWS]
     embedding = recommender.compute_user_embedding(histories, features[ROWS])
     expected = recommender.get_score_from_user_embedding(embedding)
     np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
@@ -56,7 +56,7 @@ def test_features_of_the_users_are_their_prior() -> None:
 def test_scores_of_each_user_have_deviation_1_over_all_items() -> None:
     """If a part gives a user the same score for all items, its scores become 0."""
     table = np.array([[1.0, 2.0, 3.0], [5.0, 5.0, 5.0]])
-    first, second = standardized([lambda rows: table[rows], lambda rows: 100 * table[rows]], np.arange(2))
+    first, second = standardize_scores([lambda rows: table[rows], lambda rows: 100 * table[rows]], np.arange(2))
     np.testing.assert_allclose(first.std(axis=1), [1.0, 0.0], rtol=1e-6)
     np.testing.assert_allclose(first, second, rtol=1e-6)
     assert first.dtype == np.float32
@@ -66,6 +66,6 @@ def test_scores_of_each_user_have_deviation_1_over_all_items() -> None:
 def test_weights_multiply_the_parts_without_changing_them() -> None:
     """A part of weight 0 does not count."""
     parts = [np.array([[1.0, 2.0]], dtype=np.float32), np.array([[10.0, 20.0]], dtype=np.float32)]
-    assert weighted(parts, [0.5, 0.0]).tolist() == [[0.5, 1.0]]
-    assert weighted(parts, [1.0, 0.1]).tolist() == [[2.0, 4.0]]
+    assert weighted_sum(parts, [0.5, 0.0]).tolist() == [[0.5, 1.0]]
+    assert weighted_sum(parts, [1.0, 0.1]).tolist() == [[2.0, 4.0]]
     assert parts[0].tolist() == [[1.0, 2.0]]

@@ -29,7 +29,7 @@ class ItemList:
     ids: tuple[str, ...]
     read_at: float = field(default=0.0, compare=False)
 
-    def emptied(self, shift_s: float) -> ItemList:
+    def without_ids(self, shift_s: float) -> ItemList:
         """Return the list without its ids, on a clock that is ahead by `shift_s`."""
         return ItemList((), self.read_at + shift_s)
 

@@ -43,7 +43,7 @@ class NewItemList:
     digest: bytes
     read_at: float = field(default=0.0, compare=False)
 
-    def emptied(self, shift_s: float) -> NewItemList:
+    def without_ids(self, shift_s: float) -> NewItemList:
         """Return the list without its items, on a clock that is ahead by `shift_s`."""
         return NewItemList((), (), None, None, self.digest, self.read_at + shift_s)
 

@@ -62,7 +62,7 @@ class TransitionsRecommender(BaseSimilarityRecommender, register_class=False):
         forward = 1.0 / np.arange(1, self.max_steps + 1)
         near = _Near(self._positions, forward, self.backward * forward, MAX_GAPS_NS[self.max_gap])
         sources = near.sums() ** self.source_exponent
-        targets = near.reversed().sums() ** self.target_exponent
+        targets = near.reverse().sums() ** self.target_exponent
         blocks = []
         for first, counts in near.counts():
             rows = np.repeat(np.arange(first, first + counts.shape[0]), np.diff(counts.indptr))
@@ -113,7 +113,7 @@ class _Near:
         self._before = before
         self._max_gap_ns = max_gap_ns
 
-    def reversed(self) -> _Near:
+    def reverse(self) -> _Near:
         """Return the pairs with the roles of earlier and later positions exchanged."""
         return _Near(self._positions, self._before, self._after, self._max_gap_ns)
 

@@ -48,7 +48,7 @@ class _Side(NamedTuple):
             return self.features, weights
         return np.asarray(self.features @ weights, order="C"), np.eye(weights.shape[1], dtype=np.float32)
 
-    def solved(
+    def solve_weights(
         self, vectors: NDArray[np.float32], before: NDArray[np.float32], by_irspack: NDArray[np.float32]
     ) -> NDArray[np.float32]:
         """Return the weights of the features after a step. A wide side solves for them, starting at those `before`."""
@@ -103,8 +103,8 @@ class WideFeatureTrainer(IALSTrainer):
         held.user, held.item = core.user, core.item
         by_irspack = core.user_feature_weight, core.item_feature_weight
         del core
-        held.user_feature_weight = users.solved(held.user, before[0], by_irspack[0])
-        held.item_feature_weight = items.solved(held.item, before[1], by_irspack[1])
+        held.user_feature_weight = users.solve_weights(held.user, before[0], by_irspack[0])
+        held.item_feature_weight = items.solve_weights(held.item, before[1], by_irspack[1])
 
 
 def _config(recommender: Any) -> Any:

@@ -38,7 +38,7 @@ class ForkServer:
         self._control = control
 
     @classmethod
-    def forked(cls, work: Work) -> ForkServer:
+    def from_fork(cls, work: Work) -> ForkServer:
         """Return a server forked from this process, which must have no other thread."""
         own, of_server = socket.socketpair()
         parent = os.getpid()
@@ -51,7 +51,7 @@ class ForkServer:
         return cls(pid, own)
 
     @classmethod
-    def started(cls, module: str, work: str) -> ForkServer:
+    def spawn(cls, module: str, work: str) -> ForkServer:
         """Return a server that is a new Python and runs the function `work` of `module` in workers."""
         own, of_server = socket.socketpair()
         program = (

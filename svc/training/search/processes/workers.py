@@ -162,7 +162,7 @@ class ProcessWorkers:
         number = next(number for number in range(self.count) if number not in self._busy)
         worker = self._workers.setdefault(number, _Worker())
         if self._server is None:
-            self._server = ForkServer.started(__name__, work.__name__)
+            self._server = ForkServer.spawn(__name__, work.__name__)
         if self._shared is None:
             self._shared = SharedObject.of(self._objective)
         server, setting = self._server, (self._shared.location, self._blas_threads)

@@ -29,7 +29,7 @@ def echo(connection: Connection) -> None:
 
 @pytest.fixture
 def server() -> Iterator[ForkServer]:
-    started = ForkServer.started(__name__, echo.__name__)
+    started = ForkServer.spawn(__name__, echo.__name__)
     yield started
     started.close()
 
@@ -74,7 +74,7 @@ def test_closing_ends_workers_and_server(server: ForkServer) -> None:
 
 def test_a_server_can_be_closed_while_it_starts() -> None:
     """It is still importing, or has just forked a worker, which may have sent a message."""
-    server = ForkServer.started(__name__, echo.__name__)
+    server = ForkServer.spawn(__name__, echo.__name__)
     connection = server.fork()
     server.close()
     with pytest.raises((EOFError, ConnectionError)):
@@ -92,7 +92,7 @@ def work(connection):
     connection.send(known)
     raise ValueError("no more")
 known.append("seen")
-server = ForkServer.forked(work)
+server = ForkServer.from_fork(work)
 connection = server.fork()
 print(connection.recv())
 try:

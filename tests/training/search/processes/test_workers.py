@@ -139,7 +139,7 @@ def test_two_workers_give_the_same_model_bit_for_bit(make_recipe: Callable[..., 
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("server", ["None", "ForkServer.forked(work)"])
+@pytest.mark.parametrize("server", ["None", "ForkServer.from_fork(work)"])
 @pytest.mark.parametrize("moment", ["starting", "training"])
 def test_workers_ignore_ctrl_c_and_end_with_the_search(moment: str, server: str) -> None:
     """A terminal sends the signal to every process. `close` ends the workers, and standard error stays empty."""
