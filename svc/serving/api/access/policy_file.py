@@ -12,9 +12,6 @@ from svc.errors import ConfigError
 from svc.recipe.yaml_reader import MAX_BYTES
 from svc.serving.api.access.key_policies import KeyPolicy, parse_policies
 
-Marker = tuple[int, ...] | None
-PoliciesOrError = Mapping[str, KeyPolicy] | ConfigError
-
 
 class PolicyFile:
     """Watches the file, and calls each of `uses` with its policies.
@@ -33,15 +30,12 @@ class PolicyFile:
         self._uses = uses
         self._kids = kids
         self._interval_s = interval_s
-        self._marker: Marker = None
+        self._marker: tuple[int, ...] | None = None
         self._error: str | None = None
 
     def read(self) -> None:
         """Read the file at the start. Raises ConfigError."""
-        self._marker, policies = self._read()
-        if isinstance(policies, ConfigError):
-            raise policies
-        self._use(policies)
+        self._use(self._read())
 
     async def run(self) -> None:
         """Check for changes every `interval_s`, until cancelled.
@@ -55,20 +49,23 @@ class PolicyFile:
 
     async def _check(self) -> None:
         try:
-            changed = await trio.to_thread.run_sync(self._read_if_changed, abandon_on_cancel=True)
+            policies = await trio.to_thread.run_sync(self._read, abandon_on_cancel=True)
+        except ConfigError as error:
+            message = error.message
         except RuntimeError as error:  # the system cannot start another thread
-            changed = None, ConfigError(f"SVC_API_KEY_POLICIES: {self._path} cannot be read: {error}")
-        if changed is None:
-            return
-        self._marker, policies = changed
-        if not isinstance(policies, ConfigError):
-            self._error = None
+            self._marker, message = None, f"SVC_API_KEY_POLICIES: {self._path} cannot be read: {error}"
+        else:
             self._use(policies)
-        elif self._marker is not None or policies.message != self._error:
-            self._error = policies.message
-            logs.emit(events.KEY_POLICIES_FAILED, error=policies.message)
+            return
+        if self._marker is not None or message != self._error:
+            self._error = message
+            logs.emit(events.KEY_POLICIES_FAILED, error=message)
 
-    def _use(self, policies: Mapping[str, KeyPolicy]) -> None:
+    def _use(self, policies: Mapping[str, KeyPolicy] | None) -> None:
+        """Pass the policies on, if the file has changed."""
+        if policies is None:
+            return
+        self._error = None
         for use in self._uses:
             use(policies)
         kids_of_keys = self._kids()
@@ -77,23 +74,17 @@ class PolicyFile:
         if unknown:
             logs.emit(events.KEY_POLICIES_WITHOUT_KEY, unknown_kids=unknown)
 
-    def _read_if_changed(self) -> tuple[Marker, PoliciesOrError] | None:
-        return None if self._marker == self._mark() else self._read()
-
-    def _read(self) -> tuple[Marker, PoliciesOrError]:
-        """Return the marker of the file, and its policies or the error."""
-        marker = self._mark()  # before the read, so that the next check notices a write in between
+    def _read(self) -> Mapping[str, KeyPolicy] | None:
+        """Return the policies, or None if the file is unchanged. Raises ConfigError."""
         try:
+            status = self._path.stat()  # before the read, so that the next check notices a write in between
+            marker = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+            if marker == self._marker:
+                return None
             with self._path.open("rb") as file:
-                return marker, parse_policies(file.read(MAX_BYTES + 1), str(self._path))
-        except OSError as error:  # no marker, because the file may become readable without a change
-            return None, ConfigError(f"SVC_API_KEY_POLICIES: {self._path} cannot be read: {error.strerror}")
-        except ConfigError as error:
-            return marker, error
-
-    def _mark(self) -> Marker:
-        try:
-            status = self._path.stat()
-        except OSError:
-            return None
-        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+                content = file.read(MAX_BYTES + 1)
+        except OSError as error:
+            self._marker = None  # the file may become readable without a change
+            raise ConfigError(f"SVC_API_KEY_POLICIES: {self._path} cannot be read: {error.strerror}") from None
+        self._marker = marker
+        return parse_policies(content, str(self._path))
