@@ -82,7 +82,7 @@ def _key(data: bytes) -> Key | None:
     """Return the key of an entry, or None if the bytes are not a key or cannot be encoded as UTF-8."""
     with suppress(ValueError, RecursionError):
         key = json.loads(data)
-        if isinstance(key, list) and all(isinstance(part, str) for part in key):
+        if isinstance(key, list) and key and all(isinstance(part, str) for part in key):
             "".join(key).encode()  # refuses halves of surrogate pairs
             return tuple(key)
     return None

@@ -72,7 +72,8 @@ def test_a_damaged_page_spoils_only_its_own_counts() -> None:
         start = rng.randrange(8, 4096 - size)
         one.memory[start : start + size] = rng.randbytes(size)
         assert Metrics.create(Whole(one)).render()
-    for text in ("[" * 1000, '["\\ud800"]', '["' + REQUESTS.name + '", "\\ud800", "200"]', "[1]", "{}", "9" * 1000):
+    half = f'["{REQUESTS.name}", "\\ud800", "200"]'
+    for text in ("[" * 1000, '["\\ud800"]', half, "[]", "[1]", "{}", "9" * 1000):
         one, key = page(4096), text.encode().ljust(1000)
         one.memory[8:16] = struct.pack("=Q", 16 + 8 + 1000 + 8)
         one.memory[16 : 24 + 1000] = struct.pack("=II", 1000, 1) + key
