@@ -16,6 +16,8 @@ from typing import Self
 from svc.errors import ConfigError
 
 CHUNK_BYTES = 16 << 20
+ALIGNMENT = 64
+"""Bytes of which the offset of each array in a file is a multiple."""
 _FIXED_SIZE = ("F_SEAL_GROW", "F_SEAL_SHRINK", "F_SEAL_SEAL")
 SEALED = ("F_SEAL_WRITE", *_FIXED_SIZE)
 
@@ -79,6 +81,18 @@ class SealedMemory(mmap.mmap):
             os.ftruncate(descriptor, max(size, 1))
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _seals(SEALED))
         return cls.adopt(descriptor)
+
+    @classmethod
+    def of_arrays(cls, arrays: Iterable[memoryview]) -> tuple[Self, list[tuple[int, int]]]:
+        """Create a file of these contiguous arrays. Return it with the offset and length in bytes of each."""
+        parts: list[bytes | memoryview] = []
+        extents, end = [], 0
+        for array in arrays:
+            extents.append((end, array.nbytes))
+            padding = -array.nbytes % ALIGNMENT
+            parts += [array, bytes(padding)]
+            end += array.nbytes + padding
+        return cls.of(parts), extents
 
     @classmethod
     def take(cls, view: memoryview) -> Self:

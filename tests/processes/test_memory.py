@@ -31,6 +31,15 @@ def test_a_memory_file_is_sealed_in_every_way_and_read_only() -> None:
     assert memoryview(sealed).readonly
 
 
+def test_arrays_of_one_file_are_aligned() -> None:
+    """Each is at its extent, also an empty one."""
+    arrays = [memoryview(b"abc"), memoryview(b""), memoryview(bytes(range(65)))]
+    sealed, extents = SealedMemory.of_arrays(arrays)
+    assert extents == [(0, 3), (64, 0), (64, 65)]
+    assert [sealed[at : at + n] for at, n in extents] == arrays
+    assert SealedMemory.of_arrays([])[1] == []
+
+
 def test_a_file_that_is_not_sealed_is_refused() -> None:
     """A worker maps no writable file, and keeps no descriptor of it."""
     descriptor = os.memfd_create("test", os.MFD_ALLOW_SEALING)

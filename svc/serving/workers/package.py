@@ -91,7 +91,6 @@ def mirror_entry(entry: Entry, before: Served | None = None) -> tuple[Entry, Ser
     return on_clock(replace(entry, served=None), time.perf_counter() - trio.current_time()), state
 
 
-ALIGNMENT = 64
 _LOCK = type(threading.Lock())
 
 
@@ -164,22 +163,19 @@ def pack(loaded: Loaded, artifact: SealedMemory) -> Package:
     pickler.files = [artifact]
     pickler.dump(loaded)
     begin = _address(memoryview(artifact))
-    derived_file = len(pickler.files)
-    extents: list[Extent] = []
-    derived: list[bytes | memoryview] = []
-    end = 0
+    extents: list[Extent | None] = []  # None: in the last file
+    derived: list[memoryview] = []
     for array in arrays:
         raw = array.raw()
         offset = _address(raw) - begin if raw.nbytes else 0
         if offset >= 0 and offset + raw.nbytes <= len(artifact):
             extents.append(Extent(0, offset, raw.nbytes))
-            continue
-        padding = -end % ALIGNMENT
-        derived += [bytes(padding), raw]
-        extents.append(Extent(derived_file, end + padding, raw.nbytes))
-        end += padding + raw.nbytes
-    files = (*pickler.files, SealedMemory.of(derived))
-    return Package(out.getvalue(), tuple(extents), files)
+        else:
+            extents.append(None)
+            derived.append(raw)
+    memory, derived_extents = SealedMemory.of_arrays(derived)
+    last = (Extent(len(pickler.files), offset, length) for offset, length in derived_extents)
+    return Package(out.getvalue(), tuple(extent or next(last) for extent in extents), (*pickler.files, memory))
 
 
 def _address(view: memoryview) -> int:

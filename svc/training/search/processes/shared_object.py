@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_ALIGNMENT = 64
+from svc.processes.memory import SealedMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,40 +23,15 @@ class MemoryLocation:
 
     path: str
     pickled: bytes
-    extents: tuple[tuple[int, int], ...]
-    n_bytes: int
+    extents: list[tuple[int, int]]
 
 
-class SharedObject:
-    """Keeps the memory of one shared object until `close`.
-
-    Processes that have attached it keep it longer.
-    """
-
-    def __init__(self, descriptor: int, location: MemoryLocation) -> None:
-        self._descriptor = descriptor
-        self.location = location
-
-    @classmethod
-    def of(cls, value: Any) -> SharedObject:
-        """Copy a picklable `value` to memory that other processes of this user can attach."""
-        buffers: list[pickle.PickleBuffer] = []
-        pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-        descriptor = os.memfd_create("svc-search")
-        extents, at = [], 0
-        with os.fdopen(descriptor, "wb", closefd=False) as file:
-            for buffer in buffers:
-                raw = buffer.raw()
-                file.seek(at)
-                file.write(raw)
-                extents.append((at, raw.nbytes))
-                at += -(-raw.nbytes // _ALIGNMENT) * _ALIGNMENT
-        n_bytes = max(at, 1)
-        os.truncate(descriptor, n_bytes)
-        return cls(descriptor, MemoryLocation(f"/proc/{os.getpid()}/fd/{descriptor}", pickled, tuple(extents), n_bytes))
-
-    def close(self) -> None:
-        os.close(self._descriptor)
+def share(value: Any) -> tuple[SealedMemory, MemoryLocation]:
+    """Copy a picklable `value` to memory that other processes of this user can attach while this process keeps it."""
+    buffers: list[pickle.PickleBuffer] = []
+    pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    memory, extents = SealedMemory.of_arrays(buffer.raw() for buffer in buffers)
+    return memory, MemoryLocation(f"/proc/{os.getpid()}/fd/{memory.descriptor}", pickled, extents)
 
 
 def attach(location: MemoryLocation) -> Any:
@@ -65,5 +40,5 @@ def attach(location: MemoryLocation) -> Any:
     Changes to its arrays stay in this process.
     """
     with Path(location.path).open("rb") as file:
-        view = memoryview(mmap.mmap(file.fileno(), location.n_bytes, access=mmap.ACCESS_COPY))
+        view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
     return pickle.loads(location.pickled, buffers=[view[at : at + n] for at, n in location.extents])

@@ -20,8 +20,9 @@ from typing import Protocol
 
 from svc import events, logs
 from svc.model.threads import VARIABLES, limit_blas_threads
+from svc.processes.memory import SealedMemory
 from svc.training.search.processes.fork_server import ForkServer
-from svc.training.search.processes.shared_object import MemoryLocation, SharedObject, attach
+from svc.training.search.processes.shared_object import MemoryLocation, attach, share
 from svc.training.search.processes.trial_task import Objective, Stop, TrialOutcome, TrialTask, run_trial
 
 Ended = Callable[[TrialOutcome], None]
@@ -154,7 +155,7 @@ class ProcessWorkers:
         self._objective = objective
         self._blas_threads = blas_threads
         self._server = server
-        self._shared: SharedObject | None = None
+        self._shared: tuple[SealedMemory, MemoryLocation] | None = None
         self._workers: dict[int, _Worker] = {}
         self._busy: set[int] = set()
 
@@ -164,8 +165,8 @@ class ProcessWorkers:
         if self._server is None:
             self._server = ForkServer.spawn(__name__, work.__name__)
         if self._shared is None:
-            self._shared = SharedObject.of(self._objective)
-        server, setting = self._server, (self._shared.location, self._blas_threads)
+            self._shared = share(self._objective)
+        server, setting = self._server, (self._shared[1], self._blas_threads)
         threading.Thread(
             target=lambda: ended(worker.train(task, server, setting)), name=f"trial-{task.number}", daemon=True
         ).start()
@@ -189,9 +190,7 @@ class ProcessWorkers:
         if self._server is not None:
             self._server.close()
             self._server = None
-        if self._shared is not None:
-            self._shared.close()
-            self._shared = None
+        self._shared = None
 
 
 def work(connection: Connection) -> None:
