@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from svc.model.model import Model
 
 StartLane = Callable[[Loaded], Awaitable[Lane]]
-Settled = Callable[[], Awaitable[None]]
+WaitForWorkers = Callable[[], Awaitable[None]]
 
 _INITIAL_EVENTS = {
     "read": events.INITIAL_ARTIFACT_READ_FAILED,
@@ -53,8 +53,8 @@ _REASONS_TO_CLEAR = {"recipe": "recipe_parsed", "load": "bytes_unchanged", "stat
 class Publisher:
     """Publishes outcomes to the registry. Only the watcher's tasks call it.
 
-    `start_lane` returns a running lane. `settled` returns when all workers answer from the registry's new state, which
-    is at once in a single process.
+    `start_lane` returns a running lane. `wait_for_workers` returns when all workers answer from the registry's new
+    state, which is at once in a single process.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class Publisher:
         registry: Registry,
         start_lane: StartLane,
         counters: Metrics,
-        settled: Settled = trio.lowlevel.checkpoint,
+        wait_for_workers: WaitForWorkers = trio.lowlevel.checkpoint,
     ) -> None:
-        self._settled = settled
+        self._wait_for_workers = wait_for_workers
         self._registry = registry
         self._start_lane = start_lane
         self._metrics = counters
@@ -97,7 +97,7 @@ class Publisher:
         changes nothing.
         """
         change = await self._put(name, None, inputs)
-        await self._settled()
+        await self._wait_for_workers()
         return change
 
     async def _put(self, name: str, model: Served | None, inputs: Mapping[str, Any]) -> tuple[Entry, Entry] | None:
@@ -180,7 +180,7 @@ class Publisher:
             if change is None:  # the recipe's file was removed while the lane started
                 return
             unused.pop_all()
-        await self._settled()
+        await self._wait_for_workers()
         logs.emit(
             events.ARTIFACT_LOADED,
             name=name,

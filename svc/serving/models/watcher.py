@@ -49,7 +49,7 @@ _RETRIED = (ArtifactReadError, MetadataError, ArtifactReplayed, ArtifactExpired)
 
 
 @dataclass(slots=True, eq=False)
-class Watched:
+class WatchedArtifact:
     """The state of one recipe's artifact between polls. A recipe with another artifact gets a new instance.
 
     `marker` belongs to the bytes that were last loaded or refused for good, `sha256` to the served bytes.
@@ -86,7 +86,7 @@ class Watcher:
     settings: Settings
     metrics: Metrics
     lists: ListWatch
-    _watched: dict[str, Watched] = field(default_factory=dict)
+    _watched: dict[str, WatchedArtifact] = field(default_factory=dict)
     _ticks: int = 0
     _scans: Calls = field(default_factory=lambda: Calls(1))
     _stats: Calls = field(default_factory=lambda: Calls(STATS_AT_ONCE))
@@ -152,7 +152,7 @@ class Watcher:
             for watched in self._watched.values():
                 polls.start_soon(self._guarded_poll, watched, loads)
 
-    async def _guarded_poll(self, watched: Watched, loads: trio.Nursery) -> None:
+    async def _guarded_poll(self, watched: WatchedArtifact, loads: trio.Nursery) -> None:
         try:
             marker = await self._changed_marker(watched, initial=False)
         except Exception as error:
@@ -216,12 +216,12 @@ class Watcher:
             self._log_unhandled(error)
 
     def _discover(self, declared: Declared, *, initial: bool) -> None:
-        self._watched[declared.name] = Watched(declared)
+        self._watched[declared.name] = WatchedArtifact(declared)
         self.publisher.declare(declared)
         if not initial:
             logs.emit(events.RECIPE_DISCOVERED, name=declared.name, file=declared.file)
 
-    def _redeclare(self, watched: Watched, declared: Declared, changes: trio.Nursery) -> None:
+    def _redeclare(self, watched: WatchedArtifact, declared: Declared, changes: trio.Nursery) -> None:
         if declared.fault:
             self.publisher.recipe_broken(declared, declared.fault)
         else:
@@ -231,7 +231,7 @@ class Watcher:
             return
         reload = _serves_otherwise(before.loaded, declared.loaded)
         if reload:
-            self._watched[declared.name] = Watched(declared)
+            self._watched[declared.name] = WatchedArtifact(declared)
         elif watched.unrehearsed and _rehearsal(before.loaded) != _rehearsal(declared.loaded):
             watched.marker, watched.unrehearsed = None, False  # the artifact may pass under the new bound
         self.publisher.redeclare(declared, reload=reload)
@@ -246,7 +246,7 @@ class Watcher:
 
     # Artifacts
 
-    async def _changed_marker(self, watched: Watched, *, initial: bool) -> str | None:
+    async def _changed_marker(self, watched: WatchedArtifact, *, initial: bool) -> str | None:
         """Return the marker of the artifact, or None if it is unchanged, unavailable or not yet due for a retry."""
         if watched.loading or self._stats.outstanding(watched) or self._loads.outstanding(watched):
             return None
@@ -261,7 +261,7 @@ class Watcher:
             return None
         return marker
 
-    async def _read_marker(self, watched: Watched, *, initial: bool) -> str | None:
+    async def _read_marker(self, watched: WatchedArtifact, *, initial: bool) -> str | None:
         """Ask the store for the marker within the stat timeout. Publishes a failure and returns None."""
         timeout_s = self.stat_timeout_s
         try:
@@ -282,7 +282,7 @@ class Watcher:
             self.publisher.stat_failed(watched.name, logs.redact_text(error), event, timeout_s=timeout_s)
         return None
 
-    def _marker(self, watched: Watched) -> str:
+    def _marker(self, watched: WatchedArtifact) -> str:
         """Return the store's marker.
 
         Runs in a worker thread, which opens the store too: that may import a client library, which takes seconds.
@@ -290,7 +290,7 @@ class Watcher:
         watched.store = watched.store or self.open_store(watched.declared.loaded)
         return watched.store.marker()
 
-    async def _look_for_sidecar(self, watched: Watched) -> None:
+    async def _look_for_sidecar(self, watched: WatchedArtifact) -> None:
         """Log once if a `.sha256` sidecar disappears. Ignores errors, because only markers decide about loads."""
         assert watched.store is not None, "a marker came from it"
         try:
@@ -301,12 +301,12 @@ class Watcher:
             logs.emit(events.SIDECAR_DISAPPEARED, name=watched.name)
         watched.sidecar = exists
 
-    async def _first_load(self, watched: Watched) -> None:
+    async def _first_load(self, watched: WatchedArtifact) -> None:
         marker = await self._changed_marker(watched, initial=True)
         if marker is not None:
             await self._load(watched, marker, initial=True)
 
-    async def _load(self, watched: Watched, marker: str, *, initial: bool) -> None:
+    async def _load(self, watched: WatchedArtifact, marker: str, *, initial: bool) -> None:
         """Load and publish the artifact. Never raises: publishes failures, and retries if that can succeed."""
         watched.loading = True
         watched.tried = marker
@@ -334,13 +334,13 @@ class Watcher:
         finally:
             watched.loading = False
 
-    def _loading(self, watched: Watched, store: Store) -> Callable[[], Loaded | None]:
+    def _loading(self, watched: WatchedArtifact, store: Store) -> Callable[[], Loaded | None]:
         """Return the blocking call that loads the artifact, with a reference to the live model."""
         # A function of its own, so that the task does not keep the live model alive after the call.
         live = self.publisher.live_model(watched.name)
         return partial(self.loader.load, watched.declared.loaded, store, known_sha256=watched.sha256, live=live)
 
-    def _load_failed(self, watched: Watched, marker: str, failure: LoadFailed, *, initial: bool) -> None:
+    def _load_failed(self, watched: WatchedArtifact, marker: str, failure: LoadFailed, *, initial: bool) -> None:
         if isinstance(failure.error, _RETRIED):
             self._back_off(watched)
         else:
@@ -350,7 +350,7 @@ class Watcher:
         if self._watched.get(watched.name) is watched:
             self.publisher.load_failed(watched.name, failure, initial=initial)
 
-    def _back_off(self, watched: Watched) -> None:
+    def _back_off(self, watched: WatchedArtifact) -> None:
         """Retry the same artifact after 1, 2, 4, ... ticks. A new marker is loaded at the next tick."""
         watched.marker = None
         watched.retry_tick = self._ticks + min(2**watched.failures, LONGEST_BACKOFF_TICKS)

@@ -28,7 +28,7 @@ from svc.serving.models.registry import Registry, WorkersState
 from svc.serving.transport.shared import VACANT
 from svc.serving.workers import channel, counters
 from svc.serving.workers.counters import PAGE_BYTES, Counts, WorkerPage
-from svc.serving.workers.package import Package, RemoteLane, mirror_entry
+from svc.serving.workers.package import Package, WorkerLanes, mirror_entry
 from svc.serving.workers.rates import CELLS_BYTES, KeyCells
 from svc.serving.workers.restarts import BEAT_S, Pauses, Pulse
 from svc.serving.workers.template import KeptTemplate, environment
@@ -137,7 +137,7 @@ class Fleet:
         for worker in self._workers:
             self._give_model(worker, number)
         await self.wait_until_executed()
-        return RemoteLane(number, self._drop)
+        return WorkerLanes(number, self._drop)
 
     def _give_model(self, worker: Worker, number: int) -> None:
         package = self._packages[number]

@@ -51,7 +51,7 @@ class ServedState:
     keeps_new: bool
 
 
-class RemoteLane(Lane):
+class WorkerLanes(Lane):
     """The parent's placeholder for the workers' lanes of one model. Closing it makes the workers drop the model."""
 
     def __init__(self, number: int, drop: Callable[[int], None]) -> None:
@@ -82,7 +82,7 @@ def mirror_entry(entry: Entry, before: Served | None = None) -> tuple[Entry, Ser
     state, served = None, entry.served
     if served is not None:
         lane, available, new = served.lane, served.available, served.new
-        assert isinstance(lane, RemoteLane), "the fleet made it"
+        assert isinstance(lane, WorkerLanes), "the fleet made it"
         keeps_new = new is not None and before is not None and before.new is new
         pickled = None if new is None or keeps_new else pickle.dumps(new, protocol=5)
         items = None if available is None else available.items

@@ -24,7 +24,7 @@ from svc.serving.models.lists.availability import ItemList
 from svc.serving.models.lists.new_items import PlacedItems
 from svc.serving.models.loader import Loaded, Loader, LoadFailed
 from svc.serving.models.registry import Entry, Served
-from svc.serving.workers.package import Package, RemoteLane, mirror_entry, pack_loaded
+from svc.serving.workers.package import Package, WorkerLanes, mirror_entry, pack_loaded
 from tests.model.test_model import FAMILIES, made, queries
 from tests.serving.artifacts import OTHER_KEYS, SIGNING_KEYS, factor_model, write_artifact
 from tests.serving.models.test_loader import SETTINGS, recipe
@@ -152,7 +152,7 @@ async def test_new_items_are_sent_once_and_to_each_new_worker() -> None:
     """They may be large, and each change sends the whole state of a recipe."""
     new = PlacedItems(cast(Any, "n1"), cast(Any, None), None)
     unused: Any = None
-    lane = RemoteLane(1, lambda _: None)
+    lane = WorkerLanes(1, lambda _: None)
     entry = Entry("a", "a.yaml", Served("a", unused, unused, {}, "sha256:0", "k1", lane, 0.0, new=new))
     (_, first), (_, second) = mirror_entry(entry), mirror_entry(entry, entry.served)
     assert first is not None
