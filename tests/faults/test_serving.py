@@ -100,7 +100,7 @@ class Server:
     def problem(self) -> str | None:
         """What health tells of the recipe, or of its file."""
         entry = self.registry.get("books")
-        return self.registry.skipped_errors().get("books") if entry is None else entry.error
+        return self.registry.skipped_files().get("books.yaml") if entry is None else entry.error
 
     def named(self, pointer: str) -> str:
         return (self.folder / f"out/{pointer}.pointer").read_text().split(".")[-2]

@@ -203,10 +203,6 @@ class Registry:
         """Return all entries, sorted by name."""
         return tuple(self._entries.values())
 
-    def skipped_errors(self) -> dict[str, str]:
-        """Return the errors of skipped recipe files by stem."""
-        return {stem_of(file): error for file, error in self._skipped.items()}
-
     def skipped_files(self) -> Mapping[str, str]:
         """Return the errors of skipped recipe files by file name."""
         return self._skipped

@@ -87,13 +87,13 @@ def test_a_failed_reload_shows_in_details_only() -> None:
 
 
 def test_skipped_files_are_counted_apart_and_degrade_nothing() -> None:
-    """`skipped_errors` is present above zero. Its entry has the stem as key, and the error."""
+    """`skipped` is present above zero. Its entry has the stem as key, and the error."""
     partly = registry(loaded("a"), skipped={"broken.yaml": "broken.yaml: line 3"})
     assert partly.health() == ({"status": "ok", "total": 1, "loaded": 1, "skipped": 1}, 200)
     document, status = partly.details()
     assert (document["status"], status) == ("ok", 200)
     assert document["recipes"]["broken"] == {"loaded": False, "skipped": True, "error": "broken.yaml: line 3"}
-    assert partly.skipped_errors() == {"broken": "broken.yaml: line 3"}
+    assert partly.skipped_files() == {"broken.yaml": "broken.yaml: line 3"}
 
 
 def test_a_skipped_file_never_hides_a_recipe_of_the_same_name() -> None:
