@@ -36,18 +36,18 @@ NOTHING_MORE = Prepared(Query(limit=0), ())
 class ItemFragments:
     """The encoded pieces of all items of one model. Reading is thread-safe."""
 
-    def __init__(self, blob: bytes | mmap, offsets: memoryview, others: ItemFragments | None = None) -> None:
+    def __init__(self, blob: bytes | mmap, offsets: NDArray[np.integer], others: ItemFragments | None = None) -> None:
         self._blob = blob
-        self._offsets = offsets
+        self._offsets = offsets.data
         self._others = others
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (bytes(self._blob), np.asarray(self._offsets), self._others)
+        return ItemFragments, (bytes(self._blob), self.memory[1], self._others)
 
     @property
-    def memory(self) -> tuple[bytes | mmap, memoryview]:
+    def memory(self) -> tuple[bytes | mmap, NDArray[np.integer]]:
         """The blob and the offsets, as the constructor takes them."""
-        return self._blob, self._offsets
+        return self._blob, np.asarray(self._offsets)
 
     @classmethod
     def build(cls, item_ids: IdTable, metadata: MetadataTable | None) -> ItemFragments:
@@ -59,7 +59,7 @@ class ItemFragments:
             end += blob.write(piece)
             offsets[number] = end
         narrow = end <= np.iinfo(np.uint32).max
-        return cls(blob.getvalue(), (offsets.astype(np.uint32) if narrow else offsets).data)
+        return cls(blob.getvalue(), offsets.astype(np.uint32) if narrow else offsets)
 
     def __len__(self) -> int:
         return len(self._offsets) // _PIECES
@@ -70,7 +70,7 @@ class ItemFragments:
 
     def followed_by(self, others: ItemFragments) -> ItemFragments:
         """Return these pieces, followed by the pieces of new items, which stand in rankings only with a reason."""
-        return ItemFragments(self._blob, self._offsets, others)
+        return ItemFragments(*self.memory, others)
 
     def describe(self, column: int) -> bytes:
         """Return the JSON object of one item: its id and its metadata, without a score."""
@@ -146,10 +146,6 @@ class ItemFragments:
             return self._others._around(column - len(self), with_metadata=with_metadata)
         first, middle, last = self._offsets[_PIECES * column : _PIECES * column + 3]
         return self._blob[first + 1 : middle - len(_SCORE)], self._blob[middle:last] if with_metadata else b"}"
-
-
-def _unpickle(blob: bytes, offsets: NDArray[Any], others: ItemFragments | None) -> ItemFragments:
-    return ItemFragments(blob, offsets.data, others)
 
 
 def _pieces(item_ids: IdTable, metadata: MetadataTable | None) -> Iterator[bytes]:

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import trio
-from numpy.typing import NDArray
 
 from svc.artifact.store import Blob
 from svc.model.ranking.item_sets import ItemSet
@@ -136,7 +135,7 @@ class _Pickler(pickle.Pickler):
             return copyreg.__newobj__, (type(value),), vars(value)  # type: ignore[attr-defined]
         if isinstance(value, ItemFragments):
             blob, offsets = value.memory
-            return _fragments, (SealedMemory.of([memoryview(blob)]), np.asarray(offsets))
+            return ItemFragments, (SealedMemory.of([memoryview(blob)]), offsets)
         if isinstance(value, _LOCK):
             return threading.Lock, ()
         if isinstance(value, MappingProxyType):
@@ -149,10 +148,6 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, number: int) -> SealedMemory:
         return self.files[number]
-
-
-def _fragments(blob: SealedMemory, offsets: NDArray[Any]) -> ItemFragments:
-    return ItemFragments(blob, offsets.data)
 
 
 def pack(loaded: Loaded, artifact: SealedMemory) -> Package:
