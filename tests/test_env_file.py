@@ -101,7 +101,7 @@ def test_keys_set_in_one_way_replace_those_of_the_file(home: Path) -> None:
     assert "SVC_API_KEYS_FILE" not in environment(None, {"SVC_ENV_FILE": str(home / "keys.env"), "SVC_API_KEYS": "a:1"})
 
 
-def test_a_named_file_has_to_be_there(home: Path) -> None:
+def test_a_named_file_must_exist(home: Path) -> None:
     """And has to be a file."""
     with pytest.raises(ConfigError, match=r"SVC_ENV_FILE: .*none\.env does not exist"):
         environment(None, {"SVC_ENV_FILE": str(home / "none.env")})
@@ -109,7 +109,7 @@ def test_a_named_file_has_to_be_there(home: Path) -> None:
         environment(None, {"SVC_ENV_FILE": str(home)})
 
 
-def test_a_file_that_cannot_be_looked_for_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_examined_is_a_configuration_error(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a disk that fails, or in a folder that may not be searched."""
 
     def failing(_: Path) -> bool:

@@ -8,7 +8,7 @@ from svc import events
 from svc.event_kinds import EVENTS, Event, event
 
 
-def test_a_row_is_an_event_of_the_table() -> None:
+def test_event_adds_a_row_with_its_fields() -> None:
     """Its fields are separated by blanks; the table that others read has it under its name."""
     assert EVENTS is events.EVENTS
     assert EVENTS["train_done"] is events.TRAIN_DONE
@@ -17,7 +17,7 @@ def test_a_row_is_an_event_of_the_table() -> None:
     assert events.FETCHING_DATA.fields == ()
 
 
-def test_a_name_stands_once() -> None:
+def test_a_repeated_event_name_is_refused() -> None:
     """A second row would take the place of the first one without a word."""
     with pytest.raises(ValueError, match="train_done is there twice"):
         event("train_done", "info", "")

@@ -40,7 +40,7 @@ def test_constants_are_named_as_their_events() -> None:
     assert constants == set(events.EVENTS.values())
 
 
-def test_fields_never_bear_names_that_would_be_redacted() -> None:
+def test_no_field_has_a_name_that_is_redacted() -> None:
     """A field that the log hides says nothing."""
     from svc import logs
 

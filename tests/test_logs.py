@@ -119,7 +119,7 @@ API_KEY = "aB3-_" * 8 + "xY7"
 
 @pytest.mark.parametrize("key", [SIGNING_KEY, API_KEY])
 @pytest.mark.parametrize("around", ["{}", "/data/{}/x.svc", "kid:{}", "run {}, again", "{}.svc", "k={}&"])
-def test_words_that_look_like_keys_are_hidden_wherever_they_stand(lines: list[str], key: str, around: str) -> None:
+def test_words_that_look_like_keys_are_redacted_anywhere(lines: list[str], key: str, around: str) -> None:
     """A key that was pasted as a run's name, a folder or a kid is nobody's to read in the log."""
     text = around.format(key)
     logs.emit(events.LIBRARY_LOG, run_id=text, nested=[{"kid": text}, {text: 1}])
@@ -136,7 +136,7 @@ def test_digests_and_longer_or_shorter_words_stay(lines: list[str]) -> None:
 
 
 @pytest.mark.parametrize("at", range(1, 64, 7))
-def test_no_half_of_a_key_is_left_where_a_long_text_is_cut(at: int) -> None:
+def test_cutting_a_long_text_leaves_no_part_of_a_key(at: int) -> None:
     """At the end of the begin, and at the begin of the end."""
     for end in (logs.MAX_TEXT * 3 // 4, 100_000 - logs.MAX_TEXT // 4):
         text = ("y " * 50_000)[: end - at] + f" {SIGNING_KEY} "
@@ -144,7 +144,7 @@ def test_no_half_of_a_key_is_left_where_a_long_text_is_cut(at: int) -> None:
         assert SIGNING_KEY[:4] not in logs.redact_text(text)
 
 
-def test_what_no_secret_stands_in_stays_as_it_is() -> None:
+def test_texts_without_secrets_are_not_changed() -> None:
     """Ordinary addresses and texts are not touched."""
     for text in (
         "see https://host/a?x=1&y=2#part",
@@ -157,7 +157,7 @@ def test_what_no_secret_stands_in_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("at", range(0, 60, 3))
-def test_a_long_text_is_cut_before_it_is_redacted_and_no_half_of_a_secret_is_left(at: int) -> None:
+def test_cutting_a_long_text_leaves_no_part_of_a_secret(at: int) -> None:
     """Wherever the cut falls: within user-info, a parameter, a path; at the begin as at the end."""
     secret = "http://user:s3cr3t-s3cr3t@host/?token=s3cr3t-s3cr3t "
     head, tail = "x" * (logs.MAX_TEXT * 3 // 4 - at), "x" * (logs.MAX_TEXT // 4 - at)
@@ -168,7 +168,7 @@ def test_a_long_text_is_cut_before_it_is_redacted_and_no_half_of_a_secret_is_lef
         assert "s3cr3t" not in shown
 
 
-def test_values_that_are_no_texts_are_redacted_as_what_they_are_written_as(lines: list[str]) -> None:
+def test_other_values_are_redacted_by_their_text(lines: list[str]) -> None:
     """Paths, bytes, errors, sets and mappings of any class: a renderer would make texts of them afterwards."""
 
     class Told:
@@ -206,7 +206,7 @@ def test_numbers_stay_numbers(lines: list[str]) -> None:
 UNSEEN = [chr(point) for point in (*range(0x10000), *range(0x10000, 0x110000, 97)) if not chr(point).isprintable()]
 
 
-def test_no_letter_that_a_terminal_does_not_show_stands_raw_in_a_json_line(lines: list[str]) -> None:
+def test_invisible_characters_are_escaped_in_json_lines(lines: list[str]) -> None:
     """Of the basic plane all, single surrogates too, in values and names; a reader gets back what was written."""
     for start in range(0, len(UNSEEN), 30_000):
         text = "ß" + "".join(UNSEEN[start : start + 30_000]) + "語"
@@ -219,7 +219,7 @@ def test_no_letter_that_a_terminal_does_not_show_stands_raw_in_a_json_line(lines
         assert "語" in lines[-1]
 
 
-def test_a_document_deeper_than_any_honest_one_is_hidden_rather_than_searched(lines: list[str]) -> None:
+def test_a_deeply_nested_document_is_redacted_as_a_whole(lines: list[str]) -> None:
     """Redaction cannot be outrun by nesting."""
     deep: object = {"password": "s3cr3t"}
     for _ in range(12):
@@ -265,7 +265,7 @@ def test_the_format_follows_the_terminal_under_auto() -> None:
     assert not logs.wants_console(Settings(log_format="json"), Terminal())  # type: ignore[arg-type]
 
 
-def test_lines_for_people_are_short(lines: list[str]) -> None:
+def test_console_lines_are_short(lines: list[str]) -> None:
     """Seconds are enough for a time and six digits for a number; JSON keeps all of them."""
     logs.configure(Settings(log_format="console"), write=lines.append)
     logs.emit(events.SEARCH_DONE, best_class="TopPopRecommender", best_score=0.123456789, n_completed=4)
@@ -276,7 +276,7 @@ def test_lines_for_people_are_short(lines: list[str]) -> None:
     assert record(lines)["best_score"] == 0.123456789
 
 
-def test_nothing_in_a_record_steers_a_terminal(lines: list[str]) -> None:
+def test_terminal_control_characters_are_escaped(lines: list[str]) -> None:
     """Escape sequences, bells and letters that turn a line around are shown, not obeyed; lines stay lines."""
     logs.configure(Settings(log_format="console"), write=lines.append)
     hostile = "\x1b[2J\x07\u202e\x9b"
@@ -291,7 +291,7 @@ def fail(held: str) -> None:
 
 
 @pytest.mark.parametrize("log_format", ["console", "json"])
-def test_a_traceback_tells_no_secret(lines: list[str], log_format: str) -> None:
+def test_a_traceback_has_no_secret(lines: list[str], log_format: str) -> None:
     """It names files and lines; values of variables stay out, and the redaction holds for its message."""
     logs.configure(Settings(log_format=log_format), write=lines.append)
     held = "s3cr3t"

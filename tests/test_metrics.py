@@ -43,7 +43,7 @@ def test_disabled_metrics_count_nothing_and_raise_nothing() -> None:
     assert counting.render() == b""
 
 
-def test_what_is_counted_is_rendered() -> None:
+def test_counted_values_are_rendered() -> None:
     """The exposition text holds each series under its full name."""
     counting = Metrics.create()
     counting.of(metrics.REQUESTS, recipe="a", status="ok").inc()

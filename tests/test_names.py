@@ -30,7 +30,7 @@ def test_a_scheme_is_of_one_kind() -> None:
 
 
 @pytest.mark.parametrize(("text", "is_float"), [("7.0", True), ("-12.0", True), ("7", False), ("7.5", False)])
-def test_whole_numbers_written_as_floats_are_told(text: str, is_float: bool) -> None:
+def test_whole_numbers_written_as_floats_are_detected(text: str, is_float: bool) -> None:
     """Also what only looks like one: a version, or nothing before the point."""
     assert is_float_text(text) == is_float
     assert not is_float_text(f"v{text}")

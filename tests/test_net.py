@@ -129,7 +129,7 @@ def chain(length: int) -> Answer:
     return answer
 
 
-def test_five_redirects_are_followed_and_heard_of() -> None:
+def test_five_redirects_are_followed_and_reported() -> None:
     """Each redirect is told without its query, then followed."""
     heard: list[tuple[str, str, int]] = []
 
@@ -236,7 +236,7 @@ def test_other_spellings_of_private_hosts_are_refused(host: str) -> None:
         ("2002:7f00:1::", False),
     ],
 )
-def test_which_addresses_are_public(address: str, public: bool) -> None:
+def test_public_and_private_addresses_are_distinguished(address: str, public: bool) -> None:
     """Private, shared, link-local, multicast and reserved ranges are not, nor are IPv6 forms that wrap them."""
     assert net.is_public(address) is public
 
@@ -284,7 +284,7 @@ def test_a_redirect_to_a_very_long_address_is_refused_at_once(length: int) -> No
     assert len(str(caught.value)) < 200
 
 
-def test_the_address_that_was_checked_is_the_one_that_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checked_address_is_the_connected_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that resolves to something else the second time gains nothing: it is resolved once."""
     asked: list[str] = []
     resolve = socket.getaddrinfo
@@ -315,7 +315,7 @@ def test_the_next_address_is_tried_when_one_refuses(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     "url", ["ftp://h/x", "http:///x", "nothing", "http://[bad", "http://h:99999999/", "http://u:SECRET@h/"]
 )
-def test_urls_that_are_none_are_refused(url: str) -> None:
+def test_malformed_urls_are_refused(url: str) -> None:
     """Other schemes, missing hosts, broken ports and user-info are refused without a connection."""
     with pytest.raises(FetchError) as caught:
         get(url)
@@ -338,14 +338,14 @@ def test_refused_connections_unknown_hosts_and_cut_bodies_are_clear_errors() -> 
         get(base)
 
 
-def test_a_silent_server_is_given_up_on() -> None:
+def test_a_silent_server_causes_a_timeout() -> None:
     """Neither an answer that never begins nor a body that stops holds the caller for longer than its timeout."""
     rules = HttpRules(timeout_s=0.1, allow_private=True)
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(FetchTimedOut):
         get(f"http://127.0.0.1:{silent.getsockname()[1]}/", rules=rules)
 
 
-def test_a_trickle_is_given_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_trickle_causes_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """A body that keeps coming, but slower than the least rate, ends with a timeout."""
     clock = iter(range(0, 10_000, 3))
     monkeypatch.setattr(net.time, "monotonic", lambda: float(next(clock)))

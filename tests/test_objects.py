@@ -35,13 +35,13 @@ def caused(outer: Exception, by: Exception) -> Exception:
         (ValueError("no answer at all"), None),
     ],
 )
-def test_each_client_keeps_the_status_elsewhere(error: Exception, status: int | None) -> None:
+def test_the_status_of_every_clients_error_is_found(error: Exception, status: int | None) -> None:
     """Also where the error of the file system hides that of the client."""
     assert status_of(error) == status
     assert is_missing(error) == (status == 404)
 
 
-def test_what_a_store_says_is_not_repeated() -> None:
+def test_the_message_of_a_store_is_not_shown() -> None:
     """Its text may hold what was sent; status and code are enough, with the way out."""
     refused = explain(BotocoreError(403, "AccessDenied"))
     assert refused == "permission denied, status 403, AccessDenied; check the credentials"

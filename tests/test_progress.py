@@ -90,7 +90,7 @@ def test_lines_say_how_a_phase_begins_and_ends(capsys: pytest.CaptureFixture[str
     ]
 
 
-def test_progress_that_is_wanted_is_shown_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_requested_progress_is_shown_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """As lines; otherwise nothing is written where nobody watches."""
     lines = ["reading data · 0 s", "searching · 0 s", "searching · 2/2 trials, best 0.5000 (TopPop) · 0 s"]
     for wanted, written in ((True, lines), (None, []), (False, [])):

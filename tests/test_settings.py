@@ -67,7 +67,7 @@ def test_an_empty_value_counts_as_unset() -> None:
 @pytest.mark.parametrize(
     ("text", "on"), [("1", True), ("Yes", True), ("on", True), ("TRUE", True), ("no", False), ("off", False)]
 )
-def test_a_flag_takes_the_usual_words(text: str, on: bool) -> None:
+def test_a_flag_accepts_true_false_yes_no_on_off(text: str, on: bool) -> None:
     """In any case of letters."""
     assert Settings.from_env({"SVC_METRICS_ENABLED": text}).metrics_enabled is on
 
@@ -95,7 +95,9 @@ def test_secrets_stay_out_of_the_representation() -> None:
 @pytest.mark.parametrize(
     ("env", "development", "closed"), [("dev", True, False), ("prod", False, True), ("", False, False)]
 )
-def test_the_kind_of_environment_opens_and_closes(env: str, development: bool, closed: bool) -> None:
+def test_development_admits_unsafe_modes_and_production_closes_extras(
+    env: str, development: bool, closed: bool
+) -> None:
     """Development admits unsafe modes; production and staging close extras."""
     settings = Settings.from_env({"SVC_ENV": env})
     assert (settings.is_development, settings.is_closed) == (development, closed)
@@ -113,7 +115,7 @@ def test_the_environments_name_is_read_without_case(env: str) -> None:
 @pytest.mark.parametrize(
     "env", ["prd", "live", "production ", " ", "productıon", "develop", "1", "prod,dev", "staging\n"]
 )
-def test_an_environment_that_svc_does_not_know_is_refused(env: str) -> None:
+def test_an_unknown_environment_is_refused(env: str) -> None:
     """A misspelt `production` must not open what it would close."""
     with pytest.raises(
         ConfigError, match=r"SVC_ENV: .* is not one of development, dev, test, staging, production, prod"
@@ -127,7 +129,7 @@ def test_every_setting_has_a_variable_of_its_own() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_a_misspelt_variable_is_told_with_the_one_that_was_meant() -> None:
+def test_a_misspelt_variable_gets_the_nearest_name() -> None:
     """Names that a cluster makes, and those of recipes and clients, are no mistakes."""
     others = ("SVC_PORT_8080_TCP", "SVC_SERVICE_HOST", "SVC_RECIPE_DSN", "SVC_CLIENT_KEY", "SVC_PORT", "PATH")
     environ = dict.fromkeys(("SVC_SIGNING_KEY", "SVC_API_KEY", *others), "x")

@@ -141,7 +141,7 @@ def test_a_long_list_in_s3_changes_under_load(
     record_property("answers", len(answers))
 
 
-def test_a_list_that_is_too_old_stops_the_recipe_until_it_is_back(tmp_path: Path) -> None:
+def test_a_stale_list_stops_the_recipe_until_the_list_is_refreshed(tmp_path: Path) -> None:
     """503 with its own code; the server and its health stay."""
     path = tmp_path / "available.csv"
     put(path, listed(0))

@@ -116,7 +116,9 @@ def test_only_the_last_step_holds_the_signing_key() -> None:
     assert secrets_of(found["svc-refit-books"]) == ["svc-search-data", "svc-train-keys"]
 
 
-def test_four_search_workers_and_a_refit(places: dict[str, str], tmp_path: Path, s3_bucket: tuple[str, Any]) -> None:
+def test_four_search_workers_share_one_budget(
+    places: dict[str, str], tmp_path: Path, s3_bucket: tuple[str, Any]
+) -> None:
     """One worker is killed and started again; the budget is used once, and the artifact tells of all trials."""
     found = jobs("search-job.yaml")
     search, refit = (arguments(found[name], places) for name in ("svc-search-books", "svc-refit-books"))
@@ -138,7 +140,9 @@ def test_four_search_workers_and_a_refit(places: dict[str, str], tmp_path: Path,
     assert s3_bucket[1].exists(f"{s3_bucket[0]}/models/books.svc")
 
 
-def test_shards_of_an_indexed_job(places: dict[str, str], tmp_path: Path, s3_bucket: tuple[str, Any]) -> None:
+def test_shards_of_an_indexed_job_export_each_row_once(
+    places: dict[str, str], tmp_path: Path, s3_bucket: tuple[str, Any]
+) -> None:
     """Four at a time, one killed and started again as by the controller: every row once, merged by the last."""
     bucket, filesystem = s3_bucket
     training = ["train", str(tmp_path / "books.yaml"), "--quiet"]

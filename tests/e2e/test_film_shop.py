@@ -157,7 +157,7 @@ class Visitors(Clients):
 
 
 @pytest.mark.timeout(300)
-def test_films_under_filters_while_the_list_changes(shop: Shop, s3_bucket: tuple[str, Any]) -> None:
+def test_filtered_pages_stay_full_and_allowed_while_the_list_changes(shop: Shop, s3_bucket: tuple[str, Any]) -> None:
     """Each page is full while films are left, holds what the filter and some list in force allow, and no more.
 
     Each list drops every sixth film for good, so nothing of what the list in force when a request began lacks may come.
@@ -209,7 +209,7 @@ def test_films_under_filters_while_the_list_changes(shop: Shop, s3_bucket: tuple
     assert any(dropped_by[film["item_id"]] >= 1 for *_, one in visitors.answers[:50] for film in one.json()["items"])
 
 
-def test_a_filtered_page_is_the_ranking_without_the_others(shop: Shop) -> None:
+def test_a_filtered_page_keeps_order_and_scores_of_the_whole_ranking(shop: Shop) -> None:
     """What the filter keeps of the first 1,000 films comes first, in the same order and with the same scores."""
     films = Films.read(shop.folder)
     put(shop.folder / "recipes" / "films.yaml", (shop.folder / "recipes.json").read_text())

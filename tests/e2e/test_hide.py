@@ -33,9 +33,7 @@ def ids(answer: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("repeats", [False, True])
-def test_items_that_somebody_rated_low_come_back_by_include_seen_alone(
-    repeats: bool, shop: Shop, serve: Callable[..., Server]
-) -> None:
+def test_hidden_items_are_shown_only_with_include_seen(repeats: bool, shop: Shop, serve: Callable[..., Server]) -> None:
     """In answers, batches, exports and Python, also where seen items come back by default, and after a refit."""
     rate(shop)
     shop.recipe.write_text(shop.recipe.read_text() + BLOCKS)

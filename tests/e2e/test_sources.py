@@ -281,7 +281,9 @@ def most_sold(sales: Path, user: str) -> list[int]:
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore")  # of the stores' clients in this process, which only fill the places
 @pytest.mark.parametrize("kind", KINDS)
-def test_validate_train_and_serve(kind: str, request: pytest.FixtureRequest, sales: Path, tmp_path: Path) -> None:
+def test_every_source_gives_the_same_recommendations(
+    kind: str, request: pytest.FixtureRequest, sales: Path, tmp_path: Path
+) -> None:
     """Wherever the same sales come from, the checks pass, the training succeeds and the answer is the same."""
     source: Source = request.getfixturevalue(f"{kind}_source")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("SVC_")}

@@ -58,7 +58,7 @@ def served_from(server: Server, *, other_than: str | None) -> str:
 
 
 @pytest.mark.timeout(400)
-def test_train_serve_and_swap_through_a_store(shop: Shop, serve: Callable[..., Server], place: Any) -> None:
+def test_every_store_serves_and_swaps_trained_models(shop: Shop, serve: Callable[..., Server], place: Any) -> None:
     """What a run puts into the store is answered from, and what replaces it is swapped in; rubbish is not."""
     uri, variables = place.uri("shop.svc"), environment(shop.folder)
     shop.edit("artifacts/shop.svc, versioning: always_overwrite", f'"{uri}", versioning: append_sha')

@@ -154,7 +154,7 @@ def await_polls(server: Server, count: int) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("place", STORES, indirect=True)
-def test_back_held_through_trainings_and_forward(place: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_servers_follow_rollback_hold_and_promotion_under_load(place: Any, tmp_path: Path) -> None:  # noqa: F811
     """Two servers follow a rollback and a promotion under load, stay through three trainings, and refuse nobody.
 
     With `-rP` the test says how long it took from the end of each command to the first answer of both servers.
@@ -198,7 +198,7 @@ def test_back_held_through_trainings_and_forward(place: Any, tmp_path: Path) -> 
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("place", STORES, indirect=True)
-def test_killed_commands_leave_everything_whole(place: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_killed_commands_leave_a_valid_pointer_and_log(place: Any, tmp_path: Path) -> None:  # noqa: F811
     """The pointer names a version that is there and verifies, and each line of the log is signed and in its place.
 
     SVC_TEST_KILLS in the environment is the number of kills in all four stores together.
@@ -262,7 +262,7 @@ def wait_for_last_step(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_keep_under_two_trainings_at_once_and_a_server(tmp_path: Path) -> None:
+def test_keep_removes_old_versions_during_concurrent_trainings(tmp_path: Path) -> None:
     """Thirteen trainings leave three versions and the live one, also when that is held, and the server misses none."""
     shelf = make_shelf(tmp_path, str(tmp_path / "out" / "books.svc"), keep=3)
     shelf.train()
@@ -318,7 +318,9 @@ def decimal_model() -> Any:
     ("spoilt", "reason"),
     [(nan_model, "not finite numbers"), (decimal_model, "0 of the live model's 4 users are known")],
 )
-def test_a_refused_rehearsal_is_told_everywhere(tmp_path: Path, spoilt: Callable[[], Any], reason: str) -> None:
+def test_a_refused_rehearsal_is_in_details_metrics_and_log(
+    tmp_path: Path, spoilt: Callable[[], Any], reason: str
+) -> None:
     """The old model answers; details, metrics and the log say why; the next good model is taken."""
     home = tmp_path / "recipes"
     home.mkdir()

@@ -74,7 +74,7 @@ def late(answers: list[tuple[float, str]], loaded: list[dict[str, Any]]) -> list
 
 
 @pytest.mark.timeout(180 + 5 * SWAPS)
-def test_workers_swap_as_one(tmp_path: Path) -> None:
+def test_all_workers_swap_before_the_event_is_logged(tmp_path: Path) -> None:
     """No answer fails in swaps, none that was asked for behind the event is of the earlier model, each is counted once.
 
     SVC_TEST_SWAPS in the environment says how often the model is swapped. A model that is refused is refused once.
@@ -118,7 +118,7 @@ def has_answered(load: Load, count: int) -> bool:
 
 
 @pytest.mark.timeout(180 + 5 * KILLS)
-def test_a_killed_worker_loses_what_it_was_answering_and_is_back_at_once(tmp_path: Path) -> None:
+def test_a_killed_worker_is_replaced_at_once_and_loses_only_its_requests(tmp_path: Path) -> None:
     """Under load, whichever worker it is; counts outlive it. The template comes back before it is needed.
 
     SVC_TEST_KILLS in the environment says how many workers are killed.
@@ -160,7 +160,7 @@ def test_a_killed_worker_loses_what_it_was_answering_and_is_back_at_once(tmp_pat
         until(lambda: all(map(is_gone, left)))
 
 
-def test_a_silent_worker_is_replaced_and_a_signal_drains_all(tmp_path: Path) -> None:
+def test_a_stopped_worker_is_replaced_and_sigterm_drains_all_workers(tmp_path: Path) -> None:
     """SIGSTOP is found by silence; a rate holds for all workers; SIGTERM ends every process with exit code 0."""
     (tmp_path / "policies.yaml").write_text("shop: {rate: 1/h, burst: 5}\n")
     env = {"SVC_API_KEYS": f"shop:{hash_api_key(SHOP)}", "SVC_API_KEY_POLICIES": str(tmp_path / "policies.yaml")}
@@ -215,7 +215,7 @@ def is_level(server: Server, workers: list[int], count: int, most: int) -> bool:
     return sum(counts) == count and max(counts) - min(counts) <= most
 
 
-def test_connections_that_come_one_by_one_are_spread_and_a_drain_cuts_none(tmp_path: Path) -> None:
+def test_connections_are_balanced_over_workers_and_a_drain_cuts_none(tmp_path: Path) -> None:
     """None of four workers has two more than another, unless the machine keeps one from its turn for milliseconds.
 
     Whoever has connected before the signal is answered, and nobody after it.
@@ -255,7 +255,7 @@ def clients_of_all(server: Server, stack: ExitStack) -> list[httpx.Client]:
     return clients
 
 
-def test_it_does_not_matter_which_worker_is_asked(tmp_path: Path) -> None:
+def test_every_worker_reports_for_the_whole_server(tmp_path: Path) -> None:
     """Health, details, the list of available items, versions and metrics are of the whole; a request is logged once."""
     home = make_home(tmp_path, "a", factor_model(50, 60, 8))
     (tmp_path / "list.csv").write_text("id\n" + "\n".join(f"i{number}" for number in range(0, 60, 2)) + "\n")

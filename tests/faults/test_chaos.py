@@ -13,7 +13,7 @@ STEPS = 3
 
 @pytest.mark.system
 @pytest.mark.parametrize("seed", [1, 2])
-def test_nothing_is_lost_at_random(seed: int, tmp_path: Path) -> None:
+def test_random_faults_lose_no_version_and_no_answer(seed: int, tmp_path: Path) -> None:
     """Against an object store, and against local files."""
     lived = live_through(seed, STEPS, tmp_path / "life")
     assert lived.answers

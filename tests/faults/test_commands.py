@@ -129,7 +129,7 @@ def begun(
 @pytest.mark.system
 @pytest.mark.parametrize("fault", [*FAULTS, *CLOCKS], ids=lambda fault: f"{fault[0]}-{fault[1]}")
 @pytest.mark.parametrize("command", COMMANDS if STRIDE == 1 else ("train", "promote", "recommend", "merge"))
-def test_any_call_may_fail(
+def test_a_command_survives_a_failure_of_any_system_call(
     command: str, fault: tuple[str, Failure], begun: tuple[Path, Path, pytest.CaptureFixture[str]]
 ) -> None:
     """Of each kind of call, with each error that the kernel gives."""
@@ -137,7 +137,9 @@ def test_any_call_may_fail(
 
 
 @pytest.mark.parametrize(("command", "kind"), SAMPLE)
-def test_some_calls_may_fail(command: str, kind: str, begun: tuple[Path, Path, pytest.CaptureFixture[str]]) -> None:
+def test_a_command_survives_failures_of_sampled_system_calls(
+    command: str, kind: str, begun: tuple[Path, Path, pytest.CaptureFixture[str]]
+) -> None:
     """A sample of the above."""
     check(command, (kind, KINDS[kind][0]), *begun)
 

@@ -145,7 +145,9 @@ async def loop(passing: Callable[[int], Awaitable[bool]], stride: int = STRIDE) 
 @pytest.mark.system
 @pytest.mark.parametrize("conversation", CONVERSATIONS)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault[0]}-{fault[1]}")
-async def test_any_call_may_fail(conversation: Conversation, fault: tuple[str, Failure]) -> None:
+async def test_a_failing_system_call_ends_at_most_its_own_connection(
+    conversation: Conversation, fault: tuple[str, Failure]
+) -> None:
     """What the kernel may do to a call without losing a byte, no client notices; else one connection ends."""
     failed = await loop(lambda nth: passes(conversation, *fault, nth))
     print(f"{conversation.__name__}, {fault[0]}: {failed} calls")  # noqa: T201 - `-rP` shows how many
@@ -153,14 +155,14 @@ async def test_any_call_may_fail(conversation: Conversation, fault: tuple[str, F
 
 @pytest.mark.system
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault[0]}-{fault[1]}")
-async def test_any_call_of_a_drain_may_fail(fault: tuple[str, Failure]) -> None:
+async def test_a_drain_survives_a_failure_of_any_system_call(fault: tuple[str, Failure]) -> None:
     """It ends in time, and what the failure does not concern is answered."""
     failed = await loop(lambda nth: drains(*fault, nth), 1)
     print(f"drain, {fault[0]}: {failed} calls")  # noqa: T201
 
 
 @pytest.mark.parametrize(("kind", "failure"), [("accept", errno.EMFILE), ("receive", errno.EAGAIN), ("send", "short")])
-async def test_some_calls_may_fail(kind: str, failure: Failure) -> None:
+async def test_failures_of_sampled_system_calls_end_at_most_one_connection(kind: str, failure: Failure) -> None:
     """A sample of the above."""
     assert await loop(lambda nth: passes(kept, kind, failure, nth), 1)
     assert await loop(lambda nth: drains(kind, failure, nth), 1)

@@ -37,7 +37,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("what", [TRAIN, EXPORT, "start", "swap"] if STRIDE == 1 else ["swap"])
-def test_memory_may_end_at_any_point(what: str, trained: Path) -> None:
+def test_a_command_without_memory_leaves_no_damage(what: str, trained: Path) -> None:
     """Each attempt but the last ones has too little; the next run, with plenty, is whole."""
     command = [sys.executable, "-m", "tests.faults.limited_memory", str(trained), str(STEP_BYTES), what]
     child = subprocess.run(

@@ -215,14 +215,16 @@ def check(trained: Path, tmp_path: Path, moment: str, fault: tuple[str, Failure]
 @pytest.mark.system
 @pytest.mark.parametrize("fault", [*FAULTS, WORKER], ids=lambda fault: f"{fault[0]}-{fault[1]}")
 @pytest.mark.parametrize("moment", MOMENTS if STRIDE == 1 else MOMENTS[:4])
-def test_any_call_may_fail(moment: str, fault: tuple[str, Failure], trained: Path, tmp_path: Path) -> None:
+def test_a_server_survives_a_failure_of_any_system_call(
+    moment: str, fault: tuple[str, Failure], trained: Path, tmp_path: Path
+) -> None:
     """At the start, at a swap, when a list is read again, and when a recipe has changed."""
     failed = list(check(trained, tmp_path, moment, fault))
     print(f"{moment}, {fault[0]}: {len(failed)} calls")  # noqa: T201 - `-rP` shows how many
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_some_calls_may_fail(moment: str, trained: Path, tmp_path: Path) -> None:
+def test_a_server_survives_failures_of_sampled_system_calls(moment: str, trained: Path, tmp_path: Path) -> None:
     """A sample of the above."""
     assert list(check(trained, tmp_path, moment, ("open", KINDS["open"][0])))
     assert list(check(trained, tmp_path, moment, WORKER))
@@ -238,6 +240,6 @@ async def reads_keys(folder: Path) -> list[str]:
         return [record["event"] for record in served.records]
 
 
-def test_keys_stay_where_no_thread_can_read_them(trained: Path) -> None:
+def test_keys_stay_in_force_if_no_thread_can_be_started(trained: Path) -> None:
     """Until the next SIGHUP; the error ended the server."""
     assert trio.run(reads_keys, trained) == ["keys_reload_failed", "keys_reloaded"]

@@ -73,7 +73,7 @@ def memory_files() -> list[str]:
 
 @pytest.mark.parametrize(("name", "failure"), FAULTS)
 @pytest.mark.system
-def test_any_call_on_a_memory_file_may_fail(name: str, failure: int | str, tmp_path: Path) -> None:
+def test_a_failing_call_on_a_memory_file_leaves_no_open_file(name: str, failure: int | str, tmp_path: Path) -> None:
     """A file that stayed open would keep the memory of a whole model, once for each attempt."""
     prepare(tmp_path, factor_model(6, 8, 3))
     assert memory_files() == []

@@ -82,7 +82,7 @@ def runs(
     "fault", [*itertools.product(CALLS, (False, True))], ids=lambda fault: f"{fault[0]}-{fault[1]}"
 )
 @pytest.mark.parametrize("command", NAMES)
-def test_any_call_may_fail(
+def test_a_store_survives_a_failure_of_any_request(
     command: str,
     fault: tuple[str, bool],
     trained: tuple[Path, dict[str, bytes]],

@@ -9,7 +9,7 @@ from tests.fuzz.targets import TARGETS
 
 
 @pytest.mark.parametrize("target", list(TARGETS))
-def test_the_kept_corpus_ends_in_svcs_own_errors(target: str) -> None:
+def test_inputs_of_the_corpus_raise_only_documented_errors(target: str) -> None:
     """No kept input raises anything but the errors that its reader may raise."""
     inputs = dict(kept(target))
     assert inputs

@@ -29,7 +29,7 @@ def test_the_table_has_its_rows() -> None:
 
 
 @pytest.mark.parametrize(("what", "file", "name"), ROWS)
-def test_to_change_something_look_where_the_table_says(what: str, file: str, name: str) -> None:
+def test_files_of_the_table_contain_the_named_symbols(what: str, file: str, name: str) -> None:
     """Each row is found in one open: the file exists and contains the name as a whole word."""
     assert re.search(rf"(?<!\w){re.escape(name)}(?!\w)", (ROOT / file).read_text(encoding="utf-8")), what
 
@@ -71,7 +71,7 @@ def vague_names(tree: ast.AST) -> Iterator[str]:
                 yield name
 
 
-def test_no_variable_has_a_name_that_would_fit_any() -> None:
+def test_no_variable_has_a_vague_name() -> None:
     """Say `recommendations`, `interactions` or `trials` instead."""
     vague = {
         path.relative_to(ROOT).as_posix(): names
@@ -85,7 +85,7 @@ def test_no_variable_has_a_name_that_would_fit_any() -> None:
     "text",
     ["found = 1", "for place in a: pass", "[known for known in a]", "def f(one): pass", "(one := 1)", "lambda one: 1"],
 )
-def test_every_way_to_name_a_variable_counts(text: str) -> None:
+def test_every_kind_of_assignment_is_checked_for_vague_names(text: str) -> None:
     """Reading a variable does not count again."""
     assert len(list(vague_names(ast.parse(text)))) == 1
 

@@ -176,7 +176,7 @@ def test_the_chart_starts_trainings_like_the_manifests(more: dict[str, Any], fil
     assert container["command"] == cron_job_command(file)
 
 
-def test_systemd_takes_a_refused_model_for_a_success() -> None:
+def test_systemd_counts_a_refused_model_as_a_success() -> None:
     """A unit that failed every night would soon be looked at no more."""
     assert "SuccessExitStatus=9" in (DEPLOY / "systemd" / "svc-train@.service").read_text().splitlines()
 
@@ -200,7 +200,7 @@ def test_the_chart_renders_to_valid_resources(values: dict[str, Any]) -> None:
 
 
 @pytest.mark.integration
-def test_the_chart_opens_what_it_is_asked_to() -> None:
+def test_values_of_the_chart_add_ingress_account_autoscaling_and_monitor() -> None:
     """Ingress, account, autoscaling and a monitor that scrapes with a key, as the values say; none by default."""
     resources = rendered(EXPOSED_VALUES)
     for document in resources.values():
@@ -224,7 +224,7 @@ def test_the_chart_opens_what_it_is_asked_to() -> None:
 
 
 @pytest.mark.integration
-def test_annotations_lead_a_scraper_to_a_port_without_a_key() -> None:
+def test_annotations_name_the_metrics_port_without_a_key() -> None:
     """One that finds its targets by annotation sends none."""
     manifests = documents((DEPLOY / "kubernetes" / "serve.yaml").read_text())
     served = [rendered({})["Deployment", "shop"], next(m for m in manifests if m["kind"] == "Deployment")]
@@ -329,7 +329,7 @@ def test_the_chart_mounts_the_policies_of_keys() -> None:
 
 
 @pytest.mark.integration
-def test_the_chart_starts_so_many_workers() -> None:
+def test_the_chart_sets_the_number_of_workers() -> None:
     """By the variable of the server; by default it is not set."""
     (container,) = rendered(EXPOSED_VALUES)["Deployment", "shop"]["spec"]["template"]["spec"]["containers"]
     assert {"name": "SVC_WORKERS", "value": "4"} in container["env"]
@@ -546,7 +546,7 @@ def test_trainings_share_a_folder_of_locks(unit: str) -> None:
     assert set(wanted) <= set(lines)
 
 
-def test_one_file_leaves_only_what_is_used(tmp_path: Path) -> None:
+def test_the_single_file_removes_unused_unpacked_versions(tmp_path: Path) -> None:
     """A first start removes the remains of a killed one and old versions, but none that still runs."""
     folder = tmp_path / "unpacked"
     folder.mkdir()
@@ -566,7 +566,7 @@ def test_one_file_leaves_only_what_is_used(tmp_path: Path) -> None:
     assert len(left) == 3, left
 
 
-def test_units_call_the_program_as_it_is() -> None:
+def test_units_use_existing_commands_and_options() -> None:
     """Each ExecStart is a command line that svc understands."""
     from typer.main import get_command
 

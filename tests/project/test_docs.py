@@ -46,13 +46,13 @@ def load_generator(name: str = "reference_pages") -> ModuleType:
 
 
 @pytest.mark.parametrize("name", ["environment.md", "events.md", "cli.md", "python.md"])
-def test_reference_pages_are_what_the_code_says(name: str) -> None:
+def test_reference_pages_match_the_code(name: str) -> None:
     """Stale? Run: python docs/reference_pages.py"""
     assert (DOCS / "reference" / name).read_text(encoding="utf-8") == load_generator().PAGES[name]()
 
 
 @pytest.mark.parametrize("page", [*DOCUMENTED, ROOT / "CHANGELOG.md"], ids=lambda p: p.name)
-def test_links_lead_to_files(page: Path) -> None:
+def test_links_point_to_existing_files(page: Path) -> None:
     """No page sends a reader into the void; those of the site stay inside it."""
     targets = [page.parent / match[1] for match in LINK.finditer(page.read_text(encoding="utf-8"))]
     assert [str(target) for target in targets if not target.exists()] == []
@@ -127,7 +127,7 @@ def test_the_api_page_has_every_code_with_its_status() -> None:
     assert shown == {(c.http_status, c.code) for c in classes if c is not errors.ApiError}
 
 
-def test_the_training_page_has_a_way_out_of_every_failure() -> None:
+def test_the_training_page_has_a_remedy_for_every_failure() -> None:
     """Each code of exit code 4 has a line in the part on failures."""
     page = (DOCS / "reference" / "training.md").read_text()
     shown = set(re.findall(r"^- `(\w+)`", page.partition("\n## Failures\n")[2].partition("\n## ")[0], re.MULTILINE))
@@ -236,7 +236,7 @@ def test_the_commands_of_a_page_run(page: Path, tmp_path: Path, trained_shop: Pa
 
 
 @pytest.mark.parametrize("page", DOCUMENTED, ids=lambda p: p.name)
-def test_blocks_are_of_kinds_that_are_checked(page: Path) -> None:
+def test_every_code_block_has_a_checked_language(page: Path) -> None:
     """Commands stand in `bash` blocks, which run or say what they need; everything else can be read by its reader."""
     for block in blocks(page):
         assert block.language in LANGUAGES, block
@@ -305,14 +305,14 @@ def test_the_site_has_the_markdown_of_each_page_and_an_index(tmp_path: Path) -> 
     assert index.startswith("# svc\n\n> ")
 
 
-def test_pictures_that_pages_show_are_there() -> None:
+def test_pictures_of_pages_exist() -> None:
     """The site's build takes a missing one without a word."""
     for page in PAGES:
         for target in re.findall(r"!\[[^\]]*\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).is_file(), (page, target)
 
 
-def test_schedules_are_what_cron_takes() -> None:
+def test_schedules_are_valid_for_cron() -> None:
     """Five fields, and a command that a shell can read; the commands run with their page."""
     found = [line for page in PAGES for b in blocks(page) if b.language == "cron" for line in cron_lines(b)]
     assert found
@@ -333,7 +333,7 @@ def test_a_folder_that_cron_writes_into_is_made_on_its_page() -> None:
 
 @pytest.mark.integration
 @pytest.mark.timeout(300)
-def test_the_readme_leads_to_recommendations(tmp_path: Path) -> None:
+def test_the_commands_of_the_readme_give_recommendations(tmp_path: Path) -> None:
     """Its own-data part, pasted whole; the user that it asks for gets an answer."""
     (tmp_path / "mine" / "data").mkdir(parents=True)
     (tmp_path / "mine" / "data" / "purchases.csv").write_text(purchases())

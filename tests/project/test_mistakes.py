@@ -177,7 +177,7 @@ QUERIES: list[tuple[str, str, str]] = [
 
 
 @pytest.mark.anyio
-async def test_a_mistaken_request_is_told_the_way_out() -> None:
+async def test_errors_of_requests_name_the_remedy() -> None:
     """In words of the API, single and in batches."""
     unexplained = []
     async with filtering() as (client, _):
@@ -196,7 +196,7 @@ async def test_a_mistaken_request_is_told_the_way_out() -> None:
 
 
 @pytest.mark.anyio
-async def test_what_is_asked_and_not_done_is_said() -> None:
+async def test_ignored_parts_of_a_request_are_named_with_their_reason() -> None:
     """A pin that is not shown, and why; an empty question is answered by the fallback, as an empty history is."""
     async with filtering(Policy(popular_fallback=True)) as (client, _):
         everything = (await client.post(RECOMMEND, {**U1, "include_seen": True, "limit": 1000})).json["items"]
@@ -326,7 +326,7 @@ RECIPES: list[tuple[dict[str, Any] | str, str]] = [
 
 
 @pytest.mark.parametrize(("more", "told"), RECIPES, ids=map(str, range(len(RECIPES))))
-def test_a_mistaken_recipe_is_told_the_way_out(more: dict[str, Any] | str, told: str, tmp_path: Path) -> None:
+def test_errors_of_recipes_name_the_remedy(more: dict[str, Any] | str, told: str, tmp_path: Path) -> None:
     """In the words of recipes."""
     said = refusal(tmp_path, more, check_source=check_spec)
     assert told in said
@@ -390,7 +390,7 @@ COMMANDS: list[tuple[list[str], int, str]] = [
 
 @pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize(("arguments", "exit_code", "told"), COMMANDS, ids=map(str, range(len(COMMANDS))))
-def test_a_mistaken_command_is_told_the_way_out(
+def test_errors_of_commands_name_the_remedy(
     arguments: list[str], exit_code: int, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With the exit code of its kind."""
@@ -476,7 +476,7 @@ TABLES: list[tuple[str, str, str, str, int, str]] = [
 
 
 @pytest.mark.parametrize("number", range(len(TABLES)))
-def test_validate_finds_what_a_server_would_stumble_over(
+def test_validate_reports_errors_that_a_server_would_have(
     number: int, elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In the first rows, before any training."""
@@ -535,7 +535,7 @@ TRAININGS: list[tuple[Any, dict[str, Any], str]] = [
 
 @pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize("number", range(len(TRAININGS)))
-def test_a_mistaken_training_in_python_is_told_the_way_out(number: int) -> None:
+def test_errors_of_trainings_in_python_name_the_remedy(number: int) -> None:
     """Before anything is trained."""
     data, options, told = TRAININGS[number]
     with pytest.raises(SvcError) as caught:
@@ -569,7 +569,7 @@ LOADS: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_a_mistaken_question_in_python_is_told_the_way_out() -> None:
+def test_errors_of_questions_in_python_name_the_remedy() -> None:
     """In the words of Python."""
     write_artifact(Path("a.svc"), MODELS["neighbours"](), head=header(recipe_name="books"))
     model = svc.load("a.svc", keys=SIGNING_KEYS)

@@ -106,7 +106,7 @@ def _is_constant(node: ast.stmt) -> bool:
     return isinstance(node, ast.Assign | ast.AnnAssign)
 
 
-def test_nobody_imports_functions_of_re_by_name() -> None:
+def test_no_module_imports_functions_of_re_by_name() -> None:
     """They would be called unseen."""
     for name, tree in modules():
         for node in ast.walk(tree):
@@ -223,7 +223,7 @@ def growth(pattern: Pattern, small: Any, large: Any, ways: tuple[str, ...]) -> f
 
 
 @pytest.mark.parametrize("name", sorted(EXPRESSIONS))
-def test_eight_times_the_length_takes_about_eight_times_as_long(name: str) -> None:
+def test_the_time_of_every_expression_is_linear_in_the_length(name: str) -> None:
     """For texts made from the expression's own parts, which are those that make it try again and again."""
     pattern, ways = EXPRESSIONS[name], methods(name)
     for small, large in zip(hostile(pattern, LENGTHS[0]), hostile(pattern, LENGTHS[1]), strict=True):
@@ -238,7 +238,7 @@ def test_eight_times_the_length_takes_about_eight_times_as_long(name: str) -> No
         r"<metadata>.*?</metadata>",
     ],
 )
-def test_this_test_finds_what_is_not_linear(quadratic: str) -> None:
+def test_expressions_of_quadratic_time_are_detected(quadratic: str) -> None:
     """Expressions that svc once had."""
     pattern = re.compile(quadratic)
     pairs = zip(hostile(pattern, LENGTHS[0]), hostile(pattern, LENGTHS[1]), strict=True)

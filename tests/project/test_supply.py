@@ -80,7 +80,7 @@ def texts() -> Iterator[Path]:
 READ = {".py", ".md", ".toml", ".html", ".js", ".yaml", ".yml", ".sh", ".txt", ".json", ".tpl", ".conf", ".cfg"}
 
 
-def test_nothing_tells_to_install_somebody_elses_package() -> None:
+def test_no_text_installs_svc_from_the_package_index() -> None:
     """`svc` on the package index is another project; a command with it would install that."""
     assert PROJECT["name"] == DISTRIBUTION
     assert OF_ANOTHER_PROJECT.search("pip install 'svc[s3]'") and OF_ANOTHER_PROJECT.search("pip install -U svc\n")
@@ -90,7 +90,7 @@ def test_nothing_tells_to_install_somebody_elses_package() -> None:
     assert found == set()
 
 
-def test_the_one_file_advises_nothing_that_cannot_work_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_single_file_never_advises_pip(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packages that pip installs are not seen by it."""
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     assert "pip" not in install_command("report")

@@ -139,7 +139,7 @@ def test_recipes_reach_their_own_process(
 
 @pytest.mark.parametrize("recipes", [("shop", "empty"), ("empty",)], ids=["one of two", "the only one"])
 @pytest.mark.parametrize("prepare", [nginx_replicas, haproxy_replicas, nginx, haproxy])
-def test_a_recipe_without_a_model_stops_no_other(
+def test_a_recipe_without_a_model_does_not_affect_other_recipes(
     prepare: Callable[[Path, dict[str, int]], list[str]],
     recipes: tuple[str, ...],
     shop: Shop,
@@ -169,7 +169,7 @@ def test_a_recipe_without_a_model_stops_no_other(
 
 
 @pytest.mark.parametrize("prepare", [nginx_replicas, haproxy_replicas])
-def test_a_replica_that_ends_is_not_missed(
+def test_every_request_is_answered_while_a_replica_ends(
     prepare: Callable[[Path, dict[str, int]], list[str]], shop: Shop, serve: Callable[..., Server], artifact: bytes
 ) -> None:
     """Both replicas serve all recipes; every request is answered, whichever of them is there."""
@@ -193,7 +193,9 @@ def test_a_replica_that_ends_is_not_missed(
 
 
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
-def test_one_server_behind_nginx_with_tls(shop: Shop, serve: Callable[..., Server], artifact: bytes) -> None:
+def test_nginx_ends_tls_and_passes_request_ids_and_health_but_not_metrics(
+    shop: Shop, serve: Callable[..., Server], artifact: bytes
+) -> None:
     """TLS ends at nginx, the caller's request id and health pass through, metrics do not, http leads to https."""
     shop.give(artifact)
     shop.recipe.write_text(shop.recipe.read_text().replace("path: ", f"path: {shop.folder}/"))

@@ -167,7 +167,7 @@ def tab(browser: Any, server: Server) -> Iterator[Tab]:
     assert made.complaints == []
 
 
-def test_the_key_is_asked_for_checked_and_kept_for_the_tab(tab: Tab) -> None:
+def test_a_correct_key_opens_the_console_and_is_kept_for_the_tab(tab: Tab) -> None:
     """Nothing shows before the key; a wrong one is refused in words; a reload keeps it, another tab does not."""
     page = tab.open(key=None)
     field, error = page.get_by_label("API key"), page.locator("#key-error")
@@ -210,7 +210,7 @@ def test_recipes_show_their_state(tab: Tab) -> None:
     assert page.get_by_label("Recipe", exact=True).locator("option").all_text_contents() == ["movies", "plain"]
 
 
-def test_a_known_user_gets_titles_and_the_same_by_curl(tab: Tab) -> None:
+def test_the_curl_line_gives_the_answer_that_the_list_shows(tab: Tab) -> None:
     """The list is the answer of the API; the curl line gives the same one and never holds the key."""
     page = tab.open()
     page.get_by_label("User id").fill("u3")
@@ -231,7 +231,7 @@ def test_a_known_user_gets_titles_and_the_same_by_curl(tab: Tab) -> None:
     assert page.locator(".ranking .score").first.text_content()
 
 
-def test_an_unknown_user_is_explained(tab: Tab) -> None:
+def test_an_unknown_user_gets_code_message_and_advice(tab: Tab) -> None:
     """The code, what the server says and what to do; whatever stands in the field reaches curl as it is."""
     page = tab.open()
     tab.clear_user()
@@ -246,7 +246,7 @@ def test_an_unknown_user_is_explained(tab: Tab) -> None:
     assert json.loads(done.stdout.splitlines()[-1])["user_id"] == 'o\'brien "$HOME" `id` \\'
 
 
-def test_somebody_is_a_user_of_the_model_with_a_history(tab: Tab) -> None:
+def test_the_somebody_button_picks_a_known_user_and_shows_the_history(tab: Tab) -> None:
     """One click gives an id that training saw, an answer for it, and beside it what that user chose before."""
     page = tab.open()
     page.locator(".ranking li").first.wait_for()  # the page opens with an answer for some other user
@@ -282,7 +282,7 @@ def test_the_console_opens_with_an_answer(tab: Tab) -> None:
     playwright.expect(problem).to_have_text("Like what? Choose at least one item.")
 
 
-def test_no_answer_stays_beside_another_form(tab: Tab) -> None:
+def test_a_change_of_the_form_removes_the_answer(tab: Tab) -> None:
     """Whatever is changed, what was asked before is gone, answer or error."""
     page = tab.open()
     page.get_by_label("User id").fill("u3")
@@ -327,7 +327,7 @@ def test_seeds_are_found_by_title(tab: Tab) -> None:
     assert "Story number 41" not in names
 
 
-def test_what_a_user_rejects_is_sent_and_does_not_come_back(tab: Tab) -> None:
+def test_rejected_items_are_sent_as_dislikes_and_not_recommended(tab: Tab) -> None:
     """By its title, as the history is; taken out again, it is not sent."""
     page = tab.open()
     page.get_by_label("User id").fill("u3")
@@ -362,7 +362,7 @@ def test_users_for_an_item_are_offered_where_the_recipe_names_users(tab: Tab) ->
     assert page.locator("#narrow").is_visible()
 
 
-def test_a_visitor_is_answered_by_a_history_under_a_filter_with_reasons(tab: Tab) -> None:
+def test_a_history_without_user_id_gives_filtered_items_with_reasons(tab: Tab) -> None:
     """Without a user id; the page says what it goes by, why each item is there, and why it is short."""
     page = tab.open()
     tab.clear_user()
@@ -443,7 +443,7 @@ def test_a_known_history_is_drawn_from_the_oldest_to_the_newest(browser: Any, tm
         tab.context.close()
 
 
-def test_the_page_counts_the_items_that_nothing_links_to_the_user(tab: Tab) -> None:
+def test_the_page_counts_items_of_score_0(tab: Tab) -> None:
     """Items of score 0; a page without any says nothing of it."""
     page = tab.open()
     page.get_by_label("User id").fill("u3")
@@ -463,7 +463,7 @@ def test_the_page_counts_the_items_that_nothing_links_to_the_user(tab: Tab) -> N
     )
 
 
-def test_a_recipe_that_only_grows_older_keeps_its_row(tab: Tab) -> None:
+def test_a_change_of_age_alone_does_not_replace_the_row_of_a_recipe(tab: Tab) -> None:
     """A row that is made anew loses the focus and moves what is about to be clicked."""
     page = tab.open()
     row = page.locator("#recipes > li").filter(has=tab.heading("movies"))
@@ -545,7 +545,7 @@ def test_versions_are_listed_for_people(browser: Any, tmp_path: Path) -> None:
         assert own.get("/v1/recipes/books/versions").json()["code"] == "NOT_FOUND"
 
 
-def test_a_page_that_is_short_without_a_filter_says_so_too(tab: Tab) -> None:
+def test_a_short_page_without_a_filter_says_why(tab: Tab) -> None:
     """The catalogue has no more."""
     page = tab.open()
     page.get_by_label("User id").fill("u1")
@@ -572,7 +572,7 @@ def test_the_form_follows_the_declared_features(tab: Tab) -> None:
     assert page.get_by_role("radio").count() == 2
 
 
-def test_titles_are_text_whatever_they_say(tab: Tab) -> None:
+def test_markup_in_titles_is_shown_as_text(tab: Tab) -> None:
     """Markup in a title is shown as it is written, in the search and in the answer, and does nothing."""
     page = tab.open()
     page.get_by_label("Some items").check()
@@ -586,7 +586,7 @@ def test_titles_are_text_whatever_they_say(tab: Tab) -> None:
     assert page.evaluate("window.hacked") is None
 
 
-def test_the_browser_blocks_and_reports_what_should_not_be_there(tab: Tab) -> None:
+def test_the_browser_blocks_and_reports_injected_scripts_and_requests(tab: Tab) -> None:
     """Were markup ever to get in, its script would not run and nothing would leave; and these tests would notice."""
     page = tab.open(key=None)
     page.evaluate("""() => {
@@ -637,7 +637,7 @@ def test_the_share_of_fallbacks_is_shown_once_there_are_any(browser: Any, recipe
         assert tab.complaints == []
 
 
-def test_percentiles_and_rates_of_the_metrics(tab: Tab) -> None:
+def test_percentiles_are_interpolated_and_rates_survive_a_restart(tab: Tab) -> None:
     """Linear within a bucket, the highest bound beyond it, nothing without observations; a restart counts from zero."""
     page = tab.open(key=None)
     found = page.evaluate("""async () => {
@@ -658,7 +658,7 @@ def test_percentiles_and_rates_of_the_metrics(tab: Tab) -> None:
     assert (summary["p50"], summary["p99"]) == pytest.approx((0.1, 0.198))
 
 
-def test_a_server_without_keys_and_metrics(browser: Any, recipes: Path) -> None:
+def test_the_console_works_without_keys_and_metrics(browser: Any, recipes: Path) -> None:
     """No key is asked, curl lines name none, and the page says how to get live figures."""
     with Server(recipes, env={"SVC_METRICS_ENABLED": "0"}) as server:
         tab = Tab(browser, server.url)
@@ -672,7 +672,7 @@ def test_a_server_without_keys_and_metrics(browser: Any, recipes: Path) -> None:
         assert tab.complaints == []
 
 
-def test_the_pages_work_below_a_path(tab: Tab) -> None:
+def test_the_pages_work_under_a_path_prefix_of_a_proxy(tab: Tab) -> None:
     """A proxy may serve them anywhere, as long as it takes the path away."""
     page = tab.page
     page.route(
@@ -695,7 +695,7 @@ def without_path(url: str) -> str:
     return url.replace("/recommend/", "/", 1)
 
 
-def test_everything_can_be_done_by_keyboard(tab: Tab) -> None:
+def test_every_function_works_by_keyboard(tab: Tab) -> None:
     """From the key to an answer with Tab, arrows and Enter alone; what has the focus always shows it."""
     page = tab.open(key=None)
     page.get_by_label("API key").wait_for()

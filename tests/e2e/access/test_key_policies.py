@@ -20,7 +20,7 @@ SHOP, ADMIN = "s" * 43, "a" * 43
 ENV = {"SVC_API_KEYS": f"shop:{hash_api_key(SHOP)},admin:{hash_api_key(ADMIN)}"}
 
 
-def test_a_key_asks_what_the_file_of_now_allows(tmp_path: Path) -> None:
+def test_a_key_is_limited_by_the_current_policy_file(tmp_path: Path) -> None:
     """Recipes, verbs and rates; a broken file changes nothing; another key notices nothing."""
     home = make_home(tmp_path, "books", popularity_model(0))
     write_artifact(tmp_path / "films.svc", popularity_model(1))
@@ -72,7 +72,7 @@ def test_a_key_asks_what_the_file_of_now_allows(tmp_path: Path) -> None:
         ("shop: {}", {}, "SVC_API_KEYS is empty"),
     ],
 )
-def test_a_server_does_not_start_without_policies_that_hold(
+def test_an_invalid_policy_file_prevents_the_start(
     tmp_path: Path, content: str | None, keys: dict[str, str], told: str
 ) -> None:
     """Exit 8, with the file and what is wrong in it."""

@@ -34,7 +34,7 @@ checks.negative_data_rejection.expected-statuses = ["200", "400", "401", "403", 
 
 
 @pytest.mark.timeout(600)
-def test_the_server_keeps_to_its_document(tmp_path: Path) -> None:
+def test_answers_match_the_openapi_document(tmp_path: Path) -> None:
     """All checks over all operations, a bounded number of seeded examples: no failure."""
     side = {"dimension": encoder().dim, "columns": list(encoder().columns)}
     features = {"version": 1, "active": True, "user": side, "item": side}

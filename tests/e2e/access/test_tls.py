@@ -100,7 +100,7 @@ def test_a_drain_over_http_2_loses_no_answer(tmp_path: Path) -> None:
     assert found == [200] * 4
 
 
-def test_a_certificate_that_has_ended_ends_the_start(tmp_path: Path) -> None:
+def test_an_expired_certificate_prevents_the_start(tmp_path: Path) -> None:
     """With exit code 8, before the port is bound."""
     issuer = Issuer(tmp_path)
     issuer.issue(ends=datetime.now(UTC) - timedelta(days=1))

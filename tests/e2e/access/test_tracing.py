@@ -102,7 +102,7 @@ def before(server: Server, folder: Path) -> Any:
 
 
 @needs_nginx
-def test_a_trace_passes_nginx_into_the_log_and_back(home: Path, front: Path) -> None:
+def test_a_trace_id_passes_through_nginx_to_log_and_answer(home: Path, front: Path) -> None:
     """Nothing in the configuration mentions the header; a server without spans makes a step of its own."""
     with Server(home, env={"SVC_ACCESS_LOG": "all", "SVC_ALLOWED_HOSTS": "127.0.0.1"}) as server:
         with before(server, front) as url:
@@ -144,7 +144,7 @@ def test_spans_reach_a_collector_within_the_callers_trace(home: Path, front: Pat
 
 @needs_collector
 @pytest.mark.parametrize("workers", [1, 2])
-def test_the_last_spans_are_exported_before_the_end(home: Path, workers: int) -> None:
+def test_a_drain_exports_the_last_spans(home: Path, workers: int) -> None:
     """A drain does not wait for the next batch and loses no span, whichever worker took a connection."""
     with collector() as (endpoint, backend):
 
@@ -163,7 +163,7 @@ def test_the_last_spans_are_exported_before_the_end(home: Path, workers: int) ->
     assert 1 <= names().count("rank") <= workers
 
 
-def test_without_a_collector_answers_come_and_the_log_says_it_once(home: Path) -> None:
+def test_an_unreachable_collector_is_logged_once_and_delays_nothing(home: Path) -> None:
     """Nobody listens: the server answers, the log has one warning with the reason, and the end comes in time."""
     address = f"http://somebody:hunter2@127.0.0.1:{free_port()}"
     env = {**OFTEN, "OTEL_EXPORTER_OTLP_ENDPOINT": address, "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}

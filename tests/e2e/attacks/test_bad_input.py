@@ -25,52 +25,52 @@ def assert_failed(ended: Ended, code: int, *words: str, event: str = "train_erro
     assert [word for word in words if word not in last["error"]] == []
 
 
-def test_no_recipe(shop: Shop) -> None:
+def test_a_missing_recipe_ends_with_2(shop: Shop) -> None:
     """The file that is missing is named."""
     shop.recipe.unlink()
     assert_failed(shop.train(), 2, "shop.yaml")
 
 
 @pytest.mark.parametrize("text", ["", "# nothing but a comment\n", "- a\n- list\n", "{", "\x00"])
-def test_a_recipe_that_is_none(shop: Shop, text: str) -> None:
+def test_an_empty_or_broken_recipe_ends_with_2(shop: Shop, text: str) -> None:
     """An empty or broken file is a bad recipe."""
     shop.recipe.write_text(text)
     assert_failed(shop.train(), 2, "shop.yaml")
 
 
-def test_a_misspelt_key(shop: Shop) -> None:
+def test_a_misspelt_key_is_named_with_the_nearest_valid_one(shop: Shop) -> None:
     """The key, its place and the nearest valid one are named."""
     shop.edit("n_trials", "n_trails")
     assert_failed(shop.train(), 2, "n_trails", "n_trials")
 
 
-def test_a_missing_source(shop: Shop) -> None:
+def test_a_missing_source_file_ends_with_3(shop: Shop) -> None:
     """A file that is not there is a failed data source."""
     (shop.folder / "sales.csv").unlink()
     assert_failed(shop.train(), 3, "sales.csv")
 
 
-def test_an_empty_csv(shop: Shop) -> None:
+def test_an_empty_csv_ends_with_3(shop: Shop) -> None:
     """Not even a header."""
     (shop.folder / "sales.csv").write_text("")
     assert_failed(shop.train(), 3, "sales.csv")
 
 
-def test_a_csv_without_header(shop: Shop) -> None:
+def test_a_csv_without_header_ends_with_3(shop: Shop) -> None:
     """Data in the first line is not taken for column names silently."""
     path = shop.folder / "sales.csv"
     path.write_text(path.read_text().partition("\n")[2])
     assert_failed(shop.train(), 3, "user_id")
 
 
-def test_a_missing_column(shop: Shop) -> None:
+def test_a_missing_column_is_named_beside_the_present_ones(shop: Shop) -> None:
     """The column that is missing and those that are there are named."""
     shop.edit("item_column: item_id, time", "item_column: product, time")
     assert_failed(shop.train(), 3, "product", "item_id")
 
 
 @pytest.mark.parametrize("rows", [0, 1])
-def test_hardly_any_rows(shop: Shop, rows: int) -> None:
+def test_too_few_rows_end_a_training_with_4(shop: Shop, rows: int) -> None:
     """No rows or one cannot be learned from: a failed training, not a defect."""
     path = shop.folder / "sales.csv"
     path.write_text("\n".join(path.read_text().splitlines()[: 1 + rows]) + "\n")
@@ -79,7 +79,7 @@ def test_hardly_any_rows(shop: Shop, rows: int) -> None:
     assert ended.records[-1]["code"] != "internal_error"
 
 
-def test_one_user(shop: Shop) -> None:
+def test_a_single_user_is_trained_or_refused_with_4(shop: Shop) -> None:
     """One user is served like any other if the search can score anything; else the training fails clearly."""
     path = shop.folder / "sales.csv"
     lines = path.read_text().splitlines()
@@ -99,7 +99,7 @@ def test_blanks_in_ids_are_dropped_and_counted(shop: Shop) -> None:
     assert trained.record("train_done")["n_users"] == 120
 
 
-def test_integer_ids_in_one_table_and_text_in_the_other(shop: Shop) -> None:
+def test_integer_and_text_ids_of_two_tables_match(shop: Shop) -> None:
     """Ids are text in every table, so 7 in one file is "7" in the other and metadata is found."""
     for name in ("sales.csv", "items.csv"):
         path = shop.folder / name
@@ -109,14 +109,14 @@ def test_integer_ids_in_one_table_and_text_in_the_other(shop: Shop) -> None:
     assert shop.train().code == 0
 
 
-def test_no_signing_keys(shop: Shop) -> None:
+def test_missing_signing_keys_end_a_training_before_data_is_read(shop: Shop) -> None:
     """Known before any data is read."""
     ended = shop.train(SVC_SIGNING_KEYS="")
     assert_failed(ended, 8, "SVC_SIGNING_KEYS")
     assert "fetching_data" not in {record["event"] for record in ended.records}
 
 
-def test_an_unwritable_output_folder(shop: Shop) -> None:
+def test_an_unwritable_output_folder_ends_a_training_before_data_is_read(shop: Shop) -> None:
     """A folder that cannot be made is a configuration error, known before any data is read."""
     (shop.folder / "artifacts").write_text("a file where a folder should be")
     ended = shop.train()
@@ -124,7 +124,7 @@ def test_an_unwritable_output_folder(shop: Shop) -> None:
     assert "fetching_data" not in {record["event"] for record in ended.records}
 
 
-def test_a_full_disk(shop: Shop, small_disk: Path) -> None:
+def test_a_full_disk_ends_a_training_with_5_and_without_leftovers(shop: Shop, small_disk: Path) -> None:
     """The artifact cannot be written: exit code 5, the reason, and no leftovers that keep the disk full."""
     shop.edit("path: artifacts/shop.svc", f"path: {small_disk}/shop.svc")
     with (small_disk / "fill").open("wb") as file, contextlib.suppress(OSError):
@@ -133,7 +133,7 @@ def test_a_full_disk(shop: Shop, small_disk: Path) -> None:
     assert {path.name for path in small_disk.iterdir()} - {"fill", "shop.svc.lock"} == set()
 
 
-def test_kill_9_during_the_write(shop: Shop, artifact: bytes) -> None:
+def test_a_kill_during_the_write_leaves_a_whole_artifact(shop: Shop, artifact: bytes) -> None:
     """Whenever the kill comes, the artifact in place is whole, and the next run cleans up."""
     shop.give(artifact)
     process = shop.start("train", str(shop.recipe), "--quiet")
@@ -147,7 +147,7 @@ def test_kill_9_during_the_write(shop: Shop, artifact: bytes) -> None:
     assert {path.name for path in shop.artifact.parent.iterdir()} <= {"shop.svc", "shop.svc.lock"}
 
 
-def test_a_port_in_use(shop: Shop) -> None:
+def test_a_port_in_use_is_named(shop: Shop) -> None:
     """One line that names the port."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -155,7 +155,7 @@ def test_a_port_in_use(shop: Shop) -> None:
     assert_failed(ended, 8, port, event="command_error")
 
 
-def test_serving_without_keys(shop: Shop) -> None:
+def test_a_server_without_signing_keys_does_not_start(shop: Shop) -> None:
     """A server that could verify nothing does not start."""
     ended = shop.svc("serve", "--recipes", str(shop.folder), "--port", "0", SVC_SIGNING_KEYS="")
     assert_failed(ended, 8, "SVC_SIGNING_KEYS", event="command_error")
@@ -195,7 +195,7 @@ def test_a_truncated_artifact_is_a_stub_until_a_good_one_comes(
     assert server.ask("/v1/recipes/shop:recommend", {"user_id": "u1"})[0] == 200
 
 
-def test_validate_prints_a_line_a_check(shop: Shop) -> None:
+def test_validate_prints_one_line_for_each_check(shop: Shop) -> None:
     """A good recipe has only `ok` lines; a missing column is found without a training."""
     good = shop.svc("validate", str(shop.recipe))
     assert good.code == 0, good.err
@@ -206,7 +206,7 @@ def test_validate_prints_a_line_a_check(shop: Shop) -> None:
     assert any(line.startswith("FAILED") and "reader" in line for line in bad.out.splitlines())
 
 
-def test_output_that_nobody_reads_is_no_error(shop: Shop) -> None:
+def test_a_closed_pipe_is_no_error(shop: Shop) -> None:
     """`svc schema | head -1` ends quietly."""
     process = shop.start("schema")
     assert process.stdout is not None

@@ -100,7 +100,7 @@ class Asking(Clients):
 
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("name", EXPENSIVE)
-def test_a_plain_request_and_health_wait_for_no_expensive_question(server: Server, name: str, batched: bool) -> None:
+def test_expensive_requests_hardly_delay_plain_requests_and_probes(server: Server, name: str, batched: bool) -> None:
     """A plain request takes at most twice the time of one call longer than alone, a probe less than 25 ms."""
     question = {"user_id": "u7", **EXPENSIVE[name]}
     if batched:

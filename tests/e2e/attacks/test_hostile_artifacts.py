@@ -96,7 +96,7 @@ def hostile(mark: Path) -> dict[str, tuple[bytes, str, str]]:
     }
 
 
-def test_hostile_artifacts_at_the_start_and_again_while_it_serves(home: Path) -> None:
+def test_hostile_artifacts_are_never_loaded(home: Path) -> None:
     """None loads, none leaves a mark, none grows the process; the good recipe answers all the while.
 
     SVC_TEST_ARTIFACT_ROUNDS in the environment says how often they come again.

@@ -122,7 +122,7 @@ def held(client: socket.socket) -> bool:
     return any(row[2].endswith(ours) and row[3] != "06" for row in rows)
 
 
-def test_a_body_that_is_too_large_gets_its_answer(server: Server) -> None:
+def test_a_client_that_sends_too_large_a_body_can_read_the_413(server: Server) -> None:
     """A client that sends all of a refused body still reads the 413, by length and by count."""
     size = (64 << 20) + 1
     with connect(server) as client:
@@ -235,7 +235,7 @@ WEBSOCKET = UPGRADE + b"websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-
         "noise as WebSocket",
     ],
 )
-def test_no_packet_ends_the_server(patient_server: Server, packets: list[bytes]) -> None:
+def test_no_malformed_packet_ends_the_server(patient_server: Server, packets: list[bytes]) -> None:
     """Protocols that the library below knows and trips over: their connection ends, and nothing else."""
     with connect(patient_server) as bystander, connect(patient_server) as client:
         bystander.sendall(HEAD + b"Content-Length: 16\r\n\r\n")
@@ -250,7 +250,7 @@ def test_no_packet_ends_the_server(patient_server: Server, packets: list[bytes])
 
 
 @pytest.mark.parametrize("rest", [b"\r\n", b"Content-Length: 5\r\n\r\nhello"], ids=["no body", "a body"])
-def test_an_upgrade_is_answered_as_if_it_had_not_asked(server: Server, rest: bytes) -> None:
+def test_a_request_to_upgrade_is_answered_as_a_plain_one(server: Server, rest: bytes) -> None:
     """RFC 9110, 7.8; and its connection ends like any other that is idle."""
     with connect(server) as client:
         client.sendall(WEBSOCKET + rest)

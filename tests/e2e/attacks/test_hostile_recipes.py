@@ -111,7 +111,7 @@ def check(server: Server, home: Path) -> None:
     assert "hunter2" not in server.log() + json.dumps(document)
 
 
-def test_hostile_recipes_at_the_start(home: Path) -> None:
+def test_a_server_starts_beside_hostile_recipes(home: Path) -> None:
     """The server starts with all of them in the folder, and serves what is good."""
     for what in HOSTILE:
         plant(home, what, home.parent / "mark")
@@ -121,7 +121,7 @@ def test_hostile_recipes_at_the_start(home: Path) -> None:
         assert server.stop() == 0
 
 
-def test_hostile_recipes_one_after_the_other_into_a_running_server(home: Path) -> None:
+def test_hostile_recipes_do_not_disturb_a_running_server(home: Path) -> None:
     """They come while it serves: no request fails, memory stays, and the next good recipe is found all the same."""
     with Server(home, env=environment(home)) as server:
         server.recommend("good")
@@ -140,7 +140,7 @@ def test_hostile_recipes_one_after_the_other_into_a_running_server(home: Path) -
         assert grown < 64 * MIB
 
 
-def test_things_in_the_folder_that_are_no_files(home: Path, tmp_path: Path) -> None:
+def test_links_pipes_and_devices_among_recipes_are_refused(home: Path, tmp_path: Path) -> None:
     """Links that lead out, nowhere or in circles, a pipe, a device, names of other bytes: all refused."""
     outside = write_recipe(tmp_path, "outside", "o.svc")
     (home / "out.yaml").symlink_to(outside)

@@ -146,14 +146,14 @@ def assert_silence(heard: Heard, signing: dict[str, str], api: dict[str, str]) -
     assert heard.where(b'"auth_invalid_key"') == ["server log"]
 
 
-def test_no_secret_comes_out(shop: Shop, serve: Callable[..., Server]) -> None:
+def test_no_secret_is_shown_if_the_database_is_unreachable(shop: Shop, serve: Callable[..., Server]) -> None:
     """A database that cannot be reached, too: its error knows the password."""
     heard = Heard()
     assert_silence(heard, *cycle(shop, serve, UNREACHABLE, heard))
 
 
 @pytest.mark.integration
-def test_no_secret_comes_out_when_the_database_answers(shop: Shop, serve: Callable[..., Server]) -> None:
+def test_no_secret_is_shown_if_the_database_answers(shop: Shop, serve: Callable[..., Server]) -> None:
     """The same with a recipe that is trained from a real database, under a password."""
     url = os.environ.get("SVC_TEST_POSTGRES_URL") or pytest.skip("SVC_TEST_POSTGRES_URL is not set")
     heard = Heard()

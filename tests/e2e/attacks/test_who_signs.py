@@ -50,7 +50,7 @@ def run(*arguments: str, **env: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_rollback_is_followed_by_a_server_that_refuses_what_is_older(tmp_path: Path) -> None:
+def test_a_server_that_refuses_older_versions_follows_a_rollback(tmp_path: Path) -> None:
     """`svc rollback` signs what it does, with the trainer's key; the next training is served again."""
     recipe = make_recipe(tmp_path, "append_sha")
     run("train", str(recipe), "--quiet", **TRAINER)
@@ -71,7 +71,7 @@ def test_a_rollback_is_followed_by_a_server_that_refuses_what_is_older(tmp_path:
         server.wait_for("artifact_replayed", name="a", times=2)
 
 
-def test_a_server_with_public_keys_serves_and_takes_nothing_older(tmp_path: Path) -> None:
+def test_a_server_with_public_keys_refuses_older_versions(tmp_path: Path) -> None:
     """Trained twice with Ed25519: the first version put back is refused at once, and after a restart with its state."""
     recipe = make_recipe(tmp_path, "always_overwrite")
     home = recipe.parent
@@ -118,7 +118,7 @@ def served(server: Server) -> str:
     return str(server.recommend("a").json()["items"][0]["item_id"])
 
 
-def test_two_servers_share_what_they_have_served(tmp_path: Path) -> None:
+def test_two_servers_share_the_highest_served_serial(tmp_path: Path) -> None:
     """Replicas with files of their own: what one has served binds the other, whose newest model goes on."""
     env = {"SVC_SIGNING_KEYS": SIGNING, "SVC_STATE_DIR": str(tmp_path / "state")}
     folders = [tmp_path / "one", tmp_path / "other"]
@@ -138,7 +138,7 @@ def test_two_servers_share_what_they_have_served(tmp_path: Path) -> None:
         assert (served(one), served(other)) == ("i7", "i8")
 
 
-def test_a_state_directory_that_is_damaged_or_lost_is_told(tmp_path: Path) -> None:
+def test_a_damaged_or_lost_state_directory_is_logged_and_serials_still_hold(tmp_path: Path) -> None:
     """The server goes on, takes what is newer, and itself forgets nothing that it has served."""
     state = tmp_path / "state"
     home = make_home(tmp_path, "a", popularity_model())
@@ -160,7 +160,7 @@ def test_a_state_directory_that_is_damaged_or_lost_is_told(tmp_path: Path) -> No
         assert (served(server), server.health()[0]) == ("i7", 200)
 
 
-def test_a_state_directory_on_a_full_disk_is_told(tmp_path: Path, small_disk: Path) -> None:
+def test_a_full_state_directory_is_logged_and_serials_still_hold(tmp_path: Path, small_disk: Path) -> None:
     """What is newer is served all the same; what this server has served it does not go below."""
     home = make_home(tmp_path, "a", popularity_model())
     publish(tmp_path, 5)

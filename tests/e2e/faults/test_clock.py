@@ -67,7 +67,7 @@ def years(records: list[dict[str, Any]]) -> set[int]:
     return {datetime.fromisoformat(record["timestamp"]).year for record in records}
 
 
-def test_a_server_whose_clock_is_set(home: Path, tmp_path: Path) -> None:
+def test_a_server_keeps_answering_when_its_clock_is_set(home: Path, tmp_path: Path) -> None:
     """Every request is answered, every new artifact is served, and the drain ends in time."""
     clock = Clock(tmp_path)
     asked = [("/v1/recipes/a:recommend", {"user_id": "u1"})]
@@ -83,7 +83,7 @@ def test_a_server_whose_clock_is_set(home: Path, tmp_path: Path) -> None:
     assert len(years(server.records)) == 3
 
 
-def test_a_training_whose_clock_is_set(shop: Shop, tmp_path: Path) -> None:
+def test_a_training_measures_durations_right_when_its_clock_is_set(shop: Shop, tmp_path: Path) -> None:
     """No limit of time is over too early, and nothing took years or less than no time."""
     clock = Clock(tmp_path)
     shop.edit("n_trials: 4", "n_trials: 12\n  timeout_seconds: 600\n  per_trial_timeout_seconds: 300")

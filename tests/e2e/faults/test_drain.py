@@ -25,12 +25,12 @@ from tests.serving.artifacts import popularity_model, write_artifact
 TABLE = """
 no new connections                | no_new_connection_is_accepted_while_draining
 new clients at the signal         | new_clients_are_answered_or_refused_and_never_wait
-watcher stopped, stats discarded  | a_hung_store_does_not_hold_up_the_end
-in-flight requests finish         | a_request_in_flight_is_answered_and_idle_connections_hold_nothing_up
-in-flight requests, any moment    | signals_at_any_moment_under_load_leave_nobody_unanswered
-the window ends, the rest closes  | the_window_ends_the_drain
-a client that reads nothing       | an_answer_that_nobody_reads_does_not_outlive_the_window
-serve_shutdown, exit code 0       | a_request_in_flight_is_answered_and_idle_connections_hold_nothing_up
+watcher stopped, stats discarded  | a_hung_store_does_not_delay_the_end
+in-flight requests finish         | a_drain_answers_requests_in_flight_and_closes_idle_connections
+in-flight requests, any moment    | a_signal_under_load_leaves_no_accepted_request_unanswered
+the window ends, the rest closes  | a_drain_ends_after_svc_drain_seconds
+a client that reads nothing       | a_client_that_does_not_read_does_not_prolong_the_drain
+serve_shutdown, exit code 0       | a_drain_answers_requests_in_flight_and_closes_idle_connections
 second signal                     | a_second_signal_ends_at_once
 signal before the first answer    | a_signal_during_the_start_ends_it
 """
@@ -71,9 +71,7 @@ def read_all(client: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_request_in_flight_is_answered_and_idle_connections_hold_nothing_up(
-    home: Path, number: signal.Signals
-) -> None:
+def test_a_drain_answers_requests_in_flight_and_closes_idle_connections(home: Path, number: signal.Signals) -> None:
     """The half-sent request gets its answer; the idle connection is closed at once; the process ends with 0."""
     with Server(home) as server, connection(server) as busy, connection(server) as idle:
         server.get("/v1/health")  # leaves a keep-alive connection of another client idle
@@ -132,7 +130,7 @@ def test_new_clients_are_answered_or_refused_and_never_wait(home: Path, workers:
         assert longest_s < RETRANSMISSION_S
 
 
-def test_the_window_ends_the_drain(home: Path) -> None:
+def test_a_drain_ends_after_svc_drain_seconds(home: Path) -> None:
     """A client that never finishes its request gets SVC_DRAIN_SECONDS, no more."""
     with Server(home, env={"SVC_DRAIN_SECONDS": "1"}) as server, connection(server) as busy:
         begin(busy)
@@ -154,7 +152,7 @@ def test_a_second_signal_ends_at_once(home: Path) -> None:
         assert time.monotonic() - began < 20  # the drain would take 30
 
 
-def test_a_hung_store_does_not_hold_up_the_end(home: Path) -> None:
+def test_a_hung_store_does_not_delay_the_end(home: Path) -> None:
     """A look at a store that never answers is left behind."""
     with Server(home) as server:
         fifo = home.parent / "pipe.svc"
@@ -166,7 +164,7 @@ def test_a_hung_store_does_not_hold_up_the_end(home: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", range(int(os.environ.get("SIGNALS_UNDER_LOAD", "5"))))
-def test_signals_at_any_moment_under_load_leave_nobody_unanswered(home: Path, moment: int) -> None:
+def test_a_signal_under_load_leaves_no_accepted_request_unanswered(home: Path, moment: int) -> None:
     """Every request that the server accepted gets its answer; the process ends with 0, within the window.
 
     The kernel resets a client that connects between the last accept and the shutdown of the listener. These are
@@ -188,7 +186,7 @@ def test_signals_at_any_moment_under_load_leave_nobody_unanswered(home: Path, mo
         assert seconds < 20
 
 
-def test_after_a_kill_the_next_start_is_as_before(home: Path) -> None:
+def test_a_server_gives_the_same_answers_after_a_kill(home: Path) -> None:
     """Nothing of the server's state lives outside recipes and artifacts."""
     with Server(home) as server:
         before = server.recommend("a").json()
@@ -210,7 +208,7 @@ def test_a_signal_during_the_start_ends_it(home: Path) -> None:
             assert server.said("serve_shutdown")
 
 
-def test_an_answer_that_nobody_reads_does_not_outlive_the_window(home: Path) -> None:
+def test_a_client_that_does_not_read_does_not_prolong_the_drain(home: Path) -> None:
     """A client asks for megabytes and reads nothing: the drain ends without it."""
     write_artifact(home.parent / "a.svc", popularity_model(0, n_items=2000))
     body = json.dumps({"requests": [{"user_id": "u3", "limit": 1000}] * 256}).encode()

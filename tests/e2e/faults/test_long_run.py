@@ -14,7 +14,7 @@ SECONDS = float(os.environ.get("SVC_TEST_SOAK_SECONDS", "15"))
 
 @pytest.mark.integration
 @pytest.mark.timeout(SECONDS + 120)
-def test_nothing_fails_and_nothing_grows(tmp_path: Path) -> None:
+def test_a_long_run_has_no_failure_and_no_growth(tmp_path: Path) -> None:
     """Mixed load, a swap of both models every ten seconds, faults and strangers in between."""
     soak = Soak(tmp_path)
     soak.run(SECONDS, show=print)
@@ -23,7 +23,7 @@ def test_nothing_fails_and_nothing_grows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("column", ["resident_mb", "threads", "files"])
-def test_growth_is_seen(column: str) -> None:
+def test_the_check_for_growth_detects_a_leak(column: str) -> None:
     """What keeps growing is told; what only grows at first, or moves up and down, is not."""
     flat = {"resident_mb": 100.0, "threads": 7.0, "files": 20.0}
     steady = [flat | {column: flat[column] + number % 2} for number in range(180)]

@@ -57,7 +57,7 @@ def test_a_worker_that_raises_fails_one_request(home: Path) -> None:
         assert server.stop() == 0
 
 
-def test_a_worker_that_raises_fails_no_neighbour(home: Path) -> None:
+def test_an_error_of_one_query_fails_no_other_query_of_its_group(home: Path) -> None:
     """Requests that are scored together with one that raises get their answers all the same."""
     write_artifact(home.parent / "a.svc", poisoned())
 

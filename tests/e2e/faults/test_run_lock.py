@@ -16,7 +16,7 @@ lock held | svc train starts | default flags         | exit 0      | a_held_lock
 lock held | svc train starts | --fail-on-busy        | exit 6      | a_held_lock_fails_when_asked
 lock held | svc train starts | --lock-timeout > 0    | waits, fails| a_bounded_wait_ends_with_the_failure
 lock held | svc train starts | --lock-timeout -1     | waits       | an_endless_wait_ends_with_the_lock
-any       | svc train starts | --no-lock             | no lock     | without_the_lock_nothing_is_asked
+any       | svc train starts | --no-lock             | no lock     | no_lock_ignores_a_held_lock
 any       | svc train starts | remote output.path    | host-local  | a_remote_output_is_locked_on_this_host_only
 """
 
@@ -76,7 +76,7 @@ def test_an_endless_wait_ends_with_the_lock(held: Shop) -> None:
     assert held.artifact.exists()
 
 
-def test_without_the_lock_nothing_is_asked(held: Shop) -> None:
+def test_no_lock_ignores_a_held_lock(held: Shop) -> None:
     with run_lock(str(held.artifact), timeout_s=0, settings=Settings()):
         assert held.train("--no-lock").code == 0
     assert held.artifact.exists()

@@ -294,7 +294,7 @@ def test_a_new_output_path_and_new_metadata_take_effect(home: Path) -> None:
         assert server.recommend("a").json()["items"][0]["title"] == "One"
 
 
-def test_files_that_are_no_recipes_or_must_not_be(home: Path, tmp_path: Path) -> None:
+def test_other_files_are_ignored_and_forbidden_ones_skipped(home: Path, tmp_path: Path) -> None:
     """`.yml` and folders are ignored; a link out of the folder, a bad scheme and a name taken twice are skipped."""
     put(home / "x.yml", "name: x")
     (home / "sub").mkdir()

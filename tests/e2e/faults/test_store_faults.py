@@ -102,7 +102,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
-def test_a_file_system_that_does_everything_wrong(home: Path, tmp_path: Path) -> None:
+def test_faults_of_the_file_system_keep_the_models(home: Path, tmp_path: Path) -> None:
     """Files become folders, links, pipes, nothing; permissions go: the models stay, and each error clears by itself."""
     prefix = obeying_command()
     if prefix is None:
@@ -132,7 +132,7 @@ def test_a_file_system_that_does_everything_wrong(home: Path, tmp_path: Path) ->
         assert server.stop() == 0
 
 
-def test_a_copy_in_place_is_never_served_half(home: Path, tmp_path: Path) -> None:
+def test_a_half_copied_artifact_is_never_served(home: Path, tmp_path: Path) -> None:
     """A tool that overwrites the artifact bit by bit: what is half there is refused, what is whole is served."""
     path, pieces = tmp_path / "m.svc", 8
     write_recipe(home, "m", path)
@@ -152,7 +152,7 @@ def test_a_copy_in_place_is_never_served_half(home: Path, tmp_path: Path) -> Non
         assert failing(server) == {}
 
 
-def test_clocks_that_jump(home: Path, tmp_path: Path) -> None:
+def test_new_artifacts_are_noticed_whatever_their_time(home: Path, tmp_path: Path) -> None:
     """A new artifact is noticed whatever its time says: the past, the far future, or the very same as before."""
     path = tmp_path / "m.svc"
     write_recipe(home, "m", path)
@@ -167,7 +167,7 @@ def test_clocks_that_jump(home: Path, tmp_path: Path) -> None:
         assert not server.said("artifact_load_failed")
 
 
-def test_permission_to_write_is_what_a_training_needs_and_a_server_does_not(home: Path, tmp_path: Path) -> None:
+def test_a_server_needs_no_permission_to_write_and_a_training_does(home: Path, tmp_path: Path) -> None:
     """A server reads recipes and artifacts that it may not write, in folders that it may not write."""
     prefix = obeying_command()
     if prefix is None:
@@ -251,7 +251,7 @@ def faulty_store(good: bytes, foreign: bytes) -> Iterator[str]:
         server.shutdown()
 
 
-def test_a_web_store_that_does_everything_wrong(home: Path, tmp_path: Path) -> None:
+def test_faults_of_a_web_store_keep_the_models(home: Path, tmp_path: Path) -> None:
     """It throttles, refuses, hangs, cuts, and answers with rubbish: the models stay, and each error clears by itself.
 
     One object answers with the whole artifact of another recipe. Its signature holds, so it is served: the log says
@@ -282,7 +282,7 @@ def test_a_web_store_that_does_everything_wrong(home: Path, tmp_path: Path) -> N
             assert server.stop() == 0
 
 
-def test_a_dead_runs_leftovers_are_gone_after_the_next_and_never_served(home: Path, tmp_path: Path) -> None:
+def test_temporary_files_of_killed_runs_are_removed_and_never_served(home: Path, tmp_path: Path) -> None:
     """A temporary file of a run that died is neither read by the server nor kept by the next run."""
     path = tmp_path / "out" / "m.svc"
     write_recipe(home, "m", path)

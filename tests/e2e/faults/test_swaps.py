@@ -18,7 +18,7 @@ SWAPS = 20
 RECIPES = 100
 
 
-def test_twenty_swaps_under_load_fail_nobody_and_each_batch_has_one_model(tmp_path: Path) -> None:
+def test_swaps_under_load_fail_no_request_and_each_batch_has_one_model(tmp_path: Path) -> None:
     """Single and batch requests run on while the model changes; what an answer says fits the version that it names."""
     home = tmp_path / "recipes"
     home.mkdir()
@@ -107,7 +107,7 @@ def reluctant_store(content: bytes) -> Iterator[str]:
         server.shutdown()
 
 
-def test_hung_and_slow_stores_hold_nobody_up(tmp_path: Path) -> None:
+def test_hung_and_slow_stores_do_not_delay_other_recipes(tmp_path: Path) -> None:
     """Three of a hundred stores hang and one is slow: the other 96 follow their artifacts, and SIGTERM is heard."""
     home = tmp_path / "recipes"
     home.mkdir()

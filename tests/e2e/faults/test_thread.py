@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.e2e.conftest import Server, Shop
 
 
-def test_from_recipe_to_recommendations(shop: Shop, serve: Callable[..., Server]) -> None:
+def test_a_trained_recipe_answers_every_verb(shop: Shop, serve: Callable[..., Server]) -> None:
     """Train, inspect, serve, and ask every verb; answers carry titles."""
     trained = shop.train("--run-id", "first")
     assert trained.code == 0, trained.err
@@ -160,7 +160,9 @@ def _read_all(connection: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_training_says_so_and_writes_nothing(shop: Shop, number: signal.Signals, code: int) -> None:
+def test_an_interrupted_training_logs_the_signal_and_writes_nothing(
+    shop: Shop, number: signal.Signals, code: int
+) -> None:
     """The exit code names the signal; no artifact and no leftovers stay."""
     shop.edit("n_trials: 4", "n_trials: 100000")
     process = shop.start("train", str(shop.recipe))
