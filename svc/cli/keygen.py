@@ -78,7 +78,7 @@ def command(
     write: Annotated[
         Path | None,
         typer.Option(
-            "--write", metavar="FILE", help="Add the key to this file; a signing key is not shown.", show_default=False
+            "--write", metavar="FILE", help="Add the key to this file. A signing key is not shown.", show_default=False
         ),
     ] = None,
 ) -> None:

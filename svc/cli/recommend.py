@@ -169,7 +169,7 @@ def command(
     ] = "score",
     filter_json: Annotated[
         str | None,
-        typer.Option("--filter", metavar="JSON", help="Only items that satisfy this filter; needs a recipe."),
+        typer.Option("--filter", metavar="JSON", help="Only items that satisfy this filter. Needs a recipe."),
     ] = None,
     shard: Annotated[
         str | None,
@@ -183,12 +183,12 @@ def command(
         bool,
         typer.Option(
             "--merge",
-            help="Check that all parts of --output are there and write their manifest; with --shard: if they are.",
+            help="Check that all parts of --output are there and write their manifest. With --shard, only if they are.",
         ),
     ] = False,
     engine: Annotated[
         str | None,
-        typer.Option("--engine", metavar="dask://HOST:PORT", help="Let a Dask cluster write the parts; also tls://."),
+        typer.Option("--engine", metavar="dask://HOST:PORT", help="Let a Dask cluster write the parts. Also tls://."),
     ] = None,
     env_var: EnvVar = None,
     dev_allow_unsigned: DevAllowUnsigned = False,

@@ -27,7 +27,7 @@ def command(
         ),
     ] = False,
 ) -> None:
-    """Print the JSON Schema of recipes, for editors that complete and check YAML; or the server's OpenAPI document."""
+    """Print the JSON Schema of recipes, for editors that complete and check YAML, or the server's OpenAPI document."""
     if openapi:
         from svc.serving.api.pages.openapi import document
 

@@ -39,7 +39,9 @@ def command(
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option("--port", min=0, max=65535, help="Port; 0: any free one.", show_default="SVC_PORT, else 8080"),
+        typer.Option(
+            "--port", min=0, max=65535, help="Port. 0 takes any free one.", show_default="SVC_PORT, else 8080"
+        ),
     ] = None,
     workers: Annotated[
         str | None,
@@ -55,7 +57,7 @@ def command(
     dev_allow_unsigned: DevAllowUnsigned = False,
     confirmed: Confirmed = False,
 ) -> int:
-    """Serve recommendations over HTTP, one model for each recipe of a folder; changed artifacts are swapped in."""
+    """Serve recommendations over HTTP, one model for each recipe of a folder, and swap in changed artifacts."""
     try:
         n_workers = None if workers is None else parse_workers(workers)
     except ValueError as error:

@@ -128,7 +128,7 @@ def command(
         bool, typer.Option("--fail-on-busy", help="If another run holds the lock, exit 6 instead of 0.")
     ] = False,
     lock_timeout: Annotated[
-        float, typer.Option("--lock-timeout", help="Seconds to wait for the lock; 0 does not wait, -1 waits forever.")
+        float, typer.Option("--lock-timeout", help="Seconds to wait for the lock. 0 does not wait, -1 waits forever.")
     ] = 0.0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Write warnings, errors and the outcome alone.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log the parameters of each trial.")] = False,
@@ -136,7 +136,7 @@ def command(
         str | None,
         typer.Option(
             "--run-id",
-            help="Id of the run; the same id resumes its search in training.storage_path.",
+            help="Id of the run. The same id resumes its search in training.storage_path.",
             show_default="12 random hex characters",
         ),
     ] = None,

@@ -25,7 +25,7 @@ EPILOG = """
 
 
 def command(recipe_file: RecipeFile, env_var: EnvVar = None) -> int:
-    """Check a recipe and probe its sources, without reading them whole; one line a check."""
+    """Check a recipe and probe its sources without reading them whole, one line for each check."""
     settings = Settings.from_env(environment(recipe_file.parent))
     with progress_for(settings):
         loaded, variables = load(recipe_file, env_var, settings)

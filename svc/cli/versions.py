@@ -65,7 +65,7 @@ do not move the pointer.
 def history(
     recipe_file: RecipeFile,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    verify: Annotated[bool, typer.Option("--verify", help="Check the signed log; say what is wrong.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Check the signed log and name its invalid lines.")] = False,
     env_var: EnvVar = None,
     dev_allow_unsigned: DevAllowUnsigned = False,
 ) -> int:
@@ -109,7 +109,7 @@ def rollback(
     env_var: EnvVar = None,
     dev_allow_unsigned: DevAllowUnsigned = False,
 ) -> None:
-    """Make an earlier version of a recipe's model live again; with --hold, keep it there through trainings."""
+    """Make an earlier version of a recipe's model live again. With --hold, trainings leave it live."""
     versions = _open_versions(recipe_file, env_var, unsigned=dev_allow_unsigned)
     live, before = versions.rollback(None if to is None else versions.find_version(to), hold=hold)
     held = "; held there until `svc promote`" if versions.log().held else ""
