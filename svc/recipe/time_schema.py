@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from svc.recipe.algorithms import DEFAULT_ALGORITHMS, MOST_RECENCY, TRANSITIONS
 from svc.recipe.promotion_schema import bare_off
-from svc.recipe.source_options import Block, Number
+from svc.recipe.source_options import Block, Number, unique_names
 
 Recency = Annotated[
     Literal["search", "off"] | Annotated[Number, Field(ge=0, le=MOST_RECENCY)], BeforeValidator(bare_off)
@@ -60,16 +60,9 @@ class TimeDecay(Block):
         tuple[HalfLife, ...],
         Field(min_length=1),
         BeforeValidator(_as_list, json_schema_input_type=HalfLife | tuple[HalfLife, ...]),
+        AfterValidator(unique_names),
     ] = Field(description="Such as 12h, 30d, 4w, 1.5y, or none; of several the best is searched.")
     reference: Literal["last_event"] = "last_event"
-
-    @field_validator("half_life")
-    @classmethod
-    def _different(cls, lengths: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(lengths)) < len(lengths):
-            repeated = next(length for index, length in enumerate(lengths) if length in lengths[:index])
-            raise ValueError(f"names {repeated!r} twice")
-        return lengths
 
 
 def check_recency(recency: Literal["search", "off"] | float, *, time_column: str | None, scheme: str) -> None:
