@@ -51,13 +51,14 @@ CACHE_BYTES: Final = 8 << 20
 LEAST_CACHED: Final = 40
 """Room for a filter and 16 boosts of a request, each as a client's tree and as a canonical one."""
 MAX_SHOWN_VALUES: Final = 200
-_COMPARE: Final[Mapping[str, Callable[[Any, float], Any]]] = {
+COMPARE: Final[Mapping[str, Callable[[Any, float], Any]]] = {
     "gt": operator.gt,
     "gte": operator.ge,
     "lt": operator.lt,
     "lte": operator.le,
     "eq": operator.eq,
 }
+"""The functions of the operators that compare numbers, also in row filters of trainings."""
 
 
 class LabelField:
@@ -205,7 +206,7 @@ class NumberField:
     def matching(self, name: str, operand: Any) -> ItemSet:
         if name == "exists":
             return self.exists if operand else ~self.exists
-        return ItemSet.of_flags(_COMPARE[name](self.numbers, operand))
+        return ItemSet.of_flags(COMPARE[name](self.numbers, operand))
 
     def describe(self) -> dict[str, Any]:
         present = self.numbers[~np.isnan(self.numbers)]

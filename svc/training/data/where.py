@@ -12,13 +12,14 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from svc.errors import DataSourceError, RowFilterMismatch
+from svc.model.ranking.filter_fields import COMPARE
 from svc.recipe.filter_tree import Filter
 from svc.recipe.row_filter import NUMBER, either, parse_row_filter
 from svc.sources.base import DataSource
@@ -26,13 +27,6 @@ from svc.sources.csv_types import WORDS_FOR_NOTHING
 from svc.sources.prefilter import Prefiltered
 
 Flags = NDArray[np.bool_]
-_COMPARE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
-    "gt": operator.gt,
-    "gte": operator.ge,
-    "lt": operator.lt,
-    "lte": operator.le,
-    "eq": operator.eq,
-}
 _SHOWN_CHARACTERS = 40
 _NO_NUMBER = "which is no number: compare texts by `any`, with a list of them"
 
@@ -178,7 +172,7 @@ class _Numbers(_Column):
             self._refuse_first(self._flags(lambda value: not _is_number_or_nothing(value)), _NO_NUMBER)
 
     def _compare(self, name: str, operand: Any) -> Flags:
-        flags: Flags = _COMPARE[name](self._numbers, operand)
+        flags: Flags = COMPARE[name](self._numbers, operand)
         return flags
 
 
