@@ -12,6 +12,7 @@ from svc import logs
 from svc.cli.common import Confirmed, DevAllowUnsigned, check_unsigned, verifying_keys
 from svc.env_file import environment
 from svc.logs import printable
+from svc.recipe.algorithms import short_name
 from svc.settings import Settings
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def _summary(header: dict[str, Any]) -> dict[str, str]:
     metric = f"{_text(header.get('metric'))}@{_text(header.get('cutoff'))}"
     span = evaluation.get("interval")
     interval = f" ({_number(span[0])} to {_number(span[1])})" if isinstance(span, list) and len(span) == 2 else ""
+    winner = short_name(_text(header.get("best_class")))
     return {
         "artifact": _text(header["artifact"]),
         "model_version": _text(header["model_version"]),
@@ -104,7 +106,7 @@ def _summary(header: dict[str, Any]) -> dict[str, str]:
         "recipe": f"{_text(header.get('recipe_name'))}, hash {_text(header.get('recipe_hash'))}",
         "trained_at": f"{_text(header.get('trained_at'))} by svc {_text(header.get('svc_version'))}",
         "data": ", ".join(counts),
-        "algorithm": f"{_text(header.get('best_class'))}, the best of {_number(tuning.get('completed'))} trials",
+        "algorithm": f"{winner}, the best of {_number(tuning.get('completed'))} trials",
         **_recency(header),
         "score": f"{metric} {_number(header.get('best_score'))}{interval}",
         **_ranker(header),
@@ -124,7 +126,7 @@ def _recency(header: dict[str, Any]) -> dict[str, str]:
         return {}
     parts = header.get("parts")
     listed = [_mapping(part) for part in parts] if isinstance(parts, list) else []
-    own = [f"{_text(part.get('class'))} {_number(part['recency'])}" for part in listed if "recency" in part]
+    own = [f"{short_name(_text(part.get('class')))} {_number(part['recency'])}" for part in listed if "recency" in part]
     return {"recency": ", ".join(own) or _number(header["recency"])}
 
 

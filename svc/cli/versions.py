@@ -14,6 +14,7 @@ from svc.cli.common import DevAllowUnsigned, EnvVar, RecipeFile, check_unsigned,
 from svc.env_file import environment
 from svc.errors import ArtifactError, UsageError
 from svc.logs import printable
+from svc.recipe.algorithms import short_name
 from svc.settings import Settings
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def history(
     env_var: EnvVar = None,
     dev_allow_unsigned: DevAllowUnsigned = False,
 ) -> int:
-    """List the versions of a recipe's model: when, which class, score, decision, and which one is live."""
+    """List the versions of a recipe's model: time, algorithm, score, decision, and which one is live."""
     versions = _open_versions(recipe_file, env_var, unsigned=dev_allow_unsigned)
     if verify:
         problems = versions.problems()
@@ -162,7 +163,7 @@ def _table(uri: str, versions: list[Version]) -> Table:
         rank_ms = "" if version.rank_ms is None else f"{version.rank_ms:.3g}"
         state = "live, held" if version.held else "live" if version.live else ""
         trained_at = _to_the_minute(version.trained_at or "unreadable")
-        algorithm = (version.best_class or "").removesuffix("Recommender")
+        algorithm = short_name(version.best_class or "")
         reused = version.reused_from
         more = [reused["sha8"] if reused else ""] if with_refits else []
         cells = (trained_at, algorithm, score, rank_ms, version.decision or "", state, *more)

@@ -17,6 +17,7 @@ from svc.library.questions import Answerer, AnyQuestion, checked_id, checked_ids
 from svc.library.tables import id_series
 from svc.model.ranking.new_items import NewItems
 from svc.model.ranking.query import Order, Query, Ranking, Restriction
+from svc.recipe.algorithms import short_name
 from svc.serving.api.bodies.requests import PopularQuery, RecommendRequest, RelatedRequest, UsersRequest
 from svc.serving.models.fragments import facts_beside
 from svc.serving.models.policy import DEFAULT_POLICY, Policy
@@ -47,14 +48,15 @@ class Recommender:
         self._answerer = Answerer(opened.model, items, policy, new)
 
     def __repr__(self) -> str:
+        algorithm = short_name(self.header.get("best_class", "?"))
         return (
-            f"<svc.Recommender {self.header.get('recipe_name', '?')}: {self.header.get('best_class', '?')}, "
+            f"<svc.Recommender {self.header.get('recipe_name', '?')}: {algorithm}, "
             f"{self.n_users:,} users, {self.n_items:,} items>"
         )
 
     def _repr_html_(self) -> str:
         facts = {
-            "algorithm": self.header.get("best_class", "?"),
+            "algorithm": short_name(self.header.get("best_class", "?")),
             "users": self.n_users,
             "items": self.n_items,
             "trained": self.header.get("trained_at", "?"),

@@ -57,6 +57,11 @@ FEATURE_AWARE = "IALSRecommender"
 DEFAULT_ALGORITHMS: tuple[str, ...] = (*ALGORITHMS[:6], BLEND)
 
 
+def short_name(algorithm: str) -> str:
+    """Return the name that people read: `IALS` for `IALSRecommender`."""
+    return algorithm.removesuffix("Recommender")
+
+
 @dataclass(frozen=True, slots=True)
 class Tuned:
     """Bounds or choices of a parameter in `training.search_space`."""

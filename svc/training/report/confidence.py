@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from svc.recipe.algorithms import short_name
+
 FEW_USERS = 200
 """With fewer scored users an interval is too short, because users with rare scores are missing from the sample."""
 
@@ -52,9 +54,10 @@ def lead_sentences(header: Mapping[str, Any], metric: str) -> list[str]:
     users = {"test": " on the test users", "validation": ", corrected for the choice of both"}.get(
         lead.get("users"), ""
     )
-    ahead = f"Ahead of {lead['over']} by {lead['change']:.4f} {metric}"
+    rival = short_name(lead["over"])
+    ahead = f"Ahead of {rival} by {lead['change']:.4f} {metric}"
     if lead["change"] < 0.0:
-        ahead = f"Behind {lead['over']} by {-lead['change']:.4f} {metric}"
+        ahead = f"Behind {rival} by {-lead['change']:.4f} {metric}"
     return [f"{ahead} (interval {span(lead['interval'])}){users}: {verdict}."]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from svc.recipe.algorithms import TAKES_RECENCY, TOP_POP
+from svc.recipe.algorithms import TAKES_RECENCY, TOP_POP, short_name
 
 
 def order_sentences(header: Mapping[str, Any]) -> Markup:
@@ -43,7 +43,7 @@ def _by_part(header: Mapping[str, Any]) -> dict[str, float]:
     """Return the recency of each part of a blend whose parts differ in it, or nothing for any other model."""
     parts = [part for part in header.get("parts", ()) if "weight" in part and part["class"] != TOP_POP]
     is_by_part = any("recency" in part for part in parts)
-    return {str(part["class"]): float(part.get("recency", 0.0)) for part in parts if is_by_part}
+    return {short_name(str(part["class"])): float(part.get("recency", 0.0)) for part in parts if is_by_part}
 
 
 def _effect(header: Mapping[str, Any]) -> str:

@@ -18,6 +18,7 @@ from svc import install_command
 from svc.atomic_write import replace_file
 from svc.errors import ArtifactWriteError, ConfigError
 from svc.model.history import History
+from svc.recipe.algorithms import short_name
 from svc.training.fitting.trial import TrialRecord
 from svc.training.report.confidence import headline, lead_sentences, popularity_sentences, warnings
 from svc.training.report.promotion import decision_sentences
@@ -79,6 +80,7 @@ def render(header: Mapping[str, Any], counts: Counts, earlier: Mapping[str, Any]
     groups = ranker_groups(header)
     return _template().render(
         header=header,
+        winner=short_name(header["best_class"]),
         earlier=earlier,
         metric=metric,
         verdict=verdict(header, metric),

@@ -11,6 +11,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from svc.recipe.algorithms import short_name
 from svc.training.fitting.trial import TrialRecord
 
 _COLOURS = ("#2f6fb0", "#d9822b", "#3a9a5b", "#a8518a", "#7a6a4f", "#c0453f", "#5a6b7b")
@@ -68,7 +69,7 @@ def search_plot(trials: Sequence[TrialRecord], metric: str) -> Markup:
             [trial.score for trial in own],
             s=30,
             color=_COLOURS[number % len(_COLOURS)],
-            label=name.removesuffix("Recommender"),
+            label=short_name(name),
         )
     best = np.maximum.accumulate([trial.score or 0.0 for trial in complete])
     axes.step(
@@ -87,7 +88,7 @@ def cost_plot(trials: Sequence[TrialRecord], metric: str, intervals: Mapping[str
         own = [trial for trial in trials if trial.algorithm == name]
         colour = _COLOURS[index % len(_COLOURS)]
         milliseconds = [trial.rank_ms for trial in own]
-        label = name.removesuffix("Recommender")
+        label = short_name(name)
         axes.scatter(milliseconds, [trial.score for trial in own], s=30, color=colour, label=label)
         if name in intervals:
             best = max(own, key=lambda trial: trial.score or 0.0)
@@ -103,7 +104,7 @@ def algorithms_plot(
     """Draw the best score of each algorithm with its interval, and a dashed line at the baseline TopPop."""
     figure, axes = _figure(0.9 + 0.42 * len(best))
     ordered = list(reversed(best))
-    names = [trial.algorithm.removesuffix("Recommender") for trial in ordered]
+    names = [short_name(trial.algorithm) for trial in ordered]
     scores = [trial.score or 0.0 for trial in ordered]
     colours = ["#9aa5b1" if name == "TopPop" else _COLOURS[0] for name in names]
     axes.barh(names, scores, color=colours, height=0.6)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from svc.recipe.algorithms import short_name
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.metrics import PER_USER
 from svc.training.report.confidence import span
@@ -75,7 +76,7 @@ def tables(header: Header, metric: str, best: Sequence[TrialRecord], earlier: He
         "parts": Table(
             ("answers", "part", "score", "bytes", "parameters"),
             [
-                (part["answers"], part["class"], part["score"], part["bytes"], parameters(part["params"]))
+                (part["answers"], short_name(part["class"]), part["score"], part["bytes"], parameters(part["params"]))
                 for part in header.get("parts", ())
             ],
         ),
@@ -97,7 +98,7 @@ def tables(header: Header, metric: str, best: Sequence[TrialRecord], earlier: He
             ("algorithm", metric, "interval", "recall", "seconds", "parameters"),
             [
                 (
-                    trial.algorithm,
+                    short_name(trial.algorithm),
                     trial.score or 0.0,
                     span(rows_of_search[trial.algorithm].get("interval", ())),
                     trial.metrics.get("recall", ""),
@@ -159,7 +160,7 @@ def _runs(header: Header, earlier: Header) -> list[Sequence[object]]:
     """Return rows that compare this run with an earlier one of the same recipe."""
     lines: list[tuple[str, Callable[[Header], object]]] = [
         ("trained", lambda head: head["trained_at"]),
-        ("winner", lambda head: head["best_class"]),
+        ("winner", lambda head: short_name(head["best_class"])),
         (f"{header['metric']} at its cutoff", lambda head: head["evaluation"].get(header["metric"], "")),
         ("cutoff", lambda head: head["cutoff"]),
         ("interval", lambda head: span(head["evaluation"].get("interval", ()))),

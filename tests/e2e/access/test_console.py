@@ -246,7 +246,7 @@ def test_an_unknown_user_gets_code_message_and_advice(tab: Tab) -> None:
     assert json.loads(done.stdout.splitlines()[-1])["user_id"] == 'o\'brien "$HOME" `id` \\'
 
 
-def test_the_somebody_button_picks_a_known_user_and_shows_the_history(tab: Tab) -> None:
+def test_random_user_picks_a_known_user_and_shows_the_history(tab: Tab) -> None:
     """One click gives an id that training saw, an answer for it, and beside it what that user chose before."""
     page = tab.open()
     page.locator(".ranking li").first.wait_for()  # the page opens with an answer for some other user

@@ -46,7 +46,7 @@ def test_a_blend_with_recencies_by_part_has_an_additional_row() -> None:
         ("0.5", "0.2000", "0.1800 to 0.2200"),
         ("of each part (taken)", "0.3000", "0.2800 to 0.3200"),
     ]
-    assert "each part of the blend: RP3betaRecommender 0.5, IALSRecommender 0. Judged on 2,000" in order_sentences(head)
+    assert "each part of the blend: RP3beta 0.5, IALS 0. Judged on 2,000" in order_sentences(head)
 
 
 @pytest.mark.parametrize(
