@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 _DIGEST_BYTES = 8
 _FEW = 8
+# Halves the stored offsets, unless the ids take 4 GiB or more.
 _UINT32_LIMIT = 1 << 32
 
 

@@ -17,6 +17,7 @@ EVEN = 0.5
 """Norms hardly differ if the median is at least this share of the longest. Scans then leave hardly any item out."""
 LEAST_ROUNDED = 1 << 22
 """Vectors of at least this many numbers are also rounded. Smaller ones stay in the processor's cache."""
+# Inverses of norms below 3e-39 exceed float32, and an infinite one times 0 would be NaN.
 LARGEST = float(np.finfo(np.float32).max)
 
 

@@ -55,6 +55,7 @@ def small_products_pay() -> bool:
             started = time.perf_counter()
             multiply(vectors, factors, products)
             taken.append(time.perf_counter() - started)
+        # The least time: pauses of the machine only ever add to it.
         return min(taken)
 
     return seconds(_block_by_block) < CLEARLY * seconds(_at_once)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 UNIT_ROUNDOFF = 2.0**-24
 MOST_STEPS = 127
+# 127² · 2^17 is below 2^31, so sums of products fit int32.
 MOST_COMPONENTS = 1 << 17
 ITEMS_AT_ONCE = 4096
 """Products that are scaled and transposed while they are in the processor's cache."""

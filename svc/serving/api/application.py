@@ -210,6 +210,7 @@ class Application:
         logs.bind(request_id=request_id)
         self._state.metrics.of(HEAD_REFUSALS, code=error.code).inc()
         response = failure(request_id, error)
+        # The only trace of clients that never send a valid request.
         if self._access.writes:
             self._access.note(began=began, method="", status=response.status, client=client, route=None, key=None)
         return _complete(response, request_id, ())

@@ -19,6 +19,7 @@ RULED_LIMIT = 100
 LARGEST_CALL = 256
 UNKNOWN_PLAIN_S = 1e-3
 """Assumed cost of a plain query until one is measured."""
+# The n-th call changes the median by one n-th, later ones by 5%: the first calls count much, one slow call little.
 LEAST_STEP = 0.05
 
 

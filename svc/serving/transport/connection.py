@@ -112,6 +112,7 @@ class Connection:
 
     async def _answer(self, head: Head) -> bool:
         """Answer one request, and return True if another may follow. Raises ClientGone."""
+        # Not by ASGI, whose scope costs 9 to 13 µs a request.
         response = await self._shared.application(Exchange(head, self, self._reader))
         if response is None:
             return False

@@ -135,6 +135,7 @@ class TurnScheduler(trio.abc.Instrument):
     def _learn_pace(self) -> None:
         """Measure the time of an entry, from one call to the next: parsing, answering and sending lie between."""
         now = trio.current_time()
+        # Turns of refusals alone do not count: a server busy with them took itself for slow and refused still more.
         if self._let_in_count:
             self._pace.learn(now - self._let_in_at, self._let_in_count)
         self._let_in_at, self._let_in_count = now, 0

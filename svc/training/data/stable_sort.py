@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+# Without the sign bit of int64.
 _WORD_BITS = 63
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from svc.errors import FeatureDimensionExceeded
 
+# 16 MiB of counters.
 _BUCKETS = 1 << 21
 
 Tokenize = Callable[[object], Iterable[str]]

@@ -23,6 +23,7 @@ _MOST_GROUPS = 4096
 The variance of the mean is then estimated to about 2%, and the width of an interval to about 1%.
 """
 _DRAWS_PER_BLOCK = 1 << 16  # keeps the arrays of a block in the processor cache
+# Keeps a quotient finite if the acceleration of skewed scores makes its divisor 0 or negative.
 _TINY = float(np.finfo(np.float64).tiny)
 
 

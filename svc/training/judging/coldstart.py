@@ -63,6 +63,7 @@ def evaluate_cold_start(task: Task, trial: TrialRecord, result: SearchResult) ->
     matrix = task.matrix(trial.params)
     sides: dict[str, Any] = {}
     for count, side in enumerate(task.features, start=1):
+        # Multiplications instead of seconds: a busy machine left out a side that a quiet one measured.
         work = count * N_DRAWS * training_work(trial, matrix)
         if work > max(MOST_SHARE_OF_SEARCH * search_work(result, matrix), ALWAYS_ALLOWED_WORK):
             sides[side] = {"skipped": "ten trainings would take more than half of the work of the search"}

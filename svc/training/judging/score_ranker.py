@@ -37,6 +37,7 @@ class ScoreRanker:
         rankings: Rankings = []
         for begin in range(0, len(users), step):
             rows = users[begin : begin + step]
+            # Only these rows: all rows from the first user to the last cost six times as much (2,000 of 12,681 users).
             scores, seen = self.scorer(rows), self.seen[rows]
             scores[np.repeat(np.arange(len(rows)), np.diff(seen.indptr)), seen.indices] = -np.inf
             rankings += best_columns(scores, size)

@@ -14,7 +14,9 @@ from svc.key_files import key_list
 from svc.names import KEY_ID
 from svc.settings import Settings
 
+# Constant, so that one digest finds a key among all keys of the list.
 SALT = b"svc.api-key.v1"
+# Part of the specified format of entries, although the digest is scrypt.
 PREFIX = "sha256:"
 
 _KEY = re.compile(rb"[A-Za-z0-9_-]{43}")

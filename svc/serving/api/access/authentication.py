@@ -45,6 +45,7 @@ class RefusalThrottle:
 FIRST_SEEN_CLIENTS = 1024
 ACCEPTED_KEYS = 1024
 HASHING_THREADS = 1
+# A flood of wrong keys then costs known clients less than a fifth of their rate.
 REFUSALS_PER_S, REFUSALS_AT_ONCE = 50.0, 50.0
 LONGEST_WAIT_S = 20.0
 

@@ -41,6 +41,7 @@ _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _RATE = re.compile(r"(?P<count>[0-9]{1,9}(?:\.[0-9]{1,6})?)/(?P<unit>s|min|h)")
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _KID = re.compile(KEY_ID)
+# Sums of charges are inexact: without this, a wait of n seconds could be answered as n + 1.
 _ROUNDING = 1e-9
 
 

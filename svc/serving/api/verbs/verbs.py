@@ -204,6 +204,7 @@ class Verbs:
 
     async def _find(self, request: Request, verb: str, body: Body, served: Served, budget: WaitBudget) -> EncodedAnswer:
         question, cost = await self._parse(SINGLE[verb], body, served, budget)
+        # Before the work: a key that had used up its rate was told so only after its filters had been compiled.
         await request.charge(cost, 1)
         prepared = await self._prepare(question, cost, body, served, budget)
         queries = (prepared.query,)
@@ -211,6 +212,7 @@ class Verbs:
         with self._step("rank"):
             (ranking,) = await served.lane.rank(queries, alone=self._present == 1, patience=budget)
         if not len(ranking.items) and not isinstance(question, UsersRequest):
+            # In a thread: sorting 60,000 labels for the reason took the event loop 0.25 s.
             raise await self._thread(cost, body).run(
                 partial(nothing_left, question.filter, served.filters, prepared.query)
             )

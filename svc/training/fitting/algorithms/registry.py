@@ -125,6 +125,8 @@ _TABLE = (
             # items that were not chosen.
             {
                 "n_components": _by_catalogue(128, 64),
+                # With full weight and twice the components, the guess scored 0.058 instead of 0.105 on sparse data,
+                # 0.114 instead of 0.139 on film ratings, and 0.413 instead of 0.384 on dense data.
                 "alpha0": _by_catalogue(_of_items, lambda n_items: _of_items(n_items) / 3),
                 "reg": _by_catalogue(0.003, 0.012),
                 "mean_prior": _by_catalogue(large=False, other=True),
@@ -165,6 +167,8 @@ _TABLE = (
         "RP3betaRecommender",
         guesses=(
             {"top_k": 500, "alpha": 1.0, "beta": 0.0, "normalize_weight": True, "strongest_of": "SOURCE"},
+            # Dense data needs a bounded number of sources for each target: 0.502 instead of 0.406 ndcg@20 on 3,000
+            # users with 120 rows each over 1,500 items.
             {"top_k": 100, "alpha": 1.0, "beta": 0.0, "normalize_weight": True, "strongest_of": "TARGET"},
             {"top_k": 100, "alpha": 0.5, "beta": 0.0, "normalize_weight": False, "strongest_of": "SOURCE"},
         ),
