@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from svc.model.ids import IdTable
 
+# A table of hashes for numpy, smaller and read for all ids at once, took as long.
 AT_HAND = 1 << 16
 """Tables of up to this many ids are held as a dict, which takes about 120 bytes an id: 8 MB at most."""
 _FEW = 12

@@ -234,6 +234,7 @@ class _Question:
         if not self.length and wanted.offsets is None and not self.vector.any():
             columns = self._columns(wanted.limit + len(wanted.excluded))[: wanted.limit]
             return Ranking(columns, np.zeros(len(columns)))
+        # Only for few: gathering half of the vectors costs as much as reading all of them.
         if wanted.allowed is not None and is_few(wanted.allowed):
             self._add_offsets()
             self._gather(np.sort(self.layout.positions[self._columns(n_items)]).astype(np.intp))

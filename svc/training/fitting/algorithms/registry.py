@@ -143,6 +143,8 @@ _TABLE = (
             "mean_prior": CategoricalDistribution((True, False)),
         },
         grows=("n_components",),
+        # A patience of 2 finds the same epoch on 14 of 15 learning curves, and ends three epochs too early on the
+        # other. Scoring every second epoch misses the best score by up to 0.0004.
         epochs=Epochs(most=16, every=1, patience=3),
         seed="random_seed",
         threads="n_threads",
