@@ -120,10 +120,10 @@ def learn(task: Task, own: ServedRanker | None, tables: ItemTables) -> Learned |
     means, deviations = _standard(np.concatenate(raw))
     pages = _pages(raw, [items[:CANDIDATES] for items, _ in pools], truth, means, deviations)
     rankings = [items.tolist() for items, _ in pools]
-    judged = judge(pages, rankings, truth, metric=training.metric, cutoff=evaluator.cutoff, seed=seed)
-    weights, l2 = fit(pages, seed=seed)
-    ranker, *of_others = (_ranker(record, fitted, means, deviations) for fitted in (weights, *judged.weights))
-    judges = {row: of_others[part] for row, part in zip(rows, judged.fold.tolist(), strict=True)}
+    fitted = fit(pages, seed=seed)
+    gain = judge(pages, fitted, rankings, truth, metric=training.metric, cutoff=evaluator.cutoff, seed=seed)
+    ranker, *of_others = (_ranker(record, own, means, deviations) for own in (fitted.weights, *fitted.of_others))
+    judges = {row: of_others[part] for row, part in zip(rows, fitted.fold.tolist(), strict=True)}
     if training.max_rank_ms is not None:
         model = copy(own.model)
         model.ranker = ranker
@@ -134,7 +134,7 @@ def learn(task: Task, own: ServedRanker | None, tables: ItemTables) -> Learned |
             return None
     seconds = round(time.monotonic() - began, 3)
     learned = Learned(
-        ranker, judges, history, windows, tables, judged.gain, n_users, l2, _strengths(pages, ranker), seconds
+        ranker, judges, history, windows, tables, gain, n_users, fitted.l2, _strengths(pages, ranker), seconds
     )
     logs.emit(
         events.RANKER_JUDGED,

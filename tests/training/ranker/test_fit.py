@@ -23,21 +23,30 @@ def pages_of(rng: np.random.Generator, n_users: int, weights: list[float], *, n_
 
 def test_the_weights_behind_the_choices_are_found() -> None:
     weights = [1.0, -0.5, 0.0]
-    found, l2 = fit(pages_of(np.random.default_rng(1), 3_000, weights), seed=1)
-    np.testing.assert_allclose(found, weights, atol=0.06)
-    assert l2 < 0.1
+    fitted = fit(pages_of(np.random.default_rng(1), 3_000, weights), seed=1)
+    np.testing.assert_allclose(fitted.weights, weights, atol=0.06)
+    assert fitted.l2 < 0.1
 
 
 def test_choices_of_chance_get_a_strong_l2_and_small_weights() -> None:
-    found, l2 = fit(pages_of(np.random.default_rng(2), 300, [0.0] * 20), seed=1)
-    assert l2 == L2[0]
-    assert np.abs(found).max() < 0.1
+    fitted = fit(pages_of(np.random.default_rng(2), 300, [0.0] * 20), seed=1)
+    assert fitted.l2 == L2[0]
+    assert np.abs(fitted.weights).max() < 0.1
+
+
+def test_weights_for_a_part_of_the_pages_are_fitted_on_the_other_parts() -> None:
+    pages = pages_of(np.random.default_rng(5), 400, [1.0, -0.5])
+    fitted = fit(pages, seed=1)
+    pages.chosen[np.flatnonzero(fitted.fold == 2)[-5:]] = 0.0
+    again = fit(pages, seed=1)
+    same = [np.array_equal(before, after) for before, after in zip(fitted.of_others, again.of_others, strict=True)]
+    assert same == [False, False, True, False]
 
 
 def test_pages_without_choices_leave_all_weights_at_zero() -> None:
     pages = pages_of(np.random.default_rng(3), 20, [1.0])
     pages.chosen[:] = 0
-    assert fit(pages, seed=1)[0].tolist() == [0.0]
+    assert fit(pages, seed=1).weights.tolist() == [0.0]
 
 
 def test_the_gradient_is_that_of_the_loss() -> None:

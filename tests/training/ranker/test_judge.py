@@ -6,7 +6,7 @@ import numpy as np
 from scipy import sparse
 
 from svc.training.judging.intervals import Change
-from svc.training.ranker.fit import Pages
+from svc.training.ranker.fit import Pages, fit
 from svc.training.ranker.judge import judge
 
 N_USERS, N_ITEMS, N_FEATURES = 250, 60, 12
@@ -22,7 +22,8 @@ def trained(seed: int, *, signal: float) -> Change:
     chosen = (np.argsort(np.argsort(-utility, axis=1), axis=1) < 2).astype(np.float64)
     pages = Pages(features, np.ones(chosen.shape, dtype=np.bool_), chosen)
     rankings = [list(range(N_ITEMS))] * N_USERS
-    return judge(pages, rankings, sparse.csr_matrix(chosen), metric="ndcg", cutoff=20, seed=seed).gain
+    fitted = fit(pages, seed=seed)
+    return judge(pages, fitted, rankings, sparse.csr_matrix(chosen), metric="ndcg", cutoff=20, seed=seed)
 
 
 def test_a_feature_that_predicts_choices_is_a_gain() -> None:
