@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from svc import install_command
-from svc.errors import ConfigError, UsageError
+from svc.errors import ConfigError, TrainingError, UsageError
 from svc.library.evaluation import align, check_metrics, rank
 from svc.library.tables import as_pandas, as_table, column_names, is_table, require
 from svc.library.training import ITEM, USER, TrainResult, in_place, train
@@ -103,6 +103,7 @@ def compare(
 
     Raises:
         svc.errors.UsageError: An argument is invalid.
+        svc.errors.TrainingError: No user can be judged for all candidates.
         svc.errors.SvcError: As `svc.train`.
     """
     named = _by_name(candidates)
@@ -214,6 +215,8 @@ def _is_held(frame: pd.DataFrame, asked: _Options, seed: int) -> NDArray[np.bool
 def _comparison(values: Sequence[Sequence[pd.DataFrame]], names: Sequence[str], asked: _Options) -> Comparison:
     """Return the comparison over users judged for all candidates with all seeds, so that differences are paired."""
     common = sorted(set.intersection(*(set(scores.index) for seeds in values for scores in seeds)))
+    if not common:
+        raise TrainingError("no user can be judged for all candidates with all seeds: give more data, or fewer seeds")
     tables = [np.stack([scores.loc[common].to_numpy(dtype=np.float64) for scores in seeds]) for seeds in values]
     comparison = Comparison(_figures(tables, names, "mean", asked))
     comparison.differences = _figures([table - tables[0] for table in tables[1:]], names[1:], "diff", asked)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import svc
-from svc.errors import UsageError
+from svc.errors import TrainingError, UsageError
 from svc.library.comparison import _comparison, _Options
 from tests.library.test_tables import SMALL, sales
 
@@ -47,6 +47,14 @@ def test_more_seeds_do_not_shorten_the_intervals() -> None:
     for seeds in (1, 3, 9):
         found = _comparison([splits[:seeds], [scores + 1 for scores in splits[:seeds]]], ["a", "b"], asked)["ndcg"]
         assert (found["high"] - found["low"]).tolist() == pytest.approx([2 * 1.96 * np.sqrt(1 / 12 / 400)] * 2, rel=0.1)
+
+
+def test_data_without_new_choices_of_one_user_are_refused() -> None:
+    """Each split can judge one user, but no user can be judged in both."""
+    asked = _Options("user", "item", None, None, ("ndcg",), 5, 0.2, 0.95)
+    splits = [pd.DataFrame({"ndcg": [0.5]}, index=[user]) for user in ("u1", "u2")]
+    with pytest.raises(TrainingError, match="no user can be judged"):
+        _comparison([splits, splits], ["a", "b"], asked)
 
 
 def test_results_are_trained_again_by_their_recipe() -> None:
