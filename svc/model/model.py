@@ -513,7 +513,8 @@ class Model(Stored):
         profile: Profile = "user+history" if len(given.columns) else "user"
         query = _with_dislikes(query, self.scorer, against)
         if profile == "user" and not len(query.dislikes) and not (query.explain and self.scorer.explains_by_profile):
-            return query._replace(user=user), profile
+            summed = len(self.history.items(user)) if self.scorer.sums_history else 0
+            return query._replace(user=user, summed=summed), profile
         return query.of_profile(joined_profile(self.history, user, given))._replace(of_trained_user=True), profile
 
     def _without_hidden(self, query: Query, user: int, *, brings_back: bool = False) -> Query:

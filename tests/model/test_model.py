@@ -200,6 +200,18 @@ def test_a_known_user_is_answered_from_its_history() -> None:
     assert query.user_features is None
 
 
+@pytest.mark.parametrize(
+    ("family", "is_summed"),
+    [("ials", False), ("svd", False), ("bpr", False), ("popularity", False), ("neighbours", True), ("dense", True)],
+)
+def test_queries_know_the_length_of_a_history_that_is_added_up(family: str, is_summed: bool) -> None:
+    """Their costs depend on it. Models with a vector for each user do not read its history."""
+    model = made(family)
+    for user in range(0, N_USERS, 7):
+        query = model.prepare_recommend(user_id=f"u{user}", user_features=None, limit=5).query
+        assert query.summed == (len(model.history.items(user)) if is_summed else 0)
+
+
 def related_query(model: Model, **given: Any) -> Query:
     arguments = {"seed_items": [], "item_features": None, "user_features": None, "limit": 3, **given}
     return model.prepare_related(**arguments).query

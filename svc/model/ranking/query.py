@@ -70,6 +70,7 @@ class Query(NamedTuple):
     | `new` | new items to rank as well; the query then has `rules` |
     | `audience` | rank rows of training users instead of items |
     | `dislikes`, `dislike_weights` | item columns, (d,) int32, and weights above 0 against others; without `user` |
+    | `summed` | the length of the history of `user` if its scores are sums over that history |
     | `reordered` | the best items stand in the order of the model's ranker |
     """
 
@@ -95,6 +96,7 @@ class Query(NamedTuple):
     dislikes: NDArray[np.int32] = NO_ITEMS
     dislike_weights: NDArray[np.float64] | None = None
     reordered: bool = False
+    summed: int = 0
 
     def concatenate_signed(self) -> tuple[NDArray[np.int32], NDArray[np.float64] | None]:
         """Return the seeds and their weights, followed by the dislikes and weights below 0. None: all are 1."""

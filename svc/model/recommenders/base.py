@@ -36,6 +36,8 @@ class Scorer(Protocol):
     The scores then come from that vector.
     """
 
+    sums_history: ClassVar[bool]
+    """Whether ranking for a known user adds up its history, and so takes longer for a longer one."""
     reads_dislikes: ClassVar[bool]
     """Whether dislikes change scores. Other scorers only leave the disliked items out."""
 

@@ -45,6 +45,7 @@ class BlendScorer(Stored):
     kind: ClassVar[str] = "blend"
     reads_values: ClassVar[bool] = True
     explains_by_profile: ClassVar[bool] = True
+    sums_history: ClassVar[bool] = True
     reads_dislikes: ClassVar[bool] = True
 
     recencies: tuple[float, ...] = ()

@@ -32,6 +32,7 @@ class DenseWeightsScorer(Stored):
     kind: ClassVar[str] = "dense_weights"
     reads_values: ClassVar[bool] = True
     explains_by_profile: ClassVar[bool] = False
+    sums_history: ClassVar[bool] = True
     reads_dislikes: ClassVar[bool] = True
 
     _largest: NDArray[np.float64]

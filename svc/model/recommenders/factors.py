@@ -35,6 +35,7 @@ class FactorScorer(Stored, ABC):
     kind: ClassVar[str] = "factors"
     reads_values: ClassVar[bool] = False
     explains_by_profile: ClassVar[bool] = True
+    sums_history: ClassVar[bool] = False
     reads_dislikes: ClassVar[bool] = True
 
     def __init__(self, users: NDArray[np.float32], index: FactorIndex) -> None:

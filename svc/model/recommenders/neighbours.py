@@ -26,6 +26,7 @@ class NeighbourScorer(Stored):
     kind: ClassVar[str] = "neighbours"
     reads_values: ClassVar[bool] = True
     explains_by_profile: ClassVar[bool] = False
+    sums_history: ClassVar[bool] = True
     reads_dislikes: ClassVar[bool] = True
 
     _by_column: ByColumn | None = None

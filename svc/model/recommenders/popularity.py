@@ -21,6 +21,7 @@ class PopularityScorer(Stored):
     kind: ClassVar[str] = "popularity"
     reads_values: ClassVar[bool] = False
     explains_by_profile: ClassVar[bool] = False
+    sums_history: ClassVar[bool] = False
     reads_dislikes: ClassVar[bool] = False
 
     _order: NDArray[np.int32]

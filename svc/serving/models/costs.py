@@ -12,6 +12,8 @@ from svc.model.ranking.query import Query
 
 PLAIN_LIMIT, PLAIN_PROFILE = 32, 64
 """The longest answer and the longest history of a PLAIN query. The first bounds the described items of a LONG one."""
+LONG_PROFILE = 1000
+"""The most items that a LONG query adds up: as many as the history of a request. Known users may have more."""
 PLAIN_CONDITIONS, LONG_CONDITIONS, RULED_CONDITIONS = 8, 16, 64
 """Most conditions of filters and boosts in each class. Finding the items of a condition takes 0.1 to 2 ms."""
 RULED_LIMIT = 100
@@ -31,7 +33,7 @@ class Cost(IntEnum):
     LONG = 4
     """Many items, a long history, features, or popular items."""
     RULED = 16
-    """Limits, boosts, diversity, rotation, reasons, users for an item, or many described items."""
+    """Limits, boosts, diversity, rotation, reasons, users for an item, many described items, or a very long history."""
     HEAVY = 64
     """A RULED query for many items or from a long history."""
 
@@ -46,12 +48,12 @@ def cost_class(
 ) -> Cost:
     """Return the class of a query for `limit` items.
 
-    `profile` counts chosen and disliked items, `described` items with features, and `conditions` the conditions to
-    compile. `is_other` marks a query that is not plain for another reason, such as a cold start.
+    `profile` counts chosen and disliked items that are added up, `described` items with features, and `conditions` the
+    conditions to compile. `is_other` marks a query that is not plain for another reason, such as a cold start.
     """
     if conditions > RULED_CONDITIONS:
         return Cost.HEAVY
-    if is_ruled or described > PLAIN_LIMIT or conditions > LONG_CONDITIONS:
+    if is_ruled or described > PLAIN_LIMIT or conditions > LONG_CONDITIONS or profile > LONG_PROFILE:
         return Cost.HEAVY if limit > RULED_LIMIT or profile > PLAIN_PROFILE else Cost.RULED
     is_long = is_other or described > 0 or limit > PLAIN_LIMIT or profile > PLAIN_PROFILE
     is_long = is_long or conditions > PLAIN_CONDITIONS
@@ -62,7 +64,7 @@ def cost_of(query: Query) -> Cost:
     rules, seeds = query.rules, len(query.seeds)
     return cost_class(
         limit=query.limit,
-        profile=seeds + len(query.dislikes),
+        profile=seeds + len(query.dislikes) + query.summed,
         described=len(query.seed_features),
         is_ruled=bool(
             query.explain

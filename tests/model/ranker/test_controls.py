@@ -39,6 +39,7 @@ class PlainScorer:
         self.similar = model.scorer.similar
         self.explains_by_profile = model.scorer.explains_by_profile
         self.reads_dislikes = model.scorer.reads_dislikes
+        self.sums_history = model.scorer.sums_history
         self.n_items = N_ITEMS
 
     def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:

@@ -15,6 +15,7 @@ from svc.model.ranking.rerank import Boost, Limit, Pin, Rules
 from svc.model.ranking.rotation import Rotation
 from svc.serving.models.costs import (
     LARGEST_CALL,
+    LONG_PROFILE,
     PLAIN_LIMIT,
     PLAIN_PROFILE,
     RULED_LIMIT,
@@ -45,6 +46,9 @@ RULES = {
         (Query(limit=PLAIN_LIMIT + 1, user=1), Cost.LONG),
         (Query(limit=10, seeds=SEEDS), Cost.LONG),
         (Query(limit=10, seeds=SEEDS[:1], dislikes=SEEDS[1:]), Cost.LONG),
+        (Query(limit=10, user=1, summed=PLAIN_PROFILE), Cost.PLAIN),
+        (Query(limit=10, user=1, summed=LONG_PROFILE), Cost.LONG),
+        (Query(limit=10, user=1, summed=LONG_PROFILE + 1), Cost.HEAVY),
         (Query(limit=10, popular=True), Cost.LONG),
         (Query(limit=10, user_features=np.zeros(3)), Cost.LONG),
         (Query(limit=10, seeds=SEEDS[:3], seed_features=DESCRIBED), Cost.LONG),
