@@ -67,14 +67,14 @@ def _asked_for(request: RecommendRequest, user: str) -> RecommendRequest:
 def _pages(answerer: Answerer, request: RecommendRequest, users: Sequence[str]) -> Iterator[Ranking]:
     """Yield the page of each user, in order."""
 
-    def ranked(chunk: Sequence[str]) -> list[Ranking]:
+    def rank_chunk(chunk: Sequence[str]) -> list[Ranking]:
         prepared = [prepare(_asked_for(request, user), answerer) for user in chunk]
         rankings = answerer.model.rank([query for query, *_ in prepared])
         return [ranking.from_place(request.offset) for ranking in rankings]
 
     chunks = [users[start : start + CHUNK] for start in range(0, len(users), CHUNK)]
     with ThreadPoolExecutor(usable_cores(), "svc-recommend") as pool:
-        for pages in pool.map(ranked, chunks):
+        for pages in pool.map(rank_chunk, chunks):
             yield from pages
 
 

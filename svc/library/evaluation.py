@@ -36,7 +36,8 @@ class Evaluation:
     """The result of `svc.evaluate`.
 
     Attributes:
-        scores: One row a figure: `group`, `part`, `metric`, `value`, `n_users`; `low` and `high` of means over users.
+        scores: One row for each figure, with `group`, `part`, `metric`, `value` and `n_users`. Means over users also
+            have `low` and `high`.
         cutoff: Items recommended to each user.
         n_users: Users who were judged.
         n_unknown_users: Users whom training did not see. They count for nothing.

@@ -59,7 +59,7 @@ class Answerer:
             return self.new.ids.at(column - n_items)
         return self.model.item_ids.at(column)
 
-    def allowed(self, own: ItemSet | None = None) -> ItemSet | None:
+    def allowed_items(self, own: ItemSet | None = None) -> ItemSet | None:
         """Return the items that may be shown. None: all. `own` are those that satisfy the request's own filter."""
         tree = self.policy.filter
         always = None if tree is None or self.filters is None else self.filters.items(tree)

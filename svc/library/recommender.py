@@ -133,10 +133,10 @@ class Recommender:
             history_mode: Whether the history joins that of a known user (`append`, the default) or stands in its
                 place (`replace`).
             dislikes: What the user rejects, ids or `{"item_id": ..., "weight": ...}`: these items never come back, and
-                count against others; with weight 0 they are only left out.
-            fallback: What a user of whom nothing is known gets: an error (`none`) or the most chosen items (`popular`).
-            include_seen: Whether items of the user's own history may come back; by default only if the model was
-                trained with `training.repeats`.
+                count against others. With weight 0 they are only left out.
+            fallback: Answer for a user without a history: an error (`none`) or the most chosen items (`popular`).
+            include_seen: Whether items of the user's own history may come back. By default they do only if the
+                model was trained with `training.repeats`.
             shown: What the user was shown before, ids or `{"item_id": ..., "times": ...}`: these items rank lower.
             rotation: How far each earlier showing lowers an item, in deviations of the 100 best scores, 0 to 1.
             seed: A text, such as a day, by which the 100 best items change places.
@@ -145,7 +145,7 @@ class Recommender:
             include_items: Only these items are ranked.
             filter: Only items that satisfy it are ranked, such as `{"year": {"gte": 1990}}`. Needs `items`.
             explain: The most reasons for each item, 1 to 10.
-            diversity: 0: the best items; 1: as unlike each other as possible.
+            diversity: 0 gives the best items, and 1 items as unlike each other as possible.
             limits: The most items of one value of a field, such as `[{"field": "genres", "max": 2}]`. Needs `items`.
             boosts: Factors for items that satisfy a filter, such as
                 `[{"filter": {"genres": {"any": ["Drama"]}}, "factor": 2.0}]`. Needs `items`.

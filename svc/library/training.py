@@ -163,7 +163,7 @@ def train(
         new_items_share: As in `svc.load`.
         new_items_min_share: As in `svc.load`.
         keys: As in `svc.load`. The first one signs the artifact at `output`.
-        run_id: Id of the run; the same id resumes its search in `training.storage_path`.
+        run_id: Id of the run. The same id resumes its search in `training.storage_path`.
         variables: `SVC_RECIPE_*` values beside those of the environment.
         report: Where to write an HTML report (extra `report`).
         progress: Whether to show progress, else log lines. None: in notebooks and on terminals.

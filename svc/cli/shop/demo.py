@@ -95,7 +95,7 @@ def _requests(data: Path) -> list[Request]:
             {"history": [seed, baskets[reader][-1]], "limit": 5},
         ),
         Request(
-            "For a visitor of whom nothing is known",
+            "For a visitor without a history",
             "books:recommend",
             {"user_id": "nobody", "fallback": "popular", "limit": 5},
         ),

@@ -84,7 +84,7 @@ class Served:
         if self.available is not None:
             self.available.require_fresh(trio.current_time())
 
-    def allowed(self, own: ItemSet | None = None) -> ItemSet | None:
+    def allowed_items(self, own: ItemSet | None = None) -> ItemSet | None:
         """Return the items that may be shown, or None for all items.
 
         `own` are the items that satisfy the filter of the request.

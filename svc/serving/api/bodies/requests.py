@@ -189,7 +189,7 @@ class Request(BaseModel):
         if self.offset + self.limit > MAX_LIMIT:
             raise _too_far("body")
         rules, pins = rules_of(self, served)
-        allowed = served.allowed(_items_of(self.filter, served))
+        allowed = served.allowed_items(_items_of(self.filter, served))
         return Restriction(self.offset, self.include_items, allowed, rules, pins, self.explain or 0)
 
 
@@ -517,7 +517,7 @@ class PopularQuery(BaseModel):
         """Return the query for the served model. Raises ValidationFailed."""
         if self.offset + self.limit > MAX_LIMIT:
             raise _too_far("query")
-        restriction = Restriction(self.offset, None, served.allowed(_items_of(self.filter, served, "query")))
+        restriction = Restriction(self.offset, None, served.allowed_items(_items_of(self.filter, served, "query")))
         return served.model.prepare_popular(limit=self.limit, restriction=restriction)
 
 
