@@ -223,6 +223,8 @@ def _recipe(
             yield recipe
         return
     named = [name for name, default in _DEFAULT_COLUMNS.items() if columns[name] != default]
+    if isinstance(data, Mapping) and not data and "source" not in overrides:
+        raise UsageError("data: an empty dict is no table and no recipe; give columns, such as {'user_id': [...]}")
     if isinstance(data, Mapping | str | os.PathLike):
         if named:
             raise UsageError(f"{named[0]}: names a column of a DataFrame; a recipe names its columns under `schema`")

@@ -172,6 +172,7 @@ def test_rows_of_a_frame_can_be_filtered() -> None:
         (lambda data: pd.concat([data, data[["stars"]]], axis=1), {}, "two columns are named 'stars'"),
         (lambda data: data, {"user": "userid"}, "no column 'userid'; did you mean 'user_id'"),
         (lambda data: 7, {}, "give a DataFrame.*or a recipe.*not a int"),
+        (lambda data: {}, {}, "data: an empty dict is no table and no recipe"),
     ],
 )
 def test_errors_name_the_argument_its_value_and_the_way_out(spoil: Any, options: dict[str, Any], words: str) -> None:
