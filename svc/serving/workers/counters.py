@@ -72,7 +72,7 @@ class WorkerPage:
             if key_bytes > LONGEST_KEY_BYTES or size > max(_SIZES.values()) or position > end:
                 break
             key = _key(bytes(data[values - key_bytes : values]))
-            if key is None:
+            if key is None or key in counts:  # a worker writes each key once
                 break
             counts[key] = struct.unpack_from(f"={size}d", data, values)
         return counts

@@ -78,6 +78,9 @@ def test_a_damaged_page_spoils_only_its_own_counts() -> None:
         one.memory[8:16] = struct.pack("=Q", 16 + 8 + 1000 + 8)
         one.memory[16 : 24 + 1000] = struct.pack("=II", 1000, 1) + key
         assert one.counts() == {}
+    repeated = [struct.pack("=II8sd", 8, 1, b'["a"]   ', value) for value in (3.0, 7.0)]
+    one.memory[8:64] = struct.pack("=Q", 64) + b"".join(repeated)
+    assert one.counts() == {("a",): (3.0,)}
     one.memory[8:16] = struct.pack("=Q", 1 << 63)
     one.memory[16:24] = struct.pack("=II", 1 << 31, 1 << 31)
     assert one.counts() == {}
