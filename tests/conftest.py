@@ -16,6 +16,7 @@ import trio.testing
 
 from svc import logs
 from svc.events import Event
+from svc.model.threads import limit_blas_threads
 from svc.serving.models import threads
 from tests.object_store import ObjectsInMemory
 from tests.project.keyword_index import KeywordIndex
@@ -92,6 +93,18 @@ def own_priority() -> None:
     A process without privileges cannot raise it again, so all later tests, and what they start, would be slower.
     """
     threads._thread.nice = True
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_blas_thread() -> None:
+    """Array operations use one thread in this process. Halves the processor time of trainings.
+
+    Each worker of pytest has about one core, and threads of OpenBLAS keep their core busy while they wait. Processes
+    that a test starts choose their own number.
+    """
+    import scipy.linalg  # noqa: F401  # loads its own library beside that of numpy
+
+    limit_blas_threads(1)
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ import trio
 
 from svc import logs
 from svc.errors import ConfigError
-from svc.model.threads import limit_blas_threads
 from svc.serving import run
 from svc.serving.api.access.api_keys import hash_api_key
 from svc.serving.run import ServeOptions, serve
@@ -125,7 +124,6 @@ def records(monkeypatch: pytest.MonkeyPatch) -> Iterator[Records]:
     gc.set_threshold(*threshold)
     sys.setswitchinterval(interval)
     resource.setrlimit(resource.RLIMIT_NOFILE, descriptors)
-    limit_blas_threads(os.cpu_count() or 1)
 
 
 def lived(options: ServeOptions, settings: Settings, user: Callable[[], None]) -> int:
