@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 from svc.artifact.keys import parse_signing_keys
 from svc.artifact.versions import Versions
 from svc.settings import Settings
+from tests.e2e.conftest import Shop
 from tests.e2e.server import Server, put, until
 from tests.serving.artifacts import SIGNING_KEYS
 from tests.training.judging.gated import write_tastes
@@ -32,8 +31,7 @@ def train(home: Path, algorithm: str) -> int:
     put(home / "books.yaml", RECIPE % algorithm)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SVC_")}
     environment |= {"SVC_SIGNING_KEYS": SIGNING_KEYS}
-    command = [sys.executable, "-m", "svc", "train", str(home / "books.yaml"), "--quiet"]
-    return subprocess.run(command, env=environment, capture_output=True, check=False).returncode
+    return Shop(home, environment).svc("train", "books.yaml", "--quiet").code
 
 
 def test_a_server_never_sees_a_model_that_was_refused(tmp_path: Path) -> None:

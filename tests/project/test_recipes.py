@@ -1,4 +1,4 @@
-"""Every example in recipes/ is trained on data of its shape, through the real program."""
+"""Every example in recipes/ is trained on data of its shape."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import random
 import shutil
 import sqlite3
 import ssl
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +18,7 @@ import pytest
 from svc.recipe.load import load_recipe
 from svc.settings import Settings
 from tests.artifact.conftest import ObjectPlace, s3_endpoint, s3_place  # noqa: F401  # fixtures
+from tests.e2e.conftest import SIGNING_KEYS, Shop
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 USERS, ITEMS, START_S = 150, 40, 1_700_000_000
@@ -116,8 +115,19 @@ def test_the_example_with_a_gate_lets_only_proven_models_pass(tmp_path: Path) ->
     assert len(list(pointer.parent.glob("proven-only.*.svc"))) == 2
 
 
-def train(name: str, folder: Path, changes: dict[str, str], variables: dict[str, str], ended: int = 0) -> None:
-    """`svc train` on a copy of the example with a smaller budget and `changes` of places that a test cannot have."""
+def train(
+    name: str,
+    folder: Path,
+    changes: dict[str, str],
+    variables: dict[str, str],
+    *,
+    ended: int = 0,
+    apart: bool = False,
+) -> None:
+    """`svc train` on a copy of the example with a smaller budget and `changes` of places that a test cannot have.
+
+    It runs apart, in a new process, if a library reads `variables` only once.
+    """
     text = (RECIPES / f"{name}.yaml").read_text()
     budget = next(line for line in text.splitlines() if "n_trials:" in line)
     for old, new in {budget: "  n_trials: 4", **changes}.items():
@@ -125,10 +135,9 @@ def train(name: str, folder: Path, changes: dict[str, str], variables: dict[str,
         text = text.replace(old, new)
     (folder / f"{name}.yaml").write_text(text)
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SVC_")}
-    environment |= {"SVC_SIGNING_KEYS": "test:" + "5a" * 32, "PYTHONPATH": str(RECIPES.parent), **variables}
-    command = [sys.executable, "-m", "svc", "train", f"{name}.yaml", "--quiet"]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == ended, done.stderr
+    shop = Shop(folder, environment | {"SVC_SIGNING_KEYS": SIGNING_KEYS, **variables})
+    done = (shop.process if apart else shop.svc)("train", f"{name}.yaml", "--quiet")
+    assert done.code == ended, done.err
 
 
 @pytest.mark.integration
@@ -150,7 +159,7 @@ def test_the_bigquery_example_trains(tmp_path: Path) -> None:
             "BIGQUERY_STORAGE_EMULATOR_HOST": server.storage,
             "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(tmp_path / "ca.pem"),
         }
-        train("events-bigquery", tmp_path, {"project: example-project": "project: test"}, variables)
+        train("events-bigquery", tmp_path, {"project: example-project": "project: test"}, variables, apart=True)
         sent = server.jobs[-1]["configuration"]["query"]["queryParameters"][0]
     assert (sent["name"], sent["parameterValue"]["value"]) == ("event", "purchase")
 
@@ -172,7 +181,7 @@ def test_the_https_example_trains(tmp_path: Path) -> None:
         server.pages["/ratings.csv.gz"] = Page(body=body)
         changes = {"https://data.example.org": server.url, "0" * 64: hashlib.sha256(body).hexdigest()}
         variables = {"SSL_CERT_FILE": str(tmp_path / "ca.pem"), "SVC_HTTP_ALLOW_PRIVATE": "1"}
-        train("ratings-https", tmp_path, changes, variables)
+        train("ratings-https", tmp_path, changes, variables, apart=True)
 
 
 @pytest.mark.integration
@@ -184,7 +193,13 @@ def test_the_s3_example_trains(s3_place: ObjectPlace, tmp_path: Path) -> None:  
     folder = s3_place.uri("")
     s3_place.write("2026-01-31.parquet", (tmp_path / "plays.parquet").read_bytes())
     changes = {"s3://example-data/plays/": folder, "s3://example-models/": folder}
-    train("plays-s3", tmp_path, changes, {"SVC_RECIPE_DAY": "2026-01-31", "SVC_LOCK_DIR": str(tmp_path)})
+    train(
+        "plays-s3",
+        tmp_path,
+        changes,
+        {"SVC_RECIPE_DAY": "2026-01-31", "SVC_LOCK_DIR": str(tmp_path)},
+        apart=True,
+    )
     assert b"plays-s3." in s3_place.content("plays-s3.svc")
 
 

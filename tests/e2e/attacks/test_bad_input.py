@@ -151,13 +151,13 @@ def test_a_port_in_use_is_named(shop: Shop) -> None:
     """One line that names the port."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        ended = shop.svc("serve", "--recipes", str(shop.folder), "--port", port)
+        ended = shop.process("serve", "--recipes", str(shop.folder), "--port", port)
     assert_failed(ended, 8, port, event="command_error")
 
 
 def test_a_server_without_signing_keys_does_not_start(shop: Shop) -> None:
     """A server that could verify nothing does not start."""
-    ended = shop.svc("serve", "--recipes", str(shop.folder), "--port", "0", SVC_SIGNING_KEYS="")
+    ended = shop.process("serve", "--recipes", str(shop.folder), "--port", "0", SVC_SIGNING_KEYS="")
     assert_failed(ended, 8, "SVC_SIGNING_KEYS", event="command_error")
 
 

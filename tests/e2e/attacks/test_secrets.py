@@ -121,7 +121,7 @@ def cycle(shop: Shop, serve: Callable[..., Server], dsn: str, heard: Heard) -> t
     heard.parts["server log"] = json.dumps(server.records).encode()
     slips = {"SVC_API_KEYS": f"k:{good}", "SVC_SIGNING_KEYS": f"k:{signing['plaintext']}0"}
     for variable, slip in slips.items():
-        ended = shop.svc("serve", "--recipes", str(shop.folder), "--port", "0", **{variable: slip})
+        ended = shop.process("serve", "--recipes", str(shop.folder), "--port", "0", **{variable: slip})
         assert heard.command(f"a slip in {variable}", ended).code == 8
     heard.files(shop.folder, known=shop.recipe)
     return signing, api

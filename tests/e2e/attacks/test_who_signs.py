@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 from svc.artifact.keys import public_entry
+from tests.e2e.conftest import Ended, Shop
 from tests.e2e.server import Server, make_home, put, write_recipe
 from tests.serving.artifacts import header, popularity_model, write_artifact
 
@@ -17,9 +16,8 @@ KEY = "11" * 32
 SIGNING = f"k1:{KEY}"
 
 
-def svc(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "svc", *arguments]
-    return subprocess.run(command, env=os.environ | env, capture_output=True, text=True, check=False)
+def svc(*arguments: str, **env: str) -> Ended:
+    return Shop(Path.cwd(), dict(os.environ)).svc(*arguments, **env)
 
 
 ENV = {
@@ -47,7 +45,7 @@ def make_recipe(folder: Path, versioning: str) -> Path:
 
 def run(*arguments: str, **env: str) -> None:
     done = svc(*arguments, **env)
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
 
 
 def test_a_server_that_refuses_older_versions_follows_a_rollback(tmp_path: Path) -> None:
@@ -81,8 +79,8 @@ def test_a_server_with_public_keys_refuses_older_versions(tmp_path: Path) -> Non
         versions.append((tmp_path / "a.svc").read_bytes())
     old, new = versions
     env = {**ENV, "SVC_STATE_DIR": str(tmp_path / "state")}
-    assert svc("train", str(recipe), **env).returncode == 8
-    assert svc("inspect", str(tmp_path / "a.svc"), **env).returncode == 0
+    assert svc("train", str(recipe), **env).code == 8
+    assert svc("inspect", str(tmp_path / "a.svc"), **env).code == 0
     with Server(home, env=env) as server:
         posture = server.said("security.posture")[0]
         assert (posture["signing_keys"], [key["kid"] for key in posture["verify_keys"]]) == ([], ["k1"])

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def test_a_trained_recipe_answers_every_verb(shop: Shop, serve: Callable[..., Server]) -> None:
     """Train, inspect, serve, and ask every verb; answers carry titles."""
-    trained = shop.train("--run-id", "first")
+    trained = shop.process("train", str(shop.recipe), "--run-id", "first")
     assert trained.code == 0, trained.err
     names = [record["event"] for record in trained.records]
     order = (
@@ -118,7 +118,7 @@ def test_the_same_recipe_data_and_seed_give_the_same_model(shop: Shop, serve: Ca
     shop.edit("n_trials: 4", "n_trials: 6")
     seen = []
     for seed in ("1", "2"):
-        trained = shop.train("--run-id", f"r{seed}", PYTHONHASHSEED=seed)
+        trained = shop.process("train", str(shop.recipe), "--run-id", f"r{seed}", PYTHONHASHSEED=seed)
         assert trained.code == 0, trained.err
         header = json.loads(shop.svc("inspect", str(shop.artifact), "--json").out)
         server = serve(PYTHONHASHSEED=seed)
