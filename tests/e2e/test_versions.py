@@ -7,8 +7,6 @@ import json
 import os
 import random
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, redirect_stdout
@@ -35,9 +33,9 @@ from tests.artifact.conftest import (  # noqa: F401  # fixtures
     s3_endpoint,
     s3_place,
 )
-from tests.e2e.conftest import ROOT
 from tests.e2e.load import Load, only_200
 from tests.e2e.server import Server, put, until, write_recipe
+from tests.forked import Forked
 from tests.serving.artifacts import SIGNING_KEYS, factor_model, popularity_model, write_artifact
 
 pytestmark = pytest.mark.integration
@@ -46,14 +44,6 @@ KILLS = int(os.environ.get("SVC_TEST_KILLS", "6"))
 STORES = ["local", "s3", "gcs", "azure"]
 COMMANDS = ["rollback", "promote", "train"]
 KEYS = parse_signing_keys(SIGNING_KEYS)
-COMMAND = """
-import sys
-from svc.cli import history, promote, rollback, train
-from svc.artifact import store_fsspec, versions
-from svc.cli.main import run
-print("ready", file=sys.stderr, flush=True)
-sys.exit(run(sys.argv[1:]))
-"""
 
 
 @dataclass
@@ -75,20 +65,8 @@ class Shelf:
     def history(self) -> list[Version]:
         return self.versions.history()
 
-    def start(self, *command: str) -> subprocess.Popen[str]:
-        """The command after its imports, from the line `ready` on."""
-        arguments = [command[0], str(self.recipe), *command[1:]]
-        process = subprocess.Popen(
-            [sys.executable, "-c", COMMAND, *arguments],
-            cwd=ROOT,
-            env={**os.environ, **self.environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stderr is not None
-        assert process.stderr.readline() == "ready\n"
-        return process
+    def start(self, *command: str) -> Forked:
+        return Forked([command[0], str(self.recipe), *command[1:]], {**os.environ, **self.environment})
 
     def run(self, *command: str) -> str:
         """The command in this process, for a process of its own spends nearly all its time on imports; what it says."""
@@ -228,7 +206,7 @@ def test_killed_commands_leave_a_valid_pointer_and_log(place: Any, tmp_path: Pat
     assert shelf.train() == shelf.versions.live()
 
 
-def started(shelf: Shelf, command: str, turn: int) -> subprocess.Popen[str]:
+def started(shelf: Shelf, command: str, turn: int) -> Forked:
     """The command; every second training only from its last step on, for most of one never touches the store."""
     process = shelf.start(*arguments_of(command, shelf, turn))
     if command == "train" and turn % 2:
@@ -253,9 +231,8 @@ def arguments_of(command: str, shelf: Shelf, turn: int) -> list[str]:
     return ["promote", target] if command == "promote" else ["rollback", "--to", target, "--hold"]
 
 
-def wait_for_last_step(process: subprocess.Popen[str]) -> None:
+def wait_for_last_step(process: Forked) -> None:
     """Until the model is trained and will be written."""
-    assert process.stderr is not None
     for line in process.stderr:
         if '"final_model_trained"' in line:
             return

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
-import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -21,29 +18,14 @@ from svc.recipe.load import LoadedRecipe
 from svc.training.search import budget
 from svc.training.search.sampler import own_parameters
 from svc.training.search.storage import GRACE_S, locate, open_storage
+from tests.forked import Forked
 
-SCRIPT = """
-import sys
-from pathlib import Path
-from svc import logs
-from svc.recipe.load import load_recipe
-from svc.settings import Settings
-from svc.progress import Progress
-from svc.training.run import TrainOptions, train
-
-logs.configure(Settings(log_format="json"))
-loaded = load_recipe(Path(sys.argv[1]), {}, settings=Settings())
-options = TrainOptions(run_id=sys.argv[2], search_only=True)
-sys.exit(train(loaded, options, Settings(), Progress()).exit_code)
-"""
 N_TRIALS = 16
 KILLS = int(os.environ.get("SVC_TEST_KILLS", "3"))
 
 
-def start(recipe: Path, run_id: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(recipe), run_id], stderr=subprocess.PIPE, text=True, env=os.environ.copy()
-    )
+def start(recipe: Path, run_id: str) -> Forked:
+    return Forked(["train", str(recipe), "--run-id", run_id, "--search-only"], {**os.environ, "SVC_LOG_FORMAT": "json"})
 
 
 def storage_path(kind: str) -> str:
@@ -77,9 +59,8 @@ def trials_of(loaded: LoadedRecipe, run_id: str) -> list[Any]:
         storage.close()
 
 
-def wait_for(process: subprocess.Popen[str], text: str) -> None:
+def wait_for(process: Forked, text: str) -> None:
     """Read the log of `process` until a line has `text`, or until it ends."""
-    assert process.stderr is not None
     for line in process.stderr:
         if text in line:
             return
@@ -139,7 +120,7 @@ def test_a_killed_process_loses_only_its_own_trial(kind: str, make_recipe: Calla
     loaded, run_id = shared_recipe(make_recipe, storage_path(kind)), uuid.uuid4().hex[:12]
     victim, survivor = start(loaded.path, run_id), start(loaded.path, run_id)
     wait_for(victim, '"trial_done"')
-    victim.send_signal(signal.SIGKILL)
+    victim.kill()
     victim.communicate()
     _, err = survivor.communicate(timeout=110)
     assert survivor.returncode == 0, err[-2000:]
