@@ -110,7 +110,7 @@ class Shell:
         for name in ("etc/svc/recipes", "var/log/svc"):
             (self.folder / name).mkdir(parents=True)
         for recipe in (self.folder / "recipes").iterdir():
-            recipe.write_text(re.sub(r"n_trials: \d+", "n_trials: 4", recipe.read_text()))
+            recipe.write_text(re.sub(r"n_trials: \d+", "n_trials: 2", recipe.read_text()))
         recipe = (self.folder / "recipes" / "books.yaml").read_text()
         (self.folder / "etc/svc/recipes/books.yaml").write_text(recipe.replace("../", f"{self.folder}/"))
         signing_keys = keys.environment["SVC_SIGNING_KEYS"]

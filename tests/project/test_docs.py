@@ -186,7 +186,7 @@ def test_structured_files_parse() -> None:
 SHOP_PAGES = [page for page in PAGES if page.parent.name == "howto"]
 RUNNING = [page for page in PAGES if any(block.runs or block.language == "cron" for block in blocks(page))]
 RECIPE_KEYS = {"name", "source", "schema", "cleansing", "features", "item_metadata", "training", "output", "promotion"}
-SMALLER_BUDGET = "sed -i 's/n_trials: .*/n_trials: 4/' recipes/*.yaml"
+SMALLER_BUDGET = "sed -i 's/n_trials: .*/n_trials: 2/' recipes/*.yaml"
 LANGUAGES = {"bash", "cron", "csv", "json", "python", "text", "toml", "yaml"}
 COMMAND = re.compile(r"^(\$ )?(svc|curl|python3?|pip|nox|kubectl|helm|docker|systemctl) ", re.MULTILINE)
 
