@@ -39,6 +39,7 @@ def test_words_are_those_of_which_a_selected_test_has_one(expression: str, words
 @pytest.mark.system
 def test_modules_without_the_word_are_not_imported_until_they_change(tmp_path: Path) -> None:
     """A module writes a line when it is imported; names in ids, classes and markers are words too."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")  # else the folder may lie in that of another configuration
     (tmp_path / "conftest.py").write_text(CONFTEST.format(root=str(ROOT)))
     write_module(tmp_path / "test_fruit.py", "def test_apple(): pass")
     write_module(

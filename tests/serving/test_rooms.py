@@ -30,7 +30,7 @@ QUESTIONS = {
     "Lane.is_free_of_singles",
     "Policy.has_rules",
     "Policy.timed",
-    "Served.allowed",
+    "Served.allowed_items",
     "Served.new_items",
     "Model.reads_characters",
     "intersect",

@@ -59,7 +59,7 @@ class FakeTemplate:
         self.was_cleared = False
         FakeTemplate.started.append(self)
 
-    async def ended(self) -> int:
+    async def wait_until_ended(self) -> int:
         if not self.dies_at_once:
             await self.over.wait()
         return -9
