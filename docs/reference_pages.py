@@ -351,7 +351,7 @@ def python() -> str:
         f"# Python\n\n{NOTE}\n"
         "Functions read the environment of the commands, log to the standard logger `svc`, and raise the classes of "
         "`svc.errors`, by [exit code](cli.md#exit-codes): `UsageError` for a wrong argument. The "
-        "[notebook](../tutorial.ipynb) uses all of them. "
+        "[notebook](../tutorial.ipynb) shows most of them. "
         "The [page on the API](api.md#recommendations-for-a-user) explains its fields.\n"
         + _documented("svc.train", svc.train, 2)
         + _class("svc.TrainResult", svc.TrainResult)

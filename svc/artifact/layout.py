@@ -131,14 +131,15 @@ def kid_of(buffer: memoryview) -> str:
     length = min(_START.unpack_from(buffer)[2], MAX_KID_BYTES) if len(buffer) >= _START.size else 0
     kid = bytes(buffer[_START.size : _START.size + length])
     if not kid or len(kid) < length:
-        raise HeaderInvalid(f"no kid can be read: the file has {len(buffer)} bytes and a kid of {length}")
+        raise HeaderInvalid(f"no kid can be read from the {len(buffer)} bytes of the file")
     return printable(kid.decode("utf-8", "backslashreplace"))
 
 
 def parse(buffer: memoryview, *, max_payload_bytes: int) -> Parsed:
-    """Split an artifact by its magic, version and lengths, without reading header and payload.
+    """Split an artifact by its magic, version and lengths, without decoding the header or the payload.
 
-    Raises MagicMismatch, also for a truncated or extended file, UnsupportedFormat, HeaderTooLarge and PayloadTooLarge.
+    Raises MagicMismatch if the file is truncated, too long or no artifact. Raises UnsupportedFormat, HeaderTooLarge and
+    PayloadTooLarge.
     """
     if bytes(buffer[: len(MAGIC)]) != MAGIC:
         raise MagicMismatch(f"magic bytes mismatch: not an artifact but {_probable_type(buffer)}")

@@ -31,9 +31,10 @@ class Line:
     """One command. `before` and `live` are the versions (8 hex digits) that were live before and after it.
 
     `version` has the facts of `sha8`, the version that the command is about. If `held` is True, trainings do not move
-    the pointer from now on. A rollback or promotion has the `sha256` of the version too, and `from_serial`, the
-    highest serial of the kid `serial_kid` until then. Servers that remember serials use it (see freshness.py). `kid`
-    names the key that signed the line. It is empty in a line that is not yet written.
+    the pointer from now on. A rollback or promotion also has `sha256`, the digest of the version that is live from
+    then on. `from_serial` is the highest serial of the kid `serial_kid` before the command. Servers that remember
+    serials use both (see replay/freshness.py). `kid` names the key that signed the line. It is empty in a line that is
+    not yet written.
     """
 
     at: str

@@ -43,7 +43,7 @@ def add_entry(path: Path, variable: str, entry: str) -> None:
         mode = stat.S_IMODE(before.st_mode) if before else 0o600
         replace_file(path.resolve(), "".join(f"{line}\n" for line in lines).encode(), mode=mode)
         if before:
-            os.chown(path, -1, before.st_gid)  # the new file has the group of this process
+            os.chown(path, -1, before.st_gid)  # without this, the new file would have the group of this process
     except ConfigError as error:
         raise ConfigError(f"--write: {error.message}") from None
     except OSError as error:

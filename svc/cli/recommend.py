@@ -298,7 +298,10 @@ def _export(source: str, request: ExportRequest, env_var: list[str], settings: S
 def _open(
     source: str, request: ExportRequest, env_var: list[str], settings: Settings, *, unsigned: bool
 ) -> tuple[OpenedArtifact, ExportRequest]:
-    """Return the verified model, and the request with the items that the recipe's server would allow."""
+    """Return the verified model and the request.
+
+    If `source` is a recipe, a request for items is limited to those that the recipe's server would allow.
+    """
     from svc.export.run import open_artifact
 
     if not _is_recipe(source):

@@ -92,7 +92,9 @@ def _client(engine: str, settings: Settings) -> Iterator[Any]:
     scheme = next((prefix for prefix in SCHEMES if engine.startswith(prefix)), None)
     address = engine.removeprefix(scheme or "")
     if scheme is None or not address.rpartition(":")[2].isdigit():
-        raise UsageError(f"--engine: {engine!r} is no engine; give dask:// or tls://HOST:PORT of a scheduler")
+        raise UsageError(
+            f"--engine: {engine!r} is no engine; give the address of a scheduler as dask://HOST:PORT or tls://HOST:PORT"
+        )
     connect: Any = distributed.Client  # has no type information
     try:
         client = connect(f"{SCHEMES[scheme]}{address}", timeout=settings.http_timeout_s, set_as_default=False)

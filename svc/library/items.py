@@ -117,9 +117,10 @@ class ItemTable:
 
 
 def item_table(items: Any, item_ids: IdTable, id_column: str) -> ItemTable:
-    """Return the table of a caller's DataFrame. It may lack items. If an item has several rows, the last one counts.
+    """Return the table of a caller's DataFrame, which need not have every item of the model.
 
-    The ids are in `id_column`, or in `item_id` if it lacks that. Raises UsageError.
+    If an item has several rows, the last one counts. Ids are read from `id_column`, or from `item_id` if the DataFrame
+    has no such column. Raises UsageError.
     """
     if not is_table(items):
         raise UsageError(f"items: give a DataFrame with a row for each item, not {_article(items)}")

@@ -47,7 +47,10 @@ def keys_text(keys: Keys, settings: Settings, artifact: str | None = None) -> st
 
 
 def signing_keys(keys: Keys, settings: Settings, artifact: str | None = None) -> SigningKeys:
-    """Return the parsed keys, with SVC_VERIFY_KEYS if `keys` is None. Raises ConfigError, which shows no key."""
+    """Return the parsed `keys`. If `keys` is None, return those of SVC_SIGNING_KEYS and SVC_VERIFY_KEYS.
+
+    Raises ConfigError, whose message contains no key.
+    """
     if keys is None and settings.verify_keys:
         return load_signing_keys(settings)
     return parse_signing_keys(keys_text(keys, settings, artifact))

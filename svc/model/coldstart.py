@@ -5,12 +5,13 @@ Item Recommendation Benchmarks", arXiv:2110.14037, plus a feature prior) is, for
 
     L(x) = Σ_s c_s (x·z_s − 1)² + α₀ Σ_i (x·v_i)² + r ‖x − Wᵀf‖² ,    r = reg · (α₀ n + s)^ν
 
-up to the weight of the target in the ORIGINAL loss, which `target_weight` holds. Setting its gradient to zero gives
+irspack's ORIGINAL loss differs only in the weight of the target, which is `target_weight`. Setting the gradient to
+zero gives
 
     (α₀ VᵀV + r I + Σ_s c_s z_s z_sᵀ) x = r Wᵀf + Σ_s target_weight · z_s
 
-An item that the user dislikes is one more z with its weight as confidence and a target of 0: it adds to the left side
-alone, and s does not count it.
+An item that the user dislikes is one more z, whose confidence is its weight and whose target is 0. It adds to the left
+side only, and s does not count it.
 
 | symbol | shape | meaning |
 |---|---|---|
@@ -110,11 +111,11 @@ class LeastSquares(Stored):
         return self.reg * math.pow(self.alpha0 * others + seeds, self.nu)
 
     def users_from_features(self, described: Sequence[Encoded]) -> Matrix:
-        """Return x, (B, K), of B users from their encoded features alone, F places each."""
+        """Return x, (B, K), of B users from their encoded features alone. Each has F places."""
         return _map_rows(described, self._user_map)
 
     def items_from_features(self, described: Sequence[Encoded]) -> Matrix:
-        """Return x, (B, K), of B items from their encoded features alone, F places each."""
+        """Return x, (B, K), of B items from their encoded features alone. Each has F places."""
         return _map_rows(described, self._item_map)
 
     def users_from_seeds(

@@ -38,7 +38,7 @@ def check_sizes(
         raise PayloadInvalid(f"payload: {n_users} users and {n_items} items do not match {parts}")
     recencies = scorer.recencies if isinstance(scorer, BlendScorer) else ()
     if bool(recencies) != history.recency_by_part:
-        raise PayloadInvalid("payload: the order of the histories does not match the recencies of the parts")
+        raise PayloadInvalid("payload: the histories and the blend disagree on whether each part has its own recency")
     if history.recency_beside and (cold is None or recencies):
         raise PayloadInvalid("payload: the order of the histories does not match the recency of the second part")
     part = scorer.popularity if isinstance(scorer, BlendScorer) else None

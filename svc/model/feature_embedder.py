@@ -122,7 +122,7 @@ class FeatureEmbedder:
         return answers
 
     def contributions(self, query: Query, new: NewItems, items: Items) -> tuple[Contributions, Scores]:
-        """Return the addends, by column, of the embedder's scores of some new items, and the scores."""
+        """Return what each seed and feature adds to the embedder's scores of some new items, and these scores."""
         asked, vectors = self.query_for(query), new.vectors[items - new.n_known]
         return self._scorer.contributions_to(asked, vectors), np.vecdot(vectors, self.vectors([asked])[0])
 

@@ -51,8 +51,8 @@ class RecipeWarning:
 class LoadedRecipe:
     """A recipe that passed every check that needs no data.
 
-    `unexpanded` is the parsed recipe before expansion, without defaults, as artifacts contain it. `recipe_hash` (12 hex
-    digits) is computed from it.
+    `unexpanded` is the recipe before its variables are replaced and without defaults. Artifacts contain this form.
+    `recipe_hash` (12 hex digits) is computed from it.
     """
 
     recipe: Recipe

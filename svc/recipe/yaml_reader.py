@@ -168,7 +168,9 @@ class _Builder:
         if tag == _PREFIX + "timestamp":
             return event.value
         if tag in _NUMBER_TAGS and len(event.value) > MAX_NUMBER_CHARACTERS:
-            self._fail(event, f"{_quote(event.value)} is no {tag.removeprefix(_PREFIX)}: it is too long")
+            self._fail(
+                event, f"{_quote(event.value)} is too long: a number has at most {MAX_NUMBER_CHARACTERS} characters"
+            )
         try:
             value = loader.construct_object(ScalarNode(tag, event.value, event.start_mark, event.end_mark))
         except (ValueError, KeyError):

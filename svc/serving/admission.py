@@ -67,7 +67,7 @@ class Admission:
 
     @property
     def is_crowded(self) -> bool:
-        """True for CROWDED_S after a request was refused because other requests wait."""
+        """Return True if a request was refused because of a long wait in the last CROWDED_S seconds."""
         return trio.current_time() < self._crowded_until
 
     def late_s(self, queue: Queue | None, turn_s: float, timeout: bytes | None, *, is_batch: bool) -> float:

@@ -158,9 +158,9 @@ class BigQuerySource:
 
 
 def _each_within(limit_s: float, pages: Iterator[Any], end: Callable[[], None]) -> Iterator[Any]:
-    """Yield the pages of a stream.
+    """Yield the pages of a stream, and call `end` in the end to close it.
 
-    Raises DataSourceError if a page takes longer than `limit_s`: gRPC's own limit is a day. `end` closes the stream.
+    Raises DataSourceError if a page takes longer than `limit_s`, because gRPC would wait for a day.
     """
     with ThreadPoolExecutor(1) as waiting:
         try:

@@ -192,8 +192,8 @@ class _Agreement:
             both = pa.unify_schemas([pa.schema([agreed]), pa.schema([field])], promote_options="permissive")
         except (pa.ArrowTypeError, pa.ArrowInvalid):
             raise DataSourceError(
-                f"{part.where}: the column {field.name} is {field.type}, where it is {agreed.type} in "
-                f"{self._first.where}; files of one source need types that fit together"
+                f"{part.where}: the column {field.name} is {field.type}, but {agreed.type} in the files before it, "
+                f"from {self._first.where} on; files of one source need types that fit together"
             ) from None
         return both.field(0)
 

@@ -66,10 +66,10 @@ def test_size_is_bounded() -> None:
         ("a: *b\n", "names no anchor"),
         ("a: &a [*a]\n", "names no anchor"),
         ("a:\n\t- b\n", "line 2"),
-        ("a: " + "9" * 5000 + "\n", "is no int: it is too long"),
-        ("a: 0x" + "f" * 5000 + "\n", "is no int: it is too long"),
-        ("a: " + ":".join(["59"] * 80_000) + "\n", "is no int: it is too long"),
-        ("a: " + "1" * 5000 + ".5\n", "is no float: it is too long"),
+        ("a: " + "9" * 5000 + "\n", "is too long: a number has at most"),
+        ("a: 0x" + "f" * 5000 + "\n", "is too long: a number has at most"),
+        ("a: " + ":".join(["59"] * 80_000) + "\n", "is too long: a number has at most"),
+        ("a: " + "1" * 5000 + ".5\n", "is too long: a number has at most"),
     ],
 )
 def test_mistakes_name_their_line(text: str, words: str) -> None:

@@ -154,9 +154,10 @@ class ReplayGuard:
             if freshness.is_rolled_back_to(blob.sha256, highest, lines):
                 return
         logs.emit(events.ARTIFACT_REPLAYED, name=name, kid=parsed.kid, serial=serial, highest=highest)
+        own = "it has no serial" if serial is None else f"its serial is {serial}"
         raise ArtifactReplayed(
-            f"an older artifact: its serial is {serial}, and {highest} was served before under the kid {parsed.kid}; "
-            "train again, or go back with `svc rollback`"
+            f"an older artifact: {own}, and {highest} was served before under the kid {parsed.kid}; train again, or go "
+            "back with `svc rollback`"
         )
 
     def record_serial(self, name: str, parsed: Parsed) -> None:

@@ -71,9 +71,10 @@ class Contributions:
         self._of_distances = np.ascontiguousarray(numbers[::2])
 
     def of(self, history: Items, items: Items, scores: Values) -> Values:
-        """Return the contributions to `items`, (n,), in the order of the scores, (n,), of the reordered model.
+        """Return the contributions of the groups, (G, n), to the scores of `items`, (n,), which come best first.
 
-        `history` are distinct item columns, oldest first if the record is ordered.
+        `scores`, (n,), are the scores of these items by the winner of the search. `history` are distinct item columns,
+        oldest first if the record is ordered.
         """
         h, record = history[-MOST_HISTORY:], self._record
         n_chosen = len(h)

@@ -113,7 +113,7 @@ class LabelField:
         return LabelField(self.kind, n_items, np.empty((0, 2), np.int32), IdTable.from_ids([]))
 
     def followed_by(self, other: LabelField) -> LabelField:
-        """Return the field of the items of this one, followed by the items of `other`."""
+        """Return a field with the items of this field, followed by the items of `other`."""
         others = other.names.all()
         codes = self._finder.indices(others)
         unknown = np.flatnonzero(codes < 0)
@@ -196,7 +196,7 @@ class NumberField:
         return NumberField(np.full(n_items, np.nan))
 
     def followed_by(self, other: NumberField) -> NumberField:
-        """Return the field of the items of this one, followed by the items of `other`."""
+        """Return a field with the items of this field, followed by the items of `other`."""
         return NumberField(np.concatenate([self.numbers, other.numbers]))
 
     def arrays(self) -> tuple[NDArray[Any], ...]:

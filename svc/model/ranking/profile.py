@@ -26,7 +26,7 @@ def settle_history(given: Given, history: History) -> Given:
 
 
 def profile_of(given: Given, history: History) -> Seeds:
-    """Return the seeds for the settled history of a request alone."""
+    """Return the seeds for a request's history, as `settle_history` returns it, without that of a training user."""
     if not history.is_ordered or not len(given.columns):
         return Seeds(given.columns, given.weights)
     return _in_order(given.columns, given.weights, np.arange(len(given.columns)), history)

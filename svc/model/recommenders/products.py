@@ -2,8 +2,8 @@
 
 A matrix product copies its operands first. For a few vectors this takes longer than the product itself. On some
 processors OpenBLAS multiplies small matrices without copying, so the items are multiplied in blocks that are small
-enough. On other processors blocks take longer. The last bits of the products depend on the way, so scans use them only
-as a first look at the items.
+enough. On other processors blocks take longer. The chosen way affects the last bits of the products. So scans use the
+products only for a first look at the items.
 """
 
 from __future__ import annotations

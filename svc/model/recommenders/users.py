@@ -45,7 +45,10 @@ class HistoryBlocks(NamedTuple):
 
     @classmethod
     def of(cls, history: History, recencies: Sequence[float | None] = (None,)) -> tuple[HistoryBlocks, ...]:
-        """Return the blocks of a history for each recency, None for its own. They share all but the weights."""
+        """Return the blocks of `history` for each recency. They differ only in their weights.
+
+        None means the recency of `history` itself.
+        """
         if not recencies:
             return ()
         lengths = np.diff(history.offsets)
@@ -143,7 +146,7 @@ class UserScorer(Protocol):
         """Return the scores of one item for all training users."""
 
     def summary_of_users(self, history: History, moments: Moments | None = None) -> UserSummary:
-        """Return the summary of the training users. `moments` are known ones, None: not yet."""
+        """Return the summary of the training users. It takes less time if their `moments` are known already."""
 
 
 def best_users(

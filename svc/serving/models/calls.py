@@ -84,7 +84,7 @@ class Caller:
         return [PendingQuery(self, self._waiting.popleft()) for _ in range(min(most, len(self._waiting)))]
 
     def put_back(self, position: int) -> None:
-        """Return a taken query to the front of the waiting ones."""
+        """Put a taken query back in front of the waiting queries."""
         self._waiting.appendleft(position)
 
     def give(self, position: int, outcome: Outcome) -> None:

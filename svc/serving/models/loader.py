@@ -145,7 +145,7 @@ class Loader:
 
 
 def _kid(name: str, blob: Blob) -> str:
-    """Return the key id in the bytes, even if they are otherwise invalid."""
+    """Return the key id that the artifact names, even if it is invalid, or UNKNOWN_KID if it cannot be read."""
     try:
         return kid_of(blob.view)
     except ArtifactError as error:

@@ -155,7 +155,7 @@ class Queue:
             self.pace.learn(trio.current_time() - self._began_at, weight)
 
     def _put_back(self, caller: Caller, position: int) -> None:
-        """Return a query that the call had no time for to the front, unless its caller was cancelled."""
+        """Put a query back in front if the call had no time for it. Skip it if its caller is done already."""
         if not caller.done.is_set():
             self.batches.remove(caller)
             self.batches.append_first(caller)

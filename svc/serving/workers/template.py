@@ -63,7 +63,7 @@ class Template:
             )
 
     async def wait_until_ended(self) -> int:
-        """Return the exit code when the template has ended."""
+        """Wait until the template has ended, and return its exit code."""
         handle = os.pidfd_open(self._process.pid)
         try:
             await trio.lowlevel.wait_readable(handle)

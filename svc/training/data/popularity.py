@@ -35,7 +35,7 @@ def recent_choices(
     *,
     started_ns: int,
 ) -> NDArray[np.float64]:
-    """Return the sum of the weights of each item's choices, (n_items,), up to one factor for all items.
+    """Return the sum of the weights of each item's choices, (n_items,). One common factor may scale all sums.
 
     `users`, `items` and `times`, nanoseconds since 1970, have one entry for each row. A pair may have several rows.
     """

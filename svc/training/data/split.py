@@ -221,8 +221,8 @@ def _set_aside(result: Split, plan: SplitPlan) -> Split:
 def order_items(result: Split, seed: int) -> Split:
     """Return the same split with items sorted by descending number of training users, and ties in random order.
 
-    Of items with equal scores the first one wins, here as in a model that is served. In the original order, held-out
-    rows would help to choose it: items are numbered by first appearance, and popular ones appear early.
+    If items have equal scores, the first one wins, here and in a served model. Items are numbered by first appearance,
+    held-out rows included. That order would favour held-out items.
     """
     order = np.random.default_rng([seed, 17]).permutation(result.train.shape[1])
     n_users = np.bincount(result.train.indices, minlength=len(order))

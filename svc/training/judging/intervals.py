@@ -97,7 +97,8 @@ def mean_interval(values: Vector, confidence: float = CONFIDENCE) -> tuple[float
 def is_gain(first: Vector, second: Vector, *, comparisons: int = 1) -> bool:
     """Return whether `first` is better than `second`, (users,) scores of the same users, by more than chance.
 
-    With several `comparisons`, all of them together hold by CONFIDENCE (Bonferroni).
+    If there are several `comparisons`, each is tested more strictly, so that all hold together with CONFIDENCE
+    (Bonferroni correction).
     """
     if len(first) < 2:
         return False

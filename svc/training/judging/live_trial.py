@@ -32,9 +32,9 @@ def trainable(task: Task, header: Mapping[str, Any]) -> TrialRecord:
 
 
 def check_trial(task: Task, trial: TrialRecord, header: Mapping[str, Any]) -> TrialRecord:
-    """Return a `trial` of this header with no more components than the current data allows.
+    """Return `trial`, which was read from this header, with its components limited to what the current data allows.
 
-    Raise Unfit if it cannot be trained again.
+    Raise Unfit if this version of svc or the current recipe cannot train it again.
     """
     declared = [side for side in ("user", "item") if side in (header.get("features") or {})]
     trial = replace(_limit_components(task, trial), parts=tuple(_limit_components(task, part) for part in trial.parts))

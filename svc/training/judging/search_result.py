@@ -19,10 +19,11 @@ from svc.training.judging.evaluator import Evaluation
 class Reused:
     """Origin of the parameters of a training without a search: a version, and the time of its search (ISO 8601).
 
-    `feature_aware` is the trial of its part for features and seeds, if that is not the winner or a part of it. `start`
-    has the vectors from which the final model starts to learn, or None for random ones. `stretch` is that of the
-    interval of the search (see judging/choice.py), because the parameters are still those chosen among its trials.
-    `evaluation` is that of the live model's header.
+    - `feature_aware` is the trial of the live model's extra part for features and seeds, or None if it has none.
+    - `start` has the vectors from which the final model starts to learn. If it is None, they are random.
+    - `stretch` is the factor by which the search lengthened its interval (see judging/choice.py). It still applies,
+      because the parameters were chosen among the trials of that search.
+    - `evaluation` is the evaluation in the live model's header.
     """
 
     sha8: str

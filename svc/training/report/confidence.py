@@ -35,7 +35,10 @@ def headline(header: Mapping[str, Any]) -> Headline:
 
 
 def _correction(evaluation: Mapping[str, Any]) -> str:
-    """Return the interval's correction for the choice among trials, or "" for headers of earlier versions."""
+    """Return the words about the interval's correction for the choice among trials.
+
+    Return "" if there were fewer than two trials, or if the header is of an earlier version.
+    """
     choice = evaluation.get("chosen_among")
     if choice is None or choice["trials"] + choice["unknown"] < 2:
         return ""

@@ -15,7 +15,7 @@ _BROKEN_CODE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
 class Target(NamedTuple):
-    """A request target: the decoded path, the raw query, and the host of an absolute form, else None."""
+    """A request target: the decoded path, the raw query and the host, which is None unless the target is a full URL."""
 
     path: str
     query: bytes

@@ -50,7 +50,10 @@ class Available:
     def of(
         cls, declared: Availability, listed: ItemList | None, item_ids: IdTable, new: NewItems | None = None
     ) -> Self:
-        """Return the list as a set of the model's and the new items. Ignores unknown ids. Slow for long lists."""
+        """Return the items of the model and the new items that the list lets through.
+
+        Unknown ids are ignored. Takes long if the list is long.
+        """
         if listed is None:
             return cls(declared, None, None)
         columns, n_items = item_ids.indices(listed.ids), len(item_ids)
