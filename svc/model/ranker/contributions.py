@@ -23,7 +23,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.model.ranker.item_record import NEIGHBOURS, ItemRecord, has_no_label
+from svc.model.ranker.item_record import NEIGHBOURS, ItemRecord, has_no_label, label_columns
 
 MOST_HISTORY: Final = 100
 LAST: Final = 3
@@ -58,7 +58,7 @@ class Contributions:
         entries = (np.diff(record.label_offsets), record.label_offsets[1:])
         filled = np.where(is_missing, np.float32(0), record.numbers)
         table = np.column_stack([*entries, record.popularity[:, 0], own.T, ~is_missing, filled])
-        columns = np.repeat(np.arange(n_columns), np.diff(record.first_labels))
+        columns = label_columns(record)
         self.of_score = float(scores[0])
         self._record = record
         self._facts = table.astype(np.float64)

@@ -110,11 +110,15 @@ def names(record: ItemRecord) -> tuple[Feature, ...]:
     return tuple(rows)
 
 
+def label_columns(record: ItemRecord) -> NDArray[np.intp]:
+    """Return the labelled column of each label, (n_labels,)."""
+    return np.repeat(np.arange(len(record.label_names)), np.diff(record.first_labels))
+
+
 def has_no_label(record: ItemRecord) -> NDArray[np.bool_]:
     """Return whether each item has no label in each labelled column, (n_items, columns)."""
     n_columns, lengths = len(record.label_names), np.diff(record.label_offsets)
-    columns = np.repeat(np.arange(n_columns), np.diff(record.first_labels))
-    cells = np.repeat(np.arange(len(lengths)), lengths) * n_columns + columns.take(record.labels)
+    cells = np.repeat(np.arange(len(lengths)), lengths) * n_columns + label_columns(record).take(record.labels)
     counts = np.bincount(cells, minlength=len(lengths) * n_columns)
     is_empty: NDArray[np.bool_] = counts.reshape(len(lengths), n_columns) == 0
     return is_empty

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svc.model.ranker.contributions import LAST, MOST_HISTORY
-from svc.model.ranker.item_record import ItemRecord, has_no_label, names
+from svc.model.ranker.item_record import ItemRecord, has_no_label, label_columns, names
 
 Items = NDArray[np.int32]
 Table = NDArray[np.float64]
@@ -30,12 +30,13 @@ class PageFeatures:
         self._record = record
         self._n_features = len(names(record))
         self._has_no_label = has_no_label(record)
-        self._label_columns = np.repeat(np.arange(len(record.label_names)), np.diff(record.first_labels))
+        self._label_columns = label_columns(record)
 
     def of(self, history: Items, items: Items, scores: NDArray[np.float64]) -> Table:
-        """Return the features, (F, n), of `items`, (n,), in the order of the scores, (n,), of the reordered model.
+        """Return the features, (F, n), of `items`, (n,), which come best first.
 
-        `history` are distinct item columns, oldest first if the record is ordered.
+        `scores`, (n,), are the scores of these items by the winner of the search. `history` are distinct item columns,
+        oldest first if the record is ordered.
         """
         record, h, n = self._record, history[-MOST_HISTORY:], len(items)
         popularity = record.popularity[items].T.astype(np.float64)
