@@ -86,8 +86,7 @@ def test_means_and_deviations_of_users_are_trained_only_for_recipes_that_serve_u
     model, _ = loaded(run(make_recipe(training=training, serving={"users": True})))
     assert (model.user_moments is None) == (model.kind == "factors")
     plain.serve_users()
-    for module in ("blend", "neighbours"):
-        monkeypatch.setattr(f"svc.model.recommenders.{module}.measured_moments", None)
+    monkeypatch.setattr("svc.model.recommenders.users.measured_moments", None)
     model.serve_users()
     prepared = [
         one.prepare_users(item_id=one.item_ids.at(3), item_features=None, limit=9, order="lift")

@@ -19,7 +19,7 @@ from svc.model.recommenders.factors import IALSScorer, SVDScorer, wanted_of
 from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.model.recommenders.popularity import PopularPart
 from svc.model.recommenders.scan import scan
-from svc.model.recommenders.users import HistoryBlocks, Moments, UserScores, UserSummary, measured_moments
+from svc.model.recommenders.users import Moments, UserScores, UserSummary
 from svc.model.stored import Stored
 
 FactorPart = IALSScorer | SVDScorer
@@ -174,11 +174,11 @@ class BlendScorer(Stored):
         for part in self.sums:
             if isinstance(part, NeighbourScorer):
                 part.find_columns()
-        if moments is None:
-            moments = measured_moments(lambda user: self._scores(Query(1, user), history), len(history))
         longest = 0.0 if self.factors is None else self.factors.summary_of_users(history).longest
         recencies = self.recencies[len(self.weights) - len(self.sums) :] or (None,) * len(self.sums)
-        return UserSummary(*moments, longest=longest, histories=HistoryBlocks.of(history, recencies))
+        return UserSummary.of_histories(
+            lambda user: self._scores(Query(1, user), history), history, moments, recencies=recencies, longest=longest
+        )
 
     def _scores(self, query: Query, history: History) -> Values:
         """Return the scores of all items, (n,), by position if there are factors.

@@ -15,7 +15,7 @@ from svc.model.ranking.query import Query, Ranking
 from svc.model.ranking.topk import best, reaching
 from svc.model.recommenders.base import Side, cosines, excluded_columns, is_few, profile
 from svc.model.recommenders.rounded import UNIT_ROUNDOFF, row_sums
-from svc.model.recommenders.users import HistoryBlocks, Moments, UserScores, UserSummary, measured_moments
+from svc.model.recommenders.users import Moments, UserScores, UserSummary
 from svc.model.stored import Stored
 
 ROWS_AT_ONCE = 256
@@ -97,9 +97,7 @@ class DenseWeightsScorer(Stored):
         return self.weights[:, column]
 
     def summary_of_users(self, history: History, moments: Moments | None = None) -> UserSummary:
-        if moments is None:
-            moments = measured_moments(lambda user: self.totals(*profile(Query(1, user), history)), len(history))
-        return UserSummary(*moments, histories=HistoryBlocks.of(history))
+        return UserSummary.of_histories(lambda user: self.totals(*profile(Query(1, user), history)), history, moments)
 
     def _rank(self, query: Query, history: History) -> Ranking:
         rows, values = profile(query, history)

@@ -13,7 +13,7 @@ from svc.model.history import History, Offsets
 from svc.model.ranking.query import Query, Ranking
 from svc.model.recommenders.base import Side, best_items, profile
 from svc.model.recommenders.by_column import ByColumn
-from svc.model.recommenders.users import HistoryBlocks, Moments, UserScores, UserSummary, measured_moments
+from svc.model.recommenders.users import Moments, UserScores, UserSummary
 from svc.model.stored import Stored
 
 
@@ -116,9 +116,7 @@ class NeighbourScorer(Stored):
 
     def summary_of_users(self, history: History, moments: Moments | None = None) -> UserSummary:
         self.find_columns()
-        if moments is None:
-            moments = measured_moments(lambda user: self.totals(*profile(Query(1, user), history)), len(history))
-        return UserSummary(*moments, histories=HistoryBlocks.of(history))
+        return UserSummary.of_histories(lambda user: self.totals(*profile(Query(1, user), history)), history, moments)
 
     def totals(
         self,

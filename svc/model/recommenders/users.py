@@ -107,6 +107,23 @@ class UserSummary(NamedTuple):
     longest: float = 0.0
     histories: tuple[HistoryBlocks, ...] = ()
 
+    @classmethod
+    def of_histories(
+        cls,
+        scores_of: Callable[[int], Values],
+        history: History,
+        moments: Moments | None,
+        *,
+        recencies: Sequence[float | None] = (None,),
+        longest: float = 0.0,
+    ) -> UserSummary:
+        """Return the summary for item-weight parts with these `recencies`.
+
+        Unless `moments` are known, they are measured by `scores_of`, which returns a user's scores of all items, (n,).
+        """
+        moments = measured_moments(scores_of, len(history)) if moments is None else moments
+        return cls(*moments, longest=longest, histories=HistoryBlocks.of(history, recencies))
+
 
 def moments_of(means: Values, variances: Values) -> Moments:
     """Return the means and the deviations."""
