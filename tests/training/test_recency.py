@@ -173,7 +173,7 @@ def test_each_part_of_a_blend_has_its_own_recency(
             assert abs(sum(share for _, share in because.reasons) + because.rest - 1) < 1e-9
     again = codec.decode(memoryview(payload))
     again.history.recency_by_part = False
-    with pytest.raises(PayloadInvalid, match="recencies of the parts"):
+    with pytest.raises(PayloadInvalid, match="disagree on whether each part has its own recency"):
         again.ready()
 
 
