@@ -22,11 +22,11 @@ import numpy as np
 
 from benchmarks.common import SHAPES, interactions, origin, side_by_side
 from benchmarks.wide_model import wide_factors
+from svc.cores import limit_blas_threads
 from svc.model.history import History
 from svc.model.ranking.query import Query
 from svc.model.recommenders.base import Scorer, profile
 from svc.model.recommenders.blend import BlendScorer
-from svc.model.threads import limit_blas_threads
 from svc.training.fitting.algorithms.ials import MeanPriorIALSRecommender
 from svc.training.fitting.algorithms.rp3beta import TransitionRP3betaRecommender
 from svc.training.fitting.epochs import train_epochs

@@ -27,7 +27,7 @@ from scipy import sparse
 from scipy.special import stdtrit
 
 from benchmarks.common import origin
-from svc.model.threads import limit_blas_threads
+from svc.cores import limit_blas_threads
 from svc.recipe.side_tables import FeatureSide
 from svc.settings import Settings
 from svc.training.data.features import fit_side

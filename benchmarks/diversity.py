@@ -17,6 +17,7 @@ import numpy as np
 
 from benchmarks.common import origin
 from benchmarks.filters import N_USERS, factors, ials, neighbours
+from svc.cores import limit_blas_threads
 from svc.model.history import History
 from svc.model.ranking.query import Query
 from svc.model.ranking.rerank import Candidates, Rules, rerank
@@ -24,7 +25,6 @@ from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.dense_weights import DenseWeightsScorer
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import SVDScorer
-from svc.model.threads import limit_blas_threads
 
 LIMIT, POOL, DIVERSITY, ROUNDS = 20, 100, 0.3, 200
 DENSE_ITEMS = 5_000

@@ -27,10 +27,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.common import origin
-from svc.cores import usable_cores
+from svc.cores import limit_blas_threads, usable_cores
 from svc.model.model import Model
 from svc.model.ranking.query import Query, Ranking
-from svc.model.threads import limit_blas_threads
 from tests.serving.artifacts import SIGNING_KEYS, factor_model, write_artifact
 
 N_ITEMS, COMPONENTS, LIMIT = 41_000, 128, 100

@@ -36,9 +36,9 @@ def measure(places: int) -> dict[str, Any]:
     import scipy.sparse as sps
     from irspack import IALSRecommender
 
+    from svc.cores import limit_blas_threads
     from svc.model.model import payload_parts
     from svc.model.ranking.query import Query
-    from svc.model.threads import limit_blas_threads
     from svc.training.fitting.assemble import export
 
     limit_blas_threads(1)

@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("--measure", choices=PARTS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure is not None:
-        from svc.model.threads import limit_blas_threads
+        from svc.cores import limit_blas_threads
 
         limit_blas_threads(1)
         print(json.dumps(PARTS[options.measure](options.rows, options.places, options.components)))

@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.common import origin
-from svc.model.threads import limit_blas_threads
+from svc.cores import limit_blas_threads
 from svc.progress import Progress
 from svc.recipe.load import load_recipe
 from svc.recipe.serving_schema import NewItems

@@ -22,6 +22,7 @@ import numpy as np
 from scipy import sparse
 
 from benchmarks.common import ids, origin, side_by_side
+from svc.cores import limit_blas_threads
 from svc.model.coldstart import LeastSquares
 from svc.model.history import History
 from svc.model.ids import IdTable
@@ -32,7 +33,6 @@ from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import IALSScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
-from svc.model.threads import limit_blas_threads
 from svc.training.fitting.algorithms.transitions import TransitionsRecommender
 
 N_USERS, N_ITEMS, COMPONENTS, NEIGHBOURS, LENGTH = 1_000, 41_000, 64, 200, 30

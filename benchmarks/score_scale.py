@@ -19,9 +19,9 @@ from fastprogress import fastprogress
 from irspack.recommenders import IALSRecommender
 
 from benchmarks.common import ids, origin
+from svc.cores import limit_blas_threads
 from svc.model.model import Model
 from svc.model.ranking.query import NO_ITEMS, Query
-from svc.model.threads import limit_blas_threads
 from svc.training.fitting.assemble import export
 
 N_WARM, N_COLD, N_ITEMS, N_GROUPS, PER_USER = 5_000, 1_000, 1_500, 12, 30

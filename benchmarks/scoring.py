@@ -28,11 +28,11 @@ from irspack.recommenders import (
 
 from benchmarks.common import SHAPES, Shape, csv_interactions, ids, interactions, origin, side_by_side
 from benchmarks.wide_model import wide_factors
+from svc.cores import limit_blas_threads
 from svc.model.model import Model, payload_parts
 from svc.model.ranking.query import Query
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
-from svc.model.threads import limit_blas_threads
 from svc.training.fitting.assemble import export
 from svc.training.fitting.export import to_history, to_scorer
 

@@ -15,8 +15,8 @@ import pytest
 import trio.testing
 
 from svc import logs
+from svc.cores import limit_blas_threads
 from svc.events import Event
-from svc.model.threads import limit_blas_threads
 from svc.serving.models import threads
 from tests.object_store import ObjectsInMemory
 from tests.project.keyword_index import KeywordIndex

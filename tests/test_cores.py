@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,3 +60,43 @@ def test_the_first_version_of_control_groups_counts_too(tmp_path: Path) -> None:
 def test_without_control_groups_affinity_counts(tmp_path: Path) -> None:
     """As on a machine that does not mount them."""
     assert usable_cores(tmp_path / "none", tmp_path / "none" / "own") == 8
+
+
+PROGRAM = """
+import sys
+{before}
+from svc.cores import limit_blas_threads
+limit_blas_threads(1)
+import numpy
+from threadpoolctl import threadpool_info
+print([pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"])
+"""
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("before", ["assert 'numpy' not in sys.modules", "import numpy"])
+def test_the_limit_holds_before_and_after_numpy_is_imported(before: str) -> None:
+    """The limit is set in a new process, as the server does."""
+    program = PROGRAM.format(before=before)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert run.stdout.strip() == "[1]"
+
+
+WAITS = """
+import os, sys
+assert 'numpy' not in sys.modules
+from svc.cores import shorten_blas_waits
+shorten_blas_waits()
+print(os.environ.get("OPENBLAS_THREAD_TIMEOUT"))
+"""
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(("given", "expected"), [(None, "20"), ("26", "26")])
+def test_openblas_waits_are_short_unless_the_environment_sets_them(given: str | None, expected: str) -> None:
+    """The variable holds the logarithm of a number of cycles. A variable of the environment stays."""
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_THREAD_TIMEOUT"}
+    environment |= {} if given is None else {"OPENBLAS_THREAD_TIMEOUT": given}
+    command = [sys.executable, "-c", WAITS]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, env=environment)
+    assert run.stdout.strip() == expected

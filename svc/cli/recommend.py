@@ -276,8 +276,8 @@ def _is_recipe(source: str) -> bool:
 
 
 def _export(source: str, request: ExportRequest, env_var: list[str], settings: Settings, how: _How) -> None:
+    from svc.cores import limit_blas_threads
     from svc.export.run import check, export
-    from svc.model.threads import limit_blas_threads
 
     limit_blas_threads(1)  # the export scores in several threads of its own
     check(request)

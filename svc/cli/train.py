@@ -217,7 +217,7 @@ class _Outcome(NamedTuple):
 
 
 def _train(recipe_file: Path, env_var: list[str], options: dict[str, Any], settings: Settings) -> _Outcome:
-    from svc.model.threads import shorten_blas_waits
+    from svc.cores import shorten_blas_waits
 
     shorten_blas_waits()
     with progress_for(settings, quiet=bool(options["quiet"])) as progress:

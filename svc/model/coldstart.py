@@ -33,10 +33,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from svc.model.codec import Stored
 from svc.model.columns.feature_values import Encoded
 from svc.model.explain import explained_places
 from svc.model.recommenders.base import Side
-from svc.model.stored import Stored
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]

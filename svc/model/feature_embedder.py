@@ -22,11 +22,10 @@ from numpy.typing import NDArray
 from svc.model.columns.feature_values import Encoded
 from svc.model.explain import Contributions
 from svc.model.history import History
+from svc.model.ranking.item_sets import best
 from svc.model.ranking.new_items import NewItems
-from svc.model.ranking.profile import joined_profile
-from svc.model.ranking.query import NOTHING_GIVEN, NewCandidates, Query, Ranking
+from svc.model.ranking.query import NOTHING_GIVEN, NewCandidates, Query, Ranking, joined_profile
 from svc.model.ranking.rerank import Items, Similar
-from svc.model.ranking.topk import best
 from svc.model.recommenders.base import Scorer, cosines
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factors import IALSScorer

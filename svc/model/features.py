@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svc.errors import FeatureValueUnusable
+from svc.model.codec import Stored
 from svc.model.columns.feature_values import NOTHING, Encoded, Value, kind_of, token_text
 from svc.model.columns.text_column import TextColumn
 from svc.model.columns.vector_column import VectorColumn
 from svc.model.ids import IdTable
-from svc.model.stored import Stored
 
 FEATURE_VERSION = 1
 """Version of these rules. A server refuses artifacts that were encoded by another version."""

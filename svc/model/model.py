@@ -17,6 +17,7 @@ from svc.errors import (
     UsersNotServed,
 )
 from svc.model import consistency
+from svc.model.codec import Stored
 from svc.model.columns.feature_values import Encoded
 from svc.model.feature_embedder import FeatureEmbedder
 from svc.model.features import FeatureState, SideEncoder
@@ -26,7 +27,6 @@ from svc.model.ids import IdTable
 from svc.model.query_builder import QueryBuilder, with_candidates
 from svc.model.ranker.page_ranker import REORDERED, PageRanker
 from svc.model.ranking.new_items import Descriptions, NewItems
-from svc.model.ranking.profile import joined_profile
 from svc.model.ranking.query import (
     NO_ITEMS,
     UNRESTRICTED,
@@ -39,12 +39,12 @@ from svc.model.ranking.query import (
     Query,
     Ranking,
     Restriction,
+    joined_profile,
 )
 from svc.model.recommenders.base import Scorer, Side
 from svc.model.recommenders.factors import FactorScorer
 from svc.model.recommenders.popularity import by_count, first_of
 from svc.model.recommenders.users import UserScorer
-from svc.model.stored import Stored
 from svc.model.user_ranker import UserRanker, owners
 
 Features = Mapping[str, object]

@@ -8,12 +8,10 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.model.history import History
-from svc.model.id_finder import IdFinder
-from svc.model.ids import IdTable
+from svc.model.history import LEAST, History
+from svc.model.ids import IdFinder, IdTable
 from svc.model.ranking.item_sets import ItemSet, added_up, distinct, intersect
 from svc.model.ranking.new_items import NewItems
-from svc.model.ranking.profile import profile_of, settle_history
 from svc.model.ranking.query import (
     NO_ITEMS,
     NOTHING_GIVEN,
@@ -24,10 +22,10 @@ from svc.model.ranking.query import (
     Prepared,
     Query,
     Restriction,
+    profile_of,
+    settle_history,
 )
-from svc.model.ranking.rerank import Pin, Rules
-from svc.model.ranking.rotation import Rotation
-from svc.model.recency import LEAST
+from svc.model.ranking.rerank import Pin, Rotation, Rules
 from svc.model.recommenders.base import excluded_columns
 
 

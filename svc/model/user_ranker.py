@@ -11,8 +11,7 @@ from svc.model.feature_embedder import FeatureEmbedder
 from svc.model.history import History
 from svc.model.ranking.query import Audience, Query, Ranking
 from svc.model.recommenders.base import Scorer
-from svc.model.recommenders.by_column import ByColumn
-from svc.model.recommenders.users import Moments, UserScorer, UserSummary, best_users
+from svc.model.recommenders.users import ByColumn, Moments, UserScorer, UserSummary, best_users
 
 
 class UserRanker:

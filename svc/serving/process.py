@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import trio
 
 from svc import install_command
+from svc.cores import limit_blas_threads
 from svc.errors import ConfigError
-from svc.model.threads import limit_blas_threads
 from svc.serving.models.threads import SWITCH_INTERVAL_S
 from svc.serving.transport.shared import Limits
 from svc.settings import Settings

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from svc import events, logs
+from svc.model.codec import Stored
 from svc.model.model import Model
 from svc.model.ranker.page_ranker import PageRanker
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
-from svc.model.stored import Stored
 from svc.recipe.algorithms import FACTORS, FEATURE_AWARE, TOP_POP
 from svc.training.data.decay import HALF_LIFE
 from svc.training.fitting.assemble import assemble

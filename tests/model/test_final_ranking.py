@@ -5,11 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from svc.model.explain import Popular
 from svc.model.final_ranking import candidate_query
+from svc.model.ranker.page_ranker import GROUPS, REORDERED
 from svc.model.ranking.item_sets import ItemSet
-from svc.model.ranking.query import Query
+from svc.model.ranking.query import Query, Restriction
 from svc.model.ranking.rerank import POOL, Boost, Pin, Rules
 from tests.families import EVERY_FAMILY, N_ITEMS, family
+from tests.model.ranker.test_controls import N_ITEMS as N_REORDERED
+from tests.model.ranker.test_controls import models
 
 
 def test_no_more_items_are_ranked_than_the_rules_need() -> None:
@@ -33,3 +37,45 @@ def test_a_pin_has_the_score_of_the_model(name: str) -> None:
     assert pinned.items.tolist() == [int(whole.items[0]), last, *whole.items[1:5].tolist()]
     assert pinned.scores.tolist() == [whole.scores[0], whole.scores[-1], *whole.scores[1:5].tolist()]
     assert pinned.reasons[1] == ("pinned",)
+
+
+OF_ITEMS = {"popularity", "neighbours", "labels", "numbers"}
+
+
+@pytest.mark.parametrize("name", ["IALS", "neighbours", "blend", "popularity"])
+def test_reasons_are_groups_of_features_and_within_one_those_of_the_winner(name: str) -> None:
+    model, _ = models(name)
+    ranker = model.ranker
+    assert ranker is not None
+    restriction = Restriction(explain=N_REORDERED)
+    one = model.prepare_recommend(user_id="u5", user_features=None, limit=N_REORDERED, restriction=restriction)
+    (page,) = model.rank([one.query])
+    (winner,) = model.scorer.rank([one.query._replace(limit=N_REORDERED)], model.history)
+    own = model.scorer.contributions(one.query, model.history, page.items)
+    history = model.history.items(5)
+    groups = ranker.contributions(history, winner.items[:REORDERED], winner.scores[:REORDERED])
+    place_of = {column: place for place, column in enumerate(winner.items[:REORDERED].tolist())}
+    for position, (column, because) in enumerate(zip(page.items.tolist(), page.because, strict=True)):
+        shares = dict((*because.reasons, *because.in_spite_of))
+        if not because.reasons:
+            assert because.in_spite_of == () or because.rest == pytest.approx(1.0)
+            continue
+        assert sum(share for _, share in because.reasons) + because.rest == pytest.approx(1.0)
+        if column not in place_of:
+            assert not OF_ITEMS & shares.keys()
+            continue
+        told = OF_ITEMS if own is not None else {*OF_ITEMS, "scores"}
+        expected = {group: groups[GROUPS.index(group), place_of[column]] for group in told}
+        if own is not None:
+            scaled = own.of_columns[position] * ranker.scale_of_score
+            expected |= dict(zip(own.columns.tolist(), scaled, strict=True))
+            if own.of_popularity is not None:
+                expected[Popular("of the winner")] = own.of_popularity[position] * ranker.scale_of_score
+        unnamed = page.scores[position] - sum(expected.values())
+        in_favour = sum(max(0.0, addend) for addend in (unnamed, *expected.values()))
+        assert sorted(share * in_favour for _, share in (*because.reasons, *because.in_spite_of)) == pytest.approx(
+            sorted(addend for addend in expected.values() if addend)
+        )
+        for reason, addend in expected.items():
+            if not isinstance(reason, Popular):
+                assert shares.get(reason, 0.0) == pytest.approx(addend / in_favour, abs=1e-9)

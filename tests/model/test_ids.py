@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from svc.model import ids as ids_module
-from svc.model.ids import IdTable
+from svc.model.ids import IdFinder, IdTable
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
@@ -105,3 +105,56 @@ def test_many_ids_are_found_as_each_one_alone() -> None:
     asked = [f"id {number} é" for number in range(-20, 520)] + ["", "\ud800", "id 7"]
     assert table.indices(asked).tolist() == [table.index(text) for text in asked]
     assert IdTable.from_ids([]).indices(asked).tolist() == [-1] * len(asked)
+
+
+@pytest.fixture(params=["dict", "digests"])
+def kind_of_table(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a test with a dict of all ids, and as for tables that are too large for a dict."""
+    if request.param == "digests":
+        monkeypatch.setattr("svc.model.ids.AT_HAND", -1)
+
+
+short_texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.text("ab", max_size=3)
+
+
+@pytest.mark.usefixtures("kind_of_table")
+@given(st.lists(short_texts, unique=True, max_size=60), st.lists(short_texts, max_size=60))
+def test_a_finder_agrees_with_single_lookups(known: list[str], strangers: list[str]) -> None:
+    """Known and unknown ids, the empty text, repeated and non-ASCII ids agree."""
+    table = IdTable.from_ids(known)
+    asked = [*known, *strangers, *known[:3]]
+    found = IdFinder(table).indices(asked)
+    assert found.dtype == np.int32
+    assert found.tolist() == [table.index(text) for text in asked]
+
+
+@pytest.mark.usefixtures("kind_of_table")
+def test_a_finder_knows_no_lone_surrogate() -> None:
+    """A lone surrogate, which JSON can spell, is no id."""
+    ids = [f"id {number}" for number in range(100)]
+    assert IdFinder(IdTable.from_ids(ids)).indices(["\ud800", *ids]).tolist() == [-1, *range(100)]
+
+
+@pytest.mark.usefixtures("kind_of_table")
+def test_a_finder_distinguishes_equal_digests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If digests collide, the bytes decide, also between ids of one length."""
+    monkeypatch.setattr("svc.model.ids._MULTIPLIERS", np.ones(1024, dtype=np.uint64))
+    ids = [f"{number:03d}" for number in range(500)]
+    finder = IdFinder(IdTable.from_ids(ids))
+    assert finder.indices(ids).tolist() == list(range(500))
+    assert finder.indices([f"{number}" for number in range(900, 950)]).tolist() == [-1] * 50
+
+
+@pytest.mark.usefixtures("kind_of_table")
+def test_a_large_table_is_prepared_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids on both sides of the border between two parts are found."""
+    monkeypatch.setattr("svc.model.ids._AT_ONCE", 7)
+    ids = [f"i{number}" * (number % 3 + 1) for number in range(100)]
+    assert IdFinder(IdTable.from_ids(ids)).indices(ids).tolist() == list(range(100))
+
+
+@pytest.mark.usefixtures("kind_of_table")
+def test_a_finder_of_an_empty_table_finds_no_id() -> None:
+    """An empty table finds no id, and one with only the empty id finds no other."""
+    assert IdFinder(IdTable.from_ids([])).indices(["a"] * 20).tolist() == [-1] * 20
+    assert IdFinder(IdTable.from_ids([""])).indices(["", *["a"] * 20]).tolist() == [0] + [-1] * 20

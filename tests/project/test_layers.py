@@ -87,10 +87,10 @@ WINGS = {
         "verbs": {"access", "bodies", "request", "routing"},
     },
     "svc.model": {
-        "columns": {"ids", "stored"},
-        "ranking": {"columns", "explain", "features", "history", "id_finder", "ids", "recency"},
-        "ranker": {"explain", "history", "ranking", "recommenders", "stored"},
-        "recommenders": {"coldstart", "columns", "explain", "history", "ranking", "stored"},
+        "columns": {"codec", "ids"},
+        "ranking": {"columns", "explain", "features", "history", "ids"},
+        "ranker": {"codec", "explain", "history", "ranking"},
+        "recommenders": {"codec", "coldstart", "columns", "explain", "history", "ranking"},
     },
     "svc.training": {
         "data": set(),

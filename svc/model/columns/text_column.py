@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svc.errors import FeatureValueUnusable
+from svc.model.codec import Stored
 from svc.model.columns.feature_values import NOTHING, Value, kind_of, token_text
 from svc.model.ids import IdTable
-from svc.model.stored import Stored
 
 Analyzer = Literal["word", "char"]
 MAX_CHARACTERS = 65_536

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svc.errors import FeatureVectorUnusable
+from svc.model.codec import Stored
 from svc.model.columns.feature_values import NOTHING, Value, kind_of
-from svc.model.stored import Stored
 
 
 class VectorColumn(Stored):

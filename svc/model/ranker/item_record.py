@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svc.errors import PayloadInvalid
-from svc.model.stored import Stored
+from svc.model.codec import Stored
 
 NEIGHBOURS = 50
 """The neighbours that are kept of each item."""

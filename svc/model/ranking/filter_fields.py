@@ -29,8 +29,7 @@ from svc.errors import MetadataError
 from svc.lru_cache import LruCache
 from svc.model.columns.feature_values import kind_of
 from svc.model.features import TokenColumn
-from svc.model.id_finder import IdFinder
-from svc.model.ids import IdTable
+from svc.model.ids import IdFinder, IdTable
 from svc.model.ranking.item_sets import ItemSet
 
 Tree = tuple[Any, ...]

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svc.model.columns.feature_values import Encoded
-from svc.model.id_finder import IdFinder
-from svc.model.ids import IdTable
+from svc.model.ids import IdFinder, IdTable
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.rerank import Share
 

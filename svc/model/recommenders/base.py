@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from svc.model.explain import Contributions
 from svc.model.history import History
-from svc.model.ranking.item_sets import ItemSet, mask
+from svc.model.ranking.item_sets import ItemSet, best, mask
 from svc.model.ranking.query import Query, Ranking
-from svc.model.ranking.topk import best
 
 Side = Literal["user", "item"]
 Profile = tuple[NDArray[np.int32], NDArray[np.float64] | None]

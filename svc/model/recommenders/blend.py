@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from svc.model.codec import Stored
 from svc.model.explain import Contributions
 from svc.model.history import History
 from svc.model.ranking.query import Query, Ranking
@@ -20,7 +21,6 @@ from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.model.recommenders.popularity import PopularPart
 from svc.model.recommenders.scan import scan
 from svc.model.recommenders.users import Moments, UserScores, UserSummary
-from svc.model.stored import Stored
 
 FactorPart = IALSScorer | SVDScorer
 SumPart = NeighbourScorer | DenseWeightsScorer

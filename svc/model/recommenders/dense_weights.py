@@ -8,15 +8,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from svc.model.codec import Stored
 from svc.model.explain import Contributions
 from svc.model.history import History
-from svc.model.ranking.item_sets import mask
+from svc.model.ranking.item_sets import best, mask, reaching
 from svc.model.ranking.query import Query, Ranking
-from svc.model.ranking.topk import best, reaching
 from svc.model.recommenders.base import Side, cosines, excluded_columns, is_few, profile
-from svc.model.recommenders.rounded import UNIT_ROUNDOFF, row_sums
+from svc.model.recommenders.products import UNIT_ROUNDOFF, row_sums
 from svc.model.recommenders.users import Moments, UserScores, UserSummary
-from svc.model.stored import Stored
 
 ROWS_AT_ONCE = 256
 CELLS_AT_ONCE = 1 << 20

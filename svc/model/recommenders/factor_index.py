@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.model.recommenders.rounded import RoundedItems, row_sums
+from svc.model.codec import Stored
+from svc.model.recommenders.products import RoundedItems, row_sums
 from svc.model.recommenders.scan import NORM_STEP, Layout, bias_free_norms
-from svc.model.stored import Stored
 
 BLOCK_ROWS = 4096
 EVEN = 0.5

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from svc.model.codec import Stored
 from svc.model.coldstart import LeastSquares
 from svc.model.columns.feature_values import Encoded
 from svc.model.explain import Contributions
@@ -16,10 +17,9 @@ from svc.model.history import History
 from svc.model.ranking.query import Query, Ranking
 from svc.model.recommenders.base import Side, cosines, excluded_columns
 from svc.model.recommenders.factor_index import FactorIndex, gram
-from svc.model.recommenders.rounded import row_sums
+from svc.model.recommenders.products import row_sums
 from svc.model.recommenders.scan import Layout, Wanted, error_bound, scan
 from svc.model.recommenders.users import Moments, UserScores, UserSummary, moments_of
-from svc.model.stored import Stored
 
 Matrix = NDArray[np.float64]
 CELLS_AT_ONCE = 1 << 19

@@ -8,13 +8,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from svc.model.codec import Stored
 from svc.model.explain import Contributions
 from svc.model.history import History, Offsets
 from svc.model.ranking.query import Query, Ranking
 from svc.model.recommenders.base import Side, best_items, profile
-from svc.model.recommenders.by_column import ByColumn
-from svc.model.recommenders.users import Moments, UserScores, UserSummary
-from svc.model.stored import Stored
+from svc.model.recommenders.users import ByColumn, Moments, UserScores, UserSummary
 
 
 class NeighbourScorer(Stored):

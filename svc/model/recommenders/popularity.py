@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from svc.model.codec import Stored
 from svc.model.history import History
 from svc.model.ranking.item_sets import without
 from svc.model.ranking.query import Query, Ranking
 from svc.model.recommenders.base import Side, excluded_columns
-from svc.model.stored import Stored
 
 
 class PopularityScorer(Stored):

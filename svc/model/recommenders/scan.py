@@ -31,12 +31,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.model.ranking.item_sets import ItemSet, mask, without
+from svc.model.ranking.item_sets import ItemSet, group_count, group_maxima, mask, without
 from svc.model.ranking.query import Ranking
-from svc.model.ranking.topk import group_count, group_maxima
 from svc.model.recommenders.base import is_few
-from svc.model.recommenders.products import inner_products
-from svc.model.recommenders.rounded import UNIT_ROUNDOFF, RoundedItems, row_sums
+from svc.model.recommenders.products import UNIT_ROUNDOFF, RoundedItems, inner_products, row_sums
 
 NORM_STEP = 256
 """Norms are kept for the positions that are multiples of this."""

@@ -22,8 +22,8 @@ import numpy as np
 import trio
 
 from svc.artifact.store import Blob
+from svc.model.codec import Stored
 from svc.model.ranking.item_sets import ItemSet
-from svc.model.stored import Stored
 from svc.processes.memory import SealedMemory
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.lanes import Lane

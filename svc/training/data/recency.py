@@ -1,6 +1,6 @@
 """Position and weight of each item in the histories that a search trains on.
 
-`svc.model.recency` defines positions and weights, and weighs the history of one request. This module weighs the
+`svc.model.history` defines positions and weights, and weighs the history of one request. This module weighs the
 histories of many users at once.
 """
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from svc.model.recency import factors
+from svc.model.history import decay_factors
 from svc.training.data.stable_sort import stable_order
 
 
@@ -37,7 +37,7 @@ def weigh_rows(
     `positions` has the entries of `matrix`.
     """
     chosen, places = (matrix, positions) if rows is None else (matrix[rows], positions[rows])
-    data = chosen.data * factors(places.data, recency)
+    data = chosen.data * decay_factors(places.data, recency)
     return sparse.csr_matrix((data, chosen.indices, chosen.indptr), shape=chosen.shape)
 
 

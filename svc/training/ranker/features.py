@@ -8,7 +8,7 @@
 
 A missing value is 0. If it can be missing for some candidates only, a second feature marks these.
 
-Requests add up whole groups of features instead (`svc.model.ranker.contributions`).
+Requests add up whole groups of features instead (`svc.model.ranker.page_ranker`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.model.ranker.contributions import LAST, MOST_HISTORY
 from svc.model.ranker.item_record import ItemRecord, has_no_label, label_columns, names
+from svc.model.ranker.page_ranker import LAST, MOST_HISTORY
 
 Items = NDArray[np.int32]
 Table = NDArray[np.float64]

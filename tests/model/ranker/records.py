@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from svc.model.ranker.contributions import LAST, MOST_HISTORY
 from svc.model.ranker.item_record import NEIGHBOURS, ItemRecord
-from svc.model.ranker.page_ranker import PageRanker
+from svc.model.ranker.page_ranker import LAST, MOST_HISTORY, PageRanker
 
 
 def random_record(rng: np.random.Generator, n_items: int, *, ordered: bool = True, tables: bool = True) -> ItemRecord:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from svc.model.columns.feature_values import Encoded
 from svc.model.explain import Because
-from svc.model.ranking.query import Ranking
+from svc.model.history import History
+from svc.model.ranking.query import Given, Query, Ranking, joined_profile, profile_of, settle_history
 
 
 @given(st.lists(st.sampled_from([0.0, 1.0, -2.5]), min_size=1, max_size=20))
@@ -31,3 +33,59 @@ def test_a_page_has_its_own_reasons() -> None:
     assert (page.items.tolist(), page.scores.tolist(), page.popular) == ([4, 3], [2.0, 1.0], True)
     assert (page.reasons, page.because) == ((("pinned",), ()), because[1:])
     assert not len(whole.from_place(3).items)
+
+
+OFFSETS, COLUMNS = np.array([0, 3]), np.array([4, 0, 2], dtype=np.int32)
+
+
+def given(columns: list[int], weights: list[float] | None = None) -> Given:
+    return Given(np.array(columns, dtype=np.int32), None if weights is None else np.array(weights), ())
+
+
+def test_without_recency_order_plays_no_part() -> None:
+    """Without recency, columns rise and weights add up."""
+    history = History(OFFSETS, COLUMNS)
+    one = settle_history(given([5, 1, 5]), history)
+    columns, weights, *_ = profile_of(one, history)
+    assert (columns.tolist(), weights.tolist()) == ([1, 5], [1.0, 2.0])  # type: ignore[union-attr]
+    columns, weights, *_ = joined_profile(history, 0, one)
+    assert (columns.tolist(), weights.tolist()) == ([0, 1, 2, 4, 5], [1.0, 1.0, 1.0, 1.0, 2.0])  # type: ignore[union-attr]
+
+
+def test_a_request_history_follows_the_known_history() -> None:
+    """Positions count over both histories. The place that a repeated item leaves is closed, unless others share it."""
+    history = History(OFFSETS, COLUMNS, recency=1.0, ties=np.array([False, True, False]))
+    columns, weights, *_ = joined_profile(history, 0, settle_history(given([9, 4]), history))
+    assert columns.tolist() == [0, 2, 9, 4]
+    np.testing.assert_allclose(weights, np.exp([-3.0, -2.0, -1.0, 0.0]) * [1, 1, 1, 2])  # type: ignore[arg-type]
+    columns, weights, *_ = joined_profile(history, 0, settle_history(given([2]), history))
+    assert columns.tolist() == [4, 0, 2]
+    np.testing.assert_allclose(weights, np.exp([-1.0, -1.0, 0.0]) * [1, 1, 2])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("recency", [0.0, 0.7])
+def test_an_empty_history_is_an_empty_profile(recency: float) -> None:
+    """An empty history gives a profile without items and weights."""
+    history = History(OFFSETS, COLUMNS, recency=recency)
+    columns, weights, positions, _ = profile_of(settle_history(given([]), history), history)
+    assert (len(columns), weights, positions) == (0, None, None)
+
+
+def test_positions_are_kept_if_each_part_has_its_own_recency() -> None:
+    """Weights stay as given for each part to decay. Positions of a history alone also count from its end."""
+    history = History(OFFSETS, COLUMNS, ties=np.array([False, True, False]), recency_by_part=True)
+    columns, weights, positions, _ = joined_profile(history, 0, settle_history(given([9, 4]), history))
+    assert columns.tolist() == [0, 2, 9, 4]
+    assert weights.tolist() == [1, 1, 1, 2]  # type: ignore[union-attr]
+    assert positions.tolist() == [3, 2, 1, 0]  # type: ignore[union-attr]
+    columns, weights, positions, _ = profile_of(settle_history(given([5, 1, 5]), history), history)
+    assert (columns.tolist(), weights.tolist(), positions.tolist()) == ([1, 5], [1, 2], [1, 0])  # type: ignore[union-attr]
+
+
+def test_values_are_kept_for_a_cold_start_part_of_another_recency() -> None:
+    history = History(OFFSETS, COLUMNS, recency=0.7, recency_beside=True)
+    query = Query(5).of_profile(profile_of(settle_history(given([5, 1, 5]), history), history))
+    np.testing.assert_allclose(query.seed_weights, [np.exp(-0.7), 2.0])
+    beside = query.at_recency(0.2)
+    np.testing.assert_allclose(beside.seed_weights, [np.exp(-0.2), 2.0])
+    assert beside.at_recency(0.2) is beside

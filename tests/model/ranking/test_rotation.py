@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from svc.model.ranking.query import Query, Ranking, Restriction, Shown, Variation
-from svc.model.ranking.rerank import Rules
-from svc.model.ranking.rotation import ROTATED, Rotation
+from svc.model.ranking.rerank import ROTATED, Rotation, Rules
 from tests.families import EVERY_FAMILY, family
 from tests.model.ranking.brute_force import variations
 

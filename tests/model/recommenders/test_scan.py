@@ -13,7 +13,7 @@ from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.query import Ranking
 from svc.model.recommenders import scan as scan_module
 from svc.model.recommenders.factor_index import FactorIndex
-from svc.model.recommenders.rounded import RoundedItems, row_sums
+from svc.model.recommenders.products import RoundedItems, row_sums
 from svc.model.recommenders.scan import Layout, Wanted, bias_free_norms, error_bound, scan
 
 NONE = np.empty(0, dtype=np.int32)

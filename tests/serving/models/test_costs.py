@@ -11,8 +11,7 @@ from svc.model.columns.feature_values import Encoded
 from svc.model.ranking.filter_fields import LabelField
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.query import Query
-from svc.model.ranking.rerank import Boost, Limit, Pin, Rules
-from svc.model.ranking.rotation import Rotation
+from svc.model.ranking.rerank import Boost, Limit, Pin, Rotation, Rules
 from svc.serving.models.costs import (
     LARGEST_CALL,
     LONG_PROFILE,

@@ -17,7 +17,7 @@ import trio
 from svc.artifact.keys import parse_signing_keys
 from svc.artifact.store import open_store
 from svc.errors import SignatureMismatch
-from svc.model.stored import Stored
+from svc.model.codec import Stored
 from svc.processes.memory import SealedMemory
 from svc.recipe.serving_schema import Availability
 from svc.serving.models.lists.availability import ItemList

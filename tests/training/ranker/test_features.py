@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from svc.model.ranker.contributions import MOST_HISTORY
 from svc.model.ranker.item_record import names
+from svc.model.ranker.page_ranker import MOST_HISTORY
 from svc.training.ranker.features import PageFeatures
 from tests.model.ranker.records import plain_features, random_record
 

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from typing import Protocol
 
 from svc import events, logs
-from svc.model.threads import VARIABLES, limit_blas_threads
+from svc.cores import VARIABLES, limit_blas_threads
 from svc.processes.memory import SealedMemory
 from svc.training.search.processes.fork_server import ForkServer
 from svc.training.search.processes.shared_object import MemoryLocation, attach, share
