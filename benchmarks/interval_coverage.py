@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.common import origin
-from svc.training.judging.choice import Choice
-from svc.training.judging.intervals import interval, lead, paired_change
+from svc.training.judging.intervals import Choice, interval, lead, paired_change
 
 N_TRIALS, N_ALGORITHMS, N_EVERYBODY = 40, 6, 20_000
 

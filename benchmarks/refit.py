@@ -49,8 +49,8 @@ from svc.training.data import fetch
 from svc.training.final_model import train_final
 from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
+from svc.training.judging.incumbent import trainable
 from svc.training.judging.intervals import interval
-from svc.training.judging.live_trial import trainable
 from svc.training.judging.search_result import SearchResult
 from svc.training.judging.task import Task, split_data
 from svc.training.search import prepare

@@ -45,7 +45,7 @@ from svc.settings import Settings
 from svc.training.data import fetch
 from svc.training.fitting.train import train_trial
 from svc.training.judging.evaluator import Evaluator
-from svc.training.judging.score_ranker import ScoreRanker
+from svc.training.judging.rankers import ScoreRanker
 from svc.training.judging.search_result import SearchResult
 from svc.training.judging.task import Task, split_data
 from svc.training.search import prepare

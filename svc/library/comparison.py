@@ -22,8 +22,7 @@ from svc.recipe.load import load_recipe
 from svc.recipe.normalize import merge_trees, normalize
 from svc.recipe.variables import recipe_variables
 from svc.settings import Settings
-from svc.training.judging.bootstrap import CONFIDENCE
-from svc.training.judging.intervals import intervals
+from svc.training.judging.intervals import CONFIDENCE, intervals
 from svc.training.judging.metrics import user_scores
 
 if TYPE_CHECKING:

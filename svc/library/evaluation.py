@@ -19,9 +19,8 @@ from svc.library.load import load
 from svc.library.markup import facts_table
 from svc.library.recommender import Recommender
 from svc.library.tables import as_arrow, as_table, column_names, is_table, require
-from svc.training.judging.bootstrap import CONFIDENCE
-from svc.training.judging.breakdown import TrainingCounts, as_rows, breakdown, mean_popularity
-from svc.training.judging.metrics import PER_USER
+from svc.training.judging.intervals import CONFIDENCE
+from svc.training.judging.metrics import PER_USER, TrainingCounts, as_rows, breakdown, mean_popularity
 
 if TYPE_CHECKING:
     from pathlib import Path

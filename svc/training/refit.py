@@ -17,8 +17,7 @@ from svc.settings import Settings
 from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.fitting.warm_start import WarmStart
-from svc.training.judging.incumbent import Incumbent, read_incumbent
-from svc.training.judging.live_trial import Unfit, check_trial, feature_trial_of, trainable
+from svc.training.judging.incumbent import Incumbent, Unfit, check_trial, feature_trial_of, read_incumbent, trainable
 from svc.training.judging.search_result import Reused, SearchResult
 from svc.training.judging.task import Task
 from svc.training.search.storage import StorageLocation

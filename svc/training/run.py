@@ -239,7 +239,7 @@ class _Run:
 
     def _train(self, location: StorageLocation, keys: signing.SigningKeys) -> TrainResult:
         from svc.training.judging.measurements import measure_winner
-        from svc.training.judging.rank_cost import rank_ms
+        from svc.training.judging.rankers import rank_ms
 
         reusable = refit.find_reusable(self.loaded, keys, self.settings) if self.options.refit else None
         task = self._task(keys)

@@ -18,7 +18,7 @@ from svc.settings import Settings
 if TYPE_CHECKING:
     from svc.model.model import Model
     from svc.training.fitting.trial import TrialRecord
-    from svc.training.judging.served_ranker import ServedRanker
+    from svc.training.judging.rankers import ServedRanker
     from svc.training.judging.task import Task
 
 

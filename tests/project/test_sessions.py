@@ -11,7 +11,7 @@ OPTIONAL = {
     ("e2e/access/test_console.py", "playwright.sync_api"): "the module is collected, not run, by sessions without it",
     ("project/test_deploy.py", "helm_python"): "has wheels for x86-64 alone",
     ("training/fitting/algorithms/test_bprfm.py", "lightfm"): "has wheels for Python 3.12 and 3.13 alone",
-    ("training/judging/test_holdout.py", "lightfm"): "has wheels for Python 3.12 and 3.13 alone",
+    ("training/judging/test_task.py", "lightfm"): "has wheels for Python 3.12 and 3.13 alone",
     ("training/search/test_same_bytes.py", "lightfm"): "has wheels for Python 3.12 and 3.13 alone",
     ("training/fitting/test_assemble.py", "lightfm"): "has wheels for Python 3.12 and 3.13 alone",
     ("training/test_item_order.py", "lightfm"): "has wheels for Python 3.12 and 3.13 alone",

@@ -21,7 +21,7 @@ from svc.model import codec
 from svc.model.model import Model
 from svc.model.ranking.query import Interaction, Restriction
 from svc.settings import Settings
-from svc.training.judging.live_trial import feature_trial_of, trial_of
+from svc.training.judging.incumbent import feature_trial_of, trial_of
 from svc.training.judging.recency import VALUES
 from tests.training.test_run import Make, run
 

@@ -1,9 +1,9 @@
-"""The incumbent, the model that is live before a training, and the change of the data since it was trained."""
+"""The incumbent, the model that is live before a training: its artifact, its trial, and the change of its data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from svc import events, logs
@@ -12,10 +12,16 @@ from svc.artifact.store import open_store, read_verified
 from svc.errors import ArtifactError, ArtifactReadError, DataChangedTooMuch
 from svc.model.load_model import load_model
 from svc.model.model import Model
+from svc.recipe.algorithms import BLEND, FEATURE_AWARE, SELF_WEIGHT
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import MaxChange
 from svc.settings import Settings
+from svc.training.data.decay import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE
 from svc.training.data.interactions import Interactions
+from svc.training.fitting.algorithms.registry import ALGORITHMS, search_space
+from svc.training.fitting.train import how_many_fit
+from svc.training.fitting.trial import FEATURES_AND_SEEDS, TrialRecord
+from svc.training.judging.task import Task
 
 COUNTS = ("n_rows", "n_users", "n_items")
 
@@ -86,3 +92,104 @@ def check_data_change(before: Mapping[str, Any], interactions: Interactions, bou
             "meant: train once with --accept-data-change, or raise cleansing.max_change",
             fields={"before": {name: before.get(name) for name in COUNTS}, "after": after},
         )
+
+
+_EPOCHS = "train_epochs"
+
+
+class Unfit(Exception):
+    """The live model cannot be trained again, for the reason in the message."""
+
+
+def trainable(task: Task, header: Mapping[str, Any]) -> TrialRecord:
+    """Return the trial of the model with this header, with no more components than the current data allows.
+
+    Raise Unfit if this version of svc or the current recipe cannot train it.
+    """
+    trial = trial_of(header)
+    if trial.recency and task.holdout.order is None:
+        raise Unfit("it weighs histories by their order, and the recipe no longer has training.recency")
+    return check_trial(task, trial, header)
+
+
+def check_trial(task: Task, trial: TrialRecord, header: Mapping[str, Any]) -> TrialRecord:
+    """Return `trial`, which was read from this header, with its components limited to what the current data allows.
+
+    Raise Unfit if this version of svc or the current recipe cannot train it again.
+    """
+    declared = [side for side in ("user", "item") if side in (header.get("features") or {})]
+    trial = replace(_limit_components(task, trial), parts=tuple(_limit_components(task, part) for part in trial.parts))
+    for part in trial.parts or (trial,):
+        _check(task, part, declared)
+    return trial
+
+
+def trial_of(header: Mapping[str, Any]) -> TrialRecord:
+    """Return the class and parameters of a model from its header, as the trial that chose them."""
+    try:
+        name, params = str(header["best_class"]), dict(header["best_params"])
+        recency = float(header.get("recency", 0.0))
+        if name != BLEND:
+            return replace(_record(name, params), recency=recency)
+        parts = [part for part in header["parts"] if "weight" in part]
+        params["weights"] = {part["class"]: part["weight"] for part in parts}
+        trials = tuple(
+            replace(
+                _record(part["class"], dict(part["params"])),
+                recency=float(part.get("recency", 0.0)) if _is_by_part(header) else recency,
+            )
+            for part in parts
+        )
+    except (KeyError, TypeError, ValueError):
+        raise Unfit("its header does not tell its class and parameters") from None
+    return replace(_record(name, params), parts=trials, recency=recency)
+
+
+def feature_trial_of(header: Mapping[str, Any]) -> TrialRecord | None:
+    """Return the trial of the part that answers queries with features and seeds, or None without such a part."""
+    for part in header.get("parts") or ():
+        if part.get("class") == FEATURE_AWARE and "weight" not in part and part["answers"] == FEATURES_AND_SEEDS:
+            recency = float(part.get("recency", 0.0 if _is_by_part(header) else header.get("recency", 0.0)))
+            return replace(_record(FEATURE_AWARE, dict(part["params"])), score=part.get("score"), recency=recency)
+    return None
+
+
+def _is_by_part(header: Mapping[str, Any]) -> bool:
+    """Return whether the parts of a blend differ in recency."""
+    return any("recency" in part and "weight" in part for part in header.get("parts") or ())
+
+
+def _record(name: str, params: dict[str, Any]) -> TrialRecord:
+    epochs = params.pop(_EPOCHS, None)
+    return TrialRecord(0, name, params, "complete", None, {}, epochs, 0.0)
+
+
+def _limit_components(task: Task, trial: TrialRecord) -> TrialRecord:
+    """Return `trial` with no more components than the current data allows."""
+    most = min(task.holdout.train.shape) - 1
+    wanted = trial.params.get("n_components")
+    if trial.algorithm != "TruncatedSVDRecommender" or not isinstance(wanted, int) or wanted <= most:
+        return trial
+    return replace(trial, params={**trial.params, "n_components": max(1, most)})
+
+
+def _check(task: Task, trial: TrialRecord, declared: list[str]) -> None:
+    """Raise Unfit if this version of svc or this recipe cannot train the trial."""
+    name = trial.algorithm
+    if name not in ALGORITHMS:
+        raise Unfit(f"this version of svc cannot train its class {name[:64]}")
+    if how_many_fit(name, task.holdout.train.shape[1]) == 0:
+        raise Unfit(f"the dense item matrices of its class {name} would not fit into the free memory")
+    missing = [side for side in declared if side not in task.holdout.features]
+    if missing and ALGORITHMS[name].takes_features:
+        raise Unfit(f"it was trained with features of the {missing[0]}s, which the recipe no longer has")
+    n_users, n_items = task.holdout.train.shape
+    parameters = search_space(name, n_users=n_users, n_items=n_items, feature_sides=tuple(declared))
+    unknown = sorted(set(trial.params) - set(parameters) - {HALF_LIFE, SELF_WEIGHT, POPULARITY_HALF_LIFE})
+    if unknown:
+        raise Unfit(f"this version of svc does not know the parameter {unknown[0][:64]} of its class {name}")
+    takes_times = ALGORITHMS[name].takes_times or trial.params.get(POPULARITY_HALF_LIFE, NO_DECAY) != NO_DECAY
+    if takes_times and task.holdout.times is None:
+        raise Unfit(f"its class {name} learns from times, which this recipe does not read")
+    if trial.params.get(HALF_LIFE, NO_DECAY) != NO_DECAY and task.loaded.recipe.training.time_decay is None:
+        raise Unfit("it was trained with a half-life, and the recipe no longer has training.time_decay")

@@ -1,7 +1,7 @@
 """Intervals of a search's scores, the winner's lead, and its scores by groups and on test users.
 
 Intervals come from a bootstrap over the evaluated users. If a trial was chosen on the same users, its interval is
-corrected for that choice (see judging/choice.py). The search keeps the per-user scores of its own trials. If another
+corrected for that choice (see judging/intervals.py). The search keeps the per-user scores of its own trials. If another
 process trained the best trial of an algorithm, that trial is trained again here if time allows. The other trials of
 that process count as independent. If the split has test users, the lead is measured on them.
 """
@@ -22,14 +22,11 @@ from svc.errors import FeatureRidgeFailed
 from svc.model.recommenders.base import Scorer
 from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
-from svc.training.judging.bootstrap import CONFIDENCE
-from svc.training.judging.breakdown import TrainingCounts, as_rows, breakdown, mean_popularity
-from svc.training.judging.choice import Choice
 from svc.training.judging.evaluator import Evaluation, Ranker
-from svc.training.judging.intervals import Change, interval, lead, paired_change
-from svc.training.judging.metrics import PER_USER
+from svc.training.judging.intervals import CONFIDENCE, Change, Choice, interval, lead, paired_change
+from svc.training.judging.metrics import PER_USER, TrainingCounts, as_rows, breakdown, mean_popularity
+from svc.training.judging.rankers import ServedRanker
 from svc.training.judging.search_result import SearchResult, by_score
-from svc.training.judging.served_ranker import ServedRanker
 from svc.training.judging.task import Task
 
 MOST_SHARE_OF_SEARCH = 0.25

@@ -1,15 +1,22 @@
-"""The metrics of rankings: means over users, and figures of all lists together."""
+"""The metrics of rankings: means over users, figures of all lists together, and both by groups of users and items.
+
+A mean over all users can hide that a model serves only active users well, or finds only popular items. So `breakdown`
+divides users by the length of their history into three groups of equal size. It divides items into three groups that
+hold a third of the training interactions each: a few items in the head, most in the tail.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from svc.training.judging.bootstrap import Vector
+from svc.training.judging.intervals import CONFIDENCE, Vector, intervals
 
 PER_USER = ("ndcg", "map", "recall", "hit")
 """Metrics that are a mean over users, with intervals."""
@@ -88,3 +95,150 @@ def list_metrics(rankings: Sequence[Sequence[int]], truth: sparse.csr_matrix) ->
         "appeared_item": float(len(shares)),
         "catalog_coverage": len(shares) / n_items,
     }
+
+
+ACTIVITY = ("few", "some", "many")
+POPULARITY = ("head", "middle", "tail")
+COVERAGE, NOVELTY = "coverage", "novelty"
+_RESAMPLINGS = 2_000
+"""Bootstrap resamplings. Fewer than elsewhere suffice, because no decision depends on these intervals. Eight intervals
+take at most a second.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A figure over `n_users` users, with its interval from `low` to `high`.
+
+    Both ends are None if the figure is no mean over users.
+    """
+
+    metric: str
+    value: float
+    low: float | None
+    high: float | None
+    n_users: int
+    group: str = "all"
+    part: str = "all"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingCounts:
+    """Counts of the interactions that the model was trained on.
+
+    `history` has the lengths of the evaluated users' histories, (evaluated users,). `popularity` has the users of each
+    item, (items,). `n_users` counts all users.
+    """
+
+    history: NDArray[np.int64]
+    popularity: NDArray[np.int64]
+    n_users: int
+
+
+def breakdown(
+    rankings: Sequence[Sequence[int]],
+    truth: sparse.csr_matrix,
+    training: TrainingCounts,
+    *,
+    metrics: Sequence[str] = PER_USER,
+    seed: int = 0,
+    confidence: float = CONFIDENCE,
+) -> list[Score]:
+    """Return all figures of `rankings`, one list of item columns for each row of `truth`.
+
+    `truth` is (evaluated users, items or more). Columns beyond the training items are chosen items that the model does
+    not know, so no ranking contains them. A mean over a group of items leaves out users without a choice in it.
+    """
+    measure = _Breakdown(rankings, metrics, seed, confidence)
+    scores = measure.means(truth, "all", "all")
+    for name, rows in zip(ACTIVITY, _activity_parts(training.history), strict=True):
+        scores += measure.means(truth, "activity", name, rows)
+    parts = _popularity_parts(training.popularity)
+    for number, name in enumerate(POPULARITY):
+        inside = np.zeros(truth.shape[1], dtype=bool)
+        inside[: len(parts)] = parts == number
+        scores += measure.means(_only(truth, inside), "popularity", name)
+    return [*scores, *_diversity(rankings, training, seed, confidence)]
+
+
+class _Breakdown:
+    """Means of per-user scores over some users, each with its interval."""
+
+    def __init__(self, rankings: Sequence[Sequence[int]], metrics: Sequence[str], seed: int, confidence: float) -> None:
+        self._rankings = rankings
+        self._metrics = metrics
+        self._seed = seed
+        self._confidence = confidence
+
+    def means(
+        self, truth: sparse.csr_matrix, group: str, part: str, rows: NDArray[np.int64] | None = None
+    ) -> list[Score]:
+        choosing = np.flatnonzero(np.diff(truth.indptr))
+        rows = choosing if rows is None else np.intersect1d(rows, choosing)
+        if not len(rows):
+            return []
+        scores = user_scores([self._rankings[row] for row in rows.tolist()], truth[rows])
+        values = np.column_stack([scores[metric] for metric in self._metrics])
+        ends = intervals(values, seed=self._seed, confidence=self._confidence, n=_RESAMPLINGS)
+        return [
+            Score(metric, float(values[:, column].mean()), low, high, len(rows), group, part)
+            for column, (metric, (low, high)) in enumerate(zip(self._metrics, ends, strict=True))
+        ]
+
+
+def mean_popularity(items: NDArray[Any], popularity: NDArray[np.int64]) -> float:
+    """Return the mean number of users of `items`, (n,) columns of interactions.
+
+    Columns beyond the known items count 0.
+    """
+    counts = popularity[items[items < len(popularity)]]
+    return float(counts.sum() / max(len(items), 1))
+
+
+def _activity_parts(history: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Return the indices of the users with short, medium and long histories.
+
+    Users with equally long histories keep their order.
+    """
+    return [np.sort(part) for part in np.array_split(np.argsort(history, kind="stable"), 3)]
+
+
+def _popularity_parts(popularity: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return (items,) 0 for the head, 1 for the middle, 2 for the tail."""
+    order = np.argsort(-popularity, kind="stable")
+    before = np.cumsum(popularity[order]) - popularity[order]
+    parts = np.empty(len(popularity), dtype=np.int64)
+    parts[order] = np.minimum(3 * before // max(int(popularity.sum()), 1), 2)
+    return parts
+
+
+def _only(truth: sparse.csr_matrix, inside: NDArray[np.bool_]) -> sparse.csr_matrix:
+    """Return `truth` with the choices of items `inside` only."""
+    choices = truth @ sparse.diags(inside.astype(np.float32))
+    choices = choices.tocsr()
+    choices.eliminate_zeros()
+    return choices
+
+
+def _diversity(
+    rankings: Sequence[Sequence[int]], training: TrainingCounts, seed: int, confidence: float
+) -> list[Score]:
+    """Return coverage and novelty.
+
+    Coverage is the share of items that at least one user is shown. Novelty is the mean over each ranking of −log2 of
+    the share of users who have the item: 1 for an item that half of them have, 10 for one in a thousand.
+    """
+    shown = np.unique(np.fromiter((item for ranking in rankings for item in ranking), dtype=np.int64))
+    coverage = Score(COVERAGE, len(shown) / max(len(training.popularity), 1), None, None, len(rankings))
+    surprise = -np.log2(np.maximum(training.popularity, 1) / max(training.n_users, 1))
+    each = np.array([surprise[list(ranking)].mean() for ranking in rankings if len(ranking)])
+    if not len(each):
+        return [coverage]
+    ((low, high),) = intervals(each[:, np.newaxis], seed=seed, confidence=confidence, n=_RESAMPLINGS)
+    return [coverage, Score(NOVELTY, float(each.mean()), low, high, len(each))]
+
+
+def as_rows(scores: Sequence[Score]) -> list[Mapping[str, object]]:
+    """Return the figures as plain rows, for tables and JSON."""
+    names = ("group", "part", "metric", "value", "low", "high", "n_users")
+    return [{name: getattr(score, name) for name in names} for score in scores]

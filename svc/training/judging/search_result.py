@@ -21,7 +21,7 @@ class Reused:
 
     - `feature_aware` is the trial of the live model's extra part for features and seeds, or None if it has none.
     - `start` has the vectors from which the final model starts to learn. If it is None, they are random.
-    - `stretch` is the factor by which the search lengthened its interval (see judging/choice.py). It still applies,
+    - `stretch` is the factor by which the search lengthened its interval (see judging/intervals.py). It still applies,
       because the parameters were chosen among the trials of that search.
     - `evaluation` is the evaluation in the live model's header.
     """

@@ -18,10 +18,9 @@ from svc.artifact.keys import SigningKeys
 from svc.errors import ArtifactError, TrainingError
 from svc.recipe.promotion_schema import BASELINE, GUARDED, INCUMBENT, Promotion
 from svc.settings import Settings
-from svc.training.judging.baselines import baseline, heldout, live_model
-from svc.training.judging.comparison import Candidate, Comparison, compare, round_value
+from svc.training.judging.comparison import Candidate, Comparison, baseline, compare, heldout, live_model, round_value
 from svc.training.judging.incumbent import Incumbent, counts
-from svc.training.judging.rank_cost import rank_ms
+from svc.training.judging.rankers import rank_ms
 from svc.training.judging.task import Task
 from svc.training.publishing.refusal import warn_of_tight_bound
 

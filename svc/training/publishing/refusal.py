@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from svc import events, logs
 from svc.recipe.promotion_schema import INCUMBENT, Promotion
 from svc.recipe.schema import Recipe
-from svc.training.judging.choice import Choice
-from svc.training.judging.intervals import paired_change
+from svc.training.judging.intervals import Choice, paired_change
 
 _OPPONENTS = {INCUMBENT: "the live {live}", "TopPop": "popularity"}
 _GUARDED = {"catalog_coverage": "coverage", "n_users": "users", "n_items": "items", "rank_ms": "time of a ranking"}

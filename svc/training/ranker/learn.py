@@ -19,8 +19,7 @@ from svc.model.ranker.page_ranker import PageRanker
 from svc.training.data.recency import positions_of
 from svc.training.fitting.export import to_history
 from svc.training.judging.intervals import Change
-from svc.training.judging.rank_cost import rank_ms
-from svc.training.judging.served_ranker import ServedRanker
+from svc.training.judging.rankers import ServedRanker, rank_ms
 from svc.training.judging.task import Task
 from svc.training.ranker.features import PageFeatures
 from svc.training.ranker.fit import Pages, fit

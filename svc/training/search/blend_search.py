@@ -35,9 +35,8 @@ from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.evaluator import Evaluator, Ranker, Rankings, Rows
 from svc.training.judging.intervals import is_gain
-from svc.training.judging.rank_cost import rank_ms_of
+from svc.training.judging.rankers import ScoresOfUsers, best_columns, rank_ms_of
 from svc.training.judging.recency import RecencySearch, choose
-from svc.training.judging.score_ranker import Scorer, best_columns
 from svc.training.judging.search_result import SearchResult, by_score
 from svc.training.judging.task import Task
 from svc.training.search.prepare import SearchTask
@@ -201,7 +200,7 @@ class _BlendTrainer:
         chosen = [scorers[part] for part in positions]
         return self._objective.quick_ranker(lambda rows: weighted_sum(standardize_scores(chosen, rows), shares))
 
-    def _scorers(self, recencies: Recencies) -> list[Scorer]:
+    def _scorers(self, recencies: Recencies) -> list[ScoresOfUsers]:
         """Return the scorers of all parts."""
         return [part.at(recency) for part, recency in zip(self._histories, recencies, strict=True)] + self._popular
 
@@ -300,7 +299,7 @@ class WeightSearch:
     added to the best weights of the others, first on the coarse grid.
     """
 
-    def __init__(self, sample: Evaluator, scorers: Sequence[Scorer], task: Task, n_popular: int = 0) -> None:
+    def __init__(self, sample: Evaluator, scorers: Sequence[ScoresOfUsers], task: Task, n_popular: int = 0) -> None:
         self._sample = sample
         self._scorers = scorers
         self._n_popular = n_popular

@@ -1,7 +1,7 @@
 """The scores of single users, kept in memory for the complete trials of this process.
 
 A trial's score is a mean over the validation users. The scores of trials are correlated over users, and the correction
-for choosing among trials depends on that, so each trial's per-user scores are needed (see judging/choice.py). They
+for choosing among trials depends on that, so each trial's per-user scores are needed (see judging/intervals.py). They
 are too large for the study, so those of trials from other processes of a shared search are missing.
 """
 

@@ -14,12 +14,9 @@ from svc.training.fitting.algorithms.self_weight import set_self_weights
 from svc.training.fitting.epochs import train
 from svc.training.fitting.export import to_history, to_scorer
 from svc.training.fitting.train import Builder, failures
-from svc.training.judging.holdout import Holdout
-from svc.training.judging.judge import Fitted, judge
-from svc.training.judging.rank_cost import rank_ms_of
-from svc.training.judging.recency import RecencySearch
-from svc.training.judging.score_ranker import Scorer as ScoresOfUsers
-from svc.training.judging.score_ranker import ScoreRanker
+from svc.training.judging.rankers import ScoreRanker, ScoresOfUsers, rank_ms_of
+from svc.training.judging.recency import Fitted, RecencySearch, judge
+from svc.training.judging.task import Holdout
 from svc.training.search.processes.trial_task import TrialPruned
 from svc.training.search.quick_scores import QuickScores
 from svc.training.search.screening import SCREENING_STEP

@@ -27,9 +27,8 @@ from svc.training.fitting.algorithms.registry import Space, search_space
 from svc.training.fitting.algorithms.self_weight import with_self_weight
 from svc.training.fitting.train import Builder, Threads, how_many_fit
 from svc.training.judging.evaluator import Evaluator, Evaluators
-from svc.training.judging.holdout import Holdout
 from svc.training.judging.recency import HistoryOrder
-from svc.training.judging.task import Task
+from svc.training.judging.task import Holdout, Task
 from svc.training.search.budget import TrialPlan, plan_trials
 from svc.training.search.kept_scores import KeptScores
 from svc.training.search.loop import Limits, Search, TrialLogging

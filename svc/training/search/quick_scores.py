@@ -20,7 +20,7 @@ from svc.model.recommenders.popularity import PopularityScorer
 from svc.training.data.recency import weigh_rows
 from svc.training.data.user_sample import solve_rows
 from svc.training.judging.evaluator import Rows
-from svc.training.judging.score_ranker import Scorer, Scores
+from svc.training.judging.rankers import Scores, ScoresOfUsers
 
 _DENSE_FROM = 8
 """Item weights with at least one nonzero in this many entries are added faster as dense rows."""
@@ -48,7 +48,7 @@ class QuickScores:
         self._positions = positions
         self._score = _score_of(scorer, features)
 
-    def at(self, recency: float) -> Scorer:
+    def at(self, recency: float) -> ScoresOfUsers:
         if not recency:
             return lambda rows: self._score(rows, self._matrix[rows])
         positions = self._positions
@@ -101,7 +101,7 @@ def _by_factors(scorer: FactorScorer, features: sparse.csr_matrix | None) -> Sco
     return score
 
 
-def standardize_scores(scorers: Sequence[Scorer], rows: Rows) -> list[Scores]:
+def standardize_scores(scorers: Sequence[ScoresOfUsers], rows: Rows) -> list[Scores]:
     """Return each part's float32 scores of these users, divided by their deviation over all items.
 
     Scores with a deviation of 0 become 0.

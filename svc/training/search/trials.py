@@ -8,7 +8,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from svc.training.fitting.algorithms.registry import Params
 from svc.training.fitting.trial import TrialRecord
-from svc.training.judging.judge import Fitted
+from svc.training.judging.recency import Fitted
 from svc.training.search import budget
 from svc.training.search.sampler import own_parameters
 

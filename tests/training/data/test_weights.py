@@ -23,7 +23,7 @@ from svc.training.data.interactions import HiddenRows, Interactions, from_frame
 from svc.training.data.split import SplitPlan, split
 from svc.training.judging.evaluator import Evaluator
 from svc.training.judging.metrics import user_scores
-from svc.training.judging.score_ranker import ScoreRanker
+from svc.training.judging.rankers import ScoreRanker
 from svc.training.run import TrainOptions, train
 
 Make = Callable[..., LoadedRecipe]

@@ -12,9 +12,8 @@ from scipy import sparse
 from svc.training.fitting.algorithms.registry import Epochs
 from svc.training.fitting.epochs import train, train_epochs
 from svc.training.judging.evaluator import Evaluator, Evaluators
-from svc.training.judging.judge import Fitted, judge
-from svc.training.judging.recency import RecencySearch
-from svc.training.judging.score_ranker import ScoreRanker
+from svc.training.judging.rankers import ScoreRanker
+from svc.training.judging.recency import Fitted, RecencySearch, judge
 from svc.training.search.processes.trial_task import Stop
 
 N_USERS, N_ITEMS = 4, 6

@@ -1,8 +1,275 @@
-"""A comparison of two models in the form of the header."""
+"""The models that a new one is compared with, and the comparison in the form of the header."""
 
 from __future__ import annotations
 
-from svc.training.judging.comparison import Comparison
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import sparse
+
+from svc.artifact.keys import development_keys
+from svc.errors import FeatureRidgeFailed
+from svc.model.load_model import load_model
+from svc.model.model import Model
+from svc.model.ranking.query import Query
+from svc.recipe.load import LoadedRecipe
+from svc.settings import Settings
+from svc.training.fitting.train import train_trial
+from svc.training.judging import comparison
+from svc.training.judging.comparison import Comparison, heldout, live_model
+from svc.training.judging.evaluator import Rankings
+from svc.training.judging.incumbent import read_incumbent, trial_of
+from svc.training.judging.intervals import paired_change
+from svc.training.judging.rankers import ServedRanker
+from svc.training.judging.task import Task
+from tests.training.judging.gated import OUTPUT, Make, header, records_of, run, task_of, training, write_tastes
+
+SCHEMES: dict[str, dict[str, Any]] = {
+    "random": {"scheme": "random", "heldout_ratio": 0.3},
+    "time_user": {"scheme": "time_user", "heldout_ratio": 0.3},
+    "time_global": {"scheme": "time_global", "heldout_ratio": 0.3},
+    "leave_one_out": {"scheme": "leave_one_out"},
+}
+FUTURE_S = 4_000_000_000
+LEARNS_BY_HEART = {"TruncatedSVD": {"n_components": [50, 50], "weighting": ["NONE"]}}
+
+
+def open_live(loaded: LoadedRecipe) -> Model:
+    found = read_incumbent(loaded, development_keys(), Settings())
+    assert found is not None
+    return load_model(found.header, found.payload, name="small", allow_skew=False)
+
+
+def naive_scores(task: Task, model: Model, *, leaves_out_history: bool) -> NDArray[np.float64]:
+    """Return (evaluated users,) scores of the live model on the held-out rows, which it was trained on."""
+    trained, nothing = task.data.trained, sparse.csr_matrix(task.holdout.train.shape, dtype=np.float32)
+    places = ServedRanker.of(model, task.split, trained.user_ids, trained.item_ids, nothing)
+
+    def rank(rows: NDArray[np.int64], size: int) -> Rankings:
+        column_of = np.argsort(places.columns)
+        queries = [Query(size, user=int(user), include_seen=not leaves_out_history) for user in places.rows[rows]]
+        seen = [places.columns[task.holdout.seen[row].indices].astype(np.int32) for row in rows.tolist()]
+        excluding_seen = [query._replace(exclude=gone) for query, gone in zip(queries, seen, strict=True)]
+        return [column_of[ranking.items].tolist() for ranking in model.rank(excluding_seen)]
+
+    return heldout(task).evaluate(rank).by_user(task.holdout.metric)
+
+
+def new_scores(task: Task, artifact: str | None) -> NDArray[np.float64]:
+    """Return (evaluated users,) scores of the new model, trained on the training part of the split."""
+    trial = trial_of(header(artifact))
+    winner = train_trial(task.builder, trial, task.holdout.train, {})
+    return heldout(task).evaluate(task.holdout.ranker_of(winner, trial)).by_user(task.holdout.metric)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_live_model_that_memorized_the_held_out_rows_is_replaced(
+    scheme: str, make_recipe: Make, tmp_path: Path
+) -> None:
+    """A memorizing model scores best on its own training rows and poorly on others.
+
+    The naive comparison keeps it by far. The comparison of refitted models lets the new model go live.
+    """
+    table = write_tastes(tmp_path / "tastes.csv", n_users=240)
+    bound = -0.2  # half of the interval of 240 users
+    rules = {"mode": "enforce", "against": ["incumbent"], "min_relative_change": bound}
+    blocks = {"ratings": table, "output": OUTPUT, "promotion": {**rules, "guardrails": {"catalog_coverage": None}}}
+    by_heart = training("TruncatedSVD", search_space=LEARNS_BY_HEART, split=SCHEMES[scheme])
+    assert run(make_recipe(training=by_heart, **blocks)).exit_code == 0
+    better = make_recipe(training=training(split=SCHEMES[scheme]), **blocks)
+    task, trapped = task_of(better), open_live(better)
+    result = run(better)
+    naive = paired_change(
+        new_scores(task, result.artifact), naive_scores(task, trapped, leaves_out_history=False), seed=42, relative=True
+    )
+    assert naive.high < 2 * bound, "the naive comparison refuses"
+    assert result.exit_code == 0
+    (comparison,) = header(result.artifact)["promotion"]["against"]
+    assert comparison["scored"] == "refitted"
+    assert comparison["interval"][0] >= bound
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_worse_model_is_refused_although_the_live_one_cannot_recommend_held_out_items(
+    scheme: str, make_recipe: Make, tmp_path: Path
+) -> None:
+    """A served model never recommends seen items, and all held-out items are seen by the live model.
+
+    The naive comparison gives it a score of 0 and lets any model go live. The comparison of refitted models refuses a
+    worse one.
+    """
+    table = write_tastes(tmp_path / "tastes.csv", n_users=240)
+    blocks = {"ratings": table, "output": OUTPUT, "promotion": {"mode": "enforce", "against": ["incumbent"]}}
+    assert run(make_recipe(training=training(split=SCHEMES[scheme]), **blocks)).exit_code == 0
+    worse = make_recipe(training=training("TopPop", split=SCHEMES[scheme]), **blocks)
+    task, trapped = task_of(worse), open_live(worse)
+    result = run(worse)
+    naive = naive_scores(task, trapped, leaves_out_history=True)
+    assert new_scores(task, result.artifact).mean() > naive.mean() == 0.0, "the naive comparison promotes"
+    assert result.exit_code == 9
+    (comparison,) = header(result.artifact)["promotion"]["against"]
+    assert comparison["interval"][1] < -0.2
+
+
+def two_times(folder: Path, *, repeats: bool = False) -> tuple[Path, Path]:
+    """Write a table of the past, and the same with later rows: a quarter of all rows will be held out."""
+    past = write_tastes(folder / "past.csv", last=slice(0, 7)).read_text().splitlines()
+    soon = write_tastes(folder / "soon.csv", start_s=FUTURE_S, last=slice(7, 9)).read_text().splitlines()[1:]
+    late = write_tastes(folder / "late.csv", start_s=FUTURE_S, last=slice(9, 12)).read_text().splitlines()[1:]
+    again = [line.replace(line.rsplit(",")[2], str(FUTURE_S + 2_000_000)) for line in past[1:31]] if repeats else []
+    strangers = [f"stranger{n},i{n + day},{FUTURE_S + day * 86_400}" for n in range(5) for day in (7, 10)]
+    both = folder / "both.csv"
+    both.write_text("\n".join([*past, *soon, *late, *again, *strangers]) + "\n", encoding="utf-8")
+    return folder / "past.csv", both
+
+
+@pytest.mark.parametrize("hides", [False, True])
+@pytest.mark.parametrize("repeats", [False, True])
+def test_a_model_older_than_the_cut_off_is_scored_as_it_is_served(
+    repeats: bool, hides: bool, make_recipe: Make, tmp_path: Path
+) -> None:
+    """The live model ranks for users that it knows, on items that they neither had nor hid in its training data."""
+    past, both = two_times(tmp_path, repeats=repeats)
+    split = {"scheme": "time_global", "heldout_ratio": 0.25}
+    cleansing = {"cleansing": {"hide": {"ts": {"lt": 1_600_086_400}}}} if hides else {}  # the first item of each user
+    run(make_recipe(ratings=past, output=OUTPUT, training=training("IALS", split=split), **cleansing))
+    new = make_recipe(
+        ratings=both, output=OUTPUT, promotion={"mode": "report"}, training=training("CosineKNN", split=split)
+    )
+    task, model = task_of(new), open_live(new)
+    assert (model.hidden is not None) == hides
+    expected = brute_force(task, model)
+    incumbent, baseline = header(run(new).artifact)["promotion"]["against"]
+    assert (incumbent["scored"], baseline["scored"]) == ("live", "refitted")
+    assert incumbent["n_users"] == len(expected) < baseline["n_users"], "strangers are not judged"
+    assert incumbent["other"] == pytest.approx(float(np.mean(expected)))
+    assert incumbent["other"] > 0
+
+
+def brute_force(task: Task, model: Model) -> list[float]:
+    """Return ndcg of each user of the live model, from the rankings that a server would return."""
+    split, trained = task.split, task.data.trained
+    items = [trained.item_ids[column] for column in split.item_order]
+    found = []
+    for row in range(split.heldout.shape[0]):
+        user = trained.user_ids[split.order[split.val_offset + row]]
+        place = model.user_ids.index(user)
+        if place < 0:
+            continue
+        history = {model.item_ids.at(column) for column in model.history.items(place).tolist()}
+        if model.hidden is not None:
+            history |= {model.item_ids.at(column) for column in model.hidden.items(place).tolist()}
+        wanted = {items[column] for column in split.heldout[row].indices} - history
+        seen = {items[column] for column in split.train[split.val_offset + row].indices}
+        if not wanted:
+            continue
+        ranking = model.rank([model.known_user(place, limit=model.n_items)])[0]
+        assert len(set(ranking.scores.tolist())) == len(ranking.scores), "no ties, whose order is drawn"
+        names = [name for name in map(model.item_ids.at, ranking.items.tolist()) if name not in seen][:5]
+        gain = sum(1 / np.log2(place + 2) for place, name in enumerate(names) if name in wanted)
+        found.append(gain / sum(1 / np.log2(place + 2) for place in range(min(len(wanted), 5))))
+    return found
+
+
+def test_times_in_the_future_do_not_let_the_live_model_score_its_own_rows(make_recipe: Make, tmp_path: Path) -> None:
+    """If all times are in the future, the cut-off is after the training, but the live model knows each held-out row."""
+    table = write_tastes(tmp_path / "tastes.csv", start_s=FUTURE_S)
+    split = {"scheme": "time_global", "heldout_ratio": 0.25}
+    loaded = make_recipe(ratings=table, output=OUTPUT, promotion={"mode": "report"}, training=training(split=split))
+    run(loaded)
+    assert header(run(loaded).artifact)["promotion"]["against"][0]["scored"] == "refitted"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"algorithms": ["IALS"], "n_trials": 2},
+        {"algorithms": ["TruncatedSVD"], "n_trials": 2},
+        {"algorithms": ["RP3beta"], "time_decay": {"half_life": "2d"}},
+        {"algorithms": ["DenseSLIM"]},
+        {"algorithms": ["TopPop"]},
+        {"algorithms": ["CosineKNN", "IALS", "Blend"], "n_trials": 4},
+        {"algorithms": ["CosineKNN", "IALS", "Blend"], "n_trials": 4, "recency": 0.7},
+        {"algorithms": ["RP3beta"], "recency": 0.7},
+        {"algorithms": ["CosineKNN"], "split": {"scheme": "random", "heldout_ratio": 0.3, "test": 0.4}},
+    ],
+    ids=lambda changes: changes["algorithms"][-1] + ("-test" if "split" in changes else ""),
+)
+def test_refitting_an_equal_model_gives_a_change_of_zero(changes: dict[str, Any], make_recipe: Make) -> None:
+    """Class, parameters, epochs, blend weights, half-life and recency are restored, also with hidden rows."""
+    early = {"hide": {"all": [{"item_id": {"any": [f"i{n}" for n in range(20)]}}, {"ts": {"lt": 1_600_040_000}}]}}
+    loaded = make_recipe(output=OUTPUT, promotion={"mode": "report"}, cleansing=early, training=training(**changes))
+    assert task_of(loaded).holdout.hidden is not None
+    first = header(run(loaded).artifact)
+    second = header(run(loaded).artifact)["promotion"]["against"][0]
+    assert second["candidate"] == second["other"] > 0
+    assert (second["change"], second["interval"]) == (0.0, [0.0, 0.0])
+    if "test" in changes.get("split", {}):
+        assert second["n_users"] == first["evaluation"]["test"]["n_scored_users"]
+        assert second["candidate"] == pytest.approx(first["evaluation"]["test"]["ndcg"])
+    else:
+        assert second["candidate"] == pytest.approx(first["best_score"])
+
+
+def test_a_live_model_with_features_is_refitted_with_features(
+    make_recipe: Make, items_csv: Path, log: list[dict[str, Any]]
+) -> None:
+    """If the recipe no longer has features, the live model is not compared."""
+    column = {"name": "group", "kind": "categorical"}
+    source = {"type": "csv", "path": str(items_csv)}
+    features = {"item": {"source": source, "id_column": "item_id", "columns": [column]}}
+    blocks = {"output": OUTPUT, "promotion": {"mode": "report"}, "training": training("IALS")}
+    run(make_recipe(features=features, **blocks))
+    again = header(run(make_recipe(features=features, **blocks)).artifact)["promotion"]["against"][0]
+    assert (again["name"], again["change"]) == ("incumbent", 0.0)
+    log.clear()
+    lost = header(run(make_recipe(**blocks)).artifact)["promotion"]["against"]
+    assert [comparison["name"] for comparison in lost] == ["TopPop"]
+    assert "features of the items" in records_of(log, "incumbent_not_comparable")[0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({}, "does not tell its class"),
+        ({"best_class": "Blend", "best_params": 3}, "does not tell its class"),
+        ({"best_class": "BlendRecommender", "best_params": {"weights": {}}}, "does not tell its class"),
+        ({"best_class": "GoneRecommender", "best_params": {}}, "cannot train its class GoneRecommender"),
+        ({"best_class": "TopPopRecommender", "best_params": {"odd": 1}}, "does not know the parameter odd"),
+        ({"best_class": "TopPopRecommender", "best_params": {"half_life": "7d"}}, "with a half-life"),
+        ({"best_class": "RP3betaRecommender", "best_params": {}, "recency": 0.7}, "no longer has training.recency"),
+    ],
+)
+def test_a_live_model_that_cannot_be_trained_again_is_logged_and_not_compared(
+    fields: dict[str, Any], reason: str, make_recipe: Make, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An event names the reason for a model of an older svc, or of another recipe."""
+    loaded = make_recipe(output=OUTPUT, training=training("TopPop", recency="off"))
+    run(loaded)
+    incumbent = read_incumbent(loaded, development_keys(), Settings())
+    assert incumbent is not None
+    changed = type(incumbent)(fields, incumbent.sha256, incumbent.payload)
+    monkeypatch.setattr(comparison, "read_incumbent", lambda *_: changed)
+    assert live_model(task_of(loaded), development_keys(), Settings()) is None
+    assert reason in records_of(log, "incumbent_not_comparable")[-1]["reason"]
+
+
+def test_a_live_model_with_singular_feature_weights_is_not_compared(
+    make_recipe: Make, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system for its feature weights has no solution on the current data."""
+    loaded = make_recipe(output=OUTPUT, training=training("TopPop"))
+    run(loaded)
+
+    def singular(*_: Any) -> None:
+        raise FeatureRidgeFailed("singular")
+
+    monkeypatch.setattr(comparison, "train_trial", singular)
+    assert live_model(task_of(loaded), development_keys(), Settings()) is None
+    assert records_of(log, "incumbent_not_comparable")[-1]["reason"] == "singular"
 
 
 def test_figures_of_a_comparison_are_rounded_to_twelve_digits() -> None:

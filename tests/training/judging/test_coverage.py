@@ -16,7 +16,7 @@ from svc.training.fitting.train import Builder, Threads
 from svc.training.judging.evaluator import Evaluator
 from svc.training.judging.intervals import paired_change
 from svc.training.judging.metrics import user_scores
-from svc.training.judging.score_ranker import ScoreRanker
+from svc.training.judging.rankers import ScoreRanker
 
 N_USERS, N_ITEMS, HISTORY, CUTOFF, JUDGED = 2000, 60, 8, 10, 400
 

@@ -3,11 +3,141 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from scipy import sparse
 
+from svc.artifact.keys import development_keys
+from svc.artifact.store import read_verified
+from svc.model.history import History
+from svc.model.ids import IdTable
+from svc.model.model import Model
+from svc.model.ranking.query import Query
+from svc.model.ranking.rerank import Rules
+from svc.model.recommenders.factor_index import FactorIndex
+from svc.model.recommenders.factors import SVDScorer
+from svc.model.recommenders.popularity import PopularityScorer
+from svc.progress import Progress
+from svc.recipe.load import LoadedRecipe
+from svc.settings import Settings
+from svc.training.judging import curves
+from svc.training.judging.curves import VALUES, measure_diversity
+from svc.training.judging.evaluator import Evaluator
+from svc.training.judging.rankers import ServedRanker
+from svc.training.run import TrainOptions, train
 from tests.training.judging.test_measurements import header_of
 from tests.training.test_run import Make
+
+N_USERS, N_ITEMS, CUTOFF = 60, 300, 8
+
+
+def parts(seed: int = 0) -> tuple[Model, Evaluator]:
+    """Return a factor model with groups of similar items, as a served model, and the held-out items."""
+    rng = np.random.default_rng(seed)
+    tastes = rng.standard_normal((12, 6))
+    items = (tastes[rng.integers(0, 12, N_ITEMS)] + 0.3 * rng.standard_normal((N_ITEMS, 6))).astype(np.float32)
+    users = (tastes[rng.integers(0, 12, N_USERS)] + 0.3 * rng.standard_normal((N_USERS, 6))).astype(np.float32)
+    seen = sparse.random(N_USERS, N_ITEMS, 0.03, "csr", random_state=seed, dtype=np.float64)
+    heldout = sparse.random(N_USERS, N_ITEMS, 0.05, "csr", random_state=seed + 1, dtype=np.float64)
+    scorer = SVDScorer(users, FactorIndex.build(items))
+    model = Model(
+        user_ids=IdTable.from_ids([f"u{row}" for row in range(N_USERS)]),
+        item_ids=IdTable.from_ids([f"i{row}" for row in range(N_ITEMS)]),
+        history=History(seen.indptr.astype(np.int32), seen.indices.astype(np.int32)),
+        scorer=scorer,
+        features=None,
+    )
+    model.ready()
+    return model, Evaluator(heldout, offset=0, cutoff=CUTOFF)
+
+
+def test_the_lists_are_those_that_a_server_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each diversity, the model returns the same items in the same order."""
+    model, evaluator = parts()
+    kept: dict[float, list[list[int]]] = {}
+    row_of = curves._row
+
+    def keeping(value: float, lists: Any, *rest: Any) -> dict[str, Any]:
+        kept[value] = lists.rankings
+        return row_of(value, lists, *rest)
+
+    monkeypatch.setattr(curves, "_row", keeping)
+    measure_diversity(ServedRanker.alike(model), evaluator, seed=1)
+    users = evaluator.evaluated_users.tolist()
+    for value in VALUES:
+        rules = Rules(diversity=value) if value else None
+        answers = model.rank([Query(limit=CUTOFF, user=user, rules=rules) for user in users])
+        assert kept[value] == [answer.items.tolist() for answer in answers]
+
+
+def test_ndcg_distance_and_coverage_follow_their_definitions() -> None:
+    """At diversity 0, ndcg is that of the evaluation. Distances are those of the vectors, and grow with diversity."""
+    model, evaluator = parts()
+    found = measure_diversity(ServedRanker.alike(model), evaluator, seed=1)
+    evaluation = evaluator.evaluate(ServedRanker.alike(model))
+    first, *_, last = found["values"]
+    assert [row["diversity"] for row in found["values"]] == list(VALUES)
+    assert found["n_users"] == len(evaluation.rankings)
+    assert first["ndcg"] == pytest.approx(evaluation.metrics["ndcg"], abs=1e-6)
+    assert first["coverage"] == pytest.approx(evaluation.metrics["catalog_coverage"], abs=1e-6)
+    assert first["interval"][0] < first["ndcg"] < first["interval"][1]
+    vectors = model.scorer.index.vectors(np.arange(N_ITEMS, dtype=np.int32))  # type: ignore[attr-defined]
+    directions = vectors / np.linalg.norm(vectors, axis=1)[:, np.newaxis]
+    apart = []
+    for ranking in evaluation.rankings:
+        cosine = directions[ranking] @ directions[ranking].T
+        apart.append(1 - cosine[np.triu_indices(len(ranking), 1)].mean())
+    assert first["distance"] == pytest.approx(np.mean(apart), abs=1e-6)
+    distances = [row["distance"] for row in found["values"]]
+    assert distances == sorted(distances)
+    assert last["distance"] > first["distance"] + 0.1
+
+
+def test_a_model_without_similarities_has_the_same_lists_for_every_diversity() -> None:
+    """Popularity is such a model."""
+    model, evaluator = parts()
+    scores = np.arange(N_ITEMS, dtype=np.float64)
+    model.scorer = PopularityScorer(scores)
+    model.ready()
+    rows = measure_diversity(ServedRanker.alike(model), evaluator, seed=1)["values"]
+    assert len({(row["ndcg"], row["coverage"]) for row in rows}) == 1
+
+
+def test_the_users_of_the_sample_are_measured() -> None:
+    """So no value of diversity costs more than an evaluation."""
+    model, evaluator = parts()
+    assert measure_diversity(ServedRanker.alike(model), evaluator.sample(20, 1), seed=1)["n_users"] == 20
+
+
+@pytest.mark.parametrize("algorithms", [["CosineKNN"], ["IALS"], ["TopPop"]])
+def test_only_trainings_with_a_report_measure_diversity(
+    make_recipe: Make, tmp_path: Path, algorithms: list[str]
+) -> None:
+    """The header and the page have the figures, unless the recipe turns them off."""
+
+    def trained(report: Path | None, **training: Any) -> tuple[dict[str, Any], LoadedRecipe]:
+        loaded = make_recipe(training={"algorithms": algorithms, "n_trials": 1, "cutoff": 5, **training})
+        options = TrainOptions(run_id="r1", dev_unsigned=True, report=report)
+        artifact = train(loaded, options, Settings(), Progress()).artifact
+        assert artifact is not None
+        return dict(read_verified(artifact, development_keys(), Settings())[1].header["evaluation"]), loaded
+
+    page = tmp_path / "page.html"
+    measured, _ = trained(page)
+    assert [row["diversity"] for row in measured["diversity"]["values"]] == list(VALUES)
+    assert "What diversity costs" in page.read_text(encoding="utf-8")
+    assert (
+        'aria-label="Accuracy and mean distance of two items of a list for each value of diversity"'
+        in page.read_text(encoding="utf-8")
+    )
+    plain, recipe = trained(None)
+    assert "diversity" not in plain
+    left_out, other = trained(page, report_diversity=False)
+    assert "diversity" not in left_out
+    assert "What diversity costs" not in page.read_text(encoding="utf-8")
+    assert recipe.recipe_hash == other.recipe_hash, "a report does not make another model"
 
 
 def test_a_report_has_the_metrics_at_other_cutoffs(make_recipe: Make, tmp_path: Path) -> None:

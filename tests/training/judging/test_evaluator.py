@@ -21,7 +21,7 @@ from svc.training.fitting.epochs import train_epochs
 from svc.training.judging.evaluator import Evaluator
 from svc.training.judging.intervals import interval
 from svc.training.judging.metrics import METRICS, PER_USER
-from svc.training.judging.score_ranker import Scorer, ScoreRanker
+from svc.training.judging.rankers import ScoreRanker, ScoresOfUsers
 
 RNG = np.random.default_rng(5)
 FULL = sparse.csr_matrix((RNG.random((60, 700)) < 0.06).astype(np.float32))
@@ -31,7 +31,7 @@ TRAIN = (FULL - HELD).tocsr()
 TRAIN.eliminate_zeros()
 
 
-def ranker(scorer: Scorer) -> ScoreRanker:
+def ranker(scorer: ScoresOfUsers) -> ScoreRanker:
     return ScoreRanker(scorer, TRAIN)
 
 

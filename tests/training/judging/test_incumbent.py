@@ -1,27 +1,23 @@
-"""A training stops before the search if its data has changed too much since the live model."""
+"""The live model is read and verified, its header tells its trial, and the change of its data is bounded."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from svc.artifact.keys import development_keys
 from svc.errors import DataChangedTooMuch
-from svc.progress import Progress
-from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import MaxChange
 from svc.settings import Settings
+from svc.training.judging import incumbent
+from svc.training.judging.comparison import live_model
 from svc.training.judging.incumbent import check_data_change
-from svc.training.run import TrainOptions, train
+from tests.training.judging.gated import OUTPUT, Make, header, run, task_of, training, write_tastes
 
+LEARNS_BY_HEART = {"TruncatedSVD": {"n_components": [59, 59], "weighting": ["NONE"]}}
 BOUNDS = {"max_change": {"n_rows": 0.5, "n_users": 0.5, "n_items": 0.5}}
-
-
-def run(loaded: LoadedRecipe, **options: Any) -> int:
-    options.setdefault("dev_unsigned", True)
-    return train(loaded, TrainOptions(run_id="r1", **options), Settings(), Progress()).exit_code
 
 
 class Table:
@@ -63,61 +59,72 @@ def test_a_larger_change_names_both_counts(after: tuple[int, int, int], expected
 
 
 def test_a_training_on_part_of_the_rows_stops_before_the_search(
-    make_recipe: Callable[..., LoadedRecipe], make_ratings: Callable[..., Path], log: list[dict]
+    make_recipe: Make, make_ratings: Callable[..., Path], log: list[dict]
 ) -> None:
     """With 40% of the rows, it exits with 4 and the artifact is unchanged. With --accept-data-change it trains."""
-    assert run(make_recipe(cleansing=BOUNDS)) == 0
+    assert run(make_recipe(cleansing=BOUNDS)).exit_code == 0
     assert [record["event"] for record in log].count("incumbent_not_comparable") == 1
     half = make_recipe(cleansing=BOUNDS, ratings=make_ratings("less.csv", n_users=32))
     before = Path(half.output_uri).read_bytes()
     log.clear()
-    assert run(half) == 4
+    assert run(half).exit_code == 4
     assert (log[-1]["event"], log[-1]["code"]) == ("train_error", "data_changed_too_much")
     assert "search_started" not in {record["event"] for record in log}
     assert Path(half.output_uri).read_bytes() == before
-    assert run(half, accept_data_change=True) == 0
-    assert run(half) == 0
+    assert run(half, accept_data_change=True).exit_code == 0
+    assert run(half).exit_code == 0
 
 
 def test_a_live_model_that_cannot_be_verified_is_ignored_with_an_event(
-    make_recipe: Callable[..., LoadedRecipe], make_ratings: Callable[..., Path], log: list[dict]
+    make_recipe: Make, make_ratings: Callable[..., Path], log: list[dict]
 ) -> None:
     """Its key was dropped, or its file is damaged."""
     loaded = make_recipe(cleansing=BOUNDS)
     Path(loaded.output_uri).write_bytes(b"no artifact")
-    assert run(loaded) == 0
+    assert run(loaded).exit_code == 0
     reasons = [record["reason"] for record in log if record["event"] == "incumbent_not_comparable"]
     assert len(reasons) == 1
     assert "magic bytes mismatch" in reasons[0]
 
 
-def test_a_store_that_cannot_read_the_live_model_stops_the_run(
-    make_recipe: Callable[..., LoadedRecipe], log: list[dict]
-) -> None:
+def test_a_store_that_cannot_read_the_live_model_stops_the_run(make_recipe: Make, log: list[dict]) -> None:
     """Otherwise a short outage would let unchecked data or models pass."""
     loaded = make_recipe(cleansing=BOUNDS)
     Path(loaded.output_uri).mkdir(parents=True)
-    assert run(loaded) == 5
+    assert run(loaded).exit_code == 5
     assert log[-1]["event"] == "train_error"
     assert "incumbent_not_comparable" not in {record["event"] for record in log}
 
 
-def test_a_pointer_to_a_missing_artifact_counts_as_no_live_model(
-    make_recipe: Callable[..., LoadedRecipe], log: list[dict]
-) -> None:
+def test_a_pointer_to_a_missing_artifact_counts_as_no_live_model(make_recipe: Make, log: list[dict]) -> None:
     """If its target was deleted, the next training publishes a new one."""
-    loaded = make_recipe(cleansing=BOUNDS, output={"path": "out/small.svc", "versioning": "append_sha"})
-    assert run(loaded) == 0
+    loaded = make_recipe(cleansing=BOUNDS, output=OUTPUT)
+    assert run(loaded).exit_code == 0
     for version in Path(loaded.output_uri).parent.glob("small.*.svc"):
         version.unlink()
     log.clear()
-    assert run(loaded) == 0
+    assert run(loaded).exit_code == 0
     assert "does not exist" in next(r["reason"] for r in log if r["event"] == "incumbent_not_comparable")
 
 
-def test_the_bounds_of_a_data_change_are_not_in_the_recipe_hash(make_recipe: Callable[..., LoadedRecipe]) -> None:
+def test_the_bounds_of_a_data_change_are_not_in_the_recipe_hash(make_recipe: Make) -> None:
     """They do not change the model."""
     plain = make_recipe()
     assert make_recipe(cleansing=BOUNDS).recipe_hash == plain.recipe_hash
-    kept = {"path": "out/small.svc", "versioning": "append_sha"}
-    assert make_recipe(output={**kept, "keep": 3}).recipe_hash == make_recipe(output=kept).recipe_hash
+    assert make_recipe(output={**OUTPUT, "keep": 3}).recipe_hash == make_recipe(output=OUTPUT).recipe_hash
+
+
+def test_a_truncated_svd_has_no_more_components_than_the_current_data_allows(
+    make_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The live model was trained on more users."""
+    by_heart = training("TruncatedSVD", search_space=LEARNS_BY_HEART)
+    run(make_recipe(ratings=write_tastes(tmp_path / "many.csv"), output=OUTPUT, training=by_heart))
+    few = make_recipe(
+        ratings=write_tastes(tmp_path / "few.csv", n_users=30), output=OUTPUT, promotion={"mode": "report"},
+        training=training(),
+    )  # fmt: skip
+    against = header(run(few).artifact)["promotion"]["against"]
+    assert [comparison["name"] for comparison in against] == ["incumbent", "TopPop"]
+    monkeypatch.setattr(incumbent, "how_many_fit", lambda *_: 0)
+    assert live_model(task_of(few), development_keys(), Settings()) is None

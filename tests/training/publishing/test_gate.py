@@ -140,7 +140,7 @@ def test_a_model_that_is_too_slow_is_refused(make_recipe: Make, monkeypatch: pyt
     """A guardrail of twice the live model's ranking time refuses three times as much."""
     free = {"mode": "enforce", "against": ["incumbent"], "min_relative_change": -1}
     assert run(make_recipe(output=OUTPUT, promotion=free, training=training())).exit_code == 0
-    monkeypatch.setattr("svc.training.judging.rank_cost.rank_ms", lambda _: 6.0)
+    monkeypatch.setattr("svc.training.judging.rankers.rank_ms", lambda _: 6.0)
     monkeypatch.setattr("svc.training.publishing.gate.rank_ms", lambda _: 2.0)
     guarded = {**free, "guardrails": {"rank_ms": {"max_relative_change": 1.0}}}
     refused = run(make_recipe(output=OUTPUT, promotion=guarded, training=training()))

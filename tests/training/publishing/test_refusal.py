@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from svc.recipe.promotion_schema import Promotion
-from svc.training.judging.choice import Choice
+from svc.training.judging.intervals import Choice
 from svc.training.publishing.refusal import refusal, warn_of_tight_bound
 from tests.training.judging.gated import ENFORCE, OUTPUT, Make, live, records_of, run, training
 

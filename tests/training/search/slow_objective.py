@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from svc.training.judging.judge import Fitted
+from svc.training.judging.recency import Fitted
 
 
 class SlowObjective:

@@ -17,7 +17,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 from svc.progress import Progress
 from svc.training.fitting.algorithms.registry import Space
-from svc.training.judging.judge import Fitted
+from svc.training.judging.recency import Fitted
 from svc.training.search import budget
 from svc.training.search.budget import TrialPlan
 from svc.training.search.loop import Limits, Search

@@ -6,7 +6,7 @@ import pytest
 
 from svc.training.fitting.train import train_trial
 from svc.training.search.objective import TrialObjective
-from tests.training.judging.test_holdout import BUILDER, TRIALS, problem
+from tests.training.judging.test_task import BUILDER, TRIALS, problem
 
 
 @pytest.mark.parametrize("repeats", [False, True])

@@ -7,7 +7,7 @@ from scipy import sparse
 
 from svc.training.fitting.train import Builder, Threads
 from svc.training.judging.evaluator import Evaluator, Evaluators
-from svc.training.judging.holdout import Holdout
+from svc.training.judging.task import Holdout
 from svc.training.search import screening
 from svc.training.search.objective import TrialObjective
 from svc.training.search.processes.trial_task import TrialTask, run_trial

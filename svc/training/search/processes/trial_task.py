@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from svc.training.fitting.algorithms.registry import Params
-from svc.training.judging.judge import Fitted
+from svc.training.judging.recency import Fitted
 from svc.training.search import screening
 from svc.training.search.pruner import Curve, is_outclassed
 

@@ -17,9 +17,8 @@ from svc.training.fitting.assemble import export
 from svc.training.fitting.epochs import train as train_model
 from svc.training.judging.evaluator import Evaluator, Evaluators
 from svc.training.judging.intervals import is_gain
-from svc.training.judging.judge import judge
-from svc.training.judging.recency import RecencySearch
-from svc.training.judging.score_ranker import ScoreRanker
+from svc.training.judging.rankers import ScoreRanker
+from svc.training.judging.recency import RecencySearch, judge
 
 PARAMETERS: Params = {"n_components": 6, "alpha0": 0.1, "reg": 0.02, "train_epochs": 4, "n_threads": 1}
 EXACT: Params = {**PARAMETERS, "solver_type": "CHOLESKY"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from svc.training.judging.judge import Fitted
+from svc.training.judging.recency import Fitted
 from svc.training.search import screening
 from svc.training.search.processes.trial_task import Stop, TrialPruned, TrialTask, run_trial
 

@@ -1,0 +1,224 @@
+"""Rank the users of a split by scores of all items or by a served model, and measure the time of one ranking."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from threadpoolctl import threadpool_limits
+
+from svc.cores import usable_cores
+from svc.model.history import History
+from svc.model.model import Model
+from svc.model.ranking.query import NO_ITEMS, Query
+from svc.model.recommenders.base import Scorer
+from svc.model.recommenders.blend import BlendScorer
+from svc.training.data.split import Split
+from svc.training.judging.evaluator import Rankings, Rows
+
+_BLOCK_BYTES = 2 << 20
+"""Bytes of scores that are ranked at once, so that they stay in the cache of a core."""
+
+Scores = NDArray[Any]
+ScoresOfUsers = Callable[[Rows], Scores]
+"""(r,) ascending rows of the training matrix to their scores, (r, items), free to overwrite."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoreRanker:
+    """A ranker of the rows of `seen`, (users, items), by `scorer`. Items in `seen` are not recommended."""
+
+    scorer: ScoresOfUsers
+    seen: sparse.csr_matrix
+
+    def __call__(self, users: Rows, size: int) -> Rankings:
+        step = int(max(16, min(1024, _BLOCK_BYTES // (4 * max(self.seen.shape[1], 1)))))
+        rankings: Rankings = []
+        for begin in range(0, len(users), step):
+            rows = users[begin : begin + step]
+            # Only these rows: all rows from the first user to the last cost six times as much (2,000 of 12,681 users).
+            scores, seen = self.scorer(rows), self.seen[rows]
+            scores[np.repeat(np.arange(len(rows)), np.diff(seen.indptr)), seen.indices] = -np.inf
+            rankings += best_columns(scores, size)
+        return rankings
+
+
+def best_columns(scores: Scores, k: int) -> Rankings:
+    """Return the columns of the `k` best scores of each row, best first, without masked ones.
+
+    Equal scores are ordered by column. Column j belongs to group j mod g. At least k scores reach the k-th largest
+    group maximum, so only groups that reach it are searched. If many groups share that bound, like the zeros of a
+    sparse model, only entries above it are sorted. The first entries at the bound fill the rest.
+    """
+    b, n = scores.shape
+    groups = min(n, max(512, 8 * k))
+    depth = n // groups
+    head = scores[:, : depth * groups].reshape(b, depth, groups)
+    tail = np.pad(scores[:, depth * groups :], ((0, 0), (0, (depth + 1) * groups - n)), constant_values=-np.inf)
+    maxima = np.maximum(np.maximum.reduce(head, axis=1), tail)
+    kth_largest = max(groups - k, 0)
+    bound = np.partition(maxima, kth_largest, axis=1)[:, kth_largest]
+    wide = np.isneginf(bound) | (np.count_nonzero(maxima >= bound[:, np.newaxis], axis=1) > 2 * k)
+    floor = np.where(wide, np.nextafter(bound, np.inf, dtype=bound.dtype), bound)
+    rows, group = np.divmod(np.flatnonzero(maxima >= floor[:, np.newaxis]), groups)
+    values = np.concatenate([head[rows, :, group], tail[rows, group][:, np.newaxis]], axis=1)
+    at, layer = np.divmod(np.flatnonzero(values >= floor[rows, np.newaxis]), depth + 1)
+    rows, columns, values = rows[at], group[at] + layer * groups, values[at, layer]
+    best_first = np.lexsort((columns, -values, rows))
+    ends = np.searchsorted(rows[best_first], np.arange(b + 1)).tolist()
+    ranked = columns[best_first].tolist()
+    best = [ranked[begin : min(begin + k, end)] for begin, end in pairwise(ends)]
+    for row in np.flatnonzero(wide & (bound > -np.inf)).tolist():
+        missing = k - len(best[row])
+        if missing > 0:
+            best[row] += _first_equal(scores[row], bound[row], missing)
+    return best
+
+
+def _first_equal(scores: Scores, bound: float, count: int) -> list[int]:
+    """Return the first columns that hold `bound`, at most `count`.
+
+    The beginning of the row is tried first, because it suffices for most rows.
+    """
+    columns = np.flatnonzero(scores[: 8 * count] == bound)
+    if len(columns) < count:
+        columns = np.flatnonzero(scores == bound)
+    first: list[int] = columns[:count].tolist()
+    return first
+
+
+_AT_ONCE = 256
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServedRanker:
+    """A ranker of the rows of a split by `model`, with an empty ranking for users that the model does not know.
+
+    `rows` and `columns` have the row and column in the model of each user and item of the split, or −1 if it lacks
+    them. The model leaves out its own hidden and seen items. Items of `excluded`, (users, items) of the split, are left
+    out too.
+    """
+
+    model: Model
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    excluded: sparse.csr_matrix
+
+    @classmethod
+    def of(
+        cls, model: Model, split: Split, user_ids: Sequence[str], item_ids: Sequence[str], excluded: sparse.csr_matrix
+    ) -> ServedRanker:
+        """Return the ranker of a model whose users and items are in another order than those of the split."""
+        rows = model.user_ids.indices([user_ids[row] for row in split.order.tolist()])
+        columns = model.item_ids.indices([item_ids[column] for column in split.item_order.tolist()])
+        return cls(model, rows.astype(np.int64), columns.astype(np.int64), excluded)
+
+    @classmethod
+    def alike(cls, model: Model) -> ServedRanker:
+        """Return the ranker of a model whose rows and columns are those of the split."""
+        nothing = sparse.csr_matrix((model.n_users, model.n_items), dtype=np.float32)
+        return cls(model, np.arange(model.n_users), np.arange(model.n_items), nothing)
+
+    def excluding(self, pairs: sparse.csr_matrix) -> ServedRanker:
+        """Return the same ranker without these items, (users, items) of the split."""
+        return replace(self, excluded=(self.excluded + pairs).tocsr())
+
+    def __call__(self, users: Rows, size: int) -> Rankings:
+        return [items.tolist() for items, _ in self.pools(users, size)]
+
+    def pools(self, users: Rows, size: int) -> list[tuple[NDArray[np.int32], NDArray[np.float64]]]:
+        """Return the items of each user, best first, as columns of the split, and their scores."""
+        pools = [(NO_ITEMS, np.empty(0))] * len(users)
+        column_of = _inverse(self.columns, self.model.n_items).astype(np.int32)
+        not_in_split = np.flatnonzero(column_of < 0).astype(np.int32)
+        in_model = np.flatnonzero(self.rows[users] >= 0)
+        parts = [in_model[start : start + _AT_ONCE] for start in range(0, len(in_model), _AT_ONCE)]
+
+        def rank(part: Rows) -> None:
+            queries = [self._query(row, size, not_in_split) for row in users[part].tolist()]
+            for position, ranking in zip(part.tolist(), self.model.rank(queries), strict=True):
+                pools[position] = column_of[ranking.items], ranking.scores
+
+        limits = threadpool_limits(limits=1, user_api="blas")  # the setting of servers
+        with limits, ThreadPoolExecutor(usable_cores()) as pool:
+            list(pool.map(rank, parts))
+        return pools
+
+    def pairs(self, rows: History) -> sparse.csr_matrix:
+        """Return the pairs of the model's histories `rows` as a matrix of ones, (users, items) of the split."""
+        row_of = _inverse(self.rows, self.model.n_users)
+        column_of = _inverse(self.columns, self.model.n_items)
+        owners = np.repeat(row_of, np.diff(rows.offsets))
+        items = column_of[rows.columns]
+        both = (owners >= 0) & (items >= 0)
+        ones = np.ones(int(both.sum()), dtype=np.float32)
+        return sparse.csr_matrix((ones, (owners[both], items[both])), shape=(len(self.rows), len(self.columns)))
+
+    def _query(self, row: int, size: int, not_in_split: NDArray[np.int32]) -> Query:
+        query = self.model.known_user(int(self.rows[row]), limit=size)
+        own = self.columns[self.excluded.indices[self.excluded.indptr[row] : self.excluded.indptr[row + 1]]]
+        exclude = np.concatenate([query.exclude, own[own >= 0].astype(np.int32), not_in_split])
+        return query._replace(exclude=exclude)
+
+
+def _inverse(mapping: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    inverse = np.full(size, -1, dtype=np.int64)
+    mapped = mapping >= 0
+    inverse[mapping[mapped]] = np.flatnonzero(mapped)
+    return inverse
+
+
+N_USERS = 32
+_LIMIT = 10
+_DIGITS = 4
+
+
+def rank_ms(model: Model, rows: NDArray[np.int64] | None = None) -> float:
+    """Return the median milliseconds of processor time to rank one known user alone, on one thread.
+
+    The users are evenly spread over `rows` of `model`, or over all rows. `model` must be ready. Processor time hardly
+    depends on the load of the machine. Requests that are answered together take less time each.
+    """
+    known_rows = np.arange(model.n_users) if rows is None else rows
+    queries = [model.known_user(int(row), limit=_LIMIT) for row in known_rows[_spread(len(known_rows))]]
+    return _median_ms(lambda query: model.rank([query]), queries)
+
+
+def rank_ms_of(scorer: Scorer, matrix: sparse.csr_matrix) -> float:
+    """Return `rank_ms` of a `scorer` trained on `matrix`, (users, items), before it is part of a model."""
+    rows = _spread(matrix.shape[0])
+    lengths = np.zeros(matrix.shape[0], dtype=np.int64)
+    lengths[rows] = np.diff(matrix.indptr)[rows]
+    chosen = matrix[rows]
+    values = chosen.data.astype(np.float32) if scorer.reads_values else None
+    history = History(np.concatenate([[0], np.cumsum(lengths)]), chosen.indices.astype(np.int32), values)
+    scorer.ready()
+    if isinstance(scorer, BlendScorer):
+        scorer.measure(history, rows)
+    queries = [Query(limit=_LIMIT, user=int(row)) for row in rows]
+    return _median_ms(lambda query: scorer.rank([query], history), queries)
+
+
+def _spread(n_users: int) -> NDArray[np.intp]:
+    """Return at most N_USERS rows, evenly spread."""
+    return np.arange(0, n_users, max(1, n_users // N_USERS))[:N_USERS]
+
+
+def _median_ms(rank: Callable[[Query], object], queries: Sequence[Query]) -> float:
+    with threadpool_limits(limits=1, user_api="blas"):  # the setting of servers
+        rank(queries[0])  # the first call also fills caches
+        return round(1e3 * median(_seconds(rank, query) for query in queries), _DIGITS)
+
+
+def _seconds(rank: Callable[[Query], object], query: Query) -> float:
+    began = time.thread_time()
+    rank(query)
+    return time.thread_time() - began
