@@ -16,7 +16,7 @@ from svc import install_command
 from svc.cores import limit_blas_threads
 from svc.errors import ConfigError
 from svc.serving.models.threads import SWITCH_INTERVAL_S
-from svc.serving.transport.shared import Limits
+from svc.serving.transport.connection import Limits
 from svc.settings import Settings
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import trio
 from structlog.testing import capture_logs
 
 from svc.serving.transport import server
+from svc.serving.transport.connection import Limits
 from svc.serving.transport.server import BACKLOG
-from svc.serving.transport.shared import Limits
 from tests.faults.failing_calls import STRIDE, Failure
 from tests.faults.failing_sockets import PASSING, SOCKET_KINDS, FailingListener
 from tests.serving.transport.echo import KEPT, LARGE, REQUEST, Echo

@@ -10,9 +10,9 @@ import trio
 
 from svc.serving.transport import server
 from svc.serving.transport.certificate import Tls
+from svc.serving.transport.connection import Limits
 from svc.serving.transport.messages import Application
 from svc.serving.transport.server import BACKLOG
-from svc.serving.transport.shared import Limits
 
 
 @asynccontextmanager

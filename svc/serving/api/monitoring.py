@@ -16,8 +16,8 @@ from svc.serving.api.application import DOCUMENTS
 from svc.serving.api.pages.routes import METRICS_TYPE
 from svc.serving.api.routing.endpoints import PROBES
 from svc.serving.transport import server
+from svc.serving.transport.connection import Limits
 from svc.serving.transport.messages import Incoming, Opening, Response
-from svc.serving.transport.shared import Limits
 
 if TYPE_CHECKING:
     import socket

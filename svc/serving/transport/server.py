@@ -15,10 +15,9 @@ from svc import events, logs
 from svc.errors import ConfigError
 from svc.serving.signals import run_until
 from svc.serving.transport.certificate import Tls
-from svc.serving.transport.connection import Connection
+from svc.serving.transport.connection import Connection, Limits, Shared, Spread
 from svc.serving.transport.messages import Application
 from svc.serving.transport.pacing import TurnScheduler
-from svc.serving.transport.shared import Limits, Shared, Spread
 
 BACKLOG = 1024
 # Keeps clients that connect during a drain from being reset (1 of 110 in one of five runs under load): with

@@ -25,11 +25,10 @@ from hypercorn.typing import ConnectionState
 from svc import events, logs
 from svc.errors import ApiError, HeadersTooLarge, MalformedRequest
 from svc.serving.transport.certificate import Tls
-from svc.serving.transport.connection import LINGER_S
+from svc.serving.transport.connection import LINGER_S, READ_BYTES, Limits, Shared
 from svc.serving.transport.http1 import MAX_HEAD_BYTES, MAX_HEADERS
 from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, Application, ClientGone, Head, Response
 from svc.serving.transport.pacing import Rank
-from svc.serving.transport.shared import READ_BYTES, Limits, Shared
 
 HANDSHAKE_S = 10.0
 """Time for the handshake. A client that never begins it delays a drain this long."""

@@ -25,7 +25,7 @@ from svc.processes.memory import SealedMemory, SharedPage
 from svc.serving.models.lanes import Lane
 from svc.serving.models.loader import Loaded
 from svc.serving.models.registry import Registry, WorkersState
-from svc.serving.transport.shared import VACANT
+from svc.serving.transport.connection import VACANT
 from svc.serving.workers import channel, counters
 from svc.serving.workers.counters import PAGE_BYTES, Counts, WorkerPage
 from svc.serving.workers.package import Package, WorkerLanes, mirror_entry

@@ -37,7 +37,7 @@ from svc.serving.models.threads import ScoringThreads
 from svc.serving.signals import run_until
 from svc.serving.transport import server
 from svc.serving.transport.certificate import Certificate, Tls
-from svc.serving.transport.shared import Spread
+from svc.serving.transport.connection import Spread
 from svc.serving.workers import channel, counters
 from svc.serving.workers.counters import WorkerPage
 from svc.serving.workers.package import Package, ServedState, on_clock

@@ -16,8 +16,8 @@ from structlog.testing import capture_logs
 
 from svc.errors import ConfigError
 from svc.serving.transport import server
+from svc.serving.transport.connection import Limits
 from svc.serving.transport.server import ENDED_A_TURN, PAUSE_S, bind, check_exposure, listen, stop
-from svc.serving.transport.shared import Limits
 from tests.serving.sockets import everything, exchange
 from tests.serving.transport.echo import KEPT, LARGE, REQUEST, Echo
 

@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 
 from svc.processes.memory import SharedPage
 from svc.serving.models.registry import WorkersState
-from svc.serving.transport.shared import VACANT
+from svc.serving.transport.connection import VACANT
 from svc.serving.workers import channel
 from svc.serving.workers.counters import WorkerPage
 from svc.serving.workers.fleet import Fleet, Order, Worker

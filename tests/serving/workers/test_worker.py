@@ -17,7 +17,7 @@ from svc.serving.api.access.api_keys import hash_api_key, parse_api_keys
 from svc.serving.api.access.key_policies import parse_policies
 from svc.serving.models.policy import Policy
 from svc.serving.models.registry import Entry, WorkersState
-from svc.serving.transport.shared import VACANT
+from svc.serving.transport.connection import VACANT
 from svc.serving.workers import channel
 from svc.serving.workers.counters import WorkerPage
 from svc.serving.workers.package import ServedState, pack_loaded
