@@ -1,13 +1,19 @@
-"""Setup of every process that answers requests, and the last steps before it ends."""
+"""Setup of every process that answers requests, its signals, and the last steps before it ends.
+
+The first SIGTERM or SIGINT begins the drain. A second one ends the process at once.
+"""
 
 from __future__ import annotations
 
 import gc
+import os
 import resource
+import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import trio
@@ -21,6 +27,7 @@ from svc.settings import Settings
 
 if TYPE_CHECKING:
     from svc.serving.api.observe.spans import Spans
+
 
 FULL_COLLECTION_EVERY = 100
 """Middle collections between two full ones. A full one blocks the event loop for 0.2 s with 10,000 connections."""
@@ -90,3 +97,52 @@ def unwrap_single(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
+
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@dataclass(slots=True)
+class Stop:
+    """The stop of the server, which the first signal sets.
+
+    `reason` is the name of that signal, `since` its time on trio's clock.
+    """
+
+    event: trio.Event = field(default_factory=trio.Event)
+    reason: str = ""
+    since: float = 0.0
+
+    def set(self, reason: str) -> None:
+        if not self.event.is_set():
+            self.reason, self.since = reason, trio.current_time()
+            self.event.set()
+
+
+async def listen(
+    stop: Stop, end_at_once: Callable[[], None], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Set `stop` on the first signal and call `end_at_once()` on the second.
+
+    Reports started once the handlers are set.
+    """
+    with trio.open_signal_receiver(*SIGNALS) as arriving:
+        task_status.started()
+        async for number in arriving:
+            if stop.event.is_set():
+                end_at_once()
+            stop.set(signal.Signals(number).name)
+
+
+async def on_hangup(work: Callable[[], Awaitable[None]]) -> None:
+    """Run `work` at every SIGHUP, unless the process was started with that signal ignored, as by nohup."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        return
+    with trio.open_signal_receiver(signal.SIGHUP) as arriving:
+        async for _ in arriving:
+            await work()
+
+
+def exit_now() -> None:
+    """End the process without unwinding, since hanging threads would block a regular exit."""
+    os._exit(0)

@@ -20,7 +20,7 @@ from svc.errors import ConfigError
 from svc.metrics import Metrics
 from svc.processes.memory import require_memory_files
 from svc.recipe.load import LoadedRecipe, load_recipe
-from svc.serving import process, signals
+from svc.serving import process
 from svc.serving.api.access.api_keys import load_api_keys
 from svc.serving.api.access.authentication import HASHING_THREADS, Authenticator
 from svc.serving.api.access.key_policies import KeyPolicies
@@ -39,7 +39,7 @@ from svc.serving.models.threads import ScoringThreads, lower_priority
 from svc.serving.models.transitions import Publisher
 from svc.serving.models.versions import read_versions
 from svc.serving.models.watcher import Watcher
-from svc.serving.signals import Stop, run_until
+from svc.serving.process import Stop
 from svc.serving.transport import server
 from svc.serving.transport.certificate import Certificate, Tls, read_certificate
 from svc.serving.workers.aggregates import Collector, answer
@@ -182,7 +182,7 @@ async def _live(
     """Start and stop all parts of the server in order. Each inner nursery ends before the outer one."""
     stop = Stop()
     async with trio.open_nursery() as whole:
-        await whole.start(signals.listen, stop, signals.exit_now)
+        await whole.start(process.listen, stop, process.exit_now)
         if monitoring is not None:
             host, port = server.listen(monitoring)
             logs.emit(events.MONITORING_STARTED, host=host, port=port)
@@ -195,15 +195,15 @@ async def _live(
             if fleet is not None:
                 fleet.answer = partial(answer, state)
             renew = partial(_renew_keys, options, state, loader, watcher, fleet)
-            lanes.start_soon(run_until, stop.event.wait, partial(signals.on_hangup, renew))
+            lanes.start_soon(server.run_until, stop.event.wait, partial(process.on_hangup, renew))
             if await _load_all(watcher, stop):
                 whole.start_soon(_end_drain, stop, state.settings.drain_s)
                 async with trio.open_nursery() as background:
-                    background.start_soon(run_until, stop.event.wait, watcher.run)
-                    background.start_soon(run_until, stop.event.wait, partial(_warn_of, options.unsafe_modes))
-                    background.start_soon(run_until, stop.event.wait, state.refusals.run)
+                    background.start_soon(server.run_until, stop.event.wait, watcher.run)
+                    background.start_soon(server.run_until, stop.event.wait, partial(_warn_of, options.unsafe_modes))
+                    background.start_soon(server.run_until, stop.event.wait, state.refusals.run)
                     if state.policy_file is not None:
-                        background.start_soon(run_until, stop.event.wait, state.policy_file.run)
+                        background.start_soon(server.run_until, stop.event.wait, state.policy_file.run)
                     if fleet is None:
                         await _answer(state, listener, stop)
                     else:
@@ -315,7 +315,7 @@ async def _load_all(watcher: Watcher, stop: Stop) -> bool:
 
     A signal abandons the loads in progress.
     """
-    await run_until(stop.event.wait, watcher.start)
+    await server.run_until(stop.event.wait, watcher.start)
     gc.collect()
     gc.freeze()  # saves later collections from traversing objects that live as long as the process
     return not stop.event.is_set()
@@ -336,7 +336,7 @@ async def _answer(state: ServerState, listener: socket.socket, stop: Stop) -> No
 
 async def _let_answer(state: ServerState, listener: socket.socket, stop: Stop, fleet: Fleet) -> None:
     """Let the workers accept and answer until `stop`, then let their requests in flight finish within the drain."""
-    await run_until(stop.event.wait, fleet.all_ready)
+    await server.run_until(stop.event.wait, fleet.all_ready)
     with listener:
         if not stop.event.is_set():
             address = server.listen(listener)
@@ -367,7 +367,7 @@ async def _end_drain(stop: Stop, drain_s: float) -> None:
     await stop.event.wait()
     await trio.sleep(drain_s + CLOSING_S)
     _say_shutdown(stop)
-    signals.exit_now()
+    process.exit_now()
 
 
 def _say_shutdown(stop: Stop) -> None:

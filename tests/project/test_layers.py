@@ -72,10 +72,10 @@ def test_a_room_imports_only_what_lies_below_it(room: str) -> None:
 
 WINGS = {
     "svc.serving": {
-        "models": {"pace"},
-        "transport": {"pace", "signals"},
-        "api": {"admission", "models", "pace", "transport"},
-        "workers": {"api", "models", "process", "signals", "transport"},
+        "models": {"admission"},
+        "transport": {"admission"},
+        "api": {"admission", "models", "transport"},
+        "workers": {"api", "models", "process", "transport"},
     },
     "svc.serving.api": {
         "bodies": set(),

@@ -1,16 +1,22 @@
-"""Setup and end of all processes that answer requests."""
+"""Setup, signals and end of all processes that answer requests."""
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio.testing
 
 from svc.serving import process
+from svc.serving.process import Stop, listen, on_hangup
 from svc.settings import Settings
+
+pytestmark = pytest.mark.anyio
 
 
 def test_a_single_error_is_taken_out_of_its_groups() -> None:
@@ -42,7 +48,6 @@ def test_systemd_is_notified_when_the_server_answers(tmp_path: Path, is_abstract
         assert systemd.recv(64) == b"READY=1"
 
 
-@pytest.mark.anyio
 async def test_a_hanging_collector_does_not_delay_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread that sends the spans is abandoned."""
     monkeypatch.setattr(process, "LAST_SPANS_S", 0.01)
@@ -57,3 +62,45 @@ async def test_a_hanging_collector_does_not_delay_the_end(monkeypatch: pytest.Mo
     await process.close_spans(spans)
     assert asked.is_set()
     over.set()
+
+
+async def test_the_first_signal_stops_and_the_second_ends_at_once() -> None:
+    """The first signal sets name and time, which later ones do not change."""
+    stop, ended = Stop(), trio.Event()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(listen, stop, ended.set)
+        os.kill(os.getpid(), signal.SIGINT)
+        await stop.event.wait()
+        since = trio.current_time()
+        assert not ended.is_set()
+        await trio.sleep(3)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await ended.wait()
+        nursery.cancel_scope.cancel()
+    assert (stop.reason, stop.since) == ("SIGINT", pytest.approx(since))
+
+
+async def test_work_is_done_at_every_hangup_that_is_not_ignored() -> None:
+    """Under nohup the server ignores hangups, and reads no keys again."""
+    done = 0
+
+    async def work() -> None:
+        nonlocal done
+        done += 1
+        if done == 2:
+            nursery.cancel_scope.cancel()
+        else:
+            os.kill(os.getpid(), signal.SIGHUP)
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(on_hangup, work)
+            await trio.testing.wait_all_tasks_blocked()
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert done == 2
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        await on_hangup(work)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert done == 2

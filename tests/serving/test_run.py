@@ -24,8 +24,8 @@ from svc import logs
 from svc.errors import ConfigError
 from svc.serving import run
 from svc.serving.api.access.api_keys import hash_api_key
+from svc.serving.process import Stop
 from svc.serving.run import ServeOptions, serve
-from svc.serving.signals import Stop
 from svc.serving.transport.server import bind, listen
 from svc.settings import MIB, Settings
 from tests.serving.artifacts import SIGNING_KEYS, factor_model, write_artifact
@@ -260,7 +260,7 @@ async def test_a_client_that_stays_does_not_outlast_the_drain(
 ) -> None:
     """The process ends a second after the drain, with the same last record."""
     ended: list[float] = []
-    monkeypatch.setattr(run.signals, "exit_now", lambda: ended.append(trio.current_time()))
+    monkeypatch.setattr(run.process, "exit_now", lambda: ended.append(trio.current_time()))
     stop, began = Stop(), trio.current_time()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run._end_drain, stop, 20.0)

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Hashable, Iterator
 
 import trio
 
+from svc.serving.admission import Pace
 from svc.serving.models.calls import Caller, Outcome, PendingQuery, fail
-from svc.serving.pace import Pace
 
 ANSWERED_A_TURN, ANSWERED_WHILE_OTHERS_WAIT = 16, 2
 """Callers woken in one turn of the event loop.

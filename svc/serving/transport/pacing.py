@@ -12,7 +12,7 @@ from enum import IntEnum
 
 import trio
 
-from svc.serving.pace import Pace
+from svc.serving.admission import Pace
 
 FEWEST_A_TURN, MOST_A_TURN = 4, 32
 """Bounds of the entries in one turn, without probes.

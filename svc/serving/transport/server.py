@@ -13,7 +13,6 @@ import trio
 
 from svc import events, logs
 from svc.errors import ConfigError
-from svc.serving.signals import run_until
 from svc.serving.transport.certificate import Tls
 from svc.serving.transport.connection import Connection, Limits, Shared, Spread
 from svc.serving.transport.messages import Application
@@ -106,6 +105,19 @@ PAUSE_S = 0.1
 """Pause after a connection could not be accepted, for example with too many open files."""
 # Bounds the turn of the event loop in which a drain wakes all idle connections.
 ENDED_A_TURN = 100
+
+
+async def run_until(over: Callable[[], Awaitable[None]], work: Callable[[], Awaitable[None]]) -> None:
+    """Run `work()` to its end, or cancel it when `over()` returns first."""
+    async with trio.open_nursery() as nursery:
+
+        async def cancel() -> None:
+            await over()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(cancel)
+        await work()
+        nursery.cancel_scope.cancel()
 
 
 async def serve(

@@ -34,7 +34,6 @@ from svc.serving.models.lists.new_items import PlacedItems
 from svc.serving.models.loader import Loaded
 from svc.serving.models.registry import Entry, Registry, Served, WorkersState
 from svc.serving.models.threads import ScoringThreads
-from svc.serving.signals import run_until
 from svc.serving.transport import server
 from svc.serving.transport.certificate import Certificate, Tls
 from svc.serving.transport.connection import Spread
@@ -153,7 +152,7 @@ class Worker:
             whole.start_soon(self._state.refusals.run)
             async with trio.open_nursery() as lanes:
                 lanes.start_soon(self._obey, lanes)
-                await run_until(self._end.wait, self._may_accept.wait)
+                await server.run_until(self._end.wait, self._may_accept.wait)
                 if self._spread is not None:
                     limits = process.limits(self._state.settings)
                     await server.serve(

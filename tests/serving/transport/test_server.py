@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from svc.errors import ConfigError
 from svc.serving.transport import server
 from svc.serving.transport.connection import Limits
-from svc.serving.transport.server import ENDED_A_TURN, PAUSE_S, bind, check_exposure, listen, stop
+from svc.serving.transport.server import ENDED_A_TURN, PAUSE_S, bind, check_exposure, listen, run_until, stop
 from tests.serving.sockets import everything, exchange
 from tests.serving.transport.echo import KEPT, LARGE, REQUEST, Echo
 
@@ -205,3 +205,19 @@ def test_stop_accepts_connected_clients_and_refuses_later_ones() -> None:
                 assert client.recv(4) == b"well"
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(address)
+
+
+async def test_work_ends_by_itself_or_at_the_event() -> None:
+    """The end of one cancels the other."""
+    ended: list[str] = []
+    began = trio.current_time()
+
+    async def after(seconds: float, what: str) -> None:
+        await trio.sleep(seconds)
+        ended.append(what)
+
+    await run_until(lambda: after(2, "over"), lambda: after(1, "work"))
+    assert ended == ["work"]
+    await run_until(lambda: after(1, "over"), lambda: after(2, "work"))
+    assert ended == ["work", "over"]
+    assert trio.current_time() - began == pytest.approx(2)

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import trio
 
+from svc.serving.admission import Pace
 from svc.serving.models.threads import lower_priority
-from svc.serving.pace import Pace
 
 T = TypeVar("T")
 SLICE_S = 0.02
