@@ -42,8 +42,7 @@ from svc.serving.models.watcher import Watcher
 from svc.serving.process import Stop
 from svc.serving.transport import server
 from svc.serving.transport.certificate import Certificate, Tls, read_certificate
-from svc.serving.workers.aggregates import Collector, answer
-from svc.serving.workers.fleet import Fleet
+from svc.serving.workers.fleet import Fleet, answer
 from svc.serving.workers.package import pack_loaded
 from svc.settings import Settings
 
@@ -96,7 +95,7 @@ def serve(
         fleet = Fleet(options.workers, os.environ if environ is None else environ, listener)
     counters = Metrics.disabled()
     if settings.metrics_enabled:
-        counters = Metrics.create(None if fleet is None else Collector(fleet))
+        counters = Metrics.create(fleet)
     spans = process.spans() if settings.otel_enabled and fleet is None else None
     monitoring = _monitoring_socket(options, settings)
     process.tune()

@@ -1,4 +1,4 @@
-"""Counts in shared memory: each worker writes to a page that its parent reads, also after the worker has ended.
+"""Counts and heartbeats in shared memory: each worker writes a page that its parent reads, also after the worker's end.
 
 A page begins with two numbers: heartbeats, and bytes used. Entries follow, each with the length of its key, the number
 of its values, the key, and the values as 8-byte floats. A key is the JSON list of the metric's name and its labels. A
@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -26,6 +27,16 @@ _BEATS, _USED, _FIRST_ENTRY = 0, 8, 16
 _LENGTHS = struct.Struct("=II")
 _NUMBER = struct.Struct("=Q")
 _SIZES = {metric.name: 1 if metric.kind == "counter" else 2 + len(metric.buckets) for metric in COUNTED_BY_REQUESTS}
+BEAT_S = 0.25
+"""Seconds between heartbeats of a worker, and between the parent's checks."""
+SILENT_CHECKS = 20
+"""Checks without a new heartbeat after which a worker counts as hanging.
+
+Not seconds, because the workers of a suspended machine do not hang."""
+DOUBTFUL_CHECKS = 3
+"""After this many checks without a new heartbeat, other workers accept without waiting for the silent one."""
+OF_THIS_PROCESS = ("process_start_time_seconds", "process_max_fds")
+"""Metrics of the parent only. All other `process_*` metrics are sums over the parent and its workers."""
 Key = tuple[str, ...]
 Counts = dict[Key, tuple[float, ...]]
 
@@ -76,6 +87,26 @@ class WorkerPage:
                 break
             counts[key] = struct.unpack_from(f"={size}d", data, values)
         return counts
+
+
+@dataclass(slots=True)
+class Pulse:
+    """The heartbeats of one worker. `quiet_checks` counts the last checks in a row without a new heartbeat."""
+
+    beats: int = -1
+    quiet_checks: int = 0
+
+    def check(self, beats: int) -> None:
+        self.quiet_checks = self.quiet_checks + 1 if beats == self.beats else 0
+        self.beats = beats
+
+    @property
+    def is_doubtful(self) -> bool:
+        return self.quiet_checks >= DOUBTFUL_CHECKS
+
+    @property
+    def is_silent(self) -> bool:
+        return self.quiet_checks >= SILENT_CHECKS
 
 
 def _key(data: bytes) -> Key | None:
@@ -153,3 +184,17 @@ def as_prometheus(counts: Counts) -> Iterator[Any]:
                 buckets = list(zip(bounds, accumulate(values[1:]), strict=True))
                 family.add_metric(key[1:], buckets=buckets, sum_value=values[0])
         yield family
+
+
+def sum_processes(pids: list[int]) -> Iterator[Any]:
+    """Yield the families of the process collector, summed over all processes that still run."""
+    from prometheus_client import ProcessCollector
+
+    summed: dict[str, Metric] = {family.name: family for family in ProcessCollector(registry=None).collect()}
+    for pid in pids:
+        for family in ProcessCollector(pid=lambda pid=pid: pid, registry=None).collect():  # type: ignore[misc]
+            total = summed[family.name]
+            if family.samples and family.samples[0].name not in OF_THIS_PROCESS:
+                value = total.samples[0].value + family.samples[0].value
+                total.samples = [total.samples[0]._replace(value=value)]
+    yield from summed.values()

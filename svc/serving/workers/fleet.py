@@ -11,7 +11,7 @@ import itertools
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,18 +20,20 @@ import trio
 
 from svc import events, logs
 from svc.cores import usable_cores
+from svc.errors import SvcError
 from svc.processes.lifetime import adopt_orphans
 from svc.processes.memory import SealedMemory, SharedPage
+from svc.serving.api.request.failures import log_failure
+from svc.serving.api.request.state import ServerState
 from svc.serving.models.lanes import Lane
 from svc.serving.models.loader import Loaded
 from svc.serving.models.registry import Registry, WorkersState
 from svc.serving.transport.connection import VACANT
 from svc.serving.workers import channel, counters
-from svc.serving.workers.counters import PAGE_BYTES, Counts, WorkerPage
+from svc.serving.workers.counters import BEAT_S, PAGE_BYTES, Counts, Pulse, WorkerPage
 from svc.serving.workers.package import Package, WorkerLanes, mirror_entry
 from svc.serving.workers.rates import CELLS_BYTES, KeyCells
-from svc.serving.workers.restarts import BEAT_S, Pauses, Pulse
-from svc.serving.workers.template import KeptTemplate, environment
+from svc.serving.workers.template import KeptTemplate, Pauses, environment
 
 ASKED_AT_ONCE = 8
 """Most queries of one worker that the parent answers at the same time."""
@@ -303,13 +305,18 @@ class Fleet:
         for worker in self._workers:
             self._order(worker, "accept", worker.slot)
 
-    def counts(self) -> Counts:
-        """Return the sums of the counts of all workers, also of ended ones."""
-        return counters.add_counts([self._past, *(worker.page.counts() for worker in self._workers)])
+    def collect(self) -> Iterator[Any]:
+        """Yield the metric families of all workers, also of ended ones, and the resources of all processes.
 
-    def pids(self) -> list[int]:
-        """Return the process ids of the workers."""
-        return [worker.pid for worker in self._workers]
+        prometheus-client calls it in a worker thread.
+        """
+        counts, pids = trio.from_thread.run_sync(self._count)
+        yield from counters.as_prometheus(counts)
+        yield from counters.sum_processes(pids)
+
+    def _count(self) -> tuple[Counts, list[int]]:
+        counts = counters.add_counts([self._past, *(worker.page.counts() for worker in self._workers)])
+        return counts, [worker.pid for worker in self._workers]
 
     # The end
 
@@ -317,3 +324,23 @@ class Fleet:
         """Let the workers answer the requests that have arrived, then end. `ended` is set when all have ended."""
         self.is_ending = True
         self.tell("end")
+
+
+async def answer(state: ServerState, what: str, name: str) -> Any:
+    """Return the metrics as bytes or the versions of a recipe, or a text if that fails.
+
+    Raises nothing, so that an error fails one request of one worker only.
+    """
+    try:
+        if what == "metrics":
+            return await trio.to_thread.run_sync(state.metrics.render)
+        if what == "versions" and state.versions is not None:
+            return await trio.to_thread.run_sync(state.versions, name, abandon_on_cancel=True)
+    except LookupError:
+        return "unknown"
+    except SvcError as error:
+        return logs.redact_text(error.message)
+    except Exception as error:
+        log_failure(error)
+        return "failed"
+    return "unknown"

@@ -15,13 +15,13 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import trio
 
 from svc import events, logs, settings
 from svc.processes.lifetime import end_with
-from svc.serving.workers.restarts import Pauses
 from svc.serving.workers.worker import Ends, live
 
 PID = struct.Struct("=i")
@@ -32,6 +32,30 @@ _NOT_FOR_WORKERS = (
     "SVC_TLS_CLIENT_CA_FILE",
 )  # fmt: skip
 _OTHERS_FOR_WORKERS = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "NO_COLOR", "TERM", "LD_LIBRARY_PATH")
+
+EARLY_S = 1.0
+"""A worker that ends sooner than this after it became ready counts as an early death."""
+EARLY_DEATHS_ALLOWED = 3
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
+
+
+@dataclass(slots=True)
+class Pauses:
+    """Pauses before a slot's next worker starts: 0 at first, then longer with each early death in a row."""
+
+    early_deaths: int = 0
+
+    def after(self, served_s: float) -> float:
+        """Return the pause in seconds after the death of a worker that was ready for `served_s`."""
+        self.early_deaths = self.early_deaths + 1 if served_s < EARLY_S else 0
+        if self.early_deaths <= EARLY_DEATHS_ALLOWED:
+            return 0.0
+        return float(min(FIRST_PAUSE_S * 2 ** (self.early_deaths - EARLY_DEATHS_ALLOWED - 1), LONGEST_PAUSE_S))
+
+    @property
+    def is_failing(self) -> bool:
+        """True while each pause is longer than the last."""
+        return self.early_deaths > EARLY_DEATHS_ALLOWED
 
 
 def environment(variables: Mapping[str, str], scoring_threads: int) -> dict[str, str]:

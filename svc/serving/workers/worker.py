@@ -38,10 +38,9 @@ from svc.serving.transport import server
 from svc.serving.transport.certificate import Certificate, Tls
 from svc.serving.transport.connection import Spread
 from svc.serving.workers import channel, counters
-from svc.serving.workers.counters import WorkerPage
+from svc.serving.workers.counters import BEAT_S, WorkerPage
 from svc.serving.workers.package import Package, ServedState, on_clock
 from svc.serving.workers.rates import Cell, SharedBucket, SharedThrottle
-from svc.serving.workers.restarts import BEAT_S
 from svc.settings import Settings
 
 LONGEST_FAREWELL_S = 10.0

@@ -1,4 +1,4 @@
-"""Orders to workers, and their execution."""
+"""Orders to workers and their execution, the sums of counts, and the answers to queries of workers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,17 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
+from svc.errors import ArtifactReadError
+from svc.metrics import REQUESTS, Metrics
 from svc.processes.memory import SharedPage
-from svc.serving.models.registry import WorkersState
+from svc.serving.api.access.authentication import Authenticator
+from svc.serving.api.request.state import ServerState
+from svc.serving.models.registry import Registry, WorkersState
 from svc.serving.transport.connection import VACANT
 from svc.serving.workers import channel
-from svc.serving.workers.counters import WorkerPage
-from svc.serving.workers.fleet import Fleet, Order, Worker
-from svc.serving.workers.restarts import BEAT_S, DOUBTFUL_CHECKS
+from svc.serving.workers.counters import BEAT_S, DOUBTFUL_CHECKS, WorkerPage
+from svc.serving.workers.fleet import Fleet, Order, Worker, answer
+from svc.settings import Settings
 
 
 @pytest.fixture
@@ -232,7 +236,7 @@ async def test_an_ended_worker_is_replaced_until_the_fleet_ends(
     """A worker without heartbeats is killed. Its resources are closed, and its counts are kept."""
     monkeypatch.setattr("svc.serving.workers.fleet.adopt_orphans", lambda: None)
     if not is_silent:
-        monkeypatch.setattr("svc.serving.workers.restarts.SILENT_CHECKS", 1 << 62)
+        monkeypatch.setattr("svc.serving.workers.counters.SILENT_CHECKS", 1 << 62)
     fleet, sleepers = fleet_of(1), Sleepers()
     fleet._template = sleepers  # type: ignore[assignment]
     gc.collect()
@@ -241,7 +245,7 @@ async def test_an_ended_worker_is_replaced_until_the_fleet_ends(
         async with trio.open_nursery() as nursery:
             await nursery.start(fleet.run)
             for count in range(1, 7):
-                while len(sleepers.pids) < count or fleet.pids() != sleepers.pids[-1:]:  # noqa: ASYNC110
+                while len(sleepers.pids) < count or [worker.pid for worker in fleet._workers] != sleepers.pids[-1:]:  # noqa: ASYNC110
                     await trio.sleep(0.01)  # virtual time, for the pauses of the fleet
                 if count == 6:
                     fleet.end()
@@ -262,3 +266,38 @@ async def test_an_ended_worker_is_replaced_until_the_fleet_ends(
         os.close(descriptor)
     gc.collect()
     assert open_descriptors() == before
+
+
+@pytest.mark.anyio
+async def test_sums_include_ended_and_running_workers() -> None:
+    """Counts of a killed worker stay in the sums. Resources of processes are summed too."""
+    fleet = fleet_of(2)
+    fleet._past = {(REQUESTS.name, "a", "ok"): (41.0,)}
+    text = (await trio.to_thread.run_sync(Metrics.create(fleet).render)).decode()
+    assert 'svc_v1_requests_total{recipe="a",status="ok"} 41.0' in text
+    assert text.count("# TYPE process_cpu_seconds_total counter") == 1
+    assert text.count("# TYPE svc_v1_requests_total counter") == 1
+
+
+@pytest.mark.anyio
+async def test_a_failed_query_has_its_reason() -> None:
+    """The answer is a text for a store that fails, `unknown` for an unknown recipe, and `failed` for a defect, which is
+    logged.
+    """
+
+    def versions(name: str) -> dict[str, Any]:
+        if name == "gone":
+            raise LookupError(name)
+        if name == "broken":
+            raise ValueError("Out of range float values are not JSON compliant")
+        raise ArtifactReadError("the store is away")
+
+    auth = Authenticator({}, trio.CapacityLimiter(1))
+    state = ServerState(Registry(), Settings(), Metrics.disabled(), auth, versions=versions)
+    assert await answer(state, "versions", "gone") == "unknown"
+    assert await answer(state, "versions", "a") == "the store is away"
+    with capture_logs() as log:
+        assert await answer(state, "versions", "broken") == "failed"
+    assert [event["event"] for event in log] == ["request_failed"]
+    assert await answer(state, "files", "/etc/passwd") == "unknown"
+    assert await answer(state, "metrics", "") == b""

@@ -1,4 +1,4 @@
-"""The template of workers, and the environment that it gets."""
+"""The template of workers, the environment that it gets, and the pauses before restarts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from svc.serving.workers import template
-from svc.serving.workers.template import KeptTemplate, environment
+from svc.serving.workers.template import KeptTemplate, Pauses, environment
 from svc.settings import variables
 
 SECRETS = {
@@ -112,3 +112,22 @@ async def test_early_ends_of_a_template_cause_growing_pauses(
     with trio.move_on_after(3600):
         await KeptTemplate({}).run()
     assert 100 < len(fakes) < 140
+
+
+def test_a_worker_that_served_is_replaced_at_once() -> None:
+    """It is so after many deaths, too."""
+    pauses = Pauses()
+    assert [pauses.after(served_s=60.0) for _ in range(100)] == [0.0] * 100
+
+
+def test_early_deaths_cause_growing_pauses() -> None:
+    """They grow up to half a minute. A worker that has served resets them."""
+    pauses = Pauses()
+    found = [pauses.after(served_s=0.0) for _ in range(14)]
+    assert found[:3] == [0.0, 0.0, 0.0]
+    assert found[3:6] == [0.1, 0.2, 0.4]
+    assert found == sorted(found)
+    assert found[-1] == 30.0
+    assert pauses.is_failing
+    assert pauses.after(served_s=5.0) == 0.0
+    assert not pauses.is_failing
