@@ -26,7 +26,7 @@ from benchmarks.common import origin
 from benchmarks.hostile_clients import ATTACKS, MANY, attack, most_files
 from benchmarks.http import floor
 from benchmarks.probing import PATIENCE_S, Address, probing
-from svc.serving.api.access.api_keys import hash_api_key, new_api_key
+from svc.serving.api.authentication import hash_api_key, new_api_key
 from tests.e2e.load import Load, only_200
 from tests.e2e.server import Server, make_home
 from tests.serving.artifacts import factor_model

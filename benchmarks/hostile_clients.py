@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from benchmarks.probing import HEALTH, PATIENCE_S, Address, connect
-from svc.serving.api.access.api_keys import new_api_key
+from svc.serving.api.authentication import new_api_key
 
 MANY = 10_000
 SOME = 500

@@ -25,7 +25,7 @@ from benchmarks.hostile import address_of
 from benchmarks.http import Running
 from benchmarks.overload import Load
 from benchmarks.probing import Address
-from svc.serving.api.access.api_keys import hash_api_key, new_api_key
+from svc.serving.api.authentication import hash_api_key, new_api_key
 from tests.e2e.server import Server, make_home
 from tests.serving.artifacts import factor_model
 

@@ -30,7 +30,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from benchmarks.common import origin
 from svc.model.features import FEATURE_VERSION
-from svc.serving.api.access.api_keys import hash_api_key, new_api_key
+from svc.serving.api.authentication import hash_api_key, new_api_key
 from tests.e2e.load import Load
 from tests.e2e.server import Server, put, write_recipe
 from tests.serving import client

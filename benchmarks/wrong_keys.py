@@ -32,8 +32,7 @@ from benchmarks.hostile import Watch, watched
 from benchmarks.hostile_clients import HEAD, attack
 from benchmarks.http import load
 from benchmarks.probing import connect
-from svc.serving.api.access.api_keys import new_api_key
-from svc.serving.api.access.authentication import REFUSALS_PER_S
+from svc.serving.api.authentication import REFUSALS_PER_S, new_api_key
 
 FLOODS = ("wrong_keys", "malformed_keys")
 CONNECTIONS = 8

@@ -113,7 +113,7 @@ def _signing_lines(kid: str) -> dict[str, str]:
 
 
 def _api_lines(kid: str) -> dict[str, str]:
-    from svc.serving.api.access.api_keys import hash_api_key, new_api_key
+    from svc.serving.api.authentication import hash_api_key, new_api_key
 
     plaintext = new_api_key()
     digest = hash_api_key(plaintext)

@@ -26,7 +26,7 @@ from svc.serving.transport.connection import Limits
 from svc.settings import Settings
 
 if TYPE_CHECKING:
-    from svc.serving.api.observe.spans import Spans
+    from svc.serving.api.spans import Spans
 
 
 FULL_COLLECTION_EVERY = 100
@@ -50,7 +50,7 @@ def tune() -> None:
 def spans() -> Spans:
     """Return the maker and exporter of spans. Raises ConfigError."""
     try:
-        from svc.serving.api.observe import spans
+        from svc.serving.api import spans
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("opentelemetry"):
             raise

@@ -21,13 +21,11 @@ from svc.metrics import Metrics
 from svc.processes.memory import require_memory_files
 from svc.recipe.load import LoadedRecipe, load_recipe
 from svc.serving import process
-from svc.serving.api.access.api_keys import load_api_keys
-from svc.serving.api.access.authentication import HASHING_THREADS, Authenticator
-from svc.serving.api.access.key_policies import KeyPolicies
-from svc.serving.api.access.policy_file import PolicyFile
 from svc.serving.api.application import Application
+from svc.serving.api.authentication import HASHING_THREADS, Authenticator, load_api_keys
+from svc.serving.api.key_policies import KeyPolicies, PolicyFile
 from svc.serving.api.monitoring import serve_monitoring
-from svc.serving.api.request.state import ServerState
+from svc.serving.api.request import ServerState
 from svc.serving.models.discovery import RecipeFolder
 from svc.serving.models.lanes import Lane
 from svc.serving.models.lists.availability import read_ids

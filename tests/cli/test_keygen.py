@@ -43,7 +43,7 @@ def test_an_api_key_comes_with_the_hash_for_the_server(capsys: pytest.CaptureFix
 def test_printed_entries_are_valid_settings(capsys: pytest.CaptureFixture[str]) -> None:
     """The programs that use the entries accept them unchanged."""
     from svc.artifact.keys import load_signing_keys, parse_signing_keys
-    from svc.serving.api.access.api_keys import parse_api_keys
+    from svc.serving.api.authentication import parse_api_keys
 
     signing = printed(capsys, "--kid", "a")
     kid, key = parse_signing_keys(signing["env_entry"].partition("=")[2]).active

@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import pytest
 
-from svc.serving.api.access.api_keys import hash_api_key
+from svc.serving.api.authentication import hash_api_key
 from tests.e2e.load import Load, only_200
 from tests.e2e.server import Server, make_home, until, write_recipe
 from tests.serving.artifacts import SIGNING_KEYS, factor_model, write_artifact

@@ -19,10 +19,9 @@ from svc.artifact.keys import load_signing_keys
 from svc.artifact.replay.guard import ReplayGuard
 from svc.errors import ConfigError
 from svc.metrics import Metrics
-from svc.serving.api.access.authentication import Authenticator
-from svc.serving.api.access.key_policies import KeyPolicies
-from svc.serving.api.access.policy_file import PolicyFile
-from svc.serving.api.request.state import ServerState
+from svc.serving.api.authentication import Authenticator
+from svc.serving.api.key_policies import KeyPolicies, PolicyFile
+from svc.serving.api.request import ServerState
 from svc.serving.models.loader import Loader
 from svc.serving.models.registry import Entry, Registry
 from svc.serving.models.watcher import Watcher

@@ -25,10 +25,10 @@ from svc.errors import ApiError, ArtifactError, RecipeError
 from svc.metrics import Metrics
 from svc.model import codec
 from svc.recipe.load import load_recipe
-from svc.serving.api.access.authentication import Authenticator
 from svc.serving.api.application import Application
+from svc.serving.api.authentication import Authenticator
 from svc.serving.api.bodies import large_bodies
-from svc.serving.api.request.state import ServerState
+from svc.serving.api.request import ServerState
 from svc.serving.models.registry import Registry
 from svc.serving.transport.http1 import RequestReader, encode_head
 from svc.serving.transport.messages import Head, Response

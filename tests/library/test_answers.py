@@ -25,9 +25,9 @@ from svc.metrics import Metrics
 from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.model.ranking.filter_fields import FilterFields, LabelField, NumberField
-from svc.serving.api.access.authentication import Authenticator
 from svc.serving.api.application import Application
-from svc.serving.api.request.state import ServerState
+from svc.serving.api.authentication import Authenticator
+from svc.serving.api.request import ServerState
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.lanes import Lane
 from svc.serving.models.metadata import MetadataTable

@@ -21,7 +21,7 @@ import yaml
 
 from svc import __version__
 from svc.recipe.load import load_recipe
-from svc.serving.api.access.key_policies import parse_policies
+from svc.serving.api.key_policies import parse_policies
 from svc.settings import Settings
 from tests.pages import ROOT, SIGNING_KEYS, WAIT, Shell, blocks
 

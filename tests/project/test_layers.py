@@ -79,12 +79,7 @@ WINGS = {
     },
     "svc.serving.api": {
         "bodies": set(),
-        "routing": {"bodies"},
-        "access": {"bodies", "routing"},
-        "observe": {"access", "routing"},
-        "request": {"access", "bodies", "observe", "routing"},
-        "pages": {"bodies", "request", "routing"},
-        "verbs": {"access", "bodies", "request", "routing"},
+        "pages": {"bodies", "endpoint", "endpoints", "failures", "request"},
     },
     "svc.model": {
         "columns": {"codec", "ids"},

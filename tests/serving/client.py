@@ -20,10 +20,10 @@ from svc.model.model import Model
 from svc.model.ranking.query import Query, Ranking
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import IALSScorer
-from svc.serving.api.access.authentication import Authenticator
-from svc.serving.api.access.key_policies import KeyPolicies
 from svc.serving.api.application import Application
-from svc.serving.api.request.state import ServerState
+from svc.serving.api.authentication import Authenticator
+from svc.serving.api.key_policies import KeyPolicies
+from svc.serving.api.request import ServerState
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.lanes import Lane
 from svc.serving.models.metadata import MetadataTable

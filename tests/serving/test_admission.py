@@ -27,7 +27,7 @@ from svc.serving.admission import (
     WaitBudget,
     parse_timeout,
 )
-from svc.serving.api.access.api_keys import hash_api_key, new_api_key, parse_api_keys
+from svc.serving.api.authentication import hash_api_key, new_api_key, parse_api_keys
 from svc.serving.models.costs import Cost
 from svc.serving.models.lanes import MAX_BATCH, Lane
 from svc.serving.models.threads import ScoringThreads

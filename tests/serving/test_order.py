@@ -15,9 +15,9 @@ from svc.model.history import History
 from svc.model.model import Model
 from svc.model.ranking.query import Interaction, Query
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
-from svc.serving.api.access.authentication import Authenticator
 from svc.serving.api.application import Application
-from svc.serving.api.request.state import ServerState
+from svc.serving.api.authentication import Authenticator
+from svc.serving.api.request import ServerState
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.lanes import Lane
 from svc.serving.models.registry import Entry, Registry, Served

@@ -17,9 +17,9 @@ import pytest
 import trio
 
 from svc.metrics import Metrics
-from svc.serving.api.access.authentication import Authenticator
 from svc.serving.api.application import Application
-from svc.serving.api.request.state import ServerState
+from svc.serving.api.authentication import Authenticator
+from svc.serving.api.request import ServerState
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.lanes import Lane
 from svc.serving.models.metadata import MetadataTable

@@ -23,7 +23,7 @@ import trio
 from svc import logs
 from svc.errors import ConfigError
 from svc.serving import run
-from svc.serving.api.access.api_keys import hash_api_key
+from svc.serving.api.authentication import hash_api_key
 from svc.serving.process import Stop
 from svc.serving.run import ServeOptions, serve
 from svc.serving.transport.server import bind, listen

@@ -195,7 +195,7 @@ def _keys(path: Path) -> Keys:
 
 
 def _write_keys(path: Path) -> None:
-    from svc.serving.api.access.api_keys import hash_api_key, new_api_key
+    from svc.serving.api.authentication import hash_api_key, new_api_key
 
     api_key = new_api_key()
     text = (

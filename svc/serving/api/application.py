@@ -18,20 +18,19 @@ from svc.errors import ApiError, NotFound
 from svc.metrics import HEAD_REFUSALS
 from svc.serving.api.bodies import hints
 from svc.serving.api.bodies.parsing import refuse_unknown_parameters
+from svc.serving.api.endpoint import PARAMETER, Endpoint, Route
+from svc.serving.api.endpoints import PROBES, VERBS, Router, served_with
+from svc.serving.api.failures import failure
+from svc.serving.api.headers import Target, parse_target
 from svc.serving.api.pages.routes import BUDGET, CHARGE, FAILURE, MAY_ASK, build_routes
-from svc.serving.api.request.failures import failure
-from svc.serving.api.request.request import Checks, Request, new_request_id
-from svc.serving.api.request.state import ServerState
-from svc.serving.api.routing.endpoint import PARAMETER, Endpoint, Route
-from svc.serving.api.routing.endpoints import PROBES, VERBS, Router, served_with
-from svc.serving.api.routing.targets import Target, parse_target
-from svc.serving.api.verbs.verbs import Verbs
+from svc.serving.api.request import Checks, Request, ServerState, new_request_id
+from svc.serving.api.verbs import Verbs
 from svc.serving.transport.messages import JSON, ClientGone, Headers, Incoming, Opening, Response
 
 if TYPE_CHECKING:
-    from svc.serving.api.access.authentication import Authenticator
-    from svc.serving.api.observe.spans import Spans
-    from svc.serving.api.routing.endpoint import Route
+    from svc.serving.api.authentication import Authenticator
+    from svc.serving.api.endpoint import Route
+    from svc.serving.api.spans import Spans
     from svc.settings import Settings
 
 

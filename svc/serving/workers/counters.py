@@ -190,7 +190,7 @@ def sum_processes(pids: list[int]) -> Iterator[Any]:
     """Yield the families of the process collector, summed over all processes that still run."""
     from prometheus_client import ProcessCollector
 
-    summed: dict[str, Metric] = {family.name: family for family in ProcessCollector(registry=None).collect()}
+    summed: dict[str, Any] = {family.name: family for family in ProcessCollector(registry=None).collect()}
     for pid in pids:
         for family in ProcessCollector(pid=lambda pid=pid: pid, registry=None).collect():  # type: ignore[misc]
             total = summed[family.name]

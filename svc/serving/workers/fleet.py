@@ -23,8 +23,8 @@ from svc.cores import usable_cores
 from svc.errors import SvcError
 from svc.processes.lifetime import adopt_orphans
 from svc.processes.memory import SealedMemory, SharedPage
-from svc.serving.api.request.failures import log_failure
-from svc.serving.api.request.state import ServerState
+from svc.serving.api.failures import log_failure
+from svc.serving.api.request import ServerState
 from svc.serving.models.lanes import Lane
 from svc.serving.models.loader import Loaded
 from svc.serving.models.registry import Registry, WorkersState

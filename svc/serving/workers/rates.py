@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from svc.processes.memory import SharedPage
-from svc.serving.api.access.authentication import RefusalThrottle
-from svc.serving.api.access.key_policies import Bucket, Rate
+from svc.serving.api.authentication import RefusalThrottle
+from svc.serving.api.key_policies import Bucket, Rate
 
 CELLS = 1 << 17
 """More than two for each key that a policy file of 256 KiB can name. Unused pages take no memory."""

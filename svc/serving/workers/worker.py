@@ -24,10 +24,10 @@ from svc.errors import ArtifactReadError, InternalError
 from svc.metrics import Metrics
 from svc.processes.memory import SealedMemory, SharedPage
 from svc.serving import process
-from svc.serving.api.access.authentication import HASHING_THREADS, Authenticator, RefusalThrottle
-from svc.serving.api.access.key_policies import LONGEST_WAIT_S, REFUSALS_AT_ONCE, REFUSALS_PER_S, KeyPolicies
 from svc.serving.api.application import Application
-from svc.serving.api.request.state import ServerState
+from svc.serving.api.authentication import HASHING_THREADS, Authenticator, RefusalThrottle
+from svc.serving.api.key_policies import LONGEST_WAIT_S, REFUSALS_AT_ONCE, REFUSALS_PER_S, KeyPolicies
+from svc.serving.api.request import ServerState
 from svc.serving.models.lanes import Lane
 from svc.serving.models.lists.availability import Available
 from svc.serving.models.lists.new_items import PlacedItems

@@ -20,7 +20,7 @@ from svc.artifact.keys import parse_signing_keys
 from svc.artifact.versions import Versions
 from svc.model.codec import encode
 from svc.model.history import History
-from svc.serving.api.access.api_keys import hash_api_key
+from svc.serving.api.authentication import hash_api_key
 from svc.settings import Settings
 from tests.e2e.server import Server, write_recipe
 from tests.serving.artifacts import SIGNING_KEYS, header, write_artifact

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from svc.serving.api.access.api_keys import hash_api_key
+from svc.serving.api.authentication import hash_api_key
 from tests.e2e.server import Server, make_home, put, until, write_recipe
 from tests.serving.artifacts import OTHER_KEYS, SIGNING_KEYS, popularity_model, write_artifact
 

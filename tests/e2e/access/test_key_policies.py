@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from svc.serving.api.access.api_keys import hash_api_key
+from svc.serving.api.authentication import hash_api_key
 from tests.e2e.server import FAST, Server, make_home, put, write_recipe
 from tests.serving.artifacts import popularity_model, write_artifact
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from svc.serving.api.access.api_keys import hash_api_key
+from svc.serving.api.authentication import hash_api_key
 from tests.e2e.server import Server, make_home
 from tests.serving.artifacts import header
 from tests.serving.client import encoder, model

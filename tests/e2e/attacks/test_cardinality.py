@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from svc.serving.api.access.api_keys import hash_api_key, new_api_key
+from svc.serving.api.authentication import hash_api_key, new_api_key
 from tests.e2e.server import Server
 
 pytestmark = pytest.mark.timeout(900)  # a minute each, but many times that on a machine with other work

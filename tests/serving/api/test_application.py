@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from svc import logs
 from svc.errors import HeadersTooLarge, TargetTooLong
 from svc.metrics import Metrics
-from svc.serving.api.access.api_keys import hash_api_key, new_api_key, parse_api_keys
+from svc.serving.api.authentication import hash_api_key, new_api_key, parse_api_keys
 from svc.settings import Settings
 from tests.serving.client import BATCH, RECOMMEND, RELATED, answer_of, serving
 from tests.serving.sent import Sent

@@ -18,11 +18,11 @@ from trio.testing import wait_all_tasks_blocked
 
 from svc.errors import ApiError
 from svc.metrics import Metrics
-from svc.serving.api.access import authentication
-from svc.serving.api.access.api_keys import hash_api_key, new_api_key, parse_api_keys
+from svc.serving.api import authentication
 from svc.serving.api.application import Application
-from svc.serving.api.routing.endpoint import Endpoint
-from svc.serving.api.routing.endpoints import ENDPOINTS, VERBS
+from svc.serving.api.authentication import hash_api_key, new_api_key, parse_api_keys
+from svc.serving.api.endpoint import Endpoint
+from svc.serving.api.endpoints import ENDPOINTS, VERBS
 from svc.serving.transport.http1 import RequestReader
 from svc.serving.transport.messages import Incoming, Response
 from svc.settings import Settings

@@ -11,8 +11,8 @@ import trio
 from svc import metrics
 from svc.metrics import Metrics
 from svc.serving.api import monitoring
-from svc.serving.api.access.authentication import Authenticator
-from svc.serving.api.request.state import ServerState
+from svc.serving.api.authentication import Authenticator
+from svc.serving.api.request import ServerState
 from svc.serving.models.registry import Registry
 from svc.serving.transport.server import bind, listen
 from svc.settings import Settings

@@ -15,8 +15,8 @@ from svc.model.features import SideEncoder, TokenColumn
 from svc.model.ids import IdTable
 from svc.model.ranking.filter_fields import FilterFields, LabelField, NumberField
 from svc.model.rehearsal import rehearse
+from svc.serving.api.endpoints import ENDPOINTS
 from svc.serving.api.pages import openapi
-from svc.serving.api.routing.endpoints import ENDPOINTS
 from svc.serving.models.policy import Policy
 from tests.serving import client as served_models
 from tests.serving.client import BATCH, BATCH_RELATED, RECOMMEND, RELATED, serve, served_in, serving

@@ -21,8 +21,8 @@ from structlog.testing import capture_logs
 from svc.errors import ArtifactReadError
 from svc.metrics import REQUESTS, Metrics
 from svc.processes.memory import SharedPage
-from svc.serving.api.access.authentication import Authenticator
-from svc.serving.api.request.state import ServerState
+from svc.serving.api.authentication import Authenticator
+from svc.serving.api.request import ServerState
 from svc.serving.models.registry import Registry, WorkersState
 from svc.serving.transport.connection import VACANT
 from svc.serving.workers import channel

@@ -11,8 +11,8 @@ import pytest
 
 from svc.processes.memory import SharedPage
 from svc.recipe.yaml_reader import MAX_BYTES
-from svc.serving.api.access.authentication import RefusalThrottle
-from svc.serving.api.access.key_policies import Rate
+from svc.serving.api.authentication import RefusalThrottle
+from svc.serving.api.key_policies import Rate
 from svc.serving.workers import rates
 from svc.serving.workers.rates import CELLS, CELLS_BYTES, TRIES, Cell, KeyCells, SharedBucket, SharedThrottle
 

@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 
 from svc.errors import ArtifactReadError, InternalError
 from svc.processes.memory import SharedPage
-from svc.serving.api.access.api_keys import hash_api_key, parse_api_keys
-from svc.serving.api.access.key_policies import parse_policies
+from svc.serving.api.authentication import hash_api_key, parse_api_keys
+from svc.serving.api.key_policies import parse_policies
 from svc.serving.models.policy import Policy
 from svc.serving.models.registry import Entry, WorkersState
 from svc.serving.transport.connection import VACANT

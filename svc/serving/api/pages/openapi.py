@@ -14,8 +14,8 @@ from svc import errors
 from svc.errors import ApiError
 from svc.recipe.schema import NAME_PATTERN
 from svc.serving.api.bodies import responses
-from svc.serving.api.routing.endpoint import PARAMETER, Endpoint, Errors
-from svc.serving.api.routing.endpoints import ENDPOINTS
+from svc.serving.api.endpoint import PARAMETER, Endpoint, Errors
+from svc.serving.api.endpoints import ENDPOINTS
 
 Document = dict[str, Any]
 

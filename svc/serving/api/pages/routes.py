@@ -1,6 +1,6 @@
-"""The quart handlers of all endpoints that are neither probes nor verbs.
+"""The quart handlers of all endpoints that are neither probes nor verbs, and the files of the web pages.
 
-`GET /v1/recipes/{name}/popular`: the most chosen items, all or those that satisfy a filter.
+The files are public, because all data comes over the API, with a key. The pages load nothing from other hosts.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
+from importlib import resources
 from typing import Any, TypeVar
 
 import trio
@@ -23,12 +24,11 @@ from svc.serving.admission import WaitBudget
 from svc.serving.api.bodies.fields import MAX_MATCHES
 from svc.serving.api.bodies.parsing import parse_query
 from svc.serving.api.bodies.requests import ItemSearch, PopularQuery, SampleUserQuery
-from svc.serving.api.pages.console.pages import Handler, page_handlers
+from svc.serving.api.endpoint import PARAMETER
+from svc.serving.api.endpoints import CONSOLE, ENDPOINTS, PROBES, REFERENCE, SHARED, SWAGGER_UI, USERS_VERB, VERBS
+from svc.serving.api.failures import nothing_left
 from svc.serving.api.pages.openapi import document
-from svc.serving.api.request.failures import nothing_left
-from svc.serving.api.request.state import ServerState
-from svc.serving.api.routing.endpoint import PARAMETER
-from svc.serving.api.routing.endpoints import ENDPOINTS, PROBES, USERS_VERB, VERBS
+from svc.serving.api.request import ServerState
 from svc.serving.models.costs import RULED_CONDITIONS, cost_class
 from svc.serving.models.fragments import AnswerHeader, encode_fields
 from svc.serving.models.item_search import feature_columns, find_items, sample_user
@@ -245,3 +245,76 @@ async def _keep(error: Exception) -> Response:
     """Store the error for the application, which answers all errors in one way."""
     request.scope[FAILURE] = error  # type: ignore[literal-required]
     return Response(b"", status=500)
+
+
+TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+    "json": "application/json",
+}
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "connect-src 'self'",
+        "img-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+PATHS = {"index.html": "/", "reference.html": "/v1/docs"}
+"""Paths of files that are not served as `/console/<name>`."""
+
+Handler = Callable[..., Awaitable[Response]]
+
+
+def page_handlers(state: ServerState) -> dict[str, Handler]:
+    """Return the handlers by path: one for each file, and one for the facts of this server."""
+    answers = {
+        PATHS.get(name, f"/console/{name}"): _answer(_read(name), TYPES[name.rpartition(".")[2]])
+        for name in (*PATHS, *CONSOLE, *REFERENCE, *SHARED)
+    }
+    swagger_ui = {f"/console/{name}": _answer_large(name, TYPES[name.rpartition(".")[2]]) for name in SWAGGER_UI}
+    return {**answers, **swagger_ui, "/console/server.json": _answer(to_json(_server(state)), TYPES["json"])}
+
+
+def _server(state: ServerState) -> dict[str, bool]:
+    """Return the facts that the console needs before its first API call."""
+    return {
+        "keys": state.auth.required,
+        "metrics": state.settings.metrics_enabled,
+        "reference": not state.settings.is_closed,
+    }
+
+
+def _read(name: str) -> bytes:
+    return resources.files(__package__).joinpath("console", "static", name).read_bytes()
+
+
+def _answer_large(name: str, content_type: str) -> Handler:
+    """Return the handler of a large file, which is read on each request to save memory."""
+
+    async def answer() -> Response:
+        file = resources.files(__package__).joinpath("console", "swagger_ui", name)
+        return Response(await trio.to_thread.run_sync(file.read_bytes), headers=HEADERS, content_type=content_type)
+
+    return answer
+
+
+def _answer(body: bytes, content_type: str) -> Handler:
+    async def answer() -> Response:
+        return Response(body, headers=HEADERS, content_type=content_type)
+
+    return answer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from svc.serving.api.bodies import hints
-from svc.serving.api.routing.endpoints import VERBS
+from svc.serving.api.endpoints import VERBS
 
 FIELDS = ("user_id", "limit", "exclude_items")
 NAMES = [row.verb for row in VERBS]

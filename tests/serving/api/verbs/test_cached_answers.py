@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from svc.metrics import Metrics
-from svc.serving.api.request.state import ServerState
+from svc.serving.api.request import ServerState
 from svc.serving.models.lanes import Lane
 from svc.serving.models.policy import Policy, TimedPin
 from svc.settings import Settings

@@ -17,7 +17,7 @@ from svc.metrics import Metrics
 from svc.model.ranking.filter_fields import FilterFields, LabelField, NumberField
 from svc.recipe.filter_tree import FilterProblem, parse_filter
 from svc.recipe.serving_schema import Availability
-from svc.serving.api.request.state import ServerState
+from svc.serving.api.request import ServerState
 from svc.serving.models.lists.availability import Available, ItemList
 from svc.serving.models.policy import Policy
 from tests.filter_trees import ODD

@@ -11,10 +11,10 @@ import pytest
 
 from svc.metrics import Metrics
 from svc.model.ranking.query import Query
-from svc.serving.api.access.api_keys import hash_api_key, parse_api_keys
-from svc.serving.api.access.key_policies import KeyPolicies, parse_policies
-from svc.serving.api.request.state import ServerState
-from svc.serving.api.routing.endpoints import VERBS
+from svc.serving.api.authentication import hash_api_key, parse_api_keys
+from svc.serving.api.endpoints import VERBS
+from svc.serving.api.key_policies import KeyPolicies, parse_policies
+from svc.serving.api.request import ServerState
 from svc.serving.models.policy import Policy
 from tests.serving.client import N_USERS, RECOMMEND, Client, serve, served_in, serving
 
@@ -83,7 +83,7 @@ async def test_an_item_that_training_never_saw_is_ranked_by_its_features() -> No
 
 
 async def test_many_users_are_encoded_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("svc.serving.api.verbs.verbs.INLINE_ITEMS", 2)
+    monkeypatch.setattr("svc.serving.api.verbs.INLINE_ITEMS", 2)
     async with serving_users() as (client, _):
         answer = await client.post(USERS, {"item_id": "i30", "limit": N_USERS})
     assert len(answer.json["users"]) == N_USERS

@@ -18,10 +18,10 @@ from structlog.testing import capture_logs
 from svc import events
 from svc.errors import ConfigError
 from svc.serving import process
+from svc.serving.api import spans
 from svc.serving.api.application import Application
-from svc.serving.api.observe import spans
-from svc.serving.api.observe.spans import LastMessages, ReportingExporter, Spans
-from tests.serving.api.observe.test_tracing import GIVEN, SPAN, TRACE
+from svc.serving.api.spans import LastMessages, ReportingExporter, Spans
+from tests.serving.api.test_headers import GIVEN, SPAN, TRACE
 from tests.serving.client import Client, serving
 from tests.serving.sent import Sent
 
@@ -213,8 +213,8 @@ def test_a_wrong_variable_of_opentelemetry_ends_the_start(monkeypatch: pytest.Mo
 
 def test_without_the_extra_the_message_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """`SVC_OTEL_ENABLED=1` without the extra ends with exit code 8 and the command that installs it."""
-    monkeypatch.delattr("svc.serving.api.observe.spans")
-    monkeypatch.delitem(sys.modules, "svc.serving.api.observe.spans")
+    monkeypatch.delattr("svc.serving.api.spans")
+    monkeypatch.delitem(sys.modules, "svc.serving.api.spans")
     monkeypatch.setitem(sys.modules, "opentelemetry.context", None)
     with pytest.raises(ConfigError, match=r"'\.\[otel\]'"):
         process.spans()

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from svc.serving.api.application import DOCUMENTS
-from svc.serving.api.pages.routes import build_routes
-from svc.serving.api.routing.endpoint import Endpoint
-from svc.serving.api.routing.endpoints import (
+from svc.serving.api.endpoint import Endpoint
+from svc.serving.api.endpoints import (
     CONSOLE,
     ENDPOINTS,
     PAGES,
@@ -27,6 +26,7 @@ from svc.serving.api.routing.endpoints import (
     Router,
     served_with,
 )
+from svc.serving.api.pages.routes import build_routes
 from svc.settings import Settings
 from tests.serving.client import serving
 
@@ -87,7 +87,7 @@ def test_a_row_that_is_switched_off_still_needs_its_key(environment: str) -> Non
     assert all(row.is_served(settings) for row in served_with(settings))
 
 
-STATIC = Path(str(resources.files("svc.serving.api.pages.console"))) / "static"
+STATIC = Path(str(resources.files("svc.serving.api.pages"))) / "console" / "static"
 
 
 FILES = sorted(path.name for path in STATIC.iterdir())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
+
+import trio
 
 from svc.errors import (
     ApiError,
@@ -16,9 +18,7 @@ from svc.errors import (
 from svc.lru_cache import LruCache
 from svc.metrics import BATCH_ERRORS, BATCH_SIZE, UNKNOWN_RECIPE
 from svc.model.ranking.query import Prepared, Ranking
-from svc.recipe.filter_tree import count_conditions
-from svc.serving.admission import WaitBudget
-from svc.serving.api.access.key_policies import elements_in
+from svc.serving.admission import Pace, WaitBudget
 from svc.serving.api.bodies.parsing import Rejected, parse, refuse_unknown_parameters
 from svc.serving.api.bodies.reading import Body
 from svc.serving.api.bodies.requests import (
@@ -32,15 +32,15 @@ from svc.serving.api.bodies.requests import (
     UsersRequest,
     elements,
 )
-from svc.serving.api.request.failures import log_failure, nothing_left
-from svc.serving.api.request.request import Request
-from svc.serving.api.request.state import ServerState
-from svc.serving.api.routing.endpoint import Endpoint, Route
-from svc.serving.api.verbs.counts import Facts, count_request
-from svc.serving.api.verbs.work_threads import WorkThread
-from svc.serving.models.costs import PLAIN_LIMIT, RULED_CONDITIONS, Cost, cost_class
+from svc.serving.api.counts import Facts, cost_of_request, count_request
+from svc.serving.api.endpoint import Endpoint, Route
+from svc.serving.api.failures import log_failure, nothing_left
+from svc.serving.api.key_policies import elements_in
+from svc.serving.api.request import Request, ServerState
+from svc.serving.models.costs import Cost
 from svc.serving.models.fragments import AnswerHeader, encode_batch, encode_fields, encode_users
 from svc.serving.models.registry import Served
+from svc.serving.models.threads import lower_priority
 from svc.serving.transport.messages import Response
 
 INLINE_BODY_BYTES = 4096
@@ -49,8 +49,6 @@ INLINE_CHARACTERS = 256
 INLINE_ITEMS = 100
 LIGHT_BODY_BYTES = 16384
 """Longest body that counts as light work."""
-CHARACTERS_OF_AN_ITEM = 1024
-"""Characters of features whose encoding takes as long as the ranking of one described item."""
 CACHED_BYTES = 4096
 """Longest body or answer in the cache."""
 ENTRY_BYTES = 512
@@ -67,50 +65,6 @@ BATCH: dict[str, type[RecommendBatch] | type[RelatedBatch]] = {
 }
 
 Result = tuple[Ranking, Prepared] | ApiError
-
-
-def cost_of_request(question: AnyQuestion | Rejected) -> Cost:
-    """Return the cost class of a request, without rules of the recipe, which the client did not choose."""
-    if isinstance(question, Rejected):
-        return Cost.PLAIN
-    if isinstance(question, UsersRequest):
-        return cost_class(limit=question.offset + question.limit, profile=0, described=0, is_ruled=True, is_other=False)
-    features: Mapping[str, Any] = question.user_features or {}
-    described = _long_texts(features)
-    if isinstance(question, RelatedRequest):
-        features = question.item_features or {}
-        profile = len(question.seed_items or ())
-        described += sum(isinstance(item, dict) for item in features.values()) or bool(features)
-        described += _long_texts(features)
-        is_known, varies = profile > 0, False
-    else:
-        chosen = len(question.history or ())
-        profile = chosen + len(question.dislikes or ())
-        is_known, varies = question.user_id is not None or chosen > 0, question.varies
-    return cost_class(
-        limit=question.offset + question.limit,
-        profile=profile,
-        described=described,
-        is_ruled=bool(question.explain or question.diversity or question.limits or question.boosts or varies),
-        is_other=bool(question.pins) or not is_known,
-        conditions=count_conditions(question.filters, RULED_CONDITIONS),
-    )
-
-
-def _long_texts(features: Mapping[str, Any]) -> int:
-    """Return the number of described items that cost as much as the texts in `features`.
-
-    Stops counting above PLAIN_LIMIT.
-    """
-    characters, uncounted = 0, list(features.values())
-    while uncounted and characters <= (PLAIN_LIMIT + 1) * CHARACTERS_OF_AN_ITEM:
-        value = uncounted.pop()
-        if isinstance(value, dict):
-            uncounted += value.values()
-        elif isinstance(value, list):
-            uncounted += value
-        characters += len(value) if isinstance(value, str) else 8
-    return characters // CHARACTERS_OF_AN_ITEM
 
 
 class EncodedAnswer(NamedTuple):
@@ -349,3 +303,50 @@ def _batch_results(
             yield ranking.from_place(element.offset), element
         else:
             yield nothing_left(None if isinstance(request, Rejected) else request.filter, served.filters, element.query)
+
+
+T = TypeVar("T")
+SLICE_S = 0.02
+"""Processor time after which work in steps returns to the end of its queue."""
+
+
+class WorkThread:
+    """One thread, which works in the order of arrival."""
+
+    def __init__(self) -> None:
+        self._limiter = trio.CapacityLimiter(1)
+        self._pace = Pace()
+
+    @property
+    def wait_s(self) -> float:
+        """Expected seconds until new work begins. Until work has been measured, each counts SLICE_S."""
+        return self._limiter.statistics().tasks_waiting * (self._pace.each_s or SLICE_S)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`, or raise its error. Cancellation abandons `work`."""
+        return await trio.to_thread.run_sync(self._measure, work, limiter=self._limiter, abandon_on_cancel=True)
+
+    async def run_steps(self, steps: Iterator[T]) -> list[T]:
+        """Return all results of `steps`. After each SLICE_S the rest returns to the end of the queue."""
+        results: list[T] = []
+        while await self.run(partial(_take_some, steps, results)):
+            pass
+        return results
+
+    def _measure(self, work: Callable[[], T]) -> T:
+        lower_priority()  # like scoring: trio reuses its threads, and one that has scored keeps its low priority
+        started = time.perf_counter()
+        try:
+            return work()
+        finally:
+            self._pace.learn(time.perf_counter() - started, 1)
+
+
+def _take_some(steps: Iterator[T], results: list[T]) -> bool:
+    """Take steps for SLICE_S, at least one. Returns True if there may be more."""
+    ends_at = time.thread_time() + SLICE_S
+    for step in steps:
+        results.append(step)
+        if time.thread_time() >= ends_at:
+            return True
+    return False

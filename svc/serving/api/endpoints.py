@@ -24,7 +24,7 @@ from svc.serving.api.bodies.requests import (
     SampleUserQuery,
     UsersRequest,
 )
-from svc.serving.api.routing.endpoint import PARAMETER, Endpoint, Errors, Route
+from svc.serving.api.endpoint import PARAMETER, Endpoint, Errors, Route
 from svc.settings import Settings
 
 SHARED = ("style.css", "icon.svg", "dom.js", "curl.js", "api.js")

@@ -15,8 +15,8 @@ import pytest
 import trio
 
 from svc.metrics import Metrics
-from svc.serving.api.access import authentication
-from svc.serving.api.access.api_keys import hash_api_key, new_api_key, parse_api_keys
+from svc.serving.api import authentication
+from svc.serving.api.authentication import hash_api_key, new_api_key, parse_api_keys
 from svc.settings import Settings
 from tests.serving.client import serving
 from tests.serving.sockets import exchange, listening

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from svc.errors import MethodNotAllowed
-from svc.serving.api.routing.endpoint import Endpoint
-from svc.serving.api.routing.endpoints import ENDPOINTS, Router
+from svc.serving.api.endpoint import Endpoint
+from svc.serving.api.endpoints import ENDPOINTS, Router
 
 
 def test_a_row_must_set_public() -> None:

@@ -29,14 +29,12 @@ from opentelemetry.trace import (
 
 from svc import __version__, events, logs
 from svc.errors import ApiError, ConfigError
-from svc.serving.api.access.hosts import parse_host
-from svc.serving.api.observe.tracing import Trace
-from svc.serving.api.routing.targets import parse_target
+from svc.serving.api.headers import Trace, parse_host, parse_target
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
-    from svc.serving.api.routing.endpoint import Route
+    from svc.serving.api.endpoint import Route
     from svc.serving.transport.messages import Head, Response
 
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"))

@@ -8,22 +8,24 @@ import fnmatch
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import trio
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import from_json
 
+from svc import events, logs
 from svc.errors import ApiError, ConfigError, KeyNotAllowed, RateLimited, RecipeError
 from svc.metrics import KEY_REFUSALS, Metrics
 from svc.names import KEY_ID
 from svc.recipe.problems import field_path, nearest, shown
-from svc.recipe.yaml_reader import parse_yaml
-from svc.serving.api.access.authentication import RefusalThrottle
+from svc.recipe.yaml_reader import MAX_BYTES, parse_yaml
+from svc.serving.api.authentication import RefusalThrottle
 from svc.serving.api.bodies.fields import MAX_BATCH
-from svc.serving.api.routing.endpoint import Endpoint
+from svc.serving.api.endpoint import Endpoint
 
 MAX_PATTERNS = 1_000
 REFUSALS_PER_S, REFUSALS_AT_ONCE, LONGEST_WAIT_S = 100.0, 200.0, 10.0
@@ -312,3 +314,80 @@ def elements_in(body: bytes | Mapping[str, Any]) -> int:
         return 1
     requests = whole.get("requests") if isinstance(whole, Mapping) else None
     return len(requests) if isinstance(requests, list) and 1 <= len(requests) <= MAX_BATCH else 1
+
+
+class PolicyFile:
+    """Watches the file, and calls each of `uses` with its policies.
+
+    `kids` returns the kids of all keys. Policies for other kids are logged.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *uses: Callable[[Mapping[str, KeyPolicy]], None],
+        kids: Callable[[], Collection[str]],
+        interval_s: float,
+    ) -> None:
+        self._path = Path(path)
+        self._uses = uses
+        self._kids = kids
+        self._interval_s = interval_s
+        self._marker: tuple[int, ...] | None = None
+        self._error: str | None = None
+
+    def read(self) -> None:
+        """Read the file at the start. Raises ConfigError."""
+        self._use(self._read())
+
+    async def run(self) -> None:
+        """Check for changes every `interval_s`, until cancelled.
+
+        An unusable file changes nothing, and is logged once for each change. Waits for a read that hangs. Repeats a
+        read that fails.
+        """
+        while True:
+            await trio.sleep(self._interval_s)
+            await self._check()
+
+    async def _check(self) -> None:
+        try:
+            policies = await trio.to_thread.run_sync(self._read, abandon_on_cancel=True)
+        except ConfigError as error:
+            message = error.message
+        except RuntimeError as error:  # the system cannot start another thread
+            self._marker, message = None, f"SVC_API_KEY_POLICIES: {self._path} cannot be read: {error}"
+        else:
+            self._use(policies)
+            return
+        if self._marker is not None or message != self._error:
+            self._error = message
+            logs.emit(events.KEY_POLICIES_FAILED, error=message)
+
+    def _use(self, policies: Mapping[str, KeyPolicy] | None) -> None:
+        """Pass the policies on, if the file has changed."""
+        if policies is None:
+            return
+        self._error = None
+        for use in self._uses:
+            use(policies)
+        kids_of_keys = self._kids()
+        unknown = sorted(kid for kid in policies if kid not in kids_of_keys)
+        logs.emit(events.KEY_POLICIES_LOADED, policies=len(policies), unknown_kids=unknown)
+        if unknown:
+            logs.emit(events.KEY_POLICIES_WITHOUT_KEY, unknown_kids=unknown)
+
+    def _read(self) -> Mapping[str, KeyPolicy] | None:
+        """Return the policies, or None if the file is unchanged. Raises ConfigError."""
+        try:
+            status = self._path.stat()  # before the read, so that the next check notices a write in between
+            marker = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+            if marker == self._marker:
+                return None
+            with self._path.open("rb") as file:
+                content = file.read(MAX_BYTES + 1)
+        except OSError as error:
+            self._marker = None  # the file may become readable without a change
+            raise ConfigError(f"SVC_API_KEY_POLICIES: {self._path} cannot be read: {error.strerror}") from None
+        self._marker = marker
+        return parse_policies(content, str(self._path))

@@ -7,10 +7,13 @@ from dataclasses import replace
 
 import pytest
 import trio
+import trio.testing
+from structlog.testing import capture_logs
 
-from svc.serving.api.access import authentication
-from svc.serving.api.access.api_keys import hash_api_key, new_api_key, parse_api_keys
-from svc.serving.api.request.request import Checks, Request
+from svc.errors import KeyNotAllowed, RateLimited
+from svc.serving.api import authentication
+from svc.serving.api.authentication import hash_api_key, new_api_key, parse_api_keys
+from svc.serving.api.request import REPORT_S, Checks, Refusals, Request
 from svc.settings import Settings
 from tests.serving.client import RECOMMEND, serving
 from tests.serving.sent import Sent
@@ -87,3 +90,24 @@ async def test_browsers_of_allowed_origins_may_call() -> None:
     assert "access-control-allow-origin" not in refused.headers
     assert error.status == 401
     assert error.headers["access-control-allow-origin"] == "https://shop.test"
+
+
+async def test_a_thousand_refusals_are_one_line_for_each_code_and_key() -> None:
+    """The line has the number since the last line, and is written at the end of the server too."""
+    refusals = Refusals()
+    with capture_logs() as logs:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(refusals.run)
+            for _ in range(1000):
+                refusals.note(RateLimited(fields={"kid": "shop"}))
+            refusals.note(KeyNotAllowed(fields={"kid": "feed"}))
+            await trio.sleep(2 * REPORT_S)
+            assert len(logs) == 2
+            refusals.note(RateLimited(fields={"kid": "shop"}))
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+    assert [(line["code"], line["kid"], line["count"], line["seconds"]) for line in logs] == [
+        ("RATE_LIMITED", "shop", 1000, REPORT_S),
+        ("KEY_NOT_ALLOWED", "feed", 1, REPORT_S),
+        ("RATE_LIMITED", "shop", 1, 0.0),
+    ]

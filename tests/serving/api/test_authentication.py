@@ -1,11 +1,9 @@
-"""Authentication of clients: keys, their list, and the cost of checking them.
-
-The delays of refusals in a flood, in virtual time.
-"""
+"""API keys and the server's list of them, the cost of checking keys, and the delays of refusals in a flood."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +11,51 @@ import pytest
 import trio
 import trio.testing
 
-from svc.errors import InvalidApiKey, MissingApiKey
-from svc.serving.api.access import api_keys, authentication
-from svc.serving.api.access.api_keys import hash_api_key, new_api_key, parse_api_keys
-from svc.serving.api.access.authentication import Authenticator, RefusalThrottle, key_in
+from svc.errors import ConfigError, InvalidApiKey, MissingApiKey
+from svc.serving.api import authentication
+from svc.serving.api.authentication import (
+    Authenticator,
+    RefusalThrottle,
+    hash_api_key,
+    key_in,
+    new_api_key,
+    parse_api_keys,
+)
+
+
+def test_a_new_key_is_43_characters_of_base64url() -> None:
+    """Two new keys differ, and both have the form of a key."""
+    assert new_api_key() != new_api_key()
+    assert all(re.fullmatch("[A-Za-z0-9_-]{43}", new_api_key()) for _ in range(20))
+
+
+def test_the_hash_is_scrypt_behind_a_fixed_prefix() -> None:
+    """Known answer: salt and cost parameters are part of the format."""
+    key = "A" * 43
+    expected = hashlib.scrypt(key.encode(), salt=b"svc.api-key.v1", n=1024, r=8, p=1, dklen=32).hex()
+    assert hash_api_key(key) == f"sha256:{expected}"
+    assert expected != hashlib.sha256(key.encode()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "text", ["nonsense", "k:sha256:12", "k:" + "0" * 64, "k k:sha256:" + "0" * 64, ":sha256:" + "0" * 64]
+)
+def test_a_bad_list_is_refused_without_showing_it(text: str) -> None:
+    """The message has the number of the entry and the command that makes one, but not the value."""
+    with pytest.raises(ConfigError, match="entry 2") as caught:
+        parse_api_keys(f"good:sha256:{'a' * 64},{text}")
+    assert text not in str(caught.value)
+
+
+def test_a_repeated_kid_is_refused() -> None:
+    """Two entries with one kid are an error."""
+    with pytest.raises(ConfigError, match="twice"):
+        parse_api_keys(f"k:sha256:{'a' * 64}, k:sha256:{'b' * 64}")
+
+
+def test_an_empty_list_has_no_keys() -> None:
+    """An empty list, or one of commas only, configures no key."""
+    assert parse_api_keys("") == parse_api_keys(" , ") == {}
 
 
 @pytest.fixture
@@ -29,7 +68,7 @@ def digests(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         seen.append(password)
         return scrypt(password, **more)
 
-    monkeypatch.setattr(api_keys.hashlib, "scrypt", counted)
+    monkeypatch.setattr(authentication.hashlib, "scrypt", counted)
     return seen
 
 

@@ -1,10 +1,12 @@
-"""The verbs as clients see them: single answers, batches, and failures of their elements."""
+"""The verbs as clients see them: single answers, batches, failures of their elements, and turns within long work."""
 
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,15 +19,17 @@ from structlog.testing import capture_logs
 from svc.errors import NoCandidates, ValidationFailed
 from svc.metrics import Metrics
 from svc.model.ranking.query import Ranking
-from svc.serving.api.access.api_keys import hash_api_key, new_api_key, parse_api_keys
-from svc.serving.api.access.key_policies import KeyPolicies, parse_policies
+from svc.serving.api import verbs
+from svc.serving.api.authentication import hash_api_key, new_api_key, parse_api_keys
 from svc.serving.api.bodies.parsing import Rejected
 from svc.serving.api.bodies.requests import AnyQuestion, RecommendRequest, RelatedRequest, UsersRequest
-from svc.serving.api.verbs import verbs, work_threads
-from svc.serving.api.verbs.verbs import cost_of_request
+from svc.serving.api.counts import cost_of_request
+from svc.serving.api.key_policies import KeyPolicies, parse_policies
+from svc.serving.api.verbs import WorkThread
 from svc.serving.models.costs import Cost
 from svc.serving.models.lanes import Lane
 from svc.serving.models.policy import Policy
+from svc.serving.models.threads import NICENESS
 from tests.serving.client import BATCH, BATCH_RELATED, N_ITEMS, RECOMMEND, Answer, Client, serve, served_in, serving
 from tests.serving.sent import Sent
 
@@ -169,7 +173,7 @@ async def test_a_new_filter_waits_for_at_most_one_step_of_a_batch(
             assert may_go_on.wait(10)
         return prepare(asked, served)
 
-    monkeypatch.setattr(work_threads, "SLICE_S", 0.0)
+    monkeypatch.setattr(verbs, "SLICE_S", 0.0)
     monkeypatch.setattr(RecommendRequest, "prepare", noted)
     async with serving() as (client, _), trio.open_nursery() as nursery:
         statuses: list[int] = []
@@ -197,7 +201,7 @@ async def test_a_request_that_waits_too_long_for_a_thread_is_refused(
     prepared: list[object] = []
     monkeypatch.setattr(RecommendRequest, "prepare", lambda *asked: prepared.append(asked))
     monkeypatch.setattr(RecommendRequest, "prepares_long", lambda *_: True)
-    waiting = SimpleNamespace(tasks_waiting=int(10 / work_threads.SLICE_S))
+    waiting = SimpleNamespace(tasks_waiting=int(10 / verbs.SLICE_S))
     monkeypatch.setattr(trio.CapacityLimiter, "statistics", lambda _: waiting)
     async with serving() as (client, _):
         for path, body in ((RECOMMEND, {"user_id": "u3"}), (BATCH, {"requests": [{"user_id": "u3"}]})):
@@ -357,3 +361,59 @@ async def test_rules_of_the_recipe_are_not_charged() -> None:
         assert await statuses(client, {"user_id": "u3"}, 1) == [200]
         assert await statuses(client, {"user_id": "u4"}, 2) == [200, 200]
         assert (await ask(client, DIVERSE)).status == 429
+
+
+async def test_long_work_takes_turns_with_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a slice the rest returns to the end of the queue. Every step runs once, in order."""
+    monkeypatch.setattr(verbs, "SLICE_S", 0.0)
+    order: list[str] = []
+
+    def steps(name: str) -> Iterator[int]:
+        for number in range(3):
+            order.append(name)
+            yield number
+
+    thread, results = WorkThread(), dict[str, list[int]]()
+
+    async def run(name: str) -> None:
+        results[name] = await thread.run_steps(steps(name))
+
+    held = threading.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(thread.run, held.wait)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        for name in "ab":
+            nursery.start_soon(run, name)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        held.set()
+    assert order == list("ababab")
+    assert results == {"a": [0, 1, 2], "b": [0, 1, 2]}
+
+
+async def test_all_work_has_the_priority_of_scoring() -> None:
+    """Else light work would wait for heavy work whenever trio gave it a thread that has scored."""
+
+    def priority() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    assert await WorkThread().run(priority) == max(os.getpriority(os.PRIO_PROCESS, 0), NICENESS)
+
+
+async def test_the_expected_wait_depends_on_the_time_of_earlier_work() -> None:
+    """Work that raises is measured too. Running work does not count, because it may end at any moment."""
+    thread = WorkThread()
+
+    def fail() -> None:
+        time.sleep(0.06)
+        raise KeyError
+
+    for _ in range(3):
+        with pytest.raises(KeyError):
+            await thread.run(fail)
+    held = threading.Event()
+    async with trio.open_nursery() as nursery:
+        for _ in range(11):
+            nursery.start_soon(thread.run, held.wait)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert 0.6 <= thread.wait_s < 2
+        held.set()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from svc.serving.api.request import failures
+from svc.serving.api import failures
 from tests.serving.api.verbs.test_filters import filtering
 from tests.serving.client import BATCH, RECOMMEND, RELATED, serving
 

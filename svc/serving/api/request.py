@@ -4,59 +4,95 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import trio
 
+from svc import __version__, events, logs
 from svc.errors import AmbiguousLength, ApiError, EncodingNotSupported
-from svc.metrics import AUTH_FAILURES
+from svc.metrics import AUTH_FAILURES, Metrics
 from svc.serving.admission import TIMEOUT_HEADER, Admission, WaitBudget
-from svc.serving.api.access.authentication import key_in
-from svc.serving.api.access.hosts import HostRules, parse_host
-from svc.serving.api.access.key_policies import KeyPolicies, Permit
+from svc.serving.api.authentication import Authenticator, key_in
 from svc.serving.api.bodies.reading import Bodies, Body
-from svc.serving.api.observe.tracing import parse_trace
-from svc.serving.api.request.state import ServerState
-from svc.serving.api.routing.endpoint import Endpoint, Route
-from svc.serving.api.routing.endpoints import Router
-from svc.serving.api.routing.targets import Target, parse_target
+from svc.serving.api.endpoint import Endpoint, Route
+from svc.serving.api.endpoints import Router
+from svc.serving.api.headers import PREFLIGHT_HEADERS, HostRules, Origins, Target, parse_host, parse_target, parse_trace
+from svc.serving.api.key_policies import KeyPolicies, Permit, PolicyFile
+from svc.serving.models.registry import Registry
+from svc.serving.models.versions import ReadVersions
+from svc.serving.transport.certificate import Tls
 from svc.serving.transport.messages import ClientGone, Head, Headers, Incoming, Response
 from svc.settings import Settings
+
+if TYPE_CHECKING:
+    from svc.serving.api.spans import Spans  # needs an extra
+
+
+REPORT_S = 10.0
+
+
+class Refusals:
+    """Refusals since the last report by code and kid, which is None for refusals without a policy."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str | None]] = Counter()
+        self._some = trio.Event()
+
+    def note(self, error: ApiError) -> None:
+        """Count one refusal, for the kid in its `fields` if there is one."""
+        self._counts[error.code, error.fields.get("kid")] += 1
+        self._some.set()
+
+    async def run(self) -> None:
+        """Log the totals REPORT_S after the first refusal, again and again until cancelled."""
+        while True:
+            await self._some.wait()
+            began = trio.current_time()
+            try:
+                await trio.sleep(REPORT_S)
+            finally:
+                self._report(trio.current_time() - began)
+
+    def _report(self, seconds: float) -> None:
+        counts, self._counts = self._counts, Counter()
+        self._some = trio.Event()
+        for (code, kid), count in counts.items():
+            logs.emit(events.REQUESTS_REFUSED, code=code, kid=kid, count=count, seconds=round(seconds, 1))
+
+
+@dataclass(slots=True)
+class ServerState:
+    """The shared state of a server process.
+
+    It is created when the server starts, and passed to the application. `draining` is True from the beginning of the
+    drain, and `/v1/health/ready` then answers 503.
+    """
+
+    registry: Registry
+    settings: Settings
+    metrics: Metrics
+    auth: Authenticator
+    draining: bool = False
+    spans: Spans | None = None
+    policies: KeyPolicies | None = None
+    policy_file: PolicyFile | None = None
+    refusals: Refusals = field(default_factory=Refusals)
+    versions: ReadVersions | None = None
+    tls: Tls | None = None
+    version: str = __version__
+    admission: Admission = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.admission = Admission(self.settings.max_queue_s)
+
 
 T = TypeVar("T")
 MayAsk = Callable[[str], bool]
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9_-]{1,128}")
-PREFLIGHT_AGE_S = 600
-
-
-class Origins:
-    """The origins of web pages that may call from a browser (CORS)."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._any = "*" in settings.allowed_origins
-        self._allowed = frozenset(origin.encode() for origin in settings.allowed_origins)
-
-    def headers(self, origin: bytes | None) -> Headers:
-        """Return the headers that let a page of `origin` read the answer, or none if the origin is not allowed."""
-        if origin is None or not (self._any or origin in self._allowed):
-            return ()
-        return [
-            (b"access-control-allow-origin", origin),
-            (b"access-control-expose-headers", b"Retry-After, traceparent, X-Request-ID, X-Svc-Model-Version"),
-            (b"vary", b"Origin"),
-        ]
-
-
-PREFLIGHT_HEADERS: Headers = [
-    (b"access-control-allow-methods", b"GET, POST"),
-    (
-        b"access-control-allow-headers",
-        b"Authorization, Content-Type, traceparent, X-API-Key, X-Request-ID, X-Request-Timeout-Ms",
-    ),
-    (b"access-control-max-age", str(PREFLIGHT_AGE_S).encode()),
-]
 
 
 def new_request_id() -> str:

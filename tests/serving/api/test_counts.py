@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from svc.model.ranking.query import Audience, Prepared, Query, Ranking
-from svc.serving.api.verbs.counts import Facts
+from svc.serving.api.counts import Facts
 
 VECTOR = np.zeros(2)
 ITEMS = np.array([1], np.int32)

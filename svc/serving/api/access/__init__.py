@@ -1,1 +1,0 @@
-"""Access control: API keys, their policies, and hosts."""

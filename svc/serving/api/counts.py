@@ -1,0 +1,115 @@
+"""Counts of requests: their costs, and the facts of their answers for the metrics.
+
+Facts are cached with the answers, so that cached answers count too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from svc.metrics import (
+    COLD_STARTS,
+    FALLBACKS,
+    LATENCY,
+    REQUESTS,
+    UNKNOWN_FEATURES,
+    VERB_LATENCY,
+    VERB_REQUESTS,
+    Metrics,
+)
+from svc.model.ranking.query import Prepared, Ranking
+from svc.recipe.filter_tree import count_conditions
+from svc.serving.api.bodies.parsing import Rejected
+from svc.serving.api.bodies.requests import AnyQuestion, RelatedRequest, UsersRequest
+from svc.serving.models.costs import PLAIN_LIMIT, RULED_CONDITIONS, Cost, cost_class
+
+CHARACTERS_OF_AN_ITEM = 1024
+"""Characters of features whose encoding takes as long as the ranking of one described item."""
+ColdStart = Literal["history", "features", "features+history", "item_features"]
+
+
+class Facts(NamedTuple):
+    """The facts of one ranking. `cold_start` is the kind of input for a user or item that training never saw."""
+
+    is_popular: bool
+    cold_start: ColdStart | None
+    unknown_features: int
+
+    @classmethod
+    def of(cls, ranking: Ranking, prepared: Prepared) -> Facts:
+        return cls(ranking.popular, _cold_start(prepared), len(prepared.ignored_features))
+
+    def add_to(self, metrics: Metrics, recipe: str, verb: str) -> None:
+        """Add a ranking with these facts to the metrics."""
+        if self.is_popular:
+            metrics.of(FALLBACKS, recipe=recipe, verb=verb).inc()
+        elif self.cold_start is not None:
+            metrics.of(COLD_STARTS, recipe=recipe, kind=self.cold_start).inc()
+        if self.unknown_features:
+            metrics.of(UNKNOWN_FEATURES, recipe=recipe).inc(self.unknown_features)
+
+
+def _cold_start(prepared: Prepared) -> ColdStart | None:
+    query = prepared.query
+    if query.seed_features or (query.audience is not None and query.audience.vector is not None):
+        return "item_features"
+    match prepared.profile:
+        case "history" | "features" | "features+history" as kind:
+            return kind
+        case None if query.user_features is not None and not len(query.seeds):
+            return "features"  # requests without a history have no profile in their answer
+        case _:
+            return None
+
+
+def count_request(metrics: Metrics, recipe: str, verb: str, status: str, seconds: float) -> None:
+    """Count a request to a verb, successful or not."""
+    metrics.of(REQUESTS, recipe=recipe, status=status).inc()
+    metrics.of(VERB_REQUESTS, recipe=recipe, verb=verb, status=status).inc()
+    metrics.of(LATENCY, recipe=recipe).observe(seconds)
+    metrics.of(VERB_LATENCY, recipe=recipe, verb=verb).observe(seconds)
+
+
+def cost_of_request(question: AnyQuestion | Rejected) -> Cost:
+    """Return the cost class of a request, without rules of the recipe, which the client did not choose."""
+    if isinstance(question, Rejected):
+        return Cost.PLAIN
+    if isinstance(question, UsersRequest):
+        return cost_class(limit=question.offset + question.limit, profile=0, described=0, is_ruled=True, is_other=False)
+    features: Mapping[str, Any] = question.user_features or {}
+    described = _long_texts(features)
+    if isinstance(question, RelatedRequest):
+        features = question.item_features or {}
+        profile = len(question.seed_items or ())
+        described += sum(isinstance(item, dict) for item in features.values()) or bool(features)
+        described += _long_texts(features)
+        is_known, varies = profile > 0, False
+    else:
+        chosen = len(question.history or ())
+        profile = chosen + len(question.dislikes or ())
+        is_known, varies = question.user_id is not None or chosen > 0, question.varies
+    return cost_class(
+        limit=question.offset + question.limit,
+        profile=profile,
+        described=described,
+        is_ruled=bool(question.explain or question.diversity or question.limits or question.boosts or varies),
+        is_other=bool(question.pins) or not is_known,
+        conditions=count_conditions(question.filters, RULED_CONDITIONS),
+    )
+
+
+def _long_texts(features: Mapping[str, Any]) -> int:
+    """Return the number of described items that cost as much as the texts in `features`.
+
+    Stops counting above PLAIN_LIMIT.
+    """
+    characters, uncounted = 0, list(features.values())
+    while uncounted and characters <= (PLAIN_LIMIT + 1) * CHARACTERS_OF_AN_ITEM:
+        value = uncounted.pop()
+        if isinstance(value, dict):
+            uncounted += value.values()
+        elif isinstance(value, list):
+            uncounted += value
+        characters += len(value) if isinstance(value, str) else 8
+    return characters // CHARACTERS_OF_AN_ITEM

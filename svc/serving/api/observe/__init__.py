@@ -1,1 +1,0 @@
-"""Records of requests: spans and trace context."""

@@ -1,1 +1,0 @@
-"""One request, its checks and failures, and the state that all requests share."""

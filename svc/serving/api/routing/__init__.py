@@ -1,1 +1,0 @@
-"""The table of endpoints, and the route of a path."""
