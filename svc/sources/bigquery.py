@@ -17,7 +17,7 @@ from svc import events, install_command, logs
 from svc.errors import ConfigError, DataSourceError, SourceTooLarge, SvcError
 from svc.logs import redact_text
 from svc.recipe.source_options import BigQueryOptions, Scalar
-from svc.sources.rows import RowTyper
+from svc.sources.arrow import RowTyper
 from svc.sources.table import TableBuilder, require_columns
 
 if TYPE_CHECKING:

@@ -1,4 +1,8 @@
-"""Delimited text files. Arrow parses them block by block and converts only the needed columns."""
+"""Delimited text files. Arrow parses them block by block and converts only the needed columns.
+
+A column has the type that the recipe's `dtype` gives it. Otherwise it has the first type that fits all rows: integers,
+floats, booleans, text. Blanks are missing values. In columns of numbers NA, NaN, null and similar words are too.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from svc.errors import DataSourceError
 from svc.names import is_float_text
 from svc.recipe.source_options import CsvOptions
-from svc.sources.csv_types import by_content, dtype_of, text_with_gaps
+from svc.sources import arrow
 from svc.sources.files import CappedReader, DataFile, address_of, open_file
 from svc.sources.parts import find_parts, first_part, is_many, probe_many
 from svc.sources.table import TableBuilder, float_text, require_columns, wanted_hive
@@ -28,6 +33,50 @@ if TYPE_CHECKING:
 
     from svc.sources.base import SourceContext
     from svc.sources.parts import Hive
+
+
+_PINNED = {
+    "str": pa.string(),
+    "string": pa.string(),
+    "int": pa.int64(),
+    "int64": pa.int64(),
+    "float": pa.float64(),
+    "float64": pa.float64(),
+    "bool": pa.bool_(),
+    "datetime": pa.timestamp("us"),
+}
+_BLANK = arrow.texts([""])
+WORDS_FOR_NOTHING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
+"""Texts that mean a missing value in columns of numbers."""
+_NOTHING = arrow.texts(WORDS_FOR_NOTHING)
+_TRUTH = arrow.texts(["true", "false"])
+_MISSING = pa.nulls(1, pa.string())[0]
+
+
+def dtype_of(dtype: str) -> pa.DataType:
+    """Return the Arrow type for a type name in a recipe's `dtype`."""
+    return _PINNED[dtype]
+
+
+def by_content(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Convert a text column to the first type that all its values fit: integer, float, boolean, text."""
+    stripped = pc.if_else(pc.is_in(column, value_set=_NOTHING), _MISSING, column)
+    if stripped.null_count < len(stripped):
+        for kind in (pa.int64(), pa.float64()):
+            try:
+                return stripped.cast(kind)
+            except pa.ArrowInvalid:
+                continue
+        lowered = pc.utf8_lower(stripped)
+        if pc.all(pc.is_in(lowered.drop_null(), value_set=_TRUTH)).as_py():
+            return lowered.cast(pa.bool_())
+    return text_with_gaps(column)
+
+
+def text_with_gaps(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the text column with null in place of blanks."""
+    return pc.if_else(pc.is_in(column, value_set=_BLANK), _MISSING, column)
+
 
 _READERS = deque[Any](maxlen=1)
 """Keeps the latest reader alive. Arrow deadlocks if a reader is freed while its thread reads ahead."""

@@ -15,8 +15,7 @@ from svc.errors import DataSourceError
 from svc.recipe.source_options import ParquetOptions
 from svc.sources import arrow
 from svc.sources.files import DataFile, address_of, open_file, refuse_expansion
-from svc.sources.parquet_pages import chunk_size
-from svc.sources.parquet_texts import DELTA_ENCODINGS, texts_size
+from svc.sources.parquet_pages import DELTA_ENCODINGS, chunk_size, texts_size
 from svc.sources.parts import find_parts, first_part, is_many, probe_many
 from svc.sources.prefilter import ParquetSieve, Prefiltered
 from svc.sources.table import TableBuilder, require_columns, wanted_hive
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
     import pandas
 
     from svc.recipe.row_filter import RowFilter
-    from svc.sources.base import SourceContext
-    from svc.sources.bounds import TableBounds
+    from svc.sources.base import SourceContext, TableBounds
     from svc.sources.parts import Hive, Part
 
 _BATCH_ROWS = 512 * 1024

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from svc import install_command
 from svc.errors import ConfigError, DataSourceError, RecipeError, SourceTooLarge, SvcError
 from svc.recipe.source_options import SqlOptions
-from svc.sources.rows import RowTyper
+from svc.sources.arrow import RowTyper
 from svc.sources.sql_dialects import GRACE_S, Dialect, dialect_of
 from svc.sources.table import TableBuilder, require_columns
 

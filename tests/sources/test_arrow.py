@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
+import uuid
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from svc.errors import DataSourceError
 from svc.sources import arrow
+from svc.sources.arrow import RowTyper
 
 
 @given(values=st.lists(st.text(max_size=6), max_size=8))
@@ -40,3 +48,50 @@ def test_constants_repeat_one_value_and_empty_tables_keep_their_schema() -> None
     assert arrow.constant(None, 2).to_pylist() == [None, None]
     schema = pa.schema([("a", pa.int64())])
     assert arrow.empty(schema).schema == schema
+
+
+IDS = (
+    st.integers(-(2**80), 2**80)
+    | st.text(max_size=5)
+    | st.uuids()
+    | st.dates()
+    | st.decimals(allow_nan=False, allow_infinity=False)
+)
+
+
+def column(values: list[Any], *, text: bool) -> pa.Array:
+    typer = RowTyper(["c"], frozenset({"c"} if text else ()))
+    return typer.batch([(value,) for value in values], [0]).column("c")
+
+
+@given(values=st.lists(st.none() | IDS, max_size=8))
+def test_ids_of_any_type_become_text(values: list[Any]) -> None:
+    """Integers of any size, decimals, dates and UUIDs keep every digit, and null stays null."""
+    found = column(values, text=True)
+    assert found.to_pylist() == [None if value is None else str(value) for value in values]
+
+
+def test_float_ids_stay_floats() -> None:
+    """The table refuses them later with the column's name, because `7.0` is not the id `7`."""
+    assert pa.types.is_floating(column([7.0, None, 8], text=True).type)
+
+
+def test_decimals_become_numbers_and_uuids_become_text() -> None:
+    """Training cannot use their own types."""
+    assert column([decimal.Decimal("1.5"), None], text=False).to_pylist() == [1.5, None]
+    one = uuid.UUID(int=1)
+    assert column([one], text=False).to_pylist() == [str(one)]
+    assert column([datetime.time(3)], text=False).to_pylist() == ["03:00:00"]
+
+
+def test_a_column_of_mixed_types_is_refused() -> None:
+    """The error names the column of the query."""
+    with pytest.raises(DataSourceError, match="column c mixes types"):
+        column([1, "one"], text=False)
+
+
+def test_a_result_without_rows_keeps_its_columns() -> None:
+    """An empty result thus differs from a missing column. Columns follow their positions in the row."""
+    assert RowTyper(["a", "b"], frozenset()).empty().column_names == ["a", "b"]
+    batch = RowTyper(["b", "a"], frozenset()).batch([(1, 2, 3)], [2, 0])
+    assert batch.to_pydict() == {"b": [3], "a": [1]}

@@ -17,8 +17,7 @@ import pytest
 from svc.errors import DataSourceError, SourceTooLarge
 from svc.recipe.source_options import SourceSpec
 from svc.settings import Settings
-from svc.sources.base import SourceContext, build_source
-from svc.sources.bounds import LEAST_BYTES, LEAST_ROWS, TableBounds
+from svc.sources.base import LEAST_BYTES, LEAST_ROWS, SourceContext, TableBounds, build_source
 from tests.sources.lying_parquet import large_cell
 
 MANY = 3 * LEAST_ROWS // 2

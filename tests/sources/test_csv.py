@@ -12,9 +12,19 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from svc.errors import DataSourceError, RecipeError
-from svc.sources.csv import MAX_LINE_CHARACTERS, encoding_hint, find_fault, header_hint
+from svc.sources.csv import (
+    MAX_LINE_CHARACTERS,
+    by_content,
+    dtype_of,
+    encoding_hint,
+    find_fault,
+    header_hint,
+    text_with_gaps,
+)
 
 IDS = ("user_id", "item_id")
 
@@ -230,3 +240,42 @@ def test_an_excel_file_is_named_as_one(make: Any, tmp_path: Path) -> None:
     path.write_bytes(b"PK\x03\x04")
     with pytest.raises(DataSourceError, match="is an Excel file, which svc does not read: save the sheet as CSV"):
         make("csv", path=str(path), columns=IDS).fetch()
+
+
+def texts(*values: str) -> pa.ChunkedArray:
+    return pa.chunked_array([pa.array(values, pa.string())])
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (("1", "2"), [1, 2]),
+        (("1", "NA"), [1, None]),
+        (("1", "2.5"), [1.0, 2.5]),
+        (("True", "false", ""), [True, False, None]),
+        (("1", "x", ""), ["1", "x", None]),
+        (("NA", "x"), ["NA", "x"]),
+        (("", ""), [None, None]),
+        (("007", "x"), ["007", "x"]),
+    ],
+)
+def test_all_rows_decide_the_type(values: tuple[str, ...], expected: list[object]) -> None:
+    """One value of another kind makes the column text, in which NA and null are words."""
+    assert by_content(texts(*values)).to_pylist() == expected
+
+
+@given(values=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=10))
+def test_integers_keep_every_digit(values: list[int]) -> None:
+    """Integers of 64 bits are never read as floats, which have 53 bits."""
+    assert by_content(texts(*map(str, values))).to_pylist() == values
+
+
+def test_dtype_names_map_to_arrow_types() -> None:
+    """Both names of a type mean the same."""
+    assert dtype_of("str") == dtype_of("string") == pa.string()
+    assert dtype_of("int") == dtype_of("int64") == pa.int64()
+
+
+def test_blanks_in_text_columns_are_missing() -> None:
+    """Words such as null stay text, because they may be names."""
+    assert text_with_gaps(texts("null", "")).to_pylist() == ["null", None]

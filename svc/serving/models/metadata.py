@@ -16,7 +16,7 @@ from svc.model.ranking.filter_fields import Field, FilterFields, LabelField, Num
 from svc.recipe.load import LoadedRecipe
 from svc.serving.models.item_tables import ItemTable, read_item_table
 from svc.settings import Settings
-from svc.sources.bounds import TableBounds
+from svc.sources.base import TableBounds
 
 if TYPE_CHECKING:
     from svc.recipe.side_tables import ItemMetadata

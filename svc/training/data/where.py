@@ -23,7 +23,7 @@ from svc.model.ranking.filter_fields import COMPARE
 from svc.recipe.filter_tree import Filter
 from svc.recipe.row_filter import NUMBER, either, parse_row_filter
 from svc.sources.base import DataSource
-from svc.sources.csv_types import WORDS_FOR_NOTHING
+from svc.sources.csv import WORDS_FOR_NOTHING
 from svc.sources.prefilter import Prefiltered
 
 Flags = NDArray[np.bool_]

@@ -23,8 +23,7 @@ from svc.recipe.source_options import SourceSpec
 from svc.serving.models.item_tables import ItemTable, read_item_table
 from svc.settings import Settings
 from svc.sources import base
-from svc.sources.base import SourceContext
-from svc.sources.bounds import TableBounds
+from svc.sources.base import SourceContext, TableBounds
 
 
 def read(folder: Path, *, with_arrow: bool) -> ItemTable:
@@ -67,7 +66,7 @@ from svc.recipe.source_options import SourceSpec
 from svc.serving.models.item_tables import read_item_table
 from svc.settings import Settings
 from svc.sources.base import SourceContext
-from svc.sources.bounds import TableBounds
+from svc.sources.base import TableBounds
 
 def measured(name):
     return int(re.search(name + r":\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) << 10

@@ -19,7 +19,7 @@ from svc.recipe.load import LoadedRecipe
 from svc.recipe.serving_schema import Availability
 from svc.serving.models.item_tables import read_item_table
 from svc.settings import Settings
-from svc.sources.bounds import TableBounds
+from svc.sources.base import TableBounds
 
 
 @dataclass(frozen=True, slots=True)

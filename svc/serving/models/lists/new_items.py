@@ -25,7 +25,7 @@ from svc.serving.models.item_tables import ROWS_AT_ONCE, ids_and_features, read_
 from svc.serving.models.lists.availability import lacking
 from svc.serving.models.metadata import MetadataTable, load_metadata
 from svc.settings import Settings
-from svc.sources.bounds import TableBounds
+from svc.sources.base import TableBounds
 
 
 @dataclass(frozen=True, slots=True)
