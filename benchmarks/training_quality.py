@@ -50,7 +50,7 @@ from svc.training.judging.search_result import SearchResult
 from svc.training.judging.task import Task, split_data
 from svc.training.search import prepare
 from svc.training.search.blend_search import add_blend
-from svc.training.search.quick_scores import QuickScores
+from svc.training.search.objective import QuickScores
 from svc.training.search.storage import preflight
 
 CUTOFF, SEED = 20, 42

@@ -229,8 +229,8 @@ def _train(recipe_file: Path, env_var: list[str], options: dict[str, Any], setti
             return _Outcome(recipe_file.stem, exit_code)
         from svc.progress import Progress
         from svc.training.run import TrainOptions, train
-        from svc.training.search.processes.fork_server import ForkServer
-        from svc.training.search.processes.workers import work
+        from svc.training.search.fork_server import ForkServer
+        from svc.training.search.workers import work
 
         train_options = TrainOptions(variables=variables, **options)
         # Fork now, before the training starts threads for the bar and the sources.

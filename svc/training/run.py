@@ -29,7 +29,7 @@ from svc.training.publishing.header import Facts, header
 from svc.training.publishing.publication import publish
 from svc.training.run_report import RunReport
 from svc.training.search import prepare
-from svc.training.search.processes.fork_server import ForkServer
+from svc.training.search.fork_server import ForkServer
 from svc.training.search.storage import StorageLocation, preflight
 
 if TYPE_CHECKING:

@@ -52,7 +52,7 @@ class SearchResult:
     """The trials of a search. `trials` has all trials of the study that used its budget, of every process.
 
     `seconds`, `n_orphaned`, `workers` and `by_user` are those of this process. `workers` is the number of simultaneous
-    trials. `by_user` has the (users,) scores of complete trials by number (see kept_scores.py).
+    trials. `by_user` has the (users,) scores of complete trials by number (see judging/intervals.py).
 
     `trained` is the model of the best trial, trained on the training part of the split, or None. `evaluation` is that
     of `trained`, or None. Both save a second training.

@@ -39,8 +39,8 @@ from svc.training.judging.rankers import ScoresOfUsers, best_columns, rank_ms_of
 from svc.training.judging.recency import RecencySearch, choose
 from svc.training.judging.search_result import SearchResult, by_score
 from svc.training.judging.task import Task
+from svc.training.search.objective import standardize_scores, weighted_sum
 from svc.training.search.prepare import SearchTask
-from svc.training.search.quick_scores import standardize_scores, weighted_sum
 
 MOST_PARTS = 3
 _USERS_AT_ONCE = 128

@@ -28,7 +28,7 @@ _CLEARLY = 0.85
 _FAIR_TRIALS or a third of its share, if that is more.
 """
 MOST_OF_ONE_NUMBER = 5
-"""Trainings that find the best value of a single number (see line_search.py). More are better spent on others."""
+"""Trainings that find the best value of a single number (see sampler.py). More are better spent on others."""
 _CLOSE = 0.95
 _A_GAIN = 1.01
 """An algorithm has stalled if its last trials, one more than it has parameters, have not raised its best score by this

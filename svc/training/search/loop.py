@@ -15,23 +15,20 @@ import queue
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+import numpy as np
+from numpy.typing import NDArray
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from svc import events, logs
 from svc.progress import Progress
 from svc.training.judging.search_result import SearchResult
-from svc.training.search import budget, screening, trials
-from svc.training.search.kept_scores import KeptScores
-from svc.training.search.processes.process_identity import own_identity
-from svc.training.search.processes.trial_task import TrialOutcome, TrialTask
-from svc.training.search.processes.workers import Workers
-from svc.training.search.pruner import complete_curves
+from svc.training.search import budget, trials
 from svc.training.search.sampler import AlgorithmSampler, own_parameters
-from svc.training.search.storage import StudyStorage
+from svc.training.search.storage import StudyStorage, own_identity
+from svc.training.search.trial_task import TrialOutcome, TrialTask, known_curves
+from svc.training.search.workers import Workers
 
 _POLL_S = 0.5
 _AHEAD = 3
@@ -51,14 +48,6 @@ class Limits:
     per_trial_timeout_s: float | None = None
     max_rank_ms: float | None = None
     at_once: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class TrialLogging:
-    """Which log events single trials write."""
-
-    trials: bool = True
-    parameters: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -84,21 +73,25 @@ class _Attempt:
 
 @dataclass(slots=True, eq=False)
 class Search:
-    """The search of one process in a study.
+    """The search of one process in a study. `run` may be called once.
 
-    The sampler of the study must be `sampler`. `run` may be called once.
+    A `quiet` search logs no single trials. A `verbose` one also logs their parameters.
+
+    The search adds the (users,) scores of its complete trials to `by_user`. A trial's score is their mean. The
+    correction for choosing among trials needs them, because the scores of trials are correlated over users (see
+    judging/intervals.py). They are too large for the study, so those of other processes are missing.
     """
 
     study: Study
     storage: StudyStorage
     sampler: AlgorithmSampler
-    plan: budget.TrialPlan
     workers: Workers
     metric: str
     limits: Limits
     progress: Progress
-    scores: KeptScores = field(default_factory=KeptScores)
-    talk: TrialLogging = TrialLogging()
+    by_user: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+    quiet: bool = False
+    verbose: bool = False
     _identity: str = field(default_factory=own_identity)
     _asked: dict[int, _Attempt] = field(default_factory=dict)
     _ended: queue.SimpleQueue[tuple[int, TrialOutcome]] = field(default_factory=queue.SimpleQueue)
@@ -130,7 +123,7 @@ class Search:
             time.monotonic() - started,
             self._n_orphaned,
             self.workers.count,
-            self.scores.by_user,
+            self.by_user,
         )
 
     @property
@@ -181,32 +174,27 @@ class Search:
         if not self.storage.shared:
             return False
         self.storage.release_dead_trials(self.study)
-        return budget.n_finished(self._trials()) < self.plan.total
+        return budget.n_finished(self._trials()) < self.sampler.plan.total
 
     def _ask_next(self) -> bool:
         """Ask for one trial, and return False if none may be asked for now."""
-        if len(self._asked) >= self._ahead or budget.n_used(self._trials()) >= self.plan.total:
+        if len(self._asked) >= self._ahead or budget.n_used(self._trials()) >= self.sampler.plan.total:
             return False
         trial = self.storage.new_trial(self.study, {budget.OWNER: self._identity})
-        algorithm, _place = self.sampler.slot(self.study, trial.number)
+        others = [other for other in self._trials() if other.number != trial.number]
+        algorithm, position = self.sampler.choose_algorithm(trial.number, others)
         trial.set_user_attr(budget.ALGORITHM, algorithm)
-        for name, distribution in self.sampler.space(algorithm).items():
-            _suggest(trial, name, distribution)
-        everything = self._trials()
-        if not budget.is_within(everything, trial.number, self.plan.total):
+        suggested = self.sampler.suggest(trial.number, algorithm, position, others)
+        self.storage.set_params(trial, suggested, self.sampler.space(algorithm))
+        others = [other for other in self._trials() if other.number != trial.number]
+        if not budget.is_within(others, trial.number, self.sampler.plan.total):
             self.study.tell(trial, state=TrialState.FAIL)
             return True
-        params = own_parameters(algorithm, trial.params)
-        if self.talk.parameters:
+        params = own_parameters(algorithm, suggested)
+        if self.verbose:
             logs.emit(events.TRIAL_PARAMETERS, number=trial.number, algorithm=algorithm, params=params)
-        task = TrialTask(
-            trial.number,
-            algorithm,
-            params,
-            complete_curves(everything, algorithm),
-            screening.scores(everything, algorithm),
-        )
-        source = trials.find_source(everything, trial.number, algorithm, params, self._asked)
+        task = TrialTask(trial.number, algorithm, params, known_curves(others, algorithm))
+        source = trials.find_source(others, trial.number, algorithm, params, self._asked)
         self._asked[trial.number] = _Attempt(trial, task, source)
         return True
 
@@ -289,7 +277,7 @@ class Search:
             self._tell(attempt, TrialState.PRUNED)
             return
         if outcome.fitted.by_user is not None:
-            self.scores.keep(attempt.task.number, attempt.task.algorithm, score, outcome.fitted.by_user)
+            self.by_user[attempt.task.number] = outcome.fitted.by_user
         self._tell(attempt, TrialState.COMPLETE, score)
 
     def _reuse(self, attempt: _Attempt) -> None:
@@ -351,10 +339,10 @@ class Search:
         result = SearchResult(trials.records(self._trials()), 0.0, 0)
         best = result.best if result.completed else None
         best_score = best.score if best else None
-        n_done, total = len(result.trials), self.plan.total
+        n_done, total = len(result.trials), self.sampler.plan.total
         note = f"{n_done}/{total} trials" + (f", best {best.score:.4f} ({best.algorithm})" if best else "")
         self.progress.advance(n_done, total, note)
-        if self.talk.trials:
+        if not self.quiet:
             (record,) = (record for record in result.trials if record.number == attempt.task.number)
             logs.emit(
                 events.TRIAL_DONE,
@@ -371,13 +359,3 @@ class Search:
 
 def _has_result(trial: FrozenTrial) -> bool:
     return trial.state.is_finished() and budget.uses_budget(trial)
-
-
-def _suggest(trial: Trial, name: str, distribution: BaseDistribution) -> Any:
-    """Set the sampler's value for `name` in the trial, and return it."""
-    if isinstance(distribution, FloatDistribution):
-        return trial.suggest_float(name, distribution.low, distribution.high, log=distribution.log)
-    if isinstance(distribution, IntDistribution):
-        return trial.suggest_int(name, distribution.low, distribution.high, log=distribution.log)
-    assert isinstance(distribution, CategoricalDistribution), "irspack tunes numbers and choices"
-    return trial.suggest_categorical(name, distribution.choices)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import optuna
+from numpy.typing import NDArray
 from optuna.distributions import CategoricalDistribution
 
 from svc import events, logs
@@ -30,13 +31,12 @@ from svc.training.judging.evaluator import Evaluator, Evaluators
 from svc.training.judging.recency import HistoryOrder
 from svc.training.judging.task import Holdout, Task
 from svc.training.search.budget import TrialPlan, plan_trials
-from svc.training.search.kept_scores import KeptScores
-from svc.training.search.loop import Limits, Search, TrialLogging
+from svc.training.search.fork_server import ForkServer
+from svc.training.search.loop import Limits, Search
 from svc.training.search.objective import TrialObjective
-from svc.training.search.processes.fork_server import ForkServer
-from svc.training.search.processes.parallel import Parallelism
 from svc.training.search.sampler import AlgorithmSampler
 from svc.training.search.storage import StorageLocation, open_storage
+from svc.training.search.workers import Parallelism
 
 _FINGERPRINT = "svc:data"
 
@@ -190,16 +190,12 @@ def open_search(
     optuna.logging.enable_propagation()
     training = task.loaded.recipe.training
     spaces = {name: _space(name, task.loaded, task.data) for name in task.plan.shares}
-    scores = KeptScores()
-    sampler = AlgorithmSampler(
-        task.plan, spaces, training.seed, most_seconds=_most_seconds(training), is_better=scores.is_better
-    )
+    by_user: dict[int, NDArray[np.float64]] = {}
+    sampler = AlgorithmSampler(task.plan, spaces, training.seed, most_seconds=_most_seconds(training), by_user=by_user)
     storage = open_storage(location)
     study = optuna.create_study(
         study_name=f"svc_{task.loaded.recipe.name}_{run_id}",
         storage=storage.backend,
-        sampler=sampler,
-        pruner=optuna.pruners.NopPruner(),
         direction="maximize",
         load_if_exists=True,
     )
@@ -221,13 +217,13 @@ def open_search(
         study=study,
         storage=storage,
         sampler=sampler,
-        plan=task.plan,
         workers=task.parallelism.open(task.objective, server),
         metric=training.metric,
         limits=limits,
         progress=progress,
-        scores=scores,
-        talk=TrialLogging(trials=not quiet, parameters=verbose),
+        by_user=by_user,
+        quiet=quiet,
+        verbose=verbose,
     )
 
 

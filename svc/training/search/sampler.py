@@ -7,20 +7,19 @@ small study in memory that holds only its trials, with a generator seeded by the
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import optuna
+from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.samplers import BaseSampler, TPESampler
-from optuna.study import Study
+from optuna.samplers import TPESampler
 from optuna.trial import FrozenTrial, TrialState
 
 from svc.training.fitting.algorithms.registry import GROWS_FROM, Params, Space, nearest
+from svc.training.judging.intervals import is_gain
 from svc.training.search.budget import ALGORITHM, MOST_OF_ONE_NUMBER, TrialPlan
-from svc.training.search.line_search import next_position
 
 _ATTEMPTS = 16
 _EVERY = 3
@@ -44,11 +43,11 @@ def own_parameters(algorithm: str, params: Mapping[str, Any]) -> Params:
     return {name.removeprefix(prefix): value for name, value in params.items() if name.startswith(prefix)}
 
 
-class AlgorithmSampler(BaseSampler):
+class AlgorithmSampler:
     """Suggests for the algorithm that `plan` gives to the trial, within `spaces[algorithm]`.
 
-    `most_seconds` is the time limit of a trial: sizes do not grow if the trial is unlikely to end in time.
-    `is_better` takes two trial numbers and returns whether the first is better than the second by more than chance.
+    `most_seconds` is the time limit of a trial: sizes do not grow if the trial is unlikely to end in time. `by_user`
+    has the (users,) scores of the complete trials of this process by number. The search adds to it.
     """
 
     def __init__(
@@ -58,38 +57,30 @@ class AlgorithmSampler(BaseSampler):
         seed: int,
         *,
         most_seconds: float | None = None,
-        is_better: Callable[[int, int], bool] = operator.ne,
+        by_user: Mapping[int, NDArray[np.float64]] | None = None,
     ) -> None:
-        self._plan = plan
+        self.plan = plan
         self._spaces = spaces
         self._seed = seed
         self._most_seconds = most_seconds
-        self._is_better = is_better
-        self._slots: dict[int, tuple[str, int]] = {}
+        self._by_user = {} if by_user is None else by_user
 
-    def slot(self, study: Study, number: int) -> tuple[str, int]:
-        """Return (algorithm, place among its trials) for trial `number`.
+    def choose_algorithm(self, number: int, others: list[FrozenTrial]) -> tuple[str, int]:
+        """Return (algorithm, place among its trials) for trial `number`, given the `others` of the study.
 
         The trials of an eliminated algorithm go to the others, to the one with the fewest trials first. A trial beyond
-        the plan goes to the algorithm with the most of its share remaining. The choice is made once for each trial,
-        because other processes may finish trials while it is being suggested.
+        the plan goes to the algorithm with the most of its share remaining.
         """
-        if number not in self._slots:
-            others = [trial for trial in study.get_trials(deepcopy=False) if trial.number != number]
-            self._slots[number] = self._choose(self._plan.slot(number), others, number)
-        return self._slots[number]
-
-    def _choose(self, planned: tuple[str, int] | None, others: list[FrozenTrial], number: int) -> tuple[str, int]:
+        planned = self.plan.slot(number)
         if planned is None:
-            return self._plan.most_remaining(others), number
+            return self.plan.most_remaining(others), number
         name, position = planned
-        eliminated = self._plan.find_eliminated(others, [name for name, space in self._spaces.items() if space])
+        tuned = [name for name, space in self._spaces.items() if space]
+        eliminated = self.plan.find_eliminated(others, tuned)
         if name not in eliminated:
             return planned
-        used = {other: self._plan.n_taken(others, other) for other, space in self._spaces.items() if space}
-        receivers = [
-            other for other in used if other not in eliminated and used[other] < _most_trials(self._spaces[other])
-        ]
+        used = {other: self.plan.n_taken(others, other) for other in tuned}
+        receivers = [other for other in tuned if other not in eliminated and used[other] < self._most_trials(other)]
         if not receivers:
             return planned
         receiver = min(receivers, key=lambda other: used[other])
@@ -99,39 +90,46 @@ class AlgorithmSampler(BaseSampler):
         """Return the parameters of `algorithm` under their names in the study."""
         return {parameter_name(algorithm, name): distribution for name, distribution in self._spaces[algorithm].items()}
 
-    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        algorithm, _position = self.slot(study, trial.number)
-        return self.space(algorithm)
+    def suggest(self, number: int, algorithm: str, position: int, others: list[FrozenTrial]) -> dict[str, Any]:
+        """Return the parameters of trial `number`, under their names in the study.
 
-    def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        if not search_space:
+        It is the trial of `algorithm` at `position`. `others` are the other trials of the study.
+        """
+        if not self._spaces[algorithm]:
             return {}
-        algorithm, position = self.slot(study, trial.number)
         guesses = self._spaces[algorithm].guesses
         if position < len(guesses):
             return {parameter_name(algorithm, name): value for name, value in guesses[position].items()}
-        trials = [
-            other
-            for other in study.get_trials(deepcopy=False)
-            if other.number != trial.number and other.user_attrs.get(ALGORITHM) == algorithm
-        ]
-        space, share = self._grown(algorithm, trials), self._plan.shares[algorithm]
+        trials = [other for other in others if other.user_attrs.get(ALGORITHM) == algorithm]
+        space, share = self._grown(algorithm, trials), self.plan.shares[algorithm]
         if self._spaces[algorithm].is_one_number:
-            return self._step(trials, space, trial.number)
+            return self._step(trials, space, number)
         if (position - len(guesses)) % _EVERY == _EVERY - 1:
-            return self._suggest(trials, space, trial.number, share)
-        return self._vary(trials, space, trial.number, share)
+            return self._suggest(trials, space, number, share)
+        return self._vary(trials, space, number, share)
 
-    def sample_independent(
-        self,
-        study: Study,  # noqa: ARG002 - Optuna's signature
-        trial: FrozenTrial,
-        param_name: str,
-        param_distribution: BaseDistribution,  # noqa: ARG002 - Optuna's signature
-    ) -> Any:
-        raise ValueError(f"{param_name} is not a parameter of trial {trial.number}")
+    def _most_trials(self, algorithm: str) -> float:
+        """Return the largest useful number of trials.
+
+        It is small for a single number, and the number of combinations if there are only choices.
+        """
+        space = self._spaces[algorithm]
+        if space.is_one_number:
+            return MOST_OF_ONE_NUMBER
+        sizes = [
+            len(distribution.choices) if isinstance(distribution, CategoricalDistribution) else math.inf
+            for distribution in space.values()
+        ]
+        return math.prod(sizes)
+
+    def _is_better(self, first: int, second: int) -> bool:
+        """Return whether trial `first` is better than `second` for the same users by more than chance.
+
+        Return True if the scores of one of them by user are unknown, because only the means can then be compared.
+        """
+        if first not in self._by_user or second not in self._by_user:
+            return True
+        return is_gain(self._by_user[first], self._by_user[second])
 
     def _grown(self, algorithm: str, trials: Sequence[FrozenTrial]) -> dict[str, BaseDistribution]:
         """Return the current search space.
@@ -272,22 +270,6 @@ def _from_scale(at: float, distribution: IntDistribution | FloatDistribution) ->
     return nearest(round(value) if isinstance(distribution, IntDistribution) else float(value), distribution)
 
 
-def _most_trials(space: Space) -> float:
-    """Return the largest useful number of trials.
-
-    It is small for a single number, and the number of combinations if there are only choices.
-    """
-    if space.is_one_number:
-        return MOST_OF_ONE_NUMBER
-    if not all(isinstance(distribution, CategoricalDistribution) for distribution in space.values()):
-        return math.inf
-    return math.prod(
-        len(distribution.choices)
-        for distribution in space.values()
-        if isinstance(distribution, CategoricalDistribution)
-    )
-
-
 def _copy(trial: FrozenTrial) -> FrozenTrial:
     return optuna.trial.create_trial(
         state=trial.state,
@@ -296,3 +278,45 @@ def _copy(trial: FrozenTrial) -> FrozenTrial:
         distributions=trial.distributions,
         intermediate_values=trial.intermediate_values,
     )
+
+
+STEP = 0.2
+"""Length of a step to an unknown side of the best position."""
+_CLOSEST = 0.02
+"""Positions closer to each other than this count as equal."""
+
+
+def next_position(scores: Mapping[float, float], running: Sequence[float], *, upwards_first: bool) -> float:
+    """Return the position to evaluate next.
+
+    `scores` has the evaluated positions, at least one, with −inf for a position that is bad without a score. The
+    positions in `running` are being evaluated. Of two unknown sides the upper one comes first if `upwards_first`.
+    """
+    best = max(scores, key=lambda position: scores[position])
+    evaluated = sorted({*scores, *running})
+    below = max((position for position in evaluated if position < best), default=None)
+    above = min((position for position in evaluated if position > best), default=None)
+    up = None if above is not None or best >= 1.0 else min(1.0, best + STEP)
+    down = None if below is not None or best <= 0.0 else max(0.0, best - STEP)
+    step = next((side for side in ((up, down) if upwards_first else (down, up)) if side is not None), None)
+    if step is not None:
+        return step
+    low, high = best if below is None else below, best if above is None else above
+    peak = _peak([(low, scores.get(low)), (best, scores[best]), (high, scores.get(high))])
+    if peak is not None and low < peak < high and min(abs(peak - position) for position in evaluated) >= _CLOSEST:
+        return peak
+    return (best + (high if high - best >= best - low else low)) / 2
+
+
+def _peak(points: Sequence[tuple[float, float | None]]) -> float | None:
+    """Return the peak of the parabola through three points.
+
+    Return None if they have none, or if a score is missing.
+    """
+    (x1, y1), (x2, y2), (x3, y3) = points
+    if y1 is None or y2 is None or y3 is None or not all(map(math.isfinite, (y1, y2, y3))):
+        return None
+    left, right = (x2 - x1) * (y2 - y3), (x2 - x3) * (y2 - y1)
+    if left == right:
+        return None
+    return x2 - ((x2 - x1) * left - (x2 - x3) * right) / (2 * (left - right))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import random
 import sqlite3
 import time
@@ -18,13 +19,13 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import optuna
+from optuna.distributions import BaseDistribution
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from svc import install_command
 from svc.errors import StoragePathUnusable
 from svc.training.search import budget
-from svc.training.search.processes.process_identity import is_dead
 
 HEARTBEAT_S = 10
 GRACE_S = 60
@@ -154,6 +155,13 @@ class StudyStorage:
         study.get_trials(deepcopy=False)  # refreshes the cache of Study: it misses trials that the backend created
         return Trial(study, trial_id)
 
+    def set_params(
+        self, trial: Trial, params: Mapping[str, Any], distributions: Mapping[str, BaseDistribution]
+    ) -> None:
+        for name, distribution in distributions.items():
+            internal = distribution.to_internal_repr(params[name])
+            self.backend.set_trial_param(trial._trial_id, name, internal, distribution)
+
     def beat(self, trials: Sequence[Trial]) -> None:
         """Record a heartbeat for these trials, at most every HEARTBEAT_S."""
         if not self.shared or time.monotonic() < self._last_beat + HEARTBEAT_S:
@@ -275,3 +283,46 @@ def _unreachable(url: str, error: Exception) -> StoragePathUnusable:
     return StoragePathUnusable(
         f"{_FIELD}: dialect {scheme}: the database does not answer: {''.join(cause)[:300]}.{help_}"
     )
+
+
+def own_identity() -> str:
+    """Return `<host>|<pid>|<start>`, which stays unique when a pid is reused.
+
+    The host part also names the boot and the pid namespace, so that containers of one machine differ.
+    """
+    return f"{_host()}|{os.getpid()}|{_start_time(os.getpid())}"
+
+
+def is_dead(identity: str) -> bool:
+    """Return True if the process was on this host and is gone.
+
+    Return False for other hosts, because their processes cannot be looked up.
+    """
+    host, _, process = identity.partition("|")
+    pid, _, start = process.partition("|")
+    return host == _host() and pid.isdigit() and _start_time(int(pid)) != start
+
+
+def _host() -> str:
+    boot = _read(Path("/proc/sys/kernel/random/boot_id"))
+    try:
+        namespace = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        namespace = ""
+    return "/".join(part for part in (platform.node(), boot, namespace) if part)
+
+
+def _start_time(pid: int) -> str:
+    """Return the clock ticks since boot at which `pid` started, or an empty text for no such process."""
+    stat = _read(Path(f"/proc/{pid}/stat"))
+    after_name = stat.rpartition(")")[2].split()
+    if len(after_name) < 20 or after_name[0] == "Z":
+        return ""
+    return after_name[19]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""

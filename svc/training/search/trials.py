@@ -35,14 +35,14 @@ def records(trials: list[FrozenTrial]) -> list[TrialRecord]:
     return [_record(trial) for trial in trials if budget.uses_budget(trial) and trial.state.is_finished()]
 
 
-def find_source(trials: list[FrozenTrial], number: int, algorithm: str, params: Params, own: Collection[int]) -> int:
+def find_source(others: list[FrozenTrial], number: int, algorithm: str, params: Params, own: Collection[int]) -> int:
     """Return the number of the trial that decides the result of trial `number`: an equal one, or itself.
 
     An equal trial decides if it is finished, or if it is in `own`, the trials in progress in this process. Otherwise
     trial `number` is trained.
     """
     finished = (TrialState.COMPLETE, TrialState.PRUNED)
-    equal = (trial for trial in trials if trial.number != number and _is_equal(trial, algorithm, params))
+    equal = (trial for trial in others if _is_equal(trial, algorithm, params))
     return next((trial.number for trial in equal if trial.state in finished or trial.number in own), number)
 
 

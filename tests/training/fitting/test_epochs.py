@@ -14,7 +14,7 @@ from svc.training.fitting.epochs import train, train_epochs
 from svc.training.judging.evaluator import Evaluator, Evaluators
 from svc.training.judging.rankers import ScoreRanker
 from svc.training.judging.recency import Fitted, RecencySearch, judge
-from svc.training.search.processes.trial_task import Stop
+from svc.training.search.trial_task import Stop
 
 N_USERS, N_ITEMS = 4, 6
 EMPTY = sparse.csr_matrix((N_USERS, N_ITEMS), dtype=np.float32)

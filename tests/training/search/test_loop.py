@@ -21,10 +21,10 @@ from svc.training.judging.recency import Fitted
 from svc.training.search import budget
 from svc.training.search.budget import TrialPlan
 from svc.training.search.loop import Limits, Search
-from svc.training.search.processes.trial_task import TrialPruned
-from svc.training.search.processes.workers import ThreadWorkers
 from svc.training.search.sampler import AlgorithmSampler
 from svc.training.search.storage import StudyStorage, locate, open_storage
+from svc.training.search.trial_task import TrialPruned
+from svc.training.search.workers import ThreadWorkers
 
 KNN, POP, SLIM = "CosineKNNRecommender", "TopPopRecommender", "DenseSLIMRecommender"
 SPACES = {
@@ -87,13 +87,9 @@ def make(
     shares = TrialPlan(plan, {name: len(SPACES[name]) for name in plan})
     sampler = AlgorithmSampler(shares, SPACES, seed)
     study = optuna.create_study(
-        study_name="svc_small_r",
-        storage=storage.backend,
-        sampler=sampler,
-        direction="maximize",
-        load_if_exists=True,
+        study_name="svc_small_r", storage=storage.backend, direction="maximize", load_if_exists=True
     )
-    return Search(study, storage, sampler, shares, ThreadWorkers(objective, workers), "ndcg", limits, Progress())
+    return Search(study, storage, sampler, ThreadWorkers(objective, workers), "ndcg", limits, Progress())
 
 
 def test_the_budget_is_used_exactly_and_the_best_wins() -> None:

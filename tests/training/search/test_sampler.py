@@ -3,76 +3,79 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-import optuna
+import numpy as np
 import pytest
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from numpy.typing import NDArray
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from svc.training.fitting.algorithms.registry import Space
 from svc.training.search.budget import ALGORITHM, TrialPlan
-from svc.training.search.sampler import AlgorithmSampler
+from svc.training.search.sampler import STEP, AlgorithmSampler, next_position
 
 
-def test_a_trial_beyond_the_plan_keeps_its_algorithm_while_others_finish() -> None:
-    spaces = {
-        name: Space({"top_k": IntDistribution(1, 100)}) for name in ("CosineKNNRecommender", "RP3betaRecommender")
-    }
-    sampler = AlgorithmSampler(TrialPlan({"CosineKNNRecommender": 1, "RP3betaRecommender": 1}), spaces, seed=1)
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    first, second = study.ask(), study.ask()
-    first.set_user_attr(ALGORITHM, "CosineKNNRecommender")
-    second.set_user_attr(ALGORITHM, "RP3betaRecommender")
-    study.tell(first, state=TrialState.FAIL)  # as if its process had died: CosineKNN lacks one
-    third = study.ask()
-    assert sampler.slot(study, third.number)[0] == "CosineKNNRecommender"
-    # Another process fills that gap, and RP3beta loses its trial.
-    study.add_trial(create_trial(state=TrialState.RUNNING, user_attrs={ALGORITHM: "CosineKNNRecommender"}))
-    study.tell(second, state=TrialState.FAIL)
-    assert sampler.slot(study, third.number)[0] == "CosineKNNRecommender"
-    assert 1 <= third.suggest_int("CosineKNNRecommender.top_k", 1, 100) <= 100
+def suggest(sampler: AlgorithmSampler, trials: list[FrozenTrial]) -> FrozenTrial:
+    """Return the next trial of a study with these trials."""
+    algorithm, position = sampler.choose_algorithm(len(trials), trials)
+    params = sampler.suggest(len(trials), algorithm, position, trials)
+    trial = create_trial(
+        state=TrialState.RUNNING,
+        params=params,
+        distributions=sampler.space(algorithm),
+        user_attrs={ALGORITHM: algorithm},
+    )
+    trial.number = len(trials)
+    return trial
+
+
+def complete(trial: FrozenTrial, score: float, seconds: float = 1.0) -> FrozenTrial:
+    begun = datetime(2026, 1, 1, tzinfo=UTC)
+    trial.state, trial.value = TrialState.COMPLETE, score
+    trial.datetime_start, trial.datetime_complete = begun, begun + timedelta(seconds=seconds)
+    return trial
+
+
+def test_a_trial_beyond_the_plan_replaces_a_lost_one() -> None:
+    """It goes to the algorithm that lacks a trial."""
+    names = ("CosineKNNRecommender", "RP3betaRecommender")
+    sampler = AlgorithmSampler(
+        TrialPlan(dict.fromkeys(names, 1)), {name: Space({"top_k": IntDistribution(1, 100)}) for name in names}, seed=1
+    )
+    trials: list[FrozenTrial] = []
+    for _ in names:
+        trials.append(suggest(sampler, trials))
+    trials[0].state = TrialState.FAIL  # as if its process had died
+    third = suggest(sampler, trials)
+    assert third.user_attrs[ALGORITHM] == "CosineKNNRecommender"
+    assert 1 <= third.params["CosineKNNRecommender.top_k"] <= 100
 
 
 def size_after(
     *scored: tuple[int, float],
     seconds: float = 1.0,
     most_seconds: float | None = None,
-    is_better: Callable[[int, int], bool] = operator.ne,
+    by_user: dict[int, NDArray[np.float64]] | None = None,
 ) -> int:
     """Return the largest of 40 suggested sizes after trials with these sizes and scores."""
-    distributions: dict[str, BaseDistribution] = {
-        "size": IntDistribution(4, 1024, log=True),
-        "reg": FloatDistribution(0.0, 1.0),
-    }
-    space = Space(distributions, grows=frozenset({"size"}))
-    plan = TrialPlan({"IALSRecommender": 100})
-    found = []
+    name = "IALSRecommender"
+    space = Space(
+        {"size": IntDistribution(4, 1024, log=True), "reg": FloatDistribution(0.0, 1.0)}, grows=frozenset({"size"})
+    )
+    sizes = []
     for seed in range(40):
         sampler = AlgorithmSampler(
-            plan, {"IALSRecommender": space}, seed, most_seconds=most_seconds, is_better=is_better
+            TrialPlan({name: 100}), {name: space}, seed, most_seconds=most_seconds, by_user=by_user
         )
-        study = optuna.create_study(direction="maximize", sampler=sampler)
+        trials: list[FrozenTrial] = []
         for size, score in scored:
-            study.add_trial(complete(size, score, distributions, seconds))
-        trial = study.ask()
-        trial.suggest_float("IALSRecommender.reg", 0.0, 1.0)
-        found.append(trial.suggest_int("IALSRecommender.size", 4, 1024, log=True))
-    return max(found)
-
-
-def complete(size: int, score: float, distributions: dict[str, BaseDistribution], seconds: float) -> FrozenTrial:
-    begun = datetime(2026, 1, 1, tzinfo=UTC)
-    trial = create_trial(
-        value=score,
-        params={"IALSRecommender.size": size, "IALSRecommender.reg": 0.5},
-        distributions={f"IALSRecommender.{name}": distribution for name, distribution in distributions.items()},
-        user_attrs={ALGORITHM: "IALSRecommender"},
-    )
-    trial.datetime_start, trial.datetime_complete = begun, begun + timedelta(seconds=seconds)
-    return trial
+            trial = suggest(sampler, trials)
+            trial.params = {f"{name}.size": size, f"{name}.reg": 0.5}
+            trials.append(complete(trial, score, seconds))
+        sizes.append(suggest(sampler, trials).params[f"{name}.size"])
+    return max(sizes)
 
 
 def test_sizes_grow_while_larger_ones_score_better() -> None:
@@ -87,7 +90,11 @@ def test_sizes_do_not_grow_for_a_gain_that_may_be_chance() -> None:
     """The range ends at twice the smallest size that is no worse than the best."""
     trials = (100, 0.3), (160, 0.2), (200, 0.31)
     assert 256 < size_after(*trials) <= 400
-    assert size_after(*trials, is_better=lambda first, second: {first, second} == {1, 2}) <= 200
+    base, rng = np.random.default_rng(3).random(400), np.random.default_rng(4)
+    chance = base + 0.001 * (-1.0) ** np.arange(400)
+    worse = base - 0.01 + rng.normal(0.0, 0.02, 400)
+    assert size_after(*trials, by_user={0: base, 1: worse, 2: chance}) <= 200
+    assert 256 < size_after(*trials, by_user={0: worse, 1: worse, 2: base}) <= 400
 
 
 def test_sizes_do_not_grow_beyond_the_time_limit_of_a_trial() -> None:
@@ -99,9 +106,8 @@ def test_sizes_do_not_grow_beyond_the_time_limit_of_a_trial() -> None:
 def test_the_first_trials_have_the_guesses_in_turn() -> None:
     space = Space({"size": IntDistribution(4, 1024)}, guesses=({"size": 7}, {"size": 9}))
     sampler = AlgorithmSampler(TrialPlan({"IALSRecommender": 5}), {"IALSRecommender": space}, seed=1)
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    found = [study.ask().suggest_int("IALSRecommender.size", 4, 1024) for _ in range(2)]
-    assert found == [7, 9]
+    first = suggest(sampler, [])
+    assert [first.params, suggest(sampler, [first]).params] == [{"IALSRecommender.size": size} for size in (7, 9)]
 
 
 def test_an_algorithm_without_other_choices_inherits_no_trials() -> None:
@@ -113,12 +119,13 @@ def test_an_algorithm_without_other_choices_inherits_no_trials() -> None:
     }
     plan = TrialPlan({"TopPopRecommender": 3, "CosineKNNRecommender": 9, "RP3betaRecommender": 9})
     sampler = AlgorithmSampler(plan, spaces, seed=1)
-    study = optuna.create_study(direction="maximize", sampler=sampler)
+    trials: list[FrozenTrial] = []
     for score, name in ((0.9, "TopPopRecommender"), (0.1, "CosineKNNRecommender"), (0.8, "RP3betaRecommender")):
-        for gain in (0.0, 0.01, 0.02):
-            study.add_trial(create_trial(value=score + gain, user_attrs={ALGORITHM: name}))
-    names = [sampler.slot(study, study.ask().number)[0] for _ in range(8)]
-    assert set(names) == {"RP3betaRecommender"}
+        trials += [create_trial(value=score + gain, user_attrs={ALGORITHM: name}) for gain in (0.0, 0.01, 0.02)]
+    for number, trial in enumerate(trials):
+        trial.number = number
+    chosen = {sampler.choose_algorithm(number, trials)[0] for number in range(9, 17)}
+    assert chosen == {"RP3betaRecommender"}
 
 
 def test_after_the_guesses_two_of_three_trials_change_one_parameter_of_the_best() -> None:
@@ -133,16 +140,13 @@ def test_after_the_guesses_two_of_three_trials_change_one_parameter_of_the_best(
     )
     name = "RP3betaRecommender"
     sampler = AlgorithmSampler(TrialPlan({name: 99}), {name: space}, seed=1)
-    study = optuna.create_study(direction="maximize", sampler=sampler)
+    trials: list[FrozenTrial] = []
     changed = []
     for number in range(62):
-        trial = study.ask()
-        for parameter, distribution in sampler.space(name).items():
-            trial._suggest(parameter, distribution)
-        trial.set_user_attr(ALGORITHM, name)
-        best = study.best_trial.params if number else {}
+        trial = suggest(sampler, trials)
+        best = max(trials, key=lambda trial: trial.value or 0.0).params if trials else {}
         changed.append(sum(best.get(parameter) != value for parameter, value in trial.params.items()))
-        study.tell(trial, 0.9 if number == 1 else 0.1)
+        trials.append(complete(trial, 0.9 if number == 1 else 0.1))
     steps = [count for place, count in enumerate(changed[2:]) if place % 3 < 2]
     assert set(steps) == {1}
     assert max(changed[4::3]) == 3
@@ -155,11 +159,54 @@ def test_a_single_parameter_is_near_its_best_after_five_trials(peak: float) -> N
     distances = []
     for seed in range(25):
         sampler = AlgorithmSampler(TrialPlan({name: 5}), {name: space}, seed)
-        study = optuna.create_study(direction="maximize", sampler=sampler)
+        trials: list[FrozenTrial] = []
         for _ in range(5):
-            trial = study.ask()
-            trial.set_user_attr(ALGORITHM, name)
-            reg = trial.suggest_float(f"{name}.reg", 0.01, 1000, log=True)
-            study.tell(trial, 5.0 - abs(math.log(reg / peak)))
-        distances.append(abs(math.log(study.best_params[f"{name}.reg"] / peak)) / math.log(1000 / 0.01))
+            trial = suggest(sampler, trials)
+            trials.append(complete(trial, 5.0 - abs(math.log(trial.params[f"{name}.reg"] / peak))))
+        best = max(trials, key=lambda trial: trial.value or 0.0)
+        distances.append(abs(math.log(best.params[f"{name}.reg"] / peak)) / math.log(1000 / 0.01))
     assert sum(distances) / len(distances) < 0.04
+
+
+def searched(score: Callable[[float], float], start: float, n_evaluations: int, *, upwards_first: bool) -> float:
+    """Return the best position after this number of evaluations, the first of them at `start`."""
+    scores = {start: score(start)}
+    while len(scores) < n_evaluations:
+        position = next_position(scores, (), upwards_first=upwards_first)
+        assert 0.0 <= position <= 1.0
+        assert position not in scores
+        scores[position] = score(position)
+    return max(scores, key=lambda position: scores[position])
+
+
+@pytest.mark.parametrize("upwards_first", [False, True])
+@pytest.mark.parametrize("peak", [0.0, 0.12, 0.3, 0.47, 0.66, 0.9, 1.0])
+@pytest.mark.parametrize("shape", [lambda x: -(x**2), lambda x: -abs(x), lambda x: math.exp(-8 * x * x)])
+def test_five_evaluations_come_near_a_peak_within_two_steps(
+    shape: Callable[[float], float], peak: float, upwards_first: bool
+) -> None:
+    """The peak may be anywhere, also at an end of the range, and either side may be tried first."""
+    start = min(1.0, max(0.0, peak + 0.25 if peak < 0.5 else peak - 0.25))
+    best = searched(lambda x: shape(x - peak), start, 5, upwards_first=upwards_first)
+    assert abs(best - peak) < 0.08
+
+
+def test_the_peak_of_a_parabola_is_found_in_one_step() -> None:
+    scores = {position: -((position - 0.43) ** 2) for position in (0.2, 0.4, 0.6)}
+    assert next_position(scores, (), upwards_first=True) == pytest.approx(0.43)
+
+
+def test_a_position_that_was_bad_without_a_score_bounds_the_search() -> None:
+    """The next position is the middle of the wider side."""
+    assert next_position({0.2: -math.inf, 0.5: 1.0, 0.6: 0.9}, (), upwards_first=True) == pytest.approx(0.35)
+
+
+def test_running_evaluations_are_not_repeated() -> None:
+    """Their sides count as known."""
+    assert next_position({0.5: 1.0}, (0.5 + STEP,), upwards_first=True) == pytest.approx(0.5 - STEP)
+
+
+@pytest.mark.parametrize("upwards_first", [False, True])
+def test_equal_scores_do_not_stop_the_search(upwards_first: bool) -> None:
+    """This happens on data without anything to learn."""
+    searched(lambda _: 0.0, 0.5, 12, upwards_first=upwards_first)

@@ -36,7 +36,7 @@ def trial(number: int, state: TrialState) -> FrozenTrial:
 )
 def test_the_source_is_a_finished_or_own_equal_trial(state: TrialState, own: tuple[int, ...], expected: int) -> None:
     """Running or lost trials of other processes are no sources."""
-    assert find_source([trial(0, state), trial(1, TrialState.RUNNING)], 1, "IALS", PARAMS, own) == expected
+    assert find_source([trial(0, state)], 1, "IALS", PARAMS, own) == expected
 
 
 def test_a_trial_with_other_parameters_or_of_another_algorithm_is_no_source() -> None:

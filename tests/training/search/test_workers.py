@@ -12,15 +12,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy import sparse
 
 from svc.artifact import layout
 from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.run import TrainOptions, train
-from svc.training.search.processes.trial_task import TrialOutcome, TrialTask
-from svc.training.search.processes.workers import ProcessWorkers
+from svc.training.search import workers
+from svc.training.search.trial_task import TrialOutcome, TrialTask
+from svc.training.search.workers import Parallelism, ProcessWorkers, attach, share
 from tests.training.search.slow_objective import SlowObjective
 
 ROOT = Path(__file__).parents[4]
@@ -102,8 +105,8 @@ def test_workers_end_with_a_process_that_is_killed() -> None:
     """After kill -9 of the training no worker remains, even in the middle of a trial."""
     script = """
 import os, sys, time
-from svc.training.search.processes.trial_task import TrialTask
-from svc.training.search.processes.workers import ProcessWorkers
+from svc.training.search.trial_task import TrialTask
+from svc.training.search.workers import ProcessWorkers
 from tests.training.search.slow_objective import SlowObjective
 workers = ProcessWorkers(SlowObjective([1.0]), 1, blas_threads=1)
 workers.submit(TrialTask(0, "any", {}), lambda outcome: print(int(outcome.fitted.metrics["pid"]), flush=True))
@@ -146,9 +149,9 @@ def test_workers_ignore_ctrl_c_and_end_with_the_search(moment: str, server: str)
     script = f"""
 import os, signal, sys, time
 from pathlib import Path
-from svc.training.search.processes.fork_server import ForkServer
-from svc.training.search.processes.trial_task import TrialTask
-from svc.training.search.processes.workers import ProcessWorkers, work
+from svc.training.search.fork_server import ForkServer
+from svc.training.search.trial_task import TrialTask
+from svc.training.search.workers import ProcessWorkers, work
 from tests.training.search.slow_objective import SlowObjective
 signal.signal(signal.SIGINT, lambda *_: None)
 workers = ProcessWorkers(SlowObjective([1.0]), 2, 1, {server})
@@ -177,3 +180,52 @@ os._exit(0)
     pids = [int(pid) for pid in done.stdout.split("\n")[-2].split()]
     assert len(pids) == 3 or moment == "starting"
     assert all(is_gone(pid) for pid in pids)
+
+
+def test_a_shared_object_is_the_same_and_its_arrays_are_not_copied() -> None:
+    """Arrays, matrices and repeated references are restored. A change is visible only in its own process."""
+    matrix = sparse.random(200, 100, density=0.1, format="csr", dtype=np.float32, random_state=1)
+    value = {"a": matrix, "again": matrix, "empty": np.zeros(0), "odd": np.arange(7)[::2], "text": "x"}
+    memory, location = share(value)
+    first, second = attach(location), attach(location)
+    del memory
+    assert (first["a"] != matrix).nnz == 0
+    assert first["a"] is first["again"]
+    assert first["odd"].tolist() == [0, 2, 4, 6]
+    assert first["empty"].size == 0
+    assert len(location.pickled) < 4096
+    first["a"].data[:] = 0
+    assert (second["a"] != matrix).nnz == 0
+
+
+BIG = {"n_interactions": 1_000_000, "n_items": 10_000}
+SMALL = {"n_interactions": 20_000, "n_items": 2_000}
+
+
+@pytest.fixture(autouse=True)
+def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "usable_cores", lambda: 8)
+
+
+def choose(wanted: int | None, n_trials: int, size: dict[str, int]) -> tuple[int, int, bool]:
+    found = Parallelism.choose(wanted, n_trials=n_trials, **size)
+    return found.workers, found.threads, found.in_processes
+
+
+def test_all_cores_work_and_each_trial_has_its_share() -> None:
+    """There is at most one worker for four trials, as more would start trials without known results."""
+    assert choose(None, 40, BIG) == (8, 1, True)
+    assert choose(None, 12, BIG) == (3, 2, True)
+    assert choose(None, 1, BIG) == (1, 8, True)
+
+
+def test_a_small_search_stays_in_this_process() -> None:
+    """Such a search costs about as much as the start of one worker."""
+    assert choose(None, 40, SMALL) == (1, 8, False)
+
+
+def test_the_number_of_the_recipe_applies_up_to_the_number_of_trials() -> None:
+    """It applies to small searches too, and may exceed the number of cores."""
+    assert choose(2, 40, SMALL) == (2, 4, True)
+    assert choose(16, 40, BIG) == (16, 1, True)
+    assert choose(16, 3, BIG) == (3, 2, True)

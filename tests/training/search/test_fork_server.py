@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from svc.training.search.processes.fork_server import ForkServer
+from svc.training.search.fork_server import ForkServer
 
 ROOT = Path(__file__).parents[4]
 
@@ -86,7 +86,7 @@ def test_a_server_can_be_closed_while_it_starts() -> None:
 def test_a_forked_server_has_the_modules_of_the_program() -> None:
     """It imports no module again. A worker that fails prints its error and does not return into the program."""
     script = """
-from svc.training.search.processes.fork_server import ForkServer
+from svc.training.search.fork_server import ForkServer
 known = []
 def work(connection):
     connection.send(known)

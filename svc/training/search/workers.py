@@ -1,14 +1,19 @@
 """Train trials in worker processes, or in threads of this process if the data is too small for processes to pay off.
 
 A worker process holds its own copy of irspack and one trained recommender at a time. The matrices of the search are
-mapped, not copied. A process can be ended at any moment, even while irspack's C++ holds its interpreter lock, so time
-limits and interrupts take effect at once.
+mapped, not copied: an object is pickled with its arrays out of band (protocol 5) into an anonymous memory file. This
+file has no name, so nothing remains when a process is killed. Its size is not limited by /dev/shm.
+
+A process can be ended at any moment, even while irspack's C++ holds its interpreter lock. So time limits and
+interrupts take effect at once.
 """
 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
+import pickle
 import signal
 import threading
 import time
@@ -16,14 +21,24 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from svc import events, logs
-from svc.cores import VARIABLES, limit_blas_threads
+from svc.cores import VARIABLES, limit_blas_threads, usable_cores
 from svc.processes.memory import SealedMemory
-from svc.training.search.processes.fork_server import ForkServer
-from svc.training.search.processes.shared_object import MemoryLocation, attach, share
-from svc.training.search.processes.trial_task import Objective, Stop, TrialOutcome, TrialTask, run_trial
+from svc.training.search.fork_server import ForkServer
+from svc.training.search.trial_task import Objective, Stop, TrialOutcome, TrialTask, run_trial
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLocation:
+    """Location of a shared object: a file of this process, its pickle, and (offset, bytes) of each of its arrays."""
+
+    path: str
+    pickled: bytes
+    extents: list[tuple[int, int]]
+
 
 Ended = Callable[[TrialOutcome], None]
 _Setting = tuple[MemoryLocation, int]
@@ -209,3 +224,60 @@ def _answer(objective: Objective, task: TrialTask) -> _Answer:
     with warnings.catch_warnings(record=True) as caught:
         outcome = run_trial(objective, task, lambda: None)
     return outcome, [(warning.category.__name__, str(warning.message)) for warning in caught]
+
+
+def share(value: Any) -> tuple[SealedMemory, MemoryLocation]:
+    """Copy a picklable `value` to memory that other processes of this user can attach while this process keeps it."""
+    buffers: list[pickle.PickleBuffer] = []
+    pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    memory, extents = SealedMemory.of_arrays(buffer.raw() for buffer in buffers)
+    return memory, MemoryLocation(f"/proc/{os.getpid()}/fd/{memory.descriptor}", pickled, extents)
+
+
+def attach(location: MemoryLocation) -> Any:
+    """Return the object at `location`, while the process that shares it lives.
+
+    Its arrays are views of the mapped file. Changes to them stay in this process.
+    """
+    with Path(location.path).open("rb") as file:
+        view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+    return pickle.loads(location.pickled, buffers=[view[at : at + n] for at, n in location.extents])
+
+
+_SMALL_INTERACTIONS, _SMALL_ITEMS = 20_000, 2_000
+"""Up to these sizes a whole search costs about as much as starting one worker process, which must import irspack."""
+
+_TRIALS_PER_WORKER = 4
+"""With more workers than a quarter of the trials, most trials would be suggested before any result is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelism:
+    """`workers` trials at once with `threads` each, in threads of this process or in processes of their own."""
+
+    workers: int
+    threads: int
+    in_processes: bool
+
+    @classmethod
+    def choose(cls, wanted: int | None, *, n_trials: int, n_interactions: int, n_items: int) -> Parallelism:
+        """Return the recipe's `wanted` number of workers, or by default as many as cores and trials suggest.
+
+        It does not depend on free memory or load, which change between runs.
+        """
+        cores = usable_cores()
+        small = n_interactions <= _SMALL_INTERACTIONS and n_items <= _SMALL_ITEMS
+        if wanted is None:
+            wanted = 1 if small else max(1, min(cores, n_trials // _TRIALS_PER_WORKER))
+        workers = min(wanted, n_trials)
+        in_processes = workers > 1 or not small
+        return cls(workers, max(1, cores // workers), in_processes)
+
+    def open(self, objective: Objective, server: ForkServer | None = None) -> Workers:
+        """Return workers that train with `objective`.
+
+        The first trials fork processes from `server`, or from one that they start.
+        """
+        if self.in_processes:
+            return ProcessWorkers(objective, self.workers, self.threads, server)
+        return ThreadWorkers(objective, self.workers)

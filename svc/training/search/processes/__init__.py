@@ -1,1 +1,0 @@
-"""Trials in worker processes: start, shared memory and end."""
