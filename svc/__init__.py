@@ -27,7 +27,7 @@ def install_command(extra: str) -> str:
 _OFFERED = {
     "train": "svc.library.training",
     "TrainResult": "svc.library.training",
-    "load": "svc.library.load",
+    "load": "svc.library.recommender",
     "Recommender": "svc.library.recommender",
     "compare": "svc.library.comparison",
     "Comparison": "svc.library.comparison",

@@ -3,8 +3,8 @@ from svc.library.comparison import Comparison as Comparison
 from svc.library.comparison import compare as compare
 from svc.library.evaluation import Evaluation as Evaluation
 from svc.library.evaluation import evaluate as evaluate
-from svc.library.load import load as load
 from svc.library.recommender import Recommender as Recommender
+from svc.library.recommender import load as load
 from svc.library.training import TrainResult as TrainResult
 from svc.library.training import train as train
 

@@ -15,10 +15,8 @@ from svc.errors import TrainingError, UsageError
 from svc.export.request import ExportRequest
 from svc.export.scoring import score_all
 from svc.export.user_selection import CHUNK
-from svc.library.load import load
-from svc.library.markup import facts_table
-from svc.library.recommender import Recommender
-from svc.library.tables import as_arrow, as_table, column_names, is_table, require
+from svc.library.recommender import Recommender, load
+from svc.library.tables import as_arrow, as_table, column_names, facts_table, is_table, require
 from svc.training.judging.intervals import CONFIDENCE
 from svc.training.judging.metrics import PER_USER, TrainingCounts, as_rows, breakdown, mean_popularity
 

@@ -20,10 +20,8 @@ from svc.env_file import environment
 from svc.errors import RecipeError, UsageError
 from svc.export.run import OpenedArtifact, open_artifact
 from svc.library.items import ids_with, item_table, items_of_recipe, new_items_of, new_items_of_recipe
-from svc.library.load import Keys, id_column_of, keys_text
-from svc.library.markup import facts_table
-from svc.library.recommender import Recommender
-from svc.library.tables import as_arrow, as_table, check_interactions, column_names, is_table, require
+from svc.library.recommender import Keys, Recommender, id_column_of, keys_text
+from svc.library.tables import as_arrow, as_table, check_interactions, column_names, facts_table, is_table, require
 from svc.progress import progress_here
 from svc.recipe.filter_tree import FilterProblem
 from svc.recipe.load import LoadedRecipe, load_recipe, load_recipe_mapping

@@ -12,6 +12,7 @@ import pytest
 
 import svc
 from svc.errors import RecipeError, TimeUnitRequired, UsageError
+from svc.library.tables import facts_table
 
 SMALL: dict[str, Any] = {"algorithms": ["TopPop", "CosineKNN"], "n_trials": 2, "cutoff": 5, "parallelism": 1}
 
@@ -199,3 +200,23 @@ def test_missing_ids_may_be_dropped() -> None:
     frame = sales().assign(user_id=lambda data: data["user_id"].mask(data.index < 9))
     result = svc.train(frame, cleansing={"drop_null_ids": True}, **SMALL)
     assert result.header["data_stats"]["n_rows"] <= 891
+
+
+def test_each_result_has_a_table() -> None:
+    """No style sets a colour, so that a dark page keeps its own."""
+    result = svc.train(sales(), **SMALL)
+    judged = svc.evaluate(result.recommender, pd.DataFrame({"user_id": ["u1", "u2"], "item_id": ["none", "none"]}))
+    for shown, words in ((result, "score"), (result.recommender, "60"), (judged, "ndcg")):
+        markup = shown._repr_html_()
+        assert words in markup
+        assert markup.count("<table") == markup.count("color") == markup.count("color:inherit") > 0
+
+
+def test_text_is_escaped() -> None:
+    """Names may come from recipes of other people."""
+    assert "<b>" not in facts_table("<b>", {"<b>": "<b>"})
+
+
+def test_dir_lists_public_names() -> None:
+    """`dir(svc)` lists the public names and no imports of the package."""
+    assert dir(svc) == sorted([*svc.__all__, "__version__"])
