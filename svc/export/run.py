@@ -21,9 +21,8 @@ from svc.export.progress import LogDisplay
 from svc.export.request import EVERYBODY, ExportRequest, part_name
 from svc.export.scoring import score_all
 from svc.model.ids import IdTable
-from svc.model.load_model import load_model
+from svc.model.load_model import load_model, rehearse
 from svc.model.model import Model
-from svc.model.rehearsal import rehearse
 from svc.progress import Progress
 from svc.settings import Settings
 from svc.sources.base import SourceContext

@@ -1,19 +1,35 @@
-"""Build a model that can answer from the verified parts of an artifact."""
+"""Build a model that can answer from the verified parts of an artifact, and rehearse it.
+
+Checks that this build can read the model, that its parts belong together, and that it answers queries of every kind.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, Literal
 
+import numpy as np
+
 from svc import events, logs
-from svc.errors import ArtifactError, FeatureVersionMismatch, PayloadInvalid, RehearsalFailed, VersionSkew
+from svc.errors import (
+    ArtifactError,
+    FeatureStateMismatch,
+    FeatureVersionMismatch,
+    PayloadInvalid,
+    RehearsalFailed,
+    VersionSkew,
+)
 from svc.model.codec import decode
-from svc.model.features import FEATURE_VERSION
+from svc.model.features import FEATURE_VERSION, SideEncoder
+from svc.model.ids import IdTable
 from svc.model.model import Model
+from svc.model.ranking.query import Query, Ranking
+from svc.model.recommenders.base import Scorer, Side
+from svc.model.recommenders.blend import BlendScorer
 
 _SKEW_EVENTS = {"allowed": events.IRSPACK_VERSION_SKEW_ALLOWED, "unknown": events.IRSPACK_VERSION_UNKNOWN}
 Minor = tuple[int, int]
@@ -136,7 +152,8 @@ def _check_versions(name: str, header: Mapping[str, Any], *, allow_skew: bool) -
 def _make_ready(model: Model, header: Mapping[str, Any]) -> None:
     """Compute the derived data. Any failure becomes an ArtifactError: all values come from the payload."""
     try:
-        model.check_features(header)
+        check_features(model, header)
+        check_sizes(model)
         model.ready()
     except (ArtifactError, MemoryError):
         raise
@@ -144,3 +161,139 @@ def _make_ready(model: Model, header: Mapping[str, Any]) -> None:
         raise RehearsalFailed(
             f"rehearsal: the model cannot be made ready: {type(error).__name__}: {error!s:.100}"
         ) from error
+
+
+def check_sizes(model: Model) -> None:
+    """Raise PayloadInvalid if the parts of the model do not fit each other."""
+    n_users, n_items = model.n_users, model.n_items
+    history, scorer, cold = model.history, model.scorer, model.cold
+    for rows in (model.hidden, model.hidden_new):
+        if rows is not None and len(rows) != n_users:
+            raise PayloadInvalid(f"payload: {n_users} users do not match {len(rows)} rows of hidden items")
+    if (n_users, n_items) != (len(history), scorer.n_items):
+        parts = f"{len(history)} histories and {scorer.n_items} scored items"
+        raise PayloadInvalid(f"payload: {n_users} users and {n_items} items do not match {parts}")
+    recencies = scorer.recencies if isinstance(scorer, BlendScorer) else ()
+    if bool(recencies) != history.recency_by_part:
+        raise PayloadInvalid("payload: the histories and the blend disagree on whether each part has its own recency")
+    if history.recency_beside and (cold is None or recencies):
+        raise PayloadInvalid("payload: the order of the histories does not match the recency of the second part")
+    part = scorer.popularity if isinstance(scorer, BlendScorer) else None
+    for of_items in (model.popularity, None if part is None else part.addends):
+        if of_items is not None and of_items.shape != (n_items,):
+            raise PayloadInvalid(f"payload: {n_items} items do not match the popularity of {of_items.size}")
+    moments = model.user_moments
+    if moments is not None and moments.shape != (2, n_users):
+        raise PayloadInvalid(f"payload: {n_users} users do not match {moments.size} means and deviations")
+    if model.ranker is not None:
+        model.ranker.check(n_items)
+    if cold is not None and cold.n_items != n_items:
+        raise PayloadInvalid(f"payload: {n_items} items do not match {cold.n_items} of the second part")
+
+
+def check_features(model: Model, header: Mapping[str, Any]) -> None:
+    """Compare the artifact header's `features` with the payload's encoders and with the scorer that reads them.
+
+    Raises FeatureStateMismatch if they disagree.
+    """
+    declared: Mapping[str, Any] = header.get("features") or {}
+    features, scorer = model.features, model.cold or model.scorer
+    active = bool(declared.get("active"))
+    if active != (features is not None):
+        held = "holds no" if features is None else "holds an"
+        raise FeatureStateMismatch(f"feature state check failed: active is {active}, the payload {held} encoder")
+    if features is None:
+        return
+    if features.version != FEATURE_VERSION:
+        raise FeatureStateMismatch(
+            f"feature state check failed: the payload is of version {features.version},"
+            f" this build reads {FEATURE_VERSION}"
+        )
+    _check_side("user", declared.get("user"), features.user, scorer)
+    _check_side("item", declared.get("item"), features.item, scorer)
+
+
+def _check_side(side: Side, declared: Mapping[str, Any] | None, encoder: SideEncoder | None, scorer: Scorer) -> None:
+    held = None if encoder is None else (encoder.dim, list(encoder.columns))
+    stated = None if declared is None else (declared.get("dimension"), declared.get("columns"))
+    if held != stated:
+        raise FeatureStateMismatch(f"feature state check failed: {side} is {stated}, the payload holds {held}")
+    scorer_dim = scorer.feature_dim(side)
+    if encoder is not None and encoder.dim != scorer_dim:
+        raise FeatureStateMismatch(
+            f"feature state check failed: the {side} encoder has {encoder.dim} places, the scorer {scorer_dim}"
+        )
+
+
+N_REHEARSED = 32
+_LIMIT = 10
+
+_Question = tuple[Query, str]
+"""A query, and the name of its user or kind for messages."""
+
+
+def rehearse(model: Model) -> list[Ranking]:
+    """Return the answers of a ready model to queries for known users and for strangers, alone and in batches.
+
+    The users are those with the lowest hashes: successive models rehearse the same users if they still have them. One
+    user ranks every item, which finds an item without a finite score at any rank. A batch of 32 takes 0.2 s for 41,000
+    items and 2 s for a million. Raises RehearsalFailed.
+    """
+    with np.errstate(all="ignore"):
+        users = model.user_ids.rows[:N_REHEARSED].tolist()
+        of_users = [(_of_user(model, user), f"the user in row {user}") for user in users]
+        rankings = _answer(model, of_users) + _answer(model, of_users[:1])
+        (whole,) = _answer(model, [(query._replace(limit=model.n_items), who) for query, who in of_users[:1]])
+        if len(whole.items) != model.n_items:
+            raise RehearsalFailed(
+                f"rehearsal: {model.n_items - len(whole.items)} of {model.n_items} items have no finite score"
+            )
+        of_strangers = list(_unknown(model))
+        for asked in ([question] for question in of_strangers):
+            rankings += _answer(model, asked)
+        return rankings + _answer(model, of_strangers)
+
+
+def require_known_users(user_ids: IdTable, live_user_ids: IdTable, share: float) -> None:
+    """Raise RehearsalFailed if fewer than `share` of the live model's users are among `user_ids`."""
+    n_shared, total = user_ids.n_shared(live_user_ids), len(live_user_ids)
+    if n_shared < share * total:
+        raise RehearsalFailed(
+            f"rehearsal: {n_shared} of the live model's {total} users are known to the new model, "
+            f"less than the share {share:g} of serving.rehearsal.min_known_users; "
+            "compare the ids of both trainings, such as 1 and 1.0"
+        )
+
+
+def _of_user(model: Model, user: int) -> Query:
+    user_id = model.user_ids.at(user)
+    if model.user_ids.index(user_id) != user:
+        raise RehearsalFailed(f"rehearsal: the id in row {user} is not found in the table of ids")
+    return Query(limit=_LIMIT, user=user, include_seen=True, reordered=model.ranker is not None)
+
+
+def _unknown(model: Model) -> Iterator[_Question]:
+    """Yield queries for users outside the training data, each with the name of its kind for messages."""
+    yield Query(limit=_LIMIT, seeds=model.item_ids.rows[:1].astype(np.int32), include_seen=True), "a seed item"
+    features = model.features
+    if features is not None and features.user is not None:
+        yield Query(limit=_LIMIT, user_features=features.user.encode({})[0]), "user_features"
+    if features is not None and features.item is not None:
+        yield Query(limit=_LIMIT, seed_features=(features.item.encode_sparse({})[0],)), "item_features"
+
+
+def _answer(model: Model, asked: list[_Question]) -> list[Ranking]:
+    """Return one ranking per query. Raise RehearsalFailed if one is empty or has a score that is not finite."""
+    try:
+        rankings = model.rank([query for query, _ in asked])
+    except MemoryError:
+        raise
+    except Exception as error:
+        for question in asked if len(asked) > 1 else ():
+            _answer(model, [question])  # one query at a time, to name the one that fails
+        who = asked[0][1] if len(asked) == 1 else f"a batch of {len(asked)}"
+        raise RehearsalFailed(f"rehearsal: {who} got no answer: {type(error).__name__}: {error!s:.100}") from error
+    for ranking, (_, who) in zip(rankings, asked, strict=True):
+        if not len(ranking.scores) or not np.isfinite(ranking.scores).all():
+            raise RehearsalFailed(f"rehearsal: {who} got scores that are not finite numbers, or no items")
+    return rankings

@@ -16,7 +16,6 @@ from svc.errors import (
     UnknownUser,
     UsersNotServed,
 )
-from svc.model import consistency
 from svc.model.codec import Stored
 from svc.model.columns.feature_values import Encoded
 from svc.model.feature_embedder import FeatureEmbedder
@@ -131,23 +130,8 @@ class Model(Stored):
         return self.scorer.kind
 
     def ready(self) -> None:
-        """Compute the derived data of all parts. Takes up to about a second for a large model.
-
-        Raises PayloadInvalid if the parts do not fit each other.
-        """
+        """Compute the derived data of all parts. Takes up to about a second for a large model."""
         self._queries = QueryBuilder(self.item_ids, self.history)
-        consistency.check_sizes(
-            self.n_users,
-            self.n_items,
-            self.history,
-            self.scorer,
-            cold=self.cold,
-            hidden=self.hidden,
-            hidden_new=self.hidden_new,
-            popularity=self.popularity,
-            ranker=self.ranker,
-            user_moments=self.user_moments,
-        )
         self.scorer.ready()
         if self.ranker is not None:
             self.ranker.ready()
@@ -172,13 +156,6 @@ class Model(Stored):
         """
         moments = None if self.user_moments is None else (self.user_moments[0], self.user_moments[1])
         self._users = UserRanker.of(self.scorer, self.history, self.hidden, self._embedder, moments)
-
-    def check_features(self, header: Mapping[str, Any]) -> None:
-        """Compare the artifact header's `features` with the encoders of the payload.
-
-        Raises FeatureStateMismatch if they disagree.
-        """
-        consistency.check_features(header.get("features") or {}, self.features, self.cold or self.scorer)
 
     def prepare_recommend(
         self,

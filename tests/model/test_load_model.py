@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 import pytest
 import structlog
 
-from svc.errors import FeatureVersionMismatch, PayloadInvalid, VersionSkew
+from svc.errors import FeatureStateMismatch, FeatureVersionMismatch, PayloadInvalid, RehearsalFailed, VersionSkew
 from svc.model.codec import encode
 from svc.model.features import FEATURE_VERSION
 from svc.model.history import History
+from svc.model.ids import IdTable
 from svc.model.load_model import (
+    N_REHEARSED,
     SkewResult,
     check_feature_version,
+    check_features,
+    check_sizes,
     check_version_skew,
     load_model,
+    rehearse,
+    require_known_users,
     running_irspack_version,
 )
+from svc.model.model import Model
+from svc.model.recommenders.factors import SVDScorer
+from svc.model.recommenders.popularity import PopularityScorer
 from tests.families import family
+from tests.model.test_model import FAMILIES, factors, made
 from tests.serving.artifacts import header
 
 
@@ -153,3 +164,146 @@ def test_every_part_must_be_verified() -> None:
     with pytest.raises(VersionSkew):
         check_version_skew({**head, "parts": parts}, "0.5.1", allow=False)
     assert check_version_skew({**head, "parts": parts[:1]}, "0.5.1", allow=False).outcome == "compatible"
+
+
+HEADER = {"version": 1, "active": True, "user": {"dimension": 4, "columns": ["tag", "age"]}}
+HEADER["item"] = HEADER["user"]
+
+
+def test_a_header_that_agrees_with_the_payload_passes() -> None:
+    """Active features, inactive ones and no features pass."""
+    check_features(made("ials", features=True), {"features": HEADER})
+    check_features(made("svd"), {})
+    check_features(made("svd"), {"features": {**HEADER, "active": False}})
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        None,
+        {**HEADER, "active": False},
+        {**HEADER, "user": {"dimension": 5, "columns": ["tag", "age"]}},
+        {**HEADER, "item": {"dimension": 4, "columns": ["age", "tag"]}},
+        {"version": 1, "active": True, "user": HEADER["user"]},
+    ],
+)
+def test_a_header_that_disagrees_is_refused(features: dict[str, Any] | None) -> None:
+    """Dimension, columns and presence of each side must match."""
+    with pytest.raises(FeatureStateMismatch, match="feature state check failed: "):
+        check_features(made("ials", features=True), {"features": features})
+
+
+def test_parts_of_different_sizes_are_refused() -> None:
+    """A payload with ids and arrays of different sizes is refused."""
+    model = made("popularity")
+    model.item_ids = IdTable.from_ids(["just one"])
+    with pytest.raises(PayloadInvalid, match="3000 scored items"):
+        check_sizes(model)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"hidden": History(np.arange(3), np.zeros(2, np.int32))}, "1 users do not match 2 rows of hidden items"),
+        ({"hidden_new": History(np.arange(1), np.zeros(0, np.int32))}, "1 users do not match 0 rows of hidden items"),
+        ({"popularity": np.ones(5)}, "3 items do not match the popularity of 5"),
+        ({"user_moments": np.ones((2, 4))}, "1 users do not match 8 means and deviations"),
+        ({"cold": PopularityScorer(np.ones(4))}, "3 items do not match 4 of the second part"),
+    ],
+)
+def test_optional_parts_have_the_sizes_of_the_model(parts: dict[str, Any], message: str) -> None:
+    """Hidden items need a row for each user. Popularity and the cold-start part need an entry for each item."""
+    history, scorer = History(np.array([0, 1]), np.array([2], np.int32)), PopularityScorer(np.ones(3))
+    users, items = IdTable.from_ids(["u"]), IdTable.from_ids(["a", "b", "c"])
+    model = Model(user_ids=users, item_ids=items, history=history, scorer=scorer, features=None)
+    check_sizes(model)
+    vars(model).update(parts)
+    with pytest.raises(PayloadInvalid, match=message):
+        check_sizes(model)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("features", [False, True])
+def test_every_family_passes(family: str, features: bool) -> None:
+    """Known users, a single one, and every kind of cold start get answers, alone and in a batch."""
+    model = made(family, features=features and family == "ials")
+    model.ready()
+    cold = 3 if model.features is not None else 1
+    assert len(rehearse(model)) == N_REHEARSED + 1 + 2 * cold
+
+
+def test_a_small_model_is_rehearsed_with_all_users() -> None:
+    """A model with fewer users than a rehearsal needs is rehearsed with all of them."""
+    model = made("popularity")
+    model.user_ids = IdTable.from_ids([f"u{i}" for i in range(7)])
+    model.ready = lambda: None  # type: ignore[method-assign]
+    assert len(rehearse(model)) == 7 + 1 + 2
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_user_without_finite_scores_is_found_in_any_row(bad: float) -> None:
+    """One broken user of the 32 is enough, and the error names its row."""
+    model = made("svd")
+    row = int(model.user_ids.rows[N_REHEARSED - 1])
+    users = factors(len(model.user_ids))
+    users[row] = bad
+    model.scorer = SVDScorer(users, model.scorer.index)  # type: ignore[attr-defined]
+    model.ready()
+    with pytest.raises(RehearsalFailed, match=f"the user in row {row} got scores that are not finite"):
+        rehearse(model)
+
+
+@pytest.mark.parametrize("family", ["svd", "bpr"])
+def test_factors_that_are_nan_are_found(family: str) -> None:
+    """NaN is found in all factors, in those of the users, and in one item among thousands."""
+    for broken in ("users", "all", "one item"):
+        model = made(family)
+        index: Any = model.scorer.index  # type: ignore[attr-defined]
+        if broken != "one item":
+            model.scorer.users = np.full_like(model.scorer.users, np.nan)  # type: ignore[attr-defined]
+        if broken != "users":
+            index.factors = index.factors.copy()
+            index.factors[1234 if broken == "one item" else slice(None)] = np.nan
+        with np.errstate(all="ignore"), pytest.raises(RehearsalFailed):
+            model.ready()
+            rehearse(model)
+
+
+def test_an_error_for_one_user_is_named() -> None:
+    """The error names the user and the cause."""
+    model = made("neighbours")
+    model.ready()
+    row = int(model.user_ids.rows[5])
+    rank = model.rank
+
+    def failing(queries: Any) -> Any:
+        if any(query.user == row for query in queries):
+            raise IndexError("index 7 is out of bounds")
+        return rank(queries)
+
+    model.rank = failing  # type: ignore[method-assign]
+    with pytest.raises(RehearsalFailed, match=f"row {row} got no answer: IndexError: index 7 is out of bounds"):
+        rehearse(model)
+
+
+def test_an_id_table_that_does_not_find_its_own_ids_is_refused() -> None:
+    """Such a model would answer 404 for its own users."""
+    model = made("popularity")
+    model.ready()
+    ids = model.user_ids
+    model.user_ids = IdTable(ids.blob, ids.offsets, ids.hashes[::-1].copy(), ids.rows)
+    with pytest.raises(RehearsalFailed, match="is not found in the table of ids"):
+        rehearse(model)
+
+
+def test_the_share_of_known_users_counts_all_users_of_the_live_model() -> None:
+    """Exactly the share passes. One user less is refused, with both counts."""
+    live = IdTable.from_ids([str(number) for number in range(100)])
+    half = IdTable.from_ids([str(number) for number in range(50)] + [f"new{number}" for number in range(500)])
+    require_known_users(half, live, 0.5)
+    with pytest.raises(RehearsalFailed, match="50 of the live model's 100 users are known to the new model"):
+        require_known_users(half, live, 0.51)
+    floats = IdTable.from_ids([f"{number}.0" for number in range(100)])
+    with pytest.raises(RehearsalFailed, match="0 of the live model's 100 users"):
+        require_known_users(floats, live, 0.01)
+    require_known_users(floats, live, 0.0)

@@ -18,6 +18,7 @@ from svc.model.coldstart import LeastSquares
 from svc.model.features import FEATURE_VERSION, FeatureState, NumberColumn, SideEncoder, TokenColumn
 from svc.model.history import History
 from svc.model.ids import IdTable
+from svc.model.load_model import rehearse
 from svc.model.model import Model, payload_parts
 from svc.model.ranking.query import Query
 from svc.model.recommenders import factors as factors_module
@@ -27,7 +28,6 @@ from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import BPRScorer, IALSScorer, SVDScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.model.recommenders.popularity import PopularityScorer
-from svc.model.rehearsal import rehearse
 
 N_USERS, N_ITEMS, COMPONENTS = 40, 3000, 8
 FAMILIES = ["ials", "svd", "bpr", "neighbours", "dense", "popularity"]

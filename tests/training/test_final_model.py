@@ -12,9 +12,9 @@ from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
 from svc.model import codec
 from svc.model.columns.feature_values import Encoded
+from svc.model.load_model import check_features, rehearse
 from svc.model.model import Model
 from svc.model.ranking.query import Interaction, Query
-from svc.model.rehearsal import rehearse
 from svc.settings import Settings
 from svc.training.fitting.trial import TrialRecord
 from svc.training.outcome import TrainResult
@@ -42,7 +42,7 @@ def test_the_best_feature_aware_trial_answers_cold_starts_beside_another_winner(
     assert "cold_start" in head["evaluation"]
     assert "new_items" not in head["evaluation"]
     assert next(record for record in log if record["event"] == "cold_start_part_trained")["score"] is not None
-    model.check_features(head)
+    check_features(model, head)
     rehearse(model)
     assert isinstance(model.scorer_of(Query(limit=5, user=3)), type(alone.scorer))
     described, _ = model.features.item.encode({"group": "odd", "size": 7})
@@ -72,7 +72,7 @@ def test_features_without_a_complete_trial_are_inactive_with_a_warning(
     assert head["features"]["active"] is False
     assert "parts" not in head
     assert "features_inactive" in [record["event"] for record in log]
-    model.check_features(head)
+    check_features(model, head)
 
 
 @pytest.mark.parametrize("algorithms", [["IALS"], ["CosineKNN"], ["IALS", "CosineKNN", "Blend"]])

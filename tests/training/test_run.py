@@ -19,8 +19,8 @@ from svc.artifact.lock import run_lock
 from svc.artifact.store import read_verified
 from svc.errors import SignatureMismatch
 from svc.model import codec
+from svc.model.load_model import check_features, rehearse
 from svc.model.ranking.query import Query
-from svc.model.rehearsal import rehearse
 from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
@@ -311,7 +311,7 @@ def test_features_are_searched_encoded_and_measured(make_recipe: Make, items_csv
     assert (cold["n_draws"], cold["n_held"]) == (10, 40)
     assert {"model", "popularity", "random"} <= set(cold)
     model = codec.decode(parsed.payload)
-    model.check_features(head)
+    check_features(model, head)
     model.ready()
     rehearse(model)
 
@@ -328,7 +328,7 @@ def test_the_words_of_texts_are_counted_in_the_header_and_held_by_the_payload(
     texts = [{"column": "group", "words": 2, "max_words": 2}]
     assert parsed.header["features"]["item"] == {"dimension": 3, "columns": ["group"], "texts": texts}
     model = codec.decode(parsed.payload)
-    model.check_features(parsed.header)
+    check_features(model, parsed.header)
     model.ready()
     rehearse(model)
     assert len(model.features.item.encoders[0].vocabulary.all()) == 2

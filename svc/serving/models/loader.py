@@ -15,14 +15,13 @@ from typing import Any
 from svc import events, logs
 from svc.artifact.keys import SigningKeys, is_development
 from svc.artifact.layout import Parsed, kid_of
-from svc.artifact.replay.guard import ReplayGuard
+from svc.artifact.replay import ReplayGuard
 from svc.artifact.store import Blob, Store, locate_error, verify_blob
 from svc.errors import ArtifactError, RehearsalFailed
-from svc.model.load_model import load_model
+from svc.model.load_model import load_model, rehearse, require_known_users
 from svc.model.model import Model
 from svc.model.ranking.filter_fields import FilterFields
 from svc.model.ranking.query import Ranking
-from svc.model.rehearsal import rehearse, require_known_users
 from svc.processes.memory import SealedMemory
 from svc.recipe.load import LoadedRecipe
 from svc.serving.models.fragments import ItemFragments

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from svc.errors import ArtifactError, ModelNotServable
-from svc.model.load_model import load_model
-from svc.model.rehearsal import rehearse
+from svc.model.load_model import load_model, rehearse
 
 
 def require_servable(header: Mapping[str, Any], payload: Sequence[bytes | memoryview], *, name: str) -> None:

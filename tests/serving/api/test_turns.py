@@ -13,8 +13,8 @@ import trio
 
 from svc.model.features import SideEncoder, TokenColumn
 from svc.model.ids import IdTable
+from svc.model.load_model import rehearse
 from svc.model.ranking.filter_fields import FilterFields, LabelField, NumberField
-from svc.model.rehearsal import rehearse
 from svc.serving.api.endpoints import ENDPOINTS
 from svc.serving.api.pages import openapi
 from svc.serving.models.policy import Policy

@@ -15,8 +15,8 @@ from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
 from svc.model import codec
 from svc.model.columns.feature_values import Encoded
+from svc.model.load_model import check_features, rehearse
 from svc.model.ranking.query import Query
-from svc.model.rehearsal import rehearse
 from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
@@ -126,7 +126,7 @@ def trained(loaded: LoadedRecipe) -> tuple[Any, dict[str, Any]]:
     assert found.artifact is not None
     _, parsed = read_verified(found.artifact, development_keys(), Settings())
     model = codec.decode(parsed.payload)
-    model.check_features(parsed.header)
+    check_features(model, parsed.header)
     model.ready()
     rehearse(model)
     return model, dict(parsed.header)
