@@ -85,7 +85,7 @@ def bare(path: str) -> dict[str, Any]:
     """The file into memory and one sha256 of it."""
     import hashlib
 
-    from svc.artifact.buffers import private_buffer
+    from svc.artifact.store_local import private_buffer
 
     steps: dict[str, float] = {}
 

@@ -13,9 +13,9 @@ import time
 
 from benchmarks.common import origin
 from svc.artifact import ed25519
-from svc.artifact.buffers import private_buffer
 from svc.artifact.keys import SigningKeys, verify
 from svc.artifact.layout import Parsed
+from svc.artifact.store_local import private_buffer
 
 SEED = bytes(range(32))
 

@@ -18,8 +18,8 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from svc import events, logs
 from svc.artifact import keys as signing
 from svc.artifact import layout
-from svc.artifact.buffers import private_buffer, spool_file
 from svc.artifact.layout import Parsed, Written
+from svc.artifact.store_local import LocalFolder, private_buffer, spool_file
 from svc.errors import (
     ArtifactError,
     ArtifactMisplaced,
@@ -380,8 +380,6 @@ def open_folder(
     """
     scheme = scheme_of(uri)
     if scheme in ("", "file"):
-        from svc.artifact.store_local import LocalFolder
-
         path = local_path(uri)
         return LocalFolder(path.parent, path.name, root), path.name
     name = (unquote(urlsplit(uri).path) if scheme in HTTP_SCHEMES else uri).rpartition("/")[2]

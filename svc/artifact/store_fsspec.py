@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO, Final, TypeVar
 
 from svc import events, logs
-from svc.artifact.buffers import private_buffer, spool_file
+from svc.artifact.store_local import private_buffer, spool_file
 from svc.errors import ArtifactError, ArtifactReadError, ArtifactWriteError, ConfigError, PayloadTooLarge
 from svc.objects import ObjectStore, explain, identity, is_missing
 from svc.settings import MIB, Settings

@@ -7,9 +7,11 @@ has signed it for this recipe and it is later than the lines before it.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
@@ -17,13 +19,13 @@ from typing import Any, Final, Literal
 from svc.artifact import ed25519
 from svc.artifact.keys import SigningKeys
 from svc.artifact.layout import Signature
-from svc.artifact.replay.freshness import has_valid_signature, signed_line
 from svc.names import KEY_ID
 
 Action = Literal["train", "promote", "rollback"]
 _OPTIONAL: Final = ("sha256", "from_serial", "serial_kid", "recipe")
 _SIGNED_IN: Final = ("kid", "previous", "signature")
 _KID: Final = re.compile(KEY_ID)
+MAX_LOG_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Line:
     `version` has the facts of `sha8`, the version that the command is about. If `held` is True, trainings do not move
     the pointer from now on. A rollback or promotion also has `sha256`, the digest of the version that is live from
     then on. `from_serial` is the highest serial of the kid `serial_kid` before the command. Servers that remember
-    serials use both (see replay/freshness.py). `kid` names the key that signed the line. It is empty in a line that is
+    serials use both (see replay.py). `kid` names the key that signed the line. It is empty in a line that is
     not yet written.
     """
 
@@ -213,3 +215,71 @@ def newest_first(versions: Sequence[tuple[str, str]]) -> list[str]:
     """Return the sha8 of (sha8, trained_at) pairs, newest first. Among equal times the last pair comes first."""
     order = sorted(range(len(versions)), key=lambda index: (versions[index][1], index), reverse=True)
     return [versions[index][0] for index in order]
+
+
+def signed_line(move: Mapping[str, Any], *, kid: str, key: bytes, signature: Signature) -> str:
+    """Return one line of the log beside an output: the fields of `move`, `kid`, and the `signature` by `key`.
+
+    A rollback has `action: rollback`, the `recipe`, the `sha256` that the pointer names from then on, and
+    `from_serial`, the highest serial of the kid `serial_kid` until then. Once a higher serial was served, the line
+    permits nothing any more.
+    """
+    content = {**move, "kid": kid}
+    digest = _digest(content)
+    if signature == "hmac":
+        code = hmac.digest(key, ed25519.LOG_LINE + digest, "sha256")
+    else:
+        code = ed25519.sign(key, ed25519.LOG_LINE, digest)
+    return json.dumps({**content, "signature": code.hex()}, ensure_ascii=True, allow_nan=False)
+
+
+def verified_lines(log: bytes | memoryview, keys: SigningKeys) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a log with valid signatures and skip all others."""
+    for line in bytes(log).split(b"\n"):
+        try:
+            content = json.loads(line)
+            code = bytes.fromhex(content.pop("signature"))
+            if has_valid_signature(content, code, keys):
+                yield content
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+            continue
+
+
+def has_valid_signature(content: Mapping[str, Any], code: bytes, keys: SigningKeys) -> bool:
+    """Return whether `code` is a valid signature of a line's fields, `content`, by the key of its kid."""
+    try:
+        digest = _digest(content)
+    except (ValueError, RecursionError):  # NaN, 1e999 and deep lists can be parsed, but never signed
+        return False
+    kid = str(content.get("kid"))
+    secret = keys.get(kid)
+    if len(code) == ed25519.SIGNATURE_BYTES:
+        public = keys.public_of(kid)
+        return public is not None and ed25519.is_signed(public, code, ed25519.LOG_LINE, digest)
+    return secret is not None and hmac.compare_digest(hmac.digest(secret, ed25519.LOG_LINE + digest, "sha256"), code)
+
+
+def _digest(content: Mapping[str, Any]) -> bytes:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).digest()
+
+
+def about(lines: Iterator[dict[str, Any]], *, recipe: str, kid: str) -> Iterator[dict[str, Any]]:
+    """Yield the lines for this recipe and for serials of this kid. A line without these fields is for all of them.
+
+    Lines for other recipes are skipped, so that a log copied from another output with the same key permits nothing.
+    """
+    for line in lines:
+        if line.get("recipe") in (None, recipe) and line.get("serial_kid") in (None, kid):
+            yield line
+
+
+def is_rolled_back_to(sha256: str, highest: int, lines: Iterator[dict[str, Any]]) -> bool:
+    """Return whether a rollback or promotion names this sha256, and its `from_serial` is `highest` or above."""
+    return any(
+        line.get("action") in ("rollback", "promote")
+        and line.get("sha256") == sha256
+        and type(line.get("from_serial")) is int
+        and line["from_serial"] >= highest
+        for line in lines
+    )

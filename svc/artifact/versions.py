@@ -20,7 +20,7 @@ from svc.artifact import version_log
 from svc.artifact.keys import SigningKeys
 from svc.artifact.layout import Parsed, Written
 from svc.artifact.lock import run_lock
-from svc.artifact.replay.freshness import MAX_LOG_BYTES, MAX_SERIAL, recipe_of, serial_of
+from svc.artifact.replay import MAX_SERIAL, recipe_of, serial_of
 from svc.artifact.store import Blob, Store, locate_error, open_store, verify_blob
 from svc.artifact.version_log import Action, Line, VersionLog
 from svc.errors import ArtifactError, ArtifactMisplaced, NoSuchVersion
@@ -101,7 +101,7 @@ class Versions:
         return self._store.has_log()
 
     def log(self) -> VersionLog:
-        return version_log.parse(bytes(self._store.read_log(MAX_LOG_BYTES)), self._keys, self._recipe)
+        return version_log.parse(bytes(self._store.read_log(version_log.MAX_LOG_BYTES)), self._keys, self._recipe)
 
     def live(self) -> str | None:
         """Return the version that the pointer names, or None without a pointer."""
@@ -341,7 +341,7 @@ class Versions:
 
     def _move(self, line: Line, live: str | None) -> None:
         """Write the line, then move the pointer to its live version if that is not `live` already."""
-        data = bytes(self._store.read_log(MAX_LOG_BYTES))
+        data = bytes(self._store.read_log(version_log.MAX_LOG_BYTES))
         log = version_log.parse(data, self._keys, self._recipe)
         signature = self._settings.artifact_signature
         self._store.write_log(version_log.append_line(data, log, line, self._keys, signature))

@@ -14,7 +14,7 @@ import trio
 
 from svc import events, logs
 from svc.artifact.keys import SigningKeys, development_keys, load_signing_keys
-from svc.artifact.replay.guard import ReplayGuard
+from svc.artifact.replay import ReplayGuard
 from svc.artifact.store import Store, open_store
 from svc.errors import ConfigError
 from svc.metrics import Metrics

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from svc.artifact import layout, version_log
+from svc.artifact import layout, replay, version_log
 from svc.artifact.keys import SigningKeys
 from svc.artifact.layout import parse
-from svc.artifact.replay import freshness
-from svc.artifact.replay.guard import ReplayGuard, SerialState
+from svc.artifact.replay import ReplayGuard, SerialState
 from svc.artifact.store import Blob, Store, verify_blob
 from svc.artifact.versions import Versions
 from svc.errors import ArtifactError, ArtifactMisplaced, NoSuchVersion
@@ -23,7 +22,7 @@ from svc.settings import Settings
 
 KEYS = SigningKeys((("a", bytes(range(32))),))
 NEXT_KEYS = SigningKeys((("b", bytes(range(1, 33))),))
-MOST = freshness.MAX_SERIAL
+MOST = replay.MAX_SERIAL
 
 
 class Shop:
@@ -86,7 +85,7 @@ class Shop:
     def note_lines(self) -> None:
         if self.log.exists():
             texts = self.log.read_bytes().splitlines()
-            self.lines |= {line: None for line in texts if any(freshness.verified_lines(line, self.keys))}
+            self.lines |= {line: None for line in texts if any(version_log.verified_lines(line, self.keys))}
 
     def refusal(self, content: bytes) -> ArtifactError | None:
         """Return the server's error for these bytes, or None, with every line that was ever signed in the log."""
@@ -182,7 +181,7 @@ def test_the_serial_of_an_unsigned_line_is_not_signed(shop: Shop) -> None:
     first, _ = shop.train(), shop.train()
     append(shop, forged(shop, action="rollback", sha256="ab" * 32, from_serial=MOST))
     shop.versions.rollback(first, hold=False)
-    (*_, line) = freshness.verified_lines(shop.log.read_bytes(), KEYS)
+    (*_, line) = version_log.verified_lines(shop.log.read_bytes(), KEYS)
     assert line["from_serial"] == 2
 
 
@@ -198,7 +197,7 @@ def test_serials_of_another_key_are_not_signed(tmp_path: Path) -> None:
     shop.path(leaked).write_bytes((tmp_path / "leaked").read_bytes())
     shop.point_to(leaked)
     shop.versions.rollback(first, hold=False)
-    (*_, line) = freshness.verified_lines(shop.log.read_bytes(), both)
+    (*_, line) = version_log.verified_lines(shop.log.read_bytes(), both)
     assert (line["serial_kid"], line["from_serial"]) == ("a", 1)
 
 
@@ -280,7 +279,7 @@ def test_lines_of_another_recipe_are_ignored(shop: Shop) -> None:
     shop.path(other).write_bytes(shop.signed[other])
     sha256 = hashlib.sha256(shop.signed[other]).hexdigest()
     move = {"action": "promote", "sha256": sha256, "from_serial": MOST, "recipe": "films"}
-    shop.lines[freshness.signed_line(move, kid=kid, key=key, signature="hmac").encode()] = None
+    shop.lines[version_log.signed_line(move, kid=kid, key=key, signature="hmac").encode()] = None
     SerialState(shop.folder / "state").remember("films", "a", 10**6)
     assert shop.refusal(shop.signed[other]) is not None, "the line allows it only where films are served"
 

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from svc.artifact.keys import SigningKeys
-from svc.artifact.version_log import Line, VersionLog, append_line, newest_first, parse
+from svc.artifact.keys import SigningKeys, load_signing_keys, parse_signing_keys, public_entry
+from svc.artifact.version_log import (
+    Line,
+    VersionLog,
+    append_line,
+    is_rolled_back_to,
+    newest_first,
+    parse,
+    signed_line,
+    verified_lines,
+)
+from svc.settings import Settings
 
 KEYS = SigningKeys((("a", bytes(range(32))),))
 OTHERS = SigningKeys((("b", bytes(range(1, 33))),))
@@ -117,3 +130,73 @@ def test_versions_are_sorted_newest_first() -> None:
     """Among equal times the last one comes first."""
     versions = [("a", "2026-01-02"), ("b", "2026-01-03"), ("c", "2026-01-02")]
     assert newest_first(versions) == ["b", "c", "a"]
+
+
+SEED = bytes(range(32))
+SECRET = SigningKeys((("k1", SEED),))
+PUBLIC = load_signing_keys(Settings(verify_keys=public_entry("k1", SEED)))
+MOVE = {"action": "rollback", "sha256": "ab" * 32, "from_serial": 7, "at": "2026-11-22T00:00:00+00:00"}
+
+
+@pytest.mark.parametrize("signature", ["hmac", "ed25519"])
+def test_only_log_lines_with_a_valid_signature_are_read(signature: Any) -> None:
+    """Changed lines, lines of other keys and text that is no line are skipped."""
+    line = signed_line(MOVE, kid="k1", key=SEED, signature=signature)
+    assert "\n" not in line
+    content = json.loads(line)
+    others = [
+        json.dumps(content | {"from_serial": 8}),
+        json.dumps(content | {"sha256": "cd" * 32}),
+        json.dumps(content | {"kid": "k2"}),
+        json.dumps(content | {"more": 1}),
+        json.dumps({name: value for name, value in content.items() if name != "at"}),
+        json.dumps(content | {"signature": "00" * (32 if signature == "hmac" else 64)}),
+        json.dumps(content | {"signature": content["signature"][:-2]}),
+        json.dumps(content | {"signature": 5}),
+        signed_line(MOVE, kid="k1", key=bytes(32), signature=signature),
+        *(
+            "",
+            "{",
+            "[]",
+            "null",
+            "5",
+            '{"signature": "00"}',
+            "[" * 10_000,
+            "\ud800".encode("utf-8", "replace").decode(),
+        ),
+    ]
+    log = "\n".join([*others, line, *others]).encode()
+    keys = SECRET if signature == "hmac" else PUBLIC
+    assert [found["from_serial"] for found in verified_lines(log, keys)] == [7]
+    assert list(verified_lines(log, parse_signing_keys(f"k2:{'11' * 32}"))) == []
+
+
+def test_an_hmac_with_a_public_key_is_no_valid_signature() -> None:
+    """Everyone knows the public key, so an HMAC by it proves nothing."""
+    public = PUBLIC.public_of("k1")
+    assert public is not None
+    line = signed_line(MOVE, kid="k1", key=public, signature="hmac")
+    assert list(verified_lines(line.encode(), PUBLIC)) == []
+    own = signed_line(MOVE, kid="k1", key=SEED, signature="hmac")
+    assert list(verified_lines(own.encode(), PUBLIC)) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "highest", "allowed"),
+    [
+        ({}, 7, True),
+        ({}, 6, True),
+        ({}, 8, False),
+        ({"sha256": "cd" * 32}, 7, False),
+        ({"action": "promote"}, 7, True),
+        ({"action": "train"}, 7, False),
+        ({"from_serial": "7"}, 7, False),
+        ({"from_serial": True}, 0, False),
+        ({"from_serial": None}, 7, False),
+    ],
+)
+def test_a_rollback_permits_one_artifact_until_a_higher_serial_is_served(
+    change: dict[str, Any], highest: int, allowed: bool
+) -> None:
+    """An old rollback line cannot bypass the next training."""
+    assert is_rolled_back_to("ab" * 32, highest, iter([MOVE | change])) is allowed

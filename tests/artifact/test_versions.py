@@ -15,8 +15,8 @@ import pytest
 from svc import logs
 from svc.artifact import layout
 from svc.artifact.keys import SigningKeys
-from svc.artifact.replay.freshness import is_rolled_back_to, verified_lines
 from svc.artifact.store import open_store
+from svc.artifact.version_log import is_rolled_back_to, verified_lines
 from svc.artifact.versions import Training, Versions
 from svc.errors import ArtifactError, NoSuchVersion
 from svc.settings import Settings

@@ -16,7 +16,7 @@ import trio
 
 from svc import logs
 from svc.artifact.keys import load_signing_keys
-from svc.artifact.replay.guard import ReplayGuard
+from svc.artifact.replay import ReplayGuard
 from svc.errors import ConfigError
 from svc.metrics import Metrics
 from svc.serving.api.authentication import Authenticator

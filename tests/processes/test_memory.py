@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from svc.artifact.buffers import private_buffer
+from svc.artifact.store_local import private_buffer
 from svc.processes import memory
 from svc.processes.memory import SealedMemory, SharedPage
 

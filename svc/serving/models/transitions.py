@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import trio
 
 from svc import events, logs, metrics
-from svc.artifact.replay.freshness import expires_at
+from svc.artifact.replay import expires_at
 from svc.errors import ArtifactError, PayloadTooLarge, SvcError, exhaustion
 from svc.events import Event
 from svc.metrics import Metrics

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from svc.artifact import replay, version_log
 from svc.artifact.keys import SigningKeys
-from svc.artifact.replay import freshness
 from svc.artifact.store import open_store, read_verified
 from svc.errors import SvcError
 from svc.recipe.load import LoadedRecipe
@@ -70,14 +70,14 @@ def next_serial(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys) -> 
     """
     kid = keys.active[0]
     before = [_serial_of_incumbent(loaded, settings, keys, kid), *_serials_in_log(loaded, settings, keys, kid)]
-    return min(max(time.time_ns() // 1_000_000, 1 + max(before)), freshness.MAX_SERIAL)
+    return min(max(time.time_ns() // 1_000_000, 1 + max(before)), replay.MAX_SERIAL)
 
 
 def _serial_of_incumbent(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys, kid: str) -> int:
     try:
         _, parsed = read_verified(loaded.output_uri, keys, settings)
-        is_own = parsed.kid == kid and freshness.recipe_of(parsed.header, loaded.recipe.name) == loaded.recipe.name
-        return (freshness.serial_of(parsed.header) or 0) if is_own else 0
+        is_own = parsed.kid == kid and replay.recipe_of(parsed.header, loaded.recipe.name) == loaded.recipe.name
+        return (replay.serial_of(parsed.header) or 0) if is_own else 0
     except SvcError:  # no artifact yet, or none with a valid signature
         return 0
 
@@ -85,9 +85,9 @@ def _serial_of_incumbent(loaded: LoadedRecipe, settings: Settings, keys: Signing
 def _serials_in_log(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys, kid: str) -> list[int]:
     """Return the serials that were live before each rollback or promotion, below which servers refuse an artifact."""
     try:
-        log = open_store(loaded.output_uri, settings).read_log(freshness.MAX_LOG_BYTES)
+        log = open_store(loaded.output_uri, settings).read_log(version_log.MAX_LOG_BYTES)
     except SvcError:
         return []
-    lines = freshness.about(freshness.verified_lines(log, keys), recipe=loaded.recipe.name, kid=kid)
+    lines = version_log.about(version_log.verified_lines(log, keys), recipe=loaded.recipe.name, kid=kid)
     serials = [line.get("from_serial") for line in lines if line.get("kid") == kid]
-    return [serial for serial in serials if type(serial) is int and 0 <= serial <= freshness.MAX_SERIAL]
+    return [serial for serial in serials if type(serial) is int and 0 <= serial <= replay.MAX_SERIAL]

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from svc import logs
+from svc.artifact import replay, version_log
 from svc.artifact.keys import load_signing_keys, parse_signing_keys
-from svc.artifact.replay import freshness, guard
-from svc.artifact.replay.guard import ReplayGuard, SerialState
+from svc.artifact.replay import ReplayGuard, SerialState
 from svc.artifact.store import open_store
 from svc.errors import ArtifactError, ArtifactExpired, ArtifactReplayed, HeaderInvalid
 from svc.recipe.load import LoadedRecipe
@@ -109,7 +111,7 @@ def test_a_leaked_key_cannot_raise_the_serials_of_another_key(tmp_path: Path, st
     """The owner of a leaked key signs the highest serial. The next artifact of the other key is still served."""
     put(tmp_path, 5)
     assert Server(tmp_path, state).poll() is None
-    put(tmp_path, freshness.MAX_SERIAL, keys=LEAKED)
+    put(tmp_path, replay.MAX_SERIAL, keys=LEAKED)
     assert Server(tmp_path, state).poll() is None
     put(tmp_path, 6)
     assert Server(tmp_path, state).poll() is None
@@ -158,12 +160,12 @@ def test_an_artifact_of_another_recipe_raises_only_its_own_serials(tmp_path: Pat
     own = put(tmp_path, 5)
     assert Server(tmp_path, state).poll() is None
     write_artifact(
-        tmp_path / "a.svc", popularity_model(), keys=GOOD, head=header(recipe_name="b", serial=freshness.MAX_SERIAL)
+        tmp_path / "a.svc", popularity_model(), keys=GOOD, head=header(recipe_name="b", serial=replay.MAX_SERIAL)
     )
     assert Server(tmp_path, state).poll() is None
     (tmp_path / "a.svc").write_bytes(own)
     assert Server(tmp_path, state).poll() is None
-    assert SerialState(state).highest("b", "k1") == freshness.MAX_SERIAL
+    assert SerialState(state).highest("b", "k1") == replay.MAX_SERIAL
 
 
 def rolled_back(folder: Path, content: bytes, from_serial: int, *, keys: str = GOOD) -> None:
@@ -172,7 +174,7 @@ def rolled_back(folder: Path, content: bytes, from_serial: int, *, keys: str = G
 
     kid, key = parse_signing_keys(keys).active
     move = {"action": "rollback", "sha256": hashlib.sha256(content).hexdigest(), "from_serial": from_serial}
-    line = freshness.signed_line(move, kid=kid, key=key, signature="hmac")
+    line = version_log.signed_line(move, kid=kid, key=key, signature="hmac")
     with (folder / "a.svc.log.jsonl").open("a", encoding="utf-8") as log:
         log.write(f"{line}\n")
     (folder / "a.svc").write_bytes(content)
@@ -294,7 +296,7 @@ def test_a_server_with_public_keys_alone_refuses_replays_and_follows_rollbacks(t
     import hashlib
 
     move = {"action": "rollback", "sha256": hashlib.sha256(old).hexdigest(), "from_serial": 6}
-    line = freshness.signed_line(move, kid=kid, key=key, signature="ed25519")
+    line = version_log.signed_line(move, kid=kid, key=key, signature="ed25519")
     (tmp_path / "a.svc.log.jsonl").write_text(f"{line}\n")
     assert server.poll() is None
 
@@ -340,7 +342,7 @@ def test_two_servers_share_one_state_folder(tmp_path: Path) -> None:
 def test_concurrent_processes_lose_no_serials(tmp_path: Path) -> None:
     """Four processes count up serials of their own kids. All highest serials are in the file afterwards."""
     script = (
-        "import sys; from pathlib import Path; from svc.artifact.replay.guard import SerialState\n"
+        "import sys; from pathlib import Path; from svc.artifact.replay import SerialState\n"
         "state = SerialState(Path(sys.argv[1]))\n"
         "for serial in range(1, 31): state.remember('a', sys.argv[2], serial)\n"
     )
@@ -453,9 +455,57 @@ def test_a_lock_that_is_never_released_is_logged_and_loading_goes_on(
     tmp_path: Path, records: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The guard stops waiting after a time limit."""
-    monkeypatch.setattr(guard, "_LOCK_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(replay, "_LOCK_TIMEOUT_S", 0.0)
     one, other = SerialState(tmp_path), SerialState(tmp_path)
     with one._hold_lock("a"):
         other.remember("a", "k1", 5)
     assert records[-1]["error"] == "a.serials.json cannot be written: Resource temporarily unavailable"
     assert other.highest("a", "k1") == 5
+
+
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("serial", [-1, 1.0, "1", True, replay.MAX_SERIAL + 1, [1], {}])
+def test_an_invalid_serial_is_an_invalid_header(serial: Any) -> None:
+    """A value that is no serial is refused, and never compared as a low or a high serial."""
+    with pytest.raises(HeaderInvalid, match="serial"):
+        replay.serial_of({"serial": serial})
+
+
+def test_serial_and_expiry_are_optional() -> None:
+    """A header without them is valid, and the largest and smallest serials are accepted."""
+    assert replay.serial_of({}) is None
+    assert replay.expires_at({}) is None
+    replay.require_unexpired({}, NOW)
+    assert replay.serial_of({"serial": 0}) == 0
+    assert replay.serial_of({"serial": replay.MAX_SERIAL}) == replay.MAX_SERIAL
+
+
+@pytest.mark.parametrize(
+    "text", ["", "soon", "2026-11-22T00:00:00", 5, None.__class__, ["2026"], "2026-13-01T00:00:00Z"]
+)
+def test_an_invalid_expiry_is_an_invalid_header(text: Any) -> None:
+    """A time without a zone is refused too, because it would be another moment on another host."""
+    with pytest.raises(HeaderInvalid, match="expires_at"):
+        replay.require_unexpired({"expires_at": text}, NOW)
+
+
+@given(st.integers(-(10**6), 10**6), st.integers(-14, 14))
+@settings(deadline=None)
+def test_an_artifact_expires_at_its_moment_in_any_zone(seconds: int, zone: int) -> None:
+    """An artifact expires exactly at the moment in its header, not before."""
+    moment = datetime(2026, 11, 22, tzinfo=UTC) + timedelta(seconds=seconds)
+    header = {"expires_at": moment.astimezone(datetime.strptime(f"{zone:+03d}00", "%z").tzinfo).isoformat()}
+    if moment <= NOW:
+        with pytest.raises(ArtifactExpired, match="expired at"):
+            replay.require_unexpired(header, NOW)
+    else:
+        replay.require_unexpired(header, NOW)
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", "", "x" * 65, 5, None, "a\n"])
+def test_an_invalid_recipe_name_in_a_header_is_not_used(name: Any) -> None:
+    """A name from a header becomes part of a file name, so an invalid one is ignored even if it is signed."""
+    assert replay.recipe_of({"recipe_name": name}, "declared") == "declared"
+    assert replay.recipe_of({"recipe_name": "movies"}, "declared") == "movies"

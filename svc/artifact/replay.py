@@ -1,12 +1,18 @@
-"""Refuses expired artifacts, and with SVC_STATE_DIR artifacts that are older than one served before."""
+"""Protection against replay: expired artifacts, and with SVC_STATE_DIR those that are older than one served before.
+
+`serial` in a signed header rises with every training of a recipe. From `expires_at` on, the artifact is no longer
+loaded. An artifact has them only if its training was configured to write them. Signed lines of the version log permit
+older artifacts.
+"""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,21 +22,63 @@ from typing import Any, Final
 from filelock import FileLock, Timeout
 
 from svc import events, logs
+from svc.artifact import version_log
 from svc.artifact.keys import SigningKeys
 from svc.artifact.layout import Parsed
-from svc.artifact.replay import freshness
-from svc.artifact.replay.freshness import MAX_SERIAL
 from svc.artifact.store import Blob, Store
 from svc.atomic_write import replace_file
-from svc.errors import ArtifactReplayed
+from svc.errors import ArtifactExpired, ArtifactReplayed, HeaderInvalid
+from svc.names import RECIPE_NAME
 from svc.settings import Settings
 
+MAX_SERIAL: Final = (1 << 53) - 1
+"""The largest integer that every JSON reader represents exactly."""
+_NAME: Final = re.compile(RECIPE_NAME)
 _FORMAT: Final = 1
 _LOCK_TIMEOUT_S: Final = 2.0
 _LOCK_PAUSE_S: Final = 0.05
 _MAX_BYTES: Final = 1 << 20
 
 Serials = dict[str, int]
+
+
+def serial_of(header: Mapping[str, Any]) -> int | None:
+    """Return the serial, or None without one. Raises HeaderInvalid for an invalid serial."""
+    serial = header.get("serial")
+    if serial is None or (type(serial) is int and 0 <= serial <= MAX_SERIAL):
+        return serial
+    raise HeaderInvalid("header: serial is not a whole number of 0 to 2**53 - 1")
+
+
+def expires_at(header: Mapping[str, Any]) -> datetime | None:
+    """Return the time of expiry, or None without one. Raises HeaderInvalid for an invalid time."""
+    text = header.get("expires_at")
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text) if type(text) is str else None
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise HeaderInvalid("header: expires_at is no time with a zone")
+    return moment
+
+
+def require_unexpired(header: Mapping[str, Any], now: datetime) -> None:
+    """Raise ArtifactExpired if `now` is the time of expiry or later."""
+    moment = expires_at(header)
+    if moment is not None and moment <= now:
+        raise ArtifactExpired(f"the artifact expired at {moment.isoformat()}: train the recipe again")
+
+
+def recipe_of(header: Mapping[str, Any], declared: str) -> str:
+    """Return the recipe that the artifact was trained for, or `declared` if the header has no valid name.
+
+    Serials count for this recipe. So an artifact copied into another recipe's place cannot raise the other recipe's
+    serials.
+    """
+    name = header.get("recipe_name")
+    return name if isinstance(name, str) and _NAME.fullmatch(name) else declared
 
 
 class SerialState:
@@ -140,18 +188,18 @@ class ReplayGuard:
         Raises ArtifactExpired. Raises ArtifactReplayed if a higher serial of its recipe and kid was served, or any
         serial if the artifact has none. A signed rollback or promotion that names the artifact permits it.
         """
-        freshness.require_unexpired(parsed.header, datetime.now(UTC))
-        serial = freshness.serial_of(parsed.header)
+        require_unexpired(parsed.header, datetime.now(UTC))
+        serial = serial_of(parsed.header)
         if self.state is None:
             return
-        trained_for = freshness.recipe_of(parsed.header, name)
+        trained_for = recipe_of(parsed.header, name)
         highest = self.state.highest(trained_for, parsed.kid)
         if highest is None or (serial is not None and serial >= highest):
             return
         if trained_for == name:  # the log beside this output permits only versions of its own recipe
-            lines = freshness.verified_lines(store.read_log(freshness.MAX_LOG_BYTES), keys)
-            lines = freshness.about(lines, recipe=name, kid=parsed.kid)
-            if freshness.is_rolled_back_to(blob.sha256, highest, lines):
+            lines = version_log.verified_lines(store.read_log(version_log.MAX_LOG_BYTES), keys)
+            lines = version_log.about(lines, recipe=name, kid=parsed.kid)
+            if version_log.is_rolled_back_to(blob.sha256, highest, lines):
                 return
         logs.emit(events.ARTIFACT_REPLAYED, name=name, kid=parsed.kid, serial=serial, highest=highest)
         own = "it has no serial" if serial is None else f"its serial is {serial}"
@@ -162,6 +210,6 @@ class ReplayGuard:
 
     def record_serial(self, name: str, parsed: Parsed) -> None:
         """Record the serial. Call this after all other checks of the artifact have passed."""
-        serial = freshness.serial_of(parsed.header)
+        serial = serial_of(parsed.header)
         if self.state is not None and serial is not None:
-            self.state.remember(freshness.recipe_of(parsed.header, name), parsed.kid, serial)
+            self.state.remember(recipe_of(parsed.header, name), parsed.kid, serial)
