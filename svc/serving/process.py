@@ -77,19 +77,8 @@ async def close_spans(spans: Spans) -> None:
 
 def limits(settings: Settings) -> Limits:
     """Return the limits of clients' connections."""
-    return Limits(
-        idle_s=settings.keep_alive_s,
-        unread_s=settings.client_timeout_s,
-        drain_s=settings.drain_s,
-    )
-
-
-def leave_s(settings: Settings) -> float:
-    """Return the seconds from the signal to the end of idle connections.
-
-    Closing them at once would cut off requests that clients have just sent.
-    """
-    return min(LEAVE_TAKING_S, settings.drain_s)
+    drain_s = settings.drain_s
+    return Limits(settings.keep_alive_s, settings.client_timeout_s, drain_s, min(LEAVE_TAKING_S, drain_s))
 
 
 def unwrap_single(error: BaseException) -> BaseException:

@@ -326,7 +326,6 @@ async def _answer(state: ServerState, listener: socket.socket, stop: Stop) -> No
         listener,
         process.limits(state.settings),
         until=partial(_announce_drain, stop, state),
-        leave_s=process.leave_s(state.settings),
         tls=state.tls,
     )
 

@@ -22,7 +22,7 @@ from svc.serving.api.endpoint import PARAMETER, Endpoint, Route
 from svc.serving.api.endpoints import PROBES, VERBS, Router, served_with
 from svc.serving.api.failures import failure
 from svc.serving.api.headers import Target, parse_target
-from svc.serving.api.pages.routes import BUDGET, CHARGE, FAILURE, MAY_ASK, build_routes
+from svc.serving.api.pages.routes import FAILURE, REQUEST, build_routes
 from svc.serving.api.request import Checks, Request, ServerState, new_request_id
 from svc.serving.api.verbs import Verbs
 from svc.serving.transport.messages import JSON, ClientGone, Headers, Incoming, Opening, Response
@@ -73,23 +73,18 @@ class AccessLog:
         self._auth = auth
 
     def note(
-        self,
-        *,
-        began: float,
-        method: str,
-        status: int,
-        client: str,
-        route: Route | None,
-        key: bytes | None,
-        is_summed: bool = False,
+        self, began: float, response: Response, client: str, request: Request | None = None, *, is_summed: bool = False
     ) -> None:
         """Write the line of one answer. The request id must be bound already.
 
-        `began` is a value of `time.perf_counter`. `is_summed` marks refusals that the event `requests_refused` counts:
-        they are logged with `all` only.
+        `began` is a value of `time.perf_counter`. `request` is None if the client sent none that is valid. `is_summed`
+        marks refusals that the event `requests_refused` counts: they are logged with `all` only.
         """
+        route = None if request is None else request.route
+        status = response.status
         if not self._all and (status in _SUCCESS or is_summed or (route is not None and route.any_host)):
             return
+        method, key = ("", None) if request is None else (request.method, request.key)
         target = {} if route is None else {"recipe": route.name or None, "verb": route.label(method)}
         logs.emit(
             events.REQUEST_ANSWERED,
@@ -192,15 +187,7 @@ class Application:
                 is_summed = True
                 self._state.refusals.note(error)
         if self._access.writes:
-            self._access.note(
-                began=began,
-                method=request.method,
-                status=response.status,
-                client=request.incoming.client,
-                route=request.route,
-                key=request.key,
-                is_summed=is_summed,
-            )
+            self._access.note(began, response, request.incoming.client, request, is_summed=is_summed)
         return _complete(response, request.request_id, request.origin_headers)
 
     def refuse(self, error: ApiError, client: str) -> Response:
@@ -211,7 +198,7 @@ class Application:
         response = failure(request_id, error)
         # The only trace of clients that never send a valid request.
         if self._access.writes:
-            self._access.note(began=began, method="", status=response.status, client=client, route=None, key=None)
+            self._access.note(began, response, client)
         return _complete(response, request_id, ())
 
     async def _respond(self, request: Request) -> Response:
@@ -241,12 +228,9 @@ class Application:
         if target.query and endpoint.refuses_unknown_parameters:
             refuse_unknown_parameters(target.query, endpoint.query, endpoint.request)
         path = endpoint.path.replace(PARAMETER, route.name)
-        more: dict[str, object] = {MAY_ASK: request.may_ask}
-        if endpoint.asks_model:
-            more |= {BUDGET: request.budget(self._state.admission), CHARGE: request.charge}
-        return await self._from_quart(request.method, path, target.query, more)
+        return await self._from_quart(request, path, target.query)
 
-    async def _from_quart(self, method: str, path: str, query: bytes, more: Mapping[str, object]) -> Response:
+    async def _from_quart(self, request: Request, path: str, query: bytes) -> Response:
         """Return the answer of a quart handler, or raise its error.
 
         `path` is the path of the table. Quart gets neither the body nor the headers of the request, so it cannot
@@ -255,7 +239,7 @@ class Application:
         scope: dict[str, Any] = {
             "type": "http",
             "http_version": "1.1",
-            "method": method,
+            "method": request.method,
             "scheme": "http",
             "path": path,
             "raw_path": path.encode(),
@@ -265,7 +249,7 @@ class Application:
             "client": None,
             "server": None,
             "extensions": {},
-            **more,
+            REQUEST: request,
         }
         sent: list[MutableMapping[str, Any]] = []
 

@@ -10,7 +10,6 @@ import socket
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import takewhile
 
 import trio
 
@@ -46,19 +45,13 @@ class Spread:
     def is_shared(self) -> bool:
         return len(self._counts) > 1
 
-    def show(self) -> None:
-        """Write the count, also over a VACANT that was written while this process looked dead."""
+    def show(self, change: int = 0) -> None:
+        """Change the count by 1 or -1 for a connection that was accepted or has ended, and write it.
+
+        Overwrites a VACANT that was written while this process looked dead.
+        """
+        self._n_open += change
         self._counts[self._slot] = self._n_open
-
-    def count_opened(self) -> None:
-        """Count a connection that was accepted."""
-        self._n_open += 1
-        self.show()
-
-    def count_closed(self) -> None:
-        """Count a connection that has ended."""
-        self._n_open -= 1
-        self.show()
 
     async def wait_for_others(self) -> None:
         """Return when no other process has fewer connections, or after PATIENCE_S."""
@@ -76,12 +69,14 @@ PRECISION_S = 0.1
 class Limits:
     """Limits in seconds: until the next head arrives, until the client reads an answer, and for a drain.
 
-    Large answers get a second more for each MiB.
+    Large answers get a second more for each MiB. Idle connections stay open until `leave_s` after the begin of a drain,
+    because closing them at once would cut off requests that clients have just sent.
     """
 
     idle_s: float
     unread_s: float
     drain_s: float
+    leave_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -105,14 +100,12 @@ class Shared:
         """Wake connections that were idle too long, until cancelled."""
         while True:
             now, idle_s = trio.current_time(), self.limits.idle_s
-            for connected in self._waiting_since(now - idle_s):
+            for connected, since_s in self.idle.items():
+                if since_s > now - idle_s:
+                    break
                 trio.lowlevel.notify_closing(connected)
             oldest = next(iter(self.idle.values()), now)
             await trio.sleep_until(max(oldest + idle_s, now + PRECISION_S))
-
-    def _waiting_since(self, time_s: float) -> list[socket.socket]:
-        """Return the connections that have been idle since `time_s` or longer."""
-        return [connected for connected, _ in takewhile(lambda entry: entry[1] <= time_s, self.idle.items())]
 
 
 async def next_bytes(connected: socket.socket) -> bytes:
@@ -168,7 +161,7 @@ class Connection:
         finally:
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
-            self._shared.spread.count_closed()
+            self._shared.spread.show(-1)
 
     async def _serve_next(self) -> bool:
         """Answer the next request, and return True if another may follow."""

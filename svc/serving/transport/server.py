@@ -126,15 +126,14 @@ async def serve(
     limits: Limits,
     *,
     until: Callable[[], Awaitable[None]],
-    leave_s: float = 0.0,
     spread: Spread | None = None,
     tls: Tls | None = None,
 ) -> None:
     """Accept from `listener`, which is listening, until `until()` returns, then close it.
 
-    Requests that arrived by then are answered. Idle connections end after `leave_s`, busy ones with their answer or
-    after `drain_s`. `spread` has the number of connections of each process that shares the listener. With `tls`
-    hypercorn serves the connections.
+    Requests that arrived by then are answered. Idle connections end after `leave_s` of the limits, busy ones with
+    their answer or after `drain_s`. `spread` has the number of connections of each process that shares the listener.
+    With `tls` hypercorn serves the connections.
     """
     shared = Shared(application, limits, TurnScheduler(), spread or Spread.alone())
     secure = None
@@ -150,7 +149,7 @@ async def serve(
 
             def take(connected: socket.socket) -> None:
                 connected.setblocking(False)
-                shared.spread.count_opened()
+                shared.spread.show(1)
                 if secure is None:
                     connections.start_soon(Connection(connected, shared).run)
                 else:
@@ -161,7 +160,7 @@ async def serve(
                 with listener:
                     await run_until(until, acceptor.run)
                     acceptor.accept_backlog()
-                await trio.sleep(leave_s)
+                await trio.sleep(limits.leave_s)
                 shared.ending = True
                 if secure is not None:
                     await secure.end()

@@ -200,7 +200,7 @@ class TlsServer:
             logs.emit(events.CONNECTION_FAILED, error=f"{type(error).__name__}: {error}")
         finally:
             connected.close()
-            self._shared.spread.count_closed()
+            self._shared.spread.show(-1)
 
     async def end(self) -> None:
         """End idle connections now, and busy ones when they become idle."""

@@ -40,8 +40,8 @@ ASKED_AT_ONCE = 8
 PAUSE_S = 0.1
 Answer = Callable[[str, str], Awaitable[Any]]
 """Answers a worker's query by its kind and the name of a recipe."""
-Order = tuple[int, tuple[Any, ...], tuple[SealedMemory, ...]]
-"""The number of an order, its message, and its files."""
+Order = tuple[tuple[Any, ...], tuple[SealedMemory, ...]]
+"""The message of an order, which begins with its number and kind, and its files."""
 
 
 @dataclass(slots=True, eq=False)
@@ -118,7 +118,7 @@ class Fleet:
     def _order(self, worker: Worker, kind: str, *arguments: Any, files: tuple[SealedMemory, ...] = ()) -> None:
         seq = next(self._seqs)
         worker.pending.add(seq)
-        worker.orders.send_nowait((seq, (seq, kind, *arguments), files))
+        worker.orders.send_nowait(((seq, kind, *arguments), files))
 
     def tell_policies(self, policies: Mapping[str, Any]) -> None:
         """Send all workers the policies of API keys, and the cells for the rates of each key."""
@@ -218,7 +218,7 @@ class Fleet:
 
     async def _send(self, worker: Worker) -> None:
         with suppress(OSError):
-            async for _, order, files in worker.unsent:
+            async for order, files in worker.unsent:
                 await channel.send(worker.control, order, files)
 
     async def _attend(self, worker: Worker) -> int:

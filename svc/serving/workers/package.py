@@ -150,8 +150,13 @@ class _Unpickler(pickle.Unpickler):
         return self.files[number]
 
 
-def pack(loaded: Loaded, artifact: SealedMemory) -> Package:
-    """Return the package of a model whose stored arrays are views of `artifact`. Blocks, and copies derived arrays."""
+def pack_loaded(loaded: Loaded, blob: Blob) -> Loaded:
+    """Return the same model on memory that workers can map, with its package. Blocks, and copies derived arrays.
+
+    The stored arrays of the model are views of `blob`.
+    """
+    artifact = blob.view.obj
+    assert isinstance(artifact, SealedMemory), "the loader has sealed it"
     arrays: list[pickle.PickleBuffer] = []
     out = io.BytesIO()
     pickler = _Pickler(out, protocol=5, buffer_callback=arrays.append)
@@ -170,17 +175,11 @@ def pack(loaded: Loaded, artifact: SealedMemory) -> Package:
             derived.append(raw)
     memory, derived_extents = SealedMemory.of_arrays(derived)
     last = (Extent(len(pickler.files), offset, length) for offset, length in derived_extents)
-    return Package(out.getvalue(), tuple(extent or next(last) for extent in extents), (*pickler.files, memory))
+    extents_of_all = tuple(extent or next(last) for extent in extents)
+    package = Package(out.getvalue(), extents_of_all, (*pickler.files, memory))
+    return replace(package.open(), package=package)
 
 
 def _address(view: memoryview) -> int:
     array = np.frombuffer(view, np.uint8)
     return int(ctypes.c_void_p(array.ctypes.data).value or 0)
-
-
-def pack_loaded(loaded: Loaded, blob: Blob) -> Loaded:
-    """Return the same model on memory that workers can map, with its package."""
-    artifact = blob.view.obj
-    assert isinstance(artifact, SealedMemory), "the loader has sealed it"
-    package = pack(loaded, artifact)
-    return replace(package.open(), package=package)

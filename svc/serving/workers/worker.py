@@ -12,7 +12,7 @@ import pickle
 import socket
 import time
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
@@ -153,13 +153,11 @@ class Worker:
                 lanes.start_soon(self._obey, lanes)
                 await server.run_until(self._end.wait, self._may_accept.wait)
                 if self._spread is not None:
-                    limits = process.limits(self._state.settings)
                     await server.serve(
                         Application(self._state),
                         self._ends.listener,
-                        limits,
+                        process.limits(self._state.settings),
                         until=self._end.wait,
-                        leave_s=process.leave_s(self._state.settings),
                         spread=self._spread,
                         tls=self._state.tls,
                     )
@@ -191,19 +189,16 @@ class Worker:
         self, orders: trio.MemoryReceiveChannel[tuple[int, channel.Received]], lanes: trio.Nursery
     ) -> None:
         async for seq, ((_, kind, *arguments), files) in orders:
-            wait_unused: Callable[[], Awaitable[None]] | None = None
+            if kind == "drop":
+                lanes.start_soon(self._drop, seq, self._models.pop(*arguments))
+                continue
             if kind == "model":
                 await self._open(lanes, files, *arguments)
             elif kind == "entry":
                 await self._put(*arguments)
-            elif kind == "drop":
-                wait_unused = self._drop(*arguments)
             else:
                 self._orders[kind](*arguments)
-            if wait_unused is None:
-                channel.tell(self._control, "done", seq=seq)
-            else:
-                lanes.start_soon(self._report_when, wait_unused, seq)
+            channel.tell(self._control, "done", seq=seq)
             del files, arguments  # else they would keep the memory of a model until the next order
 
     def _begin(self) -> None:
@@ -228,11 +223,6 @@ class Worker:
     def _count_workers(self, workers: WorkersState) -> None:
         self._registry.workers = workers
 
-    async def _report_when(self, wait_unused: Callable[[], Awaitable[None]], seq: int) -> None:
-        with trio.move_on_after(LONGEST_FAREWELL_S):
-            await wait_unused()
-        channel.tell(self._control, "done", seq=seq)
-
     async def _open(
         self, lanes: trio.Nursery, files: tuple[SealedMemory, ...], number: int, pickled: bytes, extents: Any
     ) -> None:
@@ -242,13 +232,14 @@ class Worker:
         await lanes.start(lane.run)
         self._models[number] = Opened(loaded, lane)
 
-    def _drop(self, number: int) -> Callable[[], Awaitable[None]]:
-        """Drop a model, and return a function that waits until no request uses it any more."""
-        opened = self._models.pop(number)
+    async def _drop(self, seq: int, opened: Opened) -> None:
+        """Drop a model, and report that when no request uses it any more."""
         opened.lane.close()
         opened.is_dropped = True
         opened.note_end(0)
-        return opened.unused.wait
+        with trio.move_on_after(LONGEST_FAREWELL_S):
+            await opened.unused.wait()
+        channel.tell(self._control, "done", seq=seq)
 
     async def _put(self, entry: Entry, state: ServedState | None) -> None:
         entry = on_clock(entry, trio.current_time() - time.perf_counter())

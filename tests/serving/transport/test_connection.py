@@ -423,7 +423,7 @@ async def test_no_process_waits_long_for_one_that_does_not_accept(monkeypatch: p
     """It does not wait for a vacant slot at all, and for a stopped process only for a moment."""
     counts = counts_of(2)
     own = Spread(counts, 0)
-    own.count_opened()
+    own.show(1)
     began = time.perf_counter()
     await own.wait_for_others()
     assert time.perf_counter() - began >= connection.PATIENCE_S
@@ -437,9 +437,9 @@ async def test_a_slot_marked_vacant_shows_its_count_again() -> None:
     """It was marked while the whole machine stood still."""
     counts = counts_of(2)
     own = Spread(counts, 1)
-    own.count_opened()
+    own.show(1)
     counts[1] = VACANT
     own.show()
     assert counts.tolist() == [0, 1]
-    own.count_closed()
+    own.show(-1)
     assert counts.tolist() == [0, 0]

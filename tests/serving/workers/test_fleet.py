@@ -69,7 +69,7 @@ def kinds(worker: Worker) -> list[str]:
     found = []
     while True:
         try:
-            found.append(worker.unsent.receive_nowait()[1][1])
+            found.append(worker.unsent.receive_nowait()[0][1])
         except trio.WouldBlock:
             return found
 
@@ -128,7 +128,7 @@ async def test_a_key_keeps_its_cells_when_policies_change() -> None:
     worker, _ = add_worker(fleet, 1)
     fleet.tell_policies({"a": 1, "b": 2})
     fleet.tell_policies({"b": 3, "c": 4})
-    cells = [worker.unsent.receive_nowait()[1][3] for _ in range(2)]
+    cells = [worker.unsent.receive_nowait()[0][3] for _ in range(2)]
     assert cells[0]["b"] == cells[1]["b"]
 
 

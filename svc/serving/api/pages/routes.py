@@ -28,29 +28,17 @@ from svc.serving.api.endpoint import PARAMETER
 from svc.serving.api.endpoints import CONSOLE, ENDPOINTS, PROBES, REFERENCE, SHARED, SWAGGER_UI, USERS_VERB, VERBS
 from svc.serving.api.failures import nothing_left
 from svc.serving.api.pages.openapi import document
-from svc.serving.api.request import ServerState
+from svc.serving.api.request import Request, ServerState
 from svc.serving.models.costs import RULED_CONDITIONS, cost_class
 from svc.serving.models.fragments import AnswerHeader, encode_fields
 from svc.serving.models.item_search import feature_columns, find_items, sample_user
 from svc.serving.models.registry import Entry, Served, unknown_recipe
 
-BUDGET = "svc.budget"
-"""The key of the ASGI scope for the `WaitBudget` of a request that needs a model."""
-CHARGE = "svc.charge"
-"""The key of the ASGI scope for the function that counts the request against the rate of its key."""
 INLINE_FILTER_CHARACTERS = 4096
-
-Charge = Callable[[int, int], Awaitable[None]]
 
 
 async def popular_items(
-    served: Served,
-    request_id: str,
-    arguments: Mapping[str, str],
-    limiter: trio.CapacityLimiter,
-    *,
-    budget: WaitBudget,
-    charge: Charge,
+    served: Served, asked: Request, arguments: Mapping[str, str], budget: WaitBudget, limiter: trio.CapacityLimiter
 ) -> bytes:
     """Return the body of the answer. Raises the ApiError for the client."""
     served.require_fresh()
@@ -62,7 +50,7 @@ async def popular_items(
         parameters = await in_thread(parse_query, PopularQuery, arguments)
     if parameters.filter is not None:  # charged before its filter is compiled, which takes most of the time
         conditions = count_conditions([parameters.filter], RULED_CONDITIONS)
-        await charge(
+        await asked.charge(
             cost_class(limit=1, profile=0, described=0, is_ruled=False, is_other=True, conditions=conditions), 1
         )
     prepared: Prepared
@@ -74,14 +62,14 @@ async def popular_items(
     if not len(ranking.items):
         raise await in_thread(nothing_left, parameters.filter, served.filters, prepared.query)
     fields = await in_thread(encode_fields, ranking.from_place(prepared.offset), served.fragments)
-    return AnswerHeader(request_id, served.name, served.model_version).before(fields)
+    return AnswerHeader(asked.request_id, served.name, served.model_version).before(fields)
 
 
 T = TypeVar("T")
 
 FAILURE = "svc.failure"
-MAY_ASK = "svc.may_ask"
-"""The key of the ASGI scope for the function that returns True if the key may use a recipe."""
+REQUEST = "svc.request"
+"""The key of the ASGI scope for the `Request` that quart answers."""
 MODEL_VERSION = "X-Svc-Model-Version"
 LONGEST_LISTING_S = 10.0
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -125,10 +113,10 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
     described, searched, rendered, listed, compared, documented = (trio.CapacityLimiter(1) for _ in range(6))
 
     async def details() -> Response:
-        return _json(*state.registry.details(_may_ask()))
+        return _json(*state.registry.details(_asked().may_ask))
 
     async def recipes() -> Response:
-        may_ask = _may_ask()
+        may_ask = _asked().may_ask
         return _json({"recipes": [_summary(entry) for entry in state.registry.entries() if may_ask(entry.name)]})
 
     async def recipe(name: str) -> Response:
@@ -149,15 +137,10 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
         return _json({"recipe": name, "model_version": served.model_version, "items": matches, "more": more})
 
     async def popular(name: str) -> Response:
+        asked = _asked()
+        budget = asked.budget(state.admission)
         _, served = _entry(state, name)
-        body = await popular_items(
-            served,
-            logs.bound("request_id"),
-            request.args.to_dict(),
-            listed,
-            budget=request.scope[BUDGET],  # type: ignore[literal-required]
-            charge=request.scope[CHARGE],  # type: ignore[literal-required]
-        )
+        body = await popular_items(served, asked, request.args.to_dict(), budget, listed)
         return Response(body, content_type="application/json", headers={MODEL_VERSION: served.model_version})
 
     async def random_user(name: str) -> Response:
@@ -209,9 +192,9 @@ async def _in_thread(work: Callable[..., T], *args: Any, limiter: trio.CapacityL
     return await trio.to_thread.run_sync(work, *args, limiter=limiter, abandon_on_cancel=True)
 
 
-def _may_ask() -> Callable[[str], bool]:
-    may_ask: Callable[[str], bool] = request.scope[MAY_ASK]  # type: ignore[literal-required]
-    return may_ask
+def _asked() -> Request:
+    asked: Request = request.scope[REQUEST]  # type: ignore[literal-required]
+    return asked
 
 
 def _entry(state: ServerState, name: str) -> tuple[Entry, Served]:
