@@ -17,7 +17,7 @@ from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
 from svc.recipe.algorithms import FACTORS, FEATURE_AWARE, TOP_POP
-from svc.training.data.decay import HALF_LIFE
+from svc.training.data.weights import HALF_LIFE
 from svc.training.fitting.assemble import assemble
 from svc.training.fitting.export import fold_in_users, most_chosen_first, recency_of_histories, reorder_items
 from svc.training.fitting.factors import Columns

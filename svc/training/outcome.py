@@ -54,7 +54,7 @@ class Outcome:
         is_gated = "promotion" in head or published.held
         promotion_fields: dict[str, Any] = {"promoted": published.promoted} if is_gated else {}
         if exit_code == REFUSED:
-            from svc.training.publishing.refusal import refusal
+            from svc.training.publishing.gate import refusal
 
             promotion_fields["refused"] = refusal(head["promotion"], recipe, published.artifact, published.live)
         self.progress.close()

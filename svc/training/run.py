@@ -24,10 +24,9 @@ from svc.training.judging.incumbent import check_data_change, read_incumbent
 from svc.training.judging.search_result import SearchResult
 from svc.training.judging.task import check_scores, split_data
 from svc.training.outcome import REFUSED, Outcome, TrainResult, now
-from svc.training.publishing.freshness import Inputs, fresh_fields, needs_serial
 from svc.training.publishing.header import Facts, header
-from svc.training.publishing.publication import publish
-from svc.training.run_report import RunReport
+from svc.training.publishing.publication import Inputs, fresh_fields, needs_serial, publish
+from svc.training.report.page import RunReport
 from svc.training.search import prepare
 from svc.training.search.fork_server import ForkServer
 from svc.training.search.storage import StorageLocation, preflight

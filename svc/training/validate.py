@@ -19,13 +19,11 @@ from svc.recipe.source_options import SourceSpec
 from svc.settings import Settings
 from svc.sources.base import DataSource, SourceContext, build_source
 from svc.sources.table import float_text
-from svc.training.data.doubts import doubts
-from svc.training.data.dropped import MANY
-from svc.training.data.feature_sample import described_sample
-from svc.training.data.features import SideName
+from svc.training.data.doubts import doubts, rating_hint
+from svc.training.data.features import SideName, described_sample
 from svc.training.data.fetch import doubtful_unit, feature_context, interaction_context, uses_time
 from svc.training.data.interactions import from_rows
-from svc.training.data.unused_rating import rating_hint
+from svc.training.data.times import MANY
 from svc.training.data.where import kept_rows
 from svc.training.fitting.algorithms.registry import check_available
 from svc.training.search.storage import preflight

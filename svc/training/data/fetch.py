@@ -8,26 +8,29 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from svc import events, logs
+from svc.errors import MinDataViolation
 from svc.model.features import FEATURE_VERSION, FeatureState
 from svc.names import MAX_ID_CHARACTERS, is_float_text
 from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.row_filter import TEXT, either
-from svc.recipe.schema import Recipe
+from svc.recipe.schema import Cleansing, Recipe
 from svc.settings import Settings
 from svc.sources.base import SourceContext, build_source
 from svc.training.data import interactions as cleaning
-from svc.training.data.doubts import doubts
-from svc.training.data.dropped import MANY, odd_years
+from svc.training.data.doubts import doubts, rating_hint
 from svc.training.data.features import FittedSide, SideName, fit_side
 from svc.training.data.interactions import Interactions
-from svc.training.data.thresholds import check_thresholds
-from svc.training.data.unused_rating import rating_hint
+from svc.training.data.times import MANY, odd_years
 from svc.training.data.user_sample import UserSample, draw_users
 from svc.training.data.where import fetch_kept
 
 if TYPE_CHECKING:
     import pandas
+
+
+_MODEL_NEEDS = {"rows": 1, "users": 1, "items": 2}
+"""The least data of any model."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +70,7 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
     source = build_source(recipe.source, context)
     rating = rating_hint(loaded, context)
     if rating is not None:
-        logs.emit(events.RECIPE_WARNING, code=rating.code, field="source", message=rating.message)
+        logs.emit(events.RECIPE_WARNING, code=rating.code, field=rating.field, message=rating.message)
     rows = fetch_kept(source, recipe.cleansing.where, recipe.cleansing.hide)
     started_ns = time.time_ns()  # after the fetch: it may take minutes and return rows written meanwhile
     n_fetched = len(rows.frame) + (rows.n_dropped or 0)
@@ -221,3 +224,55 @@ def _sides(
             frame = build_source(side.source, feature_context(loaded, side, settings, variables)).fetch()
             sides[name] = fit_side(frame, side, name, ids, settings)
     return sides
+
+
+def check_thresholds(interactions: Interactions, cleansing: Cleansing) -> None:
+    """Raise MinDataViolation below `cleansing.min_*`.
+
+    One row, one user and two items are required in any case.
+    """
+    counts = {
+        "n_rows": len(interactions),
+        "n_users": len(interactions.user_ids),
+        "n_items": len(interactions.item_ids),
+    }
+    least = {
+        f"min_{counted}": minimum if (minimum := getattr(cleansing, f"min_{counted}")) is not None else model_needs
+        for counted, model_needs in _MODEL_NEEDS.items()
+    }
+    short = [
+        f"{counts[f'n_{counted}']} {counted} where {_at_least(counted, least[f'min_{counted}'], model_needs)}"
+        for counted, model_needs in _MODEL_NEEDS.items()
+        if counts[f"n_{counted}"] < max(least[f"min_{counted}"], model_needs)
+    ]
+    if short:
+        raise MinDataViolation(
+            f"the cleaned data has {', '.join(short)}. {_what_to_do(interactions)}", fields={**counts, **least}
+        )
+
+
+def _at_least(counted: str, minimum: int, model_needs: int) -> str:
+    if minimum >= model_needs:
+        return f"at least {minimum} are needed"
+    return f"cleansing.min_{counted} asks for {minimum}, but a model needs at least {model_needs}"
+
+
+def _what_to_do(interactions: Interactions) -> str:
+    """Return the advice for too little data.
+
+    If most rows were dropped, the advice is to fix them. Else it is to get more data or lower the minimum.
+    """
+    lost = [
+        f"{count} dropped {'by cleansing.where' if reason == 'where' else f'as {reason}'}"
+        for reason, count in interactions.dropped.items()
+    ]
+    cause = f"Of {len(interactions) + interactions.drop_count} rows {', '.join(lost)}. " if lost else ""
+    cause += "".join(f"{reason[0].upper()}{reason[1:]}. " for reason in interactions.reasons.values())
+    if not len(interactions) and interactions.dropped_by_where:
+        return f"{cause}Correct cleansing.where, which keeps no row that a model can be trained on."
+    if interactions.n_unusable > len(interactions):
+        return f"{cause}Mend these rows, or the columns and the unit that the recipe names."
+    return (
+        f"{cause}Provide more data, or lower cleansing.min_rows, min_users or min_items "
+        "(a model needs at least one user and two items)."
+    )

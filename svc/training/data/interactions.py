@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,11 +11,28 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.errors import MinDataViolation, TimeUnitRequired
-from svc.training.data import dropped as why
-from svc.training.data.popularity import AgeRule, recent_choices
+from svc.recipe.schema import Cleansing, InteractionSchema
+from svc.recipe.serving_schema import Popular
 from svc.training.data.stable_sort import stable_order
-from svc.training.data.times import BAD_TIME, NO_START, from_reference, reference_time, to_nanoseconds
-from svc.training.data.weights import Event, RowWeights, Weights, in_single_precision, of_events, of_numbers
+from svc.training.data.times import (
+    BAD_TIME,
+    NO_START,
+    bad_times,
+    blank_ids,
+    from_reference,
+    future_times,
+    reference_time,
+    to_nanoseconds,
+    unit_of,
+)
+from svc.training.data.weights import (
+    RowWeights,
+    Weights,
+    in_single_precision,
+    of_events,
+    of_numbers,
+    recent_choices,
+)
 from svc.training.data.where import KeptRows, kept_rows
 
 Dedup = Literal["sum", "max", "count", "keep_last", "keep_first", "none"]
@@ -26,34 +42,6 @@ LIKE_SEEN: Final = np.float32(0.5)
 _FIRST_ROWS: Final = 1000
 _COMBINED = {"sum": np.add, "count": np.add, "max": np.maximum}
 Times = NDArray[np.int64]
-
-
-class _Schema(Protocol):
-    @property
-    def user_column(self) -> str: ...
-    @property
-    def item_column(self) -> str: ...
-    @property
-    def time_column(self) -> str | None: ...
-    @property
-    def time_unit(self) -> str | None: ...
-    @property
-    def weight_column(self) -> str | None: ...
-    @property
-    def event_column(self) -> str | None: ...
-
-
-class _Cleansing(Protocol):
-    @property
-    def where(self) -> Mapping[str, Any] | None: ...
-    @property
-    def hide(self) -> Mapping[str, Any] | None: ...
-    @property
-    def drop_null_ids(self) -> bool: ...
-    @property
-    def dedup(self) -> Dedup: ...
-    @property
-    def event_weights(self) -> Mapping[str, Event] | None: ...
 
 
 class HiddenRows(NamedTuple):
@@ -241,8 +229,8 @@ class Interactions:
 
 def from_frame(
     frame: pd.DataFrame,
-    schema: _Schema,
-    cleansing: _Cleansing,
+    schema: InteractionSchema,
+    cleansing: Cleansing,
     *,
     with_times: bool,
     started_ns: int = NO_START,
@@ -255,13 +243,13 @@ def from_frame(
 
 def from_rows(
     rows: KeptRows,
-    schema: _Schema,
-    cleansing: _Cleansing,
+    schema: InteractionSchema,
+    cleansing: Cleansing,
     *,
     with_times: bool,
     started_ns: int = NO_START,
     repeats: bool = False,
-    popular: AgeRule | None = None,
+    popular: Popular | None = None,
 ) -> Interactions:
     """Clean `rows`, with categorical text in their id columns.
 
@@ -279,14 +267,14 @@ def from_rows(
     reasons: dict[str, str] = {}
     keep = _known_ids(users, items, dropped)
     if not keep.all():
-        reasons["null_ids"] = why.blank_ids({schema.user_column: users < 0, schema.item_column: items < 0}, positions)
+        reasons["null_ids"] = blank_ids({schema.user_column: users < 0, schema.item_column: items < 0}, positions)
     if times is not None:
         bad = keep & (times == BAD_TIME)
         dropped["bad_times"] = int(np.count_nonzero(bad))
         keep &= ~bad
         if bad.any() and schema.time_column is not None:
             name = schema.time_column
-            reasons["bad_times"] = why.bad_times(frame[name], bad, name, schema.time_unit, positions)
+            reasons["bad_times"] = bad_times(frame[name], bad, name, schema.time_unit, positions)
     rated = _row_weights(frame, schema, cleansing)
     ruled = np.zeros(len(keep), dtype=bool) if rows.hides is None else rows.hides
     excluded = np.zeros(len(keep), dtype=bool) if rated is None else rated.hides
@@ -353,16 +341,16 @@ def _pair(row: int, users: Codes, user_ids: list[str], items: Codes, item_ids: l
     return f"the weight of user {user_ids[users[row]]!r:.40} and item {item_ids[items[row]]!r:.40}"
 
 
-def _future_rows(rows: KeptRows, schema: _Schema, which: NDArray[np.bool_], start: int) -> FutureRows | None:
+def _future_rows(rows: KeptRows, schema: InteractionSchema, which: NDArray[np.bool_], start: int) -> FutureRows | None:
     if not which.any():
         return None
     name = schema.time_column
     assert name is not None, "rows are late by the time column"
-    detail = why.future_times(rows.frame[name], which, name, rows.positions)
+    detail = future_times(rows.frame[name], which, name, rows.positions)
     return FutureRows(int(np.count_nonzero(which)), detail, start)
 
 
-def _row_weights(frame: pd.DataFrame, schema: _Schema, cleansing: _Cleansing) -> RowWeights | None:
+def _row_weights(frame: pd.DataFrame, schema: InteractionSchema, cleansing: Cleansing) -> RowWeights | None:
     if schema.weight_column is not None:
         return of_numbers(frame[schema.weight_column])
     if schema.event_column is not None:
@@ -396,7 +384,7 @@ def _known_ids(users: Codes, items: Codes, dropped: dict[str, int]) -> NDArray[n
     return keep
 
 
-def check_unused_times(frame: pd.DataFrame, schema: _Schema) -> None:
+def check_unused_times(frame: pd.DataFrame, schema: InteractionSchema) -> None:
     """Check the times that a training with this frame does not use.
 
     Raise TimeUnitRequired for numbers without a unit, and MinDataViolation if no value is a time. All values are read
@@ -410,18 +398,18 @@ def check_unused_times(frame: pd.DataFrame, schema: _Schema) -> None:
         if not bad.all():
             return
     raise MinDataViolation(
-        f"no row has a time that can be read: {why.bad_times(frame[name], bad, name, schema.time_unit)}; "
+        f"no row has a time that can be read: {bad_times(frame[name], bad, name, schema.time_unit)}; "
         "mend schema.time_column or schema.time_unit, or leave schema.time_column out"
     )
 
 
-def _times(frame: pd.DataFrame, schema: _Schema) -> Times:
+def _times(frame: pd.DataFrame, schema: InteractionSchema) -> Times:
     assert schema.time_column is not None, "the recipe asks for time_column wherever times are used"
     column = frame[schema.time_column]
     if pd.api.types.is_numeric_dtype(column.dtype) and schema.time_unit is None:
         raise TimeUnitRequired(
             f"schema.time_column {schema.time_column!r} holds numbers: say what they count in schema.time_unit "
-            f"(s, ms, us or ns{why.unit_of(column)}), or in Python as svc.train(..., time_unit=...)."
+            f"(s, ms, us or ns{unit_of(column)}), or in Python as svc.train(..., time_unit=...)."
         )
     return to_nanoseconds(column, schema.time_unit)
 

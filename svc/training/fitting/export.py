@@ -23,8 +23,8 @@ from svc.model.recommenders.factors import BPRScorer, IALSScorer, SVDScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.model.recommenders.popularity import PopularityScorer, PopularPart, by_count
 from svc.recipe.algorithms import FACTORS, TOP_POP, TRANSITIONS
-from svc.training.data.recency import in_order, weigh_rows
 from svc.training.data.user_sample import solve_users
+from svc.training.data.weights import in_order, weigh_rows
 from svc.training.fitting.factors import AS_TRAINED, Columns, checked_finite, finite_float32, ials_scorer, svd_scorer
 from svc.training.fitting.trial import TrialRecord
 

@@ -12,8 +12,8 @@ from scipy import sparse
 from svc.errors import FeatureRidgeFailed
 from svc.model.recommenders.base import Scorer
 from svc.recipe.algorithms import LEAST_SQUARES, SELF_WEIGHT
-from svc.training.data.decay import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE, decay_matrix
 from svc.training.data.features import SideName
+from svc.training.data.weights import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE, decay_matrix
 from svc.training.fitting.algorithms.registry import ALGORITHMS, Params
 from svc.training.fitting.algorithms.self_weight import set_self_weights
 from svc.training.fitting.epochs import train_epochs

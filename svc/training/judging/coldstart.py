@@ -4,7 +4,7 @@ This is a ten-fold cross-validation for each side with features. A tenth of its 
 is trained on the rest, and the removed ids are scored from their features. Every id is held out once, up to 50,000 of
 them. The ranking of a held-out user is compared with the items of their history. The ranking of a known user is
 compared with those held-out items that they chose. The baselines are a random order and popularity: for users the
-count of each item, for unseen items the mean count of the items that share a feature value (see feature_overlap.py).
+count of each item, for unseen items the mean count of the items that share a feature value.
 
 A fold of few items may contain a very popular one by chance, which then helps or hurts all users together. So the
 intervals are computed over the ten folds (Student's t), not over users.
@@ -28,7 +28,6 @@ from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import IALSScorer
 from svc.recipe.algorithms import FEATURE_AWARE
-from svc.training.data.feature_overlap import shared_values
 from svc.training.data.features import FittedSide, SideName
 from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
@@ -234,3 +233,35 @@ def popularity_of_unseen(
     return np.asarray(
         np.where(n_values > 0, (chosen_values[held] @ of_value) / np.maximum(n_values, 1.0), counts.mean())
     )
+
+
+N_BINS = 10
+
+
+def shared_values(fitted: FittedSide, trained: NDArray[np.int64]) -> sparse.csr_matrix:
+    """Return (ids, values) float64, 1 if an id has a value: a token, a word, or a bin of a number.
+
+    Bins are tenths of the `trained` ids by rank. Equal numbers share the bin of their mean rank. A missing number
+    counts as the mean, as it does for the model. The constant feature is no value.
+    """
+    blocks, start = [], 0
+    for column in fitted.encoder.encoders:
+        block = fitted.matrix[:, start : start + column.width]
+        start += column.width
+        if not column.width or column.kind == "vector":  # no two ids have the same vector
+            continue
+        blocks.append(_bins(block, trained) if column.kind == "numerical" else block != 0)
+    if not blocks:
+        return sparse.csr_matrix((fitted.matrix.shape[0], 0))
+    return sparse.hstack(blocks, format="csr", dtype=np.float64)
+
+
+def _bins(column: sparse.csr_matrix, trained: NDArray[np.int64]) -> sparse.csr_matrix:
+    values = column.toarray().ravel()
+    ordered = np.sort(values[trained])
+    # Bins are cut by rank. With quantiles as their edges, a number that most ids have would share its bin with all
+    # larger numbers.
+    twice_rank = np.searchsorted(ordered, values, side="left") + np.searchsorted(ordered, values, side="right")
+    places = np.minimum(twice_rank * N_BINS // (2 * len(ordered)), N_BINS - 1)
+    rows = np.arange(len(values))
+    return sparse.csr_matrix((np.ones(len(values)), (rows, places)), shape=(len(values), N_BINS))

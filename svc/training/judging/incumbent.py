@@ -16,8 +16,8 @@ from svc.recipe.algorithms import BLEND, FEATURE_AWARE, SELF_WEIGHT
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import MaxChange
 from svc.settings import Settings
-from svc.training.data.decay import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE
 from svc.training.data.interactions import Interactions
+from svc.training.data.weights import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE
 from svc.training.fitting.algorithms.registry import ALGORITHMS, search_space
 from svc.training.fitting.train import how_many_fit
 from svc.training.fitting.trial import FEATURES_AND_SEEDS, TrialRecord

@@ -17,11 +17,10 @@ from svc.model.model import Model
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
 from svc.recipe.load import LoadedRecipe
-from svc.training.data.decay import HALF_LIFE, decay_matrix
 from svc.training.data.features import SideName
 from svc.training.data.fetch import TrainingData
-from svc.training.data.recency import positions_of
 from svc.training.data.split import Split, SplitPlan, order_items, smallest_working_ratio, split
+from svc.training.data.weights import HALF_LIFE, decay_matrix, positions_of
 from svc.training.fitting.algorithms.registry import Params
 from svc.training.fitting.export import fold_in_users, recency_of_histories, to_history
 from svc.training.fitting.train import Builder, Matrices

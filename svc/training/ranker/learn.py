@@ -16,7 +16,7 @@ from svc import events, logs
 from svc.model.history import History
 from svc.model.ranker.item_record import ItemRecord
 from svc.model.ranker.page_ranker import PageRanker
-from svc.training.data.recency import positions_of
+from svc.training.data.weights import positions_of
 from svc.training.fitting.export import to_history
 from svc.training.judging.intervals import Change
 from svc.training.judging.rankers import ServedRanker, rank_ms

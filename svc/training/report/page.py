@@ -8,25 +8,31 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from svc import install_command
+from svc import events, install_command, logs
+from svc.artifact.keys import SigningKeys
+from svc.artifact.store import read_verified
 from svc.atomic_write import replace_file
-from svc.errors import ArtifactWriteError, ConfigError
+from svc.errors import ArtifactWriteError, ConfigError, SvcError
 from svc.model.history import History
+from svc.progress import Progress
 from svc.recipe.algorithms import short_name
+from svc.recipe.load import LoadedRecipe
+from svc.settings import Settings
 from svc.training.fitting.trial import TrialRecord
-from svc.training.report.confidence import headline, lead_sentences, popularity_sentences, warnings
-from svc.training.report.promotion import decision_sentences
-from svc.training.report.verdict import verdict
-from svc.training.report.words import definitions, feature_sentences, plain_name
 
 if TYPE_CHECKING:
     from jinja2 import Template
+
+    from svc.model.model import Model
+    from svc.training.judging.rankers import ServedRanker
+    from svc.training.judging.task import Task
 
 
 def check_report(path: Path) -> None:
@@ -67,37 +73,36 @@ def write_report(
 def render(header: Mapping[str, Any], counts: Counts, earlier: Mapping[str, Any] | None = None) -> str:
     """Return the page as HTML. The template escapes every value except pictures and `Markup`."""
     from svc.training.report import plots
-    from svc.training.report.order import order_sentences, tried_values
-    from svc.training.report.ranker import ranker_groups, ranker_sentences
+    from svc.training.report import sentences as say
     from svc.training.report.tables import breakdown, tables
 
     metric, evaluation = f"{header['metric']}@{header['cutoff']}", header["evaluation"]
     best, searched, course = _best(header), header["tuning"]["best_per_algorithm"], _course(header)
     intervals = {name: figures["interval"] for name, figures in searched.items() if "interval" in figures}
-    against, recency = header.get("promotion", {}).get("against"), tried_values(header)
+    against, recency = header.get("promotion", {}).get("against"), say.tried_values(header)
     diversity, timed = evaluation.get("diversity"), [trial for trial in course if trial.rank_ms is not None]
     items, users = counts
-    groups = ranker_groups(header)
+    groups = say.ranker_groups(header)
     return _template().render(
         header=header,
         winner=short_name(header["best_class"]),
         earlier=earlier,
         metric=metric,
-        verdict=verdict(header, metric),
-        headline=headline(header),
-        lead=lead_sentences(header, metric),
-        decision=decision_sentences(header),
-        order=order_sentences(header),
-        ranker=ranker_sentences(header, metric),
+        verdict=say.verdict(header, metric),
+        headline=say.headline(header),
+        lead=say.lead_sentences(header, metric),
+        decision=say.decision_sentences(header),
+        order=say.order_sentences(header),
+        ranker=say.ranker_sentences(header, metric),
         course=_course_sentence(header["tuning"]),
-        popularity=popularity_sentences(header),
+        popularity=say.popularity_sentences(header),
         times_popularity=_times_popularity(best),
-        features=feature_sentences(header),
-        definitions=definitions(header),
-        inequality=plain_name("gini_index"),
+        features=say.feature_sentences(header),
+        definitions=say.definitions(header),
+        inequality=say.plain_name("gini_index"),
         everybody=breakdown(evaluation).get("everybody", {}),
         tail_share=_tail_share(items),
-        warnings=warnings(header),
+        warnings=say.warnings(header),
         tables=tables(header, metric, best, earlier),
         plots={
             "algorithms": plots.algorithms_plot(best, metric, intervals),
@@ -173,3 +178,45 @@ def _tail_share(item_counts: NDArray[np.int64]) -> float:
     """Return the share of the most popular 1% of the items in all interactions."""
     falling = np.sort(item_counts)[::-1]
     return float(falling[: max(1, len(falling) // 100)].sum() / max(falling.sum(), 1))
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """The report of one training, to be written at `path`. If that is None, every method does nothing."""
+
+    path: Path | None
+    loaded: LoadedRecipe
+    settings: Settings
+    variables: Mapping[str, str]
+    progress: Progress
+
+    def check(self) -> None:
+        """Raise ConfigError before the training if the report could not be written after it."""
+        if self.path is not None:
+            check_report(self.path)
+
+    def curves(self, task: Task, best: TrialRecord, winner: ServedRanker | None) -> Mapping[str, Any]:
+        """Measure what only a report shows of the winner. Return nothing if there is no report or no such ranker."""
+        if self.path is None or winner is None:
+            return {}
+        from svc.training.judging.curves import measure_curves
+
+        self.progress.phase("measuring for the report")
+        return measure_curves(task, best, winner)
+
+    def earlier(self, keys: SigningKeys) -> Mapping[str, Any] | None:
+        """Return the header of the artifact that will be replaced, or None if none can be verified."""
+        if self.path is None:
+            return None
+        try:
+            return read_verified(self.loaded.output_uri, keys, self.settings)[1].header
+        except SvcError:
+            return None
+
+    def write(self, header: Mapping[str, Any], model: Model, earlier: Mapping[str, Any] | None) -> None:
+        """Write the page of the new model's `header`, compared with `earlier`. Raise ArtifactWriteError."""
+        if self.path is None:
+            return
+        self.progress.phase("writing the report")
+        write_report(self.path, header, Counts.of(model.history, model.n_items), earlier)
+        logs.emit(events.REPORT_WRITTEN, path=str(self.path))

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from svc.recipe.algorithms import short_name
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.metrics import PER_USER
-from svc.training.report.confidence import span
-from svc.training.report.order import recency_rows
-from svc.training.report.promotion import comparison_rows, guardrail_rows
-from svc.training.report.ranker import weight_rows
-from svc.training.report.words import plain_name
+from svc.training.report.sentences import plain_name, recency_by_part, span, tried_values
 
 Header = Mapping[str, Any]
 
@@ -26,6 +22,11 @@ _DATA = {
     "dropped_by_where": "of these by cleansing.where",
     "hidden_by_rule": "of these hidden by cleansing.hide",
 }
+_SCORED = {
+    "live": "as it is served: it was trained before all that is held out",
+    "refitted": "its class and parameters, trained on the same data as the new model",
+}
+_OPPONENTS = {"incumbent": "the live model", "TopPop": "popularity"}
 _NEW_ITEMS = {
     "recall": "of a user's new items, found on the page",
     "popularity_recall": "the same, new items by popularity of their features",
@@ -201,3 +202,56 @@ def _new_items(measured: Mapping[str, Any]) -> Iterable[Sequence[object]]:
 def _date(measured: Mapping[str, Any]) -> str:
     """Return the time of the figures that a refit carries from its search, or ""."""
     return f" (measured {measured['measured_at']})" if "measured_at" in measured else ""
+
+
+def recency_rows(header: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    """Yield recency, score and interval of each value that was tried for the winner, with a mark at the chosen one.
+
+    For a blend, each value is tried for all parts at once. If its parts differ in recency, the last row has the score
+    with the values of the parts.
+    """
+    recency, parts = header.get("recency", 0.0), recency_by_part(header)
+    for row in tried_values(header):
+        low, high = row["interval"]
+        mark = " (taken)" if row["recency"] == recency and not parts else ""
+        yield f"{row['recency']:g}{mark}", f"{row['score']:.4f}", f"{low:.4f} to {high:.4f}"
+    if parts:
+        own = header["evaluation"]["recency"]["by_part"]
+        low, high = own["interval"]
+        yield "of each part (taken)", f"{own['score']:.4f}", f"{low:.4f} to {high:.4f}"
+
+
+def comparison_rows(header: Mapping[str, Any]) -> Iterable[Sequence[object]]:
+    """Yield a row for each comparison: opponent, both scores, change, interval, users, how the opponent was scored."""
+    for comparison in header["promotion"]["against"]:
+        yield (
+            _OPPONENTS.get(comparison["name"], comparison["name"]),
+            comparison["candidate"],
+            comparison["other"],
+            percent(comparison["change"]),
+            f"{percent(comparison['interval'][0])} to {percent(comparison['interval'][1])}",
+            comparison["n_users"],
+            _SCORED.get(comparison["scored"], comparison["scored"]),
+        )
+
+
+def guardrail_rows(header: Mapping[str, Any]) -> Iterable[Sequence[object]]:
+    """Yield a row for each guardrail: both values, change, the bound of the change, and whether it passes."""
+    for name, guardrail in header["promotion"]["guardrails"].items():
+        passed = "passes" if guardrail["passed"] else "refuses the model"
+        is_cost = "max_relative_change" in guardrail
+        bound = guardrail["max_relative_change"] if is_cost else guardrail["min_relative_change"]
+        allowed = f"{'at most' if is_cost else 'at least'} {percent(bound)}"
+        yield name, guardrail["candidate"], guardrail["other"], percent(guardrail["change"]), allowed, passed
+
+
+def percent(change: float) -> str:
+    """Return a relative change as a percentage, or as words above a thousandfold."""
+    return f"{change:+.1%}" if abs(change) < 1000 else "more than a thousandfold"
+
+
+def weight_rows(header: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    """Yield name, group and weight of each feature, the largest absolute weight first."""
+    features = header.get("ranker", {}).get("features", ())
+    for feature in sorted(features, key=lambda feature: -abs(feature["weight"])):
+        yield feature["name"], feature["group"], f"{feature['weight']:+.3f}"

@@ -28,7 +28,7 @@ from svc import events, logs
 from svc.errors import FeatureRidgeFailed
 from svc.model.recommenders.base import Scorer as ServedScorer
 from svc.recipe.algorithms import BLEND, BLENDED, FACTORS, TOP_POP
-from svc.training.data.decay import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE
+from svc.training.data.weights import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE
 from svc.training.fitting.algorithms.registry import Params
 from svc.training.fitting.export import build_blend
 from svc.training.fitting.train import train_trial

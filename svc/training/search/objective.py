@@ -17,8 +17,8 @@ from svc.model.recommenders.dense_weights import DenseWeightsScorer
 from svc.model.recommenders.factors import BPRScorer, FactorScorer, IALSScorer, SVDScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.model.recommenders.popularity import PopularityScorer
-from svc.training.data.recency import weigh_rows
 from svc.training.data.user_sample import solve_rows
+from svc.training.data.weights import weigh_rows
 from svc.training.fitting.algorithms.registry import ALGORITHMS, Params
 from svc.training.fitting.algorithms.self_weight import set_self_weights
 from svc.training.fitting.epochs import train

@@ -20,10 +20,9 @@ from svc.recipe.algorithms import BLEND, FACTORS, ITEM_WEIGHTS, RECENCY, SELF_WE
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import Training
 from svc.settings import Settings
-from svc.training.data.decay import HALF_LIFE
 from svc.training.data.fetch import TrainingData
-from svc.training.data.recency import positions_of
 from svc.training.data.split import Split
+from svc.training.data.weights import HALF_LIFE, positions_of
 from svc.training.fitting.algorithms.registry import Space, search_space
 from svc.training.fitting.algorithms.self_weight import with_self_weight
 from svc.training.fitting.train import Builder, Threads, how_many_fit

@@ -1,7 +1,9 @@
-"""Warnings about rows that probably have another meaning."""
+"""Rows that probably have another meaning than the recipe assumes, and ratings that it does not use."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,16 @@ import pandas as pd
 import pytest
 
 from svc.errors import MinDataViolation
-from svc.training.data.doubts import doubts
+from svc.recipe.load import LoadedRecipe
+from svc.recipe.source_options import SourceSpec
+from svc.settings import Settings
+from svc.training.data.doubts import Doubt, doubts, rating_hint
+from svc.training.data.fetch import interaction_context
 from svc.training.data.interactions import from_frame
+from svc.training.validate import validate
+from tests.object_store import ObjectsInMemory
 from tests.recipe.loading import load
+from tests.training.test_run import run, small_training
 
 DAY = 1_700_000_000
 
@@ -77,3 +86,93 @@ def test_weights_that_look_like_times_or_are_unusable_cause_a_warning(tmp_path: 
     assert found(tmp_path, frame.assign(w=range(1, 101)), schema={"weight_column": "w"}) == {}
     with pytest.raises(MinDataViolation, match="no row has a 'w' above 0: is it the weight"):
         found(tmp_path, frame.assign(w=0), schema={"weight_column": "w"})
+
+
+Make = Callable[..., LoadedRecipe]
+SPLIT = {"split": {"scheme": "random", "heldout_ratio": 0.3}}
+
+
+def recipe_over(make_recipe: Make, folder: Path, values: list[Any], **blocks: Any) -> LoadedRecipe:
+    """Return a recipe without times over a table whose third column, `stars`, repeats these values."""
+    rows = [f"u{row % 19},i{row % 23},{values[row % len(values)]}" for row in range(200)]
+    (folder / "rows.csv").write_text("user_id,item_id,stars\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    schema = {"user_column": "user_id", "item_column": "item_id", **blocks.pop("schema", {})}
+    return make_recipe(ratings=folder / "rows.csv", schema=schema, training=small_training(**SPLIT), **blocks)
+
+
+def hint(loaded: LoadedRecipe) -> Doubt | None:
+    return rating_hint(loaded, interaction_context(loaded, Settings(), {}))
+
+
+@pytest.mark.parametrize(("values", "high"), [([1, 2, 3, 4, 5], "4"), ([0.5, 1.0, 3.5, 5], "3.5"), ([0, 1], "1")])
+def test_an_unused_rating_is_named_with_the_keys_that_could_use_it(
+    values: list[float], high: str, make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
+) -> None:
+    """`validate` names it once, and so does a training."""
+    loaded = recipe_over(make_recipe, tmp_path, values)
+    found = hint(loaded)
+    assert found is not None
+    message = found.message
+    assert f"'stars' holds {len(values)} numbers from {values[0]:g} to {values[-1]:g} and is not used" in message
+    assert f"`cleansing.where: {{stars: {{gte: {high}}}}}`" in message
+    assert f"`cleansing.hide: {{stars: {{lt: {high}}}}}`" in message
+    assert [check.detail for check in validate(loaded, Settings(), {}) if "stars" in check.detail] == [
+        f"warning: {message}"
+    ]
+    assert run(loaded).exit_code == 0
+    (warned,) = [record for record in log if record.get("code") == found.code == "rating_unused"]
+    assert (warned["event"], warned["field"], warned["message"]) == ("recipe_warning", "source", message)
+
+
+@pytest.mark.parametrize(
+    "values", [["a", "b"], [1], [-1, 1], [*range(22)], [1, 500], ["2024-01-01", "2024-01-02"], ["", ""]]
+)
+def test_other_columns_are_no_ratings(values: list[Any], make_recipe: Make, tmp_path: Path) -> None:
+    """These are texts, one value, negative, many or large numbers, dates, and missing values."""
+    assert hint(recipe_over(make_recipe, tmp_path, values)) is None
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        {"schema": {"weight_column": "stars"}},
+        {"cleansing": {"where": {"stars": {"gte": 4}}, "hide": {"stars": {"lt": 4}}}},
+        {"cleansing": {"where": {"stars": {"any": ["5"]}}}},
+        {"cleansing": {"hide": {"stars": {"lt": 4}}}},
+    ],
+)
+def test_a_column_that_the_recipe_uses_is_not_named(blocks: dict[str, Any], make_recipe: Make, tmp_path: Path) -> None:
+    """It is used as a weight, or to choose rows."""
+    assert hint(recipe_over(make_recipe, tmp_path, [1, 2, 5], **blocks)) is None
+
+
+def test_a_rating_that_only_where_uses_is_named_once(
+    make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
+) -> None:
+    """Items of dropped rows are not hidden, and would be recommended again."""
+    loaded = recipe_over(make_recipe, tmp_path, [1, 2, 5], cleansing={"where": {"stars": {"gte": 2}}})
+    (message,) = [check.detail for check in validate(loaded, Settings(), {}) if "cleansing.hide" in check.detail]
+    assert "`cleansing.hide: {stars: {lt: ...}}`" in message
+    assert run(loaded).exit_code == 0
+    (warned,) = [record for record in log if record.get("code") == "rating_not_hidden"]
+    assert message == f"warning: {warned['message']}"
+
+
+def test_a_table_that_cannot_be_read_gives_no_hint(make_recipe: Make, tmp_path: Path) -> None:
+    """The training reports the error."""
+    loaded = recipe_over(make_recipe, tmp_path, [1, 2, 5])
+    (tmp_path / "rows.csv").unlink()
+    assert hint(loaded) is None
+
+
+def test_remote_stores_are_not_read_for_a_hint(
+    make_recipe: Make, tmp_path: Path, objects_in_memory: ObjectsInMemory
+) -> None:
+    """A request would cost more than the hint is worth."""
+    loaded = recipe_over(make_recipe, tmp_path, [1, 2, 3])
+    objects_in_memory.pipe_file("s3://shop/rows.csv", (tmp_path / "rows.csv").read_bytes())
+    remote = SourceSpec.model_validate({"type": "csv", "path": "s3://shop/rows.csv"})
+    recipe = loaded.recipe.model_copy(update={"source": remote})
+    assert hint(loaded) is not None
+    assert hint(replace(loaded, recipe=recipe)) is None
+    assert objects_in_memory.calls == []

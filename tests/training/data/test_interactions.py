@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from svc.recipe.schema import Cleansing, InteractionSchema
 from svc.training.data.interactions import Interactions, from_frame
-from svc.training.data.recency import positions_of
 from svc.training.data.split import SplitPlan, split
+from svc.training.data.weights import positions_of
 
 SCHEMA = InteractionSchema(user_column="u", item_column="i", time_column="t", time_unit="s")
 

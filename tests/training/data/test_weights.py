@@ -1,32 +1,43 @@
-"""The weight of an interaction, from the table to the answers: weights, events, duplicates and age."""
+"""Weights by column, event, age, place in a history, and recent popularity."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import sparse
 
 from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
 from svc.errors import WeightOutOfRange
 from svc.model import codec
+from svc.model.codec import encode
+from svc.model.load_model import load_model
+from svc.model.model import Model
+from svc.model.ranking.query import UNRESTRICTED
 from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import Cleansing, InteractionSchema
+from svc.recipe.serving_schema import Popular
 from svc.settings import Settings
-from svc.training.data.interactions import HiddenRows, Interactions, from_frame
+from svc.training.data import fetch, weights
+from svc.training.data.interactions import HiddenRows, Interactions, from_frame, from_rows
 from svc.training.data.split import SplitPlan, split
+from svc.training.data.weights import in_order, positions_of, recent_choices, weigh_rows
+from svc.training.data.where import kept_rows
 from svc.training.judging.evaluator import Evaluator
 from svc.training.judging.metrics import user_scores
 from svc.training.judging.rankers import ScoreRanker
+from svc.training.judging.task import Task, split_data
 from svc.training.run import TrainOptions, train
+from svc.training.search import prepare
+from tests.training.judging.gated import Make, header, run, training, write_tastes
 
-Make = Callable[..., LoadedRecipe]
 DAY = 86_400
 WEIGHTED = InteractionSchema(user_column="u", item_column="i", time_column="t", time_unit="s", weight_column="w")
 EVENTS = InteractionSchema(user_column="u", item_column="i", event_column="e")
@@ -262,3 +273,298 @@ def test_weights_that_single_precision_cannot_hold_are_refused(weights: list[flo
         from_frame(frame(rows, "u", "i", "w", "t"), WEIGHTED, cleansing, with_times=False).matrix()
     least = from_frame(frame([("a", "x", 1.5e-45, 1)], "u", "i", "w", "t"), WEIGHTED, cleansing, with_times=False)
     assert least.matrix().data.tolist() == [pytest.approx(1.4e-45, rel=0.01)]
+
+
+NOW_S = 1_700_000_000
+SCHEMES = ["random", "time_user", "leave_one_out", "time_global"]
+MONTH = {"half_life": "30d"}
+
+
+def test_a_weight_halves_with_each_half_life_of_its_age() -> None:
+    """The last event has its full weight. A very old one keeps a small weight, as it is still a seen item."""
+    matrix = sparse.csr_matrix(np.array([[8.0, 8.0], [4.0, 1.0]], np.float32))
+    days = np.array([0, 7, 14, 69_999], np.int64)
+    times = sparse.csr_matrix((-days * DAY * 10**9, matrix.indices, matrix.indptr), shape=matrix.shape)
+    found = weights.decay_matrix(matrix, times, {"half_life": "7d"}).toarray()
+    assert found[:, 0].tolist() == [8.0, 1.0]
+    assert found[0, 1] == 4.0
+    assert 0 < found[1, 1] < 1e-5
+    assert weights.decay_matrix(matrix, times, {"half_life": "none"}) is matrix
+    assert weights.decay_matrix(matrix, times, {}) is matrix
+
+
+@pytest.mark.parametrize(
+    ("days", "reference", "ages"),
+    [
+        ([-3, -1, 400], -1, [2, 0, -1]),
+        ([-3, -1, 0], 0, [3, 1, 0]),
+        ([1, 2, 400], 0, [0, 0, 0]),
+    ],
+    ids=["one in the future", "none in the future", "all in the future"],
+)
+def test_ages_count_from_the_last_row_before_the_start_of_the_training(
+    days: list[int], reference: int, ages: list[int]
+) -> None:
+    """Later rows have age 0, and are counted with an example."""
+    rows = [("u", item, 1.0, NOW_S + day * DAY) for item, day in zip("xyz", days, strict=True)]
+    data = frame(rows, "u", "i", "w", "t")
+    found = from_frame(data, WEIGHTED, Cleansing(), with_times=True, started_ns=NOW_S * 10**9)
+    assert found.reference == (NOW_S + reference * DAY) * 10**9
+    assert (-found.latest().toarray() // (DAY * 10**9)).tolist() == [ages]
+    n_future = sum(day > 0 for day in days)
+    assert (0 if found.future is None else found.future.count) == n_future
+    if found.future is not None:
+        row = next(place for place, day in enumerate(days, 1) if day > 0)
+        assert f"'t' holds '{NOW_S + days[row - 1] * DAY}' in data row {row}" in found.future.detail
+
+
+def _aged_table(path: Path, stray: int | str) -> Path:
+    """Return sixty users with twelve items each in the year before `NOW_S`. The first row has the time `stray`."""
+    rng = np.random.default_rng(4)
+    rows = [
+        (f"u{user}", f"i{item}", NOW_S - int(rng.integers(0, 365)) * DAY - user)
+        for user in range(60)
+        for item in rng.choice(30, size=12, replace=False)
+    ]
+    data = pd.DataFrame(rows, columns=["user_id", "item_id", "ts"]).astype({"ts": object})
+    data.loc[0, "ts"], data.loc[12, "ts"] = stray, NOW_S
+    data.to_csv(path, index=False)
+    return path
+
+
+def _training(**changes: Any) -> dict[str, Any]:
+    split = {"scheme": "time_user", "heldout_ratio": 0.2, "test_user_ratio": 1.0}
+    decay_by = {"time_decay": MONTH}
+    return {"algorithms": ["TopPop"], "n_trials": 1, "cutoff": 5, "split": split, **decay_by, **changes}
+
+
+def _task(make_recipe: Make, tmp_path: Path, scheme: str, stray: int, **training: Any) -> Task:
+    split = {"scheme": scheme, "heldout_ratio": 0.2, "test_user_ratio": 1.0}
+    loaded = make_recipe(
+        ratings=_aged_table(tmp_path / "stray.csv", stray), schema=SCHEMA, training=_training(split=split, **training)
+    )
+    found = fetch.load(loaded, Settings(), {}, Progress())
+    return prepare.make_task(loaded, found, split_data(loaded, found), Settings())
+
+
+def _oldest_age_s(matrix: sparse.csr_matrix) -> float:
+    """Return the age of the smallest weight of a binary matrix, with a half-life of a month."""
+    return float(-np.log2(matrix.data.min()) * 30 * DAY)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("stray", [NOW_S, 4_070_908_800], ids=["no future row", "a row of 2099"])
+def test_the_final_training_decays_rows_of_the_search_as_the_search_did(
+    make_recipe: Make, tmp_path: Path, scheme: str, stray: int
+) -> None:
+    """Both count ages from the same time. Under time_global, the search counts from its cut-off."""
+    task = _task(make_recipe, tmp_path, scheme, stray)
+    searched = task.holdout.decay_matrix(MONTH)
+    final = task.matrix(MONTH)[task.split.order][:, task.split.item_order]
+    both = np.asarray(final[searched.nonzero()]).ravel()
+    if scheme == "time_global":
+        times = task.data.interactions.times
+        assert times is not None
+        cutoff = np.sort(times)[int(0.8 * (len(times) - 1))]
+        assert _oldest_age_s(searched) == pytest.approx((cutoff - times.min()) / 1e9, rel=1e-4)
+        assert _oldest_age_s(final) == pytest.approx(NOW_S - times.min() / 1e9, rel=1e-4)
+    else:
+        np.testing.assert_array_equal(searched.data, both)
+
+
+def test_a_sample_of_users_has_the_reference_time_of_all_users(make_recipe: Make, tmp_path: Path) -> None:
+    """Users outside the sample are then decayed as those inside."""
+    task = _task(make_recipe, tmp_path, "time_user", NOW_S + 400 * DAY, sample_users=20)
+    assert task.data.sample is not None
+    assert 0 not in task.data.sample.rows
+    sampled, all_users = task.matrix(MONTH), task.matrix(MONTH, all_users=True)
+    assert abs(all_users[task.data.sample.rows] - sampled).nnz == 0
+
+
+def test_a_row_in_the_far_future_acts_like_a_row_at_the_last_event(
+    make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
+) -> None:
+    """The payloads are equal. Log, header and report have a warning."""
+    payloads, heads = [], []
+    report = tmp_path / "report.html"
+    for stray in (NOW_S, 4_070_908_800):
+        loaded = make_recipe(ratings=_aged_table(tmp_path / "stray.csv", stray), schema=SCHEMA, training=_training())
+        artifact = run(loaded, report=report).artifact
+        assert artifact is not None
+        parsed = read_verified(artifact, development_keys(), Settings())[1]
+        payloads.append(bytes(parsed.payload))
+        heads.append(parsed.header)
+    assert payloads[0] == payloads[1]
+    (warning,) = [record for record in log if record["event"] == "future_times"]
+    assert (warning["log_level"], warning["count"]) == ("warning", 1)
+    assert "'ts' holds '4070908800' in data row 1," in warning["detail"]
+    assert "future_times" not in heads[0]["data_stats"]
+    assert heads[1]["data_stats"]["future_times"] == 1
+    assert "later than the start of the training" in report.read_text(encoding="utf-8")
+
+
+def times(rng: np.random.Generator) -> sparse.csr_matrix:
+    """Return random times, many of them equal, with some empty rows."""
+    dense = rng.integers(1, 6, (20, 12)) * (rng.random((20, 12)) < 0.4)
+    dense[[0, 7, 19]] = 0
+    return sparse.csr_matrix(dense.astype(np.int64))
+
+
+def test_positions_count_within_each_row() -> None:
+    """They equal those of the definition, row by row."""
+    latest = times(np.random.default_rng(1))
+    positions = positions_of(latest)
+    order, ties = in_order(positions)
+    for row in range(latest.shape[0]):
+        part = slice(latest.indptr[row], latest.indptr[row + 1])
+        own = latest.data[part]
+        moments = sorted(set(own.tolist()), reverse=True)
+        assert positions.data[part].tolist() == [moments.index(time) for time in own.tolist()]
+        oldest_first = latest.data[order[part]]
+        assert oldest_first.tolist() == sorted(own.tolist())
+        assert ties[part].tolist() == [
+            place > 0 and oldest_first[place - 1] == time for place, time in enumerate(oldest_first)
+        ]
+
+
+def test_rows_are_weighted_alike_alone_and_together() -> None:
+    """Each entry is multiplied by exp(−δ · position)."""
+    latest = times(np.random.default_rng(2))
+    matrix = latest.astype(np.float32)
+    positions = positions_of(latest)
+    found = weigh_rows(matrix, positions, 0.3)
+    np.testing.assert_allclose(found.data, matrix.data * np.exp(-0.3 * positions.data))
+    rows = np.array([2, 5, 11])
+    assert (weigh_rows(matrix, positions, 0.3, rows) != found[rows]).nnz == 0
+
+
+START_S = 1_700_000_000
+RULES = [{"half_life": "7d"}, {"window": "30d"}, {"half_life": "12h", "window": "4w"}]
+Row = tuple[int, int, int]
+
+
+def latest_ages(rows: list[Row]) -> dict[tuple[int, int], int]:
+    """Return the seconds from the latest row of each user and item to the start of the training."""
+    latest: dict[tuple[int, int], int] = {}
+    for user, item, time_s in rows:
+        latest[user, item] = max(latest.get((user, item), time_s), time_s)
+    return {pair: max(0, START_S - time_s) for pair, time_s in latest.items()}
+
+
+def brute_force(rows: list[Row], n_items: int, rule: Popular) -> list[float]:
+    """Return the count of each item, added row by row from the definition."""
+    counts = [0.0] * n_items
+    for (_, item), age_s in sorted(latest_ages(rows).items(), key=lambda pair: -pair[1]):
+        if rule.window_s is None or age_s <= rule.window_s:
+            counts[item] += 1.0 if rule.half_life_s is None else 2.0 ** (-age_s / rule.half_life_s)
+    return counts
+
+
+def counted(rows: list[Row], n_items: int, rule: Popular) -> np.ndarray:
+    users, items, times = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
+    codes = users.astype(np.int32), items.astype(np.int32)
+    return recent_choices(*codes, times * 10**9, n_items, rule, started_ns=START_S * 10**9)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 6), st.integers(-60 * DAY, 5 * DAY)), min_size=1),
+    st.sampled_from(RULES),
+)
+def test_counts_are_those_of_brute_force(rows: list[Row], rule: dict[str, Any]) -> None:
+    """They agree up to one factor. Each user counts once for an item. Future rows have the age of the start."""
+    shifted, popular = [(user, item, START_S + offset) for user, item, offset in rows], Popular(**rule)
+    counts, expected = counted(shifted, 7, popular), brute_force(shifted, 7, popular)
+    largest = max(counts)
+    assert counts * max(expected) == pytest.approx(np.array(expected) * largest, rel=1e-9)
+    assert largest > 0 or max(expected) == 0
+
+
+def test_equal_ages_count_equally_in_any_order_of_rows() -> None:
+    """The bits agree. Otherwise items of equal popularity would be ordered by rounding errors."""
+    ages = [3.1, 14.7, 0.2, 9.9, 30.3, 1.1]
+    rows = [(user, 0, int(START_S - age * DAY)) for user, age in enumerate(ages)]
+    rows += [(user, 1, int(START_S - age * DAY)) for user, age in enumerate(reversed(ages))]
+    counts = counted(rows, 2, Popular(half_life="7d"))
+    assert counts[0] == counts[1]
+
+
+def test_counts_depend_on_the_start_of_the_training_only_by_the_window() -> None:
+    """So two trainings on the same rows write the same bytes, and rows of decades ago do not count 0."""
+    times = np.array([0, 5, 10], dtype=np.int64) * 10**9
+    codes = np.arange(3, dtype=np.int32)
+    starts = [20 * 10**9, 2 * 10**18]
+    first, second = (recent_choices(codes, codes, times, 3, Popular(half_life="1h"), started_ns=at) for at in starts)
+    assert first.tolist() == second.tolist() == sorted(first.tolist())
+    assert first[2] == 1.0
+    windows = [recent_choices(codes, codes, times, 3, Popular(window="1h"), started_ns=at) for at in starts]
+    assert [found.tolist() for found in windows] == [[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("dedup", ["keep_first", "keep_last", "none", "count"])
+def test_the_latest_row_counts_with_any_dedup(dedup: Any) -> None:
+    """Here u1 chose `a` long ago and again yesterday, and `b` three days ago."""
+    days = [("u1", "a", -50), ("u1", "b", -3), ("u1", "a", -1), ("", "c", -1)]
+    rows = pd.DataFrame(days, columns=["user_id", "item_id", "ts"]).astype(
+        {"user_id": "category", "item_id": "category"}
+    )
+    rows["ts"] = START_S + rows["ts"] * DAY
+    schema = InteractionSchema(user_column="user_id", item_column="item_id", time_column="ts", time_unit="s")
+    found = from_rows(
+        kept_rows(rows, None),
+        schema,
+        Cleansing(dedup=dedup),
+        with_times=True,
+        started_ns=START_S * 10**9,
+        popular=Popular(half_life="1d"),
+    )
+    assert found.popularity is not None
+    assert dict(zip(found.item_ids, found.popularity.tolist(), strict=True)) == {"a": 1.0, "b": 0.25}
+
+
+def trained(artifact: str | None) -> Model:
+    assert artifact is not None
+    parsed = read_verified(artifact, development_keys(), Settings())[1]
+    return load_model(parsed.header, parsed.payload, name="small", allow_skew=False)
+
+
+def most_chosen(model: Model, **asked: Any) -> list[str]:
+    prepared = model.prepare_popular(limit=60, restriction=UNRESTRICTED._replace(**asked))
+    return [model.item_ids.at(column) for column in model.rank([prepared.query])[0].items.tolist()]
+
+
+@pytest.mark.parametrize("rule", [{"half_life": "2d"}, {"window": "6d"}, {"half_life": "90min", "window": "6d"}])
+def test_a_trained_model_ranks_by_recent_popularity(
+    rule: dict[str, Any], make_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This holds for list and fallback. Ties and items without a row in the window follow all choices, then training
+    order.
+
+    The rest is as without `serving.popular`.
+    """
+    start_s = 1_600_000_000 + 12 * DAY
+    monkeypatch.setattr(fetch.time, "time_ns", lambda: start_s * 10**9)
+    table = write_tastes(tmp_path / "tastes.csv")
+    blocks = {"ratings": table, "training": training()}
+    plain = trained(run(make_recipe(**blocks)).artifact)
+    result = run(make_recipe(**blocks, serving={"popular": rule}))
+    model = trained(result.artifact)
+
+    popular, counts = Popular(**rule), dict.fromkeys(plain.item_ids.all(), 0.0)
+    ages_s = start_s - pd.read_csv(table).groupby(["user_id", "item_id"])["ts"].max()
+    for (_, item), age_s in ages_s.sort_values(ascending=False).items():
+        if popular.window_s is None or age_s <= popular.window_s:
+            counts[item] += 1.0 if popular.half_life_s is None else 2.0 ** (-age_s / popular.half_life_s)
+    expected = sorted(counts, key=lambda item: -counts[item])  # stable, and items stand most chosen first
+    assert most_chosen(model) == expected != most_chosen(plain)
+    few = ["i7", "i1", "i30"]
+    assert most_chosen(model, include_items=few) == [item for item in expected if item in few]
+    asked = model.prepare_recommend(user_id="nobody", user_features=None, limit=60, fallback=True)
+    assert model.rank([asked.query])[0].items.tolist() == [model.item_ids.index(item) for item in expected]
+
+    assert header(result.artifact)["popular"] == rule
+    assert model.item_ids.all() == plain.item_ids.all()
+    assert model.popularity is not None
+    assert plain.popularity is None
+    del model.popularity
+    assert b"".join(encode(model)) == b"".join(encode(plain))

@@ -11,7 +11,7 @@ import pytest
 from scipy import sparse
 
 from svc.recipe.algorithms import BLEND, TAKES_RECENCY
-from svc.training.data.recency import positions_of
+from svc.training.data.weights import positions_of
 from svc.training.fitting.assemble import assemble
 from svc.training.fitting.export import fold_in_users, recency_of_histories
 from svc.training.fitting.train import Builder, Threads, train_trial

@@ -1,11 +1,29 @@
-"""The last step of a training: writing the artifact, and its warnings."""
+"""Serials, expiry, digests of the inputs, the rehearsal, and the written artifact."""
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
+import pytest
+
+from svc.artifact import layout, replay, version_log
+from svc.artifact.keys import SigningKeys, parse_signing_keys
+from svc.artifact.store import open_store, read_verified
+from svc.errors import RecipeError
+from svc.progress import Progress
+from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
-from tests.training.test_run import Make, run, small_training
+from svc.training import final_model
+from svc.training.publishing.publication import MAX_INPUTS, Inputs, fresh_fields, needs_serial, next_serial
+from svc.training.run import TrainOptions, train
+from tests.training.data.test_weights import DAY, SCHEMA
+from tests.training.test_run import Make, last, run, small_training
 
 
 def test_an_artifact_above_the_size_limit_of_servers_causes_a_warning(
@@ -16,3 +34,239 @@ def test_an_artifact_above_the_size_limit_of_servers_causes_a_warning(
     warning = next(record for record in log if record["event"] == "artifact_payload_exceeds_serve_cap")
     assert result.exit_code == 0
     assert warning["setting"] == "SVC_MAX_PAYLOAD_BYTES"
+
+
+OUTPUT = {"path": "out/small.svc", "versioning": "append_sha"}
+
+
+def _weighted(path: Path, weights: list[float]) -> Path:
+    """Return thirty users with six items each. The first rows have these weights, all others 1."""
+    rng = np.random.default_rng(6)
+    rows = [(user, item) for user in range(30) for item in rng.choice(12, size=6, replace=False)]
+    rows.insert(1, rows[0])  # the first pair comes twice
+    lines = ["user_id,item_id,ts,w"]
+    for place, (user, item) in enumerate(rows):
+        weight = weights[place] if place < len(weights) else 1
+        lines.append(f"u{user},i{item},{1_600_000_000 + place * DAY},{weight}")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+class Bad(NamedTuple):
+    """The weights of the first rows, and the expected error."""
+
+    weights: list[float]
+    dedup: str
+    training: Mapping[str, Any] = {}
+
+
+def recipe(make_recipe: Make, tmp_path: Path, bad: Bad) -> LoadedRecipe:
+    return make_recipe(
+        ratings=_weighted(tmp_path / "weights.csv", bad.weights),
+        schema={**SCHEMA, "weight_column": "w"},
+        cleansing={"dedup": bad.dedup},
+        training=small_training(algorithms=["CosineKNN"], n_trials=1, **bad.training),
+        output=OUTPUT,
+    )
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (Bad([1e39], "keep_first"), "user 'u0' and item "),
+        (Bad([3e38, 3e38], "sum"), "is 6e+38"),
+        (Bad([3e38, 3e38], "none"), "add up to is inf"),
+        (Bad([1e-46, 1e-46], "max"), "is 1e-46"),
+    ],
+    ids=["one weight", "a sum of weights", "a sum in the matrix", "nearly nothing"],
+)
+def test_weights_beyond_single_precision_end_a_training_with_their_values(
+    make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]], bad: Bad, message: str
+) -> None:
+    """The exit code is 4, with the way out. The earlier artifact and its pointer stay."""
+    assert run(recipe(make_recipe, tmp_path, Bad([1, 1], "sum"))).exit_code == 0
+    before = _files(tmp_path / "out")
+    assert run(recipe(make_recipe, tmp_path, bad)).exit_code == 4
+    assert last(log)["code"] == "weight_out_of_range"
+    assert message in last(log)["error"]
+    assert "schema.weight_column" in last(log)["error"]
+    assert _files(tmp_path / "out") == before
+
+
+def test_a_half_life_that_decays_a_weight_to_zero_fails_its_trials(
+    make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
+) -> None:
+    """Other half-lives may still work. If none does, the exit code is 4 and the log has the reason."""
+    bad = Bad([1e-43, 1e-43], "max", {"time_decay": {"half_life": "12h"}})
+    assert run(recipe(make_recipe, tmp_path, bad)).exit_code == 4
+    (failed,) = [record for record in log if record["event"] == "trial_failed"]
+    assert "a weight after training.time_decay is " in failed["error"]
+
+
+def test_a_model_that_a_server_would_refuse_is_not_written(
+    make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The artifact is rehearsed as in a server first. One item without a finite score is enough to fail."""
+    loaded = recipe(make_recipe, tmp_path, Bad([1], "sum"))
+    assert run(loaded).exit_code == 0
+    before = _files(tmp_path / "out")
+    train_final = final_model.train_trial
+
+    def damaged(*arguments: Any, **options: Any) -> Any:
+        scorer = train_final(*arguments, **options)
+        scorer.weights[:] = np.nan
+        return scorer
+
+    monkeypatch.setattr(final_model, "train_trial", damaged)
+    assert run(loaded).exit_code == 4
+    assert last(log)["code"] == "model_not_servable"
+    assert "rehearsal: " in last(log)["error"]
+    assert _files(tmp_path / "out") == before
+
+
+KEY, OTHER = f"k1:{'11' * 32}", f"k2:{'22' * 32}"
+KEYS = parse_signing_keys(f"{KEY},{OTHER}")
+QUICK = {"algorithms": ["TopPop"], "n_trials": 1, "cutoff": 5, "split": {"scheme": "time_user", "heldout_ratio": 0.3}}
+
+
+def signed(loaded: LoadedRecipe, keys: SigningKeys, **header: Any) -> None:
+    """Write an artifact with this header to the output."""
+    kid, key = keys.active
+
+    def write(out: Any) -> layout.Written:
+        return layout.write(out, kid=kid, key=key, header=header, payload=[b"x"])
+
+    open_store(loaded.output_uri, Settings()).publish(write, "always_overwrite")
+
+
+def test_without_a_reason_artifacts_have_no_serial(make_recipe: Make) -> None:
+    """Artifacts of earlier recipes and settings do not change."""
+    loaded, settings = make_recipe(), Settings(signing_keys=KEY)
+    assert fresh_fields(loaded, settings, KEYS, "2026-11-22T00:00:00+00:00", Inputs(loaded.base_dir)) == {}
+    assert not needs_serial(loaded, settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "output", "fields"),
+    [
+        ({"artifact_signature": "ed25519"}, {}, {"serial", "inputs"}),
+        ({"state_dir": "state"}, {}, {"serial", "inputs"}),
+        ({}, {"expires_after": "30d"}, {"serial", "inputs", "expires_at"}),
+    ],
+)
+def test_ed25519_a_state_directory_and_an_expiry_each_add_a_serial(
+    make_recipe: Make, settings: dict[str, Any], output: dict[str, Any], fields: set[str]
+) -> None:
+    """An expiry also adds its time."""
+    loaded = make_recipe(output={"path": "out/small.svc", **output})
+    chosen = Settings(signing_keys=KEY, **settings)
+    found = fresh_fields(loaded, chosen, KEYS, "2026-11-22T01:02:03+00:00", Inputs(loaded.base_dir))
+    assert set(found) == fields
+    assert replay.serial_of(found) is not None
+    if "expires_at" in fields:
+        assert replay.expires_at(found) == datetime.fromisoformat("2026-12-22T01:02:03+00:00")
+
+
+def test_a_serial_is_higher_even_if_the_clock_was_set_back(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It follows the clock, or else the highest earlier serial."""
+    loaded, settings = make_recipe(), Settings()
+    assert abs(next_serial(loaded, settings, KEYS) - time.time() * 1000) < 60_000
+    monkeypatch.setattr(time, "time_ns", lambda: 0)
+    assert next_serial(loaded, settings, KEYS) == 1
+    signed(loaded, KEYS, serial=41)
+    assert next_serial(loaded, settings, KEYS) == 42
+    signed(loaded, KEYS)
+    assert next_serial(loaded, settings, KEYS) == 1
+
+
+def test_serials_signed_by_another_key_do_not_count(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leaked key cannot use up the serials of the next one, nor can a file that does not verify."""
+    monkeypatch.setattr(time, "time_ns", lambda: 7_000_000)
+    loaded, settings = make_recipe(), Settings()
+    signed(loaded, parse_signing_keys(OTHER), serial=replay.MAX_SERIAL)
+    assert next_serial(loaded, settings, KEYS) == 7
+    signed(loaded, parse_signing_keys(f"k1:{'33' * 32}"), serial=replay.MAX_SERIAL)
+    assert next_serial(loaded, settings, KEYS) == 7
+    signed(loaded, KEYS, serial=replay.MAX_SERIAL)
+    assert next_serial(loaded, settings, KEYS) == replay.MAX_SERIAL
+
+
+def test_serials_of_rolled_back_versions_count(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers have seen them and refuse lower ones."""
+    monkeypatch.setattr(time, "time_ns", lambda: 0)
+    loaded, settings = make_recipe(), Settings()
+    signed(loaded, KEYS, serial=3)
+    move = {"action": "rollback", "sha256": "ab" * 32, "from_serial": 9}
+    kid, key = KEYS.active
+    lines = [
+        version_log.signed_line(move, kid=kid, key=key, signature="ed25519"),
+        version_log.signed_line(move | {"from_serial": 99}, kid=kid, key=bytes(32), signature="hmac"),
+        version_log.signed_line(move | {"from_serial": 99}, kid="k2", key=bytes.fromhex("22" * 32), signature="hmac"),
+    ]
+    Path(f"{loaded.output_uri}.log.jsonl").write_text("\n".join(lines))
+    assert next_serial(loaded, settings, KEYS) == 10
+
+
+def test_a_training_signs_serial_and_expiry(make_recipe: Make) -> None:
+    """The second training has a higher serial. An expiry does not change the recipe hash."""
+    loaded = make_recipe(training=QUICK, output={"path": "out/small.svc", "expires_after": "36h"})
+    serials = []
+    for _ in range(2):
+        result = train(loaded, TrainOptions(run_id="r1"), Settings(signing_keys=KEY), Progress())
+        assert result.artifact is not None
+        header = read_verified(result.artifact, KEYS, Settings())[1].header
+        serials.append(header["serial"])
+        lasts = datetime.fromisoformat(header["expires_at"]) - datetime.fromisoformat(header["trained_at"])
+        assert abs(lasts.total_seconds() - 36 * 3600) < 2
+    assert serials[0] < serials[1]
+    assert loaded.recipe_hash == make_recipe(training=QUICK).recipe_hash
+
+
+def test_a_training_signs_the_digests_of_its_inputs(make_recipe: Make, items_csv: Path, tmp_path: Path) -> None:
+    """Each file has its name relative to the recipe's folder and the digest of `sha256sum`."""
+    column = {"name": "group", "kind": "categorical"}
+    side = {"source": {"type": "csv", "path": "items.csv"}, "id_column": "item_id", "columns": [column]}
+    loaded = make_recipe(training=QUICK | {"algorithms": ["IALS", "TopPop"], "n_trials": 2}, features={"item": side})
+    settings = Settings(signing_keys=KEY, artifact_signature="ed25519")
+    result = train(loaded, TrainOptions(run_id="r1"), settings, Progress())
+    assert result.artifact is not None
+    header = read_verified(result.artifact, KEYS, Settings())[1].header
+    assert header["inputs"] == [
+        {"name": name, "sha256": hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()}
+        for name in ("ratings.csv", "items.csv")
+    ]
+
+
+def test_many_files_are_combined_into_one_digest(tmp_path: Path) -> None:
+    """The digest is over the output of `sha256sum`, as a header has at most 64 KiB."""
+    inputs = Inputs(tmp_path)
+    for number in range(MAX_INPUTS):
+        inputs.record(str(tmp_path / f"{number}.csv"), f"{number:064x}")
+    assert len(inputs.list_files()) == MAX_INPUTS
+    assert inputs.list_files()[7] == {"name": "7.csv", "sha256": f"{7:064x}"}
+    inputs.record("s3://bucket/more.csv", "f" * 64)
+    lines = (
+        "".join(f"{number:064x}  {number}.csv\n" for number in range(MAX_INPUTS))
+        + f"{'f' * 64}  s3://bucket/more.csv\n"
+    )
+    digest = hashlib.sha256(lines.encode()).hexdigest()
+    assert inputs.list_files() == [{"name": "65 files, as sha256sum lists them", "sha256": digest}]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("1min", 60), ("36h", 129_600), ("30d", 2_592_000), ("2w", 1_209_600), ("1y", 31_557_600)]
+)
+def test_a_duration_is_a_whole_number_and_a_unit(make_recipe: Make, text: str, seconds: int) -> None:
+    """Units range from minutes to years."""
+    assert make_recipe(output={"path": "a.svc", "expires_after": text}).recipe.output.expires_after_s == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0d", "-1d", "1.5d", "30", "d", "1 d", "1month", "1d\n", "99999999d", 30, True])
+def test_an_invalid_duration_names_its_field(make_recipe: Make, text: Any) -> None:
+    """Fractions, zero, blanks and unknown units are invalid."""
+    with pytest.raises(RecipeError, match="expires_after"):
+        make_recipe(output={"path": "a.svc", "expires_after": text})

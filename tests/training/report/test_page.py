@@ -1,4 +1,4 @@
-"""The page of a training, made again from the artifact, and compared with an earlier run."""
+"""The page of the report."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import pytest
 from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
 from svc.cli import main
+from svc.errors import ConfigError
 from svc.model import codec
 from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
-from svc.training.report.confidence import span
-from svc.training.report.page import Counts, render
+from svc.training.report.page import Counts, RunReport, render
 from svc.training.report.plots import changes_plot
+from svc.training.report.sentences import span
 from svc.training.run import TrainOptions, train
 from tests.serving.artifacts import SIGNING_KEYS, popularity_model, write_artifact
 
@@ -187,3 +188,30 @@ def test_an_artifact_without_training_facts_is_refused(tmp_path: Path, monkeypat
     monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
     assert main.run(["report", str(path), "--output", str(tmp_path / "a.html")]) == 5
     assert not (tmp_path / "a.html").exists()
+
+
+Make = Callable[..., LoadedRecipe]
+
+
+def report_at(path: Path | None, loaded: LoadedRecipe) -> RunReport:
+    return RunReport(path, loaded, Settings(), {}, Progress())
+
+
+def test_without_a_path_nothing_is_gathered(make_recipe: Make) -> None:
+    """Nothing is measured, and the earlier artifact is not read."""
+    report, unused = report_at(None, make_recipe()), Any
+    report.check()
+    assert report.curves(unused, unused, unused) == {}
+    assert report.earlier(development_keys()) is None
+    report.write({}, unused, None)
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_the_training(make_recipe: Make, tmp_path: Path) -> None:
+    """A missing folder then costs no search."""
+    with pytest.raises(ConfigError, match="cannot be written"):
+        report_at(tmp_path / "missing" / "page.html", make_recipe()).check()
+
+
+def test_a_first_run_has_no_earlier_artifact(make_recipe: Make, tmp_path: Path) -> None:
+    """There is no artifact at the output yet."""
+    assert report_at(tmp_path / "page.html", make_recipe()).earlier(development_keys()) is None

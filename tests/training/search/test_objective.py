@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sps
 from irspack.recommenders import CosineKNNRecommender, DenseSLIMRecommender, IALSRecommender
 
-from svc.training.data.recency import weigh_rows
+from svc.training.data.weights import weigh_rows
 from svc.training.fitting.algorithms.truncated_svd import WeightedSVDRecommender
 from svc.training.fitting.export import to_scorer
 from svc.training.fitting.train import train_trial

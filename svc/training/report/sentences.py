@@ -1,0 +1,301 @@
+"""The sentences of the report, read from the header of an artifact."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+
+from svc.recipe.algorithms import TAKES_RECENCY, TOP_POP, short_name
+
+_BASELINE = "TopPopRecommender"
+_WEAK = 0.5
+"""The verdict names the tail if its score is below this share of the score among the most popular items."""
+
+
+def verdict(header: Mapping[str, Any], metric: str) -> str:
+    """Return the outcome in at most two sentences."""
+    return " ".join(filter(None, (_beside_popularity(header, metric), _weakness(header))))
+
+
+def _beside_popularity(header: Mapping[str, Any], metric: str) -> str:
+    if header["best_class"] == _BASELINE:
+        return "Popularity alone won: everybody is recommended the same items, without those that they chose."
+    score = header["best_score"]
+    popularity = header["tuning"]["best_per_algorithm"].get(_BASELINE, {}).get("score")
+    if not popularity:
+        return f"The best model scores {score:.3f} {metric}; without TopPop among the algorithms nothing is beside it."
+    change = score / popularity - 1
+    sentence = f"{abs(change):.1%} {'better' if change > 0 else 'worse'} than popularity"
+    span = header["evaluation"].get("interval")
+    if span:
+        low, high = (end / popularity - 1 for end in span)
+        sentence += f" ({low:.1%} to {high:.1%}, by the interval of its score)"
+    return f"{sentence}: {score:.3f} against {popularity:.3f} {metric}."
+
+
+def _weakness(header: Mapping[str, Any]) -> str:
+    """Return a sentence about the long tail, or "" if its score is not low, or missing."""
+    name = header["metric"]
+    values = {
+        row["part"]: row["value"]
+        for row in header["evaluation"].get("breakdown", ())
+        if row["group"] == "popularity" and row["metric"] == name
+    }
+    tail, head = values.get("tail"), values.get("head")
+    if tail is None or not head or tail >= _WEAK * head:
+        return ""
+    return f"Weak in the long tail: {tail:.3f} among the rarest items against {head:.3f} among the most popular ones."
+
+
+FEW_USERS = 200
+"""With fewer scored users an interval is too short, because users with rare scores are missing from the sample."""
+
+
+class Headline(NamedTuple):
+    """The winner's score, and sentences about its certainty."""
+
+    score: float
+    lines: Sequence[str]
+
+
+def headline(header: Mapping[str, Any]) -> Headline:
+    """Return the score on the test users, or the best score of the search without test users, and its certainty."""
+    evaluation, test = header["evaluation"], header["evaluation"].get("test")
+    score, lines = header["best_score"], []
+    if test is not None:
+        score = test[header["metric"]]
+        lines.append(f"on {test['n_scored_users']:,} test users that no trial has seen")
+        lines.append(f"{evaluation['confidence']:.0%} interval {span(test['interval'])}")
+        lines.append(f"{header['best_score']:.4f} on the validation users, by whose scores it was chosen")
+    if "interval" in evaluation:
+        lines.append(f"{evaluation['confidence']:.0%} interval {span(evaluation['interval'])}{_correction(evaluation)}")
+    if "n_scored_users" in evaluation:
+        lines.append(f"{evaluation['n_scored_users']:,} of {evaluation['n_users']:,} users were scored")
+    return Headline(score, lines)
+
+
+def _correction(evaluation: Mapping[str, Any]) -> str:
+    """Return the words about the interval's correction for the choice among trials.
+
+    Return "" if there were fewer than two trials, or if the header is of an earlier version.
+    """
+    choice = evaluation.get("chosen_among")
+    if choice is None or choice["trials"] + choice["unknown"] < 2:
+        return ""
+    return (
+        f", corrected for the choice among {choice['trials'] + choice['unknown']:,} trials; not corrected is that the"
+        " search took parameters, epochs and weights of a blend from scores of the same users (split.test avoids it)"
+    )
+
+
+def lead_sentences(header: Mapping[str, Any], metric: str) -> list[str]:
+    """Return a sentence about the winner's lead over the next algorithm, or nothing without another algorithm."""
+    lead = header["evaluation"].get("lead")
+    if lead is None:
+        return []
+    verdict = "more than chance" if lead["more_than_chance"] else "no more than chance: both are equally good here"
+    users = {"test": " on the test users", "validation": ", corrected for the choice of both"}.get(
+        lead.get("users"), ""
+    )
+    rival = short_name(lead["over"])
+    ahead = f"Ahead of {rival} by {lead['change']:.4f} {metric}"
+    if lead["change"] < 0.0:
+        ahead = f"Behind {rival} by {-lead['change']:.4f} {metric}"
+    return [f"{ahead} (interval {span(lead['interval'])}){users}: {verdict}."]
+
+
+def popularity_sentences(header: Mapping[str, Any]) -> list[str]:
+    """Return the popularity of held-out and training items, or nothing for headers without these figures."""
+    means = header["evaluation"].get("mean_popularity")
+    if means is None:
+        return []
+    return [
+        f"What is held out has items of {means['held_out']:,.1f} training users in the mean, what trained"
+        f" {means['trained']:,.1f}. Data of another time may differ more: see split.scheme."
+    ]
+
+
+def warnings(header: Mapping[str, Any]) -> list[str]:
+    """Return warnings to read before trusting the model or its scores."""
+    texts, stats = [], header["data_stats"]
+    if header["best_class"] == "TopPopRecommender":
+        texts.append(
+            "Popularity alone won: nobody gets personal recommendations. Look for more data or a longer search."
+        )
+    if stats["n_heldout_interactions"] < 1000:
+        texts.append(f"Only {stats['n_heldout_interactions']} interactions were held out: scores are uncertain.")
+    if header["tuning"]["failed"]:
+        texts.append(f"{header['tuning']['failed']} trials failed; the log says why.")
+    texts += doubts(header)
+    by_rule = stats.get("dropped_by_where", 0) + stats.get("hidden_by_rule", 0)
+    n_unusable = stats["drop_count"] - by_rule
+    if n_unusable > 0.2 * max(stats["n_rows"] + n_unusable, 1):
+        texts.append(f"Cleansing dropped {n_unusable:,} rows.")
+    if stats.get("future_times"):
+        texts.append(f"{stats['future_times']:,} rows have a time that is later than the start of the training.")
+    return texts
+
+
+def doubts(header: Mapping[str, Any]) -> list[str]:
+    """Return warnings about a lead that may be chance and about intervals that are too narrow."""
+    evaluation, texts = header["evaluation"], []
+    lead, test = evaluation.get("lead"), evaluation.get("test", {})
+    if lead is not None and not lead["more_than_chance"]:
+        texts.append(f"The winner's lead over {lead['over']} may be chance.")
+    n_users = test.get("n_scored_users", evaluation.get("n_scored_users", FEW_USERS))
+    if n_users < FEW_USERS:
+        texts.append(f"Only {n_users} users were scored: with fewer than {FEW_USERS} the intervals are too narrow.")
+    return texts
+
+
+def span(interval: Sequence[float]) -> str:
+    """Return both ends of an interval as text, or "" for an empty sequence: the interval was not measured."""
+    return f"{interval[0]:.4f} to {interval[1]:.4f}" if interval else ""
+
+
+def decision_sentences(header: Mapping[str, Any]) -> list[str]:
+    """Return the decision and the rule behind it, or nothing for a recipe without `promotion`."""
+    promotion = header.get("promotion")
+    if not promotion:
+        return []
+    promoted = promotion["decision"] == "promoted"
+    verdict = "may go live" if promoted else "is refused"
+    if promotion["mode"] == "report" and not promoted:
+        verdict += "; the recipe only reports, so this does not keep it from going live"
+    bound, share = f"{promotion['min_relative_change']:+.1%}", f"{promotion['confidence']:.0%}"
+    lines = [
+        f"The new model {verdict}.",
+        f"Relative change of {promotion['metric']}, measured on the same held-out users; the lower end of each {share}"
+        f" interval must reach {bound}.",
+    ]
+    if not promotion["against"]:
+        lines.append("There was nothing to compare with.")
+    return lines
+
+
+def order_sentences(header: Mapping[str, Any]) -> Markup:
+    """Return the effect of the order of histories in the model, and its reason. Recipe fields are marked as code."""
+    return Markup("{} {}").format(_effect(header), _reason(header))
+
+
+def tried_values(header: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the recencies that were tried for the winner, with their scores, or nothing if none were."""
+    scores: Sequence[Mapping[str, Any]] = header["evaluation"].get("recency", {}).get("values", ())
+    return scores
+
+
+def recency_by_part(header: Mapping[str, Any]) -> dict[str, float]:
+    """Return the recency of each part of a blend whose parts differ in it, or nothing for any other model."""
+    parts = [part for part in header.get("parts", ()) if "weight" in part and part["class"] != TOP_POP]
+    is_by_part = any("recency" in part for part in parts)
+    return {short_name(str(part["class"])): float(part.get("recency", 0.0)) for part in parts if is_by_part}
+
+
+def _effect(header: Mapping[str, Any]) -> str:
+    recency, parts = header.get("recency"), recency_by_part(header)
+    if parts:
+        own = ", ".join(f"{name} {value:g}" for name, value in parts.items())
+        return (
+            "The items of a history count less the earlier they came, by a recency of its own for each part of the"
+            f" blend: {own}."
+        )
+    if not recency:
+        return "Each item of a history counts as much as any other."
+    return (
+        f"The items of a history count less the earlier they came: each step back multiplies by"
+        f" {math.exp(-recency):.3g} (recency {recency:g})."
+    )
+
+
+def _reason(header: Mapping[str, Any]) -> str:
+    if tried_values(header):
+        users = f"{header['evaluation']['recency']['n_users']:,}"
+        return (
+            f"Judged on {users} validation users; a value above the lowest is taken where its gain is more than chance."
+        )
+    training, schema = header["recipe"].get("training", {}), header["recipe"].get("schema", {})
+    wanted = training.get("recency", "search")
+    if wanted != "search":
+        return Markup("The recipe says so: <code>training.recency: {}</code>.").format(wanted)
+    if "time_column" not in schema:
+        return Markup("Order could not be judged: the recipe names no <code>schema.time_column</code>.")
+    if training.get("split", {}).get("scheme", "random") == "random":
+        return Markup(
+            "Order could not be judged: <code>split.scheme: random</code> holds out items from anywhere in a history. "
+            "With a scheme by time, such as <code>leave_one_out</code>, recency is searched."
+        )
+    if header["best_class"] in TAKES_RECENCY:
+        return "The search compared the values; the page of svc train --report has their scores."
+    return "The scores of this model do not follow from a history alone, so its order plays no part."
+
+
+def ranker_sentences(header: Mapping[str, Any], metric: str) -> str:
+    """Return whether the ranker ships, with its cross-validated gain, or "" if none was evaluated."""
+    ranker = header.get("ranker")
+    if ranker is None:
+        return ""
+    gain, n_users = ranker["gain"], f"{ranker['n_users']:,}"
+    judged = (
+        f"On {n_users} validation users, each judged by weights that others fitted, it changes {metric} by"
+        f" {gain['value']:+.4f} (95% interval {gain['low']:+.4f} to {gain['high']:+.4f})."
+    )
+    if ranker["ships"]:
+        return f"The 50 best items of the winner are put in a learned order. {judged}"
+    return f"A learned order is not better than the winner's by more than chance, so pages keep the latter. {judged}"
+
+
+def ranker_groups(header: Mapping[str, Any]) -> Mapping[str, float]:
+    """Return how far each group of features moves the items of a page, strongest first, or nothing without a ranker."""
+    groups: Mapping[str, float] = header.get("ranker", {}).get("groups", {})
+    return dict(sorted(groups.items(), key=lambda group: -group[1]))
+
+
+_METRICS = {
+    "ndcg": "how high the held-out items rank in the list: 1 when they are at its top, less with each place below",
+    "map": "the precision of the list down to the place of each held-out item, averaged over these items",
+    "recall": "the share of a user's held-out items that the list holds",
+    "hit": "the share of users whose list holds at least one held-out item",
+    "precision": "the share of the list that are held-out items",
+    "catalog_coverage": "the share of all items that are in at least one user's list",
+    "entropy": "how evenly items are recommended: higher is more even",
+    "gini_index": "how unevenly items are recommended: 0 when all equally often, near 1 when all get the same few",
+}
+
+
+_PLAIN_NAMES = {
+    "catalog_coverage": "share of the items that are recommended",
+    "appeared_item": "items that are recommended to anybody",
+    "gini_index": "inequality among items (Gini)",
+    "entropy": "evenness among items (entropy)",
+    "hit": "users with a hit",
+}
+
+
+def plain_name(metric: str) -> str:
+    """Return the name of a metric on the page, in words if its usual name is specific to a library."""
+    return _PLAIN_NAMES.get(metric, metric)
+
+
+def definitions(header: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return (name, definition) of each metric of the evaluation that has one, the search's metric first."""
+    searched = str(header["metric"])
+    names = [searched, *(name for name in _METRICS if name in header["evaluation"] and name != searched)]
+    return [(plain_name(name), _METRICS[name]) for name in names if name in _METRICS]
+
+
+def feature_sentences(header: Mapping[str, Any]) -> list[str]:
+    """Return whether answers depend on the features of the recipe, or nothing for a recipe without features."""
+    features = header.get("features")
+    if not features:
+        return []
+    sides = [side for side in ("user", "item") if side in features]
+    columns = "; ".join(f"{side}: {', '.join(features[side]['columns'])}" for side in sides)
+    use = (
+        "The model answers for users and items that training never saw from these features."
+        if features.get("active")
+        else "The model does not use these features: for users and items that training never saw it has no answer."
+    )
+    return [use, columns]
