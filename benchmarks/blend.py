@@ -28,9 +28,9 @@ from svc.model.ranking.query import Query
 from svc.model.recommenders.base import Scorer, profile
 from svc.model.recommenders.blend import BlendScorer
 from svc.training.fitting.algorithms.ials import MeanPriorIALSRecommender
-from svc.training.fitting.algorithms.rp3beta import TransitionRP3betaRecommender
-from svc.training.fitting.epochs import train_epochs
+from svc.training.fitting.algorithms.item_weights import TransitionRP3betaRecommender
 from svc.training.fitting.export import to_history, to_scorer
+from svc.training.fitting.train import train_epochs
 
 LIMIT, ONE_BY_ONE, BATCH, ROUNDS, CHECKED = 10, 64, 256, 7, 50
 MOST = 2.5

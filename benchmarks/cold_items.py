@@ -32,8 +32,8 @@ from svc.recipe.side_tables import FeatureSide
 from svc.settings import Settings
 from svc.training.data.features import fit_side
 from svc.training.fitting.algorithms.ials import MeanPriorIALSRecommender
-from svc.training.fitting.epochs import train_epochs
-from svc.training.fitting.factors import ials_scorer
+from svc.training.fitting.export import ials_scorer
+from svc.training.fitting.train import train_epochs
 from svc.training.judging.coldstart import ranker_of_held
 from svc.training.judging.evaluator import Evaluator
 

@@ -19,7 +19,7 @@ from benchmarks.common import SHAPES, ids, interactions, origin
 from benchmarks.http import RECOMMEND, Load, costed, prepare, running_svc, script, write_served
 from benchmarks.wide_model import wide_factors
 from svc.model.recommenders.blend import BlendScorer
-from svc.training.fitting.algorithms.rp3beta import TransitionRP3betaRecommender
+from svc.training.fitting.algorithms.item_weights import TransitionRP3betaRecommender
 from svc.training.fitting.assemble import assemble
 from svc.training.fitting.export import to_history, to_scorer
 

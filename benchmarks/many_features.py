@@ -49,7 +49,7 @@ def peak() -> float:
 
 
 def solve(rows: int, places: int, components: int) -> dict[str, float]:
-    from svc.training.fitting.algorithms.feature_ridge import solve_ridge
+    from svc.training.fitting.algorithms.ials import solve_ridge
 
     features = texts_like(rows, places)
     rng = np.random.default_rng(1)
@@ -79,7 +79,7 @@ def epoch(rows: int, places: int, components: int) -> dict[str, float]:
 
 
 def equal(_rows: int, _places: int, components: int) -> dict[str, float]:
-    from svc.training.fitting.algorithms.feature_ridge import solve_ridge
+    from svc.training.fitting.algorithms.ials import solve_ridge
 
     features = texts_like(EQUAL_ROWS, EQUAL_PLACES)
     rng = np.random.default_rng(1)

@@ -327,7 +327,7 @@ class _Run:
         if self.loaded.recipe.training.ranker == "off":
             return None
         from svc.training.ranker.learn import learn
-        from svc.training.ranker.tables import item_tables
+        from svc.training.ranker.record import item_tables
 
         self.progress.phase("learning the order of pages")
         tables = item_tables(self.loaded, task.data, self.settings, self.options.variables)

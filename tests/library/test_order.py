@@ -18,9 +18,9 @@ from svc.model.model import Model
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factors import IALSScorer, SVDScorer
 from svc.training.data.user_sample import solve_users
-from svc.training.fitting.algorithms.self_weight import with_diagonal
 from svc.training.fitting.algorithms.transitions import TransitionsRecommender
 from svc.training.fitting.assemble import to_scorer
+from svc.training.fitting.train import with_diagonal
 from tests.families import N_ITEMS, N_USERS, family
 from tests.library.test_answers import both
 

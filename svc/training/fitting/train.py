@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import queue
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.errors import FeatureRidgeFailed
@@ -14,12 +19,8 @@ from svc.model.recommenders.base import Scorer
 from svc.recipe.algorithms import LEAST_SQUARES, SELF_WEIGHT
 from svc.training.data.features import SideName
 from svc.training.data.weights import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE, decay_matrix
-from svc.training.fitting.algorithms.registry import ALGORITHMS, Params
-from svc.training.fitting.algorithms.self_weight import set_self_weights
-from svc.training.fitting.epochs import train_epochs
-from svc.training.fitting.export import build_blend, to_scorer
-from svc.training.fitting.factors import AS_TRAINED, Columns
-from svc.training.fitting.run_in_thread import run_in_thread
+from svc.training.fitting.algorithms.registry import ALGORITHMS, Epochs, Params
+from svc.training.fitting.export import AS_TRAINED, Columns, build_blend, to_scorer
 from svc.training.fitting.trial import TrialRecord
 from svc.training.fitting.warm_start import WarmStart
 
@@ -149,3 +150,115 @@ def _available_bytes() -> float:
         if line.startswith("MemAvailable:"):
             return float(line.split()[1]) * 1024
     return float("inf")
+
+
+def train_to_best_epoch(
+    recommender: Any,
+    epochs: Epochs | None,
+    *,
+    score: Callable[[Any], float],
+    check: Callable[[], None],
+    report: Callable[[int, float], None],
+) -> int | None:
+    """Train `recommender` to its best epoch and return this epoch, or None for training without epochs.
+
+    irspack's own loop draws a progress bar on standard output, cannot be interrupted, and scores the best state a
+    second time. So its few lines are written again here over the same irspack objects.
+
+    `check` runs before each epoch. The best epoch is the one with the highest `score(recommender)`.
+    `report(epoch, score)` gets each of these scores. An exception of `check` or `report` ends the training.
+    """
+    check()
+    if epochs is None:
+        recommender.learn()
+        return None
+    recommender.start_learning()
+    best_score, best_epoch, without_gain = -math.inf, 0, 0
+    for epoch in range(1, epochs.most + 1):
+        check()
+        recommender.run_epoch()
+        if epoch % epochs.every:
+            continue
+        current = score(recommender)
+        if current > best_score:
+            best_score, best_epoch, without_gain = current, epoch, 0
+            recommender.save_state()
+        else:
+            without_gain += 1
+            if without_gain >= epochs.patience:
+                break
+        report(epoch, current)
+    recommender.load_state()
+    return best_epoch
+
+
+def train_epochs(recommender: Any, epochs: int | None, start: WarmStart | None = None) -> Any:
+    """Train `recommender` for `epochs`, or for fewer epochs from a `start`, and return it.
+
+    If `epochs` is None, the training has no epochs.
+    """
+    if epochs is None:
+        return recommender.learn()
+    recommender.start_learning()
+    if start is not None:
+        start.place(recommender)
+        epochs = start.epochs(epochs)
+    for _ in range(epochs):
+        recommender.run_epoch()
+    return recommender
+
+
+def run_in_thread(work: Callable[[], Any]) -> Any:
+    """Run `work` in a new thread, and return its result or raise its exception.
+
+    When an interrupt arrives, the exception is raised at once and the daemon thread is abandoned.
+    """
+    ended: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            ended.put((work(), None))
+        except BaseException as error:
+            ended.put((None, error))
+
+    threading.Thread(target=run, name="training", daemon=True).start()
+    result, error = ended.get()
+    if error is not None:
+        raise error
+    return result
+
+
+def set_self_weights(recommender: Any, params: Params) -> None:
+    """Set the weight of each item for itself in a trained `recommender`, if `params` contain a self-weight.
+
+    This diagonal has an effect only with `training.repeats`, where seen items are recommended again. With a self-weight
+    of 0, a seen item gets its score from the other items of the history. With 1, an item counts for itself as much as
+    for its strongest neighbour. With 100, the user's own history comes first.
+    """
+    if SELF_WEIGHT in params:
+        recommender._W = with_diagonal(recommender._W, float(params[SELF_WEIGHT]))
+
+
+def with_diagonal(weights: Any, self_weight: float) -> Any:
+    """Return `weights`, (items, items), whose diagonal is `self_weight` times the largest other weight of each row.
+
+    Dense weights are changed in place. The diagonal is 0 in a row without a positive weight for another item.
+    """
+    if not sparse.issparse(weights):
+        np.fill_diagonal(weights, -np.inf)
+        np.fill_diagonal(weights, self_weight * _not_below_zero(weights.max(axis=1)))
+        return weights
+    entries = weights.tocoo()
+    is_other = entries.row != entries.col
+    places = (entries.row[is_other], entries.col[is_other])
+    others = sparse.csr_matrix((entries.data[is_other], places), shape=weights.shape)
+    largest = _not_below_zero(others.max(axis=1).toarray().ravel())
+    result = (others + sparse.diags(self_weight * largest, dtype=others.dtype)).tocsr()
+    result.eliminate_zeros()
+    result.sort_indices()
+    return result
+
+
+def _not_below_zero(values: NDArray[Any]) -> NDArray[Any]:
+    bounded: NDArray[Any] = np.maximum(values, 0.0)
+    return bounded

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,16 +15,16 @@ from scipy import sparse
 from svc import events, logs
 from svc.model.history import History
 from svc.model.ranker.item_record import ItemRecord
-from svc.model.ranker.page_ranker import PageRanker
+from svc.model.ranker.page_ranker import REORDERED, PageRanker
+from svc.model.ranking.query import Query, Ranking
 from svc.training.data.weights import positions_of
 from svc.training.fitting.export import to_history
+from svc.training.judging.evaluator import Rankings, Rows
 from svc.training.judging.intervals import Change
 from svc.training.judging.rankers import ServedRanker, rank_ms
 from svc.training.judging.task import Task
 from svc.training.ranker.features import PageFeatures
-from svc.training.ranker.fit import Pages, fit
-from svc.training.ranker.judge import judge
-from svc.training.ranker.ordered import OrderedRanker, Pooling
+from svc.training.ranker.fit import Pages, fit, judge
 from svc.training.ranker.record import ItemTables, item_record, windows_within
 
 CANDIDATES: Final = 100
@@ -193,3 +193,42 @@ def _pages(
         worth = dict(zip(truth.indices[held].tolist(), truth.data[held].tolist(), strict=True))
         chosen[user, :n] = [worth.get(item, 0.0) for item in own.tolist()]
     return Pages(table, is_item, chosen)
+
+
+class Pooling(Protocol):
+    """A ranker that returns the best items of the users of a split, with scores."""
+
+    def pools(self, users: Rows, size: int) -> Iterable[tuple[NDArray[np.int32], NDArray[np.float64]]]:
+        """Return for each user the columns of the `size` best items, best first, and their scores."""
+
+    def excluding(self, pairs: sparse.csr_matrix) -> Pooling:
+        """Return the same ranker without these items, (users, items) of the split."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OrderedRanker:
+    """A ranker by the winner, `own`, whose best items `ranker` reorders by the histories of the split.
+
+    Rows in `judges` are reordered by their own ranker, whose weights were fitted without their user.
+    """
+
+    own: Pooling
+    ranker: PageRanker
+    judges: Mapping[int, PageRanker]
+    history: History
+
+    def excluding(self, pairs: sparse.csr_matrix) -> OrderedRanker:
+        """Return the same ranker without these items, (users, items) of the split."""
+        return replace(self, own=self.own.excluding(pairs))
+
+    def __call__(self, users: Rows, size: int) -> Rankings:
+        pools = self.own.pools(users, max(size, REORDERED))
+        return [
+            self._page(Query(limit=size, user=row), Ranking(items, scores))
+            for row, (items, scores) in zip(users.tolist(), pools, strict=True)
+        ]
+
+    def _page(self, query: Query, ranking: Ranking) -> list[int]:
+        ranker = self.judges.get(query.user, self.ranker)
+        page: list[int] = ranker.page(query, ranking, self.history).items.tolist()
+        return page

@@ -20,10 +20,8 @@ from svc.model.recommenders.popularity import PopularityScorer
 from svc.training.data.user_sample import solve_rows
 from svc.training.data.weights import weigh_rows
 from svc.training.fitting.algorithms.registry import ALGORITHMS, Params
-from svc.training.fitting.algorithms.self_weight import set_self_weights
-from svc.training.fitting.epochs import train
 from svc.training.fitting.export import to_history, to_scorer
-from svc.training.fitting.train import Builder, failures
+from svc.training.fitting.train import Builder, failures, set_self_weights, train_to_best_epoch
 from svc.training.judging.evaluator import Rows
 from svc.training.judging.rankers import ScoreRanker, Scores, ScoresOfUsers, rank_ms_of
 from svc.training.judging.recency import Fitted, RecencySearch, judge
@@ -65,7 +63,7 @@ class TrialObjective:
             recommender = self.builder.build(algorithm, matrix, params, holdout.features, holdout.times)
             history = to_history(matrix, with_values=True)
             score = partial(self._score_epoch, algorithm=algorithm, history=history)
-            best_epoch = train(recommender, epochs, score=score, check=check, report=report)
+            best_epoch = train_to_best_epoch(recommender, epochs, score=score, check=check, report=report)
             set_self_weights(recommender, params)
         except failures(algorithm) as error:
             raise TrialPruned(str(error)) from error

@@ -6,11 +6,12 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import optuna
 from numpy.typing import NDArray
-from optuna.distributions import CategoricalDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
 from svc import events, logs
 from svc.cores import usable_cores
@@ -23,8 +24,7 @@ from svc.settings import Settings
 from svc.training.data.fetch import TrainingData
 from svc.training.data.split import Split
 from svc.training.data.weights import HALF_LIFE, positions_of
-from svc.training.fitting.algorithms.registry import Space, search_space
-from svc.training.fitting.algorithms.self_weight import with_self_weight
+from svc.training.fitting.algorithms.registry import Space, nearest, search_space
 from svc.training.fitting.train import Builder, Threads, how_many_fit
 from svc.training.judging.evaluator import Evaluator, Evaluators
 from svc.training.judging.recency import HistoryOrder
@@ -38,6 +38,10 @@ from svc.training.search.storage import StorageLocation, open_storage
 from svc.training.search.workers import Parallelism
 
 _FINGERPRINT = "svc:data"
+SELF_WEIGHTS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+"""The choices of the search for a self-weight, unless the recipe gives bounds."""
+_SELF_WEIGHT_GUESSES = (1.0, 0.3, 3.0)
+"""The values of the first trials, in turn."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,6 +154,18 @@ def _space(name: str, loaded: LoadedRecipe, data: TrainingData) -> Space:
     if training.repeats and name in ITEM_WEIGHTS:
         space = with_self_weight(space, (training.search_space or {}).get(name, {}).get(SELF_WEIGHT))
     return space if training.time_decay is None else _with_half_life(space, training.time_decay.half_life)
+
+
+def with_self_weight(space: Space, bounds: Sequence[Any] | None) -> Space:
+    """Return `space` with the self-weight as one more parameter, within the recipe's `bounds` if there are any."""
+    distribution: BaseDistribution = CategoricalDistribution(SELF_WEIGHTS)
+    if bounds is not None:
+        distribution = FloatDistribution(float(bounds[0]), float(bounds[1]))
+    guesses = tuple(
+        {**guess, SELF_WEIGHT: nearest(_SELF_WEIGHT_GUESSES[number % len(_SELF_WEIGHT_GUESSES)], distribution)}
+        for number, guess in enumerate(space.guesses or ({},))
+    )
+    return Space({**space, SELF_WEIGHT: distribution}, guesses, space.grows)
 
 
 def _with_half_life(space: Space, half_lives: Sequence[str]) -> Space:

@@ -27,8 +27,7 @@ from svc.recipe.algorithms import BLEND
 from svc.recipe.side_tables import FeatureSide
 from svc.settings import Settings
 from svc.training.data.features import fit_side
-from svc.training.fitting.algorithms.dense_slim import SparseEDLAERecommender
-from svc.training.fitting.algorithms.rp3beta import TransitionRP3betaRecommender
+from svc.training.fitting.algorithms.item_weights import SparseEDLAERecommender, TransitionRP3betaRecommender
 from svc.training.fitting.algorithms.truncated_svd import WeightedSVDRecommender
 from svc.training.fitting.assemble import assemble, export
 from svc.training.fitting.export import build_blend, fold_in_users, most_chosen_first, reorder_items, to_scorer

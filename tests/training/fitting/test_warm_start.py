@@ -12,8 +12,8 @@ from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.model.recommenders.blend import BlendScorer
 from svc.training.fitting.algorithms.ials import MeanPriorIALSRecommender
-from svc.training.fitting.epochs import train_epochs
 from svc.training.fitting.export import to_history, to_scorer
+from svc.training.fitting.train import train_epochs
 from svc.training.fitting.warm_start import WarmStart
 from tests.families import family
 

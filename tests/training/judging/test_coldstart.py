@@ -20,8 +20,8 @@ from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.data import fetch
 from svc.training.data.features import FittedSide
-from svc.training.fitting.epochs import train_epochs
 from svc.training.fitting.export import to_scorer
+from svc.training.fitting.train import train_epochs
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.coldstart import (
     N_BINS,

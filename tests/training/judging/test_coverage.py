@@ -11,8 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 
-from svc.training.fitting.epochs import train_epochs
-from svc.training.fitting.train import Builder, Threads
+from svc.training.fitting.train import Builder, Threads, train_epochs
 from svc.training.judging.evaluator import Evaluator
 from svc.training.judging.intervals import paired_change
 from svc.training.judging.metrics import user_scores

@@ -17,7 +17,7 @@ from scipy import sparse
 
 from svc.training.data.interactions import Interactions
 from svc.training.data.split import SplitPlan, order_items, split
-from svc.training.fitting.epochs import train_epochs
+from svc.training.fitting.train import train_epochs
 from svc.training.judging.evaluator import Evaluator
 from svc.training.judging.intervals import interval
 from svc.training.judging.metrics import METRICS, PER_USER

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy import sparse
 from scipy.optimize import approx_fprime
 
-from svc.training.ranker.fit import L2, Pages, _loss, fit
+from svc.training.judging.intervals import Change
+from svc.training.ranker.fit import L2, Pages, _loss, fit, judge
 
 
 def pages_of(rng: np.random.Generator, n_users: int, weights: list[float], *, n_items: int = 30) -> Pages:
@@ -56,3 +58,30 @@ def test_the_gradient_is_that_of_the_loss() -> None:
     weights = rng.normal(size=3).astype(np.float32).astype(np.float64)
     numeric = approx_fprime(weights, lambda w: _loss(w, pages, 0.1)[0], 1e-3)
     np.testing.assert_allclose(_loss(weights, pages, 0.1)[1], numeric, atol=1e-3)
+
+
+N_USERS, N_ITEMS, N_FEATURES = 250, 60, 12
+
+
+def trained(seed: int, *, signal: float) -> Change:
+    """Return the gain over a winner with informative scores, by features of which one adds a `signal`."""
+    rng = np.random.default_rng(seed)
+    scores = -np.sort(-rng.normal(size=(N_USERS, N_ITEMS)), axis=1)
+    features = rng.normal(size=(N_USERS, N_ITEMS, N_FEATURES)).astype(np.float32)
+    features[:, :, 0] = scores
+    utility = scores + signal * features[:, :, 1] + 2 * rng.gumbel(size=scores.shape)
+    chosen = (np.argsort(np.argsort(-utility, axis=1), axis=1) < 2).astype(np.float64)
+    pages = Pages(features, np.ones(chosen.shape, dtype=np.bool_), chosen)
+    rankings = [list(range(N_ITEMS))] * N_USERS
+    fitted = fit(pages, seed=seed)
+    return judge(pages, fitted, rankings, sparse.csr_matrix(chosen), metric="ndcg", cutoff=20, seed=seed)
+
+
+def test_a_feature_that_predicts_choices_is_a_gain() -> None:
+    gain = trained(1, signal=1.0)
+    assert gain.low > 0.0
+    assert gain.low < gain.value < gain.high
+
+
+def test_noise_ships_in_at_most_one_of_forty_trainings() -> None:
+    assert sum(trained(seed, signal=0.0).low > 0.0 for seed in range(40)) <= 1

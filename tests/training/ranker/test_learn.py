@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy import sparse
 
 from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
 from svc.model.load_model import load_model
 from svc.model.model import Model
 from svc.model.ranker.page_ranker import REORDERED
+from svc.model.ranking.query import Ranking
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.promotion_schema import BASELINE
 from svc.settings import Settings
-from tests.model.ranker.test_page_ranker import plain_page
+from svc.training.judging.evaluator import Rows
+from svc.training.ranker.learn import OrderedRanker
+from tests.model.ranker.records import random_ranker
+from tests.model.ranker.test_page_ranker import HISTORY, plain_page
+from tests.model.ranker.test_page_ranker import N_ITEMS as N_ORDERED
 from tests.training.judging.gated import OUTPUT, Make, records_of, run
 
 N_ITEMS, N_GENRES = 120, 8
@@ -161,3 +167,31 @@ def test_metadata_that_cannot_be_read_is_left_out_with_the_reason(
     (left_out,) = records_of(log, "ranker_metadata_left_out")
     assert "genres.csv" in left_out["reason"]
     assert not [feature for feature in header["ranker"]["features"] if feature["group"] in {"labels", "numbers"}]
+
+
+class Falling:
+    """Ranks items by descending column, without those in `gone`."""
+
+    def __init__(self, gone: sparse.csr_matrix) -> None:
+        self.gone = gone
+
+    def excluding(self, pairs: sparse.csr_matrix) -> Falling:
+        return Falling(pairs)
+
+    def pools(self, users: Rows, size: int) -> Iterator[tuple[NDArray[np.int32], NDArray[np.float64]]]:
+        for user in users.tolist():
+            items = np.setdiff1d(np.arange(N_ORDERED), self.gone[user].indices)[::-1][:size].astype(np.int32)
+            yield items, items.astype(np.float64)
+
+
+def test_each_row_has_the_order_of_its_own_ranker_without_excluded_items() -> None:
+    everyone, judge = (random_ranker(np.random.default_rng(seed), N_ORDERED) for seed in (1, 2))
+    own = Falling(sparse.csr_matrix((1, N_ORDERED)))
+    users, history = np.zeros(1, dtype=np.int64), HISTORY.items(0).tolist()
+    without = sparse.csr_matrix(([1.0], ([0], [N_ORDERED - 3])), shape=(1, N_ORDERED))
+    for judges, ranker in (({}, everyone), ({0: judge}, judge)):
+        ordered = OrderedRanker(own, everyone, judges, HISTORY)
+        for ranked, winner in ((ordered, own), (ordered.excluding(without), Falling(without))):
+            ((items, scores),) = winner.pools(users, N_ORDERED)
+            for size in (10, 70, N_ORDERED):
+                assert ranked(users, size) == [plain_page(ranker, Ranking(items, scores), history)[:size]]

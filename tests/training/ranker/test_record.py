@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,10 +11,13 @@ import pytest
 from scipy import sparse
 
 from svc.model.ranker.item_record import NEIGHBOURS, ItemRecord
+from svc.progress import Progress
 from svc.recipe.side_tables import FeatureSide
 from svc.settings import Settings
+from svc.training.data import fetch
 from svc.training.data.features import FittedSide, fit_side
-from svc.training.ranker.record import DAY_NS, SHRINKAGE, ItemTables, item_record, windows_within
+from svc.training.ranker.record import DAY_NS, SHRINKAGE, ItemTables, item_record, item_tables, windows_within
+from tests.training.judging.gated import Make
 
 USERS, ITEMS, DAYS = [0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 0, 2], [0.5, 100.0, 3.0, 8.0, 40.0, 89.0]
 SHAPE = (4, 4)
@@ -102,3 +106,20 @@ def test_without_times_and_tables_the_record_has_popularity_and_neighbours_only(
     assert not found.ordered
     assert (found.label_names, found.number_names) == ((), ())
     found.check(4)
+
+
+def test_a_column_of_two_tables_is_read_from_the_features(make_recipe: Make, items_csv: Path) -> None:
+    source = {"type": "csv", "path": str(items_csv)}
+    fields = [{"name": "group", "kind": "multi_label", "delimiter": "e"}, {"name": "size", "kind": "numerical"}]
+    loaded = make_recipe(
+        features={
+            "item": {"source": source, "id_column": "item_id", "columns": [{"name": "group", "kind": "categorical"}]}
+        },
+        item_metadata={"source": source, "id_column": "item_id", "filter_fields": fields},
+    )
+    data = fetch.load(loaded, Settings(), {}, Progress())
+    record = item_record(data.interactions.matrix(), None, (), item_tables(loaded, data, Settings(), {}))
+    assert record.label_names == ("group",)
+    assert record.first_labels.tolist() == [0, 2]  # even and odd, not what a division at each e leaves
+    assert record.number_names == ("size",)
+    assert item_tables(make_recipe(), data, Settings(), {}).sides == (data.sides["item"],)

@@ -1,4 +1,4 @@
-"""Studies that a search cannot continue."""
+"""Studies that a search cannot continue, and the search space of self-weights."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from optuna.distributions import FloatDistribution
+
+from svc.training.fitting.algorithms.registry import search_space
+from svc.training.search.prepare import SELF_WEIGHTS, with_self_weight
 from tests.training.test_run import Make, last, run, small_training
 
 
@@ -17,3 +21,14 @@ def test_a_study_of_other_data_is_not_continued(
     other = make_ratings("other.csv", seed=9)
     assert run(make_recipe(ratings=other, training=small_training(storage_path="s.db"))).exit_code == 4
     assert "--run-id" in last(log)["error"]
+
+
+def test_the_first_trials_try_different_self_weights() -> None:
+    """They are within the bounds of the recipe, if there are any."""
+    plain = search_space("RP3betaRecommender", n_users=100, n_items=100)
+    free = with_self_weight(plain, None)
+    assert {guess["self_weight"] for guess in free.guesses} <= set(SELF_WEIGHTS)
+    assert len({guess["self_weight"] for guess in free.guesses}) == len(plain.guesses) == 3
+    bounded = with_self_weight(plain, [0.5, 2])
+    assert bounded["self_weight"] == FloatDistribution(0.5, 2.0)
+    assert all(0.5 <= guess["self_weight"] <= 2.0 for guess in bounded.guesses)

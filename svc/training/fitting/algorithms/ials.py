@@ -2,18 +2,20 @@
 
 irspack regularizes users towards zero. Then a user with little history scores all items near 0, in an almost arbitrary
 order. Regularized towards a common vector, such a user gets the popular items. That vector is learned as the weight of
-a feature that all users share. The support for many features is in wide_features.py.
+a feature that all users share.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from irspack.recommenders import IALSRecommender
+from irspack.recommenders._ials_core import FeatureRidgeCholeskyError, IALSModelConfigBuilder
+from irspack.recommenders._ials_core import IALSTrainer as Core
+from irspack.recommenders.ials import IALSTrainer
+from numpy.typing import NDArray
 from scipy import sparse
-
-from svc.training.fitting.algorithms.wide_features import WideFeatureTrainer, is_wide
 
 _MEAN_RIDGE = 1.0  # keeps the system for the mean solvable, and is negligible beside the sum over all users
 _INIT_STD = 1.0  # with irspack's 0.1 the mean takes dozens of epochs to reach its final size
@@ -55,3 +57,216 @@ class MeanPriorIALSRecommender(IALSRecommender, register_class=False):
 
 def _constant(n_users: int) -> Any:
     return sparse.csr_matrix(np.ones((n_users, 1), dtype=np.float32))
+
+
+MOST_DENSE_PLACES = 5_000
+"""Most encoded features of one side that are left to irspack, whose dense solve is faster for few of them."""
+
+
+def is_wide(features: Any) -> bool:
+    """Return whether a side has more than MOST_DENSE_PLACES encoded features. None means no features."""
+    return features is not None and features.shape[1] > MOST_DENSE_PLACES
+
+
+class _Side(NamedTuple):
+    """Features of the users or items, (n, P), and their regularization. A side without features has P = 0.
+
+    `row_weights`, (n,), are the r of the vectors, `ridge` is λ of the weights (see `solve_ridge`).
+    """
+
+    features: sparse.csr_matrix
+    row_weights: NDArray[np.float64]
+    ridge: float
+
+    @property
+    def is_wide(self) -> bool:
+        return is_wide(self.features)
+
+    def for_a_step(self, weights: NDArray[np.float32]) -> tuple[Any, NDArray[np.float32]]:
+        """Return the features and weights, (P, K), for irspack's trainer. A wide side gives its prior instead."""
+        if not self.is_wide:
+            return self.features, weights
+        return np.asarray(self.features @ weights, order="C"), np.eye(weights.shape[1], dtype=np.float32)
+
+    def solve_weights(
+        self, vectors: NDArray[np.float32], before: NDArray[np.float32], by_irspack: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """Return the weights of the features after a step. A wide side solves for them, starting at those `before`."""
+        if not self.is_wide:
+            return by_irspack
+        return solve_ridge(self.features, vectors, self.row_weights, self.ridge, before)
+
+
+class WideFeatureTrainer(IALSTrainer):
+    """irspack's trainer of one recommender, for more features than its dense solve can handle.
+
+    An epoch of irspack's trainer has four steps: user vectors, weights of user features, item vectors, weights of item
+    features. The vectors depend on features only by the prior F·W. So irspack's trainer is given the prior itself as K
+    features, with the unit matrix as their weights. The weights that it learns for them are discarded, and
+    `solve_ridge` solves for W from the vectors. The result equals irspack's, apart from rounding.
+
+    `core_trainer` holds vectors and weights between epochs, as in irspack. `matrix` has the scaled interactions.
+    """
+
+    def __init__(self, trainer: Any, recommender: Any, matrix: sparse.csr_matrix) -> None:
+        self.core_trainer = trainer.core_trainer
+        self.solver_config = trainer.solver_config
+        self.prediction_time_solver_config = trainer.prediction_time_solver_config
+        self._config = _config(recommender)
+        self._matrix = matrix.astype(np.float32)
+        n_users, n_items = matrix.shape
+        of_users, of_items = np.diff(matrix.indptr), np.bincount(matrix.indices, minlength=n_items)
+        features = recommender.user_features, recommender.item_features
+        ridges = recommender.lambda_user_feature, recommender.lambda_item_feature
+        self._sides = tuple(
+            _Side(
+                sparse.csr_matrix((len(counts), 0), dtype=np.float32) if own is None else own,
+                recommender.scaled_reg * (recommender.alpha0 * n_others + counts) ** recommender.nu,
+                ridge,
+            )
+            for own, counts, n_others, ridge in zip(
+                features, (of_users, of_items), (n_items, n_users), ridges, strict=True
+            )
+        )
+
+    def run_epoch(self) -> None:
+        """Run one epoch. Raise FeatureRidgeCholeskyError if the weights of the features cannot be solved for."""
+        held, (users, items) = self.core_trainer, self._sides
+        before = held.user_feature_weight, held.item_feature_weight
+        (user_features, user_start), (item_features, item_start) = (
+            users.for_a_step(before[0]),
+            items.for_a_step(before[1]),
+        )
+        core = Core(self._config, self._matrix, user_features, item_features)
+        del user_features, item_features
+        core.user, core.item = held.user, held.item
+        core.user_feature_weight, core.item_feature_weight = user_start, item_start
+        held.user = held.item = np.empty(
+            (0, before[0].shape[1]), dtype=np.float32
+        )  # else in memory twice during the step
+        core.step(self.solver_config)
+        held.user, held.item = core.user, core.item
+        by_irspack = core.user_feature_weight, core.item_feature_weight
+        del core
+        held.user_feature_weight = users.solve_weights(held.user, before[0], by_irspack[0])
+        held.item_feature_weight = items.solve_weights(held.item, before[1], by_irspack[1])
+
+
+def _config(recommender: Any) -> Any:
+    """Return the configuration of a core trainer without random vectors, because those of `held` replace them."""
+    return (
+        IALSModelConfigBuilder()
+        .set_K(recommender.n_components)
+        .set_init_stdev(0.0)
+        .set_alpha0(recommender.alpha0)
+        .set_reg(recommender.scaled_reg)
+        .set_nu(recommender.nu)
+        .set_loss_type(recommender.loss_type)
+        .set_random_seed(recommender.random_seed)
+        .set_lambda_user_feature(recommender.lambda_user_feature)
+        .set_lambda_item_feature(recommender.lambda_item_feature)
+        .set_feature_warmup_epochs(0)
+        .build()
+    )
+
+
+TOLERANCE = 1e-9
+"""Largest residual of a solved column, relative to the norm of its right-hand side."""
+MOST_STEPS = 2_000
+_ROWS_AT_ONCE = 65_536
+"""Rows of F that are multiplied at once, so that the memory of a step does not grow with n."""
+
+Matrix = NDArray[np.float64]
+
+
+def solve_ridge(
+    features: sparse.csr_matrix,
+    vectors: NDArray[np.float32],
+    row_weights: NDArray[np.float64],
+    ridge: float,
+    start: NDArray[np.float32],
+) -> NDArray[np.float32]:
+    """Return the weights of very many features, by conjugate gradients that begin at `start`, (P, K).
+
+    In feature-aware iALS the weights W of the features of one side minimize, for its vectors V,
+
+        Σ_i r_i ‖v_i − Wᵀf_i‖² + λ ‖W‖²        so        (Fᵀ R F + λ I) W = Fᵀ R V ,   R = diag(r)
+
+    | symbol | shape | meaning |
+    |---|---|---|
+    | F | (n, P) | encoded `features`, sparse, of n users or items |
+    | V | (n, K) | their `vectors` |
+    | r | (n,) | `row_weights`, the regularization of each vector |
+    | λ | | `ridge` |
+    | W | (P, K) | weights |
+
+    irspack solves this by the Cholesky decomposition of the dense P × P matrix, whose memory grows with the square of
+    P. Here the matrix is never built. Each of the K columns is solved by conjugate gradients (Hestenes and Stiefel
+    1952), preconditioned by the diagonal. All columns advance together, so a step costs two products of F with K
+    vectors.
+
+    Needs the memory of F's values and of five arrays of the size of W. Raise FeatureRidgeCholeskyError, as irspack
+    does, if the system is too nearly singular to be solved.
+    """
+    parts = _scaled_parts(features, np.sqrt(row_weights))
+    right = np.zeros(start.shape)
+    begin = 0
+    for part, weights in parts:
+        rows = slice(begin, begin + part.shape[0])
+        right += part.T @ (vectors[rows] * weights[:, np.newaxis])
+        begin = rows.stop
+    diagonal = np.full((len(start), 1), ridge)
+    for part, _ in parts:
+        diagonal[:, 0] += np.bincount(part.indices, np.square(part.data), len(start))
+    solution = start.astype(np.float64)
+    residual = right - _product(parts, ridge, solution)
+    wanted = TOLERANCE * np.sqrt(_squares(right, right))
+    del right
+    direction = residual / diagonal
+    steepness = _squares(residual, direction)
+    for _ in range(MOST_STEPS):
+        unsolved = np.sqrt(_squares(residual, residual)) > wanted
+        if not unsolved.any():
+            return solution.astype(np.float32)
+        product = _product(parts, ridge, direction)
+        length = _ratio(steepness, _squares(direction, product), unsolved)
+        solution += length * direction
+        residual -= length * product
+        scaled = np.divide(residual, diagonal, out=product)
+        before, steepness = steepness, _squares(residual, scaled)
+        direction *= _ratio(steepness, before, unsolved)
+        direction += scaled
+    raise FeatureRidgeCholeskyError(f"the weights of {len(start)} features were not found in {MOST_STEPS} steps")
+
+
+def _scaled_parts(
+    features: sparse.csr_matrix, root_weights: NDArray[np.float64]
+) -> list[tuple[sparse.csr_matrix, NDArray[np.float64]]]:
+    """Return √R·F in blocks of rows, each with its √r. The blocks share the indices of F."""
+    parts = []
+    for begin in range(0, features.shape[0], _ROWS_AT_ONCE):
+        bounds = features.indptr[begin : begin + _ROWS_AT_ONCE + 1]
+        own, roots = slice(bounds[0], bounds[-1]), root_weights[begin : begin + _ROWS_AT_ONCE]
+        data = features.data[own] * np.repeat(roots, np.diff(bounds))
+        shape = (len(bounds) - 1, features.shape[1])
+        parts.append((sparse.csr_matrix((data, features.indices[own], bounds - bounds[0]), shape=shape), roots))
+    return parts
+
+
+def _product(parts: list[tuple[sparse.csr_matrix, NDArray[np.float64]]], ridge: float, right: Matrix) -> Matrix:
+    """Return (Fᵀ R F + λ I) times `right`, (P, K)."""
+    product = ridge * right
+    for part, _ in parts:
+        product += part.T @ (part @ right)
+    return product
+
+
+def _squares(left: Matrix, right: Matrix) -> NDArray[np.float64]:
+    """Return the inner product of each pair of columns, (K,)."""
+    # einsum and not BLAS, whose sums depend on its number of threads in their last bits.
+    return np.asarray(np.einsum("pk,pk->k", left, right), dtype=np.float64)
+
+
+def _ratio(above: NDArray[np.float64], below: NDArray[np.float64], unsolved: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return above / below of each column, or 0 for solved columns, which then no longer change."""
+    return np.divide(above, below, out=np.zeros_like(above), where=unsolved & (below > 0))

@@ -181,13 +181,13 @@ _TABLE = (
             "strongest_of": CategoricalDistribution(("SOURCE", "TARGET")),
         },
         threads="n_threads",
-        variant="svc.training.fitting.algorithms.rp3beta:TransitionRP3betaRecommender",
+        variant="svc.training.fitting.algorithms.item_weights:TransitionRP3betaRecommender",
     ),
     Algorithm(
         "DenseSLIMRecommender",
         guesses=({"reg": 300.0},),
         needs_dense_items=True,
-        variant="svc.training.fitting.algorithms.dense_slim:UnlockedDenseSLIMRecommender",
+        variant="svc.training.fitting.algorithms.item_weights:UnlockedDenseSLIMRecommender",
     ),
     Algorithm(
         "TruncatedSVDRecommender",
@@ -228,7 +228,7 @@ _TABLE = (
         guesses=({"reg": 200.0, "dropout_p": 0.3, "top_k": 500},),
         ranges={"top_k": IntDistribution(50, 1000, log=True)},
         needs_dense_items=True,
-        variant="svc.training.fitting.algorithms.dense_slim:SparseEDLAERecommender",
+        variant="svc.training.fitting.algorithms.item_weights:SparseEDLAERecommender",
     ),
     Algorithm(
         TRANSITIONS,

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from svc.training.fitting.epochs import train_epochs
-from svc.training.fitting.train import Builder, Threads
+from svc.training.fitting.train import Builder, Threads, train_epochs
 
 pytestmark = pytest.mark.skipif(find_spec("lightfm") is None, reason="lightfm comes with the extra `bprfm`")
 

@@ -7,14 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 from irspack.recommenders import IALSRecommender, TopPopRecommender
+from irspack.recommenders._ials_core import FeatureRidgeCholeskyError
 from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.model.ranking.query import Query
-from svc.training.fitting.algorithms.ials import MeanPriorIALSRecommender
+from svc.training.fitting.algorithms import ials
+from svc.training.fitting.algorithms.ials import MeanPriorIALSRecommender, WideFeatureTrainer, solve_ridge
 from svc.training.fitting.algorithms.registry import ALGORITHMS, Params, search_space
 from svc.training.fitting.assemble import export
-from svc.training.fitting.epochs import train as train_model
+from svc.training.fitting.train import train_to_best_epoch as train_model
 from svc.training.judging.evaluator import Evaluator, Evaluators
 from svc.training.judging.intervals import is_gain
 from svc.training.judging.rankers import ScoreRanker
@@ -121,3 +123,105 @@ def test_the_mean_prior_is_not_a_feature_of_requests() -> None:
     users, items = ([f"{prefix}{row}" for row in range(size)] for prefix, size in zip("ui", data.shape, strict=True))
     model = export(recommender, "IALSRecommender", user_ids=users, item_ids=items, X=data, features=None)
     assert model.scorer.feature_dim("user") is None
+
+
+N_USERS, N_ITEMS = 300, 200
+
+
+def trained(**parameters: Any) -> MeanPriorIALSRecommender:
+    recommender = MeanPriorIALSRecommender(
+        sparse.random(N_USERS, N_ITEMS, 0.05, format="csr", rng=np.random.default_rng(1)),
+        n_components=8,
+        alpha0=0.05,
+        reg=0.01,
+        n_threads=1,
+        solver_type="CHOLESKY",
+        **parameters,
+    )
+    recommender.start_learning()
+    for _ in range(3):
+        recommender.run_epoch()
+        recommender.save_state()
+    recommender.run_epoch()
+    recommender.load_state()
+    return recommender
+
+
+def features(rows: int, places: int) -> sparse.csr_matrix:
+    drawn = sparse.random(rows, places, 0.05, format="csr", rng=np.random.default_rng(places))
+    return sparse.hstack([drawn, np.ones((rows, 1))], format="csr", dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"item_features": features(N_ITEMS, 90), "lambda_item_feature": 20.0},
+        {"item_features": features(N_ITEMS, 90), "lambda_item_feature": 20.0, "mean_prior": True},
+        {
+            "item_features": features(N_ITEMS, 90),
+            "lambda_item_feature": 5.0,
+            "user_features": features(N_USERS, 70),
+            "lambda_user_feature": 1e3,
+        },
+        {"user_features": features(N_USERS, 70), "lambda_user_feature": 20.0, "confidence_scaling": "log"},
+        {
+            "user_features": features(N_USERS, 70),
+            "item_features": features(N_ITEMS, 20),
+            "lambda_user_feature": 20.0,
+            "lambda_item_feature": 9.0,
+            "loss_type": "ORIGINAL",
+        },
+    ],
+)
+def test_wide_features_train_the_model_of_irspack(parameters: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vectors and weights of either side, wide or not, agree after several epochs and a restored state."""
+    expected = trained(**parameters)
+    monkeypatch.setattr(ials, "MOST_DENSE_PLACES", 50)
+    found = trained(**parameters)
+    assert isinstance(found.trainer, WideFeatureTrainer)
+    mine, theirs = found.trainer_as_ials.core_trainer, expected.trainer_as_ials.core_trainer
+    for part in ("user", "item", "user_feature_weight", "item_feature_weight"):
+        np.testing.assert_allclose(getattr(mine, part), getattr(theirs, part), rtol=0, atol=3e-5)
+
+
+def test_few_features_are_left_to_irspack() -> None:
+    """Models with few features do not change."""
+    assert not isinstance(
+        trained(item_features=features(N_ITEMS, 90), lambda_item_feature=20.0).trainer, WideFeatureTrainer
+    )
+
+
+ROWS, PLACES, FACTORS = 3_000, 600, 8
+
+
+def problem(seed: int) -> tuple[sparse.csr_matrix, np.ndarray, np.ndarray]:
+    """Return features like those of texts, with few of many words and the constant, with vectors and weights."""
+    rng = np.random.default_rng(seed)
+    columns = ((PLACES - 1) * rng.random((ROWS, 6)) ** 3).astype(int)
+    rows = np.repeat(np.arange(ROWS), 6)
+    words = sparse.csr_matrix((rng.random(rows.size), (rows, columns.ravel())), shape=(ROWS, PLACES - 1))
+    features = sparse.hstack([words, np.ones((ROWS, 1))], format="csr", dtype=np.float32)
+    return features, rng.normal(size=(ROWS, FACTORS)).astype(np.float32), rng.uniform(0.5, 50, ROWS)
+
+
+@pytest.mark.parametrize("ridge", [1.0, 1e3, 1e6])
+def test_scores_are_those_of_a_dense_solve(ridge: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They agree to 1e-6, from any start and with any number of rows at once."""
+    monkeypatch.setattr(ials, "_ROWS_AT_ONCE", 700)
+    features, vectors, weights = problem(1)
+    dense = features.toarray().astype(np.float64)
+    exact = np.linalg.solve(
+        dense.T @ (dense * weights[:, np.newaxis]) + ridge * np.eye(PLACES),
+        dense.T @ (vectors * weights[:, np.newaxis]),
+    )
+    for start in (np.zeros((PLACES, FACTORS)), exact, np.ones((PLACES, FACTORS))):
+        found = solve_ridge(features, vectors, weights, ridge, start.astype(np.float32))
+        np.testing.assert_allclose(dense @ found, dense @ exact, rtol=0, atol=1e-6)
+
+
+def test_a_singular_system_raises_the_error_of_irspack(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search then continues with other parameters."""
+    monkeypatch.setattr(ials, "MOST_STEPS", 2)
+    features, vectors, weights = problem(2)
+    with pytest.raises(FeatureRidgeCholeskyError, match="600 features"):
+        solve_ridge(features, vectors, weights, 1.0, np.zeros((PLACES, FACTORS), dtype=np.float32))

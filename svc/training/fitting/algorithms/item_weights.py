@@ -1,8 +1,9 @@
-"""irspack's DenseSLIMRecommender and EDLAERecommender, trained without holding the interpreter lock.
+"""irspack's DenseSLIM, EDLAE and RP3beta, with svc's changes to the training of their item weights.
 
-irspack inverts the item matrix with scipy, which holds the lock throughout. With ten thousand items, no signal is
-handled and no time limit is checked for half a minute. numpy releases the lock, but takes several times as long: it
-inverts in double precision and does not use the symmetry. So LAPACK's Cholesky routines are called directly.
+irspack inverts the item matrix of DenseSLIM and EDLAE with scipy, which holds the interpreter lock throughout. With ten
+thousand items, no signal is handled and no time limit is checked for half a minute. numpy releases the lock, but takes
+several times as long: it inverts in double precision and does not use the symmetry. So LAPACK's Cholesky routines are
+called directly.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from irspack.recommenders import DenseSLIMRecommender, EDLAERecommender
+from irspack.recommenders import DenseSLIMRecommender, EDLAERecommender, RP3betaRecommender
+from irspack.recommenders._knn import CosineSimilarityComputer
 from numpy.typing import NDArray
 from scipy import sparse
 from scipy.linalg import cython_lapack
@@ -198,3 +200,52 @@ def _strongest(weights: NDArray[np.float32], top_k: int) -> sparse.csr_matrix:
             block[amounts < bound] = 0.0
         blocks.append(sparse.csr_matrix(block))
     return sparse.vstack(blocks, format="csr")
+
+
+class TransitionRP3betaRecommender(RP3betaRecommender, register_class=False):
+    """Item weights by a random walk: i for j is Σ_u p(u|i)^alpha · p(j|u)^alpha / popularity(j)^beta.
+
+    Christoffel et al., "Blockbusters and Wallflowers", RecSys 2015, and Paudel et al., "Updatable, Accurate, Diverse,
+    and Scalable Recommendations for Interactive Applications", TiiS 2016, raise each step's probability to alpha.
+    irspack raises the interactions themselves, which changes nothing if all are 1.
+
+    irspack also keeps the strongest entries of each target item, so that a rare source item may have none left. If
+    users have many items, this is far better, because each target has the same number of sources, however popular it
+    is. So the search tries both.
+
+    The `top_k` largest weights of each source item i are kept, or with `strongest_of="TARGET"` of each target item j.
+    With `normalize_weight` the weights of each i sum to 1, so that all items of a history count equally.
+    """
+
+    def __init__(self, matrix: Any, *, strongest_of: str = "SOURCE", **parameters: Any) -> None:
+        super().__init__(matrix, **parameters)
+        self.strongest_of = strongest_of
+
+    def _learn(self) -> None:
+        interactions = self.X_train_all.astype(np.float64).tocsr()
+        to_items = _rows_to_one(interactions)
+        to_users = _rows_to_one(interactions.T.tocsr())
+        to_items.data **= self.alpha
+        to_users.data **= self.alpha
+        popularity = np.maximum(np.asarray(interactions.sum(axis=0)).ravel(), 1.0)
+        penalized = (to_items @ sparse.diags(popularity**-self.beta)).tocsr()
+        top_k = interactions.shape[1] if self.top_k is None else self.top_k
+        weights = (
+            self._strongest(penalized.T.tocsr(), to_users, top_k)
+            if self.strongest_of == "SOURCE"
+            else self._strongest(to_users, penalized.T.tocsr(), top_k).T.tocsr()
+        )
+        self._W = _rows_to_one(weights) if self.normalize_weight else weights
+
+    def _strongest(self, columns: Any, rows: Any, top_k: int) -> Any:
+        """Return the `top_k` largest entries of each row of rows · columnsᵀ. Both matrices are (items, users)."""
+        # Without normalization and shrinkage, irspack's cosine similarity is this product, computed by threads.
+        return CosineSimilarityComputer(columns, 0.0, False, self.n_threads).compute_similarity(rows, top_k)
+
+
+def _rows_to_one(matrix: Any) -> Any:
+    """Return a copy whose rows sum to 1. Empty rows stay empty."""
+    normalized = matrix.tocsr(copy=True)
+    sums = np.asarray(normalized.sum(axis=1)).ravel()
+    normalized.data /= np.repeat(np.where(sums > 0, sums, 1.0), np.diff(normalized.indptr))
+    return normalized
