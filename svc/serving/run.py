@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import trio
 
@@ -22,7 +23,7 @@ from svc.processes.memory import require_memory_files
 from svc.recipe.load import LoadedRecipe, load_recipe
 from svc.serving import process
 from svc.serving.api.application import Application
-from svc.serving.api.authentication import HASHING_THREADS, Authenticator, load_api_keys
+from svc.serving.api.authentication import Authenticator, load_api_keys
 from svc.serving.api.key_policies import KeyPolicies, PolicyFile
 from svc.serving.api.monitoring import serve_monitoring
 from svc.serving.api.request import ServerState
@@ -43,10 +44,6 @@ from svc.serving.transport.certificate import Certificate, Tls, read_certificate
 from svc.serving.workers.fleet import Fleet, answer
 from svc.serving.workers.package import pack_loaded
 from svc.settings import Settings
-
-if TYPE_CHECKING:
-    import socket
-
 
 T = TypeVar("T")
 UNSAFE_WARNING_INTERVAL_S = 300.0
@@ -107,7 +104,7 @@ def serve(
         tls=certificate is not None,
         client_certificates=certificate is not None and bool(certificate.client_ca),
     )
-    auth = Authenticator(api_keys, trio.CapacityLimiter(HASHING_THREADS), log_each_bypass=settings.log_level == "debug")
+    auth = Authenticator(api_keys, log_each_bypass=settings.log_level == "debug")
     state = ServerState(Registry() if fleet is None else fleet.registry, settings, counters, auth, spans=spans)
     if certificate is not None:
         state.tls = Tls(certificate)

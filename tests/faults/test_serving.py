@@ -139,7 +139,7 @@ class Server:
 async def server(folder: Path) -> AsyncIterator[Server]:
     environment = {"SVC_SIGNING_KEYS": KEYS, "SVC_STATE_DIR": str(folder / "state"), "SVC_ENV": "development"}
     settings = Settings.from_env(environment)
-    state = ServerState(Registry(), settings, Metrics.create(), Authenticator({}, trio.CapacityLimiter(1)))
+    state = ServerState(Registry(), settings, Metrics.create(), Authenticator({}))
     loader = Loader(settings, load_signing_keys(settings), {}, ReplayGuard.of(settings))
     options = ServeOptions(folder / "recipes", "127.0.0.1", 0, insecure_no_auth=True)
     async with trio.open_nursery() as lanes:

@@ -112,7 +112,7 @@ def body(data: bytes) -> None:
 def application() -> Application:
     """It serves no recipe, asks for no key and answers any host, so that requests come as far as they can."""
     settings = Settings(allowed_hosts=("*",), allowed_origins=("*",))
-    auth = Authenticator({}, trio.CapacityLimiter(1))
+    auth = Authenticator({})
     return Application(ServerState(Registry(), settings, Metrics.disabled(), auth))
 
 

@@ -127,9 +127,7 @@ def catalogue(item_ids: IdTable) -> tuple[pd.DataFrame, MetadataTable, FilterFie
 async def both(model: Model) -> AsyncIterator[tuple[Client, svc.Recommender]]:
     """Return a server's application and a recommender over the same model and items."""
     frame, rows, filters = catalogue(model.item_ids)
-    state = ServerState(
-        Registry(), Settings(), Metrics.disabled(), Authenticator({}, trio.CapacityLimiter(1), log_each_bypass=False)
-    )
+    state = ServerState(Registry(), Settings(), Metrics.disabled(), Authenticator({}))
     async with trio.open_nursery() as nursery:
         lane = Lane(model, ScoringThreads(1))
         await nursery.start(lane.run)

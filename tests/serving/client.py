@@ -187,7 +187,7 @@ async def serving(
 ) -> AsyncIterator[tuple[Client, ServerState]]:
     """Serve the recipes `movies` (features, metadata), `plain` (neither), `broken` and a `stub`."""
     settings = replace(settings or Settings(), metrics_enabled=metrics is not None)
-    auth = Authenticator(dict(keys or {}), trio.CapacityLimiter(1), log_each_bypass=settings.log_level == "debug")
+    auth = Authenticator(dict(keys or {}), log_each_bypass=settings.log_level == "debug")
     state = ServerState(Registry(), settings, metrics or Metrics.disabled(), auth, policies=policies)
     rich, poor = model(), model(features=False)
     table = MetadataTable(

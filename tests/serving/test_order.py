@@ -53,7 +53,7 @@ def in_order(name: str) -> Model:
 @asynccontextmanager
 async def serving(model: Model) -> AsyncIterator[Client]:
     """Return the application with the one recipe `r`."""
-    auth = Authenticator({}, trio.CapacityLimiter(1), log_each_bypass=False)
+    auth = Authenticator({})
     state = ServerState(Registry(), Settings(), Metrics.disabled(), auth)
     async with trio.open_nursery() as nursery:
         lane = Lane(model, ScoringThreads(1))

@@ -69,9 +69,7 @@ def requests() -> Iterator[tuple[str, str, Any]]:
 
 @asynccontextmanager
 async def serving_families() -> AsyncIterator[Client]:
-    state = ServerState(
-        Registry(), Settings(), Metrics.disabled(), Authenticator({}, trio.CapacityLimiter(1), log_each_bypass=False)
-    )
+    state = ServerState(Registry(), Settings(), Metrics.disabled(), Authenticator({}))
     table = MetadataTable(("title", "year"), [(f"T {item}", 1990 + item) if item else None for item in range(N_ITEMS)])
     async with trio.open_nursery() as nursery:
         for name in FAMILIES:

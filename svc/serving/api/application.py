@@ -16,6 +16,7 @@ from pydantic_core import to_json
 from svc import events, logs
 from svc.errors import ApiError, NotFound
 from svc.metrics import HEAD_REFUSALS
+from svc.serving.api.authentication import Authenticator
 from svc.serving.api.bodies import hints
 from svc.serving.api.bodies.parsing import refuse_unknown_parameters
 from svc.serving.api.endpoint import PARAMETER, Endpoint, Route
@@ -26,13 +27,10 @@ from svc.serving.api.pages.routes import FAILURE, REQUEST, build_routes
 from svc.serving.api.request import Checks, Request, ServerState, new_request_id
 from svc.serving.api.verbs import Verbs
 from svc.serving.transport.messages import JSON, ClientGone, Headers, Incoming, Opening, Response
+from svc.settings import Settings
 
 if TYPE_CHECKING:
-    from svc.serving.api.authentication import Authenticator
-    from svc.serving.api.endpoint import Route
-    from svc.serving.api.spans import Spans
-    from svc.settings import Settings
-
+    from svc.serving.api.spans import Spans  # needs an extra
 
 Document = tuple[Mapping[str, Any], int]
 

@@ -100,7 +100,6 @@ class RefusalThrottle:
 
 FIRST_SEEN_CLIENTS = 1024
 ACCEPTED_KEYS = 1024
-HASHING_THREADS = 1
 # A flood of wrong keys then costs known clients less than a fifth of their rate.
 REFUSALS_PER_S, REFUSALS_AT_ONCE = 50.0, 50.0
 LONGEST_WAIT_S = 20.0
@@ -128,9 +127,9 @@ class Authenticator:
     `log_each_bypass` logs every anonymous request at level debug.
     """
 
-    def __init__(self, keys: dict[str, bytes], limiter: trio.CapacityLimiter, *, log_each_bypass: bool = False) -> None:
+    def __init__(self, keys: dict[str, bytes], *, log_each_bypass: bool = False) -> None:
         self._keys = keys
-        self._limiter = limiter
+        self._hashing = trio.CapacityLimiter(1)
         self._log_each_bypass = log_each_bypass
         self._secret = secrets.token_bytes(32)
         self._accepted: LruCache[bytes, str] = LruCache(ACCEPTED_KEYS)
@@ -182,7 +181,7 @@ class Authenticator:
         raise InvalidApiKey
 
     async def _kid_among(self, keys: Mapping[str, bytes], value: bytes) -> str | None:
-        digest = await trio.to_thread.run_sync(_digest_nicely, value, limiter=self._limiter, abandon_on_cancel=True)
+        digest = await trio.to_thread.run_sync(_digest_nicely, value, limiter=self._hashing, abandon_on_cancel=True)
         matching_kid = None
         for kid, entry in keys.items():  # compares all keys, so that the time does not reveal which one matched
             if hmac.compare_digest(digest, entry):

@@ -6,7 +6,7 @@ start, also while models are loading.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import socket
 
 import trio
 from pydantic_core import to_json
@@ -15,14 +15,10 @@ from svc.errors import ApiError
 from svc.serving.api.application import DOCUMENTS
 from svc.serving.api.endpoints import PROBES
 from svc.serving.api.pages.routes import METRICS_TYPE
+from svc.serving.api.request import ServerState
 from svc.serving.transport import server
 from svc.serving.transport.connection import Limits
 from svc.serving.transport.messages import Incoming, Opening, Response
-
-if TYPE_CHECKING:
-    import socket
-
-    from svc.serving.api.request import ServerState
 
 TIMEOUT_S = 10.0
 LIMITS = Limits(idle_s=TIMEOUT_S, unread_s=TIMEOUT_S, drain_s=0)

@@ -10,13 +10,13 @@ import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace import (
     NonRecordingSpan,
     SpanContext,
@@ -29,13 +29,9 @@ from opentelemetry.trace import (
 
 from svc import __version__, events, logs
 from svc.errors import ApiError, ConfigError
+from svc.serving.api.endpoint import Route
 from svc.serving.api.headers import Trace, parse_host, parse_target
-
-if TYPE_CHECKING:
-    from opentelemetry.sdk.trace.export import SpanExporter
-
-    from svc.serving.api.endpoint import Route
-    from svc.serving.transport.messages import Head, Response
+from svc.serving.transport.messages import Head, Response
 
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"))
 _HEX = 16
@@ -50,8 +46,7 @@ def create() -> Spans:
     try:
         provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         messages = LastMessages()
-        exporter = cast("SpanExporter", ReportingExporter(OTLPSpanExporter(), messages))
-        provider.add_span_processor(BatchSpanProcessor(exporter))
+        provider.add_span_processor(BatchSpanProcessor(ReportingExporter(OTLPSpanExporter(), messages)))
     except ValueError as error:
         raise ConfigError(f"SVC_OTEL_ENABLED=1: OpenTelemetry refuses one of its OTEL_ variables: {error}") from None
     library = logging.getLogger("opentelemetry")  # not earlier, so that warnings about its variables are logged
@@ -154,7 +149,7 @@ def _context(trace: Trace | None) -> Context:
     return set_span_in_context(NonRecordingSpan(caller), Context())
 
 
-class ReportingExporter:
+class ReportingExporter(SpanExporter):
     """Passes batches on to `exporter`, and emits one event when exports begin to fail and one when they work again.
 
     The event quotes the SDK's last two log lines. The lines themselves are not logged: one failed batch writes several.

@@ -67,31 +67,30 @@ class AsgiApplication:
         kind = _KINDS.get(scope["type"])
         if kind is None:
             raise NotImplementedError(f"only requests are answered here, not {scope['type']}")
-        body = _Body(receive)
-        response = await self._answer(scope, body)
+        incoming = AsgiRequest(receive, (scope.get("client") or ("",))[0])
+        response = await self._answer(scope, incoming)
         if response is None:
             return
         with trio.move_on_after(LINGER_S if response.ends_connection else self._unread_s):
             try:
-                await body.skip()
+                await incoming.skip()
             except ClientGone:
                 return
         closing = scope["http_version"] in ("1.0", "1.1") and (
-            self._application.is_leaving or response.ends_connection or not body.ended
+            self._application.is_leaving or response.ends_connection or not incoming.ended
         )
         with trio.move_on_after(self._unread_s + len(response.body) / SLOWEST_BYTES_PER_S):
             for message in _messages(kind, response, closing=closing):
                 await send(message)
 
-    async def _answer(self, scope: Mapping[str, Any], body: _Body) -> Response | None:
+    async def _answer(self, scope: Mapping[str, Any], incoming: AsgiRequest) -> Response | None:
         """Return the answer to one request. Logs a defect before raising it, because hypercorn may not log it."""
-        client = (scope.get("client") or ("",))[0]
         try:
-            head = _head(scope)
+            incoming.head = _head(scope)
         except ApiError as error:
-            return self._application.refuse(error, client)
+            return self._application.refuse(error, incoming.client)
         try:
-            return await self._application(AsgiRequest(head, client, body))
+            return await self._application(incoming)
         except Exception as error:
             logs.emit(events.CONNECTION_FAILED, error=f"{type(error).__name__}: {error}", exc_info=error)
             raise
@@ -123,23 +122,18 @@ def _messages(kind: str, response: Response, *, closing: bool) -> Iterator[Messa
 
 
 class AsgiRequest:
-    """One request of an ASGI scope, as the application sees it (`messages.Incoming`)."""
+    """One request of an ASGI scope, as the application sees it (`messages.Incoming`), once it has its head.
+
+    Keeps the parts of the body that were read ahead.
+    """
 
     late_s: float = 0.0
     whole_body: bytes | None = None
+    head: Head
 
-    def __init__(self, head: Head, client: str, body: _Body) -> None:
-        self.head = head
+    def __init__(self, receive: Receive, client: str) -> None:
         self.client = client
         self.arrived_s = trio.current_time()
-        self.receive = body.receive
-        self.until_gone = body.until_gone
-
-
-class _Body:
-    """The body of a request by ASGI's `receive`, and the parts that were read ahead."""
-
-    def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._ahead: deque[bytes] = deque()
         self.ended = False

@@ -25,7 +25,7 @@ from svc.metrics import Metrics
 from svc.processes.memory import SealedMemory, SharedPage
 from svc.serving import process
 from svc.serving.api.application import Application
-from svc.serving.api.authentication import HASHING_THREADS, Authenticator, RefusalThrottle
+from svc.serving.api.authentication import Authenticator, RefusalThrottle
 from svc.serving.api.key_policies import LONGEST_WAIT_S, REFUSALS_AT_ONCE, REFUSALS_PER_S, KeyPolicies
 from svc.serving.api.request import ServerState
 from svc.serving.models.lanes import Lane
@@ -114,7 +114,7 @@ class Worker:
         metrics = Metrics.disabled()
         if settings.metrics_enabled:
             metrics = Metrics(counters.families(self._page), partial(self._ask_parent, "metrics", ""))
-        auth = Authenticator({}, trio.CapacityLimiter(HASHING_THREADS), log_each_bypass=settings.log_level == "debug")
+        auth = Authenticator({}, log_each_bypass=settings.log_level == "debug")
         auth.refusals = SharedThrottle(auth.refusals, Cell(self._cells, 0))
         self._state = ServerState(
             self._registry,

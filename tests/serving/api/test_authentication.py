@@ -74,7 +74,7 @@ def digests(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 def made(*plaintexts: str) -> Authenticator:
     entries = ",".join(f"k{place}:{hash_api_key(text)}" for place, text in enumerate(plaintexts))
-    return Authenticator(parse_api_keys(entries), trio.CapacityLimiter(1))
+    return Authenticator(parse_api_keys(entries))
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def anyio_backend() -> str:
 
 
 def make_state() -> ServerState:
-    auth = Authenticator({"shop": b"x" * 32}, trio.CapacityLimiter(1))
+    auth = Authenticator({"shop": b"x" * 32})
     return ServerState(Registry(), Settings(metrics_enabled=True), Metrics.create(), auth)
 
 

@@ -27,8 +27,8 @@ from svc.serving.transport.tls import (
     PART_BYTES,
     PIECE_BYTES,
     AsgiApplication,
+    AsgiRequest,
     Frames,
-    _Body,
 )
 from tests.serving.certificates import Issuer
 from tests.serving.client import RECOMMEND, serving
@@ -491,9 +491,9 @@ async def test_a_body_that_no_handler_reads_is_not_kept() -> None:
         await trio.lowlevel.checkpoint()
         return messages.pop(0)
 
-    body = _Body(receive)
+    body = AsgiRequest(receive, "")
     await body.skip()
     assert len(messages) == 3
     assert await body.receive() == b""
     with pytest.raises(ClientGone):
-        await _Body(receive).skip()
+        await AsgiRequest(receive, "").skip()

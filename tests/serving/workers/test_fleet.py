@@ -292,7 +292,7 @@ async def test_a_failed_query_has_its_reason() -> None:
             raise ValueError("Out of range float values are not JSON compliant")
         raise ArtifactReadError("the store is away")
 
-    auth = Authenticator({}, trio.CapacityLimiter(1))
+    auth = Authenticator({})
     state = ServerState(Registry(), Settings(), Metrics.disabled(), auth, versions=versions)
     assert await answer(state, "versions", "gone") == "unknown"
     assert await answer(state, "versions", "a") == "the store is away"
