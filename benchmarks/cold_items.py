@@ -28,7 +28,7 @@ from scipy.special import stdtrit
 
 from benchmarks.common import origin
 from svc.cores import limit_blas_threads
-from svc.recipe.side_tables import FeatureSide
+from svc.recipe.training_schema import FeatureSide
 from svc.settings import Settings
 from svc.training.data.features import fit_side
 from svc.training.fitting.algorithms.ials import MeanPriorIALSRecommender

@@ -1,4 +1,4 @@
-"""Draws the demo's bookshop, `svc/cli/shop/files/data`: `python docs/demo_shop.py`.
+"""Draws the demo's bookshop, `svc/cli/demo_files/data`: `python docs/demo_shop.py`.
 
 Readers have tastes, books have genres and authors, and purchases span two years.
 
@@ -210,4 +210,4 @@ def _purchases(rng: np.random.Generator, appeal: NDArray[np.float64]) -> NDArray
 
 
 if __name__ == "__main__":
-    write_shop(make_shop(), Path(__file__).parents[1] / "svc" / "cli" / "shop" / "files" / "data")
+    write_shop(make_shop(), Path(__file__).parents[1] / "svc" / "cli" / "demo_files" / "data")

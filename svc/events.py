@@ -2,9 +2,34 @@
 
 from __future__ import annotations
 
-from svc.event_kinds import EVENTS as EVENTS
-from svc.event_kinds import Event as Event
-from svc.event_kinds import event as _event
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["debug", "info", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One kind of log record.
+
+    `fields` are the fields that it always carries. Other fields may join them.
+    """
+
+    name: str
+    level: Level
+    fields: tuple[str, ...]
+
+
+EVENTS: dict[str, Event] = {}
+
+
+def _event(name: str, level: Level, fields: str) -> Event:
+    """Add a row to the table. `fields` are separated by blanks. Raises ValueError for a repeated name."""
+    if name in EVENTS:
+        raise ValueError(f"the event {name} is there twice")
+    EVENTS[name] = Event(name, level, tuple(fields.split()))
+    return EVENTS[name]
+
 
 # Training, in the order of a run.
 TRAINING_STARTED = _event("training_started", "info", "recipe run_id")
@@ -104,7 +129,6 @@ TRIAL_TIMED_OUT = _event("trial_timed_out", "warning", "number algorithm seconds
 """A trial went over its time."""
 TRIAL_FAILED = _event("trial_failed", "warning", "number algorithm error")
 """A trial failed. The search goes on."""
-
 # Sources.
 CSV_SOURCE_REDIRECT = _event("csv_source_redirect", "info", "from_ to status")
 """A data fetch was redirected."""
@@ -118,7 +142,6 @@ DATABASE_NOT_ENCRYPTED = _event("database_not_encrypted", "warning", "database")
 """Rows and password crossed the network without TLS: require it in the database's URL."""
 BIGQUERY_STORAGE_FALLBACK = _event("bigquery_storage_fallback", "warning", "reason")
 """Rows come over REST, because the fast path is unavailable."""
-
 # Features.
 FEATURE_VOCABULARY_PRUNED = _event(
     "feature_vocabulary_pruned",
@@ -132,7 +155,6 @@ FEATURE_AXIS_COVERAGE = _event("feature_axis_coverage", "info", "side matched to
 """How many interaction ids have features."""
 FEATURE_ROWS_DROPPED = _event("feature_rows_dropped", "warning", "side duplicates blank_ids")
 """Unusable rows of a feature table."""
-
 # Server: start, keys and end.
 SECURITY_POSTURE = _event(
     "security.posture", "info", "signing_keys api_keys_configured client_certificates env tls unsafe_modes"
@@ -176,7 +198,6 @@ KEY_POLICIES_FAILED = _event("key_policies_failed", "error", "error")
 """SVC_API_KEY_POLICIES changed and cannot be used. The earlier policies stay."""
 UNSAFE_MODE_ACTIVE = _event("unsafe_mode_active", "warning", "modes")
 """Repeated while an unsafe mode is on."""
-
 # Server: recipes.
 RECIPE_DISCOVERED = _event("recipe_discovered", "info", "name file")
 """A recipe file appeared."""
@@ -196,7 +217,6 @@ RECIPE_NOT_LOADED_AT_STARTUP = _event("recipe_not_loaded_at_startup", "warning",
 """A recipe starts without a model."""
 RECIPES_DIR_SCAN_FAILED = _event("recipes_dir_scan_failed", "error", "error")
 """The recipes folder cannot be listed."""
-
 # Server: artifacts.
 ARTIFACT_REPLAYED = _event("artifact_replayed", "error", "name kid serial highest")
 """An artifact is older than one served before, and no signed rollback names it (SVC_STATE_DIR)."""
@@ -264,7 +284,6 @@ NEW_ITEMS_LOADED = _event("new_items_loaded", "info", "name n_ids n_new")
 """A list of new items is in force."""
 NEW_ITEMS_LOAD_FAILED = _event("new_items_load_failed", "warning", "name error")
 """A list of new items cannot be used. The last one stays."""
-
 # Server: requests.
 REQUEST_FAILED = _event("request_failed", "error", "error")
 """A request ended with 500."""
@@ -282,7 +301,6 @@ AUTH_ANONYMOUS_BYPASS_FIRST_SEEN = _event("auth_anonymous_bypass_first_seen", "i
 """First request of a client without a key."""
 AUTH_INVALID_KEY = _event("auth_invalid_key", "warning", "client reason")
 """A request came with a missing or wrong key."""
-
 # Exports.
 EXPORT_STARTED = _event("export_started", "info", "output model_version")
 """The model is verified."""
@@ -294,7 +312,6 @@ EXPORT_NOT_MERGED = _event("export_not_merged", "info", "output reason")
 """With --shard and --merge: other parts are not there yet."""
 EXPORT_MERGED = _event("export_merged", "info", "output parts rows")
 """All parts and their manifest are there."""
-
 # Commands and libraries.
 COMMAND_ERROR = _event("command_error", "error", "command error code exit_code")
 """A command other than a training failed. Its last line."""

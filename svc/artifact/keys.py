@@ -14,8 +14,8 @@ from typing import Final
 
 from svc.artifact import ed25519
 from svc.artifact.layout import HMAC_VERSION, Parsed, Signature
+from svc.env_file import key_list
 from svc.errors import ConfigError, SignatureMismatch, UnknownKid
-from svc.key_files import key_list
 from svc.names import KEY_ID
 from svc.settings import Settings
 

@@ -21,8 +21,7 @@ import typer
 from typer.exceptions import TyperException
 
 from svc import __version__, events, logs
-from svc.cli import inspect, keygen, recommend, report, schema, serve, train, validate, versions
-from svc.cli.shop import demo
+from svc.cli import demo, inspect, keygen, recommend, report, schema, serve, train, validate, versions
 from svc.errors import ConfigError, SvcError, UsageError, exhaustion
 from svc.settings import Settings, clamped_variables, misspelt_variables
 
@@ -108,7 +107,8 @@ def usage_text(error: TyperException) -> str:
 
 def _hint_for_option(option: str) -> str:
     """Return a hint for an option that is a field of recipes, or "" for any other option."""
-    from svc.recipe.schema import Recipe, Training
+    from svc.recipe.schema import Recipe
+    from svc.recipe.training_schema import Training
 
     name = option.removeprefix("--").replace("-", "_")
     if name == "recipe":

@@ -207,7 +207,7 @@ def command(
     if merge and shard is None:
         _refuse_beside_merge(source, engine)
         logs.configure(settings)
-        from svc.export.merge import merge as merge_parts
+        from svc.export.manifest import merge as merge_parts
 
         merge_parts(output, shards, settings)
         return
@@ -290,7 +290,7 @@ def _export(source: str, request: ExportRequest, env_var: list[str], settings: S
             return
         export(request, opened, settings, progress)
         if how.merge and request.shard is not None:
-            from svc.export.merge import merge_if_complete
+            from svc.export.manifest import merge_if_complete
 
             merge_if_complete(request.output, request.shard.count, settings)
 

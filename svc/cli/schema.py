@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,7 +33,46 @@ def command(
 
         schema = document(__version__, has_keys=True, has_metrics=True)
     else:
-        from svc.recipe.json_schema import json_schema
-
         schema = json_schema()
     typer.echo(json.dumps(schema, indent=2))
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the schema: every field and shorthand key with type, bounds, default and help.
+
+    The options of a source depend on its type.
+    """
+    from svc.recipe.algorithms import ALGORITHMS
+    from svc.recipe.load import SHORTHAND
+    from svc.recipe.schema import Recipe
+
+    schema = Recipe.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
+    definitions = schema["$defs"]
+    training = definitions["Training"]["properties"]
+    training["algorithms"]["items"] = {"anyOf": [{"enum": list(ALGORITHMS)}, {"type": "string"}]}
+    for key, block in SHORTHAND.items():
+        schema["properties"][key] = definitions[block.capitalize()]["properties"][key]
+    _accept_encoding_for_kind(definitions["FeatureColumn"])
+    definitions["SourceSpec"] = _source(definitions)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _accept_encoding_for_kind(column: dict[str, Any]) -> None:
+    column["properties"]["encoding"] = column["properties"]["kind"]
+    column["required"].remove("kind")
+    column["oneOf"] = [{"required": ["kind"]}, {"required": ["encoding"]}]
+
+
+def _source(definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a `source:` block. It checks the options of built-in types, not those of plug-ins."""
+    from svc.recipe.source_options import BUILT_IN_OPTIONS
+
+    branches = []
+    for name, options in BUILT_IN_OPTIONS.items():
+        own = options.model_json_schema(ref_template="#/$defs/{model}")
+        definitions.update(own.pop("$defs", {}))
+        own["properties"]["type"] = {"const": name}
+        branches.append({"if": {"properties": {"type": {"const": name}}}, "then": own})
+    type_schema = definitions["SourceSpec"]["properties"]["type"]
+    type_schema["anyOf"] = [{"enum": list(BUILT_IN_OPTIONS)}, {"type": "string"}]
+    return {"type": "object", "required": ["type"], "properties": {"type": type_schema}, "allOf": branches}

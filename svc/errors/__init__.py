@@ -37,6 +37,5 @@ Handlers decide by `code`, `exit_code`, `reason`, `stage` and `http_status`, nev
 
 from __future__ import annotations
 
-from svc.errors.base import *
 from svc.errors.commands import *
 from svc.errors.http import *

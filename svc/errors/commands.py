@@ -1,13 +1,30 @@
-"""Errors that end a command. Each family has one exit code, which schedulers and scripts depend on."""
+"""The base of all deliberate errors, and the errors that end a command.
+
+Each family has one exit code, which schedulers and scripts depend on.
+"""
 
 from __future__ import annotations
 
 import errno
-from typing import ClassVar, Literal
-
-from svc.errors.base import SvcError
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 Stage = Literal["read", "parse", "hmac", "deserialize"]
+
+
+class SvcError(Exception):
+    """Base of all deliberate errors.
+
+    `fields` are extra values for the structured record of the error, such as observed counts.
+    """
+
+    code: ClassVar[str] = "internal_error"
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, fields: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields: dict[str, Any] = dict(fields or {})
 
 
 class UsageError(SvcError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from svc.errors.base import SvcError
+from svc.errors.commands import SvcError
 
 
 class ApiError(SvcError):

@@ -22,11 +22,9 @@ from svc.artifact.store import scheme_of
 from svc.cores import usable_cores
 from svc.env_file import environment
 from svc.errors import ConfigError, ExportIncomplete, SvcError, UsageError
-from svc.export.manifest import Manifest, MergedManifest
-from svc.export.merge import merge
-from svc.export.progress import LogDisplay
+from svc.export.manifest import Manifest, MergedManifest, merge
 from svc.export.request import EVERYBODY, ExportRequest
-from svc.export.run import OpenedArtifact, export, open_artifact
+from svc.export.run import LogDisplay, OpenedArtifact, export, open_artifact
 from svc.progress import Progress
 from svc.settings import Settings
 

@@ -10,19 +10,35 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic_core import to_json
 
 from svc.errors import UsageError
-from svc.export.scoring import Scored
+from svc.export.request import Rows
 from svc.model.ids import IdTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 ROW_GROUP: Final = 1 << 19
+
+
+class Scored(NamedTuple):
+    """The rankings of consecutive rows, concatenated. `counts[i]` entries belong to `rows[i]`."""
+
+    rows: Rows
+    counts: NDArray[np.int64]
+    items: NDArray[np.int32]
+    scores: NDArray[np.float64]
+
+    def ranks(self) -> NDArray[np.int32]:
+        """Return the rank of each entry in its ranking, from 1."""
+        ends = np.cumsum(self.counts)
+        starts = np.repeat(ends - self.counts, self.counts)
+        return (np.arange(len(self.items)) - starts + 1).astype(np.int32)
 
 
 class HashingFile:

@@ -1,25 +1,36 @@
-"""The manifest beside an export.
+"""The manifest beside an export, and the merging of parts into one export.
 
 It has the number of rows, the model, and digests that prove that the export is complete. It is written after the files
-that it describes, so a reader that waits for it never reads half an export.
+that it describes, so a reader that waits for it never reads half an export. A merge checks that all parts exist, are
+undamaged and of one model, and then writes a manifest for them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from svc.errors import DataSourceError, ExportIncomplete
+from svc import events, logs
+from svc.artifact.store import local_path, open_folder, scheme_of
+from svc.errors import DataSourceError, ExportDamaged, ExportIncomplete, UsageError
+from svc.export.formats import format_of
+from svc.export.request import Shard, part_name, source_context
+from svc.names import HTTP_SCHEMES, OBJECT_SCHEMES
 from svc.recipe.paths import parse_location
+from svc.settings import Settings
 from svc.sources.base import SourceContext
 from svc.sources.files import open_location
+from svc.sources.objects import list_files
 
 SUFFIX: Final = ".manifest.json"
 MAX_BYTES: Final = 64 << 20
+_CHUNK: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +84,110 @@ def read(uri: str, context: SourceContext) -> Manifest:
         raise ExportIncomplete(f"a part is missing: {error.message}; run its shard again") from error
     except ValidationError:
         raise ExportIncomplete(f"{uri} is no manifest of an export; run its shard again") from None
+
+
+def merge(output: str, count: int | None, settings: Settings) -> MergedManifest:
+    """Check the parts of `output` and write their manifest beside it.
+
+    No rows are copied. `count` is the number of shards. If it is None, the number is read from the names of the parts.
+    Raises ExportIncomplete, and writes nothing, if a part is missing, damaged, or of another model or request.
+    """
+    format_of(output)
+    folder, name = open_folder(output, settings)
+    context = source_context(settings)
+    count = _count(output, name, settings) if count is None else count
+    parts: list[Manifest] = []
+    for index in range(count):
+        path = part_name(name, Shard(index, count))
+        part = read(folder.uri_of(path + SUFFIX), context)
+        _compare(part, parts[0] if parts else part, path, f"{index}/{count}")
+        parts.append(part)
+    for part in parts:
+        _verify(folder.uri_of(part.path), part, context)
+    merged = MergedManifest(
+        rows=sum(part.rows for part in parts),
+        model_version=parts[0].model_version,
+        skipped=sum(part.skipped for part in parts),
+        empty=sum(part.empty for part in parts),
+        asked=parts[0].asked,
+        parts=[{"path": part.path, "rows": part.rows, "sha256": part.sha256} for part in parts],
+    )
+    folder.put(lambda out: out.write(encode(merged)), lambda _: name + SUFFIX)
+    logs.emit(events.EXPORT_MERGED, output=folder.uri_of(name), parts=count, rows=merged.rows)
+    return merged
+
+
+def merge_if_complete(output: str, count: int, settings: Settings) -> MergedManifest | None:
+    """Merge the parts if all of them exist.
+
+    Every shard of a job may end with this call: the last one to finish finds all parts. Emits an event and returns None
+    if a part is missing or of another export. Two shards that finish at the same moment write the same manifest. Raises
+    ExportDamaged.
+    """
+    try:
+        return merge(output, count, settings)
+    except ExportDamaged:
+        raise
+    except ExportIncomplete as error:
+        logs.emit(events.EXPORT_NOT_MERGED, output=output, reason=error.message)
+        return None
+
+
+def _compare(part: Manifest, first: Manifest, path: str, shard: str) -> None:
+    """Raise ExportIncomplete for a part of another model, request or shard."""
+    if part.path != path or part.shard != shard:
+        raise ExportIncomplete(f"{path}{SUFFIX} describes {part.path}, shard {part.shard}; run shard {shard} again")
+    for what, values, expected in (
+        ("model", part.model_version, first.model_version),
+        ("request", part.asked, first.asked),
+    ):
+        if values != expected:
+            raise ExportIncomplete(
+                f"{path} is of another {what} than {first.path}: {values} and {expected}; run the older shards again"
+            )
+
+
+def _verify(uri: str, part: Manifest, context: SourceContext) -> None:
+    """Read the part once and compare its digest with the manifest."""
+    digest = hashlib.sha256()
+    try:
+        with open_location(parse_location(uri), context) as file:
+            while piece := file.file.read(_CHUNK):
+                digest.update(piece)
+    except DataSourceError as error:
+        raise ExportIncomplete(f"a part is missing: {error.message}; run shard {part.shard} again") from error
+    if digest.hexdigest() != part.sha256:
+        raise ExportDamaged(f"{uri} is not what its manifest describes; run shard {part.shard} again")
+
+
+def _count(output: str, name: str, settings: Settings) -> int:
+    """Return the number of shards, from the names of the parts beside the output."""
+    stem, _, extension = name.rpartition(".")
+    pattern = re.compile(rf"{re.escape(stem)}\.\d+-of-(\d+)\.{re.escape(extension + SUFFIX)}")
+    counts = sorted(
+        {int(match[1]) for manifest_name in _names(output, settings) if (match := pattern.fullmatch(manifest_name))}
+    )
+    if not counts:
+        raise ExportIncomplete(f"no part of {output} is there: run `svc recommend --shard I/N --output {output}` first")
+    if len(counts) > 1:
+        listed = ", ".join(map(str, counts))
+        raise UsageError(f"--merge: parts of {listed} shards lie there; say which to merge with --shards")
+    return counts[0]
+
+
+def _names(output: str, settings: Settings) -> Iterator[str]:
+    """Yield the names in the folder of the output."""
+    scheme = scheme_of(output)
+    if scheme in HTTP_SCHEMES:
+        raise UsageError("--merge: a web server lists no files; say with --shards how many parts there are")
+    if scheme in OBJECT_SCHEMES:
+        base = output.rpartition("/")[0]
+        yield from (uri[len(base) + 1 :] for uri, _ in list_files(base, settings))
+        return
+    folder = local_path(output).parent
+    try:
+        yield from [path.name for path in folder.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise ExportIncomplete(f"{folder} cannot be listed: {error.strerror or error}") from error

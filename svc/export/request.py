@@ -1,19 +1,33 @@
-"""The request for one export."""
+"""The request for one export, and the rows of the model that it selects, in an order that depends on it alone."""
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, BinaryIO, Final
 
-from svc.errors import UsageError
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.errors import DataSourceError, UsageError
+from svc.model.ids import IdTable, digest
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.new_items import NewItems
 from svc.model.ranking.query import Order
+from svc.recipe.paths import parse_location
+from svc.settings import Settings
+from svc.sources.base import SourceContext
+from svc.sources.files import open_location
 
 EVERYBODY: Final = "all"
 MAX_SHARDS: Final = 100_000
 _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
+CHUNK = 256
+"""Number of rows that one call scores, as many as a server scores at once."""
+Rows = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +99,77 @@ def part_name(name: str, shard: Shard | None) -> str:
         return name
     stem, dot, extension = name.rpartition(".")
     return f"{stem}.{shard.index}-of-{shard.count}{dot}{extension}"
+
+
+def source_context(settings: Settings) -> SourceContext:
+    """Return the context for reading lists of ids and parts. Relative paths start at the working folder."""
+    return SourceContext(Path(), settings, None, frozenset(), "interactions", {}, None)
+
+
+@dataclass(slots=True)
+class Selection:
+    """Counts of the selected rows. `skipped` counts ids of a file that the model does not know.
+
+    `users` is `all`, or the digest of the file.
+    """
+
+    total: int
+    skipped: int = 0
+    users: str = EVERYBODY
+
+
+def row_chunks(table: IdTable, request: ExportRequest, context: SourceContext) -> tuple[Selection, Iterator[Rows]]:
+    """Return counts, and chunks of at most CHUNK rows of `table`.
+
+    The counts are complete after the last chunk. For a file `total` is an estimate. Raises DataSourceError for a file
+    that cannot be read, also between chunks.
+    """
+    if request.leaders == EVERYBODY:
+        rows = _shard_rows(table, request.shard)
+        return Selection(len(rows)), (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))
+    share = 1 if request.shard is None else request.shard.count
+    selection = Selection(len(table) // share)
+    return selection, _from_file(table, request, context, selection)
+
+
+def _shard_rows(table: IdTable, shard: Shard | None) -> Rows:
+    """Return the rows of a shard in training order."""
+    if shard is None:
+        return np.arange(len(table), dtype=np.int32)
+    rows = table.rows[table.hashes % np.uint64(shard.count) == shard.index]
+    return np.sort(rows)
+
+
+def _from_file(table: IdTable, request: ExportRequest, context: SourceContext, selection: Selection) -> Iterator[Rows]:
+    """Yield chunks of rows in the order of the file, each row once."""
+    written = np.zeros(len(table), dtype=np.bool_)
+    whole = hashlib.sha256()
+    waiting: list[int] = []
+    with open_location(parse_location(request.leaders), context) as file:
+        for text in _lines(file.file, file.where, whole):
+            if request.shard is not None and not request.shard.holds(digest(text.encode())):
+                continue
+            row = table.index(text)
+            if row < 0:
+                selection.skipped += 1
+            elif not written[row]:
+                written[row] = True
+                waiting.append(row)
+            if len(waiting) == CHUNK:
+                yield np.array(waiting, dtype=np.int32)
+                waiting = []
+    if waiting:
+        yield np.array(waiting, dtype=np.int32)
+    selection.users = f"sha256:{whole.hexdigest()}"
+
+
+def _lines(file: BinaryIO, where: str, whole: hashlib._Hash) -> Iterator[str]:
+    """Yield the ids of the file without line ends and blank lines. Every byte is added to the digest `whole`."""
+    for number, line in enumerate(file, start=1):
+        whole.update(line)
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+        except UnicodeDecodeError:
+            raise DataSourceError(f"{where}: line {number} is not UTF-8") from None
+        if text.strip():
+            yield text

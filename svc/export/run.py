@@ -1,33 +1,37 @@
-"""One export, whole or one shard of it: verify the model, score, write the file, publish it, write the manifest."""
+"""One export, whole or one shard of it: verify the model, score, write the file, publish it, write the manifest.
+
+Several threads rank many rows. The results keep the order of the rows.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, BinaryIO
+
+import numpy as np
 
 from svc import events, logs
 from svc.artifact.keys import SigningKeys
 from svc.artifact.store import open_folder, read_verified
 from svc.cores import usable_cores
 from svc.errors import UsageError
-from svc.export import manifest as manifests
-from svc.export import user_selection
-from svc.export.formats import FORMATS, HashingFile, format_of
-from svc.export.manifest import Manifest
-from svc.export.progress import LogDisplay
-from svc.export.request import EVERYBODY, ExportRequest, part_name
-from svc.export.scoring import score_all
+from svc.export.formats import FORMATS, HashingFile, Scored, format_of
+from svc.export.manifest import SUFFIX, Manifest, encode
+from svc.export.request import EVERYBODY, ExportRequest, Rows, Selection, part_name, row_chunks, source_context
 from svc.model.ids import IdTable
 from svc.model.load_model import load_model, rehearse
 from svc.model.model import Model
-from svc.progress import Progress
+from svc.model.ranking.query import Query, Restriction
+from svc.progress import EVERY_S, Progress, State
 from svc.settings import Settings
-from svc.sources.base import SourceContext
 
 MAX_LIMIT = 1000
+AHEAD = 2
+"""Number of chunks for each thread that may wait to be written. Two keep the thread busy in constant memory."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,11 +50,6 @@ def open_artifact(uri: str, keys: SigningKeys, settings: Settings) -> OpenedArti
     model = load_model(parsed.header, parsed.payload, name=uri, allow_skew=settings.allow_version_skew)
     rehearse(model)
     return OpenedArtifact(model, parsed.header, f"sha256:{blob.sha256}", blob.resolved)
-
-
-def source_context(settings: Settings) -> SourceContext:
-    """Return the context for reading lists of ids and parts. Relative paths start at the working folder."""
-    return SourceContext(Path(), settings, None, frozenset(), "interactions", {}, None)
 
 
 def check(request: ExportRequest) -> None:
@@ -97,7 +96,7 @@ def export(
         asked=asked,
         shard=shard,
     )
-    folder.put(lambda out: out.write(manifests.encode(manifest)), lambda _: name + manifests.SUFFIX)
+    folder.put(lambda out: out.write(encode(manifest)), lambda _: name + SUFFIX)
     seconds = time.monotonic() - began
     logs.emit(
         events.EXPORT_DONE,
@@ -119,7 +118,7 @@ class _Job:
         self._settings = settings
         self._progress = progress
         self._done = 0
-        self.selection = user_selection.Selection(0)
+        self.selection = Selection(0)
         self.rows = 0
         self.empty = 0
 
@@ -128,7 +127,7 @@ class _Job:
         request, model = self._request, self._model
         self._progress.phase("recommending")
         leaders = model.item_ids if request.related or request.to_users else model.user_ids
-        self.selection, chunks = user_selection.chunks(leaders, request, source_context(self._settings))
+        self.selection, chunks = row_chunks(leaders, request, source_context(self._settings))
         hashing = HashingFile(out)
         leader = "seed_item_id" if request.related else "item_id" if request.to_users else "user_id"
         items = model.user_ids if request.to_users else model.item_ids
@@ -144,3 +143,63 @@ class _Job:
             self._progress.advance(self._done, self.selection.total, rows=len(scored.items))
         writer.close()
         return hashing
+
+
+def score(model: Model, request: ExportRequest, rows: Rows) -> Scored:
+    """Return the same rankings that the API would answer for each row."""
+    rankings = model.rank([_query(model, request, row) for row in rows.tolist()])
+    return Scored(
+        rows,
+        np.array([len(ranking.items) for ranking in rankings], dtype=np.int64),
+        np.concatenate([ranking.items for ranking in rankings]),
+        np.concatenate([ranking.scores for ranking in rankings]),
+    )
+
+
+def _query(model: Model, request: ExportRequest, row: int) -> Query:
+    if request.to_users:
+        item = model.item_ids.at(row)
+        return model.prepare_users(item_id=item, item_features=None, limit=request.limit, order=request.order).query
+    if request.related:
+        return Query(limit=request.limit, seeds=np.array([row], dtype=np.int32), allowed=request.allowed)
+    restriction = Restriction(allowed=request.allowed, new=request.new)
+    return model.known_user(row, limit=request.limit, restriction=restriction)
+
+
+def score_all(model: Model, request: ExportRequest, chunks: Iterator[Rows], threads: int) -> Iterator[Scored]:
+    """Yield the rankings of each chunk, in order. Closing the iterator ends the threads."""
+    pool = ThreadPoolExecutor(threads, "svc-export")
+    waiting: deque[Future[Scored]] = deque()
+    try:
+        for rows in chunks:
+            waiting.append(pool.submit(score, model, request, rows))
+            if len(waiting) > AHEAD * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+class LogDisplay:
+    """Display that writes one log record every EVERY_S. `done` and `total` count users, seeds or shards."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._next = clock() + EVERY_S
+
+    def show(self, state: State) -> None:
+        if not state.done or self._clock() < self._next:
+            return
+        self._next = self._clock() + EVERY_S
+        seconds_left = state.seconds_left
+        logs.emit(
+            events.EXPORT_PROGRESS,
+            done=state.done,
+            total=state.total,
+            rows=state.rows,
+            rows_per_s=round(state.rows_per_s),
+            seconds_left=None if seconds_left is None else round(seconds_left),
+        )
+
+    def close(self) -> None: ...

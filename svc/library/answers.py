@@ -14,7 +14,7 @@ import pandas as pd
 
 from svc.cores import usable_cores
 from svc.errors import UnknownUser, UsageError, ValidationFailed
-from svc.export.user_selection import CHUNK
+from svc.export.request import CHUNK
 from svc.library.items import ItemTable
 from svc.library.tables import id_series
 from svc.model.explain import POPULAR, Because, Disliked, Popular, Reasons

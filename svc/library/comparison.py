@@ -18,8 +18,7 @@ from svc.library.evaluation import align, check_metrics, rank
 from svc.library.tables import as_pandas, as_table, column_names, is_table, require
 from svc.library.training import ITEM, USER, TrainResult, in_place, train
 from svc.progress import Progress, progress_here
-from svc.recipe.load import load_recipe
-from svc.recipe.normalize import merge_trees, normalize
+from svc.recipe.load import load_recipe, merge_trees, normalize
 from svc.recipe.variables import recipe_variables
 from svc.settings import Settings
 from svc.training.judging.intervals import CONFIDENCE, intervals

@@ -12,9 +12,8 @@ from scipy import sparse
 
 from svc.cores import usable_cores
 from svc.errors import TrainingError, UsageError
-from svc.export.request import ExportRequest
-from svc.export.scoring import score_all
-from svc.export.user_selection import CHUNK
+from svc.export.request import CHUNK, ExportRequest
+from svc.export.run import score_all
 from svc.library.recommender import Recommender, load
 from svc.library.tables import as_arrow, as_table, column_names, facts_table, is_table, require
 from svc.training.judging.intervals import CONFIDENCE

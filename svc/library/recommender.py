@@ -12,10 +12,9 @@ import pandas as pd
 from svc import logs
 from svc.artifact.keys import SigningKeys, load_signing_keys, parse_signing_keys
 from svc.artifact.store import require_file
-from svc.env_file import environment, keys_hint
+from svc.env_file import environment, key_list, keys_hint
 from svc.errors import ConfigError, UsageError, ValidationFailed
 from svc.export.run import OpenedArtifact, open_artifact
-from svc.key_files import key_list
 from svc.library.answers import (
     Answerer,
     AnyQuestion,

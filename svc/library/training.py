@@ -23,13 +23,12 @@ from svc.library.items import ids_with, item_table, items_of_recipe, new_items_o
 from svc.library.recommender import Keys, Recommender, id_column_of, keys_text
 from svc.library.tables import as_arrow, as_table, check_interactions, column_names, facts_table, is_table, require
 from svc.progress import progress_here
-from svc.recipe.filter_tree import FilterProblem
-from svc.recipe.load import LoadedRecipe, load_recipe, load_recipe_mapping
-from svc.recipe.normalize import SHORTHAND, merge_trees
+from svc.recipe.filter_tree import FilterProblem, either
+from svc.recipe.load import SHORTHAND, LoadedRecipe, load_recipe, load_recipe_mapping, merge_trees
 from svc.recipe.problems import name_elsewhere, split_key
-from svc.recipe.row_filter import either
-from svc.recipe.schema import Output, Recipe, Training
+from svc.recipe.schema import Output, Recipe
 from svc.recipe.serving_schema import NEW_ITEMS_SHARE
+from svc.recipe.training_schema import Training
 from svc.recipe.variables import recipe_variables
 from svc.serving.models.policy import Policy
 from svc.settings import Settings

@@ -16,10 +16,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from svc.logs import redact_text
-from svc.recipe.promotion_schema import Promotion
-from svc.recipe.schema import NAME_PATTERN, Cleansing, InteractionSchema, Output, Recipe, Scheme, Split, Training
-from svc.recipe.serving_schema import FilterField, ServingBoost
-from svc.recipe.side_tables import ItemMetadata
+from svc.recipe.schema import NAME_PATTERN, Cleansing, InteractionSchema, Output, Promotion, Recipe
+from svc.recipe.serving_schema import FilterField, ItemMetadata, ServingBoost
 from svc.recipe.source_options import (
     DSN_PATTERN,
     SHA256_PATTERN,
@@ -29,7 +27,7 @@ from svc.recipe.source_options import (
     SourceSpec,
     SqlOptions,
 )
-from svc.recipe.time_schema import AGE_PATTERN, HALF_LIFE_PATTERN, TimeDecay
+from svc.recipe.training_schema import AGE_PATTERN, HALF_LIFE_PATTERN, Scheme, Split, TimeDecay, Training
 from svc.recipe.variables import has_reference
 
 Path = tuple[int | str, ...]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
     ConfigDict,
     Field,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -18,26 +17,18 @@ from pydantic import (
 from svc.names import RECIPE_NAME, Versioning
 from svc.recipe.algorithms import (
     BLEND,
-    BLENDED,
-    DEFAULT_ALGORITHMS,
     FEATURE_AWARE,
     RECENCY,
-    SELF_WEIGHT,
     TOP_POP,
     TRANSITIONS,
-    canonical_name,
-    check_search_space,
 )
-from svc.recipe.filter_tree import FilterProblem
-from svc.recipe.promotion_schema import Promotion, bare_off
-from svc.recipe.row_filter import Where, either
-from svc.recipe.serving_schema import Popular, Serving
-from svc.recipe.side_tables import Features, ItemMetadata
-from svc.recipe.source_options import Block, Located, Name, Number, Positive, SourceSpec, Whole
-from svc.recipe.time_schema import (
+from svc.recipe.filter_tree import FilterProblem, either, parse_row_filter
+from svc.recipe.serving_schema import ItemMetadata, Popular, Serving
+from svc.recipe.source_options import Block, Located, Name, Number, Positive, SourceSpec, bare_off
+from svc.recipe.training_schema import (
     Age,
-    Recency,
-    TimeDecay,
+    Features,
+    Training,
     check_recency,
     recency_in_effect,
     seconds,
@@ -45,18 +36,24 @@ from svc.recipe.time_schema import (
 )
 
 NAME_PATTERN = f"^{RECIPE_NAME}$"
+INCUMBENT: Final = "incumbent"
+BASELINE: Final = "TopPop"
+GUARDED: Final = ("catalog_coverage", "n_users", "n_items")
 
-Metric = Annotated[
-    Literal["ndcg", "map", "recall", "hit"],
-    BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),
-]
 TimeUnit = Literal["s", "ms", "us", "ns"]
-Scheme = Literal["random", "time_user", "time_global", "leave_one_out"]
-Seed = Annotated[Whole, Field(ge=0, lt=2**32)]
-Seconds = Annotated[Number, Field(gt=0)]
-Algorithm = Annotated[str, AfterValidator(canonical_name)]
-Ranker = Annotated[Literal["search", "off"], BeforeValidator(bare_off)]
-Searched = bool | Whole | Number | str
+
+
+def _require_row_filter(tree: dict[str, Any]) -> dict[str, Any]:
+    try:
+        parse_row_filter(tree)
+    except FilterProblem as problem:
+        where = ".".join(map(str, problem.place))
+        raise ValueError(f"{where}: {problem.message}" if where else problem.message) from None
+    return tree
+
+
+Where = Annotated[dict[str, Any], AfterValidator(_require_row_filter)]
+"""The tree of a row filter. Pydantic reports its problem as an error of the field."""
 
 
 class InteractionSchema(Block):
@@ -130,126 +127,6 @@ class Cleansing(Block):
         return self
 
 
-class Split(Block):
-    scheme: Scheme = Field(
-        default="random",
-        description="Default with a schema.time_column: time_user, else random. The time schemes need that column. "
-        "leave_one_out holds out the latest item of each user.",
-    )
-    heldout_ratio: Annotated[Number, Field(gt=0, lt=1)] = 0.1
-    test_user_ratio: Annotated[Number, Field(gt=0, le=1)] = 1.0
-    test: Annotated[Number, Field(ge=0, lt=1)] = Field(
-        default=0.0, description="Share of the users with held-out items to score only the winner on, once."
-    )
-    seed: Seed = 42
-
-
-class Training(Block):
-    algorithms: Annotated[tuple[Algorithm, ...], Field(min_length=1)] = DEFAULT_ALGORITHMS
-    metric: Metric = "ndcg"
-    cutoff: Annotated[Whole, Field(ge=1, le=1_000_000)] = 20
-    n_trials: Positive = Field(default=40, description="Budget of the whole search, divided among the algorithms.")
-    per_algorithm_trials: dict[Algorithm, Annotated[Whole, Field(ge=0)]] | None = Field(
-        default=None, description="Budget of single algorithms; 0 drops one."
-    )
-    search_space: dict[Algorithm, dict[str, tuple[Searched, ...]]] | None = Field(
-        default=None, description="Bounds, [lowest, highest], or choices of single parameters, by algorithm."
-    )
-    parallelism: Annotated[Whole, Field(ge=1, le=256)] | None = Field(
-        default=None, description="Trials at once, each in a process of its own; by default all cores."
-    )
-    timeout_seconds: Seconds | None = None
-    per_trial_timeout_seconds: Seconds | None = None
-    max_rank_ms: Annotated[Number, Field(gt=0, le=60_000)] | None = Field(
-        default=None,
-        description="Processor milliseconds of a single ranking above which a trial cannot win, on the training host.",
-    )
-    storage_path: str = Field(default="", description="Shared search: a file, or a database URL with its driver.")
-    seed: Seed = 42
-    split: Split = Field(default_factory=Split)
-    time_decay: TimeDecay | None = None
-    recency: Recency = Field(
-        default="search",
-        description="Higher weight of the latest items of a history: searched if there is a time column and the split "
-        "is not random, off, or a number for all algorithms.",
-    )
-    repeats: bool = Field(
-        default=False,
-        description="Users may choose an item again, so seen items are held out and recommended too.",
-    )
-    ranker: Ranker = Field(
-        default="off",
-        description="search: learn the order of the first page from all features of items. It ships only if it is "
-        "better than the winner by more than chance.",
-    )
-    sample_users: Positive | None = Field(
-        default=None, description="Most users to train on, drawn by the seed. The others get exact vectors afterwards."
-    )
-    weighted_metric: bool = Field(
-        default=False, description="Held-out interactions count by their weight; without it all count alike."
-    )
-    report_diversity: bool = Field(
-        default=True, description="A training with --report measures the cost of diversity for its winner."
-    )
-    max_search_age: Age | None = Field(
-        default=None,
-        description="Age of the last search from which `svc train --refit` searches again: 36h, 7d; null: never.",
-    )
-
-    @property
-    def max_search_age_s(self) -> float | None:
-        return seconds(self.max_search_age)
-
-    @property
-    def trains_on_times(self) -> bool:
-        """Return whether some model depends on the times of interactions, regardless of the split."""
-        return self.time_decay is not None or TRANSITIONS in self.algorithms
-
-    @field_validator("algorithms")
-    @classmethod
-    def _each_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        listed = tuple(dict.fromkeys(names))
-        parts = (*BLENDED, TOP_POP)
-        if BLEND in listed and len(set(listed) & set(parts)) < 2:
-            raise ValueError(f"lists {BLEND}, which needs two or more of {', '.join(parts)} beside it")
-        return listed
-
-    @field_validator("per_algorithm_trials")
-    @classmethod
-    def _only_listed(cls, trials: dict[str, int] | None, info: ValidationInfo) -> dict[str, int] | None:
-        listed = info.data.get("algorithms", ())
-        for name in trials or {}:
-            if listed and name not in listed:
-                raise ValueError(f"names {name}, which `algorithms` does not list")
-        if (trials or {}).get(BLEND):
-            raise ValueError(f"gives {BLEND} trials, which it does not have: it is made of those of the others")
-        if trials and listed and all(trials.get(name) == 0 for name in listed if name != BLEND):
-            raise ValueError("drops every algorithm; leave one with a budget")
-        return trials
-
-    @field_validator("search_space")
-    @classmethod
-    def _can_be_searched(
-        cls, spaces: dict[str, dict[str, tuple[Searched, ...]]] | None, info: ValidationInfo
-    ) -> dict[str, dict[str, tuple[Searched, ...]]] | None:
-        listed = info.data.get("algorithms", ())
-        for name, wanted in (spaces or {}).items():
-            if listed and name not in listed:
-                raise ValueError(f"names {name}, which `algorithms` does not list")
-            check_search_space(name, wanted)
-        return spaces
-
-    @model_validator(mode="after")
-    def _self_weights_need_repeats(self) -> Self:
-        bounded = [name for name, bounds in (self.search_space or {}).items() if SELF_WEIGHT in bounds]
-        if bounded and not self.repeats:
-            raise ValueError(
-                f"search_space.{bounded[0]}.self_weight bounds what is not searched here: it needs training.repeats: "
-                "true, without which nobody is recommended what they have chosen before"
-            )
-        return self
-
-
 class Output(Located):
     path: Name = Field(description="The artifact: local path or URI that ends in .svc.")
     versioning: Versioning = "always_overwrite"
@@ -268,6 +145,73 @@ class Output(Located):
     @property
     def expires_after_s(self) -> float | None:
         return seconds(self.expires_after)
+
+
+def _baseline(name: object) -> object:
+    """Return `TopPop` for any spelling that `training.algorithms` accepts, and other names unchanged."""
+    short = name.strip().lower().removesuffix("recommender") if isinstance(name, str) else name
+    return BASELINE if short == BASELINE.lower() else name
+
+
+HighestChange = Annotated[Number, Field(ge=0)]
+LowestChange = Annotated[Number, Field(ge=-1)]
+Opponent = Annotated[Literal["incumbent", "TopPop"], BeforeValidator(_baseline)]
+
+
+class Guardrail(Block):
+    """The permitted fall of a figure from the live model's: -0.3 allows a drop of 30%."""
+
+    min_relative_change: LowestChange
+
+
+class CostGuardrail(Block):
+    """The permitted rise of a cost from the live model's: 1.0 allows twice the cost."""
+
+    max_relative_change: HighestChange
+
+
+def _guardrail() -> Guardrail:
+    return Guardrail(min_relative_change=-0.3)
+
+
+class Guardrails(Block):
+    """Figures to check besides the metric. null skips a figure."""
+
+    catalog_coverage: Guardrail | None = Field(
+        default_factory=_guardrail, description="Share of all items that stand in some judged user's list."
+    )
+    n_users: Guardrail | None = Field(default_factory=_guardrail, description="Users of the cleansed data.")
+    n_items: Guardrail | None = Field(default_factory=_guardrail, description="Items of the cleansed data.")
+    rank_ms: CostGuardrail | None = Field(
+        default=None, description="Milliseconds of a single ranking, of both models on the machine that trains."
+    )
+
+
+class Promotion(Block):
+    """The conditions for a new model to go live. They are not part of the hash."""
+
+    mode: Annotated[Literal["off", "report", "enforce"], BeforeValidator(bare_off)] = Field(
+        default="off", description="report: decide and say so; enforce: a refused model does not go live, exit code 9."
+    )
+    against: Annotated[tuple[Opponent, ...], Field(min_length=1)] = (INCUMBENT, BASELINE)
+    min_relative_change: LowestChange = Field(
+        default=-0.01, description="Of the training metric; the lower end of each interval must reach it."
+    )
+    confidence: Annotated[Number, Field(ge=0.5, le=0.999)] = 0.95
+    guardrails: Guardrails = Field(
+        default_factory=Guardrails, description="Lowest relative changes from the incumbent."
+    )
+
+    @field_validator("against")
+    @classmethod
+    def _each_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(names))
+
+    @model_validator(mode="after")
+    def _guardrails_have_an_incumbent(self) -> Self:
+        if "guardrails" in self.model_fields_set and INCUMBENT not in self.against:
+            raise ValueError("guardrails compare with the incumbent: list it in promotion.against, or leave them out")
+        return self
 
 
 class Recipe(Block):

@@ -1,4 +1,4 @@
-"""The serving block of a recipe: the fields of filters, lists of available items, and rules for every request."""
+"""What a recipe serves: item metadata, the fields of filters, lists of available items, and rules for every request."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from svc.recipe.filter_tree import GROUPS, FilterProblem, parse_filter
-from svc.recipe.source_options import Block, Name, Number, SourceSpec, Whole
-from svc.recipe.time_schema import Age, seconds
+from svc.recipe.filter_tree import GROUPS, FilterProblem, Kind, parse_filter
+from svc.recipe.source_options import Block, Name, Number, SourceSpec, Whole, unique_names
+from svc.recipe.training_schema import Age, seconds
 
-Kind = Literal["categorical", "multi_label", "numerical"]
+RESERVED_FIELDS = frozenset({"item_id", "score"})  # keys that every recommended item already has
 
 
 class FilterField(Block):
@@ -30,6 +30,45 @@ class FilterField(Block):
         if name in GROUPS:
             raise ValueError("is a word of filters themselves; rename the column in the table")
         return name
+
+
+class ItemMetadata(Block):
+    """Fields of each recommended item in an answer, and fields that requests may filter on."""
+
+    source: SourceSpec
+    id_column: Name
+    fields: Annotated[tuple[Name, ...], AfterValidator(unique_names)] = Field(
+        default=(), description="The only columns that answers carry; may be empty when there are filter_fields."
+    )
+    filter_fields: tuple[FilterField, ...] = Field(
+        default=(), description="Columns that may be filtered on; answered only when they are also in `fields`."
+    )
+    on_field_missing: Literal["error", "null"] = "error"
+
+    @field_validator("fields")
+    @classmethod
+    def _not_reserved(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if name in RESERVED_FIELDS:
+                raise ValueError(f"names {name!r}, which every answer already has; rename the column in the table")
+        return names
+
+    @field_validator("filter_fields")
+    @classmethod
+    def _filtered_once(cls, fields: tuple[FilterField, ...]) -> tuple[FilterField, ...]:
+        unique_names(tuple(field.name for field in fields))
+        return fields
+
+    @model_validator(mode="after")
+    def _some_field(self) -> Self:
+        if not self.fields and not self.filter_fields:
+            raise ValueError("needs `fields`, `filter_fields` or both")
+        return self
+
+    @property
+    def filter_kinds(self) -> dict[str, str]:
+        """Return the kind of each filter field by its name."""
+        return {field.name: field.kind for field in self.filter_fields}
 
 
 class Availability(Block):

@@ -33,6 +33,11 @@ def _lower(value: str | None) -> str | None:
     return None if value is None else value.lower()
 
 
+def bare_off(mode: object) -> object:
+    """Return "off" for false, because YAML reads a bare `off` as false. Return other modes unchanged."""
+    return "off" if mode is False else mode
+
+
 Whole = Annotated[int, BeforeValidator(_whole)]
 Number = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
 Positive = Annotated[Whole, Field(ge=1)]

@@ -19,7 +19,7 @@ from svc.artifact.replay import ReplayGuard
 from svc.artifact.store import Store, open_store
 from svc.errors import ConfigError
 from svc.metrics import Metrics
-from svc.processes.memory import require_memory_files
+from svc.processes import require_memory_files
 from svc.recipe.load import LoadedRecipe, load_recipe
 from svc.serving import process
 from svc.serving.api.application import Application

@@ -30,6 +30,24 @@ LEAST_BYTES: Final = 64 << 20
 """The smallest bounds, for models with few items."""
 TIMES_NEEDED: Final = 10
 BYTES_A_CELL: Final = 512
+ENTRY_POINT_GROUP = "svc.datasources"
+Purpose = Literal["interactions", "features", "metadata"]
+Progress = Callable[[int], None]
+_BUILT_IN = {
+    "csv": "svc.sources.csv:CsvSource",
+    "parquet": "svc.sources.parquet:ParquetSource",
+    "sql": "svc.sources.sql:SqlSource",
+    "bigquery": "svc.sources.bigquery:BigQuerySource",
+}
+_OF_PROGRAMS = {"dataframe": "svc.sources.in_memory:InMemorySource"}
+"""Source types for tables that a program passes to `svc.train`. Recipes in files cannot use them."""
+_EXCEL = ("excel", "xlsx", "xls")
+_OTHER_TYPES = {
+    **dict.fromkeys(("postgres", "postgresql", "mysql", "mariadb", "sqlite", "database", "db"), "sql"),
+    **dict.fromkeys(("tsv", "text", "file", "pandas"), "csv"),
+    **dict.fromkeys(("bq", "google"), "bigquery"),
+}
+"""The source type for each database or format that users may write as a type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +80,6 @@ class TableBounds:
                 "leave out rows and fields that are not needed",
                 fields={"bytes_read": n_bytes, "cap": self.max_bytes},
             )
-
-
-ENTRY_POINT_GROUP = "svc.datasources"
-Purpose = Literal["interactions", "features", "metadata"]
-Progress = Callable[[int], None]
-_BUILT_IN = {
-    "csv": "svc.sources.csv:CsvSource",
-    "parquet": "svc.sources.parquet:ParquetSource",
-    "sql": "svc.sources.sql:SqlSource",
-    "bigquery": "svc.sources.bigquery:BigQuerySource",
-}
-_OF_PROGRAMS = {"dataframe": "svc.sources.in_memory:InMemorySource"}
-"""Source types for tables that a program passes to `svc.train`. Recipes in files cannot use them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,15 +165,6 @@ def _check_only_one(type_name: str, where: str) -> None:
         f"{where}.type: several installed packages have a source {type_name!r}: {', '.join(packages)}; "
         "uninstall all but one"
     )
-
-
-_EXCEL = ("excel", "xlsx", "xls")
-_OTHER_TYPES = {
-    **dict.fromkeys(("postgres", "postgresql", "mysql", "mariadb", "sqlite", "database", "db"), "sql"),
-    **dict.fromkeys(("tsv", "text", "file", "pandas"), "csv"),
-    **dict.fromkeys(("bq", "google"), "bigquery"),
-}
-"""The source type for each database or format that users may write as a type."""
 
 
 def _plug_in(type_name: str, where: str) -> str:

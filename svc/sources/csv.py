@@ -51,6 +51,20 @@ WORDS_FOR_NOTHING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
 _NOTHING = arrow.texts(WORDS_FOR_NOTHING)
 _TRUTH = arrow.texts(["true", "false"])
 _MISSING = pa.nulls(1, pa.string())[0]
+_READERS = deque[Any](maxlen=1)
+"""Keeps the latest reader alive. Arrow deadlocks if a reader is freed while its thread reads ahead."""
+_BLOCK_BYTES = 16 << 20
+_BOUNDED_BLOCK_BYTES = 1 << 20
+"""Smaller blocks for tables of a server: 4 MiB of short rows take 208 MiB as columns."""
+_PROBED_ROWS = 1000
+"""Number of rows in which a probe searches for ids like 7.0."""
+_CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+_EXCEL = (".xlsx", ".xls", ".xlsm")
+_EXTENSIONS = (".csv", *(f".csv{suffix}" for suffix in _CODECS))
+_DELIMITERS = {";": "a semicolon", "\t": "a tab", "|": "a bar", ",": "a comma"}
+_MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\xef\xbb\xbf": "utf-8"}
+_SHOWN_CHARACTERS = 60
+MAX_LINE_CHARACTERS = 1 << 20
 
 
 def dtype_of(dtype: str) -> pa.DataType:
@@ -76,22 +90,6 @@ def by_content(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def text_with_gaps(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the text column with null in place of blanks."""
     return pc.if_else(pc.is_in(column, value_set=_BLANK), _MISSING, column)
-
-
-_READERS = deque[Any](maxlen=1)
-"""Keeps the latest reader alive. Arrow deadlocks if a reader is freed while its thread reads ahead."""
-_BLOCK_BYTES = 16 << 20
-_BOUNDED_BLOCK_BYTES = 1 << 20
-"""Smaller blocks for tables of a server: 4 MiB of short rows take 208 MiB as columns."""
-_PROBED_ROWS = 1000
-"""Number of rows in which a probe searches for ids like 7.0."""
-_CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
-_EXCEL = (".xlsx", ".xls", ".xlsm")
-_EXTENSIONS = (".csv", *(f".csv{suffix}" for suffix in _CODECS))
-_DELIMITERS = {";": "a semicolon", "\t": "a tab", "|": "a bar", ",": "a comma"}
-_MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\xef\xbb\xbf": "utf-8"}
-_SHOWN_CHARACTERS = 60
-MAX_LINE_CHARACTERS = 1 << 20
 
 
 def header_hint(names: Sequence[str], delimiter: str) -> str:

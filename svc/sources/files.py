@@ -1,4 +1,4 @@
-"""Opening the file of a csv or parquet source, local or remote, with size caps and an optional check of its sha256."""
+"""Opening the file of a csv or parquet source, local or remote, with size caps and a check or record of its sha256."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, cast
@@ -20,13 +21,16 @@ from svc.errors import DataSourceError, FetchError, FetchTooLarge, SourceTooLarg
 from svc.logs import redact_text
 from svc.net import HttpRules, Response, exchange
 from svc.recipe.paths import Location
-from svc.sources import digests, objects
+from svc.sources import objects
 from svc.sources.base import Purpose, SourceContext
 
 if TYPE_CHECKING:
     from svc.recipe.source_options import FileOptions
     from svc.sources.base import SourceContext
 
+
+Record = Callable[[str, str], None]
+_record: ContextVar[Record | None] = ContextVar("record", default=None)
 EXPANSION = 8
 """A file from http(s) may expand to this many times SVC_MAX_DOWNLOAD_BYTES."""
 STOP_S = 0.5
@@ -36,6 +40,29 @@ Part = Literal["all", "beginning", "end"]
 _CHUNK = 1 << 20
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _CONTENT_RANGE: Final = re.compile(r"bytes (?P<begin>[0-9]{1,18})-[0-9]{1,18}/[0-9]{1,18}")
+
+
+@contextmanager
+def record_digests(record: Record) -> Iterator[None]:
+    """Call `record(where, sha256)` for each file that this thread opens and reads whole within the context.
+
+    A local file is digested before it is parsed, so a change between the two goes unnoticed. Databases have no digest.
+    """
+    token = _record.set(record)
+    try:
+        yield
+    finally:
+        _record.reset(token)
+
+
+def records_digests() -> bool:
+    return _record.get() is not None
+
+
+def record_digest(where: str, sha256: str) -> None:
+    record = _record.get()
+    if record is not None:
+        record(where, sha256)
 
 
 def download(url: str, out: BinaryIO, context: SourceContext, *, at_most: int | None = None) -> str:
@@ -148,8 +175,8 @@ def in_memory(content: Callable[[], bytes], where: str) -> Iterator[DataFile]:
     """Yield the result of `content` as a file. Raises DataSourceError."""
     with file_errors(where):
         data = content()
-        if digests.is_wanted():
-            digests.tell(where, hashlib.sha256(data).hexdigest())
+        if records_digests():
+            record_digest(where, hashlib.sha256(data).hexdigest())
         yield DataFile(io.BytesIO(data), where, len(data), None)
 
 
@@ -189,7 +216,7 @@ def _open(location: Location, sha256: str | None, context: SourceContext, part: 
         if not stat.S_ISREG(path.stat().st_mode):
             raise IsADirectoryError if path.is_dir() else DataSourceError(f"{path} is no regular file")
         with path.open("rb") as file:
-            if part == "all" and (sha256 is not None or digests.is_wanted()):
+            if part == "all" and (sha256 is not None or records_digests()):
                 _check(_digest(file), sha256, str(path))
             yield DataFile(file, str(path), os.fstat(file.fileno()).st_size, None)
 
@@ -219,7 +246,7 @@ def _part(location: Location, context: SourceContext, file: BinaryIO, part: Part
 def _object(location: Location, sha256: str | None, context: SourceContext, part: Part) -> Iterator[DataFile]:
     where = address_of(location, context)
     with objects.open_object(location, context.settings) as (remote, size):
-        if part != "all" or (sha256 is None and not digests.is_wanted()):
+        if part != "all" or (sha256 is None and not records_digests()):
             yield DataFile(remote, where, size, None)
             return
         with _spool(where) as copy:  # so that the verified bytes are the ones that are read
@@ -258,7 +285,7 @@ def _digest(file: BinaryIO) -> str:
 
 def _check(digest: str, expected: str | None, where: str) -> None:
     """Record the digest. Raise DataSourceError if it differs from the expected one."""
-    digests.tell(where, digest)
+    record_digest(where, digest)
     if expected is not None and digest != expected:
         raise DataSourceError(
             f"{where} is not the expected file: it has sha256:{digest}, the recipe says sha256:{expected}"

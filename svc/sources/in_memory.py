@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from svc.errors import DataSourceError
 from svc.recipe.source_options import Block, Sha256
-from svc.sources import digests
+from svc.sources.files import record_digest
 from svc.sources.table import TableBuilder, require_columns
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class InMemorySource:
     def fetch(self) -> pandas.DataFrame:
         """Return the wanted columns. Raises DataSourceError if no table has the digest, or it lacks a column."""
         table = self._table()
-        digests.tell(WHERE, self._config.sha256)
+        record_digest(WHERE, self._config.sha256)
         return self._build(table)
 
     def probe(self) -> list[str]:

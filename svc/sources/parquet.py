@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import pandas
 
-    from svc.recipe.row_filter import RowFilter
+    from svc.recipe.filter_tree import RowFilter
     from svc.sources.base import SourceContext, TableBounds
     from svc.sources.parts import Hive, Part
 

@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import pyarrow.parquet as pq
     from numpy.typing import NDArray
 
 
@@ -29,6 +28,14 @@ _CODES = (2, 8)
 _DATA, _DICTIONARY, _DATA_2 = 0, 2, 3
 _MOST_AT_ONCE = 1 << 16
 """Most lengths in a block, and most codes unpacked at once. Writers make blocks of 128 or 256 lengths."""
+_MOST_LEVELS = 4
+_MOST_VARINT_BYTES = 10
+_TRUE, _FALSE, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, (4, 5, 6), 7, 8, 12
+_KIND, _SIZE, _STORED_SIZE = 1, 2, 3
+_DATA_HEADERS = (5, 8)
+"""Fields of a page header: kind, bytes after and before decompression, and the data headers of versions 1 and 2."""
+_N_VALUES = 1
+Struct = dict[int, "int | Struct"]
 
 
 def texts_size(file: IO[bytes], chunk: pq.ColumnChunkMetaData, leaf: pq.ColumnSchema, *, as_codes: bool) -> int:
@@ -169,16 +176,6 @@ def _lengths_of_codes(lengths: NDArray[np.int64], codes: NDArray[np.uint64]) -> 
     if len(codes) and codes.max() >= len(lengths):
         raise ValueError("a page names a text that its dictionary lacks")
     return lengths[codes.astype(np.int64)]
-
-
-_MOST_LEVELS = 4
-_MOST_VARINT_BYTES = 10
-_TRUE, _FALSE, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, (4, 5, 6), 7, 8, 12
-_KIND, _SIZE, _STORED_SIZE = 1, 2, 3
-_DATA_HEADERS = (5, 8)
-"""Fields of a page header: kind, bytes after and before decompression, and the data headers of versions 1 and 2."""
-_N_VALUES = 1
-Struct = dict[int, "int | Struct"]
 
 
 class Page(NamedTuple):

@@ -16,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from svc.recipe.filter_tree import Filter
-from svc.recipe.row_filter import NUMBER, RowFilter
+from svc.recipe.filter_tree import NUMBER, Filter, RowFilter
 
 if TYPE_CHECKING:
     import numpy as np

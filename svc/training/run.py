@@ -16,7 +16,7 @@ from svc.progress import Progress
 from svc.recipe.algorithms import BLEND
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
-from svc.sources import digests
+from svc.sources.files import record_digests
 from svc.training import refit
 from svc.training.data import fetch
 from svc.training.fitting.algorithms.registry import check_available
@@ -32,7 +32,7 @@ from svc.training.search.fork_server import ForkServer
 from svc.training.search.storage import StorageLocation, preflight
 
 if TYPE_CHECKING:
-    from svc.recipe.promotion_schema import Promotion
+    from svc.recipe.schema import Promotion
     from svc.training.final_model import FinalModel
     from svc.training.judging.measurements import WinnerMeasurements
     from svc.training.ranker.learn import Learned
@@ -164,7 +164,7 @@ class _Run:
 
     def _task(self, keys: signing.SigningKeys | None = None) -> prepare.SearchTask:
         is_recorded = needs_serial(self.loaded, self.settings)
-        with digests.record_digests(self.inputs.record) if is_recorded else contextlib.nullcontext():
+        with record_digests(self.inputs.record) if is_recorded else contextlib.nullcontext():
             loaded = fetch.load(self.loaded, self.settings, self.options.variables, self.progress)
         if keys is not None:
             self._check_data_change(loaded, keys)

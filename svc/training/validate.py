@@ -14,7 +14,7 @@ from svc.model.ranking.filter_fields import LabelField, read_number
 from svc.names import is_float_text
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import Recipe
-from svc.recipe.side_tables import ItemMetadata
+from svc.recipe.serving_schema import ItemMetadata
 from svc.recipe.source_options import SourceSpec
 from svc.settings import Settings
 from svc.sources.base import DataSource, SourceContext, build_source

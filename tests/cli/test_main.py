@@ -196,7 +196,7 @@ def test_an_unexpected_error_is_one_line_without_traceback(
     def explode() -> dict[str, object]:
         raise ZeroDivisionError("inside")
 
-    monkeypatch.setattr("svc.recipe.json_schema.json_schema", explode)
+    monkeypatch.setattr("svc.cli.schema.json_schema", explode)
     assert main.run(["schema"]) == 1
     shown = last_error(capsys)
     assert "ZeroDivisionError: inside" in str(shown["error"])

@@ -9,7 +9,7 @@ import pytest
 
 from svc.cli import main
 from svc.errors import ConfigError
-from svc.processes.memory import require_memory_files
+from svc.processes import require_memory_files
 from tests.cli.conftest import last_error
 
 

@@ -69,3 +69,11 @@ def test_a_limit_of_the_machine_is_named(error: Exception, words: str) -> None:
     assert limit is not None
     assert limit.message.startswith(f"the system gives this process no more {words}: ")
     assert errors.exhaustion(RuntimeError("other")) is None
+
+
+def test_an_error_carries_its_message_and_fields() -> None:
+    """`fields` join the structured record of the error; the caller's mapping is copied."""
+    given = {"n_rows": 1}
+    error = errors.MinDataViolation("too few rows", fields=given)
+    given["n_rows"] = 2
+    assert (str(error), error.message, error.fields) == ("too few rows", "too few rows", {"n_rows": 1})

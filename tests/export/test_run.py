@@ -7,14 +7,25 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from svc import events, logs
+from svc.artifact.keys import parse_signing_keys
+from svc.export.request import ExportRequest
+from svc.export.run import LogDisplay, open_artifact, score_all
+from svc.model.model import Model
+from svc.progress import EVERY_S, State
+from svc.serving.models.fragments import ItemFragments
+from svc.settings import Settings
 from tests.export.conftest import MODELS, N_USERS, Artifact, Export, manifest_of, rows_of
-from tests.serving.artifacts import write_artifact
+from tests.serving.artifacts import SIGNING_KEYS, write_artifact
 
 
 def test_artifacts_are_verified(
@@ -132,3 +143,101 @@ def test_an_export_reads_from_and_writes_to_an_object_store(recommend: Export, s
     assert (merged["rows"], merged["skipped"], len(merged["parts"])) == (8, 1, 2)
     filesystem.rm_file(f"{bucket}/out/all.1-of-2.parquet")
     assert recommend("--merge", "--output", out) == 5
+
+
+def answers(model: Model, *, related: bool = False, limit: int = 100) -> list[bytes]:
+    """Return the `items` of the API's answer for every user, or for every item as the one seed, without brackets."""
+    fragments, found = ItemFragments.build(model.item_ids, None), []
+    for leader in (model.item_ids if related else model.user_ids).all():
+        if related:
+            prepared = model.prepare_related(
+                seed_items=[leader], item_features=None, user_features=None, limit=limit, exclude_items=()
+            )
+        else:
+            prepared = model.prepare_recommend(user_id=leader, user_features=None, limit=limit)
+        (ranking,) = model.rank([prepared.query])
+        found.append(fragments.items(ranking, with_metadata=False)[1:-1])
+    return found
+
+
+@pytest.mark.parametrize("related", [False, True])
+@pytest.mark.parametrize("family", MODELS)
+def test_exported_items_equal_the_api_byte_for_byte(
+    artifact: Artifact, recommend: Export, tmp_path: Path, family: str, related: bool
+) -> None:
+    """Items, order and the text of scores are the same for every user or seed."""
+    source, out = artifact(family), tmp_path / "out.jsonl"
+    assert recommend(source, "--output", out, "--limit", "20", *(["--related"] if related else [])) == 0
+    model = open_artifact(source, parse_signing_keys(SIGNING_KEYS), Settings()).model
+    leaders = (model.item_ids if related else model.user_ids).all()
+    expected = answers(model, related=related, limit=20)
+    key = b"seed_item_id" if related else b"user_id"
+    found: dict[str, list[bytes]] = {leader: [] for leader in leaders}
+    for rank_line in out.read_bytes().splitlines():
+        head, _, item = rank_line.partition(b',"item_id":')
+        fields = json.loads(head + b"}")
+        assert head.startswith(b'{"' + key)
+        found[fields[key.decode()]].append(b'{"item_id":' + item)
+        assert fields["rank"] == len(found[fields[key.decode()]])
+    assert [b",".join(found[leader]) for leader in leaders] == expected
+
+
+def test_an_export_is_the_same_with_any_number_of_threads(
+    artifact: Artifact, recommend: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """File and manifest are the same, so a shard that runs twice changes nothing."""
+    seen = set()
+    for threads in ("1", "2", "7"):
+        monkeypatch.setenv("SVC_SCORING_THREADS", threads)
+        out = tmp_path / "out.parquet"
+        assert recommend(artifact("factors"), "--output", out) == 0
+        seen.add((out.read_bytes(), Path(f"{out}.manifest.json").read_bytes()))
+    assert len(seen) == 1
+
+
+def test_scoring_is_two_chunks_per_thread_ahead_and_ends_with_its_reader() -> None:
+    """A slow writer needs memory for these chunks only. Closing the iterator ends the threads."""
+    model, threads = MODELS["popularity"](), 2
+    taken: list[int] = []
+    model.ready()
+    rows = (np.array([number], dtype=np.int32) for number in range(100) if not taken.append(number))
+    scored = score_all(model, ExportRequest("x.csv", limit=1), rows, threads)
+    assert isinstance(scored, Generator)
+    assert next(scored).rows.tolist() == [0]
+    assert len(taken) == 2 * threads + 1
+    scored.close()
+    assert len(taken) == 2 * threads + 1
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("svc-export")]
+
+
+def test_progress_and_end_are_logged(
+    artifact: Artifact, recommend: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """The events have rows, rate and remaining time, and the last one the written rows."""
+    monkeypatch.setattr("svc.export.run.EVERY_S", 0.0)
+    assert recommend(artifact("factors"), "--output", tmp_path / "out.csv", "--limit", "10") == 0
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["event"] for line in lines] == ["export_started", *["export_progress"] * 3, "export_done"]
+    steps = lines[1:-1]
+    assert [step["done"] for step in steps] == [256, 512, 700]
+    assert [step["rows"] for step in steps] == [2560, 5120, 7000]
+    assert steps[-1]["seconds_left"] == 0
+    assert lines[-1]["rows"] == 7000
+
+
+def test_progress_is_logged_every_s(capsys: Any) -> None:
+    """The first line comes after EVERY_S, once a step is done. Unknown values are null."""
+    now = [5.0]
+    logs.configure(Settings())
+    display = LogDisplay(lambda: now[0])
+    for now[0], state in (
+        (5.0 + EVERY_S, State("", total=4)),
+        (4.9 + EVERY_S, State("", done=1, total=4)),
+        (5.0 + EVERY_S, State("", done=2, total=4, rows=30, seconds=4.0)),
+        (5.0 + EVERY_S, State("", done=3, total=4)),
+        (5.0 + 2 * EVERY_S, State("", done=5, total=4)),
+    ):
+        display.show(state)
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    fields = events.EXPORT_PROGRESS.fields
+    assert [[line[name] for name in fields] for line in lines] == [[2, 4, 30, 8, 4], [5, 4, 0, 0, None]]

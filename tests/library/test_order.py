@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.export.request import ExportRequest
-from svc.export.scoring import score_all
+from svc.export.run import score_all
 from svc.model.history import History
 from svc.model.ids import IdTable
 from svc.model.model import Model

@@ -19,10 +19,10 @@ import pytest
 import yaml
 
 from svc import __version__, errors
-from svc.cli.shop.demo import FILES
+from svc.cli.demo import FILES
+from svc.cli.schema import json_schema
 from svc.metrics import METRICS, TRAINING_METRICS
 from svc.recipe.algorithms import ALGORITHMS, DEFAULT_ALGORITHMS
-from svc.recipe.json_schema import json_schema
 from svc.recipe.load import load_recipe
 from svc.settings import Settings
 from tests.pages import RECIPE, ROOT, WAIT, Shell, blocks, cron_lines, purchases, script_of
@@ -355,7 +355,7 @@ def test_the_data_and_the_recipe_of_the_readme_fit_the_files_of_the_demo() -> No
 
 @pytest.mark.integration
 def test_the_readme_installs_into_a_fresh_environment(tmp_path: Path) -> None:
-    """Up to the demo, which tests/cli/shop/test_demo.py runs; the command of its tests is what CI runs."""
+    """Up to the demo, which tests/cli/test_demo.py runs; the command of its tests is what CI runs."""
     commands = [block.text.strip() for block in blocks(ROOT / "README.md") if block.language == "bash"]
     (installed,) = [text for text in commands if "pip install ." in text]
     (tested,) = [text for text in commands if "nox" in text]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from svc.errors import RecipeError, RecipeSecurityError
-from svc.recipe.load import load_recipe
+from svc.recipe.load import SHORTHAND, load_recipe, normalize
 from svc.settings import Settings
 from tests.recipe.loading import BASE, load, refusal
 
@@ -247,3 +247,37 @@ def test_detours_in_paths_are_removed_unless_a_symlink_is_involved(tmp_path: Pat
     output = {"output": {"path": "../artifacts/a.svc"}}
     assert load(tmp_path / "recipes", output).output_uri == str(tmp_path / "artifacts" / "a.svc")
     assert load(tmp_path / "link", output).output_uri == str(tmp_path / "link" / "../artifacts/a.svc")
+
+
+@pytest.mark.parametrize("key", SHORTHAND)
+def test_shorthand_moves_into_its_block(key: str) -> None:
+    """The block keeps its other keys, and the result names the shorthand key."""
+    block = SHORTHAND[key]
+    tree, used = normalize({key: "value", block: {"other": 1}})
+    assert tree == {block: {"other": 1, key: "value"}}
+    assert used == {key}
+
+
+def test_the_input_is_not_changed() -> None:
+    """Messages show the recipe as written, so the input must stay unchanged."""
+    column = {"name": "genre", "encoding": "categorical"}
+    original: dict[str, Any] = {"metric": "map", "features": {"item": {"columns": [column]}}}
+    tree, _ = normalize(original)
+    assert original == {
+        "metric": "map",
+        "features": {"item": {"columns": [{"name": "genre", "encoding": "categorical"}]}},
+    }
+    assert tree["features"]["item"]["columns"] == [{"name": "genre", "kind": "categorical"}]
+
+
+def test_a_column_with_kind_and_encoding_is_an_error() -> None:
+    """The error names the column."""
+    column = {"name": "genre", "encoding": "categorical", "kind": "categorical"}
+    with pytest.raises(RecipeError, match=r"features\.user\.columns\[0\].*keep one"):
+        normalize({"features": {"user": {"columns": [column]}}})
+
+
+@pytest.mark.parametrize("block", [3, "text", ["list"]])
+def test_a_block_of_the_wrong_type_is_not_changed(block: object) -> None:
+    """The schema reports the wrong type later, with a better message."""
+    assert normalize({"metric": "map", "training": block})[0] == {"metric": "map", "training": block}

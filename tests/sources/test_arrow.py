@@ -17,6 +17,14 @@ from svc.errors import DataSourceError
 from svc.sources import arrow
 from svc.sources.arrow import RowTyper
 
+IDS = (
+    st.integers(-(2**80), 2**80)
+    | st.text(max_size=5)
+    | st.uuids()
+    | st.dates()
+    | st.decimals(allow_nan=False, allow_infinity=False)
+)
+
 
 @given(values=st.lists(st.text(max_size=6), max_size=8))
 def test_texts_equal_arrays_of_pyarrow(values: list[str]) -> None:
@@ -48,15 +56,6 @@ def test_constants_repeat_one_value_and_empty_tables_keep_their_schema() -> None
     assert arrow.constant(None, 2).to_pylist() == [None, None]
     schema = pa.schema([("a", pa.int64())])
     assert arrow.empty(schema).schema == schema
-
-
-IDS = (
-    st.integers(-(2**80), 2**80)
-    | st.text(max_size=5)
-    | st.uuids()
-    | st.dates()
-    | st.decimals(allow_nan=False, allow_infinity=False)
-)
 
 
 def column(values: list[Any], *, text: bool) -> pa.Array:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from svc.errors import RowFilterMismatch
-from svc.recipe.row_filter import parse_row_filter
+from svc.recipe.filter_tree import parse_row_filter
 from svc.sources.prefilter import Prefiltered, weaken
 from svc.training.data.where import fetch_kept, kept_rows
 

@@ -16,7 +16,7 @@ from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
 from svc.errors import PayloadInvalid
 from svc.export.request import ExportRequest
-from svc.export.scoring import score_all
+from svc.export.run import score_all
 from svc.model import codec
 from svc.model.model import Model
 from svc.model.ranking.query import Interaction, Restriction

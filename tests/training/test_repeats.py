@@ -10,8 +10,7 @@ import pytest
 
 from svc.artifact.keys import development_keys
 from svc.export.request import ExportRequest
-from svc.export.run import open_artifact
-from svc.export.scoring import score_all
+from svc.export.run import open_artifact, score_all
 from svc.library.evaluation import evaluate
 from svc.library.recommender import Recommender
 from svc.model.ranking.query import Interaction

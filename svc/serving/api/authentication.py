@@ -16,8 +16,8 @@ from collections.abc import Collection, Mapping
 import trio
 
 from svc import events, logs
+from svc.env_file import key_list
 from svc.errors import ConfigError, InvalidApiKey, MissingApiKey
-from svc.key_files import key_list
 from svc.lru_cache import LruCache
 from svc.names import KEY_ID
 from svc.settings import Settings

@@ -22,7 +22,7 @@ from svc.model.load_model import load_model, rehearse, require_known_users
 from svc.model.model import Model
 from svc.model.ranking.filter_fields import FilterFields
 from svc.model.ranking.query import Ranking
-from svc.processes.memory import SealedMemory
+from svc.processes import SealedMemory
 from svc.recipe.load import LoadedRecipe
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.item_tables import give_memory_back

@@ -19,7 +19,7 @@ from svc.settings import Settings
 from svc.sources.base import TableBounds
 
 if TYPE_CHECKING:
-    from svc.recipe.side_tables import ItemMetadata
+    from svc.recipe.serving_schema import ItemMetadata
 
 ROWS_AT_ONCE = 8192
 """Rows that are converted to Python values at a time."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from svc.env_file import MAX_BYTES
 from svc.errors import ConfigError
-from svc.key_files import MAX_BYTES
 from svc.settings import Settings
 
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"

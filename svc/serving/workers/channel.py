@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import trio
 
-from svc.processes.memory import SealedMemory
+from svc.processes import SealedMemory
 
 INLINE_BYTES = 1 << 15
 """Longer messages to a worker are sent as a memory file."""

@@ -19,7 +19,7 @@ from itertools import accumulate
 from typing import Any
 
 from svc.metrics import COUNTED_BY_REQUESTS, Instrument, Metric
-from svc.processes.memory import SharedPage
+from svc.processes import SharedPage
 
 PAGE_BYTES = 16 << 20
 LONGEST_KEY_BYTES = 1024

@@ -21,8 +21,7 @@ import trio
 from svc import events, logs
 from svc.cores import usable_cores
 from svc.errors import SvcError
-from svc.processes.lifetime import adopt_orphans
-from svc.processes.memory import SealedMemory, SharedPage
+from svc.processes import SealedMemory, SharedPage, adopt_orphans
 from svc.serving.api.failures import log_failure
 from svc.serving.api.request import ServerState
 from svc.serving.models.lanes import Lane

@@ -24,7 +24,7 @@ import trio
 from svc.artifact.store import Blob
 from svc.model.codec import Stored
 from svc.model.ranking.item_sets import ItemSet
-from svc.processes.memory import SealedMemory
+from svc.processes import SealedMemory
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.lanes import Lane
 from svc.serving.models.loader import Loaded

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from svc.processes.memory import SharedPage
+from svc.processes import SharedPage
 from svc.serving.api.authentication import RefusalThrottle
 from svc.serving.api.key_policies import Bucket, Rate
 

@@ -21,7 +21,7 @@ from functools import partial
 import trio
 
 from svc import events, logs, settings
-from svc.processes.lifetime import end_with
+from svc.processes import end_with
 from svc.serving.workers.worker import Ends, live
 
 PID = struct.Struct("=i")

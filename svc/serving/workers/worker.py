@@ -22,7 +22,7 @@ import trio
 from svc import logs
 from svc.errors import ArtifactReadError, InternalError
 from svc.metrics import Metrics
-from svc.processes.memory import SealedMemory, SharedPage
+from svc.processes import SealedMemory, SharedPage
 from svc.serving import process
 from svc.serving.api.application import Application
 from svc.serving.api.authentication import Authenticator, RefusalThrottle

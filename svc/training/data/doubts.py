@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 import pandas as pd
 
 from svc.errors import MinDataViolation, SvcError
+from svc.recipe.filter_tree import NUMBER, parse_row_filter
 from svc.recipe.load import LoadedRecipe
-from svc.recipe.row_filter import NUMBER, parse_row_filter
 from svc.recipe.schema import Cleansing, Recipe
 from svc.recipe.source_options import BUILT_IN_OPTIONS, Located
 from svc.sources.base import SourceContext, build_source

@@ -17,7 +17,7 @@ from svc.errors import FeatureAxisError, FeatureDimensionExceeded, FeatureTableE
 from svc.model.columns.text_column import TextColumn
 from svc.model.features import Column, NumberColumn, SideEncoder, TokenColumn
 from svc.model.ids import IdTable
-from svc.recipe.side_tables import FeatureColumn, FeatureSide
+from svc.recipe.training_schema import FeatureColumn, FeatureSide
 from svc.settings import Settings
 from svc.training.data.text_features import UnusableRow, count_tokens, fit_text, fit_vectors
 

@@ -12,8 +12,8 @@ from svc.errors import MinDataViolation
 from svc.model.features import FEATURE_VERSION, FeatureState
 from svc.names import MAX_ID_CHARACTERS, is_float_text
 from svc.progress import Progress
+from svc.recipe.filter_tree import TEXT, either
 from svc.recipe.load import LoadedRecipe
-from svc.recipe.row_filter import TEXT, either
 from svc.recipe.schema import Cleansing, Recipe
 from svc.settings import Settings
 from svc.sources.base import SourceContext, build_source

@@ -19,7 +19,7 @@ from scipy import sparse
 from svc.errors import WeightOutOfRange
 from svc.model.history import decay_factors
 from svc.recipe.serving_schema import Popular
-from svc.recipe.time_schema import seconds
+from svc.recipe.training_schema import seconds
 from svc.training.data.stable_sort import stable_order
 from svc.training.data.times import from_reference
 

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from svc.errors import DataSourceError, RowFilterMismatch
 from svc.model.ranking.filter_fields import COMPARE
-from svc.recipe.filter_tree import Filter
-from svc.recipe.row_filter import NUMBER, either, parse_row_filter
+from svc.recipe.filter_tree import NUMBER, Filter, either, parse_row_filter
 from svc.sources.base import DataSource
 from svc.sources.csv import WORDS_FOR_NOTHING
 from svc.sources.prefilter import Prefiltered

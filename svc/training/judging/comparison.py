@@ -17,7 +17,7 @@ from svc import events, logs
 from svc.artifact.keys import SigningKeys
 from svc.errors import ArtifactError, FeatureRidgeFailed
 from svc.model.recommenders.base import Scorer
-from svc.recipe.promotion_schema import BASELINE, INCUMBENT
+from svc.recipe.schema import BASELINE, INCUMBENT
 from svc.settings import Settings
 from svc.training.data.split import global_cutoff
 from svc.training.fitting.train import train_trial

@@ -18,8 +18,7 @@ import numpy as np
 from svc import events, logs
 from svc.artifact.keys import SigningKeys
 from svc.errors import ArtifactError, TrainingError
-from svc.recipe.promotion_schema import BASELINE, GUARDED, INCUMBENT, Promotion
-from svc.recipe.schema import Recipe
+from svc.recipe.schema import BASELINE, GUARDED, INCUMBENT, Promotion, Recipe
 from svc.settings import Settings
 from svc.training.judging.comparison import Candidate, Comparison, baseline, compare, heldout, live_model, round_value
 from svc.training.judging.incumbent import Incumbent, counts

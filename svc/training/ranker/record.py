@@ -17,7 +17,7 @@ from svc.errors import SvcError
 from svc.model.features import NumberColumn, TokenColumn
 from svc.model.ranker.item_record import NEIGHBOURS, ItemRecord
 from svc.recipe.load import LoadedRecipe
-from svc.recipe.side_tables import FeatureColumn, FeatureSide
+from svc.recipe.training_schema import FeatureColumn, FeatureSide
 from svc.settings import Settings
 from svc.sources.base import build_source
 from svc.training.data.features import FittedSide, fit_side

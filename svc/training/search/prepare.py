@@ -19,7 +19,7 @@ from svc.errors import TrainingError
 from svc.progress import Progress
 from svc.recipe.algorithms import BLEND, FACTORS, ITEM_WEIGHTS, RECENCY, SELF_WEIGHT
 from svc.recipe.load import LoadedRecipe
-from svc.recipe.schema import Training
+from svc.recipe.training_schema import Training
 from svc.settings import Settings
 from svc.training.data.fetch import TrainingData
 from svc.training.data.split import Split

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 from svc import events, logs
 from svc.cores import VARIABLES, limit_blas_threads, usable_cores
-from svc.processes.memory import SealedMemory
+from svc.processes import SealedMemory
 from svc.training.search.fork_server import ForkServer
 from svc.training.search.trial_task import Objective, Stop, TrialOutcome, TrialTask, run_trial
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from svc.processes.memory import SealedMemory
+from svc.processes import SealedMemory
 from svc.serving.workers import channel
 
 REFUSED = [

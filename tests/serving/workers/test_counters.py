@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from svc.metrics import BATCH_SIZE, LATENCY, REQUESTS, VERB_LATENCY, VERB_REQUESTS, Metrics
-from svc.processes.memory import SharedPage
+from svc.processes import SharedPage
 from svc.serving.workers import counters
 from svc.serving.workers.counters import DOUBTFUL_CHECKS, SILENT_CHECKS, Pulse, WorkerPage
 

@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 
 from svc.errors import ArtifactReadError
 from svc.metrics import REQUESTS, Metrics
-from svc.processes.memory import SharedPage
+from svc.processes import SharedPage
 from svc.serving.api.authentication import Authenticator
 from svc.serving.api.request import ServerState
 from svc.serving.models.registry import Registry, WorkersState

@@ -18,7 +18,7 @@ from svc.artifact.keys import parse_signing_keys
 from svc.artifact.store import open_store
 from svc.errors import SignatureMismatch
 from svc.model.codec import Stored
-from svc.processes.memory import SealedMemory
+from svc.processes import SealedMemory
 from svc.recipe.serving_schema import Availability
 from svc.serving.models.lists.availability import ItemList
 from svc.serving.models.lists.new_items import PlacedItems

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from svc.processes.memory import SharedPage
+from svc.processes import SharedPage
 from svc.recipe.yaml_reader import MAX_BYTES
 from svc.serving.api.authentication import RefusalThrottle
 from svc.serving.api.key_policies import Rate

@@ -12,7 +12,7 @@ import trio
 from structlog.testing import capture_logs
 
 from svc.errors import ArtifactReadError, InternalError
-from svc.processes.memory import SharedPage
+from svc.processes import SharedPage
 from svc.serving.api.authentication import hash_api_key, parse_api_keys
 from svc.serving.api.key_policies import parse_policies
 from svc.serving.models.policy import Policy

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from svc.errors import FeatureAxisError, FeatureDimensionExceeded, FeatureTableError
-from svc.recipe.side_tables import FeatureSide
+from svc.recipe.training_schema import FeatureSide
 from svc.settings import Settings
 from svc.training.data.features import described_sample, fit_side
 from svc.training.data.text_features import count_tokens

@@ -24,7 +24,7 @@ from svc.model.model import Model, payload_parts
 from svc.model.ranking.query import Query, Ranking
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
 from svc.recipe.algorithms import BLEND
-from svc.recipe.side_tables import FeatureSide
+from svc.recipe.training_schema import FeatureSide
 from svc.settings import Settings
 from svc.training.data.features import fit_side
 from svc.training.fitting.algorithms.item_weights import SparseEDLAERecommender, TransitionRP3betaRecommender

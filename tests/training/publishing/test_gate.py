@@ -13,7 +13,7 @@ import pytest
 from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
 from svc.artifact.versions import Versions
-from svc.recipe.promotion_schema import Promotion
+from svc.recipe.schema import Promotion
 from svc.settings import Settings
 from svc.training.judging.intervals import Choice
 from svc.training.publishing.gate import refusal, warn_of_tight_bound

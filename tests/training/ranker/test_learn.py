@@ -18,7 +18,7 @@ from svc.model.model import Model
 from svc.model.ranker.page_ranker import REORDERED
 from svc.model.ranking.query import Ranking
 from svc.recipe.load import LoadedRecipe
-from svc.recipe.promotion_schema import BASELINE
+from svc.recipe.schema import BASELINE
 from svc.settings import Settings
 from svc.training.judging.evaluator import Rows
 from svc.training.ranker.learn import OrderedRanker

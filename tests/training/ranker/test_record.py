@@ -12,7 +12,7 @@ from scipy import sparse
 
 from svc.model.ranker.item_record import NEIGHBOURS, ItemRecord
 from svc.progress import Progress
-from svc.recipe.side_tables import FeatureSide
+from svc.recipe.training_schema import FeatureSide
 from svc.settings import Settings
 from svc.training.data import fetch
 from svc.training.data.features import FittedSide, fit_side

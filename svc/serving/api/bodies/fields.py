@@ -22,7 +22,7 @@ from svc.errors import ValidationFailed
 from svc.model.ranking.query import Interaction, Shown
 from svc.names import MAX_ID_CHARACTERS
 from svc.recipe.filter_tree import Filter, FilterProblem, parse_filter
-from svc.recipe.side_tables import MAX_DIMENSIONS
+from svc.recipe.training_schema import MAX_DIMENSIONS
 
 MAX_LIMIT = 1000
 MAX_EXCLUDED = 1000

@@ -22,7 +22,7 @@ from svc.model.ranking.filter_fields import ClientTree
 from svc.model.ranking.query import Order, Prepared, Restriction, Variation
 from svc.names import MAX_ID_CHARACTERS
 from svc.recipe.filter_tree import Filter
-from svc.recipe.side_tables import MAX_DIMENSIONS
+from svc.recipe.training_schema import MAX_DIMENSIONS
 from svc.serving.api.bodies.fields import (
     MAX_BATCH,
     MAX_BOOSTS,

@@ -15,7 +15,7 @@ import trio
 
 from svc import events, logs, metrics
 from svc.errors import DataSourceError, SvcError
-from svc.event_kinds import Event
+from svc.events import Event
 from svc.metrics import Metric, Metrics
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.serving_schema import Availability

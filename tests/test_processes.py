@@ -1,18 +1,44 @@
-"""A process cannot change, shorten or exchange the shared memory of another one."""
+"""Processes end with their parent, and memory that no process can change."""
 
 from __future__ import annotations
 
 import fcntl
 import mmap
 import os
+import subprocess
+import sys
 
 import pytest
 
 from svc.artifact.store_local import private_buffer
-from svc.processes import memory
-from svc.processes.memory import SealedMemory, SharedPage
+from svc.processes import SealedMemory, SharedPage
 
+CHILD = "import os, sys, time; from svc.processes import end_with; end_with({parent}); print('on', flush=True)"
+PARENT = f"""
+import os, subprocess, sys, time
+child = {CHILD!r}.format(parent=os.getpid()) + "; time.sleep(600)"
+subprocess.Popen([sys.executable, "-c", child])
+time.sleep(600)
+"""
 ALL_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+
+
+@pytest.mark.system
+def test_a_process_ends_when_its_parent_is_killed() -> None:
+    """Its end of the pipe closes, although it would sleep for minutes."""
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"on\n"
+        parent.kill()
+        assert parent.stdout.read() == b""
+
+
+@pytest.mark.system
+def test_a_process_whose_parent_has_gone_ends_at_once() -> None:
+    """A process forked just before the end of its parent ends at once."""
+    code = CHILD.format(parent=os.getpid() + 1)
+    ended = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=False)
+    assert (ended.returncode, ended.stdout) == (1, b"")
 
 
 def test_a_memory_file_is_sealed_in_every_way_and_read_only() -> None:
@@ -52,7 +78,7 @@ def test_a_file_that_is_not_sealed_is_refused() -> None:
 
 def test_moving_a_buffer_gives_its_pages_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loading takes the memory of one model and one chunk, not of two models."""
-    monkeypatch.setattr(memory, "CHUNK_BYTES", 4 * mmap.PAGESIZE)
+    monkeypatch.setattr("svc.processes.CHUNK_BYTES", 4 * mmap.PAGESIZE)
     content = os.urandom(10 * mmap.PAGESIZE + 5)
     buffer = private_buffer(len(content))
     buffer[:] = content

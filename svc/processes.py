@@ -1,13 +1,18 @@
-"""Memory that processes share without a file name: sealed files for models, and pages for counts.
+"""Forked processes: their ends, and memory that they share without a file name.
 
-A file is sealed before any process maps it, so no process can change or remove the bytes that another one reads.
+Ends are set by Linux's prctl: the kernel can end a process with its parent, and can give orphans to a process that
+adopts them. Memory is sealed files for models, and pages for counts. A file is sealed before any process maps it, so
+no process can change or remove the bytes that another one reads.
 """
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import mmap
 import os
+import signal
+import sys
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -15,11 +20,28 @@ from typing import Self
 
 from svc.errors import ConfigError
 
+_PDEATHSIG, _SUBREAPER = 1, 36
 CHUNK_BYTES = 16 << 20
 ALIGNMENT = 64
 """Bytes of which the offset of each array in a file is a multiple."""
 _FIXED_SIZE = ("F_SEAL_GROW", "F_SEAL_SHRINK", "F_SEAL_SEAL")
 SEALED = ("F_SEAL_WRITE", *_FIXED_SIZE)
+
+
+def end_with(parent: int) -> None:
+    """Let the kernel end this process when `parent` ends.
+
+    Works for every end of the parent, and while this process runs C++ code.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of its descendants after their own parents have ended."""
+    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
 
 
 def require_memory_files() -> None:

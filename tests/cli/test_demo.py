@@ -22,10 +22,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from svc.cli import demo
 from svc.cli.common import Interrupted
+from svc.cli.demo import FILES, print_requests
 from svc.cli.main import run
-from svc.cli.shop import demo
-from svc.cli.shop.demo import FILES, print_requests
 
 ROOT = Path(__file__).parents[3]
 

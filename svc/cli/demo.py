@@ -42,7 +42,7 @@ READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
 KEYS = "keys.env"
 RECIPES = ("books", "books-cold-start")
-FILES = Path(__file__).with_name("files")
+FILES = Path(__file__).with_name("demo_files")
 """Data and recipes that the demo copies. `docs/demo_shop.py` generates the data."""
 
 

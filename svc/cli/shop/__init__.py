@@ -1,1 +1,0 @@
-"""The bookshop of `svc demo`: its data, recipes and requests."""
