@@ -39,7 +39,7 @@ def measure(places: int) -> dict[str, Any]:
     from svc.cores import limit_blas_threads
     from svc.model.model import payload_parts
     from svc.model.ranking.query import Query
-    from svc.training.fitting.assemble import export
+    from svc.training.fitting.export import assemble, to_scorer
 
     limit_blas_threads(1)
     random = np.random.default_rng(0)
@@ -56,7 +56,7 @@ def measure(places: int) -> dict[str, Any]:
     trained_s = time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     names = {"user_ids": ids("u", SHAPE.n_users), "item_ids": ids("i", SHAPE.n_items)}
-    model = export(recommender, "IALSRecommender", X=matrix, features=None, **names)
+    model = assemble(to_scorer(recommender, "IALSRecommender"), X=matrix, features=None, **names)
     began = time.perf_counter()
     model.ready()
     figures = {"training": trained_s, "peak": peak, "ready": time.perf_counter() - began}

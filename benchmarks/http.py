@@ -42,7 +42,7 @@ from svc.model.codec import encode
 from svc.model.load_model import running_irspack_version
 from svc.model.model import Model
 from svc.settings import Settings
-from svc.training.fitting.assemble import export
+from svc.training.fitting.export import assemble, to_scorer
 
 KEY = "11" * 32
 ENV = {
@@ -108,7 +108,7 @@ def prepare(shape: Shape, folder: Path) -> None:
     users, items = ids("u", matrix.shape[0]), ids("i", matrix.shape[1])
     with (folder / "irspack.pickle").open("wb") as file:
         pickle.dump((recommender, users, items), file)
-    model = export(recommender, "IALSRecommender", user_ids=users, item_ids=items, X=matrix, features=None)
+    model = assemble(to_scorer(recommender, "IALSRecommender"), user_ids=users, item_ids=items, X=matrix, features=None)
     write_served(model, "IALSRecommender", folder)
 
 

@@ -20,8 +20,7 @@ from benchmarks.http import RECOMMEND, Load, costed, prepare, running_svc, scrip
 from benchmarks.wide_model import wide_factors
 from svc.model.recommenders.blend import BlendScorer
 from svc.training.fitting.algorithms.item_weights import TransitionRP3betaRecommender
-from svc.training.fitting.assemble import assemble
-from svc.training.fitting.export import to_history, to_scorer
+from svc.training.fitting.export import assemble, to_history, to_scorer
 
 CONNECTIONS = (1, 16, 64)
 WEIGHTS = (0.7, 0.3)

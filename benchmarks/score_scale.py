@@ -22,7 +22,7 @@ from benchmarks.common import ids, origin
 from svc.cores import limit_blas_threads
 from svc.model.model import Model
 from svc.model.ranking.query import NO_ITEMS, Query
-from svc.training.fitting.assemble import export
+from svc.training.fitting.export import assemble, to_scorer
 
 N_WARM, N_COLD, N_ITEMS, N_GROUPS, PER_USER = 5_000, 1_000, 1_500, 12, 30
 BANDS = (-np.inf, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, np.inf)
@@ -79,9 +79,8 @@ def main() -> None:
         user_features=sps.csr_matrix(features[:N_WARM]),
         lambda_user_feature=10.0,
     ).learn()
-    model = export(
-        recommender,
-        "IALSRecommender",
+    model = assemble(
+        to_scorer(recommender, "IALSRecommender"),
         user_ids=ids("u", N_WARM),
         item_ids=ids("i", N_ITEMS),
         X=train,

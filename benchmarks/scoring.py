@@ -33,8 +33,7 @@ from svc.model.model import Model, payload_parts
 from svc.model.ranking.query import Query
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
-from svc.training.fitting.assemble import export
-from svc.training.fitting.export import to_history, to_scorer
+from svc.training.fitting.export import assemble, to_history, to_scorer
 
 LIMIT = 10
 BATCHES = (1, 16, 64, 256)
@@ -52,7 +51,9 @@ def train(shape: Shape, matrix: sps.csr_matrix, **features: Any) -> Any:
 
 def exported(name: str, recommender: Any, matrix: sps.csr_matrix) -> Model:
     users, items = matrix.shape
-    return export(recommender, name, user_ids=ids("u", users), item_ids=ids("i", items), X=matrix, features=None)
+    return assemble(
+        to_scorer(recommender, name), user_ids=ids("u", users), item_ids=ids("i", items), X=matrix, features=None
+    )
 
 
 def top_of(scores: np.ndarray) -> np.ndarray:

@@ -23,8 +23,7 @@ from benchmarks.common import Shape, ids, interactions, origin
 from svc.model.model import Model
 from svc.model.ranking.query import Query
 from svc.training.data.user_sample import solve_users
-from svc.training.fitting.assemble import assemble
-from svc.training.fitting.export import to_scorer
+from svc.training.fitting.export import assemble, to_scorer
 from svc.training.judging.intervals import paired_change
 from svc.training.judging.metrics import user_scores
 

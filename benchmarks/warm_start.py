@@ -27,8 +27,7 @@ from benchmarks.refit import ByUser, Days, difference, ndcg, over_seeds, task_of
 from svc import logs
 from svc.model.ids import IdTable
 from svc.settings import Settings
-from svc.training.fitting.assemble import assemble
-from svc.training.fitting.export import to_scorer
+from svc.training.fitting.export import assemble, to_scorer
 from svc.training.fitting.train import Builder
 from svc.training.fitting.warm_start import WarmStart
 from svc.training.judging.task import Task

@@ -18,8 +18,14 @@ from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
 from svc.recipe.algorithms import FACTORS, FEATURE_AWARE, TOP_POP
 from svc.training.data.weights import HALF_LIFE
-from svc.training.fitting.assemble import assemble
-from svc.training.fitting.export import Columns, fold_in_users, most_chosen_first, recency_of_histories, reorder_items
+from svc.training.fitting.export import (
+    Columns,
+    assemble,
+    fold_in_users,
+    most_chosen_first,
+    recency_of_histories,
+    reorder_items,
+)
 from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import FEATURES_AND_SEEDS, TrialRecord
 from svc.training.fitting.warm_start import WarmStart

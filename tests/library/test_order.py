@@ -19,7 +19,7 @@ from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factors import IALSScorer, SVDScorer
 from svc.training.data.user_sample import solve_users
 from svc.training.fitting.algorithms.transitions import TransitionsRecommender
-from svc.training.fitting.assemble import to_scorer
+from svc.training.fitting.export import to_scorer
 from svc.training.fitting.train import with_diagonal
 from tests.families import N_ITEMS, N_USERS, family
 from tests.library.test_answers import both

@@ -16,7 +16,7 @@ from svc.model.columns.feature_values import Encoded
 from svc.model.features import FEATURE_VERSION, FeatureState, NumberColumn, SideEncoder, TokenColumn
 from svc.model.ids import IdTable
 from svc.model.model import Model
-from svc.training.fitting.assemble import export
+from svc.training.fitting.export import assemble, to_scorer
 
 N_USERS, N_ITEMS, COMPONENTS = 80, 50, 6
 FORMS = list(product(["IALSPP", "ORIGINAL"], ["none", "log"], [(0.0, None), (0.5, None), (1.0, None), (0.5, 1.0)]))
@@ -56,9 +56,8 @@ def train(**parameters: Any) -> IALSRecommender:
 
 
 def export_model(recommender: IALSRecommender) -> Model:
-    return export(
-        recommender,
-        "IALSRecommender",
+    return assemble(
+        to_scorer(recommender, "IALSRecommender"),
         user_ids=[f"u{i}" for i in range(N_USERS)],
         item_ids=[f"i{i}" for i in range(N_ITEMS)],
         X=recommender.X_train_all,

@@ -15,7 +15,7 @@ from svc.model.features import FEATURE_VERSION, FeatureState, SideEncoder
 from svc.model.model import Model
 from svc.model.ranking.query import Interaction
 from svc.training.fitting.algorithms.truncated_svd import WeightedSVDRecommender
-from svc.training.fitting.assemble import export
+from svc.training.fitting.export import assemble, to_scorer
 
 N_USERS, N_ITEMS = 80, 60
 FORMS = list(product(["IALSPP", "ORIGINAL"], ["none", "log"], [0.0, 0.5, 1.0]))
@@ -26,9 +26,8 @@ def matrix() -> sps.csr_matrix:
 
 
 def export_model(recommender: Any, features: FeatureState | None = None) -> Model:
-    return export(
-        recommender,
-        type(recommender).__name__.replace("WeightedSVD", "TruncatedSVD"),
+    return assemble(
+        to_scorer(recommender, type(recommender).__name__.replace("WeightedSVD", "TruncatedSVD")),
         user_ids=[f"u{user}" for user in range(N_USERS)],
         item_ids=[f"i{item}" for item in range(N_ITEMS)],
         X=matrix(),

@@ -13,7 +13,7 @@ OPTIONAL = {
     ("training/fitting/algorithms/test_bprfm.py", "lightfm"): "has wheels for Python 3.12 and 3.13 alone",
     ("training/judging/test_task.py", "lightfm"): "has wheels for Python 3.12 and 3.13 alone",
     ("training/search/test_same_bytes.py", "lightfm"): "has wheels for Python 3.12 and 3.13 alone",
-    ("training/fitting/test_assemble.py", "lightfm"): "has wheels for Python 3.12 and 3.13 alone",
+    ("training/fitting/test_export.py", "lightfm"): "has wheels for Python 3.12 and 3.13 alone",
     ("training/test_item_order.py", "lightfm"): "has wheels for Python 3.12 and 3.13 alone",
 }
 

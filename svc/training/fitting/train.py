@@ -125,17 +125,12 @@ def failures(name: str) -> tuple[type[Exception], ...]:
     return errors
 
 
-def solves_for_all_items(name: str) -> bool:
-    """Return whether training an algorithm inverts a dense matrix of all items."""
-    return ALGORITHMS[name].needs_dense_items
-
-
 def how_many_fit(name: str, n_items: int) -> int | None:
     """Return how many trainings of an algorithm fit into the memory that is free now, or None for any number.
 
     Only trainings with dense item matrices are limited.
     """
-    if not solves_for_all_items(name):
+    if not ALGORITHMS[name].needs_dense_items:
         return None
     available = _available_bytes()
     return None if available == float("inf") else int(available // (n_items**2 * 4 * _DENSE_COPIES))

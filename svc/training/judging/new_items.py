@@ -30,9 +30,9 @@ from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
 from svc.recipe import serving_schema
 from svc.recipe.algorithms import FEATURE_AWARE
-from svc.training.fitting.assemble import assemble
-from svc.training.fitting.export import fold_in_users, recency_of_histories
-from svc.training.fitting.train import solves_for_all_items, train_trial
+from svc.training.fitting.algorithms.registry import ALGORITHMS
+from svc.training.fitting.export import assemble, fold_in_users, recency_of_histories
+from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.coldstart import (
     ALWAYS_ALLOWED_WORK,
@@ -144,7 +144,7 @@ def _work(trial: TrialRecord, matrix: sparse.csr_matrix) -> float:
         return sum(_work(part, matrix) for part in trial.parts)
     if trial.algorithm == FEATURE_AWARE:
         return training_work(trial, matrix)
-    if solves_for_all_items(trial.algorithm):
+    if ALGORITHMS[trial.algorithm].needs_dense_items:
         return float(matrix.shape[1]) ** 3
     return float((np.diff(matrix.indptr).astype(np.float64) ** 2).sum())
 

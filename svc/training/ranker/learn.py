@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +69,7 @@ class Learned:
         rows = [{"name": own.name, "group": own.group, "weight": round(weight, _DIGITS)} for own, weight in weights]
         return {**fields, "groups": self.strengths, "features": rows}
 
-    def over(self, own: Pooling) -> OrderedRanker:
+    def over(self, own: ServedRanker) -> OrderedRanker:
         """Return a ranker that orders pages as the new model will, with weights that were not fitted on their users."""
         return OrderedRanker(own, self.ranker, self.judges, self.history)
 
@@ -195,16 +195,6 @@ def _pages(
     return Pages(table, is_item, chosen)
 
 
-class Pooling(Protocol):
-    """A ranker that returns the best items of the users of a split, with scores."""
-
-    def pools(self, users: Rows, size: int) -> Iterable[tuple[NDArray[np.int32], NDArray[np.float64]]]:
-        """Return for each user the columns of the `size` best items, best first, and their scores."""
-
-    def excluding(self, pairs: sparse.csr_matrix) -> Pooling:
-        """Return the same ranker without these items, (users, items) of the split."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class OrderedRanker:
     """A ranker by the winner, `own`, whose best items `ranker` reorders by the histories of the split.
@@ -212,7 +202,7 @@ class OrderedRanker:
     Rows in `judges` are reordered by their own ranker, whose weights were fitted without their user.
     """
 
-    own: Pooling
+    own: ServedRanker
     ranker: PageRanker
     judges: Mapping[int, PageRanker]
     history: History

@@ -12,8 +12,7 @@ from scipy import sparse
 
 from svc.recipe.algorithms import BLEND, TAKES_RECENCY
 from svc.training.data.weights import positions_of
-from svc.training.fitting.assemble import assemble
-from svc.training.fitting.export import fold_in_users, recency_of_histories
+from svc.training.fitting.export import assemble, fold_in_users, recency_of_histories
 from svc.training.fitting.train import Builder, Threads, train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.evaluator import Evaluator, Evaluators

@@ -15,7 +15,7 @@ from svc.model.ranking.query import Query
 from svc.training.fitting.algorithms import ials
 from svc.training.fitting.algorithms.ials import MeanPriorIALSRecommender, WideFeatureTrainer, solve_ridge
 from svc.training.fitting.algorithms.registry import ALGORITHMS, Params, search_space
-from svc.training.fitting.assemble import export
+from svc.training.fitting.export import assemble, to_scorer
 from svc.training.fitting.train import train_to_best_epoch as train_model
 from svc.training.judging.evaluator import Evaluator, Evaluators
 from svc.training.judging.intervals import is_gain
@@ -109,7 +109,7 @@ def test_the_mean_prior_of_seeds_is_that_of_irspacks_exact_solver() -> None:
     data = matrix()
     recommender = MeanPriorIALSRecommender(data, mean_prior=True, **EXACT).learn()
     users, items = ([f"{prefix}{row}" for row in range(size)] for prefix, size in zip("ui", data.shape, strict=True))
-    model = export(recommender, "IALSRecommender", user_ids=users, item_ids=items, X=data, features=None)
+    model = assemble(to_scorer(recommender, "IALSRecommender"), user_ids=users, item_ids=items, X=data, features=None)
     for seeds in ([3], [1, 4, 9], list(range(0, 40, 3))):
         history = sparse.csr_matrix((np.ones(len(seeds)), ([0] * len(seeds), seeds)), shape=(1, data.shape[1]))
         expected = np.asarray(recommender.get_score_cold_user(history))[0]
@@ -121,7 +121,7 @@ def test_the_mean_prior_is_not_a_feature_of_requests() -> None:
     data = matrix()
     recommender = MeanPriorIALSRecommender(data, mean_prior=True, **PARAMETERS).learn()
     users, items = ([f"{prefix}{row}" for row in range(size)] for prefix, size in zip("ui", data.shape, strict=True))
-    model = export(recommender, "IALSRecommender", user_ids=users, item_ids=items, X=data, features=None)
+    model = assemble(to_scorer(recommender, "IALSRecommender"), user_ids=users, item_ids=items, X=data, features=None)
     assert model.scorer.feature_dim("user") is None
 
 
