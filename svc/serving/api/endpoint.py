@@ -98,12 +98,6 @@ class Route(NamedTuple):
     verb: str
     any_host: bool
 
-    @classmethod
-    def of(cls, endpoints: Mapping[str, Endpoint]) -> Route:
-        """Return the route to these rows, which share one path."""
-        rows = list(endpoints.values())
-        return cls(endpoints, "", rows[0].verb, all(row.any_host for row in rows))
-
     @property
     def path(self) -> str:
         """The path in the table, the same for every recipe."""

@@ -224,7 +224,10 @@ class Router:
         by_path: dict[str, dict[str, Endpoint]] = {}
         for endpoint in endpoints:
             by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-        self._by_path = {path: Route.of(rows) for path, rows in by_path.items()}
+        self._by_path = {
+            path: Route(rows, "", next(iter(rows.values())).verb, all(row.any_host for row in rows.values()))
+            for path, rows in by_path.items()
+        }
         before = {path.partition(PARAMETER)[0] for path in self._by_path if PARAMETER in path}
         prefixes = "|".join(map(re.escape, sorted(before)))
         self._with_name = re.compile(f"({prefixes})({NAME_PATTERN.strip('^$')})(.*)", re.DOTALL)

@@ -91,17 +91,12 @@ class ServerState:
 
 
 T = TypeVar("T")
-MayAsk = Callable[[str], bool]
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9_-]{1,128}")
 
 
 def new_request_id() -> str:
     """Return twelve random hex digits, from a fast generator because request ids are no secret."""
     return f"{random.getrandbits(48):012x}"
-
-
-def _anything(_recipe: str) -> bool:
-    return True
 
 
 class Checks:
@@ -175,10 +170,9 @@ class Request:
         incoming = self.incoming
         return WaitBudget(admission, self.headers.get(TIMEOUT_HEADER), incoming.arrived_s, incoming.late_s, key)
 
-    @property
-    def may_ask(self) -> MayAsk:
-        """Function that returns True if the key may use the recipe of a name."""
-        return _anything if self.permit is None else self.permit.policy.may_ask
+    def may_ask(self, recipe: str) -> bool:
+        """Return True if the key may use the recipe of this name."""
+        return self.permit is None or self.permit.policy.may_ask(recipe)
 
     def admit(self, router: Router) -> Admitted:
         """Return the route of the request, and the answer if it is a preflight.

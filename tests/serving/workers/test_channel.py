@@ -26,11 +26,6 @@ REFUSED = [
 ]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "trio"
-
-
 @pytest.mark.parametrize("data", REFUSED)
 def test_invalid_messages_of_a_worker_are_refused(data: bytes) -> None:
     """The parent kills a worker that sends one."""

@@ -126,11 +126,6 @@ def test_a_wrong_signature_is_refused_before_packing(tmp_path: Path) -> None:
     assert isinstance(caught.value.error, SignatureMismatch) or caught.value.error.stage == "hmac"
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "trio"
-
-
 def declared() -> Availability:
     return Availability.model_validate(
         {"mode": "allow", "source": {"type": "csv", "path": "x.csv"}, "id_column": "item_id"}

@@ -28,11 +28,6 @@ from tests.serving.artifacts import factor_model
 from tests.serving.workers.test_package import load, prepare
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "trio"
-
-
 @pytest.mark.anyio
 async def test_a_worker_answers_after_its_first_orders_and_ends_on_order() -> None:
     """Health has the recipes and the workers. Metrics come from the parent."""
