@@ -31,7 +31,7 @@ from svc.library.answers import (
 from svc.library.items import ItemTable, ids_with, item_table, new_items_of
 from svc.library.tables import facts_table, id_series
 from svc.model.ranking.new_items import NewItems
-from svc.model.ranking.query import Order, Query, Ranking, Restriction
+from svc.model.ranking.query import Order, Query, Ranking
 from svc.recipe.algorithms import short_name
 from svc.recipe.serving_schema import NEW_ITEMS_SHARE
 from svc.serving.api.bodies.requests import PopularQuery, RecommendRequest, RelatedRequest, UsersRequest
@@ -42,7 +42,6 @@ from svc.settings import Settings
 if TYPE_CHECKING:
     from svc.model.model import Model
 
-MAX_LIMIT = 1000
 MAX_REASONS = 10
 Features = Mapping[str, object]
 
@@ -392,22 +391,13 @@ class Recommender:
             raise UsageError(f"reasons: {reasons} is not within 1..{MAX_REASONS}")
         if user_id is not None and seed_items:
             raise UsageError("explain: give user_id or seed_items, not both")
-        asked = Restriction(explain=reasons)
+        controls = {"user_features": user_features, "limit": limit, "explain": reasons}
+        request: RecommendRequest | RelatedRequest
         if seed_items:
-            prepared = self.model.prepare_related(
-                seed_items=list(seed_items),
-                item_features=None,
-                user_features=user_features,
-                limit=_check_limit(limit),
-                restriction=asked,
-            )
+            request = question(RelatedRequest, self._answerer, {**controls, "seed_items": seed_items})
         else:
-            prepared = self.model.prepare_recommend(
-                user_id=user_id,
-                user_features=user_features,
-                limit=_check_limit(limit),
-                restriction=asked._replace(new=self._answerer.new_items),
-            )
+            request = question(RecommendRequest, self._answerer, {**controls, "user_id": user_id})
+        prepared = prepare(request, self._answerer)
         return reasons_frame(self._answerer, self._rank(prepared.query))
 
     def _rank(self, query: Query) -> Ranking:
@@ -424,12 +414,6 @@ class Recommender:
         frame = frame_of(self._answerer, [page])
         frame.attrs.update(facts_beside(page, prepared))
         return frame
-
-
-def _check_limit(limit: int) -> int:
-    if not 1 <= limit <= MAX_LIMIT:
-        raise UsageError(f"limit: {limit} is not within 1..{MAX_LIMIT}")
-    return limit
 
 
 Keys = str | Mapping[str, str] | None
