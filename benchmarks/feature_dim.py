@@ -37,7 +37,6 @@ def measure(places: int) -> dict[str, Any]:
     from irspack import IALSRecommender
 
     from svc.cores import limit_blas_threads
-    from svc.model.model import payload_parts
     from svc.model.ranking.query import Query
     from svc.training.fitting.export import assemble, to_scorer
 
@@ -60,7 +59,7 @@ def measure(places: int) -> dict[str, Any]:
     began = time.perf_counter()
     model.ready()
     figures = {"training": trained_s, "peak": peak, "ready": time.perf_counter() - began}
-    figures["weights"] = sum(size for name, size in payload_parts(model).items() if name.endswith("_weights"))
+    figures["weights"] = sum(size for name, size in model.parts().items() if name.endswith("_weights"))
     least_squares = vars(model.scorer)["least_squares"]
     derived = [value for name, value in vars(least_squares).items() if name in {"_prior", "_user_map", "_item_map"}]
     figures["derived"] = sum(value.nbytes for value in derived if value is not None)

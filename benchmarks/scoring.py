@@ -29,7 +29,7 @@ from irspack.recommenders import (
 from benchmarks.common import SHAPES, Shape, csv_interactions, ids, interactions, origin, side_by_side
 from benchmarks.wide_model import wide_factors
 from svc.cores import limit_blas_threads
-from svc.model.model import Model, payload_parts
+from svc.model.model import Model
 from svc.model.ranking.query import Query
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
@@ -141,7 +141,7 @@ def _memory(model: Model, n_users: int) -> None:
     model.rank(queries)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    parts = payload_parts(model)
+    parts = model.parts()
     print(f"most memory of a batch of 256: {peak / 2**20:.1f} MiB; payload {sum(parts.values()) / 2**20:.1f} MiB:")
     print("  " + ", ".join(f"{name} {size:,}" for name, size in parts.items()))
 

@@ -66,8 +66,7 @@ class FeatureEmbedder:
     def answers(self, query: Query, scorer: Scorer) -> bool:
         """Return whether `scorer`, which answers `query`, ranks by the scores of this embedder."""
         if isinstance(scorer, BlendScorer):
-            described = query.user_features is not None or bool(query.seed_features)
-            return scorer.factors is self._scorer and described
+            return scorer.factors is self._scorer and query.is_described
         return scorer is self._scorer
 
     def query_for(self, query: Query) -> Query:

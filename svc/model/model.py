@@ -38,10 +38,10 @@ from svc.model.ranking.query import (
     Query,
     Ranking,
     Restriction,
+    Seeds,
     joined_profile,
 )
-from svc.model.recommenders.base import Scorer, Side
-from svc.model.recommenders.factors import FactorScorer
+from svc.model.recommenders.base import Scorer, Side, rank_in_groups
 from svc.model.recommenders.popularity import by_count, first_of
 from svc.model.recommenders.users import UserScorer
 from svc.model.user_ranker import UserRanker, owners
@@ -145,9 +145,8 @@ class Model(Stored):
 
         They have a closed form only for factor models, which need not store them. Others score all items for each user.
         """
-        if isinstance(self.scorer, UserScorer) and not isinstance(self.scorer, FactorScorer):
-            summary = self.scorer.summary_of_users(self.history)
-            self.user_moments = np.array([summary.means, summary.deviations])
+        if isinstance(self.scorer, UserScorer) and self.scorer.sums_history:
+            self.user_moments = np.array(self.scorer.moments_of_users(self.history))
 
     def serve_users(self) -> None:
         """Summarize the scores of each user and index the histories, so that users can be ranked for an item.
@@ -155,7 +154,7 @@ class Model(Stored):
         Takes 0.1 to 0.2 s for 100,000 users, and about 0.1 ms a user if `measure_users` was due and not called.
         """
         moments = None if self.user_moments is None else (self.user_moments[0], self.user_moments[1])
-        self._users = UserRanker.of(self.scorer, self.history, self.hidden, self._embedder, moments)
+        self._users = UserRanker(self.scorer, self.history, self.hidden, self._embedder, moments)
 
     def prepare_recommend(
         self,
@@ -203,9 +202,7 @@ class Model(Stored):
         if user >= 0 and (not replace or not len(given.columns)):
             query, profile = self._of_user(query, user, given, against)
             unused = tuple(user_features or ()) if self._encoder("user") is None else ()
-            return self._queries.resolve_pins(
-                Prepared(query, unused, ignored, profile, restriction.offset), restriction
-            )
+            return self._queries.prepared(query, ignored, restriction, profile, unused)
         if self.cold is not None:
             query = query.at_recency(self.cold_recency)
         has_history = bool(len(given.columns) or described)
@@ -215,17 +212,13 @@ class Model(Stored):
             vector, others = self._encode("user", user_features)
             profile = "features+history" if has_history else "features"
             query = query._replace(user_features=vector.dense())
-            return self._queries.resolve_pins(
-                Prepared(query, others, ignored, profile, restriction.offset), restriction
-            )
+            return self._queries.prepared(query, ignored, restriction, profile, others)
         if has_history:
-            return self._queries.resolve_pins(Prepared(query, (), ignored, "history", restriction.offset), restriction)
+            return self._queries.prepared(query, ignored, restriction, "history")
         if fallback:
-            query = query._replace(
-                popular=True, seeds=NO_ITEMS, seed_weights=None, seed_positions=None, seeds_beside=None
-            )
-            query = query._replace(rules=restriction.rules, new=None, reordered=False)
-            return self._queries.resolve_pins(Prepared(query, (), ignored, "popular", restriction.offset), restriction)
+            query = query.of_profile(Seeds(NO_ITEMS, None))
+            query = query._replace(popular=True, rules=restriction.rules, new=None, reordered=False)
+            return self._queries.prepared(query, ignored, restriction, "popular")
         if history:
             words = "nothing is known of this user: no item of the history is in the training data"
             raise UnknownUser(f"{words}; fallback: popular answers anyway")
@@ -282,9 +275,7 @@ class Model(Stored):
             raise UnknownSeedItems(UnknownSeedItems.without_features)
         query, ignored_items = self._queries.build(limit, exclude_items, restriction)
         query = query._replace(seeds=seeds, seed_features=tuple(unseen), user_features=prior)
-        return self._queries.resolve_pins(
-            Prepared(query, tuple(ignored), ignored_items, None, restriction.offset), restriction
-        )
+        return self._queries.prepared(query, ignored_items, restriction, None, tuple(ignored))
 
     def prepare_users(
         self,
@@ -460,13 +451,7 @@ class Model(Stored):
     def _by_scorers(self, queries: Sequence[Query]) -> list[Ranking]:
         if self.cold is None:
             return self.scorer.rank(queries, self.history)
-        rankings: dict[int, Ranking] = {}
-        for part in (self.scorer, self.cold):
-            positions = [position for position, query in enumerate(queries) if self.scorer_of(query) is part]
-            if positions:
-                ranked = part.rank([queries[position] for position in positions], self.history)
-                rankings.update(zip(positions, ranked, strict=True))
-        return [rankings[position] for position in range(len(queries))]
+        return rank_in_groups(queries, self.scorer_of, lambda part, some: part.rank(some, self.history))
 
     @cached_property
     def _most_chosen_first(self) -> tuple[NDArray[np.int32], NDArray[Any]]:
@@ -556,11 +541,6 @@ def _with_dislikes(query: Query, scorer: Scorer, against: Given) -> Query:
         return query
     weights = np.ones(len(against.columns)) if against.weights is None else against.weights
     return query._replace(dislikes=against.columns, dislike_weights=weights)
-
-
-def payload_parts(model: Model) -> dict[str, int]:
-    """Return the bytes of each array of the payload, by its path of attributes."""
-    return model.parts()
 
 
 def _by_item(item_features: Features | None) -> dict[str | None, Features]:

@@ -20,6 +20,7 @@ from svc.model.ranking.query import (
     NewCandidates,
     PinFault,
     Prepared,
+    Profile,
     Query,
     Restriction,
     profile_of,
@@ -136,11 +137,22 @@ class QueryBuilder:
             restriction = restriction._replace(rules=(restriction.rules or Rules())._replace(rotation=rotation))
         return restriction, tuple(unknown)
 
-    def resolve_pins(self, prepared: Prepared, restriction: Restriction) -> Prepared:
-        """Add the columns of the pins that may be shown. The ids of the other pins become ignored items."""
+    def prepared(
+        self,
+        query: Query,
+        ignored_items: tuple[str, ...],
+        restriction: Restriction,
+        profile: Profile | None,
+        ignored_features: tuple[str, ...] = (),
+    ) -> Prepared:
+        """Return the query with the pins that may be shown, and the facts of its answer.
+
+        The ids of the other pins become ignored items.
+        """
+        prepared = Prepared(query, ignored_features, ignored_items, profile, restriction.offset)
         if not restriction.pins:
             return prepared
-        query, n_items = prepared.query, self._n_items
+        n_items = self._n_items
         new = None if query.popular else restriction.new
         columns = self._columns_with_new([item for item, _ in restriction.pins], new)
         excluded = query.exclude if query.popular else excluded_columns(query, self._history)
@@ -155,7 +167,7 @@ class QueryBuilder:
             (restriction.pins[n][0], _why_not_shown(columns[n], query, excluded)) for n in np.flatnonzero(~may).tolist()
         )
         rules = (query.rules or Rules())._replace(pins=pins)
-        ignored = tuple(dict.fromkeys((*prepared.ignored_items, *(item for item, _ in gone))))
+        ignored = tuple(dict.fromkeys((*ignored_items, *(item for item, _ in gone))))
         active = rules if rules != Rules() or query.new is not None else None
         return prepared._replace(query=query._replace(rules=active), ignored_items=ignored, ignored_pins=gone)
 

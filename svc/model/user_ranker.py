@@ -23,40 +23,27 @@ class UserRanker:
         history: History,
         hidden: History | None,
         embedder: FeatureEmbedder | None,
-        summaries: tuple[UserSummary, UserSummary] | None,
+        moments: Moments | None = None,
     ) -> None:
+        """Summarize the users. Measure their `moments` unless they are known."""
         self._scorer = scorer
         self._history = history
         self._hidden = hidden
         self._embedder = embedder
-        self._summaries = summaries
         self._owners = ByColumn.of(history.columns, scorer.n_items)
-
-    @classmethod
-    def of(
-        cls,
-        scorer: Scorer,
-        history: History,
-        hidden: History | None,
-        embedder: FeatureEmbedder | None,
-        moments: Moments | None = None,
-    ) -> UserRanker:
-        """Summarize the users.
-
-        Without `moments` takes as long as scoring all items for each, unless the scorer is a factor model.
-        """
-        summaries = None
+        self._own: tuple[UserSummary, Moments] | None = None
+        self._of_embedder = self._own
         if isinstance(scorer, UserScorer):
-            own = scorer.summary_of_users(history, moments)
+            moments = scorer.moments_of_users(history) if moments is None else moments
+            self._own = self._of_embedder = scorer.summary_of_users(history), moments
             part = None if embedder is None else embedder.of_users
-            is_same = part is None or embedder is None or embedder.answers(Query(1, 0), scorer)
-            summaries = (own, own if is_same or part is None else part.summary_of_users(history))
-        return cls(scorer, history, hidden, embedder, summaries)
+            if part is not None and embedder is not None and not embedder.answers(Query(1, 0), scorer):
+                self._of_embedder = part.summary_of_users(history), part.moments_of_users(history)
 
     @property
     def can_rank(self) -> bool:
         """Return whether the scores of the model differ between users."""
-        return self._summaries is not None
+        return self._own is not None
 
     def vector_of(self, features: Encoded) -> NDArray[np.float64]:
         """Return the vector of an item by its features. Raises UsersNotServed if no users have vectors to match."""
@@ -68,16 +55,17 @@ class UserRanker:
     def rank(self, query: Query) -> Ranking:
         """Return the rows of the best users for the audience of the query."""
         audience = query.audience
-        assert audience is not None and self._summaries is not None, "the model prepares no other query"
+        assert audience is not None and self._own is not None, "the model prepares no other query"
         if audience.vector is None:
             assert isinstance(self._scorer, UserScorer), "others have no summary"
-            summary = self._summaries[0]
+            summary, moments = self._own
             scores = self._scorer.scores_of_users(audience.column, summary)
         else:
             assert self._embedder is not None and self._embedder.of_users is not None, "it gave the vector"
-            summary = self._summaries[1]
+            assert self._of_embedder is not None, "it is set with the other one"
+            summary, moments = self._of_embedder
             scores = self._embedder.of_users.scores_towards(audience.vector, summary.longest)
-        return best_users(scores, audience.order, summary, self._may_be_named(query, audience), query.limit)
+        return best_users(scores, audience.order, moments, self._may_be_named(query, audience), query.limit)
 
     def _may_be_named(self, query: Query, audience: Audience) -> NDArray[np.bool_]:
         """Return whether each user, (n_users,), may be named."""

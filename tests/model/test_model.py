@@ -19,7 +19,7 @@ from svc.model.features import FEATURE_VERSION, FeatureState, NumberColumn, Side
 from svc.model.history import History
 from svc.model.ids import IdTable
 from svc.model.load_model import rehearse
-from svc.model.model import Model, payload_parts
+from svc.model.model import Model
 from svc.model.ranking.query import Query
 from svc.model.recommenders import factors as factors_module
 from svc.model.recommenders.base import Scorer
@@ -174,7 +174,7 @@ def test_a_decoded_payload_answers_with_the_same_bits(family: str) -> None:
     for one, other in zip(model.rank(queries(model, 40)), again.rank(queries(again, 40)), strict=True):
         assert one.items.tobytes() == other.items.tobytes()
         assert one.scores.tobytes() == other.scores.tobytes()
-    assert sum(payload_parts(model).values()) <= len(payload) <= sum(payload_parts(model).values()) + 4096
+    assert sum(model.parts().values()) <= len(payload) <= sum(model.parts().values()) + 4096
 
 
 def test_an_unknown_user_needs_features() -> None:

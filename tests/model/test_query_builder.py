@@ -8,7 +8,7 @@ from svc.model.history import History
 from svc.model.ids import IdTable
 from svc.model.query_builder import QueryBuilder
 from svc.model.ranking.item_sets import ItemSet
-from svc.model.ranking.query import Interaction, Prepared, Restriction
+from svc.model.ranking.query import Interaction, Restriction
 from svc.model.ranking.rerank import Pin, Rules
 
 ITEMS = IdTable.from_ids(["a", "b", "c", "d"])
@@ -50,8 +50,8 @@ def test_each_hidden_pin_has_a_reason() -> None:
     restriction = Restriction(pins=pins, allowed=allowed)
     query, ignored = builder().build(10, ["c"], restriction)
     query = query._replace(user=0, exclude=np.array([2], np.int32))
-    resolved = builder().resolve_pins(Prepared(query, (), ignored), restriction)
+    resolved = builder().prepared(query, ignored, restriction, None)
     assert resolved.query.rules == Rules(pins=(Pin(3, 0),))
     assert resolved.ignored_pins == (("x", "unknown"), ("c", "excluded"), ("a", "seen"), ("b", "seen"))
-    shown_again = builder().resolve_pins(Prepared(query._replace(include_seen=True), (), ignored), restriction)
+    shown_again = builder().prepared(query._replace(include_seen=True), ignored, restriction, None)
     assert shown_again.ignored_pins == (("x", "unknown"), ("c", "excluded"), ("b", "filtered"))

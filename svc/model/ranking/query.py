@@ -105,6 +105,11 @@ class Query(NamedTuple):
     reordered: bool = False
     summed: int = 0
 
+    @property
+    def is_described(self) -> bool:
+        """Return whether features describe the user or an item of the history. Only factor models read them."""
+        return self.user_features is not None or bool(self.seed_features)
+
     def concatenate_signed(self) -> tuple[NDArray[np.int32], NDArray[np.float64] | None]:
         """Return the seeds and their weights, followed by the dislikes and weights below 0. None: all are 1."""
         if self.dislike_weights is None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from svc.model.codec import Stored
 from svc.model.explain import Contributions
 from svc.model.history import History
 from svc.model.ranking.item_sets import ItemSet, best, mask
 from svc.model.ranking.query import Query, Ranking
+from svc.model.recommenders import users
+from svc.model.recommenders.users import HistoryBlocks, Moments, UserScores, UserSummary
 
 Side = Literal["user", "item"]
+Group = TypeVar("Group")
 Profile = tuple[NDArray[np.int32], NDArray[np.float64] | None]
 """Item columns, (h,), and their weights, (h,). None: all weigh 1."""
 FEW_SHARE = 8
@@ -116,3 +121,61 @@ def profile(query: Query, history: History, recency: float | None = None) -> Pro
         own = query if recency is None else query.at_recency(recency)
         return own.concatenate_signed()
     return history.items(query.user), history.weigh(query.user, recency)
+
+
+def rank_in_groups(
+    queries: Sequence[Query],
+    group_of: Callable[[Query], Group],
+    rank: Callable[[Group, Sequence[Query]], list[Ranking]],
+) -> list[Ranking]:
+    """Return one ranking per query, in order. `rank` gets all queries of a group at once."""
+    groups: dict[Group, list[int]] = {}
+    for position, query in enumerate(queries):
+        groups.setdefault(group_of(query), []).append(position)
+    rankings: dict[int, Ranking] = {}
+    for group, positions in groups.items():
+        rankings.update(zip(positions, rank(group, [queries[position] for position in positions]), strict=True))
+    return [rankings[position] for position in range(len(queries))]
+
+
+class ItemWeightScorer(Stored, ABC):
+    """A model that scores by the sum of the weights of the items in the profile."""
+
+    reads_values: ClassVar[bool] = True
+    explains_by_profile: ClassVar[bool] = False
+    sums_history: ClassVar[bool] = True
+    reads_dislikes: ClassVar[bool] = True
+
+    def feature_dim(self, side: Side) -> int | None:  # noqa: ARG002
+        return None
+
+    def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
+        return [self._rank(query, history) for query in queries]
+
+    def scores_of_users(self, column: int, summary: UserSummary) -> UserScores:
+        return UserScores(summary.histories[0].sums(self.weights_towards(column)))
+
+    def moments_of_users(self, history: History) -> Moments:
+        return users.measured_moments(lambda user: self.totals(*profile(Query(1, user), history)), len(history))
+
+    def summary_of_users(self, history: History) -> UserSummary:
+        return UserSummary(histories=HistoryBlocks.of(history))
+
+    @abstractmethod
+    def _rank(self, query: Query, history: History) -> Ranking: ...
+
+    @abstractmethod
+    def totals(
+        self,
+        rows: NDArray[np.int32],
+        values: NDArray[np.float64] | None,
+        positions: NDArray[np.int32] | None = None,
+    ) -> NDArray[np.float64]:
+        """Return Σ value · weights[row] in float64, (n,), row after row.
+
+        With `positions`, (n,), the sum of column c is at positions[c].
+        """
+
+    @abstractmethod
+    def weights_towards(self, column: int) -> NDArray[np.float32]:
+        """Return the weight of each item in the score of one, (n,)."""

@@ -13,14 +13,14 @@ from svc.model.codec import Stored
 from svc.model.explain import Contributions
 from svc.model.history import History
 from svc.model.ranking.query import Query, Ranking
-from svc.model.recommenders.base import Profile, Side, best_items, profile
+from svc.model.recommenders import users
+from svc.model.recommenders.base import Profile, Side, best_items, profile, rank_in_groups
 from svc.model.recommenders.dense_weights import DenseWeightsScorer
-from svc.model.recommenders.factor_index import gram
 from svc.model.recommenders.factors import IALSScorer, SVDScorer, wanted_of
 from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.model.recommenders.popularity import PopularPart
 from svc.model.recommenders.scan import scan
-from svc.model.recommenders.users import Moments, UserScores, UserSummary
+from svc.model.recommenders.users import HistoryBlocks, Moments, UserScores, UserSummary
 
 FactorPart = IALSScorer | SVDScorer
 SumPart = NeighbourScorer | DenseWeightsScorer
@@ -106,11 +106,9 @@ class BlendScorer(Stored):
         if self.factors is None:
             return
         self.factors.ready()
-        index = self.factors.index
         if self._popular is not None:
-            self._popular = self._popular[index.columns]
-        mean = index.factors.mean(axis=0, dtype=np.float64)
-        self._covariance = gram(index.factors) / self.n_items - np.outer(mean, mean)
+            self._popular = self._popular[self.factors.index.columns]
+        _, self._covariance = self.factors.index.moments()
 
     def feature_dim(self, side: Side) -> int | None:
         return None if self.factors is None else self.factors.feature_dim(side)
@@ -118,17 +116,14 @@ class BlendScorer(Stored):
     def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
         if self.factors is None:
             return [self._by_sums(query, history) for query in queries]
-        rankings: dict[int, Ranking] = {}
-        described = [position for position, query in enumerate(queries) if _is_described(query)]
-        blended = [position for position, query in enumerate(queries) if not _is_described(query)]
-        if described:
-            # In one call: a batch of 64 takes 0.59 instead of 3.8 ms for each query with 680 components.
-            ranked = self.factors.rank([self._of_part(queries[position], 0) for position in described], history)
-            rankings.update(zip(described, ranked, strict=True))
-        if blended:
-            ranked = self._rank([queries[position] for position in blended], history)
-            rankings.update(zip(blended, ranked, strict=True))
-        return [rankings[position] for position in range(len(queries))]
+        factors = self.factors
+
+        def rank(is_described: bool, some: Sequence[Query]) -> list[Ranking]:
+            if is_described:  # in one call: a batch of 64 takes 0.59 instead of 3.8 ms a query with 680 components
+                return factors.rank([self._of_part(query, 0) for query in some], history)
+            return self._rank(some, history)
+
+        return rank_in_groups(queries, lambda query: query.is_described, rank)
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions | None:
         """Return the contributions of every part, times its weight and divided by its deviation for the profile.
@@ -136,7 +131,7 @@ class BlendScorer(Stored):
         The deviations are held fixed, although a profile without one of its items has other ones. Therefore removing
         the strongest reason may even raise a score.
         """
-        if self.factors is not None and _is_described(query):
+        if self.factors is not None and query.is_described:
             return self.factors.contributions(self._of_part(query, 0), history, items)
         rows, _ = profile(query, history)
         addends = np.zeros((len(items), len(rows)))
@@ -156,7 +151,7 @@ class BlendScorer(Stored):
 
     def scores_of_users(self, column: int, summary: UserSummary) -> UserScores:
         shares = self._shares()
-        total = np.zeros(len(summary.means))
+        total = np.zeros(shares.shape[1])
         own_shares = shares[len(shares) - len(self.sums) :]
         for share, part, histories in zip(own_shares, self.sums, summary.histories, strict=True):
             total += share * histories.sums(part.weights_towards(column))
@@ -170,15 +165,16 @@ class BlendScorer(Stored):
         values = share * own.values + total
         return UserScores(values, np.abs(share) * own.errors, lambda rows: share[rows] * exact(rows) + total[rows])
 
-    def summary_of_users(self, history: History, moments: Moments | None = None) -> UserSummary:
+    def moments_of_users(self, history: History) -> Moments:
+        return users.measured_moments(lambda user: self._scores(Query(1, user), history), len(history))
+
+    def summary_of_users(self, history: History) -> UserSummary:
         for part in self.sums:
             if isinstance(part, NeighbourScorer):
                 part.find_columns()
         longest = 0.0 if self.factors is None else self.factors.summary_of_users(history).longest
         recencies = self.recencies[len(self.weights) - len(self.sums) :] or (None,) * len(self.sums)
-        return UserSummary.of_histories(
-            lambda user: self._scores(Query(1, user), history), history, moments, recencies=recencies, longest=longest
-        )
+        return UserSummary(longest, HistoryBlocks.of(history, recencies))
 
     def _scores(self, query: Query, history: History) -> Values:
         """Return the scores of all items, (n,), by position if there are factors.
@@ -265,11 +261,6 @@ class BlendScorer(Stored):
         """Return the deviations of one user's scores by each part."""
         by_sums = [_deviation(total) for total in self._totals(query, history)]
         return by_sums if self.factors is None else [self._deviation_of(self._vector(query)), *by_sums]
-
-
-def _is_described(query: Query) -> bool:
-    """Return whether features describe the user or an item of the history. Only the factor part reads them."""
-    return query.user_features is not None or bool(query.seed_features)
 
 
 def _deviation(scores: Values) -> float:

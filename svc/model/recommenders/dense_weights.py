@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.model.codec import Stored
 from svc.model.explain import Contributions
 from svc.model.history import History
 from svc.model.ranking.item_sets import best, mask, reaching
 from svc.model.ranking.query import Query, Ranking
-from svc.model.recommenders.base import Side, cosines, excluded_columns, is_few, profile
+from svc.model.recommenders.base import ItemWeightScorer, cosines, excluded_columns, is_few, profile
 from svc.model.recommenders.products import UNIT_ROUNDOFF, row_sums
-from svc.model.recommenders.users import Moments, UserScores, UserSummary
 
 ROWS_AT_ONCE = 256
 CELLS_AT_ONCE = 1 << 20
 """Weights that are copied at once. Bounds the memory, but not the time, of a long history."""
 
 
-class DenseWeightsScorer(Stored):
+class DenseWeightsScorer(ItemWeightScorer):
     """Item-to-item weights, (n, n) float32 by row.
 
     Candidates come from a float32 product. Their scores are summed again in float64, in the order of the profile.
     """
 
     kind: ClassVar[str] = "dense_weights"
-    reads_values: ClassVar[bool] = True
-    explains_by_profile: ClassVar[bool] = False
-    sums_history: ClassVar[bool] = True
-    reads_dislikes: ClassVar[bool] = True
 
     _largest: NDArray[np.float64]
 
@@ -47,22 +41,12 @@ class DenseWeightsScorer(Stored):
         largest = [max(row.max(), -row.min()) for row in self.weights]
         self._largest = np.array(largest, dtype=np.float64)
 
-    def feature_dim(self, side: Side) -> int | None:  # noqa: ARG002
-        return None
-
-    def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
-        return [self._rank(query, history) for query in queries]
-
     def totals(
         self,
         rows: NDArray[np.int32],
         values: NDArray[np.float64] | None,
         positions: NDArray[np.int32] | None = None,
     ) -> NDArray[np.float64]:
-        """Return Σ value · weights[row] in float64, (n,), row after row.
-
-        With `positions`, (n,), the sum of column c is at positions[c].
-        """
         total = np.zeros(self.n_items)
         for number, row in enumerate(rows):
             exact = self.weights[row].astype(np.float64)
@@ -88,15 +72,8 @@ class DenseWeightsScorer(Stored):
         rows[np.arange(len(items)), items] = 0
         return cosines(rows)
 
-    def scores_of_users(self, column: int, summary: UserSummary) -> UserScores:
-        return UserScores(summary.histories[0].sums(self.weights_towards(column)))
-
     def weights_towards(self, column: int) -> NDArray[np.float32]:
-        """Return the weight of each item in the score of one, (n,)."""
         return self.weights[:, column]
-
-    def summary_of_users(self, history: History, moments: Moments | None = None) -> UserSummary:
-        return UserSummary.of_histories(lambda user: self.totals(*profile(Query(1, user), history)), history, moments)
 
     def _rank(self, query: Query, history: History) -> Ranking:
         rows, values = profile(query, history)

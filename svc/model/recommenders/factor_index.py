@@ -60,7 +60,7 @@ class FactorIndex(Stored):
 
     def cosines(self) -> Layout:
         """Return the arrays of a scan by cosines, which ignore the last component of an item vector, a bias."""
-        norms = np.concatenate([bias_free_norms(part.astype(np.float64)) for part in _blocks(self.factors)])
+        norms = np.concatenate([bias_free_norms(part.astype(np.float64)) for part in blocks(self.factors)])
         inverse = np.divide(1.0, norms, out=np.zeros(len(norms)), where=norms > 0)
         return replace(
             self._layout,
@@ -73,22 +73,27 @@ class FactorIndex(Stored):
         """Return the item vectors of the columns, (s, K)."""
         return self.factors.take(self._layout.positions[columns], axis=0).astype(np.float64)
 
+    def moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the mean of the item vectors, (K,), and their covariance, (K, K)."""
+        mean = self.factors.mean(axis=0, dtype=np.float64)
+        return mean, gram(self.factors) / self.n_items - np.outer(mean, mean)
+
 
 def gram(factors: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return FᵀF in float64, (K, K)."""
     total = np.zeros((factors.shape[1], factors.shape[1]))
-    for part in _blocks(factors):
+    for part in blocks(factors):
         exact = part.astype(np.float64)
         total += exact.T @ exact
     return total
 
 
-def _blocks(factors: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
+def blocks(factors: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
     """Yield the rows in blocks, as views, at least one. Converting a block to float64 takes little memory."""
     for start in range(0, max(1, len(factors)), BLOCK_ROWS):
         yield factors[start : start + BLOCK_ROWS]
 
 
 def _row_norms(factors: NDArray[np.float32]) -> NDArray[np.float64]:
-    exact = (part.astype(np.float64) for part in _blocks(factors))
+    exact = (part.astype(np.float64) for part in blocks(factors))
     return np.concatenate([np.sqrt(row_sums(part * part)) for part in exact])

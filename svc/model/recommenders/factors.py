@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -15,8 +15,8 @@ from svc.model.columns.feature_values import Encoded
 from svc.model.explain import Contributions
 from svc.model.history import History
 from svc.model.ranking.query import Query, Ranking
-from svc.model.recommenders.base import Side, cosines, excluded_columns
-from svc.model.recommenders.factor_index import FactorIndex, gram
+from svc.model.recommenders.base import Side, cosines, excluded_columns, rank_in_groups
+from svc.model.recommenders.factor_index import FactorIndex, blocks, gram
 from svc.model.recommenders.products import row_sums
 from svc.model.recommenders.scan import Layout, Wanted, error_bound, scan
 from svc.model.recommenders.users import Moments, UserScores, UserSummary, moments_of
@@ -24,9 +24,6 @@ from svc.model.recommenders.users import Moments, UserScores, UserSummary, momen
 Matrix = NDArray[np.float64]
 CELLS_AT_ONCE = 1 << 19
 """Numbers in the seed vectors that are processed at once. Bounds the memory of a batch of long seed lists."""
-
-USERS_AT_ONCE = 4096
-"""User vectors that are held in float64 at once."""
 
 
 class FactorScorer(Stored, ABC):
@@ -84,25 +81,23 @@ class FactorScorer(Stored, ABC):
         return UserScores(
             look + vector[components:].sum(),
             error,
-            lambda rows: row_sums(self._trained_vectors(rows, len(vector)) * vector),
+            lambda rows: row_sums(_with_bias(self.users[rows], len(vector)) * vector),
         )
 
-    def summary_of_users(self, history: History, moments: Moments | None = None) -> UserSummary:  # noqa: ARG002
-        factors = self.index.factors
-        mean = factors.mean(axis=0, dtype=np.float64)
-        covariance = gram(factors) / self.n_items - np.outer(mean, mean)
-        sums = np.empty((3, len(self.users)))
-        for start in range(0, len(self.users), USERS_AT_ONCE):
-            rows = np.arange(start, min(start + USERS_AT_ONCE, len(self.users)))
-            vectors = self._trained_vectors(rows, len(mean))
-            sums[:, rows] = vectors @ mean, np.vecdot(vectors @ covariance, vectors), np.vecdot(vectors, vectors)
-        return UserSummary(*moments_of(sums[0], sums[1]), longest=float(np.sqrt(sums[2].max(initial=0.0))))
+    def moments_of_users(self, history: History) -> Moments:  # noqa: ARG002
+        mean, covariance = self.index.moments()
+        parts = [(vectors @ mean, np.vecdot(vectors @ covariance, vectors)) for vectors in self._blocks_of_users()]
+        means, variances = (np.concatenate(own) for own in zip(*parts, strict=True))
+        return moments_of(means, variances)
 
-    def _trained_vectors(self, rows: NDArray[np.intp], components: int) -> Matrix:
-        """Return the vectors of training users, (m, K), with a 1 for the bias of item vectors that have one."""
-        vectors = np.ones((len(rows), components))
-        vectors[:, : self.users.shape[1]] = self.users[rows]
-        return vectors
+    def summary_of_users(self, history: History) -> UserSummary:  # noqa: ARG002
+        squares = [np.vecdot(vectors, vectors).max(initial=0.0) for vectors in self._blocks_of_users()]
+        return UserSummary(longest=float(np.sqrt(max(squares))))
+
+    def _blocks_of_users(self) -> Iterator[Matrix]:
+        """Yield the vectors of all training users as `_with_bias` returns them."""
+        for part in blocks(self.users):
+            yield _with_bias(part, self.index.factors.shape[1])
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
         """Return cosines of the item vectors."""
@@ -114,6 +109,13 @@ class FactorScorer(Stored, ABC):
     @abstractmethod
     def embed_cold(self, queries: Sequence[Query]) -> Matrix:
         """Return vectors, (B, K), of users outside the training data, described by seeds or features."""
+
+
+def _with_bias(users: NDArray[np.float32], components: int) -> Matrix:
+    """Return user vectors, (m, K), in float64, with a 1 for the bias of item vectors that have one."""
+    vectors = np.ones((len(users), components))
+    vectors[:, : users.shape[1]] = users
+    return vectors
 
 
 class IALSScorer(FactorScorer):
@@ -284,13 +286,11 @@ class BPRScorer(FactorScorer):
 
     def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
         """Rank for known users by inner product and bias, for seeds by cosine."""
-        rankings: dict[int, Ranking] = {}
-        for related in (False, True):
-            positions = [position for position, query in enumerate(queries) if (query.user < 0) == related]
-            if positions:
-                chosen = [queries[position] for position in positions]
-                rankings.update(zip(positions, self._rank(chosen, history, cosine=related), strict=True))
-        return [rankings[position] for position in range(len(queries))]
+
+        def rank(cosine: bool, some: Sequence[Query]) -> list[Ranking]:
+            return self._rank(some, history, cosine=cosine)
+
+        return rank_in_groups(queries, lambda query: query.user < 0, rank)
 
     def _rank(self, queries: Sequence[Query], history: History, *, cosine: bool) -> list[Ranking]:
         components, layout = self.users.shape[1], self._cosines if cosine else self.index.layout

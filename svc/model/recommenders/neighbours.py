@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.model.codec import Stored
 from svc.model.explain import Contributions
 from svc.model.history import History, Offsets
 from svc.model.ranking.query import Query, Ranking
-from svc.model.recommenders.base import Side, best_items, profile
-from svc.model.recommenders.users import ByColumn, Moments, UserScores, UserSummary
+from svc.model.recommenders.base import ItemWeightScorer, best_items, profile
+from svc.model.recommenders.users import ByColumn, UserSummary
 
 
-class NeighbourScorer(Stored):
+class NeighbourScorer(ItemWeightScorer):
     """Sparse item-to-item weights, (n, n), by row: `offsets` (n + 1,), `columns` int32, `weights` float32.
 
     Sums are in float64 and in the order of the profile, so a query has the same bits in any batch.
     """
 
     kind: ClassVar[str] = "neighbours"
-    reads_values: ClassVar[bool] = True
-    explains_by_profile: ClassVar[bool] = False
-    sums_history: ClassVar[bool] = True
-    reads_dislikes: ClassVar[bool] = True
 
     _by_column: ByColumn | None = None
 
@@ -41,12 +36,6 @@ class NeighbourScorer(Stored):
 
     def ready(self) -> None:
         """Do nothing: no data is derived."""
-
-    def feature_dim(self, side: Side) -> int | None:  # noqa: ARG002
-        return None
-
-    def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
-        return [self._rank(query, history) for query in queries]
 
     def _rank(self, query: Query, history: History) -> Ranking:
         scores = self.totals(*profile(query, history))
@@ -98,11 +87,7 @@ class NeighbourScorer(Stored):
 
         return to_all
 
-    def scores_of_users(self, column: int, summary: UserSummary) -> UserScores:
-        return UserScores(summary.histories[0].sums(self.weights_towards(column)))
-
     def weights_towards(self, column: int) -> NDArray[np.float32]:
-        """Return the weight of each item in the score of one, (n,)."""
         assert self._by_column is not None, "`find_columns` was called"
         weights = np.zeros(self.n_items, dtype=np.float32)
         rows, entries = self._by_column.rows(column, self.offsets)
@@ -113,9 +98,9 @@ class NeighbourScorer(Stored):
         """Compute the index that `weights_towards` reads. Takes 4 bytes a weight."""
         self._by_column = ByColumn.of(self.columns, self.n_items)
 
-    def summary_of_users(self, history: History, moments: Moments | None = None) -> UserSummary:
+    def summary_of_users(self, history: History) -> UserSummary:
         self.find_columns()
-        return UserSummary.of_histories(lambda user: self.totals(*profile(Query(1, user), history)), history, moments)
+        return super().summary_of_users(history)
 
     def totals(
         self,
@@ -123,7 +108,6 @@ class NeighbourScorer(Stored):
         values: NDArray[np.float64] | None,
         positions: NDArray[np.int32] | None = None,
     ) -> NDArray[np.float64]:
-        """Return Σ value · weights[row], (n,), by column. With `positions`, (n,), column c is at positions[c]."""
         starts = self.offsets[rows]
         lengths = self.offsets[rows + 1] - starts
         ends = np.cumsum(lengths)

@@ -118,32 +118,13 @@ class HistoryBlocks(NamedTuple):
 
 
 class UserSummary(NamedTuple):
-    """Mean and deviation of each user's scores of all items, (n_users,), and the data to score one item for all users.
+    """The data to score one item for all users.
 
     `longest` is the largest norm of a user vector. `histories` are those of each item-weight part.
     """
 
-    means: Values
-    deviations: Values
     longest: float = 0.0
     histories: tuple[HistoryBlocks, ...] = ()
-
-    @classmethod
-    def of_histories(
-        cls,
-        scores_of: Callable[[int], Values],
-        history: History,
-        moments: Moments | None,
-        *,
-        recencies: Sequence[float | None] = (None,),
-        longest: float = 0.0,
-    ) -> UserSummary:
-        """Return the summary for item-weight parts with these `recencies`.
-
-        Unless `moments` are known, they are measured by `scores_of`, which returns a user's scores of all items, (n,).
-        """
-        moments = measured_moments(scores_of, len(history)) if moments is None else moments
-        return cls(*moments, longest=longest, histories=HistoryBlocks.of(history, recencies))
 
 
 def moments_of(means: Values, variances: Values) -> Moments:
@@ -183,19 +164,24 @@ class UserScorer(Protocol):
     def scores_of_users(self, column: int, summary: UserSummary) -> UserScores:
         """Return the scores of one item for all training users."""
 
-    def summary_of_users(self, history: History, moments: Moments | None = None) -> UserSummary:
-        """Return the summary of the training users. It takes less time if their `moments` are known already."""
+    def moments_of_users(self, history: History) -> Moments:
+        """Return the moments of the training users' scores.
+
+        Takes as long as scoring all items for each user, unless the scores have a closed form.
+        """
+
+    def summary_of_users(self, history: History) -> UserSummary:
+        """Return the summary of the training users."""
 
 
-def best_users(
-    scores: UserScores, order: Order, summary: UserSummary, is_wanted: NDArray[np.bool_], limit: int
-) -> Ranking:
+def best_users(scores: UserScores, order: Order, moments: Moments, is_wanted: NDArray[np.bool_], limit: int) -> Ranking:
     """Return the best users among those of `is_wanted`, (n_users,), as rows, ties by lower row."""
     values = scores.values
     slope, offset = np.broadcast_to(1.0, values.shape), np.broadcast_to(0.0, values.shape)
     if order != "score":
-        slope = _inverse(summary.deviations)
-        offset = -summary.means * slope
+        means, deviations = moments
+        slope = _inverse(deviations)
+        offset = -means * slope
     if order == "balanced" and len(values):
         inverse = float(_inverse(np.array([values.std()]))[0])
         slope, offset = (slope + inverse) / 2, (offset - float(values.mean()) * inverse) / 2

@@ -1,7 +1,7 @@
 """The weight of an interaction: from a weight column or its event, from its age, and from its place in a history.
 
 The half-life of weights is a parameter of a trial like any other, under the name HALF_LIFE. Recommenders never see it.
-They only see the decayed matrix. `svc.model.recency` defines positions in histories and their weights, and weighs the
+They only see the decayed matrix. `svc.model.history` defines positions in histories and their weights, and weighs the
 history of one request. This module weighs the histories of many users at once.
 """
 

@@ -43,8 +43,8 @@ def test_a_look_in_float32_leaves_out_no_user_and_scores_have_the_bits_of_rankin
     scorer = SVDScorer(vectors, FactorIndex.build(rng.normal(size=(N_ITEMS, K)).astype(np.float32)))
     scorer.ready()
     history = family("SVD").history
-    summary = scorer.summary_of_users(history)
-    scores = scorer.scores_of_users(3, summary)
+    means, deviations = moments = scorer.moments_of_users(history)
+    scores = scorer.scores_of_users(3, scorer.summary_of_users(history))
     assert scores.exact is not None
     exact = scores.exact(np.arange(N_USERS))
     assert (np.abs(exact - scores.values) <= scores.errors).all()
@@ -52,14 +52,14 @@ def test_a_look_in_float32_leaves_out_no_user_and_scores_have_the_bits_of_rankin
     assert exact[11] == ranked.scores[ranked.items == 3]
     keys = exact
     if order != "score":
-        inverse = np.divide(1, summary.deviations, out=np.zeros(N_USERS), where=summary.deviations > 0)
-        slope, offset = inverse, -summary.means * inverse
+        inverse = np.divide(1, deviations, out=np.zeros(N_USERS), where=deviations > 0)
+        slope, offset = inverse, -means * inverse
         if order == "balanced":
             all_users = 1 / scores.values.std()
             slope, offset = (slope + all_users) / 2, (offset - scores.values.mean() * all_users) / 2
         keys = exact * slope + offset
     for limit in (1, 40, 3_000, N_USERS):
-        ranking = best_users(scores, order, summary, np.arange(N_USERS) % 2 == 1, limit)
+        ranking = best_users(scores, order, moments, np.arange(N_USERS) % 2 == 1, limit)
         odd = [row for row in np.lexsort((np.arange(N_USERS), -keys)).tolist() if row % 2][:limit]
         assert ranking.items.tolist() == odd
         assert ranking.scores.tolist() == keys[odd].tolist()

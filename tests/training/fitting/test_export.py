@@ -21,7 +21,7 @@ from svc.errors import TrainingError
 from svc.model import codec
 from svc.model.columns.feature_values import Encoded
 from svc.model.features import FEATURE_VERSION, FeatureState
-from svc.model.model import Model, payload_parts
+from svc.model.model import Model
 from svc.model.ranking.query import Query, Ranking
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
 from svc.recipe.algorithms import BLEND
@@ -243,7 +243,7 @@ def test_stored_zeros_are_not_seen_items() -> None:
 def test_a_payload_holds_only_arrays_that_serving_reads() -> None:
     """A factor model has both matrices once, the order of the index, the histories and the ids."""
     matrix = interactions(counts=False)
-    parts = payload_parts(exported("IALSRecommender", trained("IALSRecommender", matrix), matrix))
+    parts = exported("IALSRecommender", trained("IALSRecommender", matrix), matrix).parts()
     assert parts["scorer.users"] == N_USERS * 8 * 4
     assert parts["scorer.index.factors"] == N_ITEMS * 8 * 4
     assert parts["scorer.index.columns"] == N_ITEMS * 4
