@@ -17,7 +17,7 @@ from svc.export.run import score_all
 from svc.library.recommender import Recommender, load
 from svc.library.tables import as_arrow, as_table, column_names, facts_table, is_table, require
 from svc.training.judging.intervals import CONFIDENCE
-from svc.training.judging.metrics import PER_USER, TrainingCounts, as_rows, breakdown, mean_popularity
+from svc.training.judging.metrics import PER_USER, TrainingCounts, breakdown, mean_popularity
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,7 +120,7 @@ def evaluate(
     rankings = rank(recommender.model, aligned.rows, cutoff)
     scores = breakdown(rankings, aligned.truth, aligned.counts, metrics=metrics, seed=seed, confidence=confidence)
     return Evaluation(
-        scores=pd.DataFrame(as_rows(scores)),
+        scores=pd.DataFrame(scores),
         cutoff=cutoff,
         n_users=len(aligned.rows),
         n_unknown_users=aligned.n_unknown_users,

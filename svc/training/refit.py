@@ -14,7 +14,6 @@ from svc.errors import ArtifactError, RefitRefused, UsageError
 from svc.recipe.algorithms import LEAST_SQUARES
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
-from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.fitting.warm_start import WarmStart
 from svc.training.judging.incumbent import Incumbent, Unfit, check_trial, feature_trial_of, read_incumbent, trainable
@@ -185,7 +184,7 @@ def measure(task: Task, trial: TrialRecord, reused: Reused) -> SearchResult:
     Raise FeatureRidgeFailed if its feature weights cannot be solved for.
     """
     began, inputs = time.monotonic(), task.holdout
-    trained = train_trial(task.builder, trial, inputs.decay_matrix(trial.params), inputs.features, inputs.times)
+    trained = task.train_on_split(trial)
     evaluation = inputs.evaluators.full.evaluate(inputs.ranker_of(trained, trial))
     seconds = round(time.monotonic() - began, 3)
     record = replace(trial, score=evaluation.metrics[inputs.metric], metrics=evaluation.metrics, seconds=seconds)

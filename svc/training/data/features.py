@@ -19,7 +19,7 @@ from svc.model.features import Column, NumberColumn, SideEncoder, TokenColumn
 from svc.model.ids import IdTable
 from svc.recipe.training_schema import FeatureColumn, FeatureSide
 from svc.settings import Settings
-from svc.training.data.text_features import UnusableRow, count_tokens, fit_text, fit_vectors
+from svc.training.data.text_features import UnusableRow, fit_text, fit_vectors, frequent_tokens
 
 SideName = Literal["user", "item"]
 _PRUNING_WARNING = 0.2
@@ -157,13 +157,15 @@ def _fit_column(values: pd.Series, declared: Any, limit: int) -> tuple[Column, s
     codes = texts.cat.codes.to_numpy()
     weights = np.bincount(codes[codes >= 0], minlength=len(categories)).astype(np.int64)
     try:
-        vocabulary = count_tokens(categories, weights, column.split, min_frequency=declared.min_frequency, limit=limit)
+        counts, distinct = frequent_tokens(
+            categories, weights, column.split, min_frequency=declared.min_frequency, limit=limit
+        )
     except FeatureDimensionExceeded as error:
         raise FeatureDimensionExceeded(f"feature column {declared.name!r}: {error.message}") from None
-    column.tokens = IdTable.from_ids(vocabulary.tokens)
+    column.tokens = IdTable.from_ids(sorted(counts))
     encoded = _encode_categories(categories, column)
     rows = _take(encoded, codes)
-    _warn_of_pruning(column, vocabulary.distinct, declared.min_frequency, rows, len(values))
+    _warn_of_pruning(column, distinct, declared.min_frequency, rows, len(values))
     return column, rows
 
 

@@ -33,7 +33,7 @@ from svc.training.data.weights import (
     of_numbers,
     recent_choices,
 )
-from svc.training.data.where import KeptRows, kept_rows
+from svc.training.data.where import KeptRows
 
 Dedup = Literal["sum", "max", "count", "keep_last", "keep_first", "none"]
 Codes = NDArray[np.int32]
@@ -225,20 +225,6 @@ class Interactions:
         matrix = sparse.coo_matrix((values, (users, items)), shape=shape).tocsr()
         matrix.sum_duplicates()
         return matrix
-
-
-def from_frame(
-    frame: pd.DataFrame,
-    schema: InteractionSchema,
-    cleansing: Cleansing,
-    *,
-    with_times: bool,
-    started_ns: int = NO_START,
-    repeats: bool = False,
-) -> Interactions:
-    """Filter and clean `frame`, as `kept_rows` and `from_rows` do."""
-    rows = kept_rows(frame, cleansing.where, cleansing.hide)
-    return from_rows(rows, schema, cleansing, with_times=with_times, started_ns=started_ns, repeats=repeats)
 
 
 def from_rows(

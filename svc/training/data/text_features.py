@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,29 +23,6 @@ _BUCKETS = 1 << 21
 Tokenize = Callable[[object], Iterable[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """Sorted tokens that are frequent enough.
-
-    `distinct` counts all tokens seen. It is a lower bound if there are very many.
-    """
-
-    tokens: list[str]
-    distinct: int
-
-
-def count_tokens(
-    values: Sequence[object], weights: NDArray[np.int64], tokenize: Tokenize, *, min_frequency: int, limit: int
-) -> Vocabulary:
-    """Return the tokens that occur in at least `min_frequency` rows.
-
-    `weights[j]` is the number of rows that hold `values[j]`. Raise FeatureDimensionExceeded as soon as more than
-    `limit` tokens are known to qualify.
-    """
-    counts, distinct = frequent_tokens(values, weights, tokenize, min_frequency=min_frequency, limit=limit)
-    return Vocabulary(sorted(counts), distinct)
-
-
 def frequent_tokens(
     values: Sequence[object],
     weights: NDArray[np.int64],
@@ -57,7 +33,11 @@ def frequent_tokens(
 ) -> tuple[dict[str, int], int]:
     """Return the number of rows of each frequent token, and the number of distinct tokens.
 
-    Arguments and errors are those of `count_tokens`. The first pass adds counts in a fixed number of buckets, so the
+    A token is frequent if at least `min_frequency` rows hold it. `weights[j]` is the number of rows that hold
+    `values[j]`. The number of distinct tokens is a lower bound if there are very many. Raise FeatureDimensionExceeded
+    as soon as more than `limit` tokens are known to be frequent.
+
+    The first pass adds counts in a fixed number of buckets, so the
     count of a bucket is an upper bound for its tokens. The second pass counts exactly, but only tokens whose bucket
     reaches `min_frequency`.
     """

@@ -12,8 +12,8 @@ intervals are computed over the ten folds (Student's t), not over users.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,7 @@ _AT_ONCE = 256
 _DIGITS = 12
 
 Measured = dict[str, dict[str, float]]
+Figures = TypeVar("Figures")
 
 
 def evaluate_cold_start(task: Task, trial: TrialRecord, result: SearchResult) -> dict[str, Any]:
@@ -105,31 +106,51 @@ def _evaluate_side(side: SideName, task: Task, winner: TrialRecord, matrix: spar
     `intervals` are by the training's metric, for each of the three and for the model's lead over popularity.
     """
     axis = 0 if side == "user" else 1
-    chosen, chosen_by = task.loaded.recipe.training, task.matrix({})  # without decay: a choice counts fully at any age
-    measured: list[Measured] = []
-    n_held = n_interactions = cutoff = 0
-    for draw_number, held in enumerate(draws(matrix.shape[axis], chosen.split.seed, axis)):
+    training, chosen_by = task.loaded.recipe.training, task.matrix({})  # without decay: a choice counts at any age
+
+    def measure(number: int, held: NDArray[np.int64]) -> tuple[Evaluator, Measured] | None:
         truth = (chosen_by[held] if side == "user" else chosen_by[:, held]).tocsr()
         if not truth.nnz:
-            continue
-        cutoff = min(chosen.cutoff, truth.shape[1])
-        evaluator = Evaluator(truth, offset=0, cutoff=cutoff, weighted=chosen.weighted_metric)
-        rng = np.random.default_rng([chosen.split.seed + draw_number, 11])
-        try:
-            measured.append(_measure(side, task, winner, matrix, held=held, evaluator=evaluator, rng=rng))
-        except FeatureRidgeFailed:
-            return {"skipped": "the feature weights cannot be solved for without the held-out ids"}
-        n_held, n_interactions = n_held + len(held), n_interactions + int(truth.nnz)
-    if not measured:
-        return {"skipped": "the held-out ids have no interactions"}
+            return None
+        cutoff = min(training.cutoff, truth.shape[1])
+        evaluator = Evaluator(truth, offset=0, cutoff=cutoff, weighted=training.weighted_metric)
+        rng = np.random.default_rng([training.split.seed + number, 11])
+        return evaluator, _measure(side, task, winner, matrix, held=held, evaluator=evaluator, rng=rng)
+
+    held_out = draws(matrix.shape[axis], training.split.seed, axis)
+    counts, folds = measure_folds(held_out, measure, nothing="the held-out ids have no interactions")
+    if not folds:
+        return counts
+    measured = [figures for _, figures in folds]
     return {
-        "n_draws": len(measured),
-        "n_held": n_held,
-        "n_interactions": n_interactions,
-        "cutoff": cutoff,
+        **counts,
+        "n_interactions": sum(int(evaluator.heldout.nnz) for evaluator, _ in folds),
+        "cutoff": folds[-1][0].cutoff,
         **{name: _means([draw[name] for draw in measured]) for name in measured[0]},
-        "intervals": _intervals(measured, chosen.metric),
+        "intervals": _intervals(measured, training.metric),
     }
+
+
+def measure_folds(
+    held_out: Iterable[NDArray[np.int64]], measure: Callable[[int, NDArray[np.int64]], Figures | None], nothing: str
+) -> tuple[dict[str, Any], list[Figures]]:
+    """Return the figures of each fold, and n_draws and n_held for the header.
+
+    `measure` gets number and held-out ids of a fold, and returns None if the fold cannot be measured. If no fold can,
+    return no figures, and `{"skipped": reason}` for the header.
+    """
+    figures_of_folds, n_held = [], 0
+    try:
+        for number, held in enumerate(held_out):
+            figures = measure(number, held)
+            if figures is not None:
+                figures_of_folds.append(figures)
+                n_held += len(held)
+    except FeatureRidgeFailed:
+        return {"skipped": "the feature weights cannot be solved for without the held-out ids"}, []
+    if not figures_of_folds:
+        return {"skipped": nothing}, []
+    return {"n_draws": len(figures_of_folds), "n_held": n_held}, figures_of_folds
 
 
 def _measure(

@@ -20,7 +20,6 @@ from svc.model.recommenders.base import Scorer
 from svc.recipe.schema import BASELINE, INCUMBENT
 from svc.settings import Settings
 from svc.training.data.split import global_cutoff
-from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.evaluator import Evaluator, Ranker, Rankings, Rows
 from svc.training.judging.incumbent import Incumbent, Unfit, read_incumbent, trainable
@@ -119,8 +118,7 @@ def _refit_live(task: Task, header: Mapping[str, Any]) -> ComparedModel:
 
 def _refit(task: Task, trial: TrialRecord, features: Mapping[Any, sparse.csr_matrix]) -> Scorer:
     try:
-        inputs = task.holdout
-        return train_trial(task.builder, trial, inputs.decay_matrix(trial.params), features, inputs.times)
+        return task.train_on_split(trial, features)
     except FeatureRidgeFailed as error:
         raise Unfit(error.message) from None
 

@@ -198,15 +198,11 @@ def _deviations(resampled: Matrix, observed: Vector) -> Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The mean `value` by which the first of two models is better, with its interval from `low` to `high`.
-
-    `share` is the share of the resamplings in which the first model is better.
-    """
+    """The mean `value` by which the first of two models is better, with its interval from `low` to `high`."""
 
     value: float
     low: float
     high: float
-    share: float
 
 
 def interval(
@@ -258,7 +254,7 @@ def paired_change(
     if choice is not None:
         over = second if relative else None
         stretch = choice.stretch(seed=seed, confidence=confidence, minus=second, over=over)
-    return Change(value, value - stretch * (value - low), high, float(np.mean(changes > 0.0)))
+    return Change(value, value - stretch * (value - low), high)
 
 
 def mean_interval(values: Vector, confidence: float = CONFIDENCE) -> tuple[float, float]:

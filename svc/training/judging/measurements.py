@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 from svc import events, logs
 from svc.errors import FeatureRidgeFailed
 from svc.model.recommenders.base import Scorer
-from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.evaluator import Evaluation, Ranker
 from svc.training.judging.intervals import CONFIDENCE, Change, Choice, interval, lead, paired_change
-from svc.training.judging.metrics import PER_USER, TrainingCounts, as_rows, breakdown, mean_popularity
+from svc.training.judging.metrics import PER_USER, TrainingCounts, breakdown, mean_popularity
 from svc.training.judging.rankers import ServedRanker
 from svc.training.judging.search_result import SearchResult, by_score
 from svc.training.judging.task import Task
@@ -134,8 +133,7 @@ def _scores_of_users(task: Task, result: SearchResult) -> Iterator[tuple[int, Sc
 def _train(task: Task, trial: TrialRecord) -> Scorer | None:
     """Train `trial` again on the training part of the split, and return None if that fails."""
     try:
-        inputs = task.holdout
-        return train_trial(task.builder, trial, inputs.decay_matrix(trial.params), inputs.features, inputs.times)
+        return task.train_on_split(trial)
     except FeatureRidgeFailed:
         return None
 
@@ -215,8 +213,8 @@ def _breakdown(task: Task, evaluation: Evaluation) -> list[Mapping[str, Any]]:
     train, full = task.split.train, task.holdout.evaluators.full
     lengths = np.diff(train.indptr)[full.offset + full.evaluated_users]
     training = TrainingCounts(lengths, np.bincount(train.indices, minlength=train.shape[1]), train.shape[0])
-    scores = breakdown(evaluation.rankings, evaluation.truth, training, seed=task.loaded.recipe.training.split.seed)
-    return [{name: _round(value) for name, value in row.items()} for row in as_rows(scores)]
+    rows = breakdown(evaluation.rankings, evaluation.truth, training, seed=task.loaded.recipe.training.split.seed)
+    return [{name: _round(value) for name, value in row.items()} for row in rows]
 
 
 def _round(value: object) -> object:

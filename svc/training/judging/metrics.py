@@ -7,7 +7,7 @@ hold a third of the training interactions each: a few items in the head, most in
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -100,26 +100,18 @@ def list_metrics(rankings: Sequence[Sequence[int]], truth: sparse.csr_matrix) ->
 ACTIVITY = ("few", "some", "many")
 POPULARITY = ("head", "middle", "tail")
 COVERAGE, NOVELTY = "coverage", "novelty"
+Part = tuple[str, str]
+"""A group of users or items, and the part of it."""
+EVERYTHING = ("all", "all")
+Row = dict[str, Any]
+"""A figure of a breakdown: group, part, metric, value, low and high, and n_users.
+
+The ends `low` and `high` of its interval are None if the figure is no mean over users.
+"""
 _RESAMPLINGS = 2_000
 """Bootstrap resamplings. Fewer than elsewhere suffice, because no decision depends on these intervals. Eight intervals
 take at most a second.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """A figure over `n_users` users, with its interval from `low` to `high`.
-
-    Both ends are None if the figure is no mean over users.
-    """
-
-    metric: str
-    value: float
-    low: float | None
-    high: float | None
-    n_users: int
-    group: str = "all"
-    part: str = "all"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,47 +135,37 @@ def breakdown(
     metrics: Sequence[str] = PER_USER,
     seed: int = 0,
     confidence: float = CONFIDENCE,
-) -> list[Score]:
+) -> list[Row]:
     """Return all figures of `rankings`, one list of item columns for each row of `truth`.
 
     `truth` is (evaluated users, items or more). Columns beyond the training items are chosen items that the model does
     not know, so no ranking contains them. A mean over a group of items leaves out users without a choice in it.
     """
-    measure = _Breakdown(rankings, metrics, seed, confidence)
-    scores = measure.means(truth, "all", "all")
+
+    def means(truth: sparse.csr_matrix, part: Part, rows: NDArray[np.int64] | None = None) -> Iterator[Row]:
+        choosing = np.flatnonzero(np.diff(truth.indptr))
+        rows = choosing if rows is None else np.intersect1d(rows, choosing)
+        if len(rows):
+            scores = user_scores([rankings[row] for row in rows.tolist()], truth[rows])
+            values = np.column_stack([scores[metric] for metric in metrics])
+            ends = intervals(values, seed=seed, confidence=confidence, n=_RESAMPLINGS)
+            for metric, column, span in zip(metrics, values.T, ends, strict=True):
+                yield _row(part, metric, float(column.mean()), span, len(rows))
+
+    figures = list(means(truth, EVERYTHING))
     for name, rows in zip(ACTIVITY, _activity_parts(training.history), strict=True):
-        scores += measure.means(truth, "activity", name, rows)
+        figures += means(truth, ("activity", name), rows)
     parts = _popularity_parts(training.popularity)
     for number, name in enumerate(POPULARITY):
         inside = np.zeros(truth.shape[1], dtype=bool)
         inside[: len(parts)] = parts == number
-        scores += measure.means(_only(truth, inside), "popularity", name)
-    return [*scores, *_diversity(rankings, training, seed, confidence)]
+        figures += means(choices_of(truth, inside), ("popularity", name))
+    return [*figures, *_diversity(rankings, training, seed, confidence)]
 
 
-class _Breakdown:
-    """Means of per-user scores over some users, each with its interval."""
-
-    def __init__(self, rankings: Sequence[Sequence[int]], metrics: Sequence[str], seed: int, confidence: float) -> None:
-        self._rankings = rankings
-        self._metrics = metrics
-        self._seed = seed
-        self._confidence = confidence
-
-    def means(
-        self, truth: sparse.csr_matrix, group: str, part: str, rows: NDArray[np.int64] | None = None
-    ) -> list[Score]:
-        choosing = np.flatnonzero(np.diff(truth.indptr))
-        rows = choosing if rows is None else np.intersect1d(rows, choosing)
-        if not len(rows):
-            return []
-        scores = user_scores([self._rankings[row] for row in rows.tolist()], truth[rows])
-        values = np.column_stack([scores[metric] for metric in self._metrics])
-        ends = intervals(values, seed=self._seed, confidence=self._confidence, n=_RESAMPLINGS)
-        return [
-            Score(metric, float(values[:, column].mean()), low, high, len(rows), group, part)
-            for column, (metric, (low, high)) in enumerate(zip(self._metrics, ends, strict=True))
-        ]
+def _row(part: Part, metric: str, value: float, span: tuple[float | None, float | None], n_users: int) -> Row:
+    names = ("group", "part", "metric", "value", "low", "high", "n_users")
+    return dict(zip(names, (*part, metric, value, *span, n_users), strict=True))
 
 
 def mean_popularity(items: NDArray[Any], popularity: NDArray[np.int64]) -> float:
@@ -212,8 +194,8 @@ def _popularity_parts(popularity: NDArray[np.int64]) -> NDArray[np.int64]:
     return parts
 
 
-def _only(truth: sparse.csr_matrix, inside: NDArray[np.bool_]) -> sparse.csr_matrix:
-    """Return `truth` with the choices of items `inside` only."""
+def choices_of(truth: sparse.csr_matrix, inside: NDArray[np.bool_]) -> sparse.csr_matrix:
+    """Return `truth` with the choices of items `inside` only, (items,)."""
     choices = truth @ sparse.diags(inside.astype(np.float32))
     choices = choices.tocsr()
     choices.eliminate_zeros()
@@ -222,23 +204,16 @@ def _only(truth: sparse.csr_matrix, inside: NDArray[np.bool_]) -> sparse.csr_mat
 
 def _diversity(
     rankings: Sequence[Sequence[int]], training: TrainingCounts, seed: int, confidence: float
-) -> list[Score]:
-    """Return coverage and novelty.
+) -> Iterator[Row]:
+    """Yield coverage and novelty.
 
     Coverage is the share of items that at least one user is shown. Novelty is the mean over each ranking of −log2 of
     the share of users who have the item: 1 for an item that half of them have, 10 for one in a thousand.
     """
     shown = np.unique(np.fromiter((item for ranking in rankings for item in ranking), dtype=np.int64))
-    coverage = Score(COVERAGE, len(shown) / max(len(training.popularity), 1), None, None, len(rankings))
+    yield _row(EVERYTHING, COVERAGE, len(shown) / max(len(training.popularity), 1), (None, None), len(rankings))
     surprise = -np.log2(np.maximum(training.popularity, 1) / max(training.n_users, 1))
     each = np.array([surprise[list(ranking)].mean() for ranking in rankings if len(ranking)])
-    if not len(each):
-        return [coverage]
-    ((low, high),) = intervals(each[:, np.newaxis], seed=seed, confidence=confidence, n=_RESAMPLINGS)
-    return [coverage, Score(NOVELTY, float(each.mean()), low, high, len(each))]
-
-
-def as_rows(scores: Sequence[Score]) -> list[Mapping[str, object]]:
-    """Return the figures as plain rows, for tables and JSON."""
-    names = ("group", "part", "metric", "value", "low", "high", "n_users")
-    return [{name: getattr(score, name) for name in names} for score in scores]
+    if len(each):
+        (span,) = intervals(each[:, np.newaxis], seed=seed, confidence=confidence, n=_RESAMPLINGS)
+        yield _row(EVERYTHING, NOVELTY, float(each.mean()), span, len(each))

@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from svc.errors import FeatureRidgeFailed
 from svc.model.feature_embedder import FeatureEmbedder
 from svc.model.ids import IdTable
 from svc.model.model import Model
@@ -41,11 +40,12 @@ from svc.training.judging.coldstart import (
     draws,
     encode_rows,
     intervals_of_draws,
+    measure_folds,
     popularity_of_unseen,
     training_work,
 )
 from svc.training.judging.evaluator import SAMPLE_USERS
-from svc.training.judging.metrics import user_scores
+from svc.training.judging.metrics import choices_of, user_scores
 from svc.training.judging.search_result import SearchResult
 from svc.training.judging.task import Task
 
@@ -91,23 +91,17 @@ def evaluate_new_items(
     """
     if _is_too_much(task, result, aware):
         return {"skipped": "ten trainings would take more than half of the work of the search"}
-    cutoff, n_held = task.loaded.recipe.training.cutoff, 0
-    measured: list[Mapping[str, float]] = []
-    try:
-        for number, held in enumerate(_held_columns(task)):
-            figures = _measure(_fold(task, result.best, aware, held, declared), task, number)
-            if figures is not None:
-                measured.append(figures)
-                n_held += len(held)
-    except FeatureRidgeFailed:
-        return {"skipped": "the feature weights cannot be solved for without the held-out ids"}
+    counts, measured = measure_folds(
+        _held_columns(task),
+        lambda number, held: _measure(_fold(task, result.best, aware, held, declared), task, number),
+        nothing="no validation user chose one of the held-out items",
+    )
     if not measured:
-        return {"skipped": "no validation user chose one of the held-out items"}
+        return counts
     values = {name: np.array([figures[name] for figures in measured]) for name in MEASURES}
     return {
-        "n_draws": len(measured),
-        "n_held": n_held,
-        "cutoff": cutoff,
+        **counts,
+        "cutoff": task.loaded.recipe.training.cutoff,
         "max_share": declared.max_share,
         "min_share": declared.min_share,
         **{name: round(float(of_draws.mean()), _DIGITS) for name, of_draws in values.items()},
@@ -218,11 +212,11 @@ def _measure(fold: _Fold, task: Task, number: int) -> Mapping[str, float] | None
     sample = holdout.evaluators.full.sample(SAMPLE_USERS, training.split.seed + number)
     validated = sample.evaluated_users
     rows = validated + sample.offset
-    is_new = np.zeros(holdout.train.shape[1])
-    is_new[fold.held] = 1.0
+    is_new = np.zeros(holdout.train.shape[1], dtype=bool)
+    is_new[fold.held] = True
     heldout = sample.heldout[validated]
-    of_known = _only(heldout, 1.0 - is_new)
-    of_new = _only(((holdout.train[rows] != 0) + (heldout != 0)).astype(np.float32), is_new)
+    of_known = choices_of(heldout, ~is_new)
+    of_new = choices_of(((holdout.train[rows] != 0) + (heldout != 0)).astype(np.float32), is_new)
     choosing = np.flatnonzero(np.diff(of_new.indptr))
     judged = np.flatnonzero(np.diff(of_known.indptr))
     if not len(choosing) or not len(judged):
@@ -239,13 +233,6 @@ def _measure(fold: _Fold, task: Task, number: int) -> Mapping[str, float] | None
         "share": float(np.mean([is_new[page].mean() if page else 0.0 for page in mixed])),
         "popularity_recall": _mean("recall", [by_popularity[row] for row in choosing], of_new[choosing]),
     }
-
-
-def _only(matrix: sparse.csr_matrix, columns: NDArray[np.float64]) -> sparse.csr_matrix:
-    """Return `matrix` with the columns at which `columns`, (n,), is 1."""
-    kept = (matrix @ sparse.diags(columns)).tocsr()
-    kept.eliminate_zeros()
-    return kept
 
 
 def _mean(metric: str, pages: Pages, truth: sparse.csr_matrix) -> float:

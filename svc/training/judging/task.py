@@ -23,7 +23,7 @@ from svc.training.data.split import Split, SplitPlan, order_items, smallest_work
 from svc.training.data.weights import HALF_LIFE, decay_matrix, positions_of
 from svc.training.fitting.algorithms.registry import Params
 from svc.training.fitting.export import fold_in_users, recency_of_histories, to_history
-from svc.training.fitting.train import Builder, Matrices
+from svc.training.fitting.train import Builder, Matrices, train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.evaluator import Evaluator, Evaluators
 from svc.training.judging.rankers import ServedRanker
@@ -131,6 +131,15 @@ class Task:
     def positions(self, *, all_users: bool = False) -> sparse.csr_matrix:
         """Return the positions of the entries of `matrix` in the order of each history."""
         return positions_of((self.data.interactions if all_users else self.data.trained).latest())
+
+    def train_on_split(self, trial: TrialRecord, features: Matrices | None = None) -> Scorer:
+        """Return the model of `trial`, trained on the training part of the split. Raise FeatureRidgeFailed.
+
+        `features` replace those of the split, in the same order of rows.
+        """
+        inputs = self.holdout
+        matrix = inputs.decay_matrix(trial.params)
+        return train_trial(self.builder, trial, matrix, inputs.features if features is None else features, inputs.times)
 
     @property
     def features(self) -> dict[SideName, sparse.csr_matrix]:

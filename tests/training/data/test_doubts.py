@@ -16,10 +16,10 @@ from svc.recipe.source_options import SourceSpec
 from svc.settings import Settings
 from svc.training.data.doubts import Doubt, doubts, rating_hint
 from svc.training.data.fetch import interaction_context
-from svc.training.data.interactions import from_frame
 from svc.training.validate import validate
 from tests.object_store import ObjectsInMemory
 from tests.recipe.loading import load
+from tests.training.data.test_interactions import from_frame
 from tests.training.test_run import run, small_training
 
 DAY = 1_700_000_000

@@ -12,8 +12,7 @@ import pytest
 from svc.errors import MinDataViolation
 from svc.recipe.schema import Cleansing
 from svc.training.data.fetch import check_thresholds
-from svc.training.data.interactions import from_frame
-from tests.training.data.test_interactions import SCHEMA, frame
+from tests.training.data.test_interactions import SCHEMA, frame, from_frame
 from tests.training.test_run import Make, last, run, small_training
 
 

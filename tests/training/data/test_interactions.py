@@ -11,11 +11,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from svc.recipe.schema import Cleansing, InteractionSchema
-from svc.training.data.interactions import Interactions, from_frame
+from svc.training.data.interactions import Interactions, from_rows
 from svc.training.data.split import SplitPlan, split
+from svc.training.data.times import NO_START
 from svc.training.data.weights import positions_of
+from svc.training.data.where import kept_rows
 
 SCHEMA = InteractionSchema(user_column="u", item_column="i", time_column="t", time_unit="s")
+
+
+def from_frame(
+    frame: pd.DataFrame,
+    schema: InteractionSchema,
+    cleansing: Cleansing,
+    *,
+    with_times: bool,
+    started_ns: int = NO_START,
+    repeats: bool = False,
+) -> Interactions:
+    """Filter and clean `frame`, as `kept_rows` and `from_rows` do."""
+    rows = kept_rows(frame, cleansing.where, cleansing.hide)
+    return from_rows(rows, schema, cleansing, with_times=with_times, started_ns=started_ns, repeats=repeats)
 
 
 def frame(users: list[str | None], items: list[str | None], times: list[object] | None = None) -> pd.DataFrame:

@@ -7,10 +7,9 @@ import pytest
 
 from svc.errors import TimeMixture, TimeUnitRequired
 from svc.recipe.schema import Cleansing
-from svc.training.data.interactions import from_frame
 from svc.training.data.times import odd_years
 from tests.training.data.test_fetch import refusal
-from tests.training.data.test_interactions import SCHEMA, frame
+from tests.training.data.test_interactions import SCHEMA, frame, from_frame
 
 
 def test_text_dates_and_zones_are_read_as_utc() -> None:

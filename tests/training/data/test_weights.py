@@ -26,7 +26,7 @@ from svc.recipe.schema import Cleansing, InteractionSchema
 from svc.recipe.serving_schema import Popular
 from svc.settings import Settings
 from svc.training.data import fetch, weights
-from svc.training.data.interactions import HiddenRows, Interactions, from_frame, from_rows
+from svc.training.data.interactions import HiddenRows, Interactions, from_rows
 from svc.training.data.split import SplitPlan, split
 from svc.training.data.weights import in_order, positions_of, recent_choices, weigh_rows
 from svc.training.data.where import kept_rows
@@ -36,6 +36,7 @@ from svc.training.judging.rankers import ScoreRanker
 from svc.training.judging.task import Task, split_data
 from svc.training.run import TrainOptions, train
 from svc.training.search import prepare
+from tests.training.data.test_interactions import from_frame
 from tests.training.judging.gated import Make, header, run, training, write_tastes
 
 DAY = 86_400

@@ -267,7 +267,7 @@ def test_a_live_model_with_singular_feature_weights_is_not_compared(
     def singular(*_: Any) -> None:
         raise FeatureRidgeFailed("singular")
 
-    monkeypatch.setattr(comparison, "train_trial", singular)
+    monkeypatch.setattr("svc.training.judging.task.train_trial", singular)
     assert live_model(task_of(loaded), development_keys(), Settings()) is None
     assert records_of(log, "incumbent_not_comparable")[-1]["reason"] == "singular"
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from irspack.evaluation._core_evaluator import evaluate_list_vs_list
 from scipy import sparse
 
-from svc.training.judging.metrics import METRICS, PER_USER, Score, TrainingCounts, breakdown, list_metrics, user_scores
+from svc.training.judging.metrics import METRICS, PER_USER, TrainingCounts, breakdown, list_metrics, user_scores
 
 
 @pytest.mark.parametrize("longest", [0, 1, 5, 30])
@@ -30,8 +32,8 @@ def test_the_means_over_users_are_the_metrics_of_irspack(longest: int) -> None:
         assert value == pytest.approx(expected[name] if longest else 0.0, abs=1e-12), name
 
 
-def figures(scores: list[Score]) -> dict[tuple[str, str], float]:
-    return {(score.part if score.group != "all" else "all", score.metric): score.value for score in scores}
+def figures(rows: list[dict[str, Any]]) -> dict[tuple[str, str], float]:
+    return {(row["part"], row["metric"]): row["value"] for row in rows}
 
 
 def test_each_part_is_the_mean_of_its_users_and_items() -> None:
@@ -68,5 +70,5 @@ def test_empty_groups_have_no_figures() -> None:
     """Two users cannot fill three groups, and no item of the tail is chosen."""
     truth = sparse.csr_matrix([[1, 0, 0], [1, 0, 0]])
     counts = TrainingCounts(np.array([1, 1]), np.array([2, 1, 1]), 2)
-    parts = {score.part for score in breakdown([[0], []], truth, counts)}
+    parts = {row["part"] for row in breakdown([[0], []], truth, counts)}
     assert parts == {"all", "few", "some", "head"}

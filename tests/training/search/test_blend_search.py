@@ -20,6 +20,7 @@ from svc.model.ranking.query import Query
 from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
+from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging import measurements
 from svc.training.judging.search_result import SearchResult
@@ -191,7 +192,7 @@ def test_a_winner_that_was_trained_for_the_blend_is_not_trained_again(
 ) -> None:
     """This holds if the blend wins or one of its parts. The figures are those of a second training."""
     refitted: list[str] = []
-    train_again, measure = measurements.train_trial, measurements.measure_winner
+    train_again, measure = train_trial, measurements.measure_winner
 
     def counted(builder: Any, trial: TrialRecord, *inputs: Any) -> Any:
         refitted.append(trial.algorithm)
@@ -205,7 +206,7 @@ def test_a_winner_that_was_trained_for_the_blend_is_not_trained_again(
         assert (kept.evaluation, kept.intervals) == (again.evaluation, again.intervals)
         return kept
 
-    monkeypatch.setattr(measurements, "train_trial", counted)
+    monkeypatch.setattr("svc.training.judging.task.train_trial", counted)
     monkeypatch.setattr(measurements, "measure_winner", measured_twice)
     monkeypatch.setattr("svc.training.judging.search_result.by_score", blend_wins if blend_is_best else blend_loses)
     search = {**TRAINING, "algorithms": ["IALS", "CosineKNN", "Blend"], "n_trials": 2}
