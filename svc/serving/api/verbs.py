@@ -31,6 +31,7 @@ from svc.serving.api.bodies.requests import (
     RelatedRequest,
     UsersRequest,
     elements,
+    parse_batch,
 )
 from svc.serving.api.counts import Facts, cost_of_request, count_request
 from svc.serving.api.endpoint import Endpoint, Route
@@ -218,7 +219,8 @@ class Verbs:
         if request.permit is not None:
             await request.charge(elements_in(body))
         budget.require(served.lane, is_batch=True, threads_s=self._heavy.wait_s)
-        batch, cost = await self._heavy.run(partial(_parse_batch, BATCH[verb], body))
+        parsed = await self._heavy.run_steps(_parse_batch(BATCH[verb], body))
+        batch, cost = next(step for step in parsed if step is not None)
         await request.charge(cost, len(elements(batch)))
         metrics = self._state.metrics
         metrics.of(BATCH_SIZE, recipe=header.recipe, verb=verb).observe(len(elements(batch)))
@@ -254,10 +256,12 @@ def _parse(schema: type[AnyQuestion], body: Body) -> tuple[AnyQuestion, Cost]:
     return question, cost_of_request(question)
 
 
-def _parse_batch(schema: type[RecommendBatch] | type[RelatedBatch], body: Body) -> tuple[AnyBatch, int]:
-    """Return the batch and the sum of the costs of its elements."""
-    batch: AnyBatch = parse(schema, body)
-    return batch, sum(map(cost_of_request, elements(batch)))
+def _parse_batch(
+    schema: type[RecommendBatch] | type[RelatedBatch], body: Body
+) -> Iterator[tuple[AnyBatch, int] | None]:
+    """Yield None for each parsed element, then the batch and the sum of the costs of its elements."""
+    for batch in parse_batch(schema, body):
+        yield None if batch is None else (batch, sum(map(cost_of_request, elements(batch))))
 
 
 def _preparation(question: AnyQuestion, served: Served) -> Iterator[Prepared | None]:

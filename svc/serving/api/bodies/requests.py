@@ -60,7 +60,7 @@ from svc.serving.api.bodies.fields import (
     whole,
 )
 from svc.serving.api.bodies.large_bodies import Longest
-from svc.serving.api.bodies.parsing import Rejected, validation_error
+from svc.serving.api.bodies.parsing import Rejected, parse, validation_error
 from svc.serving.api.bodies.rules import Answerable, rules_of
 from svc.serving.models.costs import PLAIN_LIMIT
 
@@ -525,12 +525,16 @@ def _by_itself(request: type[AnyRequest]) -> WrapValidator:
     """Return a validator that turns an invalid element into a Rejected, so that the other elements are answered."""
 
     def validated(value: Any, validate: Callable[[Any], AnyRequest]) -> AnyRequest | Rejected:
-        try:
-            return validate(value)
-        except ValidationError as error:
-            return Rejected(validation_error(error, "request", request))
+        return value if isinstance(value, Rejected) else _validated(request, value, validate)
 
     return WrapValidator(validated)
+
+
+def _validated(request: type[AnyRequest], value: Any, validate: Callable[[Any], AnyRequest]) -> AnyRequest | Rejected:
+    try:
+        return validate(value)
+    except ValidationError as error:
+        return Rejected(validation_error(error, "request", request))
 
 
 _Elements = Field(min_length=1, max_length=MAX_BATCH, description="An invalid element fails alone.")
@@ -568,6 +572,21 @@ class RelatedBatch(Batch):
 
 
 AnyBatch = RecommendBatch | RelatedBatch
+
+
+def parse_batch(schema: type[AnyBatch], body: bytes | Mapping[str, Any]) -> Iterator[AnyBatch | None]:
+    """Yield None after each element of a large body, then the batch. Raises ValidationFailed.
+
+    In one step, 256 histories of 1,000 items take 0.3 s of a thread that other requests wait for.
+    """
+    if not isinstance(body, bytes) and isinstance(body.get("requests"), list):
+        request = RecommendRequest if schema is RecommendBatch else RelatedRequest
+        parsed = []
+        for element in body["requests"]:
+            parsed.append(_validated(request, element, request.model_validate))
+            yield None
+        body = {**body, "requests": parsed}
+    yield parse(schema, body)
 
 
 def elements(batch: AnyBatch) -> Sequence[AnyRequest | Rejected]:

@@ -65,7 +65,11 @@ Parse = Callable[[Any, bytes], Any]
 
 def in_pieces(schema: Any, body: bytes) -> Any:
     """Return the result of a large body."""
-    return parse(schema, read(body, requests.LONGEST))
+    large = read(body, requests.LONGEST)
+    if not issubclass(schema, requests.Batch):
+        return parse(schema, large)
+    *_, batch = requests.parse_batch(schema, large)
+    return batch
 
 
 def outcome(schema: Any, body: bytes, how: Parse) -> object:
@@ -84,6 +88,28 @@ def test_the_length_of_a_body_does_not_change_its_meaning(schema: Any) -> None:
     """Both ways accept the same bodies with the same values, and give the same errors except for invalid JSON."""
     for body in BODIES[schema]:
         assert outcome(schema, body, in_pieces) == outcome(schema, body, parse)
+
+
+@pytest.mark.parametrize("schema, field", [(RecommendBatch, "history"), (RelatedBatch, "seed_items")])
+def test_a_step_parses_one_element_of_a_large_batch(schema: Any, field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last step validates the rest of the body, and no element again."""
+    validated: list[object] = []
+    validate = requests._validated
+
+    def noted(request: Any, value: Any, by: Any) -> Any:
+        validated.append(value)
+        return validate(request, value, by)
+
+    elements = [{field: [f"i{number}"]} for number in range(requests.MAX_BATCH - 1)]
+    monkeypatch.setattr(requests, "_validated", noted)
+    steps = [
+        (step, sum(isinstance(value, dict) for value in validated))
+        for step in requests.parse_batch(schema, {"requests": [*elements, {field: 7}]})
+    ]
+    assert [count for _, count in steps] == [*range(1, requests.MAX_BATCH + 1), requests.MAX_BATCH]
+    batch, _ = steps[-1]
+    assert batch is not None
+    assert [isinstance(element, Rejected) for element in requests.elements(batch)] == [False] * 255 + [True]
 
 
 @pytest.mark.parametrize(
