@@ -12,7 +12,7 @@ from svc.training.validate import Check
 if TYPE_CHECKING:
     from svc.model.model import Model
     from svc.recipe.load import LoadedRecipe
-    from svc.serving.models.lists.new_items import NewItemList, PlacedItems
+    from svc.serving.models.item_lists import NewItemList, PlacedItems
     from svc.settings import Settings
 
 NAME = "serving.new_items"
@@ -23,7 +23,7 @@ def check_new_items(loaded: LoadedRecipe, settings: Settings, variables: Mapping
 
     Returns None if the recipe has no list.
     """
-    from svc.serving.models.lists.new_items import declared_in, place, read_new_items
+    from svc.serving.models.item_lists import declared_in, place, read_new_items
 
     declared = declared_in(loaded)
     if declared is None:
@@ -80,7 +80,7 @@ def new_items(
     Returns None if the recipe has no list. Raises DataSourceError and MetadataError: an export has no earlier list to
     use instead.
     """
-    from svc.serving.models.lists.new_items import declared_in, place, read_new_items
+    from svc.serving.models.item_lists import declared_in, place, read_new_items
 
     declared = declared_in(loaded)
     if declared is None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from svc.model.ranking.item_sets import ItemSet
     from svc.model.ranking.query import Order
     from svc.recipe.load import LoadedRecipe
-    from svc.serving.models.lists.new_items import PlacedItems
+    from svc.serving.models.item_lists import PlacedItems
 
 EPILOG = """
 [bold]Examples[/bold]
@@ -85,7 +85,7 @@ def allowed_items(
     if tree is None and serving is None:
         return None
     from svc.model.ranking.item_sets import intersect
-    from svc.serving.models.policy import Policy
+    from svc.serving.models.recipes import Policy
 
     own, requested = Policy.of(recipe.recipe).filter, _parse_tree(tree, recipe, settings)
     filters = [part for part in (own, requested) if part is not None]
@@ -115,7 +115,7 @@ def _matching_items(
 ) -> list[ItemSet]:
     if not filters:
         return []
-    from svc.serving.models.metadata import load_metadata
+    from svc.serving.models.item_tables import load_metadata
 
     fields = load_metadata(recipe, settings, item_ids, variables).filters
     fields = fields if new is None else new.behind(fields)
@@ -135,7 +135,7 @@ def _available_items(
     serving = recipe.recipe.serving
     if serving is None or serving.availability is None:
         return None
-    from svc.serving.models.lists.availability import Available, ItemList, read_ids
+    from svc.serving.models.item_lists import Available, ItemList, read_ids
 
     listed = ItemList(read_ids(recipe, settings, variables, len(item_ids)), 0.0)
     return Available.of(serving.availability, listed, item_ids, None if new is None else new.items).items

@@ -25,7 +25,7 @@ from svc.model.ranking.new_items import NewItems
 from svc.model.ranking.query import Prepared, Query, Ranking
 from svc.serving.api.bodies.parsing import parse
 from svc.serving.api.bodies.requests import PopularQuery, RecommendRequest, RelatedRequest, UsersRequest
-from svc.serving.models.policy import DEFAULT_POLICY, Policy
+from svc.serving.models.recipes import DEFAULT_POLICY, Policy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -16,8 +16,7 @@ from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.model.ranking.filter_fields import Field, FilterFields, LabelField, NumberField
 from svc.model.ranking.new_items import NewItems
-from svc.serving.models.item_tables import ids_and_features, of_arrow
-from svc.serving.models.metadata import load_metadata
+from svc.serving.models.item_tables import ids_and_features, load_metadata, of_arrow
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,7 +69,7 @@ def new_items_of_recipe(
 
     Raises DataSourceError, MetadataError and FeatureValueUnusable, which names the row.
     """
-    from svc.serving.models.lists.new_items import declared_in, read_new_items
+    from svc.serving.models.item_lists import declared_in, read_new_items
 
     declared = declared_in(recipe)
     if declared is None:

@@ -36,7 +36,7 @@ from svc.recipe.algorithms import short_name
 from svc.recipe.serving_schema import NEW_ITEMS_SHARE
 from svc.serving.api.bodies.requests import PopularQuery, RecommendRequest, RelatedRequest, UsersRequest
 from svc.serving.models.fragments import facts_beside
-from svc.serving.models.policy import DEFAULT_POLICY, Policy
+from svc.serving.models.recipes import DEFAULT_POLICY, Policy
 from svc.settings import Settings
 
 if TYPE_CHECKING:

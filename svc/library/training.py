@@ -30,7 +30,7 @@ from svc.recipe.schema import Output, Recipe
 from svc.recipe.serving_schema import NEW_ITEMS_SHARE
 from svc.recipe.training_schema import Training
 from svc.recipe.variables import recipe_variables
-from svc.serving.models.policy import Policy
+from svc.serving.models.recipes import Policy
 from svc.settings import Settings
 from svc.sources.base import check_spec
 from svc.sources.in_memory import offer_table

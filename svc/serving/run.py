@@ -27,16 +27,15 @@ from svc.serving.api.authentication import Authenticator, load_api_keys
 from svc.serving.api.key_policies import KeyPolicies, PolicyFile
 from svc.serving.api.monitoring import serve_monitoring
 from svc.serving.api.request import ServerState
-from svc.serving.models.discovery import RecipeFolder
+from svc.serving.models.console import read_versions
+from svc.serving.models.item_lists import read_ids, read_new_items
 from svc.serving.models.lanes import Lane
-from svc.serving.models.lists.availability import read_ids
-from svc.serving.models.lists.new_items import read_new_items
-from svc.serving.models.lists.watch import ListWatch, available_items, new_items
+from svc.serving.models.list_watch import ListWatch, available_items, new_items
 from svc.serving.models.loader import Loaded, Loader
+from svc.serving.models.recipes import RecipeFolder
 from svc.serving.models.registry import Registry
 from svc.serving.models.threads import ScoringThreads, lower_priority
 from svc.serving.models.transitions import Publisher
-from svc.serving.models.versions import read_versions
 from svc.serving.models.watcher import Watcher
 from svc.serving.process import Stop
 from svc.serving.transport import server

@@ -21,7 +21,7 @@ from svc.settings import Settings
 from tests.e2e.test_new_items import HEAD
 from tests.serving.artifacts import SIGNING_KEYS, header, write_artifact
 from tests.serving.client import model
-from tests.serving.models.lists.test_new_items import RECIPE
+from tests.serving.models.test_item_lists import RECIPE
 
 
 def test_validate_counts_new_and_known_items(tmp_path: Path) -> None:

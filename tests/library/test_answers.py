@@ -30,8 +30,8 @@ from svc.serving.api.application import Application
 from svc.serving.api.authentication import Authenticator
 from svc.serving.api.request import ServerState
 from svc.serving.models.fragments import ItemFragments
+from svc.serving.models.item_tables import MetadataTable
 from svc.serving.models.lanes import Lane
-from svc.serving.models.metadata import MetadataTable
 from svc.serving.models.registry import Entry, Registry, Served
 from svc.serving.models.threads import ScoringThreads
 from svc.settings import Settings

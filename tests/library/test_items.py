@@ -20,13 +20,13 @@ from svc.errors import FeaturesNotSupported, UsageError
 from svc.model.ids import IdTable
 from svc.model.ranking.filter_fields import FilterFields
 from svc.serving.models.fragments import ItemFragments
-from svc.serving.models.lists.new_items import NewItemList, place
-from svc.serving.models.metadata import MetadataTable
+from svc.serving.models.item_lists import NewItemList, place
+from svc.serving.models.item_tables import MetadataTable
 from tests.export.conftest import MODELS
 from tests.library.test_answers import as_answered, catalogue
 from tests.serving.artifacts import SIGNING_KEYS, header, write_artifact
 from tests.serving.client import RECOMMEND, RELATED, model, serve, served_in, serving
-from tests.serving.models.lists.test_new_items import declared
+from tests.serving.models.test_item_lists import declared
 
 FRAME = pd.DataFrame(
     {

@@ -25,8 +25,8 @@ from svc.serving.api.authentication import Authenticator
 from svc.serving.api.key_policies import KeyPolicies
 from svc.serving.api.request import ServerState
 from svc.serving.models.fragments import ItemFragments
+from svc.serving.models.item_tables import MetadataTable
 from svc.serving.models.lanes import Lane
-from svc.serving.models.metadata import MetadataTable
 from svc.serving.models.registry import Entry, Faults, Registry, Served
 from svc.serving.models.threads import ScoringThreads
 from svc.serving.transport.http1 import WHOLE_BYTES

@@ -18,7 +18,7 @@ import trio.testing
 
 from svc import logs
 from svc.metrics import Metrics
-from svc.serving.models.lists.watch import ListWatch, available_items, new_items
+from svc.serving.models.list_watch import ListWatch, available_items, new_items
 from svc.serving.models.loader import Loaded, LoadFailed
 from svc.serving.models.registry import Entry, Registry
 from svc.serving.models.transitions import Publisher

@@ -22,8 +22,8 @@ from svc.serving.api.endpoint import Endpoint, Route
 from svc.serving.api.endpoints import Router
 from svc.serving.api.headers import PREFLIGHT_HEADERS, HostRules, Origins, Target, parse_host, parse_target, parse_trace
 from svc.serving.api.key_policies import KeyPolicies, Permit, PolicyFile
+from svc.serving.models.console import ReadVersions
 from svc.serving.models.registry import Registry
-from svc.serving.models.versions import ReadVersions
 from svc.serving.transport.certificate import Tls
 from svc.serving.transport.messages import ClientGone, Head, Headers, Incoming, Response
 from svc.settings import Settings

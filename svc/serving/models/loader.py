@@ -25,8 +25,7 @@ from svc.model.ranking.query import Ranking
 from svc.processes import SealedMemory
 from svc.recipe.load import LoadedRecipe
 from svc.serving.models.fragments import ItemFragments
-from svc.serving.models.item_tables import give_memory_back
-from svc.serving.models.metadata import load_metadata
+from svc.serving.models.item_tables import give_memory_back, load_metadata
 from svc.serving.models.threads import lower_priority
 from svc.settings import Settings
 

@@ -19,8 +19,8 @@ from svc import events, logs
 from svc.errors import RecipeNotFound
 from svc.model.ranking.item_sets import ItemSet, intersect
 from svc.names import stem_of
-from svc.serving.models.lists.availability import age_of, is_stale
-from svc.serving.models.policy import DEFAULT_POLICY, Policy
+from svc.serving.models.item_lists import age_of, is_stale
+from svc.serving.models.recipes import DEFAULT_POLICY, Policy
 
 if TYPE_CHECKING:
     from svc.model.model import Model
@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from svc.recipe.serving_schema import Availability
     from svc.recipe.serving_schema import NewItems as DeclaredNewItems
     from svc.serving.models.fragments import ItemFragments
+    from svc.serving.models.item_lists import Available, ItemList, NewItemList, PlacedItems
     from svc.serving.models.lanes import Lane
-    from svc.serving.models.lists.availability import Available, ItemList
-    from svc.serving.models.lists.new_items import NewItemList, PlacedItems
     from svc.serving.models.loader import Loaded
 
 SHOWN_ERROR_CHARACTERS = 200

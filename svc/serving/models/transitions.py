@@ -21,12 +21,10 @@ from svc.errors import ArtifactError, PayloadTooLarge, SvcError, exhaustion
 from svc.events import Event
 from svc.metrics import Metrics
 from svc.names import stem_of
-from svc.serving.models.discovery import Declared, Refused
+from svc.serving.models.item_lists import Available, PlacedItems, place
 from svc.serving.models.lanes import Lane
-from svc.serving.models.lists.availability import Available
-from svc.serving.models.lists.new_items import PlacedItems, place
 from svc.serving.models.loader import Loaded, LoadFailed
-from svc.serving.models.policy import Policy
+from svc.serving.models.recipes import Declared, Policy, Refused
 from svc.serving.models.registry import SHOWN_ERROR_CHARACTERS, Entry, Faults, Registry, Served, unix_time
 from svc.serving.models.threads import GilYielder, lower_priority
 

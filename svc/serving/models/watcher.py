@@ -31,10 +31,9 @@ from svc.metrics import Metrics
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.serving_schema import Rehearsal
 from svc.serving.models.bounded_calls import Calls, CallTimeout
-from svc.serving.models.discovery import Declared, RecipeFolder, declare
-from svc.serving.models.lists.watch import ListWatch
+from svc.serving.models.list_watch import ListWatch
 from svc.serving.models.loader import UNKNOWN_KID, Loaded, Loader, LoadFailed
-from svc.serving.models.policy import Policy
+from svc.serving.models.recipes import Declared, Policy, RecipeFolder, declare
 from svc.serving.models.transitions import Publisher
 from svc.settings import Settings
 

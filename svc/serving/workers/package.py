@@ -28,7 +28,7 @@ from svc.processes import SealedMemory
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.lanes import Lane
 from svc.serving.models.loader import Loaded
-from svc.serving.models.policy import Policy
+from svc.serving.models.recipes import Policy
 from svc.serving.models.registry import Entry, Served
 from svc.serving.models.threads import ScoringThreads
 

@@ -28,9 +28,8 @@ from svc.serving.api.application import Application
 from svc.serving.api.authentication import Authenticator, RefusalThrottle
 from svc.serving.api.key_policies import LONGEST_WAIT_S, REFUSALS_AT_ONCE, REFUSALS_PER_S, KeyPolicies
 from svc.serving.api.request import ServerState
+from svc.serving.models.item_lists import Available, PlacedItems
 from svc.serving.models.lanes import Lane
-from svc.serving.models.lists.availability import Available
-from svc.serving.models.lists.new_items import PlacedItems
 from svc.serving.models.loader import Loaded
 from svc.serving.models.registry import Entry, Registry, Served, WorkersState
 from svc.serving.models.threads import ScoringThreads

@@ -17,7 +17,7 @@ from svc.model.load_model import rehearse
 from svc.model.ranking.filter_fields import FilterFields, LabelField, NumberField
 from svc.serving.api.endpoints import ENDPOINTS
 from svc.serving.api.pages import openapi
-from svc.serving.models.policy import Policy
+from svc.serving.models.recipes import Policy
 from tests.serving import client as served_models
 from tests.serving.client import BATCH, BATCH_RELATED, RECOMMEND, RELATED, serve, served_in, serving
 from tests.serving.sent import Sent

@@ -28,7 +28,7 @@ from svc.serving.api.key_policies import KeyPolicies, parse_policies
 from svc.serving.api.verbs import WorkThread
 from svc.serving.models.costs import Cost
 from svc.serving.models.lanes import Lane
-from svc.serving.models.policy import Policy
+from svc.serving.models.recipes import Policy
 from svc.serving.models.threads import NICENESS
 from tests.serving.client import BATCH, BATCH_RELATED, N_ITEMS, RECOMMEND, Answer, Client, serve, served_in, serving
 from tests.serving.sent import Sent

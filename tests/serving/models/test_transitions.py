@@ -13,12 +13,11 @@ from svc.events import Event
 from svc.metrics import Metrics
 from svc.recipe.serving_schema import Serving
 from svc.serving.models import transitions
-from svc.serving.models.discovery import Declared, Refused
 from svc.serving.models.loader import Loaded
-from svc.serving.models.policy import Policy
+from svc.serving.models.recipes import Declared, Policy, Refused
 from svc.serving.models.registry import Registry
 from svc.serving.models.transitions import Publisher
-from tests.serving.models.lists.test_new_items import Listing, items
+from tests.serving.models.test_item_lists import Listing, items
 from tests.serving.watched import FakeLane, FakeRecipe, hang_until, ticks, until
 
 pytestmark = pytest.mark.anyio

@@ -22,7 +22,7 @@ from svc.errors import (
     SignatureMismatch,
 )
 from svc.recipe.serving_schema import Serving
-from svc.serving.models.discovery import Refused
+from svc.serving.models.recipes import Refused
 from svc.settings import Settings
 from tests.serving.watched import INTERVAL_S, FakeRecipe, World, failed, ticks, until
 

@@ -20,8 +20,7 @@ from svc.errors import SignatureMismatch
 from svc.model.codec import Stored
 from svc.processes import SealedMemory
 from svc.recipe.serving_schema import Availability
-from svc.serving.models.lists.availability import ItemList
-from svc.serving.models.lists.new_items import PlacedItems
+from svc.serving.models.item_lists import ItemList, PlacedItems
 from svc.serving.models.loader import Loaded, Loader, LoadFailed
 from svc.serving.models.registry import Entry, Served
 from svc.serving.workers.package import Package, WorkerLanes, mirror_entry, pack_loaded

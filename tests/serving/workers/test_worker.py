@@ -15,7 +15,7 @@ from svc.errors import ArtifactReadError, InternalError
 from svc.processes import SharedPage
 from svc.serving.api.authentication import hash_api_key, parse_api_keys
 from svc.serving.api.key_policies import parse_policies
-from svc.serving.models.policy import Policy
+from svc.serving.models.recipes import Policy
 from svc.serving.models.registry import Entry, WorkersState
 from svc.serving.transport.connection import VACANT
 from svc.serving.workers import channel

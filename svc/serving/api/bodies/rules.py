@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Protocol
 from svc.model.ranking.filter_fields import ClientTree, FilterFields, LabelField, Tree
 from svc.model.ranking.rerank import Boost, Limit, Rules
 from svc.serving.api.bodies.fields import BoostAsked, LimitAsked, PinAsked, filter_at, invalid
-from svc.serving.models.policy import active
+from svc.serving.models.recipes import active
 
 if TYPE_CHECKING:
     from svc.model.model import Model
     from svc.model.ranking.item_sets import ItemSet
     from svc.model.ranking.new_items import NewItems
-    from svc.serving.models.policy import Policy
+    from svc.serving.models.recipes import Policy
 
 Pins = Sequence[tuple[str, int]]
 RULES = frozenset({"diversity", "limits", "boosts", "pins"})

@@ -29,9 +29,9 @@ from svc.serving.api.endpoints import CONSOLE, ENDPOINTS, PROBES, REFERENCE, SHA
 from svc.serving.api.failures import nothing_left
 from svc.serving.api.pages.openapi import document
 from svc.serving.api.request import Request, ServerState
+from svc.serving.models.console import feature_columns, find_items, sample_user
 from svc.serving.models.costs import RULED_CONDITIONS, cost_class
 from svc.serving.models.fragments import AnswerHeader, encode_fields
-from svc.serving.models.item_search import feature_columns, find_items, sample_user
 from svc.serving.models.registry import Entry, Served, unknown_recipe
 
 INLINE_FILTER_CHARACTERS = 4096

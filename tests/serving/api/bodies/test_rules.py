@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from svc.recipe.filter_tree import parse_filter
-from svc.serving.models.policy import Policy, TimedBoost, TimedPin
+from svc.serving.models.recipes import Policy, TimedBoost, TimedPin
 from tests.serving.api.verbs.test_filters import (
     RECOMMEND,
     RELATED,

@@ -26,8 +26,8 @@ from svc.serving.api.endpoints import ENDPOINTS, SWAGGER_UI, VERBS
 from svc.serving.api.key_policies import KeyPolicies, parse_policies
 from svc.serving.api.pages.routes import INLINE_FILTER_CHARACTERS, TYPES
 from svc.serving.api.request import ServerState
-from svc.serving.models.lists.availability import Available, ItemList
-from svc.serving.models.policy import Policy
+from svc.serving.models.item_lists import Available, ItemList
+from svc.serving.models.recipes import Policy
 from svc.settings import Settings
 from tests.serving.api.test_endpoints import FILES, SCRIPTS, STATIC
 from tests.serving.api.verbs.test_filters import BATCH, POPULAR, RECOMMEND, SOURCE, fields, genres_of, numbers

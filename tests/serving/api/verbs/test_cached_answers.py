@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from svc.metrics import Metrics
 from svc.serving.api.request import ServerState
 from svc.serving.models.lanes import Lane
-from svc.serving.models.policy import Policy, TimedPin
+from svc.serving.models.recipes import Policy, TimedPin
 from svc.settings import Settings
 from tests.serving.client import RECOMMEND, RELATED, Client, Counting, serve, served_in, serving
 

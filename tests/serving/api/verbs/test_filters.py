@@ -18,8 +18,8 @@ from svc.model.ranking.filter_fields import FilterFields, LabelField, NumberFiel
 from svc.recipe.filter_tree import FilterProblem, parse_filter
 from svc.recipe.serving_schema import Availability
 from svc.serving.api.request import ServerState
-from svc.serving.models.lists.availability import Available, ItemList
-from svc.serving.models.policy import Policy
+from svc.serving.models.item_lists import Available, ItemList
+from svc.serving.models.recipes import Policy
 from tests.filter_trees import ODD
 from tests.serving.client import N_ITEMS, Client, serve, served_in, serving
 

@@ -16,9 +16,8 @@ from svc.model.ranking.filter_fields import FilterFields, LabelField
 from svc.model.ranking.new_items import Descriptions, NewItems
 from svc.recipe.serving_schema import Availability
 from svc.serving.models.fragments import ItemFragments
-from svc.serving.models.lists.availability import Available, ItemList
-from svc.serving.models.lists.new_items import PlacedItems
-from svc.serving.models.metadata import MetadataTable
+from svc.serving.models.item_lists import Available, ItemList, PlacedItems
+from svc.serving.models.item_tables import MetadataTable
 from tests.serving.client import BATCH, COMPONENTS, N_ITEMS, RECOMMEND, RELATED, Client, serve, served_in, serving
 
 pytestmark = pytest.mark.anyio

@@ -15,7 +15,7 @@ from svc.serving.api.authentication import hash_api_key, parse_api_keys
 from svc.serving.api.endpoints import VERBS
 from svc.serving.api.key_policies import KeyPolicies, parse_policies
 from svc.serving.api.request import ServerState
-from svc.serving.models.policy import Policy
+from svc.serving.models.recipes import Policy
 from tests.serving.client import N_USERS, RECOMMEND, Client, serve, served_in, serving
 
 pytestmark = pytest.mark.anyio

@@ -12,7 +12,7 @@ import trio
 
 from svc.errors import DataSourceError
 from svc.recipe.serving_schema import Serving
-from svc.serving.models.lists.availability import Available
+from svc.serving.models.item_lists import Available
 from svc.serving.models.registry import Entry
 from tests.serving.artifacts import ids
 from tests.serving.watched import FakeRecipe, World, hang_until, until

@@ -1,15 +1,18 @@
-"""The recipe files of a folder, and the file that is served under each name."""
+"""The recipe files of a folder, the file that is served under each name, and its serving block as requests use it."""
 
 from __future__ import annotations
 
+import math
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 from svc.errors import RecipeError, RecipeSecurityError
 from svc.names import stem_of
-from svc.serving.models.discovery import Declared, RecipeFolder, Refused, declare
+from svc.serving.models.recipes import DEFAULT_POLICY, Declared, Policy, RecipeFolder, Refused, active, declare
+from tests.recipe.loading import METADATA, load
 
 
 def parse(path: Path) -> Any:
@@ -145,3 +148,32 @@ def test_a_file_may_change_its_recipe_name() -> None:
     """The old name is removed."""
     declared, _ = declare({"a.yaml": recipe("new")}, {"old": Declared("a.yaml", recipe("old"))})
     assert list(declared) == ["new"]
+
+
+FROM, UNTIL = "2026-01-01T00:00:00Z", "2026-01-08T01:00:00+01:00"
+
+
+def test_a_recipe_without_the_block_restricts_nothing(tmp_path: Path) -> None:
+    """It has the default policy, which is compared by identity."""
+    assert Policy.of(load(tmp_path).recipe) is DEFAULT_POLICY
+    assert Policy.of(load(tmp_path, {"serving": {}}).recipe) == DEFAULT_POLICY
+    assert not DEFAULT_POLICY.timed
+
+
+def test_times_are_unix_times_and_filters_are_canonical(tmp_path: Path) -> None:
+    """An entry without times always applies."""
+    serving = {
+        "filter": {"year": {"gte": 1990}},
+        "fallback": "popular",
+        "limits": [{"field": "genres", "max": 2}],
+        "boosts": [{"filter": {"year": {"eq": 1999}}, "factor": 2}],
+        "pins": [{"item_id": "a", "position": 3, "from": FROM, "until": UNTIL}],
+    }
+    policy = Policy.of(load(tmp_path, {"item_metadata": METADATA, "serving": serving}).recipe)
+    assert policy.filter == ("field", "year", (("gte", 1990.0),))
+    assert (policy.popular_fallback, policy.limits, policy.timed) == (True, (("genres", 2),), True)
+    (boost,), (pin,) = policy.boosts, policy.pins
+    assert (boost.since, boost.until) == (-math.inf, math.inf)
+    begins, ends = datetime(2026, 1, 1, tzinfo=UTC).timestamp(), datetime(2026, 1, 8, tzinfo=UTC).timestamp()
+    assert (pin.since, pin.until) == (begins, ends)
+    assert [active(policy.pins, moment) for moment in (begins - 1, begins, ends - 1, ends)] == [[], [pin], [pin], []]

@@ -20,8 +20,7 @@ from svc.metrics import Metric, Metrics
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.serving_schema import Availability
 from svc.serving.models.bounded_calls import Calls, CallTimeout
-from svc.serving.models.lists.availability import ItemList, age_of, is_stale
-from svc.serving.models.lists.new_items import NewItemList
+from svc.serving.models.item_lists import ItemList, NewItemList, age_of, is_stale
 from svc.serving.models.registry import Entry, Registry
 from svc.serving.models.transitions import Publisher
 

@@ -1,6 +1,6 @@
-"""Searches items by text, samples a user's history, and describes the feature columns of a model.
+"""Answers the console, where recipes are tried out: items by text, users, feature columns and versions.
 
-The console uses this to try out recipes. All functions are CPU-bound: call them from a worker thread.
+All functions are CPU-bound or read a store: call them from a worker thread.
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from svc.artifact.keys import SigningKeys
+from svc.artifact.versions import Versions
 from svc.errors import UnknownUser
 from svc.model.columns.text_column import TextColumn
 from svc.model.columns.vector_column import VectorColumn
 from svc.model.features import Column, SideEncoder, TokenColumn
 from svc.model.model import Model
+from svc.recipe.load import LoadedRecipe
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.registry import Served
 from svc.serving.models.threads import lower_priority
+from svc.settings import Settings
 
 MAX_VALUES = 200
 BLOCK_BYTES = 64 * 1024
@@ -135,3 +139,22 @@ def _column(column: Column, *, open_values: bool) -> dict[str, Any]:
     if not open_values:
         return named
     return {**named, "low": column.low, "high": column.high, "mean": column.mean}
+
+
+MOST = 100
+"""Most versions in the answer."""
+
+ReadVersions = Callable[[str], dict[str, Any]]
+"""`read_versions` by the name of a recipe. Raises LookupError if no such recipe is served."""
+
+
+def read_versions(recipe: LoadedRecipe, keys: SigningKeys, settings: Settings) -> dict[str, Any]:
+    """Return `{"versioning", "versions"}`, newest first, in the form of `svc history --json`. Raises ArtifactError.
+
+    Reads the log but no artifact: a version without a line in the log has only its name.
+    """
+    versioning = recipe.recipe.output.versioning
+    if versioning != "append_sha":
+        return {"versioning": versioning, "versions": []}
+    history = Versions(recipe.output_uri, keys, settings, recipe=recipe.recipe.name).history(by_log_alone=True)
+    return {"versioning": versioning, "versions": [version.as_fields() for version in history[:MOST]]}

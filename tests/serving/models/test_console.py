@@ -1,20 +1,29 @@
-"""Search in the items of a model, and the features that it reads."""
+"""Search in the items of a model, the features that it reads, and the versions of a recipe."""
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+from svc.artifact import layout
+from svc.artifact.keys import parse_signing_keys
+from svc.artifact.store import Store
+from svc.artifact.versions import Versions
 from svc.model.features import TokenColumn
 from svc.model.ids import IdTable
-from svc.serving.models import item_search
+from svc.recipe.load import LoadedRecipe, load_recipe
+from svc.serving.models import console
+from svc.serving.models.console import MAX_VALUES, MOST, _column, find_items, read_versions
 from svc.serving.models.fragments import ItemFragments
-from svc.serving.models.item_search import MAX_VALUES, _column, find_items
-from svc.serving.models.metadata import MetadataTable
+from svc.serving.models.item_tables import MetadataTable
 from svc.serving.models.registry import Served
 from svc.settings import Settings
+from tests.e2e.server import write_recipe
+from tests.serving.artifacts import SIGNING_KEYS, header
 from tests.serving.client import N_ITEMS, Client, model, serving
 
 pytestmark = pytest.mark.anyio
@@ -104,7 +113,7 @@ def test_any_text_is_found(title: object, text: str) -> None:
 @pytest.mark.parametrize("size", [1, 50, 300, 100_000])
 def test_every_item_is_in_one_block(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each item is found once, for any size of blocks."""
-    monkeypatch.setattr(item_search, "BLOCK_BYTES", size)
+    monkeypatch.setattr(console, "BLOCK_BYTES", size)
     shop = served({item: f"Volume {item} " + "x" * (item % 7 * 20) for item in range(N_ITEMS)})
     for item in range(N_ITEMS):
         assert ids_of(find_items(shop, f"volume {item}", N_ITEMS)).count(f"i{item}") == 1
@@ -143,3 +152,55 @@ def test_a_description_has_a_bounded_number_of_values() -> None:
     tokens = IdTable.from_ids([f"v{number}" for number in range(MAX_VALUES + 50)])
     column = _column(TokenColumn("brand", "categorical", tokens), open_values=True)
     assert (len(column["values"]), column["n_values"]) == (MAX_VALUES, MAX_VALUES + 50)
+
+
+KEYS = parse_signing_keys(SIGNING_KEYS)
+
+
+def books(folder: Path, versioning: str = "append_sha") -> LoadedRecipe:
+    path = write_recipe(folder, "books", folder / "books.svc")
+    path.write_text(path.read_text(encoding="utf-8").replace("always_overwrite", versioning), encoding="utf-8")
+    return load_recipe(path, {}, settings=Settings(), for_serving=True)
+
+
+def train(folder: Path, number: int) -> str:
+    kid, key = KEYS.active
+    head = header(trained_at=f"2099-01-01T{number // 60:02d}:{number % 60:02d}:00+00:00", best_score=number / 1000)
+    write = partial(layout.write, kid=kid, key=key, header=head, payload=[b"x"])
+    return Versions(str(folder / "books.svc"), KEYS, Settings()).publish(write, head, move=True, keep=None).sha8
+
+
+def test_versions_are_listed_without_reading_artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They equal those of the command. A version without a line in the log has only its name."""
+    trained = [train(tmp_path, number) for number in range(3)]
+    versions = Versions(str(tmp_path / "books.svc"), KEYS, Settings())
+    versions.rollback(trained[1], hold=True)
+    expected = [version.as_fields() for version in versions.history()]
+    unlogged = tmp_path / "books.0123abcd.svc"
+    unlogged.write_bytes(b"no artifact")
+
+    def refused(*_: object) -> None:
+        raise AssertionError("an artifact was read")
+
+    monkeypatch.setattr(Store, "read_version", refused)
+    found = read_versions(books(tmp_path), KEYS, Settings())
+    assert found["versioning"] == "append_sha"
+    (unknown,) = [version for version in found["versions"] if version["sha8"] == "0123abcd"]
+    assert (unknown["trained_at"], unknown["best_class"], unknown["live"]) == (None, None, False)
+    assert [version for version in found["versions"] if version is not unknown] == expected
+    assert [version["sha8"] for version in expected if version["held"]] == [trained[1]]
+
+
+def test_a_recipe_without_versioning_has_no_versions(tmp_path: Path) -> None:
+    """It keeps one file, and the answer names this mode."""
+    assert read_versions(books(tmp_path, "always_overwrite"), KEYS, Settings()) == {
+        "versioning": "always_overwrite",
+        "versions": [],
+    }
+
+
+def test_only_the_newest_versions_are_listed(tmp_path: Path) -> None:
+    """The number is bounded."""
+    trained = [train(tmp_path, number) for number in range(MOST + 3)]
+    found = read_versions(books(tmp_path), KEYS, Settings())["versions"]
+    assert [version["sha8"] for version in found] == trained[: -MOST - 1 : -1]

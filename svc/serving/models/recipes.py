@@ -1,23 +1,28 @@
-"""Finds the recipe files of a folder, and the file to serve under each name.
+"""The recipe files of a folder, the file to serve under each name, and a recipe's rules for requests.
 
 Only direct children named `*.yaml` count, and `*.yml` if that is switched on. A file is parsed again only if its bytes
-changed. All functions block on the file system: call them from a worker thread.
+changed. Functions that read files block: call them from a worker thread.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from svc.errors import RecipeError, RecipeSecurityError, RecipeUnreadable
+from svc.recipe.filter_tree import Filter, parse_filter
+from svc.recipe.schema import Recipe
 
 if TYPE_CHECKING:
     from svc.recipe.load import LoadedRecipe
+
 
 COMPARED_BYTES = 4 << 20  # far above any recipe that parses; larger files are compared by size and time
 
@@ -153,3 +158,86 @@ def declare(
             error = f"{file}: the name {candidate.name!r} is already used by {winner.file}"
             refused[file] = Refused(error, "duplicate", kept=winner.file)
     return declared, refused
+
+
+class TimedBoost(NamedTuple):
+    """A boost from the Unix time `since` until before the Unix time `until`."""
+
+    tree: Filter
+    factor: float
+    since: float = -math.inf
+    until: float = math.inf
+
+
+class TimedPin(NamedTuple):
+    """A pin from the Unix time `since` until before the Unix time `until`."""
+
+    item_id: str
+    position: int
+    since: float = -math.inf
+    until: float = math.inf
+
+
+Timed = TypeVar("Timed", TimedBoost, TimedPin)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The serving rules of a recipe.
+
+    `filter` applies to every request, the other rules if a request does not set its own. `users` permits requests for
+    users of an item.
+    """
+
+    filter: Filter | None = None
+    popular_fallback: bool = False
+    diversity: float = 0.0
+    limits: tuple[tuple[str, int], ...] = ()
+    boosts: tuple[TimedBoost, ...] = ()
+    pins: tuple[TimedPin, ...] = ()
+    users: bool = False
+
+    @property
+    def timed(self) -> bool:
+        return bool(self.boosts or self.pins)
+
+    @property
+    def has_rules(self) -> bool:
+        """True if the recipe's rules may reorder the ranking of a request that sets no rules itself."""
+        return bool(self.diversity or self.limits or self.boosts or self.pins)
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Policy:
+        serving = recipe.serving
+        if serving is None:
+            return DEFAULT_POLICY
+        kinds = recipe.filter_kinds
+        return cls(
+            filter=None if serving.filter is None else parse_filter(serving.filter, kinds),
+            popular_fallback=serving.fallback == "popular",
+            diversity=serving.diversity,
+            limits=tuple((limit.field, limit.max) for limit in serving.limits),
+            boosts=tuple(
+                TimedBoost(
+                    parse_filter(boost.filter, kinds), boost.factor, _time(boost.from_, -1), _time(boost.until, 1)
+                )
+                for boost in serving.boosts
+            ),
+            pins=tuple(
+                TimedPin(pin.item_id, pin.position, _time(pin.from_, -1), _time(pin.until, 1)) for pin in serving.pins
+            ),
+            users=serving.users,
+        )
+
+
+DEFAULT_POLICY = Policy()
+
+
+def active(entries: Iterable[Timed], now: float) -> list[Timed]:
+    """Return the entries that hold at the Unix time `now`."""
+    return [entry for entry in entries if entry.since <= now < entry.until]
+
+
+def _time(moment: datetime | None, sign: int) -> float:
+    """Return the Unix time of `moment`, or infinity with the sign of `sign` if it is None."""
+    return sign * math.inf if moment is None else moment.timestamp()

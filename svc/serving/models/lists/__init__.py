@@ -1,1 +1,0 @@
-"""Lists of items that are read at intervals while the server runs."""
