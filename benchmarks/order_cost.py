@@ -39,13 +39,13 @@ N_USERS, N_ITEMS, COMPONENTS, NEIGHBOURS, LENGTH = 1_000, 41_000, 64, 200, 30
 LIMIT, REQUESTS, ROUNDS, GIVEN, RECENCY, BY_PART = 10, 64, 9, 10, 0.5, (1.0, 0.2)
 
 
-def factors(rng: np.random.Generator) -> IALSScorer:
+def factors(rng: np.random.Generator, n_users: int = N_USERS) -> IALSScorer:
     items = rng.normal(0, 0.1, (N_ITEMS, COMPONENTS)).astype(np.float32) * rng.gamma(1.0, 1.0, (N_ITEMS, 1))
     solver = LeastSquares(
-        alpha0=0.01, reg=0.01, nu=1.0, confidence=1.0, target_weight=1.0, n_users=N_USERS, n_items=N_ITEMS,
+        alpha0=0.01, reg=0.01, nu=1.0, confidence=1.0, target_weight=1.0, n_users=n_users, n_items=N_ITEMS,
         user_weights=None, item_weights=None,
     )  # fmt: skip
-    users = rng.normal(0, 0.1, (N_USERS, COMPONENTS)).astype(np.float32)
+    users = rng.normal(0, 0.1, (n_users, COMPONENTS)).astype(np.float32)
     return IALSScorer(users, FactorIndex.build(items.astype(np.float32)), solver)
 
 

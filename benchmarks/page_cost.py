@@ -1,0 +1,108 @@
+"""What do dislikes, items shown before, and users for an item cost?
+
+    python -m benchmarks.page_cost
+
+Models over 41,000 items. Pages: 1,000 users, the processor microseconds of one request in the process with 20 dislikes
+and 100 items shown before, beside one with a history of 120 items. Such a page may cost 100 µs more. Users: 100,000
+users with 8 items each, the processor milliseconds of the best 100 users for an item in each order, and of the summary
+of users that a server makes when it loads a model.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, get_args
+
+import numpy as np
+
+from benchmarks.common import ids, origin, side_by_side
+from benchmarks.order_cost import N_ITEMS, factors, neighbours
+from svc.cores import limit_blas_threads
+from svc.model.history import History
+from svc.model.ids import IdTable
+from svc.model.model import Model
+from svc.model.ranking.query import Interaction, Order, Restriction, Shown, Variation
+from svc.model.recommenders.base import Scorer
+from svc.model.recommenders.blend import BlendScorer
+from svc.model.recommenders.factors import IALSScorer
+
+FEW_USERS, MANY_USERS, LENGTH, LIMIT, BEST_USERS = 1_000, 100_000, 8, 10, 100
+DISLIKES, SHOWN, ROTATION, REQUESTS, ROUNDS = 20, 100, 0.25, 32, 9
+
+
+def scorers(rng: np.random.Generator, n_users: int) -> dict[str, Scorer]:
+    """Return one scorer of each kind for `n_users` users."""
+    of_factors, of_neighbours = factors(rng, n_users), neighbours(rng)
+    blend = BlendScorer(of_factors, (of_neighbours,), (0.5, 0.5), np.ones((2, n_users)))
+    return {"iALS": of_factors, "neighbours": of_neighbours, "blend": blend}
+
+
+def model(scorer: Scorer, n_users: int) -> Model:
+    """Return a model whose users have LENGTH different items each, in ascending order."""
+    rng = np.random.default_rng(1)
+    columns = np.sort(rng.integers(0, N_ITEMS - LENGTH, (n_users, LENGTH)), axis=1) + np.arange(LENGTH)
+    history = History(np.arange(0, n_users * LENGTH + 1, LENGTH), columns.astype(np.int32).ravel())
+    made = Model(
+        user_ids=IdTable.from_ids(ids("u", n_users)), item_ids=IdTable.from_ids(ids("i", N_ITEMS)),
+        history=history, scorer=scorer, features=None,
+    )  # fmt: skip
+    made.ready()
+    return made
+
+
+def pages(asked: Model, *, rejects: bool) -> Callable[[int], Any]:
+    """Return REQUESTS pages of known users, with dislikes and items shown before, or with a history as long."""
+
+    def ask(number: int) -> None:
+        rng = np.random.default_rng(number + ROUNDS)
+        for user in rng.integers(0, FEW_USERS, REQUESTS).tolist():
+            given = [f"i{item}" for item in rng.choice(N_ITEMS, DISLIKES + SHOWN, replace=False).tolist()]
+            more: dict[str, Any] = {"history": [Interaction(item) for item in given]}
+            if rejects:
+                shown = [Shown(item) for item in given[DISLIKES:]]
+                more = {
+                    "dislikes": [Interaction(item) for item in given[:DISLIKES]],
+                    "restriction": Restriction(variation=Variation(shown, ROTATION, None, 0.0)),
+                }
+            asked.rank([asked.prepare_recommend(user_id=f"u{user}", user_features=None, limit=LIMIT, **more).query])
+
+    return ask
+
+
+def audiences(asked: Model, order: Order) -> Callable[[int], Any]:
+    """Return the best users of REQUESTS items."""
+
+    def ask(number: int) -> None:
+        for item in np.random.default_rng(number + ROUNDS).integers(0, N_ITEMS, REQUESTS).tolist():
+            prepared = asked.prepare_users(item_id=f"i{item}", item_features=None, limit=BEST_USERS, order=order)
+            asked.rank([prepared.query])
+
+    return ask
+
+
+def main() -> None:
+    """Print one line for each kind of model and question."""
+    print("\n".join(origin()))
+    limit_blas_threads(1)
+    for name, scorer in scorers(np.random.default_rng(0), FEW_USERS).items():
+        asked = model(scorer, FEW_USERS)
+        calls = {"history": pages(asked, rejects=False), "rejects": pages(asked, rejects=True)}
+        took = {kind: s / REQUESTS * 1e6 for kind, s in side_by_side(calls, ROUNDS, time.thread_time).items()}
+        print(f"pages {name:11} history of {DISLIKES + SHOWN} {took['history']:5.0f} µs, ", end="")
+        print(f"{DISLIKES} dislikes and {SHOWN} shown {took['rejects'] - took['history']:+5.0f} µs", flush=True)
+    for name, scorer in scorers(np.random.default_rng(0), MANY_USERS).items():
+        asked = model(scorer, MANY_USERS)
+        if not isinstance(scorer, IALSScorer):  # a training stores them: no rank depends on them
+            asked.user_moments = np.ones((2, MANY_USERS))
+        began = time.thread_time()
+        asked.serve_users()
+        summary_s = time.thread_time() - began
+        calls = {order: audiences(asked, order) for order in get_args(Order)}
+        of_orders = side_by_side(calls, ROUNDS, time.thread_time)
+        words = ", ".join(f"{order} {s / REQUESTS * 1e3:.1f} ms" for order, s in of_orders.items())
+        print(f"users {name:11} {words}; summary {summary_s:.2f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
