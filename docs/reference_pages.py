@@ -24,6 +24,7 @@ import svc
 from svc import errors, events, metrics, settings
 from svc.cli.main import app
 from svc.errors import ApiError, ArtifactError, SvcError, UsageError
+from svc.events import Event
 from svc.metrics import Metric
 from svc.serving.api.bodies.requests import RecommendRequest, RelatedRequest, UsersRequest
 from svc.settings import GIB, KIB, MIB, Variable
@@ -108,9 +109,9 @@ def _codes(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def _constant(name: str) -> Metric | None:
-    found = getattr(metrics, name, None)
-    return found if isinstance(found, Metric) else None
+def _rows(module: ModuleType, kind: type[Event] | type[Metric]) -> dict[str, str]:
+    """Return the assigned name of each constant of the `kind`, and the name that it declares."""
+    return {name: value.name for name, value in vars(module).items() if isinstance(value, kind)}
 
 
 def _metric(metric: Metric) -> str:
@@ -121,9 +122,11 @@ def _metric(metric: Metric) -> str:
 
 def events_and_metrics() -> str:
     """docs/reference/events.md."""
-    meaning = {getattr(events, name).name: text for name, text in attribute_docs(events).items() if name.isupper()}
-    groups = {getattr(events, name).name: group for name, group in _groups(events).items() if name.isupper()}
-    counted = {metric.name: group for name, group in _groups(metrics).items() if (metric := _constant(name))}
+    docs, of_events, of_metrics = attribute_docs(events), _groups(events), _groups(metrics)
+    rows = _rows(events, Event)
+    meaning = {event: docs[name] for name, event in rows.items()}
+    groups = {event: of_events[name] for name, event in rows.items()}
+    counted = {metric: of_metrics[name] for name, metric in _rows(metrics, Metric).items()}
     return (
         f"# Events and metrics\n\n{NOTE}\n"
         "svc logs these events to standard error, as JSON lines, or as readable lines on a "
