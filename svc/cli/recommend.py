@@ -21,7 +21,7 @@ from svc.cli.common import (
     verifying_keys,
 )
 from svc.env_file import environment
-from svc.errors import UsageError, UsersNotServed
+from svc.errors import DataSourceError, FeaturesNotSupported, FeatureValueUnusable, UsageError, UsersNotServed
 from svc.recipe.filter_tree import Filter, FilterProblem, parse_filter
 from svc.settings import Settings
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from svc.export.request import ExportRequest
     from svc.export.run import OpenedArtifact
     from svc.model.ids import IdTable
+    from svc.model.model import Model
     from svc.model.ranking.item_sets import ItemSet
     from svc.model.ranking.query import Order
     from svc.recipe.load import LoadedRecipe
@@ -310,8 +311,6 @@ def _open(
     from dataclasses import replace
     from pathlib import Path
 
-    from svc.cli.new_items import new_items
-
     recipe, variables = load(Path(source), env_var, settings, for_serving=True)
     if request.to_users and not (recipe.recipe.serving is not None and recipe.recipe.serving.users):
         raise UsersNotServed
@@ -321,3 +320,23 @@ def _open(
     new = None if request.related else new_items(recipe, opened.model, settings, variables)
     allowed = allowed_items(recipe, request.filter, opened.model.item_ids, settings, variables, new=new)
     return opened, replace(request, allowed=allowed, new=None if new is None else new.items)
+
+
+def new_items(
+    loaded: LoadedRecipe, model: Model, settings: Settings, variables: Mapping[str, str]
+) -> PlacedItems | None:
+    """Return the new items that the recipe's server would recommend at this moment.
+
+    Returns None if the recipe has no list. Raises DataSourceError and MetadataError: an export has no earlier list to
+    use instead.
+    """
+    from svc.serving.models.item_lists import declared_in, place, read_new_items
+
+    declared = declared_in(loaded)
+    if declared is None:
+        return None
+    listed = read_new_items(loaded, settings, variables, model.n_items)
+    try:
+        return place(listed, model, declared)
+    except (FeatureValueUnusable, FeaturesNotSupported) as error:
+        raise DataSourceError(f"the model cannot use the list of new items: {error.message}") from None

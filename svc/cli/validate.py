@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import typer
 
-from svc.cli.common import EnvVar, RecipeFile, load, progress_for
+from svc.cli.common import EnvVar, RecipeFile, load, progress_for, verifying_keys
 from svc.env_file import environment
+from svc.errors import DataSourceError, FeaturesNotSupported, FeatureValueUnusable, SvcError
 from svc.settings import Settings
 
 if TYPE_CHECKING:
+    from svc.model.model import Model
+    from svc.recipe.load import LoadedRecipe
+    from svc.serving.models.item_lists import NewItemList
     from svc.training.validate import Check
 
+_NEW_ITEMS = "serving.new_items"
 EPILOG = """
 [bold]Examples[/bold]
   svc validate recipes/movies.yaml
@@ -34,12 +40,10 @@ def command(recipe_file: RecipeFile, env_var: EnvVar = None) -> int:
             typer.echo(_line("note", "recipe", str(warning)))
         from itertools import chain
 
-        from svc.cli.new_items import check_new_items
         from svc.training.validate import validate
 
         failed: Check | None = None
-        new_items = (check for check in (check_new_items(loaded, settings, variables),) if check is not None)
-        for check in chain(validate(loaded, settings, variables), new_items):
+        for check in chain(validate(loaded, settings, variables), check_new_items(loaded, settings, variables)):
             result, code = ("ok", "") if check.ok else ("FAILED", f" (code {check.code}, exit code {check.exit_code})")
             typer.echo(_line(result, check.name, check.detail + code))
             failed = failed or (None if check.ok else check)
@@ -48,3 +52,65 @@ def command(recipe_file: RecipeFile, env_var: EnvVar = None) -> int:
 
 def _line(result: str, name: str, detail: str) -> str:
     return f"{result:<7} {name}: {detail}"
+
+
+def check_new_items(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str]) -> Iterator[Check]:
+    """Yield the numbers of items of the recipe's list that are new to the model and that it knows, if it has a list."""
+    from svc.serving.models.item_lists import declared_in, place, read_new_items
+    from svc.training.validate import Check
+
+    declared = declared_in(loaded)
+    if declared is None:
+        return
+    model = _verified_model(loaded, settings)
+    try:
+        listed = read_new_items(loaded, settings, variables, 0 if model is None else model.n_items)
+        if model is None:
+            detail = f"{len(listed.ids)} items; there is no model yet that may know some of them"
+        else:
+            n_new = len(place(listed, model, declared).items)
+            detail = f"{len(listed.ids)} items: {n_new} are new, {len(listed.ids) - n_new} the model knows"
+            detail += _unknown_words(listed, model)
+        yield Check(_NEW_ITEMS, True, detail)
+    except (FeatureValueUnusable, FeaturesNotSupported) as error:
+        detail = f"the model cannot use the list: {error.message}"
+        yield Check(_NEW_ITEMS, False, detail, DataSourceError.exit_code, DataSourceError.code)
+    except SvcError as error:
+        yield Check(_NEW_ITEMS, False, error.message, DataSourceError.exit_code, DataSourceError.code)
+
+
+def _unknown_words(listed: NewItemList, model: Model) -> str:
+    """Return a note on the words of each text column and the labels of each other column of the new items.
+
+    It counts the distinct words or labels, and how many of them the model does not know.
+    """
+    from svc.model.columns.text_column import TextColumn
+    from svc.model.features import TokenColumn
+
+    note = ""
+    new = [listed.features[position] for position in model.unknown(listed.ids).tolist()]
+    encoder = None if model.features is None else model.features.item
+    for column in () if encoder is None else encoder.encoders:
+        if isinstance(column, TextColumn):
+            words = {word for features in new for word in column.words(features.get(column.name))}
+            n_unknown = len(column.unknown(words))
+            note += f"; it does not know {n_unknown} of the {len(words)} words in their {column.name!r}"
+        elif isinstance(column, TokenColumn):
+            labels = sorted({label for features in new for label in column.split(features.get(column.name))})
+            unknown = [label for label, row in zip(labels, column.tokens.indices(labels), strict=True) if row < 0]
+            if unknown:
+                note += (
+                    f"; it has never seen {len(unknown)} of the {len(labels)} labels in their {column.name!r}, such as "
+                    f"{unknown[0][:40]!r}, which say nothing of an item"
+                )
+    return note
+
+
+def _verified_model(loaded: LoadedRecipe, settings: Settings) -> Model | None:
+    """Return the model of the recipe, or None if no model can be verified."""
+    from svc.export.run import open_artifact
+
+    try:
+        return open_artifact(loaded.output_uri, verifying_keys(settings, unsigned=False), settings).model
+    except SvcError:
+        return None

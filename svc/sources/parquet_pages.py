@@ -189,20 +189,13 @@ class Page(NamedTuple):
     n_stored: int
 
 
-class ChunkSize(NamedTuple):
-    """The number of values of a column chunk, and its bytes after decompression."""
-
-    n_values: int
-    n_bytes: int
-
-
-def chunk_size(file: IO[bytes], chunk: pq.ColumnChunkMetaData) -> ChunkSize:
-    """Return the size of a column chunk by its page headers. Raises ValueError for a broken one."""
+def chunk_size(file: IO[bytes], chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    """Return the values of a column chunk and their bytes, by its page headers. Raises ValueError for a broken one."""
     n_values, n_bytes = 0, 0
     for page in pages(file, chunk):
         n_values += page.n_values
         n_bytes += page.n_bytes
-    return ChunkSize(n_values, n_bytes)
+    return n_values, n_bytes
 
 
 def pages(file: IO[bytes], chunk: pq.ColumnChunkMetaData) -> Iterator[Page]:

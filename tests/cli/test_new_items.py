@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from svc.artifact.keys import parse_signing_keys
-from svc.cli.new_items import check_new_items, new_items
+from svc.cli.recommend import new_items
+from svc.cli.validate import check_new_items
 from svc.errors import DataSourceError
 from svc.export.request import ExportRequest
 from svc.export.run import export, open_artifact
@@ -33,8 +34,7 @@ def test_validate_counts_new_and_known_items(tmp_path: Path) -> None:
     recipe = load_recipe(tmp_path / "a.yaml", {}, settings=settings)
 
     def detail() -> tuple[bool, str]:
-        check = check_new_items(recipe, settings, {})
-        assert check is not None
+        (check,) = check_new_items(recipe, settings, {})
         assert check.name == "serving.new_items"
         assert (check.exit_code, check.code) == ((0, "") if check.ok else (3, "data_source_error"))
         return check.ok, check.detail
@@ -96,7 +96,6 @@ def test_validate_counts_unknown_words(tmp_path: Path) -> None:
     described.features = FeatureState(FEATURE_VERSION, described.features.user, SideEncoder((title,)))
     sides = {"user": HEAD["features"]["user"], "item": {"dimension": 4, "columns": ["title"]}}
     write_artifact(tmp_path / "a.svc", described, head=header(features={"version": 1, "active": True, **sides}))
-    check = check_new_items(recipe, settings, {})
-    assert check is not None
+    (check,) = check_new_items(recipe, settings, {})
     expected = "3 items: 2 are new, 1 the model knows; it does not know 2 of the 4 words in their 'title'"
     assert (check.ok, check.detail) == (True, expected)

@@ -38,7 +38,8 @@ def test_codes_reverse_integers(values: list[int]) -> None:
     array = arrow.integers(np.array(values, dtype=np.int32))
     assert array.to_pylist() == [None if value < 0 else value for value in values]
     for start in range(min(len(values), 3)):
-        assert arrow.codes(array[start:]).tolist() == [max(value, -1) for value in values[start:]]
+        for end in range(start, len(values) + 1):
+            assert arrow.codes(array[start:end]).tolist() == [max(value, -1) for value in values[start:end]]
 
 
 def test_codes_are_writable_copies() -> None:
