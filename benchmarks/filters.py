@@ -88,7 +88,7 @@ def filterable(model: Model, rng: np.random.Generator) -> Served:
     model.ready()
     fields = FilterFields({"year": NumberField(rng.permutation(N_ITEMS) / N_ITEMS)}, N_ITEMS)
     fragments = ItemFragments.build(model.item_ids, None)
-    return Served("movies", model, fragments, {}, "sha256:0", "k", cast(Any, None), 0.0, filters=fields)
+    return Served("movies", model, fragments, {}, "sha256:0", cast(Any, None), 0.0, filters=fields)
 
 
 def random_models() -> Iterator[tuple[str, Served]]:

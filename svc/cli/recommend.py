@@ -136,10 +136,10 @@ def _available_items(
     serving = recipe.recipe.serving
     if serving is None or serving.availability is None:
         return None
-    from svc.serving.models.item_lists import Available, ItemList, read_ids
+    from svc.serving.models.item_lists import available_items, read_ids
 
-    listed = ItemList(read_ids(recipe, settings, variables, len(item_ids)), 0.0)
-    return Available.of(serving.availability, listed, item_ids, None if new is None else new.items).items
+    ids = read_ids(recipe, settings, variables, len(item_ids))
+    return available_items(serving.availability, ids, item_ids, None if new is None else new.items)
 
 
 def command(

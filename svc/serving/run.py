@@ -5,11 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import trio
 
@@ -28,13 +27,12 @@ from svc.serving.api.key_policies import KeyPolicies, PolicyFile
 from svc.serving.api.monitoring import serve_monitoring
 from svc.serving.api.request import ServerState
 from svc.serving.models.console import read_versions
-from svc.serving.models.item_lists import read_ids, read_new_items
 from svc.serving.models.lanes import Lane
-from svc.serving.models.list_watch import ListWatch, available_items, new_items
+from svc.serving.models.list_watch import ListWatch
 from svc.serving.models.loader import Loaded, Loader
 from svc.serving.models.recipes import RecipeFolder
 from svc.serving.models.registry import Registry
-from svc.serving.models.threads import ScoringThreads, lower_priority
+from svc.serving.models.threads import ScoringThreads
 from svc.serving.models.transitions import Publisher
 from svc.serving.models.watcher import Watcher
 from svc.serving.process import Stop
@@ -44,7 +42,6 @@ from svc.serving.workers.fleet import Fleet, answer
 from svc.serving.workers.package import pack_loaded
 from svc.settings import Settings
 
-T = TypeVar("T")
 UNSAFE_WARNING_INTERVAL_S = 300.0
 CLOSING_S = 1.0
 
@@ -269,33 +266,8 @@ def _watcher(
         publisher=publisher,
         settings=settings,
         metrics=state.metrics,
-        lists=ListWatch(
-            (
-                available_items(partial(_read_bounded, read_ids, state.registry, settings, loader)),
-                new_items(partial(_read_bounded, read_new_items, state.registry, settings, loader)),
-            ),
-            publisher,
-            state.registry,
-            state.metrics,
-        ),
+        lists=ListWatch(publisher, loader, state.metrics),
     )
-
-
-def _read_bounded(
-    read: Callable[[LoadedRecipe, Settings, Mapping[str, str], int], T],
-    registry: Registry,
-    settings: Settings,
-    loader: Loader,
-    loaded: LoadedRecipe,
-) -> T:
-    """Read a list of the recipe, bounded by the number of items in the served model.
-
-    Blocks, and lowers the priority of its thread.
-    """
-    lower_priority()
-    entry = registry.get(loaded.recipe.name)
-    n_items = len(entry.served.model.item_ids) if entry is not None and entry.served is not None else 0
-    return read(loaded, settings, loader.variables, n_items)
 
 
 def _store_of(loaded: LoadedRecipe, *, settings: Settings) -> Store:

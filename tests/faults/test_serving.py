@@ -127,8 +127,8 @@ class Server:
         served = self.entry.served
         assert served is not None
         assert served.available is not None
-        assert served.available.items is not None
-        return {served.model.item_ids.at(int(column)) for column in served.available.items.columns()}
+        assert served.available is not None
+        return {served.model.item_ids.at(int(column)) for column in served.available.columns()}
 
     async def refresh(self) -> None:
         """Read the list of available items, as the watcher does every few seconds."""

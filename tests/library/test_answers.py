@@ -133,7 +133,7 @@ async def both(model: Model) -> AsyncIterator[tuple[Client, svc.Recommender]]:
         await nursery.start(lane.run)
         fragments = ItemFragments.build(model.item_ids, rows)
         state.registry.put(
-            Entry("r", "r.yaml", Served("r", model, fragments, HEADER, "sha256:" + "0" * 64, "k1", lane, 0.0, filters))
+            Entry("r", "r.yaml", Served("r", model, fragments, HEADER, "sha256:" + "0" * 64, lane, 0.0, filters))
         )
         opened = OpenedArtifact(model, HEADER, "sha256:" + "0" * 64, "")
         yield Client(Application(state)), svc.Recommender(opened, item_table(frame, model.item_ids, "item_id"))

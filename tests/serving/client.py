@@ -199,9 +199,7 @@ async def serving(
             await nursery.start(lane.run)
             fragments = ItemFragments.build(served.item_ids, metadata)
             version = "sha256:" + name.encode().hex().ljust(64, "0")
-            state.registry.put(
-                Entry(name, f"{name}.yaml", Served(name, served, fragments, HEADER, version, "k1", lane, 0.0))
-            )
+            state.registry.put(Entry(name, f"{name}.yaml", Served(name, served, fragments, HEADER, version, lane, 0.0)))
         state.registry.put(Entry("stub", "stub.yaml", None, replace(Faults(), load="signature mismatch")))
         yield Client(Application(state)), state
         nursery.cancel_scope.cancel()

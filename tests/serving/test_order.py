@@ -59,7 +59,7 @@ async def serving(model: Model) -> AsyncIterator[Client]:
         lane = Lane(model, ScoringThreads(1))
         await nursery.start(lane.run)
         fragments = ItemFragments.build(model.item_ids, None)
-        served = Served("r", model, fragments, HEADER, "sha256:" + "0" * 64, "k1", lane, 0.0)
+        served = Served("r", model, fragments, HEADER, "sha256:" + "0" * 64, lane, 0.0)
         state.registry.put(Entry("r", "r.yaml", served))
         yield Client(Application(state))
         nursery.cancel_scope.cancel()

@@ -78,7 +78,7 @@ async def serving_families() -> AsyncIterator[Client]:
             await nursery.start(lane.run)
             fragments = ItemFragments.build(model.item_ids, table if name in ("IALS", "neighbours") else None)
             version = "sha256:" + name.encode().hex().ljust(64, "0")
-            served = Served(name, model, fragments, HEADER, version, "k1", lane, 0.0)
+            served = Served(name, model, fragments, HEADER, version, lane, 0.0)
             state.registry.put(Entry(name, f"{name}.yaml", served))
         yield Client(Application(state), {"x-request-id": "recorded"})
         nursery.cancel_scope.cancel()

@@ -24,7 +24,7 @@ QUESTIONS = {
     "Application.is_leaving",
     "Registry.get",
     "Registry.require",
-    "Served.require_fresh",
+    "Entry.require_fresh",
     "Lane.wait_s",
     "Lane.expected_wait_s",
     "Lane.is_free_of_singles",

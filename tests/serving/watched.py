@@ -8,7 +8,7 @@ import math
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
@@ -18,7 +18,7 @@ import trio.testing
 
 from svc import logs
 from svc.metrics import Metrics
-from svc.serving.models.list_watch import ListWatch, available_items, new_items
+from svc.serving.models.list_watch import KINDS, ListWatch
 from svc.serving.models.loader import Loaded, LoadFailed
 from svc.serving.models.registry import Entry, Registry
 from svc.serving.models.transitions import Publisher
@@ -62,6 +62,8 @@ class FakeLoader:
     loads: list[tuple[str, str]] = field(default_factory=list)
     lives: list[Any] = field(default_factory=list)
     hang: threading.Event | None = None
+    settings: Any = None
+    variables: Any = None
 
     def load(
         self, recipe: Any, store: FakeStore, *, known_sha256: str | None = None, live: Any = None
@@ -155,17 +157,20 @@ class World:
             settings=settings or Settings(watch_interval_s=INTERVAL_S),
             metrics=self.metrics,
             lists=ListWatch(
-                (available_items(cast(Any, self.read_list)), new_items(cast(Any, self.read_new_items))),
                 publisher,
-                self.registry,
+                cast(Any, self.loader),
                 self.metrics,
+                tuple(
+                    replace(kind, read=cast(Any, read))
+                    for kind, read in zip(KINDS, (self.read_list, self.read_new_items), strict=True)
+                ),
             ),
         )
 
     def store(self, name: str, output: str = "out.svc") -> FakeStore:
         return self.stores.setdefault((name, output), FakeStore())
 
-    def read_list(self, recipe: FakeRecipe) -> tuple[str, ...]:
+    def read_list(self, recipe: FakeRecipe, *_: object) -> tuple[str, ...]:
         """Return the ids of a recipe's list, or raise the error in their place."""
         found = self.lists[recipe.name]
         if isinstance(found, threading.Event):
@@ -175,7 +180,7 @@ class World:
             raise found
         return tuple(found)
 
-    def read_new_items(self, recipe: FakeRecipe) -> Any:
+    def read_new_items(self, recipe: FakeRecipe, *_: object) -> Any:
         """Return a recipe's list of new items, or raise the error in its place."""
         found = self.new_items[recipe.name]
         if isinstance(found, threading.Event):
@@ -283,7 +288,7 @@ async def ticks(count: float) -> None:
 
 
 def failed(error: Any, kid: str = "k1") -> LoadFailed:
-    return LoadFailed(error, kid, "sha")
+    return LoadFailed(error, kid)
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -130,7 +130,7 @@ class Verbs:
         entry = self._state.registry.require(name)
         if entry.served is None:
             raise RecipeUnavailable
-        entry.served.require_fresh()
+        entry.require_fresh()
         return entry.served
 
     async def _single(self, request: Request, verb: str, served: Served, budget: WaitBudget) -> EncodedAnswer:

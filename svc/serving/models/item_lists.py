@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, Protocol, Self
+from typing import Any
 
 import numpy as np
 from pydantic_core import to_json
 
-from svc.errors import AvailabilityStale, DataSourceError
+from svc.errors import DataSourceError
 from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.model.ranking.filter_fields import FilterFields
@@ -25,71 +25,22 @@ from svc.recipe.serving_schema import Availability
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.item_tables import ROWS_AT_ONCE, MetadataTable, ids_and_features, load_metadata, read_item_table
 from svc.settings import Settings
-from svc.sources.base import TableBounds
+from svc.sources.base import SourceContext, TableBounds
 
 
-@dataclass(frozen=True, slots=True)
-class ItemList:
-    """The distinct ids of a list at `read_at`, a time of trio's clock. Lists with the same ids are equal."""
+def available_items(
+    declared: Availability, ids: Sequence[str], item_ids: IdTable, new: NewItems | None = None
+) -> ItemSet:
+    """Return the items of the model and the new items that the list `ids` lets through.
 
-    ids: tuple[str, ...]
-    read_at: float = field(default=0.0, compare=False)
-
-    def without_ids(self, shift_s: float) -> ItemList:
-        """Return the list without its ids, on a clock that is ahead by `shift_s`."""
-        return ItemList((), self.read_at + shift_s)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Available:
-    """The list of one recipe for one model, as the items that may be shown.
-
-    `items` is None until a list has been read. Until then, mode `deny` allows all items, and mode `allow` refuses
-    requests.
+    Unknown ids are ignored. Takes long if the list is long.
     """
-
-    declared: Availability
-    items: ItemSet | None
-    listed: ItemList | None
-
-    @classmethod
-    def of(
-        cls, declared: Availability, listed: ItemList | None, item_ids: IdTable, new: NewItems | None = None
-    ) -> Self:
-        """Return the items of the model and the new items that the list lets through.
-
-        Unknown ids are ignored. Takes long if the list is long.
-        """
-        if listed is None:
-            return cls(declared, None, None)
-        columns, n_items = item_ids.indices(listed.ids), len(item_ids)
-        if new is not None:
-            columns = np.concatenate([columns, np.where((rows := new.rows(listed.ids)) < 0, -1, n_items + rows)])
-            n_items += len(new)
-        items = ItemSet.of_columns(columns[columns >= 0], n_items)
-        return cls(declared, items if declared.mode == "allow" else ~items, listed)
-
-    def require_fresh(self, now: float) -> None:
-        """Raise AvailabilityStale in mode `allow` if the list is missing or too old."""
-        if self.declared.mode == "allow" and is_stale(self.declared, age_of(self.listed, now)):
-            raise AvailabilityStale
-
-
-class Dated(Protocol):
-    """A list that was read at a time of trio's clock."""
-
-    @property
-    def read_at(self) -> float: ...
-
-
-def age_of(listed: Dated | None, now: float) -> float | None:
-    """Return the seconds since the source was last read or found unchanged, or None if it never was."""
-    return None if listed is None else max(0.0, now - listed.read_at)
-
-
-def is_stale(declared: Availability, age_s: float | None) -> bool:
-    """Return True if a list of this age is too old, or was never read."""
-    return age_s is None or (declared.max_stale_seconds is not None and age_s > declared.max_stale_seconds)
+    columns, n_items = item_ids.indices(ids), len(item_ids)
+    if new is not None:
+        columns = np.concatenate([columns, np.where((rows := new.rows(ids)) < 0, -1, n_items + rows)])
+        n_items += len(new)
+    items = ItemSet.of_columns(columns[columns >= 0], n_items)
+    return items if declared.mode == "allow" else ~items
 
 
 def read_ids(
@@ -99,26 +50,19 @@ def read_ids(
 
     `n_items` is the number of the model's items. Raises DataSourceError, also if the list is far longer than that.
     """
-    from svc.sources.base import SourceContext
-
     assert recipe.recipe.serving is not None and recipe.recipe.serving.availability is not None
     declared = recipe.recipe.serving.availability
-    bounds = TableBounds.for_serving(n_items, 1)
+    columns, bounds = (declared.id_column,), TableBounds.for_serving(n_items, 1)
     context = SourceContext.for_served_table(
-        recipe.base_dir, settings, variables, declared.id_column, (declared.id_column,), bounds=bounds
+        recipe.base_dir, settings, variables, declared.id_column, columns, bounds=bounds
     )
-    table = read_item_table(declared.source, context, (declared.id_column,), lacking, shown="the list")
+    table = read_item_table(declared.source, context, columns, "the list")
     return tuple(text for text in table.texts if text)
-
-
-def lacking(text: str) -> DataSourceError:
-    """Return the error for a list that lacks a column. `text` completes the sentence "the list ..."."""
-    return DataSourceError(f"the list {text}")
 
 
 @dataclass(frozen=True, slots=True)
 class NewItemList:
-    """Ids, features and metadata of the items of a list at `read_at`, a time of trio's clock.
+    """Ids, features and metadata of the items of a list.
 
     `filters` are None if the recipe has no filter fields. `digest` covers ids, features, metadata and filters. Lists
     with the same digest are equal.
@@ -129,11 +73,6 @@ class NewItemList:
     metadata: MetadataTable | None = field(compare=False)
     filters: FilterFields | None = field(compare=False)
     digest: bytes
-    read_at: float = field(default=0.0, compare=False)
-
-    def without_ids(self, shift_s: float) -> NewItemList:
-        """Return the list without its items, on a clock that is ahead by `shift_s`."""
-        return NewItemList((), (), None, None, self.digest, self.read_at + shift_s)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,29 +100,23 @@ def read_new_items(
 
     `n_items` is the number of the model's items. Raises DataSourceError with row and column, or MetadataError.
     """
-    from svc.sources.base import SourceContext
-
     declared, features = declared_in(recipe), recipe.recipe.features
     assert declared is not None and features is not None and features.item is not None, "checked with the recipe"
     names = tuple(column.name for column in features.item.columns)
-    id_column = features.item.id_column
-    bounds = TableBounds.for_serving(declared.max_items, 1 + len(names))
-    context = SourceContext.for_served_table(
-        recipe.base_dir, settings, variables, id_column, (id_column, *names), bounds=bounds
-    )
-    table = read_item_table(declared.source, context, (id_column, *names), lacking)
+    columns = (features.item.id_column, *names)
+    bounds = TableBounds.for_serving(declared.max_items, len(columns))
+    context = SourceContext.for_served_table(recipe.base_dir, settings, variables, columns[0], columns, bounds=bounds)
+    table = read_item_table(declared.source, context, columns, "the list")
     n_rows = len(table.codes)
     if n_rows > declared.max_items:
         raise DataSourceError(
             f"the list has {n_rows} items, more than serving.new_items.max_items, {declared.max_items}: raise it, or"
             " leave out items that are not new any more"
         )
-    ids, rows = ids_and_features(table, id_column, names)
-    tables = load_metadata(recipe, settings, IdTable.from_ids(ids), variables, n_rows=n_items + n_rows)
-    metadata = None
-    if tables.metadata is not None:
-        metadata = MetadataTable(tables.metadata.fields, list(tables.metadata.rows))
-    filters = tables.filters
+    ids, rows = ids_and_features(table, columns[0], names)
+    metadata, filters = load_metadata(recipe, settings, IdTable.from_ids(ids), variables, n_rows=n_items + n_rows)
+    if metadata is not None:
+        metadata = MetadataTable(metadata.fields, list(metadata.rows))
     return NewItemList(ids, rows, metadata, filters, _digest(ids, rows, metadata, filters))
 
 

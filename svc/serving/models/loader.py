@@ -55,13 +55,12 @@ def _encode(fragments: ItemFragments, ranking: Ranking) -> None:
 
 
 class LoadFailed(Exception):
-    """Loading failed with `error`. `kid` is the key id in the artifact, `sha256` the digest of its bytes if read."""
+    """Loading failed with `error`. `kid` is the key id in the artifact."""
 
-    def __init__(self, error: ArtifactError, kid: str, sha256: str | None) -> None:
+    def __init__(self, error: ArtifactError, kid: str) -> None:
         super().__init__(error.message)
         self.error = error
         self.kid = kid
-        self.sha256 = sha256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,7 +104,7 @@ class Loader:
         try:
             blob = store.read(self.settings.max_artifact_bytes)
         except ArtifactError as error:
-            raise LoadFailed(error, UNKNOWN_KID, None) from error
+            raise LoadFailed(error, UNKNOWN_KID) from error
         if blob.sha256 == known_sha256:
             return None
         try:
@@ -126,7 +125,7 @@ class Loader:
                     events.ARTIFACT_REHEARSAL_FAILED, name=recipe.recipe.name, kid=parsed.kid, reason=error.message
                 )
             shown = locate_error(error, blob.resolved)
-            raise LoadFailed(shown, _kid(recipe.recipe.name, blob), blob.sha256) from error
+            raise LoadFailed(shown, _kid(recipe.recipe.name, blob)) from error
         return replace(loaded, seconds=time.perf_counter() - began)
 
     def _open(self, recipe: LoadedRecipe, parsed: Parsed) -> tuple[Model, ItemFragments, FilterFields | None]:

@@ -11,15 +11,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import trio
 
 from svc import events, logs
-from svc.errors import RecipeNotFound
+from svc.errors import AvailabilityStale, RecipeNotFound
 from svc.model.ranking.item_sets import ItemSet, intersect
 from svc.names import stem_of
-from svc.serving.models.item_lists import age_of, is_stale
 from svc.serving.models.recipes import DEFAULT_POLICY, Policy
 
 if TYPE_CHECKING:
@@ -27,13 +26,14 @@ if TYPE_CHECKING:
     from svc.model.ranking.filter_fields import FilterFields
     from svc.model.ranking.new_items import NewItems
     from svc.recipe.serving_schema import Availability
-    from svc.recipe.serving_schema import NewItems as DeclaredNewItems
+    from svc.recipe.serving_schema import NewItems as NewItemsDeclared
     from svc.serving.models.fragments import ItemFragments
-    from svc.serving.models.item_lists import Available, ItemList, NewItemList, PlacedItems
+    from svc.serving.models.item_lists import PlacedItems
     from svc.serving.models.lanes import Lane
     from svc.serving.models.loader import Loaded
 
 SHOWN_ERROR_CHARACTERS = 200
+Declared = TypeVar("Declared")
 _numbers = itertools.count()
 
 
@@ -52,44 +52,36 @@ class Served:
     fragments: ItemFragments
     header: Mapping[str, Any]
     model_version: str
-    kid: str
     lane: Lane
     loaded_at: float
     filters: FilterFields | None = None
     policy: Policy = DEFAULT_POLICY
-    available: Available | None = None
+    available: ItemSet | None = None
     always: ItemSet | None = None
     new: PlacedItems | None = None
     alone: Served | None = None
     number: int = field(init=False, default_factory=_numbers.__next__)
 
     @classmethod
-    def of(cls, name: str, loaded: Loaded, model_version: str, lane: Lane, loaded_at: float) -> Served:
+    def of(cls, name: str, loaded: Loaded, lane: Lane, loaded_at: float) -> Served:
         """Return a loaded model as it is served before its recipe's policy and lists apply."""
         return cls(
             name,
             loaded.model,
             loaded.fragments,
             loaded.header,
-            model_version,
-            loaded.kid,
+            f"sha256:{loaded.sha256}",
             lane,
             loaded_at,
             loaded.filters,
         )
-
-    def require_fresh(self) -> None:
-        """Raise AvailabilityStale if the recipe shows only listed items, and the list is missing or too old."""
-        if self.available is not None:
-            self.available.require_fresh(trio.current_time())
 
     def allowed_items(self, own: ItemSet | None = None) -> ItemSet | None:
         """Return the items that may be shown, or None for all items.
 
         `own` are the items that satisfy the filter of the request.
         """
-        listed = None if self.available is None else self.available.items
-        return intersect(self.always, listed, own)
+        return intersect(self.always, self.available, own)
 
     @property
     def filter_kinds(self) -> Mapping[str, str]:
@@ -101,8 +93,8 @@ class Served:
         """New items that may be recommended, or None without new items."""
         return None if self.new is None or not len(self.new.items) else self.new.items
 
-    def beside(self, available: Available | None, new: PlacedItems | None, policy: Policy) -> Served:
-        """Return the same model with these lists and this policy. Blocks, and computes only the changed parts."""
+    def beside(self, available: ItemSet | None, new: PlacedItems | None, policy: Policy) -> Served:
+        """Return the same model with these items and this policy. Blocks, and computes only the changed parts."""
         served = self
         if new is not self.new:
             served = self.alone or self
@@ -137,6 +129,33 @@ NO_FAULTS = Faults()
 
 
 @dataclass(frozen=True, slots=True)
+class ListState(Generic[Declared]):
+    """A declared list of items, its content, and the start of its last read on trio's clock.
+
+    `content` and `read_at` are None before the first read. If a read fails, they stay. Workers get no content. States
+    with the same content are equal.
+    """
+
+    declared: Declared
+    content: Any = None
+    read_at: float | None = field(default=None, compare=False)
+
+    def age_s(self) -> float | None:
+        """Return the seconds since the source was last read or found unchanged, or None if it never was."""
+        return None if self.read_at is None else max(0.0, trio.current_time() - self.read_at)
+
+    def on_clock(self, shift_s: float) -> ListState[Declared]:
+        """Return the state without its content, on a clock that is ahead by `shift_s`."""
+        return ListState(self.declared, None, None if self.read_at is None else self.read_at + shift_s)
+
+
+def is_stale(available: ListState[Availability]) -> bool:
+    """Return True if a list of available items is too old, or was never read."""
+    age_s, longest_s = available.age_s(), available.declared.max_stale_seconds
+    return age_s is None or (longest_s is not None and age_s > longest_s)
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """The state of one recipe.
 
@@ -149,10 +168,8 @@ class Entry:
     served: Served | None = None
     faults: Faults = NO_FAULTS
     policy: Policy = DEFAULT_POLICY
-    availability: Availability | None = None
-    listed: ItemList | None = None
-    new_items: DeclaredNewItems | None = None
-    new_listed: NewItemList | None = None
+    availability: ListState[Availability] | None = None
+    new_items: ListState[NewItemsDeclared] | None = None
     artifact_folder: str = ""
 
     @property
@@ -164,6 +181,18 @@ class Entry:
     def last_load_error(self) -> str | None:
         """Current error while an earlier model serves, or None for a stub."""
         return self.faults.first() if self.served else None
+
+    @property
+    def is_closed(self) -> bool:
+        """True while the recipe answers 503 because it shows only listed items, and the list is missing or too old."""
+        return (
+            self.availability is not None and self.availability.declared.mode == "allow" and is_stale(self.availability)
+        )
+
+    def require_fresh(self) -> None:
+        """Raise AvailabilityStale if the recipe answers 503 because of its list."""
+        if self.is_closed:
+            raise AvailabilityStale
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,13 +276,7 @@ class Registry:
         """
         entries = {name: entry for name, entry in self._entries.items() if may_ask(name)}
         recipes = {name: _details(entry) for name, entry in entries.items()}
-        degraded = any(entry.faults.first() or not entry.served for entry in entries.values())
-        for name, entry in entries.items():
-            if entry.availability is not None:
-                recipes[name]["availability"], refuses = _availability(entry.availability, entry.listed)
-                degraded = degraded or refuses
-            if entry.new_items is not None:
-                recipes[name]["new_items"] = _new_items(entry)
+        degraded = any(entry.faults.first() or not entry.served or entry.is_closed for entry in entries.values())
         for file, error in self._skipped.items():
             if not may_ask(stem_of(file)):
                 continue
@@ -291,25 +314,20 @@ def _details(entry: Entry) -> dict[str, Any]:
         if error:
             shown = error.replace(entry.artifact_folder, "") if entry.artifact_folder else error
             document[key] = _shown(shown)
+    if (available := entry.availability) is not None:
+        document["availability"] = {
+            "mode": available.declared.mode,
+            "age_seconds": _rounded(available.age_s()),
+            "stale": is_stale(available),
+        }
+    if entry.new_items is not None:
+        new = entry.served and entry.served.new
+        document["new_items"] = {"age_seconds": _rounded(entry.new_items.age_s()), "n_new": new and len(new.items)}
     return document
 
 
-def _availability(declared: Availability, listed: ItemList | None) -> tuple[dict[str, Any], bool]:
-    """Return the state of a list, and True if the recipe answers 503 because the list is stale."""
-    age_s = age_of(listed, trio.current_time())
-    stale = is_stale(declared, age_s)
-    shown = {"mode": declared.mode, "age_seconds": None if age_s is None else round(age_s, 1), "stale": stale}
-    return shown, stale and declared.mode == "allow"
-
-
-def _new_items(entry: Entry) -> dict[str, Any]:
-    """Return the state of a list of new items.
-
-    `n_new` counts the items that the model does not know. It is null without a model.
-    """
-    age_s, served = age_of(entry.new_listed, trio.current_time()), entry.served
-    n_new = None if served is None or served.new is None else len(served.new.items)
-    return {"age_seconds": None if age_s is None else round(age_s, 1), "n_new": n_new}
+def _rounded(age_s: float | None) -> float | None:
+    return None if age_s is None else round(age_s, 1)
 
 
 def _status(degraded: bool) -> str:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 import trio
@@ -21,7 +21,7 @@ from svc.errors import ArtifactError, PayloadTooLarge, SvcError, exhaustion
 from svc.events import Event
 from svc.metrics import Metrics
 from svc.names import stem_of
-from svc.serving.models.item_lists import Available, PlacedItems, place
+from svc.serving.models.item_lists import PlacedItems, available_items, place
 from svc.serving.models.lanes import Lane
 from svc.serving.models.loader import Loaded, LoadFailed
 from svc.serving.models.recipes import Declared, Policy, Refused
@@ -66,24 +66,24 @@ class Publisher:
         self._registry = registry
         self._start_lane = start_lane
         self._metrics = counters
+        self._is_starting = True
         self._logged_expired: dict[str, str] = {}
         self._locks: dict[str, trio.Lock] = {}
 
-    def declare(self, declared: Declared) -> None:
-        """Register a recipe, without a model yet."""
-        policy = Policy.of(declared.loaded.recipe)
-        folder = _folder_of(declared)
+    def declare(self, declared: Declared, **lists: Any) -> None:
+        """Register a recipe with its lists, without a model yet."""
         self._locks[declared.name] = trio.Lock()
-        self._registry.put(Entry(declared.name, declared.file, policy=policy, artifact_folder=folder))
+        policy = Policy.of(declared.loaded.recipe)
+        entry = Entry(declared.name, declared.file, policy=policy, artifact_folder=_folder_of(declared), **lists)
+        self._registry.put(entry)
         self._measure()
 
     def redeclare(self, declared: Declared, *, reload: bool) -> None:
-        """Publish that a registered recipe changed its file or content. `change` publishes a changed policy.
+        """Publish that a registered recipe changed its file or content. `change` publishes changed policies and lists.
 
         With `reload` its artifact or metadata changed too, and the served model keeps its policy until the new load.
         """
-        entry = self._entry(declared.name)
-        entry = replace(entry, file=declared.file, artifact_folder=_folder_of(declared))
+        entry = replace(self.entry(declared.name), file=declared.file, artifact_folder=_folder_of(declared))
         if reload:
             entry = replace(entry, policy=Policy.of(declared.loaded.recipe), faults=Faults(recipe=entry.faults.recipe))
         self._registry.put(entry)
@@ -105,11 +105,11 @@ class Publisher:
         async with lock:
             if self._locks.get(name) is not lock:
                 return None
-            entry = self._entry(name)
+            entry = self.entry(name)
             served = await trio.to_thread.run_sync(_build, entry, replace(entry, **inputs), model)
             if self._locks.get(name) is not lock:
                 return None
-            before = self._entry(name)
+            before = self.entry(name)
             faults = before.faults if model is None else Faults(recipe=before.faults.recipe)
             after = replace(before, **inputs, served=served, faults=faults)
             self._registry.put(after)
@@ -119,11 +119,11 @@ class Publisher:
 
     def live_model(self, name: str) -> Model | None:
         """Return the served model of a registered recipe, or None for a stub."""
-        served = self._entry(name).served
+        served = self.entry(name).served
         return None if served is None else served.model
 
     def remove(self, name: str) -> None:
-        entry = self._entry(name)
+        entry = self.entry(name)
         self._registry.remove(name)
         del self._locks[name]
         if entry.served:
@@ -149,7 +149,7 @@ class Publisher:
 
     def recipe_broken(self, declared: Declared, refusal: Refused) -> None:
         """Publish that the file of a registered recipe no longer parses. Its last recipe and model stay in service."""
-        entry = self._entry(declared.name)
+        entry = self.entry(declared.name)
         if entry.faults.recipe != refusal.error:
             _log_refusal(declared.name, declared.file, refusal)
             logs.emit(events.RECIPE_PARSE_FAILED, name=declared.name, file=declared.file, error=refusal.error)
@@ -160,18 +160,17 @@ class Publisher:
 
         A load fault ends without a load if the artifact has the served bytes again, after a rollback for example.
         """
-        entry = self._entry(name)
+        entry = self.entry(name)
         error = getattr(entry.faults, fault)
         if error:
             self._fault(entry, **{fault: None})
             if entry.served or fault == "recipe":
                 _log_cleared(name, _REASONS_TO_CLEAR[fault], error)
 
-    async def load_succeeded(self, name: str, loaded: Loaded, *, initial: bool) -> None:
+    async def load_succeeded(self, name: str, loaded: Loaded) -> None:
         """Start a lane for the model and publish both. The previous lane still answers its waiting requests."""
         lane = await self._start_lane(loaded)
-        version = f"sha256:{loaded.sha256}"
-        served = Served.of(name, loaded, version, lane, time.time())
+        served = Served.of(name, loaded, lane, time.time())
         with ExitStack() as unused:
             unused.callback(lane.close)  # frees the memory of a model that is not published
             change = await self._put(name, served, {})
@@ -182,7 +181,7 @@ class Publisher:
         logs.emit(
             events.ARTIFACT_LOADED,
             name=name,
-            model_version=version,
+            model_version=served.model_version,
             kid=loaded.kid,
             best_class=loaded.header.get("best_class"),
             seconds=round(loaded.seconds, 3),
@@ -191,56 +190,58 @@ class Publisher:
         previous = faults.load or faults.stat
         if previous:
             _log_cleared(name, "artifact_loaded", previous)
-        if not initial:
+        if not self._is_starting:
             self._metrics.of(metrics.SWAPS, result="ok").inc()
         self._metrics.of(metrics.MODEL_TRAINED_AT, recipe=name).set(unix_time(loaded.header.get("trained_at")))
         self._metrics.of(metrics.MODEL_SEARCHED_AT, recipe=name).set(unix_time(_searched_at(loaded.header)))
         self._measure()
 
-    def warn_of_expired(self, now: datetime) -> None:
-        """Log each expired model once. It stays in service, because old answers are better than none."""
-        for entry in self._registry.entries():
-            served = entry.served
-            moment = expires_at(served.header) if served else None
-            if served and moment and moment <= now and self._logged_expired.get(entry.name) != served.model_version:
-                self._logged_expired[entry.name] = served.model_version
-                logs.emit(events.ARTIFACT_EXPIRED, name=entry.name, expires_at=moment.isoformat())
+    def warn_of_expired(self, name: str) -> None:
+        """Log an expired model once. It stays in service, because old answers are better than none."""
+        served = self.entry(name).served
+        moment = expires_at(served.header) if served else None
+        if served and moment and moment <= datetime.now(UTC) and self._logged_expired.get(name) != served.model_version:
+            self._logged_expired[name] = served.model_version
+            logs.emit(events.ARTIFACT_EXPIRED, name=name, expires_at=moment.isoformat())
 
-    def load_failed(self, name: str, failure: LoadFailed, *, initial: bool) -> None:
+    def load_failed(self, name: str, failure: LoadFailed) -> None:
         """Publish that the artifact is unreadable or refused. The served model stays."""
         error = logs.redact_text(failure.error.message)
-        event = _initial_event(failure.error) if initial else events.ARTIFACT_LOAD_FAILED
+        event = _initial_event(failure.error) if self._is_starting else events.ARTIFACT_LOAD_FAILED
         logs.emit(event, name=name, error=error, kid=failure.kid, reason=failure.error.reason)
-        self._load_failed(name, error, failure.error.reason, initial=initial)
+        self._load_failed(name, error, failure.error.reason)
 
-    def load_broke(self, name: str, error: Exception, *, initial: bool) -> None:
+    def load_broke(self, name: str, error: Exception) -> None:
         """Publish that loading failed with an error other than an SvcError."""
         limit = exhaustion(error)
         text = logs.redact_text(f"{type(error).__name__}: {error}" if limit is None else limit.message)
         logs.emit(events.ARTIFACT_LOAD_UNEXPECTED_ERROR, name=name, error=text)
-        self._load_failed(name, text, "unexpected", initial=initial)
+        self._load_failed(name, text, "unexpected")
 
-    def _load_failed(self, name: str, error: str, reason: str, *, initial: bool) -> None:
+    def _load_failed(self, name: str, error: str, reason: str) -> None:
         self._metrics.of(metrics.LOAD_FAILURES, recipe=name, reason=reason).inc()
-        if not initial:
+        if not self._is_starting:
             self._metrics.of(metrics.SWAPS, result="error").inc()
-        self._fault(self._entry(name), load=error)
+        self._fault(self.entry(name), load=error)
 
     def stat_failed(self, name: str, error: str, event: Event, **more: object) -> None:
-        """Publish that the store returned no marker. Counts each error, and logs a new one."""
-        entry = self._entry(name)
+        """Publish that the store returned no marker. Counts each error, and logs a new one as `event`."""
+        event = events.INITIAL_ARTIFACT_READ_FAILED if self._is_starting else event
+        entry = self.entry(name)
         self._metrics.of(metrics.STAT_FAILURES, recipe=name).inc()
         if entry.faults.stat != error:
             logs.emit(event, name=name, error=error, **more)
             self._fault(entry, stat=error)
 
-    def report_stubs(self) -> None:
-        """Log each recipe that has no model at the end of start-up."""
+    def end_start(self) -> None:
+        """Log each recipe that has no model at the end of start-up. Later loads are swaps."""
+        self._is_starting = False
         for entry in self._registry.entries():
             if entry.error:
                 logs.emit(events.RECIPE_NOT_LOADED_AT_STARTUP, name=entry.name, error=entry.error)
 
-    def _entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> Entry:
+        """Return the state of a registered recipe."""
         entry = self._registry.get(name)
         if entry is None:
             raise LookupError(f"recipe {name!r} is not registered")
@@ -270,29 +271,28 @@ def _build(before: Entry, after: Entry, model: Served | None) -> Served | None:
     if served is None:
         return None
     new, available, is_loaded = served.new, served.available, model is not None
-    if is_loaded or after.new_listed != before.new_listed:
+    if is_loaded or after.new_items != before.new_items:
         try:
             new = _place_new_items(after, served)
         except SvcError as error:
             if not is_loaded:
                 raise
             logs.emit(events.NEW_ITEMS_LOAD_FAILED, name=after.name, error=logs.redact_text(error.message))
-    declared, listed = after.availability, after.listed
-    if declared is None:
-        available = None
-    elif is_loaded or new is not served.new or declared is not before.availability or listed != before.listed:
-        available = Available.of(declared, listed, served.model.item_ids, None if new is None else new.items)
-    elif available is not None:
-        available = replace(available, listed=listed)
+    if is_loaded or new is not served.new or after.availability != before.availability:
+        available, state = None, after.availability
+        if state is not None and state.content is not None:
+            listed_new = None if new is None else new.items
+            available = available_items(state.declared, state.content, served.model.item_ids, listed_new)
     is_other = is_loaded or after.policy != before.policy
     return served.beside(available, new, after.policy if is_other else served.policy)
 
 
 def _place_new_items(entry: Entry, served: Served) -> PlacedItems | None:
-    if entry.new_items is None or entry.new_listed is None:
+    state = entry.new_items
+    if state is None or state.content is None:
         return None
     lower_priority()
-    return place(entry.new_listed, served.model, entry.new_items, yield_gil=GilYielder())
+    return place(state.content, served.model, state.declared, yield_gil=GilYielder())
 
 
 def _initial_event(error: ArtifactError) -> Event:

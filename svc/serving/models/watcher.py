@@ -8,9 +8,8 @@ tick nor the server.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -19,6 +18,7 @@ import trio
 from svc import events, logs, metrics
 from svc.artifact.store import Store
 from svc.errors import (
+    ArtifactError,
     ArtifactExpired,
     ArtifactReadError,
     ArtifactReplayed,
@@ -51,18 +51,18 @@ _RETRIED = (ArtifactReadError, MetadataError, ArtifactReplayed, ArtifactExpired)
 class WatchedArtifact:
     """The state of one recipe's artifact between polls. A recipe with another artifact gets a new instance.
 
-    `marker` belongs to the bytes that were last loaded or refused for good, `sha256` to the served bytes.
+    `marker` belongs to the bytes that were last loaded, or refused for good with `refusal`. `sha256` belongs to the
+    served bytes.
     """
 
     declared: Declared
     store: Store | None = None
     marker: str | None = None
+    refusal: ArtifactError | None = None
     sha256: str | None = None
     sidecar: bool = False
     loading: bool = False
     tried: str | None = None
-    untrusted: bool = False
-    unrehearsed: bool = False
     failures: int = 0
     retry_tick: int = 0
 
@@ -104,14 +104,14 @@ class Watcher:
         Returns when each recipe is loaded or a stub. Raises `ConfigError` if the folder cannot be listed.
         """
         async with trio.open_nursery() as changes:
-            is_listed = await self._rescan(changes, initial=True)
+            is_listed = await self._rescan(changes)
         if not is_listed:
             raise ConfigError("the recipes folder cannot be listed: see the event recipes_dir_scan_failed")
-        async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as loads:
             for watched in self._watched.values():
-                nursery.start_soon(self._first_load, watched)
+                loads.start_soon(self._guarded, self._poll, watched, loads)
         await self.lists.start()  # after the models, because their number of items bounds the length of a list
-        self.publisher.report_stubs()
+        self.publisher.end_start()
         if self.settings.metadata_field_deny:
             self._warn_of_unknown_denied_fields()
 
@@ -133,37 +133,32 @@ class Watcher:
                 pause = self.settings.watch_interval_s * random.uniform(1 - JITTER, 1 + JITTER)
                 async with trio.open_nursery() as tick:
                     tick.start_soon(trio.sleep, pause)
-                    tick.start_soon(self._guarded_tick, loads)
-
-    async def _guarded_tick(self, loads: trio.Nursery) -> None:
-        began = trio.current_time()
-        try:
-            await self._tick(loads)
-        except Exception as error:
-            self._log_unhandled(error)
-        self.metrics.of(metrics.WATCHER_TICK_SECONDS).observe(trio.current_time() - began)
+                    tick.start_soon(self._tick, loads)
 
     async def _tick(self, loads: trio.Nursery) -> None:
+        began = trio.current_time()
         self._ticks += 1
-        await self._rescan(loads, initial=False)
-        self.publisher.warn_of_expired(datetime.now(UTC))
+        await self._guarded(self._rescan, loads)
         async with trio.open_nursery() as polls:
             for watched in self._watched.values():
-                polls.start_soon(self._guarded_poll, watched, loads)
+                polls.start_soon(self._guarded, self._poll, watched, loads)
+        self.metrics.of(metrics.WATCHER_TICK_SECONDS).observe(trio.current_time() - began)
 
-    async def _guarded_poll(self, watched: WatchedArtifact, loads: trio.Nursery) -> None:
+    async def _guarded(self, step: Callable[..., Awaitable[object]], *arguments: Any) -> None:
+        """Await `step(*arguments)`, and log an error that no rule foresees."""
         try:
-            marker = await self._changed_marker(watched, initial=False)
+            await step(*arguments)
         except Exception as error:
-            self._log_unhandled(error)
-        else:
-            if marker is not None:
-                watched.loading = True
-                loads.start_soon(partial(self._load, watched, marker, initial=False))
+            logs.emit(events.WATCHER_UNHANDLED_ERROR, error=logs.redact_text(f"{type(error).__name__}: {error}"))
+            self.metrics.of(metrics.WATCHER_ERRORS).inc()
 
-    def _log_unhandled(self, error: Exception) -> None:
-        logs.emit(events.WATCHER_UNHANDLED_ERROR, error=logs.redact_text(f"{type(error).__name__}: {error}"))
-        self.metrics.of(metrics.WATCHER_ERRORS).inc()
+    async def _poll(self, watched: WatchedArtifact, loads: trio.Nursery) -> None:
+        """Ask for the marker of an artifact, and start a load in `loads` if it changed."""
+        self.publisher.warn_of_expired(watched.name)
+        marker = await self._changed_marker(watched)
+        if marker is not None:
+            watched.loading = True
+            loads.start_soon(self._load, watched, marker)
 
     def recipe(self, name: str) -> LoadedRecipe:
         """Return the watched recipe of this name. Raises LookupError."""
@@ -172,12 +167,12 @@ class Watcher:
     def try_refused_again(self) -> None:
         """Load artifacts with a formerly unknown key on the next tick. Called when the signing keys change."""
         for watched in self._watched.values():
-            if watched.untrusted:
-                watched.marker, watched.untrusted = None, False
+            if watched.refusal is not None and watched.refusal.stage == "hmac":
+                watched.marker = watched.refusal = None
 
     # Recipes
 
-    async def _rescan(self, changes: trio.Nursery, *, initial: bool) -> bool:
+    async def _rescan(self, changes: trio.Nursery) -> bool:
         """Update the watched recipes from the folder, and return False if it cannot be listed.
 
         Changes of served models run in `changes`, so that one that waits for its recipe delays no poll. The first scan
@@ -185,7 +180,7 @@ class Watcher:
         """
         if self._scans.outstanding(self.folder):
             return False
-        timeout_s = self.settings.load_timeout_s if initial else self.stat_timeout_s
+        timeout_s = self.stat_timeout_s if self._ticks else self.settings.load_timeout_s
         try:
             recipes = await self._scans.run(self.folder, self.folder.scan, timeout_s)
         except (OSError, CallTimeout, RuntimeError) as error:  # RuntimeError if the system cannot start another thread
@@ -197,27 +192,19 @@ class Watcher:
         self.publisher.refuse(refused)
         for name in self._watched.keys() - declared.keys():
             del self._watched[name]
+            self.lists.remove(name)
             self.publisher.remove(name)
         for name, recipe in declared.items():
             if name in self._watched:
                 self._redeclare(self._watched[name], recipe, changes)
             else:
-                self._discover(recipe, initial=initial)
-        loaded = {name: watched.declared.loaded for name, watched in self._watched.items()}
-        for name, inputs in self.lists.follow(loaded):
-            changes.start_soon(self._guarded_change, name, inputs)
+                self._discover(recipe)
         return True
 
-    async def _guarded_change(self, name: str, inputs: Mapping[str, Any]) -> None:
-        try:
-            await self.publisher.change(name, **inputs)
-        except Exception as error:
-            self._log_unhandled(error)
-
-    def _discover(self, declared: Declared, *, initial: bool) -> None:
+    def _discover(self, declared: Declared) -> None:
         self._watched[declared.name] = WatchedArtifact(declared)
-        self.publisher.declare(declared)
-        if not initial:
+        self.publisher.declare(declared, **self.lists.declare(declared.loaded))
+        if self._ticks:
             logs.emit(events.RECIPE_DISCOVERED, name=declared.name, file=declared.file)
 
     def _redeclare(self, watched: WatchedArtifact, declared: Declared, changes: trio.Nursery) -> None:
@@ -231,25 +218,26 @@ class Watcher:
         reload = _serves_otherwise(before.loaded, declared.loaded)
         if reload:
             self._watched[declared.name] = WatchedArtifact(declared)
-        elif watched.unrehearsed and _rehearsal(before.loaded) != _rehearsal(declared.loaded):
-            watched.marker, watched.unrehearsed = None, False  # the artifact may pass under the new bound
+        elif isinstance(watched.refusal, RehearsalFailed) and _rehearsal(before.loaded) != _rehearsal(declared.loaded):
+            watched.marker = watched.refusal = None  # the artifact may pass under the new bound
         self.publisher.redeclare(declared, reload=reload)
-        if reload:
-            logs.emit(events.RECIPE_CHANGED, name=declared.name, file=declared.file, reload=True)
-        else:
-            changes.start_soon(self._change_policy, declared)
+        changes.start_soon(self._change, declared, reload, self.lists.declare(declared.loaded))
 
-    async def _change_policy(self, declared: Declared) -> None:
-        await self._guarded_change(declared.name, {"policy": Policy.of(declared.loaded.recipe)})
-        logs.emit(events.RECIPE_CHANGED, name=declared.name, file=declared.file, reload=False)
+    async def _change(self, declared: Declared, reload: bool, inputs: dict[str, Any]) -> None:
+        """Apply the changed inputs of a recipe. With `reload`, its policy is applied by the load."""
+        if not reload:
+            inputs["policy"] = Policy.of(declared.loaded.recipe)
+        if inputs:
+            await self._guarded(partial(self.publisher.change, declared.name, **inputs))
+        logs.emit(events.RECIPE_CHANGED, name=declared.name, file=declared.file, reload=reload)
 
     # Artifacts
 
-    async def _changed_marker(self, watched: WatchedArtifact, *, initial: bool) -> str | None:
+    async def _changed_marker(self, watched: WatchedArtifact) -> str | None:
         """Return the marker of the artifact, or None if it is unchanged, unavailable or not yet due for a retry."""
         if watched.loading or self._stats.outstanding(watched) or self._loads.outstanding(watched):
             return None
-        marker = await self._read_marker(watched, initial=initial)
+        marker = await self._read_marker(watched)
         if marker is None or self._watched.get(watched.name) is not watched:
             return None
         self.publisher.clear_fault(watched.name, "stat")
@@ -260,7 +248,7 @@ class Watcher:
             return None
         return marker
 
-    async def _read_marker(self, watched: WatchedArtifact, *, initial: bool) -> str | None:
+    async def _read_marker(self, watched: WatchedArtifact) -> str | None:
         """Ask the store for the marker within the stat timeout. Publishes a failure and returns None."""
         timeout_s = self.stat_timeout_s
         try:
@@ -277,7 +265,6 @@ class Watcher:
         except Exception as failure:
             error, event = f"the store failed: {type(failure).__name__}: {failure}", events.ARTIFACT_STAT_FAILED
         if self._watched.get(watched.name) is watched:
-            event = events.INITIAL_ARTIFACT_READ_FAILED if initial else event
             self.publisher.stat_failed(watched.name, logs.redact_text(error), event, timeout_s=timeout_s)
         return None
 
@@ -300,14 +287,8 @@ class Watcher:
             logs.emit(events.SIDECAR_DISAPPEARED, name=watched.name)
         watched.sidecar = exists
 
-    async def _first_load(self, watched: WatchedArtifact) -> None:
-        marker = await self._changed_marker(watched, initial=True)
-        if marker is not None:
-            await self._load(watched, marker, initial=True)
-
-    async def _load(self, watched: WatchedArtifact, marker: str, *, initial: bool) -> None:
+    async def _load(self, watched: WatchedArtifact, marker: str) -> None:
         """Load and publish the artifact. Never raises: publishes failures, and retries if that can succeed."""
-        watched.loading = True
         watched.tried = marker
         assert watched.store is not None, "a marker came from it"
         try:
@@ -317,19 +298,19 @@ class Watcher:
             if loaded is None:
                 self.publisher.clear_fault(watched.name, "load")
             else:
-                await self.publisher.load_succeeded(watched.name, loaded, initial=initial)
+                await self.publisher.load_succeeded(watched.name, loaded)
                 watched.sha256 = loaded.sha256
-            watched.marker, watched.failures = marker, 0
+            watched.marker, watched.refusal, watched.failures = marker, None, 0
         except LoadFailed as failure:
-            self._load_failed(watched, marker, failure, initial=initial)
+            self._load_failed(watched, marker, failure)
         except CallTimeout:
             text = f"loading took over {self.settings.load_timeout_s:g} s: raise SVC_LOAD_TIMEOUT_SECONDS"
-            late = LoadFailed(ArtifactReadError(text), UNKNOWN_KID, None)
-            self._load_failed(watched, marker, late, initial=initial)
+            late = LoadFailed(ArtifactReadError(text), UNKNOWN_KID)
+            self._load_failed(watched, marker, late)
         except Exception as error:
             self._back_off(watched)
             if self._watched.get(watched.name) is watched:
-                self.publisher.load_broke(watched.name, error, initial=initial)
+                self.publisher.load_broke(watched.name, error)
         finally:
             watched.loading = False
 
@@ -339,15 +320,14 @@ class Watcher:
         live = self.publisher.live_model(watched.name)
         return partial(self.loader.load, watched.declared.loaded, store, known_sha256=watched.sha256, live=live)
 
-    def _load_failed(self, watched: WatchedArtifact, marker: str, failure: LoadFailed, *, initial: bool) -> None:
+    def _load_failed(self, watched: WatchedArtifact, marker: str, failure: LoadFailed) -> None:
         if isinstance(failure.error, _RETRIED):
             self._back_off(watched)
         else:
             watched.marker = marker  # the same bytes would be refused again until keys or rehearsal bounds change
-            watched.untrusted = failure.error.stage == "hmac"
-            watched.unrehearsed = isinstance(failure.error, RehearsalFailed)
+            watched.refusal = failure.error
         if self._watched.get(watched.name) is watched:
-            self.publisher.load_failed(watched.name, failure, initial=initial)
+            self.publisher.load_failed(watched.name, failure)
 
     def _back_off(self, watched: WatchedArtifact) -> None:
         """Retry the same artifact after 1, 2, 4, ... ticks. A new marker is loaded at the next tick."""

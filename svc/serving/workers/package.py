@@ -42,7 +42,6 @@ class ServedState:
     """
 
     number: int
-    model_version: str
     loaded_at: float
     policy: Policy
     items: ItemSet | None
@@ -65,11 +64,9 @@ class WorkerLanes(Lane):
 
 def on_clock(entry: Entry, shift_s: float) -> Entry:
     """Return an entry with its lists' times on another clock, and without the lists' items, which no worker needs."""
-    listed, new_listed = entry.listed, entry.new_listed
+    available, new = entry.availability, entry.new_items
     return replace(
-        entry,
-        listed=listed and listed.without_ids(shift_s),
-        new_listed=new_listed and new_listed.without_ids(shift_s),
+        entry, availability=available and available.on_clock(shift_s), new_items=new and new.on_clock(shift_s)
     )
 
 
@@ -84,9 +81,7 @@ def mirror_entry(entry: Entry, before: Served | None = None) -> tuple[Entry, Ser
         assert isinstance(lane, WorkerLanes), "the fleet made it"
         keeps_new = new is not None and before is not None and before.new is new
         pickled = None if new is None or keeps_new else pickle.dumps(new, protocol=5)
-        items = None if available is None else available.items
-        version, at, policy = served.model_version, served.loaded_at, served.policy
-        state = ServedState(lane.number, version, at, policy, items, pickled, keeps_new)
+        state = ServedState(lane.number, served.loaded_at, served.policy, available, pickled, keeps_new)
     return on_clock(replace(entry, served=None), time.perf_counter() - trio.current_time()), state
 
 

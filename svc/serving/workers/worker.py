@@ -28,7 +28,7 @@ from svc.serving.api.application import Application
 from svc.serving.api.authentication import Authenticator, RefusalThrottle
 from svc.serving.api.key_policies import LONGEST_WAIT_S, REFUSALS_AT_ONCE, REFUSALS_PER_S, KeyPolicies
 from svc.serving.api.request import ServerState
-from svc.serving.models.item_lists import Available, PlacedItems
+from svc.serving.models.item_lists import PlacedItems
 from svc.serving.models.lanes import Lane
 from svc.serving.models.loader import Loaded
 from svc.serving.models.registry import Entry, Registry, Served, WorkersState
@@ -92,12 +92,12 @@ class Opened:
             self.unused.set()
 
 
-def _beside(served: Served, available: Available | None, state: ServedState) -> Served:
+def _beside(served: Served, state: ServedState) -> Served:
     """Return the model in the state that the parent sent. Blocks and computes."""
     new: PlacedItems | None = served.new if state.keeps_new else None
     if state.new is not None:
         new = pickle.loads(state.new)
-    return served.beside(available, new, state.policy)
+    return served.beside(state.items, new, state.policy)
 
 
 class Worker:
@@ -248,10 +248,8 @@ class Worker:
         opened, before = self._models[state.number], self._registry.get(entry.name)
         served = None if before is None else before.served
         if served is None or served.lane is not opened.lane:
-            served = Served.of(entry.name, opened.loaded, state.model_version, opened.lane, state.loaded_at)
-        declared = entry.availability
-        available = None if declared is None else Available(declared, state.items, entry.listed)
-        served = await trio.to_thread.run_sync(_beside, served, available, state)
+            served = Served.of(entry.name, opened.loaded, opened.lane, state.loaded_at)
+        served = await trio.to_thread.run_sync(_beside, served, state)
         if before is None or served is not before.served:
             opened.n_served += 1
             later = trio.lowlevel.current_trio_token().run_sync_soon  # a thread may release the last reference

@@ -42,7 +42,7 @@ def served(titles: dict[int, Any]) -> Served:
     made = model()
     table = MetadataTable(("title",), [(titles[item],) if item in titles else None for item in range(N_ITEMS)])
     fragments = ItemFragments.build(made.item_ids, table)
-    return Served("movies", made, fragments, {}, "sha256:0", "k1", None, 0.0)  # type: ignore[arg-type]
+    return Served("movies", made, fragments, {}, "sha256:0", None, 0.0)  # type: ignore[arg-type]
 
 
 def ids_of(found: tuple[list[dict[str, Any]], bool]) -> list[str]:

@@ -10,18 +10,15 @@ from typing import Any, cast
 import pytest
 import trio
 
-from svc.errors import AvailabilityStale, DataSourceError
+from svc.errors import DataSourceError
 from svc.model.ids import IdTable
 from svc.model.ranking.rerank import Share
 from svc.recipe.load import load_recipe
 from svc.recipe.serving_schema import Availability, NewItems, Serving
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.item_lists import (
-    Available,
-    ItemList,
     NewItemList,
-    age_of,
-    is_stale,
+    available_items,
     place,
     read_ids,
     read_new_items,
@@ -56,38 +53,14 @@ def test_a_broken_list_is_an_error(tmp_path: Path, text: str, words: str) -> Non
         listed_ids(tmp_path, text)
 
 
-def declared_list(mode: str, max_stale_seconds: float | None = None) -> Availability:
-    """Return a declared list that is never read."""
-    options = {"source": {"type": "csv", "path": "x.csv"}, "id_column": "id", "mode": mode}
-    return Availability.model_validate({**options, "max_stale_seconds": max_stale_seconds})
-
-
-ITEMS = IdTable.from_ids(["a", "b", "c"])
-
-
 def test_a_list_allows_its_items_or_denies_them() -> None:
-    """Ids that the model does not know are ignored. Before the first read, `deny` denies no item."""
-    listed = ItemList(("c", "unknown", "a"), 0.0)
+    """Ids that the model does not know are ignored."""
     for mode, expected in (("allow", [0, 2]), ("deny", [1])):
-        available = Available.of(declared_list(mode), listed, ITEMS)
-        assert available.items is not None
-        assert available.items.columns().tolist() == expected
-        assert Available.of(declared_list(mode), None, ITEMS).items is None
-
-
-def test_a_stale_list_stops_a_recipe_only_in_mode_allow() -> None:
-    """A list that was never read is stale too. Without a limit no age is stale."""
-    listed = ItemList(("a",), 100.0)
-    allow = Available.of(declared_list("allow", 60), listed, ITEMS)
-    assert age_of(listed, 150.0) == 50.0
-    assert not is_stale(declared_list("allow", 60), 60.0) and is_stale(declared_list("allow", 60), 60.1)
-    allow.require_fresh(160.0)
-    for late in (allow, Available.of(declared_list("allow"), None, ITEMS)):
-        with pytest.raises(AvailabilityStale):
-            late.require_fresh(161.0)
-    deny = Available.of(declared_list("deny", 60), listed, ITEMS)
-    deny.require_fresh(161.0)
-    assert not is_stale(declared_list("allow"), 1e9) and is_stale(declared_list("deny"), None)
+        availability = Availability.model_validate(
+            {"source": {"type": "csv", "path": "x.csv"}, "id_column": "id", "mode": mode}
+        )
+        items = available_items(availability, ("c", "unknown", "a"), IdTable.from_ids(["a", "b", "c"]))
+        assert items.columns().tolist() == expected
 
 
 RECIPE = """

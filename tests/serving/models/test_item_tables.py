@@ -12,7 +12,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -25,6 +25,7 @@ from svc import logs
 from svc.errors import DataSourceError, MetadataError
 from svc.recipe.load import LoadedRecipe, load_recipe
 from svc.recipe.source_options import SourceSpec
+from svc.serving.models import item_tables
 from svc.serving.models.item_tables import ItemTable, MetadataTable, load_metadata, read_item_table
 from svc.settings import Settings
 from svc.sources import base
@@ -42,8 +43,8 @@ def read(folder: Path, *, with_arrow: bool) -> ItemTable:
     if not with_arrow:
         frame = pd.DataFrame({"id": pd.Categorical(["007", None, "b", "007"]), "year": [1999.0, 2001.0, None, np.inf]})
         built = SimpleNamespace(fetch=lambda: frame)
-    with mock.patch.object(base, "build_source", lambda *_: built):
-        return read_item_table(source, context, ("id", "year"), cast(Any, DataSourceError))
+    with mock.patch.object(item_tables, "build_source", lambda *_: built):
+        return read_item_table(source, context, ("id", "year"), "the table")
 
 
 @pytest.mark.parametrize("with_arrow", [True, False])
@@ -60,7 +61,7 @@ def test_a_table_is_read_with_and_without_arrow(tmp_path: Path, *, with_arrow: b
     with pytest.raises(DataSourceError, match="lacks the column 'none'"):
         context = SourceContext.for_served_table(tmp_path, Settings(), {}, "id", None)
         source = SourceSpec.model_validate({"type": "csv", "path": "t.csv"})
-        read_item_table(source, context, ("id", "none"), DataSourceError)
+        read_item_table(source, context, ("id", "none"), "the table")
 
 
 MIB = 1 << 20
@@ -85,7 +86,7 @@ def refused(name):
     )
     options = {"dsn_env": "SVC_RECIPE_DSN", "query": name} if sys.argv[1] == "sql" else {"path": name}
     try:
-        read_item_table(SourceSpec(type=sys.argv[1], **options), context, ("id",), DataSourceError)
+        read_item_table(SourceSpec(type=sys.argv[1], **options), context, ("id",), "the table")
     except DataSourceError as error:
         return error.message
     raise AssertionError("the list was read")

@@ -12,7 +12,7 @@ import trio
 
 from svc.errors import DataSourceError
 from svc.recipe.serving_schema import Serving
-from svc.serving.models.item_lists import Available
+from svc.serving.models import transitions
 from svc.serving.models.registry import Entry
 from tests.serving.artifacts import ids
 from tests.serving.watched import FakeRecipe, World, hang_until, until
@@ -43,7 +43,7 @@ class Listing(World):
 
     def items(self) -> list[int] | None:
         available = cast(Entry, self.registry.get("a")).served.available  # type: ignore[union-attr]
-        return None if available is None or available.items is None else available.items.columns().tolist()
+        return None if available is None else available.columns().tolist()
 
 
 async def test_a_list_is_read_at_the_start_and_at_each_interval() -> None:
@@ -90,15 +90,15 @@ async def test_a_list_is_published_although_that_takes_longer_than_its_interval(
     world = Listing(["i1"])
     free = threading.Event()
     lined_up: list[tuple[str, ...]] = []
-    of = Available.of
+    available_items = transitions.available_items
 
-    def slowly(declared: Any, listed: Any, item_ids: Any, new: Any) -> Any:
-        lined_up.append(listed.ids)
+    def slowly(declared: Any, ids: Any, item_ids: Any, new: Any) -> Any:
+        lined_up.append(ids)
         hang_until(free)
-        return of(declared, listed, item_ids, new)
+        return available_items(declared, ids, item_ids, new)
 
     async with world.running():
-        monkeypatch.setattr(Available, "of", slowly)
+        monkeypatch.setattr(transitions, "available_items", slowly)
         for number in range(10):
             world.lists["a"] = [f"i{2 + number % 7}"]
             await trio.sleep(12)

@@ -8,15 +8,17 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
+import trio
 from structlog.testing import capture_logs
 
-from svc.errors import RecipeNotFound
-from svc.serving.models.registry import Entry, Faults, Registry, Served, WorkersState
+from svc.errors import AvailabilityStale, RecipeNotFound
+from svc.recipe.serving_schema import Availability
+from svc.serving.models.registry import Entry, Faults, ListState, Registry, Served, WorkersState
 
 
 def served(name: str = "movies") -> Served:
     unused = cast(Any, None)
-    return Served(name, unused, unused, {"best_class": "TopPopRecommender"}, "sha256:00", "k1", unused, 0.0)
+    return Served(name, unused, unused, {"best_class": "TopPopRecommender"}, "sha256:00", unused, 0.0)
 
 
 def loaded(name: str, **faults: str) -> Entry:
@@ -133,6 +135,29 @@ def test_the_first_shown_fault_is_that_of_the_load() -> None:
     assert Faults(load="l", stat="s", recipe="r").first() == "l"
     assert Faults(stat="s", recipe="r").first() == "s"
     assert Faults(recipe="r").first() == "r"
+
+
+@pytest.mark.anyio
+async def test_a_stale_list_stops_a_recipe_only_in_mode_allow() -> None:
+    """A list that was never read is stale too. Without a limit no age is stale."""
+
+    def entry(mode: str, age_s: float | None, longest_s: float | None = 60) -> Entry:
+        source = {"type": "csv", "path": "x.csv"}
+        declared = Availability.model_validate(
+            {"source": source, "id_column": "id", "mode": mode, "max_stale_seconds": longest_s}
+        )
+        read_at = None if age_s is None else trio.current_time() - age_s
+        return replace(loaded("a"), availability=ListState(declared, (), read_at))
+
+    for fresh in (entry("allow", 59.0), entry("allow", 1e9, None), entry("deny", 61.0), entry("deny", None)):
+        fresh.require_fresh()
+        assert registry(fresh).details()[1] == 200
+    for stale in (entry("allow", 60.1), entry("allow", None), entry("allow", None, None)):
+        with pytest.raises(AvailabilityStale):
+            stale.require_fresh()
+        assert registry(stale).details()[1] == 503
+    document, _ = registry(entry("deny", None)).details()
+    assert document["recipes"]["a"]["availability"] == {"mode": "deny", "age_seconds": None, "stale": True}
 
 
 def test_an_unknown_recipe_is_logged_and_refused() -> None:

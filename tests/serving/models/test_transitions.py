@@ -96,7 +96,7 @@ async def test_a_refit_has_the_age_of_its_search_among_the_metrics() -> None:
     reused = {"reused_from": {"sha8": "0" * 8, "searched_at": "1970-01-01T01:00:00+00:00"}}
     for header, searched_at in ((head, 86_400.0), ({**head, "tuning": reused}, 3600.0)):
         loaded = Loaded(cast(Any, None), cast(Any, None), header, "0" * 64, "k1", 0.0)
-        await publish.load_succeeded("books", loaded, initial=True)
+        await publish.load_succeeded("books", loaded)
         text = counters.render().decode()
         assert f'svc_model_searched_timestamp_seconds{{recipe="books"}} {searched_at}\n' in text
         assert 'svc_model_trained_timestamp_seconds{recipe="books"} 86400.0\n' in text
@@ -126,7 +126,7 @@ async def test_available_items_include_new_items() -> None:
     world.lists["a"] = ["i2", "y"]
 
     def available() -> list[int]:
-        return cast(Any, world.entry("a").served).available.items.columns().tolist()
+        return cast(Any, world.entry("a").served).available.columns().tolist()
 
     async with world.running():
         n_items = cast(Any, world.entry("a").served).model.n_items
@@ -173,7 +173,7 @@ async def test_an_unchanged_list_changes_only_its_age() -> None:
     world = Listing(items("x", "y"))
     async with world.running():
         before = cast(Any, world.entry("a").served)
-        await until(lambda: cast(Any, world.entry("a")).new_listed.read_at > 20)
+        await until(lambda: cast(Any, world.entry("a")).new_items.read_at > 20)
         assert world.entry("a").served is before
         world.new_items["a"] = items("x", "z")
         await until(lambda: world.ids() == ["x", "z"])

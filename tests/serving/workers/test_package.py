@@ -20,9 +20,9 @@ from svc.errors import SignatureMismatch
 from svc.model.codec import Stored
 from svc.processes import SealedMemory
 from svc.recipe.serving_schema import Availability
-from svc.serving.models.item_lists import ItemList, PlacedItems
+from svc.serving.models.item_lists import PlacedItems
 from svc.serving.models.loader import Loaded, Loader, LoadFailed
-from svc.serving.models.registry import Entry, Served
+from svc.serving.models.registry import Entry, ListState, Served
 from svc.serving.workers.package import Package, WorkerLanes, mirror_entry, pack_loaded
 from tests.model.test_model import FAMILIES, made, queries
 from tests.serving.artifacts import OTHER_KEYS, SIGNING_KEYS, factor_model, write_artifact
@@ -135,10 +135,10 @@ def declared() -> Availability:
 async def test_a_list_is_sent_on_a_shared_clock_and_without_ids() -> None:
     """Each event loop has a clock of its own."""
     began = time.perf_counter()
-    listed = ItemList(("i1", "i2"), trio.current_time() - 60.0)
-    entry, _ = pickle.loads(pickle.dumps(mirror_entry(Entry("a", "a.yaml", availability=declared(), listed=listed))))
-    assert entry.listed.ids == ()
-    assert entry.listed.read_at == pytest.approx(began - 60.0, abs=5.0)
+    state = ListState(declared(), ("i1", "i2"), trio.current_time() - 60.0)
+    entry, _ = pickle.loads(pickle.dumps(mirror_entry(Entry("a", "a.yaml", availability=state))))
+    assert entry.availability.content is None
+    assert entry.availability.read_at == pytest.approx(began - 60.0, abs=5.0)
 
 
 @pytest.mark.anyio
@@ -147,7 +147,7 @@ async def test_new_items_are_sent_once_and_to_each_new_worker() -> None:
     new = PlacedItems(cast(Any, "n1"), cast(Any, None), None)
     unused: Any = None
     lane = WorkerLanes(1, lambda _: None)
-    entry = Entry("a", "a.yaml", Served("a", unused, unused, {}, "sha256:0", "k1", lane, 0.0, new=new))
+    entry = Entry("a", "a.yaml", Served("a", unused, unused, {}, "sha256:0", lane, 0.0, new=new))
     (_, first), (_, second) = mirror_entry(entry), mirror_entry(entry, entry.served)
     assert first is not None
     assert first.new is not None

@@ -20,7 +20,7 @@ from svc.serving.models.registry import Entry, WorkersState
 from svc.serving.transport.connection import VACANT
 from svc.serving.workers import channel
 from svc.serving.workers.counters import WorkerPage
-from svc.serving.workers.package import ServedState, pack_loaded
+from svc.serving.workers.package import Package, ServedState, pack_loaded
 from svc.serving.workers.rates import CELLS_BYTES
 from svc.serving.workers.worker import Ends, Worker
 from svc.settings import Settings
@@ -105,9 +105,10 @@ async def asked(address: tuple[str, int], body: bytes = b'{"user_id": "u1", "lim
 @pytest.mark.anyio
 async def test_a_worker_follows_orders_about_models_keys_and_drain(tmp_path: Path) -> None:
     """It applies keys, rates of keys, a swap with its drop, unknown recipes, and the drain."""
-    prepare(tmp_path, factor_model(10, 30, 4))
-    package = load(tmp_path, pack_loaded).package
-    assert package is not None
+    models = []
+    for dimensions in (4, 5):
+        prepare(tmp_path, factor_model(10, 30, dimensions))
+        models.append(load(tmp_path, pack_loaded))
     control, theirs = channel.pair()
     listener = socket.create_server(("127.0.0.1", 0))
     pages = [SharedPage.of(size) for size in (1 << 16, CELLS_BYTES, 8)]
@@ -120,31 +121,32 @@ async def test_a_worker_follows_orders_about_models_keys_and_drain(tmp_path: Pat
         assert await channel.hear(control) == ("done", {"seq": seq})
 
     async def serve(number: int) -> None:
+        package: Package = models[number].package
         await tell("model", number, package.pickled, package.extents, files=package.files)
-        state = ServedState(number, f"sha256:{number}", 0.0, Policy(), None, None, keeps_new=False)
+        state = ServedState(number, 0.0, Policy(), None, None, keeps_new=False)
         await tell("entry", Entry("a", "a.yaml"), state)
 
     with control, theirs, trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(worker.run)
-            await serve(1)
+            await serve(0)
             await tell("keys", parse_api_keys(f"k:{hash_api_key(KEY)}"))
             await tell("policies", {}, {})
             await tell("accept", 0)
             address = listener.getsockname()
             answer = await asked(address)
-            assert b"sha256:1" in answer
+            assert models[0].sha256.encode() in answer
             assert b"connection: close" not in answer.lower()
             assert answer.count(b'"item_id":') == 5
             assert (await asked(address, key="x" * 43)).startswith(b"HTTP/1.1 401 ")
-            await serve(2)
-            await tell("drop", 1)
-            assert b"sha256:2" in await asked(address)
+            await serve(1)
+            await tell("drop", 0)
+            assert models[1].sha256.encode() in await asked(address)
             await tell("policies", parse_policies(b"k: {rate: 1/h, burst: 2}", "p"), {"k": (1, 2)})
             answers = [await asked(address) for _ in range(3)]
             assert [answer.split()[1] for answer in answers] == [b"200", b"200", b"429"]
             await tell("remove", "a")
-            await tell("drop", 2)
+            await tell("drop", 1)
             await tell("policies", {}, {})
             assert (await asked(address)).startswith(b"HTTP/1.1 404 ")
             for told, error in (("failed", InternalError), ("unknown", LookupError), ("broken", ArtifactReadError)):

@@ -41,7 +41,6 @@ async def popular_items(
     served: Served, asked: Request, arguments: Mapping[str, str], budget: WaitBudget, limiter: trio.CapacityLimiter
 ) -> bytes:
     """Return the body of the answer. Raises the ApiError for the client."""
-    served.require_fresh()
     budget.require(served.lane)
     in_thread = partial(trio.to_thread.run_sync, limiter=limiter, abandon_on_cancel=True)
     if len(arguments.get("filter", "")) <= INLINE_FILTER_CHARACTERS:
@@ -139,7 +138,8 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
     async def popular(name: str) -> Response:
         asked = _asked()
         budget = asked.budget(state.admission)
-        _, served = _entry(state, name)
+        entry, served = _entry(state, name)
+        entry.require_fresh()
         body = await popular_items(served, asked, request.args.to_dict(), budget, listed)
         return Response(body, content_type="application/json", headers={MODEL_VERSION: served.model_version})
 

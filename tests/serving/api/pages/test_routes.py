@@ -26,7 +26,7 @@ from svc.serving.api.endpoints import ENDPOINTS, SWAGGER_UI, VERBS
 from svc.serving.api.key_policies import KeyPolicies, parse_policies
 from svc.serving.api.pages.routes import INLINE_FILTER_CHARACTERS, TYPES
 from svc.serving.api.request import ServerState
-from svc.serving.models.item_lists import Available, ItemList
+from svc.serving.models.item_lists import available_items
 from svc.serving.models.recipes import Policy
 from svc.settings import Settings
 from tests.serving.api.test_endpoints import FILES, SCRIPTS, STATIC
@@ -187,7 +187,7 @@ async def test_the_recipes_filter_and_its_list_hold_beside_the_requests_filter()
     gone = tuple(f"i{item}" for item in BY_COUNT[:20])
     async with listing(policy) as (client, state):
         served = served_in(state)
-        serve(state, replace(served, available=Available.of(declared, ItemList(gone, 0.0), served.model.item_ids)))
+        serve(state, replace(served, available=available_items(declared, gone, served.model.item_ids)))
         answer = (await ask(client, COMEDY)).json
     assert numbers(answer) == [item for item in BY_COUNT[20:] if "Comedy" in genres_of(item) and item % 5]
 

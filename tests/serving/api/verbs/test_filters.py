@@ -18,8 +18,9 @@ from svc.model.ranking.filter_fields import FilterFields, LabelField, NumberFiel
 from svc.recipe.filter_tree import FilterProblem, parse_filter
 from svc.recipe.serving_schema import Availability
 from svc.serving.api.request import ServerState
-from svc.serving.models.item_lists import Available, ItemList
+from svc.serving.models.item_lists import available_items
 from svc.serving.models.recipes import Policy
+from svc.serving.models.registry import ListState
 from tests.filter_trees import ODD
 from tests.serving.client import N_ITEMS, Client, serve, served_in, serving
 
@@ -290,21 +291,19 @@ async def test_the_description_names_the_fields_that_may_be_filtered() -> None:
     assert "filter_fields" not in plain
 
 
+def put_list(state: ServerState, declared: Availability, ids: list[str] | None, age_s: float | None) -> None:
+    """Put a list of available items in force that was read `age_s` ago, or never."""
+    served = served_in(state)
+    available = None if ids is None else available_items(declared, ids, served.model.item_ids)
+    read_at = None if age_s is None else trio.current_time() - age_s
+    entry = replace(state.registry.require("movies"), availability=ListState(declared, ids, read_at))
+    state.registry.put(replace(entry, served=replace(served, available=available)))
+
+
 async def test_a_stale_list_in_mode_allow_stops_the_recipe() -> None:
     """Singles, batches and popular items answer 503 from the age of max_stale_seconds on. Health does not."""
     declared = Availability(source=SOURCE, id_column="id", mode="allow", refresh_seconds=10, max_stale_seconds=60)
     async with filtering() as (client, state):
-        entry = state.registry.get("movies")
-        assert entry is not None
-        assert entry.served is not None
-        ids = entry.served.model.item_ids
-
-        def put(listed: ItemList | None) -> None:
-            available = Available.of(declared, listed, ids)
-            assert entry is not None
-            assert entry.served is not None
-            served = replace(entry.served, available=available)
-            state.registry.put(replace(entry, availability=declared, listed=listed, served=served))
 
         async def statuses() -> list[tuple[int, Any]]:
             answers = [
@@ -314,9 +313,9 @@ async def test_a_stale_list_in_mode_allow_stops_the_recipe() -> None:
             ]
             return [(answer.status, answer.json.get("code")) for answer in answers]
 
-        put(None)
+        put_list(state, declared, None, None)
         assert await statuses() == [(503, "AVAILABILITY_STALE")] * 3
-        put(ItemList(("i5", "i50", "none"), trio.current_time()))
+        put_list(state, declared, ["i5", "i50", "none"], 0.0)
         assert await statuses() == [(200, None)] * 3
         assert set(numbers((await client.post(RECOMMEND, {"user_id": "u3"})).json)) == {5, 50}
         await trio.sleep(60)
@@ -325,7 +324,7 @@ async def test_a_stale_list_in_mode_allow_stops_the_recipe() -> None:
         assert await statuses() == [(503, "AVAILABILITY_STALE")] * 3
         details = await client.get("/v1/health/details")
         assert (await client.get("/v1/health")).json["total"] == 4
-        put(ItemList((), trio.current_time()))
+        put_list(state, declared, [], 0.0)
         assert (await client.post(RECOMMEND, {"user_id": "u3"})).json["code"] == "NO_CANDIDATES"
     assert details.status == 503
     shown = details.json["recipes"]["movies"]["availability"]
@@ -336,9 +335,8 @@ async def test_a_stale_list_in_mode_deny_stays_in_use() -> None:
     """Before its first read it denies no item."""
     declared = Availability(source=SOURCE, id_column="id", mode="deny", refresh_seconds=10, max_stale_seconds=10)
     async with filtering() as (client, state):
-        for listed, gone in ((None, set()), (ItemList(("i5",), trio.current_time() - 100), {5})):
-            served = served_in(state)
-            serve(state, replace(served, available=Available.of(declared, listed, served.model.item_ids)))
+        for ids, age_s, gone in ((None, None, set()), (["i5"], 100.0, {5})):
+            put_list(state, declared, ids, age_s)
             found = (await client.post(RECOMMEND, {"user_id": "u3", "limit": N_ITEMS})).json
             assert set(numbers(found)) == set(range(4, N_ITEMS)) - gone
 
