@@ -1,4 +1,4 @@
-"""The certificate of SVC_TLS_CERT_FILE and its key, which can be replaced while the server runs."""
+"""The server's TLS certificate and private key (SVC_TLS_*), which can be replaced while the server runs."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from svc.errors import ConfigError
 from svc.settings import Settings
 
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Ciphers for TLS 1.2. HTTP/2 forbids the others (RFC 9113, appendix A)."""
+"""Ciphers for TLS 1.2 that HTTP/2 permits (RFC 9113, appendix A)."""
 _OTHERS_MAY_READ = stat.S_IRGRP | stat.S_IROTH
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate chain, its key, and the authority of client certificates if clients need one, all in PEM."""
+    """A certificate chain and its private key, in PEM."""
 
     chain: bytes
     key: bytes = field(repr=False)
     client_ca: bytes = b""
+    """The authority that signs client certificates. Empty if clients need no certificate."""
 
     def context(self) -> ssl.SSLContext:
-        """Return the context of a server that shows this certificate. Raises OSError or ValueError."""
+        """Return a server's TLS context with this certificate. Raises OSError or ValueError if OpenSSL refuses it."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
@@ -36,7 +37,9 @@ class Certificate:
         if self.client_ca:
             context.load_verify_locations(cadata=self.client_ca.decode("ascii"))
             context.verify_mode = ssl.CERT_REQUIRED
-        with os.fdopen(os.memfd_create("certificate"), "wb") as file:  # ssl loads files only, and the user's may change
+        # `load_cert_chain` reads only files. A file in memory holds the bytes that were checked, which the user's file
+        # may not hold any more.
+        with os.fdopen(os.memfd_create("certificate"), "wb") as file:
             file.write(self.key + b"\n" + self.chain)
             file.flush()
             context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
@@ -44,7 +47,7 @@ class Certificate:
 
 
 class Tls:
-    """The certificate for new connections. Open connections keep the certificate of their handshake."""
+    """The current certificate, and its context for new connections. Open connections keep their earlier certificate."""
 
     def __init__(self, certificate: Certificate) -> None:
         self.certificate = certificate
@@ -56,7 +59,7 @@ class Tls:
 
 
 def read_certificate(settings: Settings) -> Certificate | None:
-    """Read the files of the SVC_TLS variables, or return None if they are unset. Raises ConfigError."""
+    """Return the certificate that the SVC_TLS variables name, or None if they are unset. Raises ConfigError."""
     names = {"SVC_TLS_CERT_FILE": settings.tls_cert_file, "SVC_TLS_KEY_FILE": settings.tls_key_file}
     if not any(names.values()):
         if settings.tls_client_ca_file:
@@ -83,7 +86,7 @@ def read_certificate(settings: Settings) -> Certificate | None:
 def _read(variable: str, path: str) -> bytes:
     """Return the content of a file.
 
-    Raises ConfigError, also if the key's file may be read by other users.
+    Raises ConfigError if the file is unreadable, or if it is the private key and other users may read it.
     """
     try:
         with Path(path).open("rb") as file:
@@ -96,7 +99,7 @@ def _read(variable: str, path: str) -> bytes:
 
 
 def _check_pair(certificate: Certificate, settings: Settings) -> None:
-    """Raise ConfigError unless the first certificate belongs to the key and has not expired."""
+    """Raise ConfigError if the first certificate of the chain does not match the key or has expired."""
     from cryptography import x509
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_private_key

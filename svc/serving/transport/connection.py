@@ -1,7 +1,7 @@
-"""Connections of HTTP/1.1, from the first byte to the last, and the state that the connections of one server share.
+"""HTTP/1.1 connections: reading requests from a socket, sending answers, and the state that all connections share.
 
-An error in one connection never affects another. A process with more connections than others on the same listener
-accepts later.
+An error in one connection never affects another connection. Processes that share a listener also share their numbers of
+open connections. The process with the fewest open connections accepts the next connection first.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, Application, Cli
 from svc.serving.transport.pacing import Rank, TurnScheduler
 
 PATIENCE_S = 0.002
-"""Longest time that a process waits for others to accept first.
-
-It waits in turns of the event loop: a sleep takes at least a millisecond, which costs three quarters of the rate of
-short connections."""
+"""Longest time that a process waits for less loaded processes to accept first."""
 VACANT = 1 << 62
-"""Count for a slot without a process, so that no process waits for it."""
+"""Number of open connections written for a slot without a process. It is so large that no process waits for it."""
 
 
 class Spread:
-    """The number of open connections of one process, in its slot of a shared memory. Only this process writes there."""
+    """The number of open connections of this process, in shared memory beside the numbers of the other processes.
+
+    `counts` has one number for each process. This process writes `counts[slot]`. The parent writes VACANT there when
+    this process looks dead.
+    """
 
     def __init__(self, counts: memoryview[int], slot: int = 0) -> None:
         self._counts = counts
@@ -46,15 +47,18 @@ class Spread:
         return len(self._counts) > 1
 
     def show(self, change: int = 0) -> None:
-        """Change the count by 1 or -1 for a connection that was accepted or has ended, and write it.
+        """Add `change` to the number of open connections, and write the number to the shared memory.
 
-        Overwrites a VACANT that was written while this process looked dead.
+        `change` is 1 for an accepted connection and -1 for an ended connection. Without a change the call only restores
+        the number after the parent has written VACANT.
         """
         self._n_open += change
         self._counts[self._slot] = self._n_open
 
     async def wait_for_others(self) -> None:
         """Return when no other process has fewer connections, or after PATIENCE_S."""
+        # Waits by turns of the event loop. A sleep takes at least 1 ms, which lowers the rate of short connections by
+        # three quarters.
         until_s = time.perf_counter() + PATIENCE_S
         while self._n_open > min(self._counts) and time.perf_counter() < until_s:
             await trio.lowlevel.checkpoint()
@@ -62,42 +66,47 @@ class Spread:
 
 READ_BYTES = 1 << 16
 PRECISION_S = 0.1
-"""An idle connection may stay open this much longer than its limit."""
+"""Longest time that an idle connection stays open beyond its limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits in seconds: until the next head arrives, until the client reads an answer, and for a drain.
-
-    Large answers get a second more for each MiB. Idle connections stay open until `leave_s` after the begin of a drain,
-    because closing them at once would cut off requests that clients have just sent.
-    """
+    """Time limits of connections, in seconds."""
 
     idle_s: float
+    """Longest wait for the head of the next request."""
     unread_s: float
+    """Time for a client to read an answer. Large answers get a second more for each MiB."""
     drain_s: float
+    """Time for requests in flight when the server stops."""
     leave_s: float = 0.0
+    """Time that idle connections stay open after the server has stopped accepting.
+
+    Closing idle connections at once would cut off requests that clients have just sent."""
 
 
 @dataclass(slots=True)
 class Shared:
-    """State that connections share. `ending` is set when the server stops taking requests."""
+    """State that all connections of one process share."""
 
     application: Application
     limits: Limits
     turns: TurnScheduler
     spread: Spread
     ending: bool = False
+    """True when the server stops. Connections then answer only requests that have fully arrived."""
     heads: Heads = field(default_factory=Heads)
     idle: dict[socket.socket, float] = field(default_factory=dict)
-    """Idle connections with the time since when, longest first.
+    """Sockets that wait for a request, with the time when the wait began. The longest wait comes first.
 
-    One task watches them all: a deadline for each would cost as much as parsing its request. A connection that was idle
-    too long gets ClosedResourceError from `wait_readable`.
+    One task watches all sockets, because a trio deadline for each request costs as much as parsing the request.
     """
 
     async def watch(self) -> None:
-        """Wake connections that were idle too long, until cancelled."""
+        """Wake connections that have been idle for too long, until cancelled.
+
+        `wait_readable` raises ClosedResourceError in a connection that is woken, and the connection then closes.
+        """
         while True:
             now, idle_s = trio.current_time(), self.limits.idle_s
             for connected, since_s in self.idle.items():
@@ -109,29 +118,24 @@ class Shared:
 
 
 async def next_bytes(connected: socket.socket) -> bytes:
-    """Return the next bytes, or no bytes at the end.
-
-    Reads again if the kernel announces bytes and then has none.
-    """
+    """Return the next received bytes, or empty bytes if the client has ended its side of the connection."""
     while True:
         await trio.lowlevel.wait_readable(connected)
-        with suppress(BlockingIOError):
+        with suppress(BlockingIOError):  # a socket that is reported as readable may still have no bytes
             return connected.recv(READ_BYTES)
 
 
 LINGER_S = 2.0
-"""Time for reading from a refused client that still sends: closing at once would reset the connection and lose the
-answer."""
+"""Longest time to read on from a client that still sends its request after the answer.
+
+Closing a socket with unread bytes resets the connection, and the client could lose the answer."""
 
 PROBE_S = 0.5
-"""Time between two probes of a client that has ended its requests and waits for an answer."""
+"""Time between two checks whether a client that sends no more requests still waits for its answer."""
 
 
 class Connection:
-    """One connection, which answers the requests from its socket one after the other.
-
-    `run` closes the socket.
-    """
+    """One HTTP/1.1 connection. It answers requests one after the other, and `run` closes its socket at the end."""
 
     def __init__(self, connected: socket.socket, shared: Shared) -> None:
         self._socket = connected
@@ -142,9 +146,9 @@ class Connection:
         self.client = ""
 
     async def run(self) -> None:
-        """Serve until either side has ended the connection.
+        """Answer requests until the client or the server ends the connection.
 
-        A defect ends this connection only, and is logged.
+        An unexpected exception is logged and ends this connection only.
         """
         try:
             self.client = str(self._socket.getpeername()[0])
@@ -165,14 +169,14 @@ class Connection:
 
     async def _serve_next(self) -> bool:
         """Answer the next request, and return True if another may follow."""
-        # A function of its own: its end frees the request, so that an idle connection holds none.
+        # Not inline in `run`: this function returns before the next wait, which frees the memory of the request.
         head = await self._next_head()
         return head is not None and await self._answer(head)
 
     async def _next_head(self) -> Head | None:
-        """Return the head of the next request. Raises an ApiError.
+        """Return the head of the next request, or None if the client has disconnected or was idle for too long.
 
-        The result is None at the end of the connection, or if the head did not come in time.
+        Raises an ApiError if the head is invalid.
         """
         idle, self.late_s = self._shared.idle, 0.0
         idle[self._socket] = self.arrived_s = trio.current_time()
@@ -181,14 +185,14 @@ class Connection:
                 if self._shared.ending:
                     return self._last_head()
                 if self._rank is Rank.GOING_ON and not self._reader.waiting:
-                    self._rank = Rank.KNOWN  # all its pipelined requests have been answered
+                    self._rank = Rank.KNOWN  # all pipelined requests of this connection have been answered
                 data = await next_bytes(self._socket)
                 self.arrived_s = trio.current_time()
                 self._reader.feed(data)
                 if not data:
                     return None
-                del data
-        except trio.ClosedResourceError:  # it was idle for too long, or the server ends
+                del data  # the wait for more bytes would keep them in memory beside the reader's copy
+        except trio.ClosedResourceError:  # `Shared.watch` or a stop of the server has woken this connection
             return self._last_head() if self._shared.ending else None
         else:
             return head
@@ -196,6 +200,10 @@ class Connection:
             del idle[self._socket]
 
     async def _paced_head(self) -> Head | None:
+        """Wait for this connection's turn, and return the next head, or None if the head is incomplete.
+
+        Sets `late_s` if the expected wait is too long. The request then gets its turn at the pace of refusals.
+        """
         if not self._reader.waiting:
             return None
         rank = Rank.PROBE if self._reader.starts_with(self._shared.application.urgent) else self._rank
@@ -214,7 +222,7 @@ class Connection:
 
     async def _answer(self, head: Head) -> bool:
         """Answer one request, and return True if another may follow. Raises ClientGone."""
-        # Not by ASGI, whose scope costs 9 to 13 µs a request.
+        # Does not use ASGI, because building the ASGI scope takes 9 to 13 µs a request.
         response = await self._shared.application(Exchange(head, self, self._reader))
         if response is None:
             return False
@@ -234,11 +242,11 @@ class Connection:
         return self._reader.body_ended
 
     async def receive(self) -> bytes:
-        """Return the next bytes, empty at the end of the connection.
+        """Return the next received bytes, or empty bytes if the client has disconnected.
 
         A cancelled call loses no bytes.
         """
-        with suppress(ConnectionError):  # a reset by the client counts as the end of the connection
+        with suppress(ConnectionError):  # the client has reset the connection
             with suppress(BlockingIOError):
                 return self._socket.recv(READ_BYTES)
             return await next_bytes(self._socket)
@@ -249,16 +257,17 @@ class Connection:
         await self._shared.turns.enter(rank)
 
     async def send_continue(self) -> None:
-        """Ask for the body. If the client has disconnected, the next read reports it."""
-        with suppress(ConnectionError):
+        """Tell a client that sent `Expect: 100-continue` to send the body."""
+        with suppress(ConnectionError):  # the next read finds out that the client has disconnected
             await self._send_all([CONTINUE])
 
     async def until_closed(self, *, probes: bool) -> None:
-        """Return when a client that has ended its requests has closed the connection.
+        """Return when a client that sends no more requests has closed the connection.
 
-        Closing and ending the requests look the same to the server. The system of a client that has closed resets the
-        connection when it gets an interim answer, so `probes` sends such answers. Without `probes` the result is only
-        noticed if the client itself resets the connection.
+        A client that only shuts down its sending side still waits for the answer, but the server receives the same end
+        of stream from a client that has closed. With `probes` the server sends "100 Continue" every PROBE_S: the kernel
+        of a client that has closed replies with a reset. Without `probes` the call returns only if the client resets
+        the connection without being asked.
         """
         with suppress(ConnectionError):
             while not self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
@@ -281,11 +290,11 @@ class Connection:
         except BlockingIOError:
             sent = 0
         size = sum(map(len, parts))
-        # Without a deadline and a task switch: 7% more answers a second, with 16 and with 64 connections.
+        # Returning before the deadline and task switch below gives 7% more answers a second (16 and 64 connections).
         if sent == size:
             return
         with trio.move_on_after(self._shared.limits.unread_s + size / SLOWEST_BYTES_PER_S):
-            for part in parts:  # not joined, which would copy many MiB for a client that may never read them
+            for part in parts:  # joining the parts would copy many MiB for a client that may never read them
                 rest = memoryview(part)[sent:]
                 sent = max(sent - len(part), 0)
                 while rest:
@@ -320,27 +329,27 @@ class Exchange:
         self._reader = reader
 
     async def receive(self) -> bytes:
-        """Return the next part of the body, empty at its end.
+        """Return the next part of the body, or empty bytes after the last part.
 
-        Raises ClientGone, and the ApiError of a broken body.
+        Raises ClientGone if the client has disconnected, and an ApiError if the body is malformed.
         """
         if self._rank is Rank.GOING_ON and self._reader.waiting:
-            await self._connection.pace(self._rank)  # thousands of small chunks in one packet take several turns
+            await self._connection.pace(self._rank)  # divides thousands of small chunks in one packet into turns
         while (part := self._reader.part()) is None:
             if self._continues:
                 self._continues = False
                 await self._connection.send_continue()
             await self._read()
             await self._connection.pace(self._rank)
-            # Later parts rank lower: a body in one packet goes before others, a dripping one after them.
+            # Only the first packet has the higher rank, so a body that drips in delays no short body.
             self._rank = Rank.GOING_ON
         self._rank = Rank.GOING_ON
         return part
 
     async def until_gone(self) -> None:
-        """Return when the client has disconnected, which is more than the end of its requests.
+        """Return when the client has disconnected. A client that only stopped sending still waits for the answer.
 
-        Reads at most READ_BYTES ahead. If the client sends more, its end is not noticed.
+        Keeps at most READ_BYTES that arrive meanwhile. If the client sends more, the call never returns.
         """
         with suppress(ClientGone):
             while self._reader.waiting < READ_BYTES:

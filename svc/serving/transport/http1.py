@@ -1,8 +1,8 @@
-"""HTTP/1.1 without sockets: a reader of requests and an encoder of responses.
+"""HTTP/1.1 without sockets: a parser of received requests and an encoder of responses.
 
-llhttp (by httptools) parses a head. The checks around it refuse everything that h11 would refuse, which
-`tests/serving/transport/test_http1.py` compares. A malformed request raises an ApiError and breaks its reader for ever:
-later bytes of the same connection are never read.
+httptools, the Python binding of llhttp, parses the head of a request. Checks before and after llhttp refuse all
+requests that h11 refuses, which `tests/serving/transport/test_http1.py` compares. After a malformed request, the reader
+of that connection refuses everything that follows.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from svc.serving.transport.messages import Head, Response
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 100
 MAX_LINE_BYTES = 4096
-"""The longest line with the size and extensions of a chunk, and the longest trailer."""
+"""Longest line within a chunked body: the line with the size and extensions of a chunk, or a trailer."""
 WHOLE_BYTES = 64 * 1024
-"""The longest body that is returned together with its head."""
+"""Longest body that `whole_body` returns."""
 CHUNKS_AT_ONCE = 32
-"""Most chunks in one part of a body. Parsing a chunk of one byte costs much more than that byte."""
+"""Most chunks that are parsed in one turn of the event loop. A flood of one-byte chunks would make the turn long."""
 KEPT_HEADS, KEPT_BYTES = 256, 1024
-"""Number of heads in the cache, and the longest head in it."""
+"""Number of heads in the cache, and length of the longest head that is cached."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 T = TypeVar("T")
 
@@ -42,7 +42,10 @@ _QUOTED = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*"'
 _chunk = re.compile(
     rb"(?=[0-9A-Fa-f]{1,20}(?:;|\Z))0*([0-9A-Fa-f]{1,16})(?:;%b(?:=(?:%b|%b))?)*" % (_TOKEN, _TOKEN, _QUOTED)
 )
-"""RFC 9112, 7.1 without the two forms that h11 refuses: blanks before an extension, and sizes over 20 digits."""
+"""The line before a chunk (RFC 9112, 7.1).
+
+h11 refuses two forms that the RFC permits, and so does this expression: blanks before an extension, and sizes of more
+than 20 digits."""
 _trailer = re.compile(rb"(?!(?i:content-length|transfer-encoding):)%b:[\t -~\x80-\xff]*" % _TOKEN)
 _credential = re.compile(rb"\r\n((?i:x-api-key|authorization)):[\t ]*+([\t -~\x80-\xff]*+)(?=\r\n[^\t ])")
 _length = re.compile(rb"[0-9]{1,19}")
@@ -50,19 +53,20 @@ _timeout = re.compile(rb"\r\n(?i:x-request-timeout-ms):[\t ]{0,8}([^\r\n]{0,32})
 
 
 class Heads:
-    """A parser of heads with a cache, because clients send the same bytes again and again.
+    """A parser of heads with a cache, because most clients send the same head with every request.
 
-    A client's key is never cached: its line is cut out, and requests share the rest of the head.
+    API keys are never cached. The header with the key is cut out before the cache is asked, so clients that differ only
+    in their key share one cached head.
     """
 
     def __init__(self) -> None:
-        # 4 to 11% more answers a second, with 1 to 64 connections.
+        # The cache gives 4 to 11% more answers a second (1 to 64 connections).
         self._kept = lru_cache(maxsize=KEPT_HEADS)(parse_head)
 
     def parse(self, raw: bytes) -> Head:
-        """Return the parsed head, from the cache if possible. Raises an ApiError.
+        """Return the parsed head, from the cache if possible. Raises an ApiError if the head is invalid.
 
-        If the head is short and has one credential, the result has it in `credential` and not in `headers`.
+        The only API key in a short head is in `credential` of the result. All other keys are in `headers`.
         """
         if len(raw) > KEPT_BYTES:
             return parse_head(raw)
@@ -72,16 +76,17 @@ class Heads:
         if _credential.search(raw, first.end()):
             return parse_head(raw)
         shared = self._kept(raw[: first.start()] + raw[first.end() :])
-        if len(shared.headers) == MAX_HEADERS:
+        if len(shared.headers) == MAX_HEADERS:  # the header that was cut out is one too many
             raise HeadersTooLarge
         return replace(shared, credential=(first[1].lower(), first[2]))
 
 
 class RequestReader:
-    """A reader of the requests of one connection, one after the other.
+    """An incremental parser of the requests of one connection.
 
-    The caller reads the head, then the parts of the body to its end. After an error each later call raises an error
-    too, and received bytes are dropped.
+    The caller passes received bytes to `feed`. For each request the caller takes the head from `head`, and then the
+    body from `part` until `part` returns empty bytes. After an ApiError all further bytes are dropped, and `head` and
+    `part` raise an ApiError again.
     """
 
     def __init__(self, parse: Callable[[bytes], Head] | None = None) -> None:
@@ -94,29 +99,31 @@ class RequestReader:
         self.body_ended = True
 
     def feed(self, data: bytes) -> None:
+        """Add received bytes."""
         if self._broken:
             return
         self._data, self._at = (self._data[self._at :] + data if self._data else data), 0
 
     @property
     def waiting(self) -> int:
-        """Number of received bytes that are not read yet."""
+        """Number of received bytes that neither a head nor a body has taken yet."""
         return len(self._data) - self._at
 
     def starts_with(self, beginnings: tuple[bytes, ...]) -> bool:
+        """Return True if the next request begins with one of these byte strings."""
         return self._data.startswith(beginnings, self._at)
 
     def method_and_target(self) -> tuple[bytes, bytes]:
-        """Return method and target of the next request before it is parsed.
+        """Return method and target of the next request without parsing the head.
 
-        Both are empty if the first line is invalid or very long.
+        Both are empty if the first line is invalid or longer than MAX_LINE_BYTES.
         """
         line = self._data[self._at : self._at + MAX_LINE_BYTES].partition(b"\r\n")[0]
         parts = line.split(b" ")
         return (parts[0], parts[1]) if len(parts) == 3 else (b"", b"")
 
     def timeout(self) -> bytes | None:
-        """Return the value of X-Request-Timeout-Ms in the next head, before it is parsed."""
+        """Return the value of X-Request-Timeout-Ms in the next request without parsing the head."""
         matches = _timeout.findall(self._data, self._at, self._data.find(b"\r\n\r\n", self._at) + 2)
         return matches[-1] if matches else None
 
@@ -125,20 +132,23 @@ class RequestReader:
         return self._unless_broken(self._head)
 
     def part(self) -> bytes | None:
-        """Return the next bytes of the body. Raises an ApiError.
+        """Return the next bytes of the body, None if more bytes must arrive first, or empty bytes after the last.
 
-        The result is empty at the end of the body, and None until more bytes arrive.
+        Raises an ApiError if the body is malformed.
         """
         return self._unless_broken(self._part)
 
     def whole_body(self) -> bytes | None:
-        """Return the body of the last head if all of it came with the head and not in chunks, else None."""
+        """Return the whole body of the current request, or None if the body must be read by `part`.
+
+        The whole body is only available if it is not chunked, is at most WHOLE_BYTES long, and has been received.
+        """
         return self._unless_broken(self._whole_body)
 
     def _unless_broken(self, read: Callable[[], T]) -> T:
-        """Return the result of `read`, or raise if an earlier read failed.
+        """Return the result of `read`. Raises an ApiError if `read` fails or an earlier read failed.
 
-        After an error the bounds of messages are unknown, so no later byte may begin or end one.
+        After an error the reader cannot know where the next request begins. Guessing would permit request smuggling.
         """
         if self._broken:
             raise MalformedRequest("what came before on this connection is not valid")
@@ -153,8 +163,8 @@ class RequestReader:
         end = self._data.find(b"\r\n\r\n", self._at + self._searched) - self._at
         if end < 0 or end > MAX_HEAD_BYTES:
             self._refuse_early()
-            self._searched = max(self.waiting - 3, 0)  # the last 3 bytes may begin the empty line
-            self._data, self._at = self._data[self._at :], 0  # drop the bytes of earlier requests
+            self._searched = max(self.waiting - 3, 0)  # the last 3 bytes may begin the CR LF CR LF that ends the head
+            self._data, self._at = self._data[self._at :], 0  # frees the bytes of earlier requests
             return None
         self._searched = 0
         head = self._parse(self._take(end + 4))
@@ -235,7 +245,7 @@ class RequestReader:
 
 
 class _Collected:
-    """The headers that httptools reports while it parses a head."""
+    """A receiver of httptools' callbacks, which collects the headers of one head."""
 
     def __init__(self) -> None:
         self.headers: list[tuple[bytes, bytes]] = []
@@ -245,16 +255,16 @@ class _Collected:
 
 
 def parse_head(raw: bytes) -> Head:
-    """Parse a head that ends with an empty line. Raises an ApiError.
+    """Parse a complete head, which ends with an empty line. Raises an ApiError if the head is invalid.
 
-    Keeps blanks behind a value, because they are part of an `X-API-Key`.
+    Blanks at the end of a header's value are kept, because they may be part of an API key.
     """
     line = _request_line.match(raw)
     if line is None:
         raise MalformedRequest("the first line is not a request of HTTP/1.1")
     if len(raw) > MAX_HEAD_BYTES:
         raise TargetTooLong if line.end() > MAX_HEAD_BYTES else HeadersTooLarge
-    if raw.count(b"\r\n") - 2 > MAX_HEADERS:  # before parsing, which takes much longer than this count
+    if raw.count(b"\r\n") - 2 > MAX_HEADERS:  # counted before llhttp parses, because parsing takes much longer
         raise HeadersTooLarge
     headers = _parse_headers(raw, line)
     method, target, is_1_1 = line[1].decode(), line[2], line[3] == b"1"
@@ -281,9 +291,9 @@ def _parse_headers(raw: bytes, line: re.Match[bytes]) -> list[tuple[bytes, bytes
     try:
         httptools.HttpRequestParser(collected).feed_data(raw)
     except httptools.HttpParserUpgrade:
-        pass  # an upgrade is ignored (RFC 9110, 7.8)
+        pass  # a server may ignore a request to upgrade (RFC 9110, 7.8)
     except httptools.HttpParserInvalidMethodError:
-        # llhttp rejects methods that it does not know, but the application answers them with 405: parse as GET.
+        # llhttp refuses unknown methods, but the application answers them with 405. So the headers are parsed as GET.
         return _parse_headers(b"GET / HTTP/1.1\r\n" + raw[line.end() :], line)
     except httptools.HttpParserError as error:
         lower = raw.lower()
@@ -294,10 +304,11 @@ def _parse_headers(raw: bytes, line: re.Match[bytes]) -> list[tuple[bytes, bytes
 
 
 def _body_length(named: dict[bytes, list[bytes]]) -> int | None:
+    """Return the length of the body in bytes, or None if the body is chunked."""
     codings = named.get(b"transfer-encoding")
     if codings:
         if b"content-length" in named:
-            # Request smuggling: a proxy in front may use the other header and split the bytes into other requests.
+            # A proxy in front may trust Content-Length and split the bytes into other requests (request smuggling).
             raise AmbiguousLength
         if len(codings) > 1 or codings[0].lower() != b"chunked":
             raise MalformedRequest("the only Transfer-Encoding that this server knows is chunked")
@@ -309,7 +320,7 @@ def _body_length(named: dict[bytes, list[bytes]]) -> int | None:
 
 
 def encode_head(response: Response, *, closing: bool) -> bytes:
-    """Encode the head of a final answer, whose body the caller sends unless the request is HEAD."""
+    """Return the status line and headers of an answer. With `closing` they announce the end of the connection."""
     length = b"" if response.status == HTTPStatus.NO_CONTENT else b"content-length: %d\r\n" % len(response.body)
     return b"%bcontent-type: %b\r\n%b%bdate: %b\r\n%b\r\n" % (
         _status_line(response.status),
@@ -328,5 +339,5 @@ def _status_line(status: int) -> bytes:
 
 @lru_cache(maxsize=1)
 def http_date(second: int) -> bytes:
-    """Return the value of a Date header."""
+    """Return the value of a Date header for a Unix time in seconds."""
     return formatdate(second, usegmt=True).encode()

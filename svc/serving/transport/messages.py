@@ -11,7 +11,7 @@ from svc.errors import ApiError
 Headers = Sequence[tuple[bytes, bytes]]
 JSON = b"application/json"
 SLOWEST_BYTES_PER_S = 1 << 20
-"""A transfer faster than this may take longer than the client timeout."""
+"""Lowest permitted rate of a transfer. A body of n bytes extends the client timeout by n / SLOWEST_BYTES_PER_S."""
 
 
 class ClientGone(Exception):
@@ -19,24 +19,21 @@ class ClientGone(Exception):
 
 
 class Response(NamedTuple):
-    """An answer before it is sent.
-
-    The connection adds the headers for length, date and the end of the connection. It closes after an answer with
-    `ends_connection`.
-    """
+    """An answer before it is sent. The connection adds the headers Content-Length, Date and Connection."""
 
     status: int
     body: bytes = b""
     headers: Headers = ()
     content_type: bytes = JSON
     ends_connection: bool = False
+    """True if the connection must close after this answer."""
 
 
 @dataclass(slots=True)
 class Head:
-    """The first part of a request.
+    """The request line and the headers of a request.
 
-    Requests with equal heads may share one instance, so nothing but `notes` changes.
+    Requests with equal heads may share one instance. Only `notes` may be changed after the head is created.
     """
 
     method: str
@@ -45,15 +42,17 @@ class Head:
     """Names in lower case."""
 
     length: int | None = 0
-    """Bytes of the body, or None if it comes in chunks."""
+    """Length of the body in bytes, or None if the body is chunked."""
 
     keeps_alive: bool = True
     expects_continue: bool = False
     takes_interim: bool = True
-    """Whether the client understands interim answers. HTTP/1.0 has none."""
+    """True if the client understands answers such as "100 Continue", which HTTP/1.0 does not have."""
 
     credential: tuple[bytes, bytes] | None = field(default=None, repr=False)
-    """The header with the client's key, if it is not among `headers`: a shared head holds no secret."""
+    """Name and value of the header with the API key, or None if that header is among `headers`.
+
+    The key is kept apart so that a head in the cache holds no secret."""
 
     notes: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """Results that the application derived from the head, for the next request that shares it."""
@@ -64,55 +63,61 @@ class Incoming(Protocol):
 
     head: Head
     client: str
-    """Address of the client or of the balancer in front, empty if it has disconnected."""
+    """Address of the client or of the load balancer in front. Empty if the client has disconnected."""
 
     arrived_s: float
-    """Time of arrival, in trio's time."""
+    """Time of arrival on trio's clock."""
 
     late_s: float
-    """Expected wait in seconds if it exceeds the limit of the request, else 0 (see `Application.late_s`)."""
+    """Expected wait in seconds if the wait exceeds the limit of the request, else 0 (see `Application.late_s`)."""
 
     whole_body: bytes | None
-    """The body, if all of it came with the head, as most do: it needs neither a deadline nor a wait."""
+    """The whole body if it has already been received, as most bodies have, else None.
+
+    The application then needs no deadline for reading the body."""
 
     async def receive(self) -> bytes:
-        """Return the next part of the body, empty at its end. Raises ClientGone."""
+        """Return the next part of the body, or empty bytes after the last part.
+
+        Raises ClientGone if the client has disconnected.
+        """
 
     async def until_gone(self) -> None:
-        """Return when the client has disconnected. A client that only ended its requests still waits for its answer.
+        """Return when the client has disconnected. A client that only stopped sending still waits for its answer.
 
-        Bytes that arrive meanwhile are kept for `receive`, within bounds.
+        A bounded number of bytes that arrive meanwhile is kept for `receive`.
         """
 
 
 class Opening(Protocol):
-    """The parts of a request that can be read before it is parsed."""
+    """The parts of a request that can be read cheaply before the request is parsed."""
 
     def method_and_target(self) -> tuple[bytes, bytes]:
-        """Return method and target, both empty if the first line is invalid."""
+        """Return method and target. Both are empty if the first line is invalid."""
 
     def timeout(self) -> bytes | None:
-        """Return the value of X-Request-Timeout-Ms."""
+        """Return the value of the header X-Request-Timeout-Ms, or None without the header."""
 
 
 class Application(Protocol):
-    """The application that answers requests."""
+    """The application that answers requests, as the transport calls it."""
 
     urgent: tuple[bytes, ...]
-    """Beginnings of requests that go before all others."""
+    """First bytes of requests that are answered before all other requests, such as health probes."""
 
     @property
     def is_leaving(self) -> bool:
-        """True if answers announce that their connection ends."""
+        """True if the server stops, so that each answer must announce the end of its connection."""
 
     def late_s(self, opening: Opening, turn_s: float) -> float:
-        """Return the expected wait of a request in seconds if it exceeds its limit, else 0.
+        """Return the expected wait of a request in seconds if the wait exceeds the limit of the request, else 0.
 
-        The connection passes a late request on out of turn, to be refused. `turn_s` is the wait before it is parsed.
+        `turn_s` is the expected wait before the request is parsed. The connection does not let a late request wait for
+        that time. It passes the request on at the pace of refusals.
         """
 
     async def __call__(self, incoming: Incoming) -> Response | None:
         """Return the answer, or None if the client has disconnected. Raises nothing."""
 
     def refuse(self, error: ApiError, client: str) -> Response:
-        """Return the answer to bytes that are not an HTTP request. `client` is the address that sent them."""
+        """Return the answer to bytes that are not an HTTP request. `client` is the address of their sender."""

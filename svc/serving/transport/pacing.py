@@ -1,7 +1,7 @@
-"""Pacing of the event loop: only a few waiting requests begin in each turn, so turns stay short.
+"""Pacing of requests: only a few requests are parsed in each turn of trio's event loop, so each turn stays short.
 
-Trio runs all ready tasks, in any order, before it polls its sockets again. Without pacing, a health probe would wait
-for all clients that send at the same moment, in each turn that its answer takes.
+In one turn, trio runs all tasks that are ready, in any order, and then polls its sockets again. If thousands of clients
+sent a request at the same moment, then without pacing a health probe would wait until all these requests are parsed.
 """
 
 from __future__ import annotations
@@ -15,38 +15,44 @@ import trio
 from svc.serving.admission import Pace
 
 FEWEST_A_TURN, MOST_A_TURN = 4, 32
-"""Bounds of the entries in one turn, without probes.
+"""Bounds of the number of requests that one turn lets in, not counting health probes.
 
-The number grows by one after a full turn shorter than SHORT_TURN_S, and is halved after a longer turn."""
+The number grows by one after a full turn shorter than SHORT_TURN_S, and is halved after each longer turn."""
 SHORT_TURN_S = 1e-3
-# At three times the capacity and 41,000 items, answers keep 73 to 80% of the capacity instead of 35 to 59%.
+# If clients send three times more requests than the server can answer (41,000 items), this pace lets the server answer
+# at 73 to 80% of its capacity. Without a pace of refusals it answers at 35 to 59%.
 REFUSED_AT_ONCE, REFUSED_EVERY_S = 8, 5e-3
-"""Pace of refusals, low enough that they take a small part of the time from admitted requests."""
+"""At most REFUSED_AT_ONCE requests are refused every REFUSED_EVERY_S, because refusals take time from answers."""
 PROBES_A_TURN = 2
-"""Probes in one turn. The bound keeps a flood of probes from shutting other clients out."""
+"""Most health probes that go first in one turn. The bound keeps a flood of probes from blocking all other clients."""
 
 
 class Rank(IntEnum):
-    """Priority of an entry, the lowest number first. Each turn admits at least one KNOWN, NEWCOMER and GOING_ON."""
+    """Priority of a connection that waits for its turn. Lower numbers go first.
+
+    Each turn lets in at least one waiting connection of each of the ranks KNOWN, NEWCOMER and GOING_ON.
+    """
 
     PROBE = 0
+    """A health probe."""
     KNOWN = 1
     """A connection that has been answered before."""
     NEWCOMER = 2
-    # The last rank, because 500 dripping bodies made all others wait.
+    """A connection without an answer so far."""
+    # Below NEWCOMER, because 500 clients that sent their bodies in small pieces delayed all other clients.
     GOING_ON = 3
-    """A connection that sends on without waiting for its answer: dripping bodies, pipelined requests."""
+    """A connection that sends more before it is answered: a body in several packets, or pipelined requests."""
     REFUSED = 4
-    """A request that is refused because its turn would come too late (see REFUSED_EVERY_S)."""
+    """A connection whose request is refused because its turn would come too late."""
 
 
 _ANSWERED = (Rank.KNOWN, Rank.NEWCOMER, Rank.GOING_ON)
 
 
 class TurnScheduler(trio.abc.Instrument):
-    """The queues in which connections wait before they parse received bytes.
+    """A scheduler that decides in which turn of the event loop each connection parses its received bytes.
 
-    It is an instrument of the event loop while `run()` runs.
+    While `run()` runs, the scheduler is also a trio instrument, which trio calls at the start and end of each turn.
     """
 
     def __init__(self) -> None:
@@ -60,16 +66,17 @@ class TurnScheduler(trio.abc.Instrument):
 
     @property
     def crowded(self) -> bool:
-        """True while newcomers wait.
+        """True while new connections wait for their first turn.
 
-        The acceptor then leaves further connections in the kernel's queue, where they cost the least.
+        The server then accepts fewer connections a turn, because a connection in the kernel's queue costs it no memory
+        and no processor time.
         """
         return bool(self._queues[Rank.NEWCOMER])
 
     def expected_wait_s(self, rank: Rank) -> float:
         """Return the expected seconds before a request of this rank has its turn.
 
-        The result is 0 for probes, and while no request waits.
+        The result is 0 for a health probe, and if no request waits.
         """
         if rank is Rank.PROBE:
             return 0.0
@@ -79,7 +86,10 @@ class TurnScheduler(trio.abc.Instrument):
         return ahead * self._pace.each_s
 
     async def enter(self, rank: Rank) -> None:
-        """Return at once if few have entered in this turn and no request waits, else in a later turn."""
+        """Wait for a turn with room for a connection of this rank.
+
+        Returns at once if this turn still has room and no request waits.
+        """
         if rank is Rank.PROBE and self._probes < PROBES_A_TURN:
             self._probes += 1
         elif rank in _ANSWERED and self._entered < self._share and not self._request_waits.is_set():
@@ -116,16 +126,16 @@ class TurnScheduler(trio.abc.Instrument):
         waiting = [queue for queue in map(self._queues.__getitem__, _ANSWERED) if queue]
         for index, queue in enumerate(waiting):
             behind = len(waiting) - index - 1
-            count = _wake(queue, max(self._share - self._entered - behind, 1))
+            count = _wake(queue, max(self._share - self._entered - behind, 1))  # leaves a place for each rank behind
             self._entered += count
             self._let_in_count += count
         if not any(waiting):
-            self._let_in_count = 0  # more could have entered, so the time of this turn does not measure the pace
+            self._let_in_count = 0  # the turn had room for more requests, so its duration says nothing about the pace
             if not self._queues[Rank.PROBE]:
                 self._request_waits = trio.Event()
 
     async def _refuse(self) -> None:
-        """Let waiting refusals enter, REFUSED_AT_ONCE every REFUSED_EVERY_S, until cancelled."""
+        """Let in REFUSED_AT_ONCE connections of rank REFUSED every REFUSED_EVERY_S, until cancelled."""
         queue = self._queues[Rank.REFUSED]
         while True:
             await self._refused_waits.wait()
@@ -135,15 +145,19 @@ class TurnScheduler(trio.abc.Instrument):
             await trio.sleep(REFUSED_EVERY_S)
 
     def _learn_pace(self) -> None:
-        """Measure the time of an entry, from one call to the next: parsing, answering and sending lie between."""
+        """Learn how long one request occupies the event loop, from the time between two calls.
+
+        In this time, the requests that the first call let in are parsed, answered and sent.
+        """
         now = trio.current_time()
-        # Turns of refusals alone do not count: a server busy with them took itself for slow and refused still more.
+        # Turns that only refuse are not counted. When they were, refusals made the server look slow, and it refused
+        # still more requests.
         if self._let_in_count:
             self._pace.learn(now - self._let_in_at, self._let_in_count)
         self._let_in_at, self._let_in_count = now, 0
 
     def before_io_wait(self, _timeout: float, /) -> None:
-        """Adapt the share at the end of a turn of the event loop. Called by trio."""
+        """Adapt the number of requests that a turn lets in. Trio calls this at the end of each turn."""
         now = time.perf_counter()
         if now - self._turn_began >= SHORT_TURN_S:
             self._share = max(self._share // 2, FEWEST_A_TURN)
@@ -152,12 +166,12 @@ class TurnScheduler(trio.abc.Instrument):
         self._entered = self._probes = 0
 
     def after_io_wait(self, _timeout: float, /) -> None:
-        """Note the beginning of a turn of the event loop. Called by trio."""
+        """Remember when the turn begins. Trio calls this at the start of each turn."""
         self._turn_began = time.perf_counter()
 
 
 def _wake(queue: deque[trio.lowlevel.Task], most: int) -> int:
-    """Wake at most `most` of the first tasks, and return their number."""
+    """Wake the first tasks of the queue, at most `most`, and return their number."""
     count = min(most, len(queue))
     for _ in range(count):
         trio.lowlevel.reschedule(queue.popleft())

@@ -1,4 +1,4 @@
-"""The listening socket, and the server loop: accept connections, run each in a task, and end them in order."""
+"""The listening socket, and the server loop, which accepts connections, serves each in a task, and drains them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from svc.serving.transport.messages import Application
 from svc.serving.transport.pacing import TurnScheduler
 
 BACKLOG = 1024
-# Keeps clients that connect during a drain from being reset (1 of 110 in one of five runs under load): with
-# `socket`, another thread may run between the last accept and the shutdown.
-_holding_lock = ctypes.PyDLL(None)
+# libc functions that `stop` calls without releasing the GIL (PyDLL). The methods of `socket` release it. Then another
+# thread may run between the last accept and the shutdown, and the kernel resets the clients that connect meanwhile:
+# 1 of 110 clients in one of five runs under load.
+_libc_with_gil = ctypes.PyDLL(None)
 
 
 def check_exposure(host: str, *, has_api_keys: bool, insecure_no_auth: bool) -> None:
     """Raise `ConfigError` if other machines could use the server without an API key.
 
-    `insecure_no_auth` permits that. The caller admits it in a development environment only.
+    `insecure_no_auth` permits such a server. The command line accepts this option in a development environment only.
     """
     if has_api_keys or insecure_no_auth or _is_loopback(host):
         return
@@ -42,6 +43,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _resolve(host: str, port: int) -> list[tuple[socket.AddressFamily, str]]:
+    """Return the addresses of a host, IPv4 first. Raises `ConfigError`."""
     try:
         resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
@@ -51,10 +53,10 @@ def _resolve(host: str, port: int) -> list[tuple[socket.AddressFamily, str]]:
 
 
 def bind(host: str, port: int, *, unread_timeout_s: float) -> socket.socket:
-    """Return a TCP socket bound to an address. Port 0 takes any free port. Raises `ConfigError`.
+    """Return a TCP socket that is bound to `host` and `port` but does not listen. Port 0 takes any free port.
 
-    The socket does not listen yet, so clients are refused at once instead of waiting for the models. A client that
-    leaves an answer unread for `unread_timeout_s` loses its connection.
+    Clients that connect before `listen` are refused at once. Otherwise they would wait until all models are loaded. The
+    kernel resets a connection whose client leaves an answer unread for `unread_timeout_s`. Raises `ConfigError`.
     """
     family, address = _resolve(host, port)[0]
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -70,9 +72,9 @@ def bind(host: str, port: int, *, unread_timeout_s: float) -> socket.socket:
 
 
 def listen(listener: socket.socket) -> tuple[str, int]:
-    """Accept connections from now on, and return the address.
+    """Let clients connect from now on, and return host and port.
 
-    Raises `ConfigError` if another process listens there.
+    Raises `ConfigError` if another process listens on this address.
     """
     host, port = listener.getsockname()[:2]
     try:
@@ -87,27 +89,29 @@ def _unavailable(host: str, port: int, error: OSError) -> ConfigError:
 
 
 def stop(listener: socket.socket) -> list[socket.socket]:
-    """Accept the connections in the kernel's queue, and refuse all later ones.
+    """Stop listening, and return the connections that were still in the kernel's queue.
 
-    The calls keep the interpreter's lock. With Python's own calls a scoring thread may run for milliseconds between the
-    last accept and the close, and the kernel resets clients that connect meanwhile.
+    Uses libc directly, so that no other thread of the interpreter runs between the last accept and the shutdown.
     """
     number, accepted = listener.fileno(), []
-    while (connected := _holding_lock.accept4(number, None, None, socket.SOCK_CLOEXEC)) >= 0:
+    while (connected := _libc_with_gil.accept4(number, None, None, socket.SOCK_CLOEXEC)) >= 0:
         accepted.append(connected)
-    _holding_lock.shutdown(number, socket.SHUT_RDWR)
+    _libc_with_gil.shutdown(number, socket.SHUT_RDWR)
     return [socket.socket(fileno=connected) for connected in accepted]
 
 
 ACCEPTED_A_TURN, ACCEPTED_IN_A_CROWD = 8, 1
+"""Most connections that are accepted in one turn of the event loop.
+
+The second number applies while new connections wait for their first turn, and if workers share the listener."""
 PAUSE_S = 0.1
-"""Pause after a connection could not be accepted, for example with too many open files."""
-# Bounds the turn of the event loop in which a drain wakes all idle connections.
+"""Pause after the system could not accept a connection, for example because too many files are open."""
 ENDED_A_TURN = 100
+"""Most idle connections that a drain wakes in one turn of the event loop. The bound keeps turns short."""
 
 
 async def run_until(over: Callable[[], Awaitable[None]], work: Callable[[], Awaitable[None]]) -> None:
-    """Run `work()` to its end, or cancel it when `over()` returns first."""
+    """Run `work()` until it returns, or cancel `work()` if `over()` returns earlier."""
     async with trio.open_nursery() as nursery:
 
         async def cancel() -> None:
@@ -128,16 +132,16 @@ async def serve(
     spread: Spread | None = None,
     tls: Tls | None = None,
 ) -> None:
-    """Accept from `listener`, which is listening, until `until()` returns, then close it.
+    """Answer requests from `listener` until `until()` returns, then close the listener and drain the connections.
 
-    Requests that arrived by then are answered. Idle connections end after `leave_s` of the limits, busy ones with
-    their answer or after `drain_s`. `spread` has the number of connections of each process that shares the listener.
-    With `tls` hypercorn serves the connections.
+    Requests that have arrived by then are answered. Idle connections end after `limits.leave_s`. Busy connections end
+    after their answer, at the latest after `limits.drain_s`. `spread` holds the numbers of open connections of all
+    processes that share the listener. With `tls` the connections use TLS, and hypercorn reads them.
     """
     shared = Shared(application, limits, TurnScheduler(), spread or Spread.alone())
     secure = None
     if tls is not None:
-        from svc.serving.transport.tls import TlsServer  # hypercorn takes time to import
+        from svc.serving.transport.tls import TlsServer  # imported only with TLS, because hypercorn slows the start
 
         secure = TlsServer(tls, shared)
     listener.setblocking(False)
@@ -165,12 +169,13 @@ async def serve(
                     await secure.end()
                 await _end_idle(shared)
             finally:
+                # The nursery waits for requests in flight, and cancels them at this deadline.
                 connections.cancel_scope.deadline = trio.current_time() + limits.drain_s
         process.cancel_scope.cancel()
 
 
 async def _end_idle(shared: Shared) -> None:
-    """Wake idle connections to answer a request that has just arrived, or to close. ENDED_A_TURN wake in each turn."""
+    """Wake idle connections, ENDED_A_TURN in each turn. Each answers a request that has just arrived, or closes."""
     while shared.idle:
         for connected in list(shared.idle)[:ENDED_A_TURN]:
             trio.lowlevel.notify_closing(connected)
@@ -178,10 +183,10 @@ async def _end_idle(shared: Shared) -> None:
 
 
 class Acceptor:
-    """Accepts a few connections in each turn of the event loop, so that thousands of new ones delay no request.
+    """An accept loop that takes a few connections a turn, so that thousands of new connections delay no request.
 
-    Calls `take` with each. A process that shares its listener accepts one a turn, after processes with fewer
-    connections.
+    Passes each accepted socket to `take`. A process that shares its listener accepts one connection a turn, and lets
+    processes with fewer connections accept first.
     """
 
     def __init__(self, listener: socket.socket, take: Callable[[socket.socket], None], shared: Shared) -> None:
@@ -190,9 +195,9 @@ class Acceptor:
         self._shared = shared
 
     async def run(self) -> None:
-        """Accept until cancelled.
+        """Accept connections until cancelled.
 
-        If the system is out of files or memory, this is logged once, and accepting is tried again every PAUSE_S.
+        If the system has no more files or memory, the error is logged once, and the loop retries every PAUSE_S.
         """
         failing = False
         while True:
@@ -209,16 +214,16 @@ class Acceptor:
                 await trio.sleep(PAUSE_S)
 
     def accept_backlog(self) -> None:
-        """Accept all waiting connections, because closing the listener would reset them."""
+        """Accept all connections in the kernel's queue, because closing the listener would reset them."""
         try:
             self._accept(BACKLOG)
-        except OSError as error:  # out of files or memory: the kernel resets the connections that remain
+        except OSError as error:  # the system has no more files or memory, so closing resets the remaining connections
             logs.emit(events.CONNECTION_FAILED, error=f"{type(error).__name__}: {error}")
         for connected in stop(self._listener):
             self._take(connected)
 
     def _accept(self, most: int) -> None:
-        """Accept at most `most` waiting connections. Raises OSError if the system is out of files or memory."""
+        """Accept at most `most` waiting connections. Raises OSError if the system has no more files or memory."""
         for _ in range(most):
             try:
                 connected, _ = self._listener.accept()

@@ -1,7 +1,7 @@
-"""Connections over TLS, on which hypercorn speaks HTTP/1.1 and HTTP/2.
+"""TLS connections. hypercorn reads and writes HTTP/1.1 and HTTP/2 on them.
 
-svc uses only hypercorn's server of one connection. Hypercorn's accept loop would ignore other workers, reset queued
-connections at the end, and end the whole server when one connection fails.
+svc uses only hypercorn's `TCPServer`, which serves one accepted connection. hypercorn's accept loop would ignore the
+load of other workers, reset queued connections at the end, and end the whole server if one connection fails.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, Application, Cli
 from svc.serving.transport.pacing import Rank
 
 HANDSHAKE_S = 10.0
-"""Time for the handshake. A client that never begins it delays a drain this long."""
+"""Longest TLS handshake. A client that connects without beginning the handshake delays a drain by this time."""
 
 PREFACE_BYTES, FRAME_HEAD_BYTES = 24, 9
-"""Sizes of HTTP/2 (RFC 9113, 3.4 and 4.1)."""
+"""Sizes of the connection preface and of the head of a frame in HTTP/2 (RFC 9113, 3.4 and 4.1)."""
 FRAMES_A_PIECE, PIECE_BYTES = 16, 4096
-"""Frames and bytes that hypercorn gets at once.
+"""Most HTTP/2 frames, and most bytes of HTTP/1.1, that hypercorn gets in one turn of the event loop.
 
-With four clients that flood PING, SETTINGS or empty DATA, the longest turn of the event loop takes 2 ms. With 64 KiB at
-once it takes 56 to 71 ms."""
+If four clients flood PING, SETTINGS or empty DATA frames, the longest turn takes 2 ms. It takes 56 to 71 ms if
+hypercorn gets 64 KiB at once."""
 LAST_FRAME_S = 0.05
-"""Pause before an idle connection ends, in which hypercorn sends the last frame of its last answer."""
+"""Pause before an idle connection ends, so that hypercorn can still send the last frame of an answer."""
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -52,17 +52,21 @@ _target = re.compile(rb"[!-~]+")
 
 
 class AsgiApplication:
-    """Answers ASGI scopes. A WebSocket handshake gets the answer of the same GET without an upgrade."""
+    """An ASGI application, called by hypercorn, that passes each request to svc's application.
+
+    A WebSocket handshake gets the answer that a GET without the upgrade would get.
+    """
 
     def __init__(self, application: Application, *, unread_s: float) -> None:
         self._application = application
         self._unread_s = unread_s
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        """Send the answer, or nothing if the client has disconnected.
+        """Answer one request. Sends nothing if the client has disconnected.
 
-        Reads the body to its end first: in HTTP/2, an answer to half a request ends the connection with all other
-        streams. The client gets `unread_s` to send the body, and again to read the answer.
+        Reads the rest of the body before it sends the answer. In HTTP/2, an answer to an incomplete request would end
+        the connection, and with it the requests on all other streams. The client has `unread_s` to send the body, and
+        another `unread_s` to read the answer.
         """
         kind = _KINDS.get(scope["type"])
         if kind is None:
@@ -84,7 +88,10 @@ class AsgiApplication:
                 await send(message)
 
     async def _answer(self, scope: Mapping[str, Any], incoming: AsgiRequest) -> Response | None:
-        """Return the answer to one request. Logs a defect before raising it, because hypercorn may not log it."""
+        """Return the answer to one request, or None if the client has disconnected.
+
+        Logs an unexpected exception before raising it, because hypercorn may not log it.
+        """
         try:
             incoming.head = _head(scope)
         except ApiError as error:
@@ -97,7 +104,7 @@ class AsgiApplication:
 
 
 def _head(scope: Mapping[str, Any]) -> Head:
-    """Return the head of a request, with the bounds of svc's own parser. Raises an ApiError."""
+    """Return the head of a request. Raises an ApiError if the head exceeds a limit of svc's HTTP/1.1 parser."""
     query = scope["query_string"]
     target = scope["raw_path"] + (b"?" + query if query else b"")
     if not _target.fullmatch(target):
@@ -109,7 +116,7 @@ def _head(scope: Mapping[str, Any]) -> Head:
 
 
 def _messages(kind: str, response: Response, *, closing: bool) -> Iterator[Message]:
-    """Yield the ASGI messages of an answer. The server drops the body of an answer to HEAD."""
+    """Yield the ASGI messages of an answer. hypercorn drops the body if the request is HEAD."""
     headers = [(b"content-type", response.content_type)]
     if response.status != HTTPStatus.NO_CONTENT:
         headers.append((b"content-length", b"%d" % len(response.body)))
@@ -122,9 +129,9 @@ def _messages(kind: str, response: Response, *, closing: bool) -> Iterator[Messa
 
 
 class AsgiRequest:
-    """One request of an ASGI scope, as the application sees it (`messages.Incoming`), once it has its head.
+    """One ASGI request as the application sees it (`messages.Incoming`). The caller sets `head` before it is used.
 
-    Keeps the parts of the body that were read ahead.
+    Keeps parts of the body that arrive while `until_gone` waits.
     """
 
     late_s: float = 0.0
@@ -139,20 +146,20 @@ class AsgiRequest:
         self.ended = False
 
     async def receive(self) -> bytes:
-        """Return the next part, empty at the end. Raises ClientGone."""
+        """Return the next part of the body, or empty bytes after the last part. Raises ClientGone."""
         while not self._ahead and not self.ended:
             await self._read()
         return self._ahead.popleft() if self._ahead else b""
 
     async def until_gone(self) -> None:
-        """Return when the client has disconnected. If it has sent READ_BYTES, its end is not noticed."""
+        """Return when the client has disconnected. Never returns if the client has sent more than READ_BYTES."""
         with suppress(ClientGone):
             while sum(map(len, self._ahead)) < READ_BYTES:
                 await self._read()
             await trio.sleep_forever()
 
     async def skip(self) -> None:
-        """Discard the rest. Raises ClientGone."""
+        """Discard the rest of the body. Raises ClientGone."""
         while not self.ended:
             await self._read()
             self._ahead.clear()
@@ -167,7 +174,7 @@ class AsgiRequest:
 
 
 class TlsServer:
-    """The server of connections over TLS."""
+    """A server of accepted TLS connections, which share one hypercorn configuration and one certificate."""
 
     def __init__(self, tls: Tls, shared: Shared) -> None:
         self._tls = tls
@@ -179,16 +186,16 @@ class TlsServer:
         self._application = ASGIWrapper(application)
 
     async def run(self, connected: socket.socket) -> None:
-        """Serve one connection until either side has ended it.
+        """Serve one connection until the client or the server ends it.
 
-        An error ends this connection only, and is logged.
+        An unexpected exception is logged and ends this connection only.
         """
         stream = _Stream(trio.socket.from_stdlib_socket(connected), self._tls, self._shared)
         try:
-            # hypercorn's types want trio's own stream, but it uses only methods that `_Stream` has.
+            # hypercorn declares trio.SSLStream here, but calls only methods that `_Stream` has too.
             await TCPServer(self._application, self._config, self._context, ConnectionState({}), stream)  # type: ignore[arg-type]
         except* (KeyError, UnicodeDecodeError):
-            pass  # hypercorn raises these for bytes behind a refused body, and for headers that are not ASCII
+            pass  # hypercorn raises KeyError for bytes after a refused body, UnicodeDecodeError for non-ASCII headers
         except* Exception as group:
             error = group.exceptions[0]
             logs.emit(events.CONNECTION_FAILED, error=f"{type(error).__name__}: {error}")
@@ -202,10 +209,10 @@ class TlsServer:
 
 
 class _Leaving(EventWrapper):
-    """An event that ends idle connections when it is set, and busy ones when they become idle.
+    """The event by which hypercorn learns that the server stops. It ends idle connections, and busy ones once idle.
 
-    `is_set` is always False for hypercorn. If it were True, hypercorn would reset new requests, and close an HTTP/2
-    connection between the last bytes of an answer and the frame that ends it.
+    hypercorn waits for this event in idle connections. `is_set` stays False, because hypercorn also asks it in busy
+    connections: it would then reset new requests, and close an HTTP/2 connection before the last frame of an answer.
     """
 
     async def wait(self) -> None:
@@ -230,19 +237,19 @@ def _config(limits: Limits) -> Config:
 
 
 class Frames:
-    """A divider of HTTP/2 input into pieces of a few frames."""
+    """A splitter of received HTTP/2 bytes into pieces of at most FRAMES_A_PIECE frames."""
 
     def __init__(self) -> None:
         self._data = b""
         self._left = PREFACE_BYTES
-        """Missing bytes of the current frame or of the preface."""
+        """Number of bytes until the current frame or the preface ends."""
 
     def feed(self, data: bytes) -> None:
         """Add received bytes."""
         self._data += data
 
     def take(self) -> bytes:
-        """Return the next piece, or no bytes while the head of the next frame is incomplete."""
+        """Return the next piece, or empty bytes if more bytes must arrive first."""
         end = self._left
         for _ in range(FRAMES_A_PIECE):
             if end + FRAME_HEAD_BYTES > len(self._data):
@@ -254,7 +261,11 @@ class Frames:
 
 
 class _Stream:
-    """A TLS stream with a turn before each piece, and a deadline for each send, which hypercorn lacks."""
+    """A TLS stream for hypercorn that waits for its turn before each read, and sets a deadline for each send.
+
+    hypercorn has neither: a flood of frames would block the event loop, and a client that reads nothing would keep its
+    connection.
+    """
 
     def __init__(self, connected: trio.socket.SocketType, tls: Tls, shared: Shared) -> None:
         stream = trio.SocketStream(connected)
@@ -267,7 +278,7 @@ class _Stream:
         return getattr(self._stream, name)
 
     async def receive_some(self, most: int) -> bytes:
-        """Return the next bytes when their turn comes, empty at the end."""
+        """Wait for this connection's turn, and return the next bytes, or empty bytes at the end of the stream."""
         if self._stream.selected_alpn_protocol() != "h2":
             data = bytes(await self._stream.receive_some(min(most, PIECE_BYTES)))
             await self._turns.enter(Rank.KNOWN)
