@@ -1,9 +1,9 @@
-"""Admission of requests: a request that would wait longer than its limit is refused at once.
+"""Overload protection: a request whose expected wait exceeds its limit is refused at once, with 503.
 
-A request waits twice: before it is parsed, while other requests have their turn, and in the queue of its model. The
-transport checks both waits before it parses a request (`Admission.late_s`). The endpoint checks again before and after
-the body is read (`WaitBudget.require`). No other code refuses a request because other requests wait. Expected waits
-come from the pace of a queue (`Pace`).
+A request waits twice. First it waits for its turn to be parsed, then for its turn in the queue of its model. The
+transport checks the sum of both expected waits before it parses a request (`Admission.late_s`). The endpoint checks the
+wait in the queue again, before and after it reads the body (`WaitBudget.require`). An expected wait is the number of
+entries ahead, multiplied by the time that one entry takes (`Pace`).
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from svc.errors import Overloaded, ValidationFailed
 from svc.model.ranking.query import Query
 
 SLICE_S = 0.05
-"""Seconds of a slice: short steps are joined into slices, and a slice gives the average time of an entry."""
+"""Shortest busy time of a queue, in seconds, over which the time of one entry is averaged (a slice)."""
 SLICES, FEWEST_SLICES = 9, 3
-"""Number of the last slices, and the fewest slices for an estimate.
+"""The estimate is the median of the last SLICES averages, so one pause of the machine does not change it.
 
-The estimate is the median of the last slices, so one slow call or one pause of the machine is ignored, however long it
-is. It is 0 until there are enough slices to ignore one of them."""
+The estimate is 0 until there are FEWEST_SLICES averages, because the median of fewer cannot ignore a pause."""
 
 
 class Pace:
-    """Seconds that one entry of a queue takes, learned from steps in which the queue was at work."""
+    """An estimate of the seconds that one entry of a queue takes (`each_s`).
+
+    Only time in which the queue was busy counts.
+    """
 
     def __init__(self) -> None:
         self._slices: deque[float] = deque(maxlen=SLICES)
@@ -37,7 +39,7 @@ class Pace:
         self.each_s = 0.0
 
     def learn(self, seconds: float, count: float) -> None:
-        """Add a step of `seconds` in which `count` entries, above 0, left the queue."""
+        """Add a measurement: in `seconds` of work, `count` entries left the queue. `count` is above 0."""
         self._seconds += seconds
         self._count += count
         if self._seconds < SLICE_S:
@@ -50,22 +52,28 @@ class Pace:
 
 TIMEOUT_HEADER = b"x-request-timeout-ms"
 WAIT_SHARE = 0.8
-"""Share of a request's limit that it may wait. Expected waits are averages, and the answer takes time too."""
-UNPARSED_SHARE = 0.4
-"""Share of a request's limit that it may wait before it is parsed.
+"""A single request is refused if its expected wait exceeds this share of its limit.
 
-The rest is for the queue of the model. A request without that rest would be parsed and then refused in the queue."""
+The share is below 1, because expected waits are averages and the answer itself takes time."""
+UNPARSED_SHARE = 0.4
+"""A request is refused before it is parsed if its expected wait for parsing exceeds this share of its limit.
+
+Such a request would probably be parsed in vain, because the queue of its model would refuse it."""
 BATCH_SHARE = 0.4
-"""Share of its limit that a batch may wait. It is below WAIT_SHARE, so batches are refused before single requests."""
+"""A batch is refused if its expected wait exceeds this share of its limit.
+
+The share is below WAIT_SHARE, so an overloaded server refuses batches before it refuses single requests."""
 SHORT_SHARE = 0.25
-"""Share of the server's limit. A shorter expected wait never refuses a request, however long it has waited already."""
+"""The server's limit refuses no request whose expected wait is below this share of it, even if the request is late.
+
+The client's own limit in X-Request-Timeout-Ms still applies."""
 CROWDED_S = 1.0
-"""Seconds after a refusal in which late requests are refused before they are parsed."""
+"""After a refusal, the server checks for this many seconds how late a request is before it parses the request."""
 _MILLISECONDS = re.compile(rb"[0-9]{1,9}")
 
 
 class Queue(Protocol):
-    """The waits that the queue of a model reports."""
+    """The queue of a model, as far as admission asks about it (see `Lane`)."""
 
     @property
     def is_free_of_singles(self) -> bool: ...
@@ -76,7 +84,10 @@ class Queue(Protocol):
 
 
 def parse_timeout(value: bytes | None) -> float:
-    """Return the client's own timeout in seconds, infinite without the header. Raises ValidationFailed."""
+    """Return the timeout in seconds from the value of X-Request-Timeout-Ms, or infinity without the header.
+
+    Raises ValidationFailed if the value is not a number of milliseconds.
+    """
     if value is None:
         return math.inf
     if not _MILLISECONDS.fullmatch(value) or not int(value):
@@ -87,29 +98,30 @@ def parse_timeout(value: bytes | None) -> float:
 
 
 class Admission:
-    """The wait limit of one server, and the time of its latest refusal.
+    """The decision whether the server refuses a request because of its wait.
 
-    A `most_s` of 0 means no limit.
+    `most_s` is the server's limit in seconds (`Settings.max_queue_s`). A client may set a lower limit for its request.
     """
 
     def __init__(self, most_s: float) -> None:
+        """Set the server's limit. `most_s` of 0 means no limit."""
         self.most_s = most_s or math.inf
         self._crowded_until = -math.inf
 
     @property
     def is_crowded(self) -> bool:
-        """Return True if a request was refused because of a long wait in the last CROWDED_S seconds."""
+        """True if a request was refused because of its wait in the last CROWDED_S seconds."""
         return trio.current_time() < self._crowded_until
 
     def late_s(self, queue: Queue | None, turn_s: float, timeout: bytes | None, *, is_batch: bool) -> float:
-        """Return the expected wait of an unparsed request in seconds if it exceeds the limit, else 0.
+        """Return the expected wait of an unparsed request in seconds if the wait exceeds the limit, else 0.
 
-        `turn_s` is the wait before the request is parsed. `timeout` is the value of X-Request-Timeout-Ms: the limit is
-        the smaller of it and the server's. `queue` is the queue of its model.
+        `turn_s` is the expected wait before the request is parsed, and `queue` the queue of its model. `timeout` is the
+        value of X-Request-Timeout-Ms. The limit is the smaller of this timeout and the server's limit.
         """
         try:
             may_s = min(self.most_s, parse_timeout(timeout))
-        except ValidationFailed:  # the endpoint parses the header again and answers with this error
+        except ValidationFailed:  # the endpoint parses the header too, and answers 422
             return 0.0
         queue_s = 0.0
         if queue is not None and (is_batch or not queue.is_free_of_singles):
@@ -119,19 +131,19 @@ class Admission:
         return turn_s + queue_s if is_late else 0.0
 
     def refuse(self, wait_s: float) -> Overloaded:
-        """Return the refusal of a request that would wait for `wait_s`.
+        """Return the error that refuses a request whose expected wait is `wait_s`.
 
-        `retry_after` is that wait, because the waiting requests are answered by then.
+        `retry_after` is the expected wait, because the requests that wait now are answered by then.
         """
         self._crowded_until = trio.current_time() + CROWDED_S
         return Overloaded(fields={"retry_after": max(1, math.ceil(wait_s))})
 
 
 class WaitBudget:
-    """The time that one request of a key may wait from its arrival at `arrived_s`.
+    """The time that one request may wait, counted from its arrival.
 
-    `timeout` is the value of X-Request-Timeout-Ms: an invalid one raises ValidationFailed. If `late_s` is above 0, the
-    request was late before it was parsed.
+    `arrived_s` is the time of arrival on trio's clock, and `key` the API key. `timeout` is the value of
+    X-Request-Timeout-Ms, and an invalid value raises ValidationFailed. `late_s` is the result of `Admission.late_s`.
     """
 
     __slots__ = ("_admission", "_arrived_s", "_late_s", "_own_s", "key")
@@ -153,14 +165,15 @@ class WaitBudget:
         is_batch: bool = False,
         threads_s: float = 0.0,
     ) -> None:
-        """Raise Overloaded if the wait in the queue would be too long.
+        """Raise Overloaded if the expected wait in the queue is too long.
 
-        `queries` are None until the body is parsed. `threads_s` is the wait for a thread before the queue. A request
-        with an expected wait of 0 is never refused. A single request that the next call answers is held to its own
-        limit only: batches make calls long, and must not shut single requests out.
+        `queries` is None before the body is parsed. `threads_s` is the expected wait for a thread, which precedes the
+        queue. A request with an expected wait of 0 is never refused. The server's limit does not apply to a single
+        request that the next scoring call answers. Otherwise a batch, which makes one call long, would get single
+        requests refused.
         """
         if self._late_s:
-            # Includes the time since arrival: the more refusals queue up, the later their clients retry.
+            # The time since arrival grows with the number of refusals that wait, so clients retry later under a flood.
             raise self._admission.refuse(self._late_s + trio.current_time() - self._arrived_s)
         wait_s = queue.expected_wait_s(int(is_batch)) if queries is None else queue.wait_s(queries, self.key)
         wait_s += threads_s
@@ -169,18 +182,19 @@ class WaitBudget:
             raise self._admission.refuse(wait_s)
 
     def refusal(self) -> Overloaded | None:
-        """Return the refusal of a request that has waited longer than its limit, else None.
+        """Return an error if the request has already waited longer than its limit, else None.
 
-        This check bounds the real wait: the expected one may be far off until expensive queries have been measured.
+        `require` compares expected waits, which are far off until the cost of expensive queries has been measured. This
+        method compares the real wait.
         """
         waited_s = trio.current_time() - self._arrived_s
         return self._admission.refuse(waited_s) if waited_s > min(self._own_s, self._admission.most_s) else None
 
     def _is_too_long(self, wait_s: float, share: float, *, is_next: bool) -> bool:
-        """Return True if the wait so far and the expected wait exceed the limit.
+        """Return True if the wait so far plus the expected wait exceeds the limit.
 
-        A request with a short expected wait is held to its own limit only: after a pause of the machine every request
-        is late, but a refusal gains nothing if the queue is short.
+        The server's limit does not apply if the expected wait is short. After a pause of the machine all requests have
+        waited for long, but refusing them gains nothing if the queue is short.
         """
         most_s = self._admission.most_s
         is_short = is_next or wait_s <= SHORT_SHARE * share * most_s

@@ -30,17 +30,20 @@ if TYPE_CHECKING:
 
 
 FULL_COLLECTION_EVERY = 100
-"""Middle collections between two full ones. A full one blocks the event loop for 0.2 s with 10,000 connections."""
+"""Garbage collections of generation 1 for each collection of generation 2.
+
+Python's default is 10. A collection of generation 2 blocks the event loop for 0.2 s with 10,000 connections."""
 LEAVE_TAKING_S = 0.2
+"""Time that idle connections stay open in a drain, for requests that clients have just sent (`Limits.leave_s`)."""
 LAST_SPANS_S = 2.0
 
 
 def tune() -> None:
-    """Shorten interpreter switches, make full collections rare, and limit BLAS to one thread per operation.
+    """Adapt interpreter, garbage collector, BLAS and the limit of open files to serving.
 
-    Raises the limit of open files to the most that the system permits.
+    BLAS gets one thread for each call, and the process may open as many files as the system permits.
     """
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)  # lets the event loop run soon after a scoring thread has taken the GIL
     gc.set_threshold(*gc.get_threshold()[:2], FULL_COLLECTION_EVERY)
     limit_blas_threads(1)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -48,7 +51,7 @@ def tune() -> None:
 
 
 def spans() -> Spans:
-    """Return the maker and exporter of spans. Raises ConfigError."""
+    """Return the tracer, which makes and exports OpenTelemetry spans. Raises ConfigError without OpenTelemetry."""
     try:
         from svc.serving.api import spans
     except ModuleNotFoundError as error:
@@ -59,30 +62,30 @@ def spans() -> Spans:
 
 
 def notify_ready(environ: Mapping[str, str]) -> None:
-    """Tell systemd that the server answers, if systemd started it with `Type=notify`."""
+    """Tell systemd that the server answers, if systemd started the server with `Type=notify`."""
     address = environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
-    if address.startswith("@"):  # a socket without a file
+    if address.startswith("@"):  # systemd's notation for an abstract socket, whose address begins with a zero byte
         address = "\0" + address[1:]
-    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:  # the socket may be closed
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:  # systemd may have closed it
         end.sendto(b"READY=1", address)
 
 
 async def close_spans(spans: Spans) -> None:
     """Send the remaining spans, or give up after LAST_SPANS_S."""
-    with trio.move_on_after(LAST_SPANS_S), suppress(RuntimeError):  # there may be no thread left to send them
+    with trio.move_on_after(LAST_SPANS_S), suppress(RuntimeError):  # raised if the system cannot start a thread
         await trio.to_thread.run_sync(spans.close, abandon_on_cancel=True)
 
 
 def limits(settings: Settings) -> Limits:
-    """Return the limits of clients' connections."""
+    """Return the time limits of client connections from the settings."""
     drain_s = settings.drain_s
     return Limits(settings.keep_alive_s, settings.client_timeout_s, drain_s, min(LEAVE_TAKING_S, drain_s))
 
 
 def unwrap_single(error: BaseException) -> BaseException:
-    """Return the only error in a group, however deep it is nested, or the group itself if it has several."""
+    """Return the only error in a nested exception group, or the group itself if it has several errors."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
@@ -93,16 +96,16 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @dataclass(slots=True)
 class Stop:
-    """The stop of the server, which the first signal sets.
-
-    `reason` is the name of that signal, `since` its time on trio's clock.
-    """
+    """The event that stops the server. The first signal sets it."""
 
     event: trio.Event = field(default_factory=trio.Event)
     reason: str = ""
+    """Name of the first signal."""
     since: float = 0.0
+    """Time of the first signal on trio's clock."""
 
     def set(self, reason: str) -> None:
+        """Stop the server. Later calls change neither reason nor time."""
         if not self.event.is_set():
             self.reason, self.since = reason, trio.current_time()
             self.event.set()
@@ -111,9 +114,9 @@ class Stop:
 async def listen(
     stop: Stop, end_at_once: Callable[[], None], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Set `stop` on the first signal and call `end_at_once()` on the second.
+    """Set `stop` on the first signal, and call `end_at_once()` on the second.
 
-    Reports started once the handlers are set.
+    Calls `task_status.started()` once both signals are handled.
     """
     with trio.open_signal_receiver(*SIGNALS) as arriving:
         task_status.started()
@@ -124,8 +127,8 @@ async def listen(
 
 
 async def on_hangup(work: Callable[[], Awaitable[None]]) -> None:
-    """Run `work` at every SIGHUP, unless the process was started with that signal ignored, as by nohup."""
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    """Run `work` at every SIGHUP, until cancelled."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup starts processes with SIGHUP ignored
         return
     with trio.open_signal_receiver(signal.SIGHUP) as arriving:
         async for _ in arriving:
@@ -133,5 +136,5 @@ async def on_hangup(work: Callable[[], Awaitable[None]]) -> None:
 
 
 def exit_now() -> None:
-    """End the process without unwinding, since hanging threads would block a regular exit."""
+    """End the process at once. A regular exit would wait for threads, which may hang."""
     os._exit(0)

@@ -1,4 +1,4 @@
-"""The life of `svc serve`, from its first checks to its last log line."""
+"""The start and stop of `svc serve`: check the settings, create the parts of the server, run them, and end them."""
 
 from __future__ import annotations
 
@@ -44,11 +44,15 @@ from svc.settings import Settings
 
 UNSAFE_WARNING_INTERVAL_S = 300.0
 CLOSING_S = 1.0
+"""Time after the drain for closing connections, lanes and workers, before the process is ended by force."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """The options of the command line, which has checked `dev_allow_unsigned` and `insecure_no_auth`."""
+    """The options of `svc serve`.
+
+    The command line accepts `dev_allow_unsigned` and `insecure_no_auth` in a development environment only.
+    """
 
     recipes_dir: Path
     host: str
@@ -59,6 +63,7 @@ class ServeOptions:
 
     @property
     def unsafe_modes(self) -> tuple[str, ...]:
+        """Names of the options that switch off a protection."""
         modes = {"dev_allow_unsigned": self.dev_allow_unsigned, "insecure_no_auth": self.insecure_no_auth}
         return tuple(name for name, on in modes.items() if on)
 
@@ -68,8 +73,8 @@ def serve(
 ) -> int:
     """Serve until SIGTERM or SIGINT, and return the exit code.
 
-    Raises `ConfigError` before it accepts connections. Several workers get the permitted part of `environ`, which is
-    the environment of this process by default.
+    `variables` may be used in recipes. `environ` is the environment of this process by default, and worker processes
+    inherit a part of it. Raises `ConfigError` before the server accepts connections.
     """
     if settings.max_payload_bytes > settings.max_artifact_bytes:
         raise ConfigError("SVC_MAX_PAYLOAD_BYTES is larger than SVC_MAX_ARTIFACT_BYTES: lower it or raise the other")
@@ -118,6 +123,7 @@ def serve(
 
 
 def _check_folder(recipes_dir: Path) -> None:
+    """Raise `ConfigError` if the folder of recipes cannot be listed."""
     try:
         next(recipes_dir.iterdir(), None)
     except OSError as error:
@@ -125,6 +131,7 @@ def _check_folder(recipes_dir: Path) -> None:
 
 
 def _signing_keys(options: ServeOptions, settings: Settings) -> SigningKeys:
+    """Return the keys that verify artifacts. Raises `ConfigError` if there are none."""
     keys = load_signing_keys(settings)
     if options.dev_allow_unsigned:
         return keys.with_development() if keys else development_keys()
@@ -146,7 +153,10 @@ def _monitoring_socket(options: ServeOptions, settings: Settings) -> socket.sock
 
 
 def _read_policies(state: ServerState, fleet: Fleet | None) -> None:
-    """Read the file of SVC_API_KEY_POLICIES for the state and the workers, if any. Raises `ConfigError`."""
+    """Read the policies of API keys (SVC_API_KEY_POLICIES), and pass them to the state and to the workers.
+
+    Does nothing if the variable is unset. Raises `ConfigError`.
+    """
     settings = state.settings
     if settings.api_key_policies is None:
         return
@@ -169,7 +179,11 @@ async def _live(
     monitoring: socket.socket | None,
     fleet: Fleet | None,
 ) -> int:
-    """Start and stop all parts of the server in order. Each inner nursery ends before the outer one."""
+    """Start and stop all parts of the server, and return the exit code.
+
+    The nurseries are nested in the order of the stop. Reloads end at the signal, lanes after the last answer, and the
+    monitoring port and the signal handlers last.
+    """
     stop = Stop()
     async with trio.open_nursery() as whole:
         await whole.start(process.listen, stop, process.exit_now)
@@ -209,9 +223,10 @@ async def _live(
 def _read_keys(
     options: ServeOptions, settings: Settings, required: bool
 ) -> tuple[SigningKeys, dict[str, bytes], Certificate | None]:
-    """Read both key lists and the certificate.
+    """Return the signing keys, the API keys and the certificate, read again from their files.
 
-    Raises ConfigError, also if the new API keys would switch authentication on or off.
+    `required` is True if clients need an API key now. Raises ConfigError if a file is invalid, or if the new API keys
+    would switch authentication on or off.
     """
     keys, api_keys = _signing_keys(options, settings), load_api_keys(settings)
     if required != bool(api_keys):
@@ -222,7 +237,10 @@ def _read_keys(
 async def _renew_keys(
     options: ServeOptions, state: ServerState, loader: Loader, watcher: Watcher, fleet: Fleet | None
 ) -> None:
-    """Read the key files again. Unusable files change nothing."""
+    """Replace signing keys, API keys and the certificate by the content of their files.
+
+    If a file is invalid, the error is logged and all keys stay as they are.
+    """
     try:
         keys, api_keys, certificate = await trio.to_thread.run_sync(
             _read_keys, options, state.settings, state.auth.required
@@ -276,18 +294,15 @@ def _store_of(loaded: LoadedRecipe, *, settings: Settings) -> Store:
 
 
 async def _load_all(watcher: Watcher, stop: Stop) -> bool:
-    """Load all models, and return False if a signal came first.
-
-    A signal abandons the loads in progress.
-    """
+    """Load all models, and return True, or return False if a signal came first. The signal abandons the loads."""
     await server.run_until(stop.event.wait, watcher.start)
     gc.collect()
-    gc.freeze()  # saves later collections from traversing objects that live as long as the process
+    gc.freeze()  # later collections skip the objects that exist now, most of which live as long as the process
     return not stop.event.is_set()
 
 
 async def _answer(state: ServerState, listener: socket.socket, stop: Stop) -> None:
-    """Accept and answer until `stop`, then let requests in flight finish within the drain."""
+    """Accept and answer requests in this process until `stop`, then drain the connections."""
     _say_started(state, *server.listen(listener))
     await server.serve(
         Application(state),
@@ -299,7 +314,7 @@ async def _answer(state: ServerState, listener: socket.socket, stop: Stop) -> No
 
 
 async def _let_answer(state: ServerState, listener: socket.socket, stop: Stop, fleet: Fleet) -> None:
-    """Let the workers accept and answer until `stop`, then let their requests in flight finish within the drain."""
+    """Let the workers accept and answer requests until `stop`, then let them drain their connections."""
     await server.run_until(stop.event.wait, fleet.all_ready)
     with listener:
         if not stop.event.is_set():
@@ -318,7 +333,7 @@ def _say_started(state: ServerState, host: str, port: int, *, workers: int = 1) 
 
 
 async def _announce_drain(stop: Stop, state: ServerState, fleet: Fleet | None = None) -> None:
-    """Wait for the signal, then begin the drain, in which each answer announces the end of its connection."""
+    """Wait for the signal, then begin the drain. From then on each answer announces the end of its connection."""
     await stop.event.wait()
     state.draining = True
     if fleet is not None:
@@ -327,7 +342,11 @@ async def _announce_drain(stop: Stop, state: ServerState, fleet: Fleet | None = 
 
 
 async def _end_drain(stop: Stop, drain_s: float) -> None:
-    """End the process when the drain is over, even if a client still holds its connection."""
+    """Wait for the signal and the drain, then end the process by force.
+
+    A client that still holds its connection, or a thread that hangs, must not keep the process alive. In a regular stop
+    the process ends before this time, and this task is cancelled.
+    """
     await stop.event.wait()
     await trio.sleep(drain_s + CLOSING_S)
     _say_shutdown(stop)
@@ -339,7 +358,7 @@ def _say_shutdown(stop: Stop) -> None:
 
 
 async def _warn_of(unsafe_modes: tuple[str, ...]) -> None:
-    """Log a warning at regular intervals while the server runs in an unsafe mode."""
+    """Log a warning every UNSAFE_WARNING_INTERVAL_S while the server runs with an unsafe option."""
     while unsafe_modes:
         logs.emit(events.UNSAFE_MODE_ACTIVE, modes=unsafe_modes)
         await trio.sleep(UNSAFE_WARNING_INTERVAL_S)
