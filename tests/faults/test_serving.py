@@ -127,7 +127,6 @@ class Server:
         served = self.entry.served
         assert served is not None
         assert served.available is not None
-        assert served.available is not None
         return {served.model.item_ids.at(int(column)) for column in served.available.columns()}
 
     async def refresh(self) -> None:

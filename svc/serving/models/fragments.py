@@ -64,10 +64,6 @@ class ItemFragments:
     def __len__(self) -> int:
         return len(self._offsets) // _PIECES
 
-    @property
-    def nbytes(self) -> int:
-        return len(self._blob) + self._offsets.nbytes
-
     def followed_by(self, others: ItemFragments) -> ItemFragments:
         """Return these pieces, followed by the pieces of new items, which stand in rankings only with a reason."""
         return ItemFragments(*self.memory, others)

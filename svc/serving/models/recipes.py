@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -19,12 +18,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 from svc.errors import RecipeError, RecipeSecurityError, RecipeUnreadable
 from svc.recipe.filter_tree import Filter, parse_filter
 from svc.recipe.schema import Recipe
+from svc.recipe.yaml_reader import MAX_BYTES
 
 if TYPE_CHECKING:
     from svc.recipe.load import LoadedRecipe
-
-
-COMPARED_BYTES = 4 << 20  # far above any recipe that parses; larger files are compared by size and time
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +90,12 @@ class RecipeFolder:
             if not target.is_relative_to(home):
                 error = f"{path.name}: the link leads out of the recipes folder; put the file itself there"
                 return _Seen((str(target), ""), Refused(error, "security"))
-            status = target.stat()
-            if stat.S_ISDIR(status.st_mode):
+            if target.is_dir():
                 return None
-            if not stat.S_ISREG(status.st_mode):
+            if not target.is_file():
                 return _Seen((str(target), ""), Refused(f"{path.name}: is not a regular file", "parse"))
-            fingerprint = (str(target), _fingerprint(target, status.st_size, status.st_mtime_ns))
+            with target.open("rb") as file:
+                fingerprint = (str(target), hashlib.sha256(file.read(MAX_BYTES + 1)).hexdigest())
             before = self._seen.get(path.name)
             if before is not None and before.fingerprint == fingerprint:
                 return before
@@ -129,12 +126,6 @@ def _reason(path: Path, error: Exception) -> str:
     if isinstance(error, RecipeUnreadable):
         return error.message
     return f"{path.name}: cannot be read: {getattr(error, 'strerror', None) or error}"
-
-
-def _fingerprint(target: Path, size: int, mtime_ns: int) -> str:
-    if size > COMPARED_BYTES:
-        return f"{size}-{mtime_ns}"
-    return hashlib.sha256(target.read_bytes()).hexdigest()
 
 
 def declare(

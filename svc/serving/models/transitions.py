@@ -204,21 +204,16 @@ class Publisher:
             self._logged_expired[name] = served.model_version
             logs.emit(events.ARTIFACT_EXPIRED, name=name, expires_at=moment.isoformat())
 
-    def load_failed(self, name: str, failure: LoadFailed) -> None:
-        """Publish that the artifact is unreadable or refused. The served model stays."""
-        error = logs.redact_text(failure.error.message)
-        event = _initial_event(failure.error) if self._is_starting else events.ARTIFACT_LOAD_FAILED
-        logs.emit(event, name=name, error=error, kid=failure.kid, reason=failure.error.reason)
-        self._load_failed(name, error, failure.error.reason)
-
-    def load_broke(self, name: str, error: Exception) -> None:
-        """Publish that loading failed with an error other than an SvcError."""
-        limit = exhaustion(error)
-        text = logs.redact_text(f"{type(error).__name__}: {error}" if limit is None else limit.message)
-        logs.emit(events.ARTIFACT_LOAD_UNEXPECTED_ERROR, name=name, error=text)
-        self._load_failed(name, text, "unexpected")
-
-    def _load_failed(self, name: str, error: str, reason: str) -> None:
+    def load_failed(self, name: str, failure: Exception) -> None:
+        """Publish that the artifact is unreadable or refused, or that its load broke. The served model stays."""
+        if isinstance(failure, LoadFailed):
+            error, reason = logs.redact_text(failure.error.message), failure.error.reason
+            event = _initial_event(failure.error) if self._is_starting else events.ARTIFACT_LOAD_FAILED
+            logs.emit(event, name=name, error=error, kid=failure.kid, reason=reason)
+        else:
+            limit, reason = exhaustion(failure), "unexpected"
+            error = logs.redact_text(f"{type(failure).__name__}: {failure}" if limit is None else limit.message)
+            logs.emit(events.ARTIFACT_LOAD_UNEXPECTED_ERROR, name=name, error=error)
         self._metrics.of(metrics.LOAD_FAILURES, recipe=name, reason=reason).inc()
         if not self._is_starting:
             self._metrics.of(metrics.SWAPS, result="error").inc()

@@ -7,11 +7,12 @@ tick nor the server.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import trio
 
@@ -29,7 +30,6 @@ from svc.errors import (
 )
 from svc.metrics import Metrics
 from svc.recipe.load import LoadedRecipe
-from svc.recipe.serving_schema import Rehearsal
 from svc.serving.models.bounded_calls import Calls, CallTimeout
 from svc.serving.models.list_watch import ListWatch
 from svc.serving.models.loader import UNKNOWN_KID, Loaded, Loader, LoadFailed
@@ -51,20 +51,19 @@ _RETRIED = (ArtifactReadError, MetadataError, ArtifactReplayed, ArtifactExpired)
 class WatchedArtifact:
     """The state of one recipe's artifact between polls. A recipe with another artifact gets a new instance.
 
-    `marker` belongs to the bytes that were last loaded, or refused for good with `refusal`. `sha256` belongs to the
-    served bytes.
+    `marker` belongs to the bytes of the last load, `sha256` to the served bytes. `refusal` is the error of bytes that
+    were refused for good. A load that may succeed later is repeated at the tick `retry_tick`.
     """
 
     declared: Declared
     store: Store | None = None
     marker: str | None = None
-    refusal: ArtifactError | None = None
     sha256: str | None = None
     sidecar: bool = False
     loading: bool = False
-    tried: str | None = None
+    refusal: ArtifactError | None = None
     failures: int = 0
-    retry_tick: int = 0
+    retry_tick: float = math.inf
 
     @property
     def name(self) -> str:
@@ -168,7 +167,7 @@ class Watcher:
         """Load artifacts with a formerly unknown key on the next tick. Called when the signing keys change."""
         for watched in self._watched.values():
             if watched.refusal is not None and watched.refusal.stage == "hmac":
-                watched.marker = watched.refusal = None
+                watched.retry_tick = 0
 
     # Recipes
 
@@ -218,8 +217,10 @@ class Watcher:
         reload = _serves_otherwise(before.loaded, declared.loaded)
         if reload:
             self._watched[declared.name] = WatchedArtifact(declared)
-        elif isinstance(watched.refusal, RehearsalFailed) and _rehearsal(before.loaded) != _rehearsal(declared.loaded):
-            watched.marker = watched.refusal = None  # the artifact may pass under the new bound
+        elif isinstance(watched.refusal, RehearsalFailed) and _serving(before.loaded, "rehearsal") != _serving(
+            declared.loaded, "rehearsal"
+        ):
+            watched.retry_tick = 0  # the artifact may pass under the new bound
         self.publisher.redeclare(declared, reload=reload)
         changes.start_soon(self._change, declared, reload, self.lists.declare(declared.loaded))
 
@@ -238,15 +239,11 @@ class Watcher:
         if watched.loading or self._stats.outstanding(watched) or self._loads.outstanding(watched):
             return None
         marker = await self._read_marker(watched)
-        if marker is None or self._watched.get(watched.name) is not watched:
+        if marker is None or not self._is_current(watched):
             return None
         self.publisher.clear_fault(watched.name, "stat")
         await self._look_for_sidecar(watched)
-        if marker == watched.marker:
-            return None
-        if marker == watched.tried and self._ticks < watched.retry_tick:
-            return None
-        return marker
+        return None if marker == watched.marker and self._ticks < watched.retry_tick else marker
 
     async def _read_marker(self, watched: WatchedArtifact) -> str | None:
         """Ask the store for the marker within the stat timeout. Publishes a failure and returns None."""
@@ -264,7 +261,7 @@ class Watcher:
             error, event = failure.message, events.ARTIFACT_STAT_FAILED
         except Exception as failure:
             error, event = f"the store failed: {type(failure).__name__}: {failure}", events.ARTIFACT_STAT_FAILED
-        if self._watched.get(watched.name) is watched:
+        if self._is_current(watched):
             self.publisher.stat_failed(watched.name, logs.redact_text(error), event, timeout_s=timeout_s)
         return None
 
@@ -289,28 +286,23 @@ class Watcher:
 
     async def _load(self, watched: WatchedArtifact, marker: str) -> None:
         """Load and publish the artifact. Never raises: publishes failures, and retries if that can succeed."""
-        watched.tried = marker
         assert watched.store is not None, "a marker came from it"
+        watched.marker, watched.refusal, watched.retry_tick = marker, None, math.inf
         try:
             loaded = await self._loads.run(watched, self._loading(watched, watched.store), self.settings.load_timeout_s)
-            if self._watched.get(watched.name) is not watched:
+            if not self._is_current(watched):
                 return
             if loaded is None:
                 self.publisher.clear_fault(watched.name, "load")
             else:
                 await self.publisher.load_succeeded(watched.name, loaded)
                 watched.sha256 = loaded.sha256
-            watched.marker, watched.refusal, watched.failures = marker, None, 0
-        except LoadFailed as failure:
-            self._load_failed(watched, marker, failure)
+            watched.failures = 0
         except CallTimeout:
             text = f"loading took over {self.settings.load_timeout_s:g} s: raise SVC_LOAD_TIMEOUT_SECONDS"
-            late = LoadFailed(ArtifactReadError(text), UNKNOWN_KID)
-            self._load_failed(watched, marker, late)
+            self._load_failed(watched, LoadFailed(ArtifactReadError(text), UNKNOWN_KID))
         except Exception as error:
-            self._back_off(watched)
-            if self._watched.get(watched.name) is watched:
-                self.publisher.load_broke(watched.name, error)
+            self._load_failed(watched, error)
         finally:
             watched.loading = False
 
@@ -320,32 +312,26 @@ class Watcher:
         live = self.publisher.live_model(watched.name)
         return partial(self.loader.load, watched.declared.loaded, store, known_sha256=watched.sha256, live=live)
 
-    def _load_failed(self, watched: WatchedArtifact, marker: str, failure: LoadFailed) -> None:
-        if isinstance(failure.error, _RETRIED):
-            self._back_off(watched)
+    def _load_failed(self, watched: WatchedArtifact, error: Exception) -> None:
+        """Publish the failure. The same bytes are loaded again after 1, 2, 4, ... ticks if that can succeed."""
+        if isinstance(error, LoadFailed) and not isinstance(error.error, _RETRIED):
+            watched.refusal = error.error
         else:
-            watched.marker = marker  # the same bytes would be refused again until keys or rehearsal bounds change
-            watched.refusal = failure.error
-        if self._watched.get(watched.name) is watched:
-            self.publisher.load_failed(watched.name, failure)
+            watched.retry_tick = self._ticks + min(2**watched.failures, LONGEST_BACKOFF_TICKS)
+            watched.failures += 1
+        if self._is_current(watched):
+            self.publisher.load_failed(watched.name, error)
 
-    def _back_off(self, watched: WatchedArtifact) -> None:
-        """Retry the same artifact after 1, 2, 4, ... ticks. A new marker is loaded at the next tick."""
-        watched.marker = None
-        watched.retry_tick = self._ticks + min(2**watched.failures, LONGEST_BACKOFF_TICKS)
-        watched.failures += 1
+    def _is_current(self, watched: WatchedArtifact) -> bool:
+        return self._watched.get(watched.name) is watched
 
 
-def _rehearsal(recipe: LoadedRecipe) -> Rehearsal | None:
-    return None if recipe.recipe.serving is None else recipe.recipe.serving.rehearsal
+def _serving(recipe: LoadedRecipe, field: Literal["rehearsal", "users"]) -> Any:
+    return getattr(recipe.recipe.serving, field, None)
 
 
 def _serves_otherwise(before: LoadedRecipe, after: LoadedRecipe) -> bool:
     """Return True if the change needs a load: another artifact or item metadata, or newly permitted user queries."""
-    if _serves_users(after) and not _serves_users(before):
+    if _serving(after, "users") and not _serving(before, "users"):
         return True
     return (before.recipe.output, before.recipe.item_metadata) != (after.recipe.output, after.recipe.item_metadata)
-
-
-def _serves_users(recipe: LoadedRecipe) -> bool:
-    return recipe.recipe.serving is not None and recipe.recipe.serving.users
