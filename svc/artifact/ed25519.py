@@ -26,7 +26,8 @@ _SMALL: Final = frozenset(
         b"\xee" + b"\xff" * 30 + b"\x7f",
     }
 )
-"""Points of small order, without their sign. Under such a key one signature is valid for many contents."""
+"""Points of small order, with the sign bit cleared. If a public key is such a point, one signature is valid for many
+contents."""
 
 
 def public_half(seed: bytes) -> bytes:
@@ -56,5 +57,5 @@ def is_signed(public: bytes, signature: bytes, context: bytes, sha256: bytes) ->
 
 
 def is_weak(public: bytes) -> bool:
-    """Return whether the public key is a point of small order. Its signatures prove nothing."""
+    """Return whether the public key is a point of small order, so that its signatures prove nothing."""
     return public[:-1] + bytes([public[-1] & ~_TOP_BIT]) in _SMALL

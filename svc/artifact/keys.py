@@ -30,9 +30,10 @@ _PUBLIC_MARK = "ed25519:"
 
 @dataclass(frozen=True, slots=True)
 class SigningKeys:
-    """(kid, 32 bytes) pairs in the order of the setting: the first pair signs, all pairs verify.
+    """The keys of this process for signing and verification, as pairs of kid and 32 key bytes.
 
-    `public` are (kid, 32 bytes) pairs that only verify Ed25519 signatures.
+    `entries` are secrets in the order of SVC_SIGNING_KEYS. The first entry signs, and every entry verifies. `public`
+    keys only verify Ed25519 signatures.
     """
 
     entries: tuple[tuple[str, bytes], ...] = field(repr=False)
@@ -85,7 +86,7 @@ class SigningKeys:
 
 
 def looks_like_key(kid: str) -> bool:
-    """Return whether `kid` is 32 or more hex digits, as secrets are."""
+    """Return whether `kid` is 32 or more hex digits, so that it may be a secret in the wrong place."""
     return _KEY_LIKE.fullmatch(kid) is not None
 
 
@@ -95,7 +96,7 @@ def fingerprint(key: bytes) -> str:
 
 
 def parse_signing_keys(text: str, name: str = "SVC_SIGNING_KEYS") -> SigningKeys:
-    """Parse the format of `SVC_SIGNING_KEYS`. An empty text gives no keys. `name` is its name in messages.
+    """Parse keys in the format of `SVC_SIGNING_KEYS`. An empty text gives no keys. Messages call the text `name`.
 
     Raises ConfigError, which names the number of the faulty entry and never its value.
     """
@@ -154,7 +155,7 @@ def is_development(kid: str, keys: SigningKeys) -> bool:
 
 
 def signer_fingerprint(key: bytes, signature: Signature) -> str:
-    """Return the fingerprint for the header: of the secret for HMAC, of the public key for Ed25519.
+    """Return the signer's fingerprint for the header, of the secret for HMAC or of the public key for Ed25519.
 
     Every reader that can verify the signature has the key with this fingerprint.
     """

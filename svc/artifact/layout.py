@@ -1,13 +1,14 @@
 """The bytes of an artifact file.
 
-Big-endian, in this order; `docs/reference/training.md` shows the same table.
+All numbers are big-endian. The parts stand in this order, which `docs/reference/training.md` shows too:
 
 magic `SVCMODEL`  8       header length  u32    header   JSON, UTF-8
 format version  u16       payload length u64    padding  zeros to a multiple of 64
 kid length      u16                             payload
 kid             UTF-8                           signature over every byte before it
 
-The format version names the kind of signature: 1 an HMAC-SHA256 of 32 bytes, 2 an Ed25519 signature of 64.
+The format version tells the kind of signature. Version 1 has an HMAC-SHA256 of 32 bytes, version 2 an Ed25519 signature
+of 64 bytes.
 """
 
 from __future__ import annotations
@@ -138,8 +139,8 @@ def kid_of(buffer: memoryview) -> str:
 def parse(buffer: memoryview, *, max_payload_bytes: int) -> Parsed:
     """Split an artifact by its magic, version and lengths, without decoding the header or the payload.
 
-    Raises MagicMismatch if the file is truncated, too long or no artifact. Raises UnsupportedFormat, HeaderTooLarge and
-    PayloadTooLarge.
+    Raises MagicMismatch if the file is truncated, too long or not an artifact. Also raises UnsupportedFormat,
+    HeaderTooLarge and PayloadTooLarge.
     """
     if bytes(buffer[: len(MAGIC)]) != MAGIC:
         raise MagicMismatch(f"magic bytes mismatch: not an artifact but {_probable_type(buffer)}")

@@ -52,7 +52,7 @@ def run_lock(output_uri: str, *, timeout_s: float, settings: Settings) -> Iterat
     try:
         yield path
     finally:
-        # Unlink while the lock is held: a waiting run then detects the missing file and locks a new one.
+        # Unlink before the release, so that a waiting run detects the missing file and locks a new file.
         with suppress(OSError):
             path.unlink()
         lock.release()

@@ -63,5 +63,5 @@ def _versions(header: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _byproducts(header: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the evaluation and the promotion decision, without those that the header lacks."""
+    """Return the evaluation and the promotion decision if the header has them."""
     return [{"name": name, "annotations": header[name]} for name in ("evaluation", "promotion") if name in header]

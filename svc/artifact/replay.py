@@ -1,8 +1,8 @@
-"""Protection against replay: expired artifacts, and with SVC_STATE_DIR those that are older than one served before.
+"""Refuse artifacts that have expired, and with SVC_STATE_DIR also artifacts older than an artifact served before.
 
-`serial` in a signed header rises with every training of a recipe. From `expires_at` on, the artifact is no longer
-loaded. An artifact has them only if its training was configured to write them. Signed lines of the version log permit
-older artifacts.
+The signed header of an artifact can hold `expires_at`, the time from which on it is refused, and `serial`, a number
+that rises with every training of a recipe. Training writes these fields only if it is configured to. An older artifact
+is accepted if a signed line of the version log records a rollback or a promotion to it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Serials = dict[str, int]
 
 
 def serial_of(header: Mapping[str, Any]) -> int | None:
-    """Return the serial, or None without one. Raises HeaderInvalid for an invalid serial."""
+    """Return the serial, or None if the header has none. Raises HeaderInvalid for an invalid serial."""
     serial = header.get("serial")
     if serial is None or (type(serial) is int and 0 <= serial <= MAX_SERIAL):
         return serial
@@ -51,7 +51,7 @@ def serial_of(header: Mapping[str, Any]) -> int | None:
 
 
 def expires_at(header: Mapping[str, Any]) -> datetime | None:
-    """Return the time of expiry, or None without one. Raises HeaderInvalid for an invalid time."""
+    """Return the time of expiry, or None if the header has none. Raises HeaderInvalid for an invalid time."""
     text = header.get("expires_at")
     if text is None:
         return None
@@ -74,8 +74,8 @@ def require_unexpired(header: Mapping[str, Any], now: datetime) -> None:
 def recipe_of(header: Mapping[str, Any], declared: str) -> str:
     """Return the recipe that the artifact was trained for, or `declared` if the header has no valid name.
 
-    Serials count for this recipe. So an artifact copied into another recipe's place cannot raise the other recipe's
-    serials.
+    Serials are recorded under the returned name. Therefore an artifact copied to the output of another recipe cannot
+    raise that recipe's serials.
     """
     name = header.get("recipe_name")
     return name if isinstance(name, str) and _NAME.fullmatch(name) else declared
@@ -93,7 +93,7 @@ class SerialState:
         self._lock = threading.Lock()
 
     def highest(self, recipe: str, kid: str) -> int | None:
-        """Return the highest serial of this recipe and kid, or None without one."""
+        """Return the highest served serial of this recipe and kid, or None if none was served."""
         with self._lock:
             served = self._served.setdefault(recipe, {})
             _keep_highest(served, self._read(recipe))
@@ -174,7 +174,7 @@ def _parse_state(content: bytes) -> Serials:
 
 @dataclass(frozen=True, slots=True)
 class ReplayGuard:
-    """The check of artifacts for expiry and replay. Thread-safe. Without a `state`, only expiry is checked."""
+    """Checks artifacts for expiry and replay. Without a `state`, it checks only expiry. Thread-safe."""
 
     state: SerialState | None = None
 
@@ -183,10 +183,12 @@ class ReplayGuard:
         return cls(SerialState(Path(settings.state_dir)) if settings.state_dir is not None else None)
 
     def check(self, name: str, parsed: Parsed, blob: Blob, store: Store, keys: SigningKeys) -> None:
-        """Check that a verified artifact is new enough.
+        """Check that a verified artifact has not expired and is not older than an artifact served before.
 
-        Raises ArtifactExpired. Raises ArtifactReplayed if a higher serial of its recipe and kid was served, or any
-        serial if the artifact has none. A signed rollback or promotion that names the artifact permits it.
+        A higher served serial of the same recipe and kid means that the artifact is older. So does any served serial if
+        the artifact has no serial. An older artifact passes if a signed rollback or promotion names it.
+
+        Raises ArtifactExpired and ArtifactReplayed.
         """
         require_unexpired(parsed.header, datetime.now(UTC))
         serial = serial_of(parsed.header)
@@ -196,7 +198,7 @@ class ReplayGuard:
         highest = self.state.highest(trained_for, parsed.kid)
         if highest is None or (serial is not None and serial >= highest):
             return
-        if trained_for == name:  # the log beside this output permits only versions of its own recipe
+        if trained_for == name:  # the log of recipe `name` must not permit artifacts of another recipe
             lines = version_log.verified_lines(store.read_log(version_log.MAX_LOG_BYTES), keys)
             lines = version_log.about(lines, recipe=name, kid=parsed.kid)
             if version_log.is_rolled_back_to(blob.sha256, highest, lines):

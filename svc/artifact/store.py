@@ -40,7 +40,7 @@ _GONE = (404, 410)
 
 
 class HttpFolder:
-    """The objects beside one URL. The query of the URL, such as an access signature, is sent but never shown."""
+    """The objects beside one URL. Requests repeat the URL's query, such as an access signature. Messages omit it."""
 
     def __init__(self, uri: str, settings: Settings, label: str) -> None:
         self._parts = urlsplit(uri)
@@ -130,8 +130,8 @@ _LOG_SUFFIX = ".log.jsonl"
 class Blob:
     """The bytes of one artifact in a private, page-aligned, read-only buffer, and their sha256.
 
-    `resolved` is the location after following a pointer. `named` is the start of a sha256, 8 hex digits, in the file
-    name of a version, otherwise None. It is untrusted: everyone who can write to the store can choose the name.
+    `resolved` is the location after following a pointer. `named` is the 8 hex digits of a sha256 in the file name of a
+    version, or None for another name. Everyone who can write to the store can choose the name, so it proves nothing.
     """
 
     view: memoryview
@@ -231,7 +231,7 @@ class Store:
             return newer, self._read(newer, max_bytes)
 
     def read_log(self, max_bytes: int) -> memoryview:
-        """Read the log of moves beside the artifact, empty when there is none. Raises ArtifactReadError."""
+        """Read the version log beside the artifact, or return no bytes if it is missing. Raises ArtifactReadError."""
         try:
             return self._folder.read(f"{self._name}{_LOG_SUFFIX}", max_bytes).toreadonly()
         except FileNotFoundError:
@@ -247,7 +247,7 @@ class Store:
     def sidecar_exists(self) -> bool:
         """Return whether a `.sha256` file exists beside the artifact.
 
-        svc writes none: the artifact contains its signature.
+        svc itself writes no such file, because the artifact contains its signature.
         """
         return self._has(f"{self._name}.sha256")
 
@@ -277,7 +277,7 @@ class Store:
         return self._folder.uri_of(_target_name(self._name, sha8))
 
     def live(self) -> str | None:
-        """Return the version that the pointer names, or None if the object is missing or is no pointer."""
+        """Return the version that the pointer names, or None if the object is missing or not a pointer."""
         try:
             view = self._folder.read(self._name, MAX_POINTER_BYTES)
         except (FileNotFoundError, PayloadTooLarge):
@@ -333,7 +333,7 @@ def _version_pattern(name: str) -> re.Pattern[str]:
 
 
 def _pointer_target(view: memoryview, name: str) -> str | None:
-    """Return the target that a pointer names, or None if the bytes are no pointer.
+    """Return the file name that a pointer holds, or None if the bytes are not a pointer.
 
     Only versions of the pointer's own name are accepted, so that a pointer cannot lead to another file.
     """
@@ -398,8 +398,8 @@ def open_folder(
 def read_verified(uri: str, keys: signing.SigningKeys, settings: Settings) -> tuple[Blob, Parsed]:
     """Read an artifact and check its lengths, caps and signature.
 
-    The payload is not decoded. SVC_ARTIFACT_ROOT does not apply: it bounds the paths in recipes, and here the caller
-    names the file. Raises ArtifactError.
+    The payload is not decoded. SVC_ARTIFACT_ROOT does not apply, because it bounds the paths in recipes, and here the
+    caller names the file. Raises ArtifactError.
     """
     blob = open_store(uri, replace(settings, artifact_root=None)).read(settings.max_artifact_bytes)
     try:
@@ -411,8 +411,8 @@ def read_verified(uri: str, keys: signing.SigningKeys, settings: Settings) -> tu
 def verify_blob(blob: Blob, keys: signing.SigningKeys, settings: Settings) -> Parsed:
     """Return the parts of an artifact after checking its size limits, signature and name.
 
-    It must be signed with one of `keys`, and its sha256 must match the file name. Otherwise a signed older version
-    could be stored under the name of another. Raises ArtifactError.
+    The artifact must be signed with one of `keys`. Its sha256 must match the name of a version's file, because anyone
+    who can write to the store could put a signed older version under that name. Raises ArtifactError.
     """
     parsed = layout.parse(blob.view, max_payload_bytes=settings.max_payload_bytes)
     signing.verify(parsed, keys)

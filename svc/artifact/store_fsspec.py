@@ -1,4 +1,4 @@
-"""Artifacts in object stores."""
+"""Artifacts in object stores, such as S3, through fsspec."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ class ObjectFolder:
                 if len(piece) != end - start:
                     raise ArtifactReadError(f"{self.uri_of(name)} was cut: {len(piece)} bytes instead of {end - start}")
                 buffer[start:end] = piece
+            # Several reads can mix two versions of an object. One read cannot.
             if size > _PIECE_BYTES and identity(self._objects.info(self.uri_of(name))) != identity(info):
                 raise ArtifactReadError(f"{self.uri_of(name)} changed while it was read")
         return buffer

@@ -55,9 +55,10 @@ def spool_file(write: Callable[[BinaryIO], T]) -> Iterator[tuple[BinaryIO, T]]:
 
 
 class LocalFolder:
-    """The files of one folder. `base` is the prefix of temporary files, so that a run removes only those of its output.
+    """The files of one folder.
 
-    With a `root` nothing outside of it is read or written, not even through links.
+    Temporary files begin with `base`, so that a run removes only leftovers of its own output. With a `root`, nothing
+    outside of that folder is read or written, not even through links.
     """
 
     def __init__(self, folder: Path, base: str, root: Path | None = None) -> None:
@@ -80,12 +81,12 @@ class LocalFolder:
         path = self._folder / name
         with _reading(path), self._checked_path(path, 0) as opened:
             status = opened.stat()
-        # The ctime changes even if a copy restores size and mtime.
+        # The ctime is part of the marker because it changes even if a copy restores size and mtime.
         return f"{status.st_mtime_ns}:{status.st_size}:{status.st_ino}:{status.st_ctime_ns}"
 
     def put(self, write: Callable[[BinaryIO], T], name_of: Callable[[T], str]) -> T:
         try:
-            if self._root is not None:
+            if self._root is not None:  # checked before `mkdir`, which could create folders outside of the root
                 _require_below(self._folder.resolve(), self._root, self._folder)
             self._folder.mkdir(parents=True, exist_ok=True)
             with self._checked_path(self._folder, os.O_DIRECTORY) as folder:

@@ -1,4 +1,4 @@
-"""The log of a recipe's versions, `<output.path>.log.jsonl`: one signed line for each training and each move.
+"""The log of a recipe's versions, `<output.path>.log.jsonl`: a signed line for each training, promotion and rollback.
 
 Each line contains the signature of the line before it and is itself signed, so that changed, removed and reordered
 lines are detected. Everyone who can write to the store can also write lines. So a line counts only if a configured key
@@ -30,13 +30,15 @@ MAX_LOG_BYTES: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One command. `before` and `live` are the versions (8 hex digits) that were live before and after it.
+    """A line of the log, which records one command.
 
-    `version` has the facts of `sha8`, the version that the command is about. If `held` is True, trainings do not move
-    the pointer from now on. A rollback or promotion also has `sha256`, the digest of the version that is live from
-    then on. `from_serial` is the highest serial of the kid `serial_kid` before the command. Servers that remember
-    serials use both (see replay.py). `kid` names the key that signed the line. It is empty in a line that is
-    not yet written.
+    `before` and `live` are the versions (8 hex digits) that were live before and after the command. `sha8` is the
+    version that the command trained or made live, and `version` has the facts about it. If `held` is True, later
+    trainings do not move the pointer.
+
+    A rollback or promotion also has `sha256`, the whole digest of the version that it made live, and `from_serial`, the
+    highest serial of the kid `serial_kid` before the command. Servers that remember serials read these two fields (see
+    replay.py). `kid` names the key that signed the line, and is empty before the line is written.
     """
 
     at: str
@@ -55,9 +57,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class VersionLog:
-    """The parsed log: `lines` are the valid lines in order, `problems` the defects of the file.
+    """A parsed log. `lines` are the valid lines in order, and `problems` the defects of the file, for messages.
 
-    `ignored` are the problems of the lines after the last valid one. The next line contains `last_signature`.
+    `ignored` are the problems that follow the last valid line. `last_signature` belongs to the last readable line. The
+    next line repeats it.
     """
 
     lines: tuple[Line, ...] = ()
@@ -70,16 +73,16 @@ class VersionLog:
         return bool(self.lines) and self.lines[-1].held
 
     def facts(self, sha8: str) -> Mapping[str, Any] | None:
-        """Return the facts that the training of `sha8` logged, or None without any."""
+        """Return the latest facts about the version `sha8` in the log, or None if no line has any."""
         for line in reversed(self.lines):
             if line.sha8 == sha8 and line.version:
                 return line.version
         return None
 
     def knows_as_live(self, sha8: str | None) -> bool:
-        """Return whether the newest line has this version as live, after its command or before it.
+        """Return whether the newest line names this version as live after its command or before its command.
 
-        The version before counts, because a command may be killed before it moves the pointer.
+        The version live before counts too, because a command may be killed before it moves the pointer.
         """
         return bool(self.lines) and sha8 in (self.lines[-1].live, self.lines[-1].before)
 
@@ -218,11 +221,10 @@ def newest_first(versions: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def signed_line(move: Mapping[str, Any], *, kid: str, key: bytes, signature: Signature) -> str:
-    """Return one line of the log beside an output: the fields of `move`, `kid`, and the `signature` by `key`.
+    """Return one line of the log: the fields of `move`, the `kid`, and a signature of both by `key`.
 
-    A rollback has `action: rollback`, the `recipe`, the `sha256` that the pointer names from then on, and
-    `from_serial`, the highest serial of the kid `serial_kid` until then. Once a higher serial was served, the line
-    permits nothing any more.
+    A server accepts an older artifact if a line has `action: rollback` or `promote`, the server's `recipe`, the
+    artifact's `sha256`, and a `from_serial` of `serial_kid` that is not below the highest serial served.
     """
     content = {**move, "kid": kid}
     digest = _digest(content)
@@ -265,9 +267,10 @@ def _digest(content: Mapping[str, Any]) -> bytes:
 
 
 def about(lines: Iterator[dict[str, Any]], *, recipe: str, kid: str) -> Iterator[dict[str, Any]]:
-    """Yield the lines for this recipe and for serials of this kid. A line without these fields is for all of them.
+    """Yield the lines for this recipe and for serials of this kid.
 
-    Lines for other recipes are skipped, so that a log copied from another output with the same key permits nothing.
+    A line without a `recipe` is for every recipe, and a line without a `serial_kid` for every kid. Lines for other
+    recipes are skipped, so that a log copied from another output with the same key permits nothing.
     """
     for line in lines:
         if line.get("recipe") in (None, recipe) and line.get("serial_kid") in (None, kid):

@@ -1,4 +1,4 @@
-"""The versions of a recipe's artifact: lists them, names the live one, publishes, promotes, rolls back.
+"""List, publish, promote and roll back the versions of a recipe's artifact.
 
 A command writes its log line first and then moves the pointer, under a short lock on this host. A command killed
 between the two leaves a last line without effect, because the pointer alone decides which version is live.
@@ -33,10 +33,11 @@ _FACTS = ("trained_at", "best_class", "best_score", "rank_ms")
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version. Facts are None when neither the log nor the artifact has them. Only a live version is `held`.
+    """One trained version of a recipe. Facts are None when neither the log nor the artifact has them.
 
-    `reused_from` has the `sha8` of the version whose parameters a refit took, and `searched_at`. It is None for a
-    search.
+    `held` is True for the live version if a hold keeps trainings from replacing it. For a refit, `reused_from` has the
+    `sha8` of the version whose parameters it reused, and `searched_at`, the time of their search. For a training with a
+    search it is None.
     """
 
     sha8: str
@@ -50,15 +51,16 @@ class Version:
     reused_from: Mapping[str, str] | None = None
 
     def as_fields(self) -> dict[str, Any]:
-        """Return the fields for JSON. `reused_from` is left out for a version with a search of its own."""
+        """Return the fields for JSON. `reused_from` is left out if it is None."""
         return {name: value for name, value in asdict(self).items() if name != "reused_from" or value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A version that a training wrote. `promoted` is False if the pointer did not move, `held` True if a hold kept it.
+    """A version that a training wrote.
 
-    `live` is the version that the pointer names now, or None.
+    `promoted` tells whether the pointer moved to the version. `held` tells whether a hold prevented the move. `live` is
+    the version that the pointer names now, or None.
     """
 
     sha8: str
@@ -70,7 +72,7 @@ class Training:
 
 
 def facts_of(header: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of a version that the log records."""
+    """Return the facts about a version that its log line records."""
     promotion = header.get("promotion")
     decision = promotion.get("decision") if isinstance(promotion, Mapping) else None
     serial = {"serial": header["serial"]} if "serial" in header else {}
@@ -169,9 +171,10 @@ class Versions:
     def publish(
         self, write: Callable[[BinaryIO], Written], header: Mapping[str, Any], *, move: bool, keep: int | None
     ) -> Training:
-        """Write a new version. With `move` and without a hold, the pointer moves to it.
+        """Write a new version. If `move` is True and no hold is set, make the version live.
 
-        A missing pointer is created in spite of a hold.
+        If there is no pointer yet, a hold does not prevent this. With `keep`, older versions than the newest `keep` are
+        removed.
         """
         sha8, written = self._store.put_version(write)
         with self._withdrawn_on_error(sha8), self._lock():
@@ -195,7 +198,10 @@ class Versions:
 
     @contextmanager
     def _withdrawn_on_error(self, sha8: str) -> Iterator[None]:
-        """Remove the version on an error, unless a line names it. Otherwise its line would seem to be deleted."""
+        """Remove the version if the block fails before the log has a line about it.
+
+        A version without a line would look as if somebody had deleted the line.
+        """
         try:
             yield
         except BaseException:
@@ -214,7 +220,7 @@ class Versions:
     def find_version(self, prefix: str) -> str:
         """Return the only version that begins with `prefix`.
 
-        If the store cannot list its versions, `prefix` is taken for the whole name. Raises NoSuchVersion, which lists
+        If the store cannot list its versions, `prefix` is taken for the whole name. The message of NoSuchVersion lists
         the newest versions.
         """
         listed = self._store.versions()
@@ -230,8 +236,8 @@ class Versions:
     def rollback(self, to: str | None, *, hold: bool) -> tuple[str, str | None]:
         """Go back to `to` or to the previously live version.
 
-        Returns the new and the former live version. `hold` sets a hold. An existing hold stays. Raises NoSuchVersion,
-        ArtifactError.
+        Returns the new and the former live version. With `hold`, later trainings do not move the pointer. An existing
+        hold stays in any case. Raises NoSuchVersion, ArtifactError.
         """
         targets: list[str] = []
 
@@ -316,7 +322,7 @@ class Versions:
             parsed = self._read_verified(live)[1] if live else None
             live_serial = serial_of(parsed.header) if parsed is not None and parsed.kid == kid else None
         except ArtifactError:
-            live_serial = None  # the live version is often damaged: that is a reason to roll back
+            live_serial = None  # a damaged live version is a reason to roll back, so it must not prevent a rollback
         return max([*serials, *([] if live_serial is None else [live_serial])], default=None)
 
     def _read_verified(self, sha8: str) -> tuple[Blob, Parsed]:
@@ -340,7 +346,7 @@ class Versions:
             )
 
     def _move(self, line: Line, live: str | None) -> None:
-        """Write the line, then move the pointer to its live version if that is not `live` already."""
+        """Append the line to the log, then move the pointer from the version `live` to `line.live` if they differ."""
         data = bytes(self._store.read_log(version_log.MAX_LOG_BYTES))
         log = version_log.parse(data, self._keys, self._recipe)
         signature = self._settings.artifact_signature
