@@ -1,1 +1,1 @@
-"""The functions of `import svc` besides the command line: train, load, recommend, evaluate, with pandas in and out."""
+"""The Python interface, `import svc`: train, load, recommend and evaluate with DataFrames."""

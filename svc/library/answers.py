@@ -1,4 +1,4 @@
-"""Rankings as DataFrames, of one user or of many: one row per item, with the facts that the API gives about it."""
+"""Answer questions to a model with DataFrames: check the arguments as the API does, rank, and build the columns."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _FILTERING = ("filter", "limits", "boosts")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answerer:
-    """A model for requests, with the table of its items, the policy of its recipe, and new items.
+    """Prepares requests for a model, with the item table, the recipe's serving policy and the new items.
 
-    `items` has the rows of the model's items, followed by those of the new items.
+    The rows of `items` are the items of the model, followed by the items of `new`.
     """
 
     model: Model
@@ -64,21 +64,27 @@ class Answerer:
         return None if self.new is None or not len(self.new) else self.new
 
     def item_id(self, column: int) -> str:
-        """Return the id of an item of the model or of a new one."""
+        """Return the id of an item of the model, or of a new item, by its column."""
         n_items = self.model.n_items
         if self.new is not None and column >= n_items:
             return self.new.ids.at(column - n_items)
         return self.model.item_ids.at(column)
 
     def allowed_items(self, own: ItemSet | None = None) -> ItemSet | None:
-        """Return the items that may be shown. None: all. `own` are those that satisfy the request's own filter."""
+        """Return the items that satisfy the recipe's filter and are in `own`, or None if all items may be shown.
+
+        `own` are the items that satisfy the filter of the request. None: it has no filter.
+        """
         tree = self.policy.filter
         always = None if tree is None or self.filters is None else self.filters.items(tree)
         return intersect(always, own)
 
 
 def question(schema: type[AnyQuestion], answerer: Answerer, controls: Mapping[str, Any]) -> AnyQuestion:
-    """Return the validated request of these controls. Controls that are None are left out. Raises UsageError."""
+    """Build a request from keyword arguments and validate it. Arguments that are None are left out.
+
+    Raises UsageError.
+    """
     given = {name: _to_json(name, value) for name, value in controls.items() if value is not None}
     asked = next((name for name in _FILTERING if given.get(name)), None)
     if asked is not None and answerer.filters is None:
@@ -90,7 +96,7 @@ def question(schema: type[AnyQuestion], answerer: Answerer, controls: Mapping[st
 
 
 def prepare(request: RecommendRequest | RelatedRequest | PopularQuery, answerer: Answerer) -> Prepared:
-    """Return the query of a valid request. Raises UsageError, and the errors of the model."""
+    """Translate a valid request into a query. Raises UsageError, and the errors of `Model.prepare_recommend`."""
     try:
         return request.prepare(answerer)
     except ValidationFailed as error:
@@ -98,12 +104,12 @@ def prepare(request: RecommendRequest | RelatedRequest | PopularQuery, answerer:
 
 
 def in_python(error: ValidationFailed) -> UsageError:
-    """Return the error without words of HTTP."""
+    """Return the error of a request as an error of a Python call, without "request body: " or "query: "."""
     return UsageError(error.message.removeprefix("request body: ").removeprefix("query: "))
 
 
 def checked_id(name: str, value: object) -> str:
-    """Return one id. Raises UsageError for anything but text."""
+    """Return `value` if it is an id, that is text. Raises UsageError for anything else."""
     if isinstance(value, str):
         return str(value)
     if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
@@ -130,7 +136,7 @@ def _as_list(name: str, values: object) -> list[Any]:
 
 
 def _to_json(name: str, value: object) -> object:
-    """Return the value in the form of JSON."""
+    """Convert an argument to the JSON value that requests take."""
     if name in ("user_id", "item_id"):
         return checked_id(name, value)
     if name in _IDS:
@@ -148,13 +154,13 @@ def _entry(name: str, entry: object) -> object:
 
 
 def _plain(value: Any) -> Any:
-    """Return numbers, lists and mappings of numpy and pandas as those of JSON. Missing values become None."""
+    """Convert values of numpy and pandas to Python numbers, lists and dicts. Missing values become None."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is pd.NA or value is pd.NaT or (isinstance(value, float) and math.isnan(value)):
         return None
     if isinstance(value, pd.Series) and not isinstance(value.index, pd.RangeIndex):
-        value = value.to_dict()  # a row of a frame, as a mapping by column
+        value = value.to_dict()  # such a Series is a row of a frame, so its index has column names
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, Sequence | np.ndarray | pd.Series | pd.Index | set) and not isinstance(value, str | bytes):
@@ -178,7 +184,11 @@ def many_frame(answerer: Answerer, request: RecommendRequest, users: Sequence[st
 
 
 def _answerable(answerer: Answerer, request: RecommendRequest, users: Sequence[str], *, skip: bool) -> Sequence[str]:
-    """Return the users who can be answered: all of them if the request also describes users outside the training."""
+    """Return the users who can be answered.
+
+    These are all users if the request has something to answer unknown users by, such as `history` or `fallback`.
+    Otherwise unknown users are left out with `skip`, and raise UnknownUser without it.
+    """
     is_stranger = answerer.model.user_ids.indices(users) < 0
     if not is_stranger.any():
         return users
@@ -246,7 +256,7 @@ def frame_of(answerer: Answerer, pages: Sequence[Ranking]) -> pd.DataFrame:
     The columns are:
 
     - `item_id` and `score`
-    - `reason`, a list, if any item is new, moved by a rule, or shown for its popularity, which has no score
+    - `reason`, a list, if any item is new, moved by a rule, or shown for its popularity and without a score
     - `because`, `in_spite_of` and `rest`, if explanations were requested
     - the columns of the items
     """
@@ -273,7 +283,10 @@ def frame_of(answerer: Answerer, pages: Sequence[Ranking]) -> pd.DataFrame:
 
 
 def reasons_frame(answerer: Answerer, ranking: Ranking) -> pd.DataFrame:
-    """Return the reasons for the items of an explained ranking, one per row. The last one of an item is `rest`."""
+    """Return the reasons for the items of an explained ranking, one reason per row.
+
+    The last row of an item has the reason `rest`.
+    """
     name_of = answerer.item_id
     rows = []
     for rank, (item, score, because) in enumerate(

@@ -36,12 +36,13 @@ class Evaluation:
             have `low` and `high`.
         cutoff: Items recommended to each user.
         n_users: Users who were judged.
-        n_unknown_users: Users whom training did not see. They count for nothing.
+        n_unknown_users: Users whom training did not see. They are left out.
         n_unknown_items: Interactions with items that training did not see. They count as misses.
-        n_seen: Interactions that the user had in training. They count for nothing, or as choices with
-            `training.repeats`, when this is 0.
-        popularity_chosen: Mean number of training users of the chosen items, 0 for unknown ones.
-        popularity_trained: The same of the training interactions.
+        n_seen: Interactions that the user had in training. They are left out. With `training.repeats` they count like
+            all others, and this number is 0.
+        popularity_chosen: Mean over the judged interactions of the item's number of training users, 0 for unknown
+            items.
+        popularity_trained: The same mean over the training interactions.
     """
 
     scores: pd.DataFrame
@@ -65,7 +66,7 @@ class Evaluation:
 
     @property
     def overall(self) -> pd.DataFrame:
-        """The figures over all users, coverage and novelty among them."""
+        """The figures over all users, including coverage and novelty."""
         return self._of("all").drop(columns=["group", "part"])
 
     @property
@@ -75,7 +76,7 @@ class Evaluation:
 
     @property
     def by_popularity(self) -> pd.DataFrame:
-        """The metrics on choices among `head`, `middle` and `tail` items, each with a third of the interactions."""
+        """The metrics by popularity of the chosen items: `head`, `middle`, `tail`, each a third of the interactions."""
         return self._of("popularity").drop(columns="group")
 
     def _of(self, group: str) -> pd.DataFrame:
@@ -93,10 +94,10 @@ def evaluate(
     confidence: float = CONFIDENCE,
     seed: int = 0,
 ) -> Evaluation:
-    """Judge a model by interactions that were kept from its training, such as those of the weeks after it.
+    """Judge a model by interactions that it was not trained on, such as the interactions of the following weeks.
 
-    Each known user is recommended `cutoff` items, without those of the own history unless the model was trained with
-    `training.repeats`.
+    Each known user is recommended `cutoff` items. Items of the user's own history are left out, unless the model was
+    trained with `training.repeats`.
 
     Args:
         artifact: A path or URI as for `svc.load`, or its recommender.
@@ -106,7 +107,7 @@ def evaluate(
         confidence: As for `svc.compare`.
         user_column: The column of user ids.
         item_column: The column of item ids.
-        seed: Of the bootstrap.
+        seed: The seed of the bootstrap.
 
     Raises:
         svc.errors.UsageError: An argument is invalid.
@@ -132,7 +133,7 @@ def evaluate(
 
 
 def id_columns(data: Any, user_column: str, item_column: str) -> pd.DataFrame:
-    """Return the two columns of ids. Raises UsageError if `data` is no table or lacks a column."""
+    """Return a frame with at least the two id columns. Raises UsageError if `data` is not a table or lacks a column."""
     if not is_table(data):
         raise UsageError(f"interactions: give a DataFrame with one row an interaction, not a {type(data).__name__}")
     data = as_table(data, "interactions")
@@ -140,7 +141,7 @@ def id_columns(data: Any, user_column: str, item_column: str) -> pd.DataFrame:
     require(columns, column_names(data, "interactions"), "interactions")
     if isinstance(data, pd.DataFrame):
         return data
-    # Whole numbers beside missing values stay whole: 1.0 is another id than 1.
+    # Without this option, whole numbers beside missing values become floats, and the id "1" becomes "1.0".
     frame: pd.DataFrame = as_arrow(data, [*columns.values()], "interactions").to_pandas(integer_object_nulls=True)
     return frame
 
@@ -160,9 +161,10 @@ def check_metrics(metrics: Sequence[str], cutoff: int, confidence: float) -> Non
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Aligned:
-    """Interactions in rows and columns of a model.
+    """Interactions translated into users (rows) and items (columns) of a model.
 
-    `rows` are the judged users. Row r of `truth` holds the choices of `rows[r]`, with unknown items behind all others.
+    `rows` are the judged users. Row r of `truth` marks the items that the user `rows[r]` chose. The columns of items
+    that the model does not know follow the columns of its own items.
     """
 
     rows: NDArray[np.int32]
@@ -195,9 +197,9 @@ def align(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> Aligned
 
 
 def _pairs(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> tuple[NDArray[np.int64], int, int]:
-    """Return (n, 2) distinct rows and columns of known users, and the numbers of unknown users and items.
+    """Return the distinct pairs of row and column, (n, 2), and the numbers of unknown users and unknown items.
 
-    Unknown items have columns behind those of the model.
+    Pairs of unknown users are left out. Unknown items get columns that follow the columns of the model.
     """
     user_codes, user_names = pd.factorize(users.astype(str).where(users.notna()))
     item_codes, item_names = pd.factorize(items.astype(str).where(items.notna()))
@@ -211,7 +213,7 @@ def _pairs(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> tuple[
 
 
 def _is_seen(model: Model, pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return (n,) whether the user of each pair already had the item in training."""
+    """Return whether the user of each pair already had the item in training, (n,)."""
     history = sparse.csr_matrix(
         (np.ones(len(model.history.columns), np.int8), model.history.columns, model.history.offsets),
         shape=(model.n_users, model.n_items),
@@ -224,7 +226,7 @@ def _is_seen(model: Model, pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def rank(model: Model, rows: NDArray[np.int32], cutoff: int) -> list[list[int]]:
-    """Return the best items of each row, as columns."""
+    """Return the columns of the `cutoff` best items for each user in `rows`."""
     request = ExportRequest(output="", limit=cutoff)
     chunks = (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))
     recommendations: list[list[int]] = []

@@ -1,4 +1,7 @@
-"""The caller's tables of items, known and new. Filters read the columns of known items, and answers show them."""
+"""Read the caller's item tables: metadata of the model's items, and new items.
+
+Filters and answers use the columns of the metadata.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,12 @@ if TYPE_CHECKING:
 
 
 def new_items_of(items: Any, opened: OpenedArtifact, max_share: float | None, min_share: float) -> NewItems | None:
-    """Return the items of the table that the model does not know, placed by features, or None if `items` is None.
+    """Return the items of the table that the model does not know, with vectors made from their features.
 
-    The ids are in the id column of the training's features, or in `item_id`. Raises UsageError, which names row and
-    column, and FeaturesNotSupported for a model without features of items.
+    Returns None if `items` is None. Ids are read from the id column of the item features in the training's recipe, or
+    from `item_id` if the table has no such column.
+
+    Raises UsageError, which names row and column, and FeaturesNotSupported for a model without item features.
     """
     if items is None:
         return None
@@ -65,9 +70,9 @@ def new_items_of(items: Any, opened: OpenedArtifact, max_share: float | None, mi
 def new_items_of_recipe(
     recipe: LoadedRecipe, model: Model, settings: Settings, variables: Mapping[str, str]
 ) -> NewItems | None:
-    """Return the new items of the recipe's list, as a server reads it, or None without a list.
+    """Return the new items of `serving.new_items`, read as a server reads them, or None if the recipe has no such list.
 
-    Raises DataSourceError, MetadataError and FeatureValueUnusable, which names the row.
+    Raises DataSourceError, MetadataError, and FeatureValueUnusable, which names the row.
     """
     from svc.serving.models.item_lists import declared_in, read_new_items
 
@@ -85,7 +90,7 @@ def _feature_id_column(recipe: Mapping[str, Any]) -> str:
 
 
 def ids_with(item_ids: IdTable, new: NewItems | None) -> IdTable:
-    """Return the ids of a model's items, followed by those of the new ones."""
+    """Return the ids of a model's items, followed by the ids of the new items."""
     return item_ids if new is None else IdTable.from_ids([*item_ids.all(), *new.ids.all()])
 
 
@@ -97,7 +102,7 @@ RESERVED = frozenset(
 
 
 class ItemTable:
-    """The known columns of a model's items, one row per item in the order of the model.
+    """The metadata of a model's items and new items, one row per item in the order of their columns in rankings.
 
     `frame` is shown beside recommended items. `filters` are the fields by which requests may filter, limit and boost.
     """
@@ -111,12 +116,12 @@ class ItemTable:
         return self.frame.iloc[columns].reset_index(drop=True)
 
     def facts(self, column: int) -> dict[str, Any]:
-        """Return the known values of one item, by column name."""
+        """Return the values of one item by column name. Missing values are None."""
         return {str(name): _cell(values.iloc[column]) for name, values in self.frame.items()}
 
 
 def item_table(items: Any, item_ids: IdTable, id_column: str) -> ItemTable:
-    """Return the table of a caller's DataFrame, which need not have every item of the model.
+    """Build the table from a caller's DataFrame, which need not have every item of the model.
 
     If an item has several rows, the last one counts. Ids are read from `id_column`, or from `item_id` if the DataFrame
     has no such column. Raises UsageError.
@@ -146,7 +151,7 @@ def item_table(items: Any, item_ids: IdTable, id_column: str) -> ItemTable:
 def items_of_recipe(
     recipe: LoadedRecipe, settings: Settings, item_ids: IdTable, variables: Mapping[str, str]
 ) -> ItemTable | None:
-    """Return the items of the recipe's `item_metadata`, as a server reads it, or None. Raises MetadataError."""
+    """Return the recipe's `item_metadata`, read as a server reads it, or None if it has none. Raises MetadataError."""
     tables = load_metadata(recipe, settings, item_ids, variables)
     if tables.metadata is None and tables.filters is None:
         return None
@@ -160,7 +165,8 @@ def items_of_recipe(
 def _field(name: str, column: pd.Series[Any]) -> Field:
     """Return the filter field of a column.
 
-    It has numbers, several labels if any cell is a list or text with a delimiter, or else one label.
+    It is numerical for a column of numbers, multi_label if any cell is a list or contains the delimiter, and
+    categorical otherwise.
     """
     if types.is_numeric_dtype(column) and not types.is_bool_dtype(column):
         numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -171,7 +177,7 @@ def _field(name: str, column: pd.Series[Any]) -> Field:
 
 
 def _cell(value: Any) -> object:
-    """Return the labels of one cell: a list, one value, or None."""
+    """Return a cell as plain Python: a list of labels, one value, or None if it is missing."""
     if isinstance(value, np.ndarray | list | tuple | set | frozenset):
         return [_cell(label) for label in _order_values(value)]
     if value is None or value is pd.NA or value is pd.NaT or (isinstance(value, float) and np.isnan(value)):

@@ -1,4 +1,4 @@
-"""A trained model in Python: the answers of the API as data frames."""
+"""Ask a trained model in Python: `svc.load`, and a `Recommender` that gives the answers of the API as DataFrames."""
 
 from __future__ import annotations
 
@@ -49,8 +49,9 @@ Features = Mapping[str, object]
 class Recommender:
     """A verified model, made by `svc.load`. Several threads may call its methods at once.
 
-    Methods that ask for recommendations take the fields of the HTTP API by their names, with the same defaults, and
-    raise its errors, such as `UnknownUser`. `filter`, `limits` and `boosts` need the `items` of `svc.load`.
+    Methods that ask for recommendations take the request fields of the HTTP API as arguments, with the same names and
+    defaults. They raise the errors of the API, such as `UnknownUser`. `filter`, `limits` and `boosts` need the `items`
+    of `svc.load`.
     """
 
     def __init__(
@@ -138,39 +139,43 @@ class Recommender:
         boosts: Sequence[Mapping[str, object]] | None = None,
         pins: Sequence[Mapping[str, object]] | None = None,
     ) -> pd.DataFrame:
-        """Return the best items for one user: the answer of `:recommend`.
+        """Return the best items for one user, as `:recommend` of the API does.
 
         Args:
             user_id: A user of the training data.
             limit: The most items to return, 1 to 1000.
-            offset: Items of the ranking before the first that is returned.
+            offset: The number of best items to skip.
             user_features: Features of a user whom training did not see.
-            history: What the user chose, ids or `{"item_id": ..., "weight": ...}`, the oldest first.
-            history_mode: Whether the history joins that of a known user (`append`, the default) or stands in its
-                place (`replace`).
-            dislikes: What the user rejects, ids or `{"item_id": ..., "weight": ...}`: these items never come back, and
-                count against others. With weight 0 they are only left out.
-            fallback: Answer for a user without a history: an error (`none`) or the most chosen items (`popular`).
+            history: Items that the user chose, the oldest first, as ids or `{"item_id": ..., "weight": ...}`.
+            history_mode: Whether `history` is added to the training history of a known user (`append`, the default) or
+                replaces it (`replace`).
+            dislikes: Items that the user rejects, as ids or `{"item_id": ..., "weight": ...}`. They never come back,
+                and similar items rank lower. A dislike of weight 0 does not affect other items.
+            fallback: The answer for a user without a history: an error (`none`) or the most chosen items (`popular`).
             include_seen: Whether items of the user's own history may come back. By default they do only if the
                 model was trained with `training.repeats`.
-            shown: What the user was shown before, ids or `{"item_id": ..., "times": ...}`: these items rank lower.
-            rotation: How far each earlier showing lowers an item, in deviations of the 100 best scores, 0 to 1.
-            seed: A text, such as a day, by which the 100 best items change places.
-            shuffle: How strongly `seed` moves the 100 best items, in deviations of their scores, 0 to 1.
+            shown: Items that the user was shown before, as ids or `{"item_id": ..., "times": ...}`. They rank lower.
+            rotation: How far each earlier showing lowers an item, in standard deviations of the 100 best scores, 0 to
+                1.
+            seed: A text, such as today's date, that decides how the 100 best items are shuffled.
+            shuffle: How strongly `seed` moves the 100 best items, in standard deviations of their scores, 0 to 1.
             exclude_items: Items that must not come back.
-            include_items: Only these items are ranked.
-            filter: Only items that satisfy it are ranked, such as `{"year": {"gte": 1990}}`. Needs `items`.
+            include_items: The only items to rank.
+            filter: A condition on the items to rank, such as `{"year": {"gte": 1990}}`. Needs `items`.
             explain: The most reasons for each item, 1 to 10.
-            diversity: 0 gives the best items, and 1 items as unlike each other as possible.
-            limits: The most items of one value of a field, such as `[{"field": "genres", "max": 2}]`. Needs `items`.
+            diversity: The weight of diversity against score. 0 gives the best items, and 1 items as unlike each other
+                as possible.
+            limits: The most items with the same value of a field, such as `[{"field": "genres", "max": 2}]`. Needs
+                `items`.
             boosts: Factors for items that satisfy a filter, such as
                 `[{"filter": {"genres": {"any": ["Drama"]}}, "factor": 2.0}]`. Needs `items`.
-            pins: Items at fixed places, such as `[{"item_id": "b7", "position": 0}]`.
+            pins: Items at fixed positions, counted from 0, such as `[{"item_id": "b7", "position": 0}]`.
 
         Returns:
-            Columns `item_id`, `score`, `reason` if the score alone does not put an item at its place, `because`,
-            `in_spite_of` and `rest` with `explain`, then the columns of `items`. `attrs` has the other facts of an
-            answer: `profile`, `fallback`, `ignored_items`, `ignored_pins` and `ignored_features`.
+            A row for each item, best first. The columns are `item_id` and `score`, `reason` if something besides the
+            score put an item at its place, `because`, `in_spite_of` and `rest` with `explain`, and the columns of
+            `items`. `attrs` has the other fields of the API's answer: `profile`, `fallback`, `ignored_items`,
+            `ignored_pins` and `ignored_features`.
 
         Raises:
             svc.errors.UnknownUser: The user is not in the training data and has no features.
@@ -212,12 +217,13 @@ class Recommender:
 
         Args:
             users: Ids in any iterable. None: all users of the training data.
-            limit: The most items for each, 1 to 1000.
-            offset: As in `recommend`, like all others that are not named here.
+            limit: The most items for each user, 1 to 1000.
+            offset: As in `recommend`, like all arguments that are not named here.
             unknown: Whether a user without known data raises an error (`raise`) or is left out (`skip`).
 
         Returns:
-            Columns `user_id`, `rank` from 1, and those of `recommend`, users in the order given.
+            A row for each item of each user, with the users in the order given. The columns are `user_id`, `rank` from
+            1, and the columns that `recommend` returns.
 
         Raises:
             svc.errors.UnknownUser: Nothing is known of a user, and `unknown` is `raise`.
@@ -246,22 +252,22 @@ class Recommender:
         boosts: Sequence[Mapping[str, object]] | None = None,
         pins: Sequence[Mapping[str, object]] | None = None,
     ) -> pd.DataFrame:
-        """Return the items that go best with others: the answer of `:recommend-related`.
+        """Return the items that go best with other items, as `:recommend-related` of the API does.
 
         Args:
             seed_items: Items of the training data. Unknown items are left out.
             limit: The most items to return, 1 to 1000.
-            offset: As in `recommend`, like all others that are not named here.
-            item_features: Features of one unseen item, or a mapping from item id to features.
-            user_features: Features of the user who asks.
+            offset: As in `recommend`, like all arguments that are not named here.
+            item_features: Features of one item that training did not see, or a mapping from item id to features.
+            user_features: Features of the user for whom the items are ranked.
             exclude_items: Items that must not come back. Seeds never come back.
 
         Returns:
             As `recommend`.
 
         Raises:
-            svc.errors.UnknownSeedItems: No seed is known or described.
-            svc.errors.FeaturesNotSupported: The model was trained without features of that side.
+            svc.errors.UnknownSeedItems: No seed is known or has features.
+            svc.errors.FeaturesNotSupported: The model was trained without item features, or without user features.
             svc.errors.FeatureValueUnusable: A value cannot be used.
             svc.errors.UsageError: An argument is invalid.
         """
@@ -282,21 +288,23 @@ class Recommender:
         exclude_users: Sequence[str] = (),
         include_seen: bool | None = None,
     ) -> pd.DataFrame:
-        """Return the users who may want an item: the answer of `:recommend-users`.
+        """Return the users who may want an item, as `:recommend-users` of the API does.
 
-        This also works without `serving.users`. The first call takes up to about 0.1 ms a user.
+        The recipe need not have `serving.users`. The first call takes up to about 0.1 ms for each user of the model.
 
         Args:
             item_id: An item of the training data.
             limit: The most users to return, 1 to 1000.
-            offset: Users of the ranking before the first that is returned.
+            offset: The number of best users to skip.
             item_features: Features of an item that training did not see.
-            order: Who will take it (`score`), to whom it says most (`lift`), or half of each (`balanced`).
-            min_history: The shortest history. The default is 5 for the order `lift`, otherwise 1.
-            include_users: Only these users are ranked.
-            exclude_users: Users who must not be named.
-            include_seen: Whether users who have the item are named too. By default only if the model was trained
-                with `training.repeats`.
+            order: Rank users by the score of the item (`score`), by how far it lies above the user's scores of other
+                items (`lift`), or by half of each (`balanced`).
+            min_history: The fewest items in the history of a ranked user. The default is 5 for the order `lift`,
+                otherwise 1.
+            include_users: The only users to rank.
+            exclude_users: Users who must not come back.
+            include_seen: Whether users who already have the item may come back. By default they do only if the model
+                was trained with `training.repeats`.
 
         Returns:
             Columns `user_id` and `score`. `attrs` has `ignored_features`.
@@ -320,15 +328,16 @@ class Recommender:
         return frame
 
     def popular(self, *, limit: int = 10, offset: int = 0, filter: Mapping[str, object] | None = None) -> pd.DataFrame:
-        """Return the most chosen items: the answer of `/v1/recipes/{name}/popular`.
+        """Return the most chosen items, as `/v1/recipes/{name}/popular` of the API does.
 
         Args:
             limit: The most items to return, 1 to 1000.
-            offset: Items of the list before the first that is returned.
-            filter: Only items that satisfy it are listed, such as `{"year": {"gte": 1990}}`. Needs `items`.
+            offset: The number of most chosen items to skip.
+            filter: A condition on the items to list, such as `{"year": {"gte": 1990}}`. Needs `items`.
 
         Returns:
-            Columns `item_id`, `score`, which is missing, and `reason`, then the columns of `items`.
+            A row for each item, most chosen first. The columns are `item_id`, `score`, which is always missing,
+            `reason`, and the columns of `items`.
 
         Raises:
             svc.errors.UsageError: An argument is invalid.
@@ -338,19 +347,19 @@ class Recommender:
         return frame_of(self._answerer, [self._rank(prepared.query).from_place(prepared.offset)])
 
     def similar_items(self, item_id: str, *, limit: int = 10) -> pd.DataFrame:
-        """Return the items that go best with one item: `related` with it as the only seed."""
+        """Return the items that go best with one item, as `related` does for a single seed."""
         return self.related([checked_id("item_id", item_id)], limit=limit)
 
     def score(self, users: Iterable[str], items: Iterable[str]) -> pd.DataFrame:
-        """Return the scores of pairs, also of items that the user has chosen.
+        """Return the scores of pairs of user and item, including items that the user has chosen.
 
         Args:
             users: Ids of users, in any iterable.
             items: As many ids of items: the n-th user is scored with the n-th item.
 
         Returns:
-            Columns `user_id`, `item_id` and `score`, in the order given. The score is missing if training did not
-            see the user or the item. Compare only scores of one user.
+            A row for each pair, in the order given, with the columns `user_id`, `item_id` and `score`. The score is
+            missing if training did not see the user or the item. Scores of different users are not comparable.
 
         Raises:
             svc.errors.UsageError: An argument is invalid.
@@ -368,19 +377,21 @@ class Recommender:
     ) -> pd.DataFrame:
         """Return the strongest contributions to the score of each recommended item.
 
-        Factor models solve the history again, so the score may differ a little from that of `recommend`.
+        Factor models compute the user's vector again from the history, so the score may differ a little from the score
+        that `recommend` returns.
 
         Args:
             user_id: A user of the training data.
-            seed_items: Seeds of the related items to explain, in place of a user.
+            seed_items: Seeds of the related items to explain, instead of a user.
             limit: The most items to explain, 1 to 1000.
-            reasons: The most reasons for each item, and against it, 1 to 10.
-            user_features: Features of a user whom training did not see, or beside the seeds.
+            reasons: The most reasons for each item, and the most against it, 1 to 10.
+            user_features: Features of a user whom training did not see. They can also accompany `seed_items`.
 
         Returns:
-            One row a reason: `rank`, `item_id`, `score`, `reason` (an item, a feature such as `genres=Comedy`, or
-            `popular`) and its `share` of all that raises the score. Reasons that lower it are `in_spite_of`, with
-            negative shares. The last reason of an item is `rest`.
+            A row for each reason, with the columns `rank`, `item_id`, `score`, `reason` (an item, a feature such as
+            `genres=Comedy`, or `popular`), `share` and `in_spite_of`. The share is the reason's part of all
+            contributions that raise the score. A reason that lowers the score has a negative share, and `in_spite_of`
+            is True. The last reason of an item is `rest`.
 
         Raises:
             svc.errors.UnknownUser: The user is not in the training data and has no features.
@@ -404,7 +415,7 @@ class Recommender:
         return self.model.rank([query])[0]
 
     def _question(self, schema: type[AnyQuestion], arguments: Mapping[str, Any]) -> AnyQuestion:
-        """Return the request with the arguments as fields of the same names."""
+        """Build the request from the `arguments` that are named like its fields. Other arguments are left out."""
         controls = {name: value for name, value in arguments.items() if name in schema.model_fields}
         return question(schema, self._answerer, controls)
 
@@ -417,14 +428,17 @@ class Recommender:
 
 
 Keys = str | Mapping[str, str] | None
-"""`kid:hex64` entries separated by commas, as in SVC_SIGNING_KEYS, or hex64 by kid. None: SVC_SIGNING_KEYS itself."""
+"""Keys as text in the form of SVC_SIGNING_KEYS, or as a mapping from kid to 64 hex characters.
+
+None: read the variable SVC_SIGNING_KEYS.
+"""
 
 
 def keys_text(keys: Keys, settings: Settings, artifact: str | None = None) -> str:
     """Return the keys in the form of SVC_SIGNING_KEYS.
 
-    Raises ConfigError if there are none or they are malformed, and ArtifactReadError if there are none and the local
-    file `artifact` does not exist.
+    Raises ConfigError if keys are missing or malformed. If keys are missing and the local file `artifact` does not
+    exist, raises ArtifactReadError instead.
     """
     if keys is None:
         text = key_list(settings.signing_keys, settings.signing_keys_file, "SVC_SIGNING_KEYS")
@@ -445,7 +459,7 @@ def keys_text(keys: Keys, settings: Settings, artifact: str | None = None) -> st
 
 
 def signing_keys(keys: Keys, settings: Settings, artifact: str | None = None) -> SigningKeys:
-    """Return the parsed `keys`. If `keys` is None, return those of SVC_SIGNING_KEYS and SVC_VERIFY_KEYS.
+    """Return the parsed `keys`. If `keys` is None, return the keys of SVC_SIGNING_KEYS and SVC_VERIFY_KEYS.
 
     Raises ConfigError, whose message contains no key.
     """
@@ -466,18 +480,21 @@ def load(
     """Read an artifact, verify its signature as a server does, and return a recommender.
 
     Args:
-        artifact: Path or URI (`s3://`, `gs://`, `az://`, `https://`) of an artifact, or of the pointer to one.
-        keys: Keys that may have signed it: text as in `SVC_SIGNING_KEYS`, the default, or a mapping from kid to 64
-            hex characters.
-        items: A DataFrame with one row per item, to filter by and to join to answers. Ids stand in the item column of
-            the training, or in `item_id`. Cells of labels are lists, or text with `|` between labels.
-        new_items: A DataFrame with ids and the columns of `features.item`, for `recommend`.
-        new_items_share: The largest share of new items among the first n places, for every n, 0 to 1. None: no bound.
+        artifact: Path or URI (`s3://`, `gs://`, `az://`, `https://`) of an artifact, or of the pointer to an artifact.
+        keys: The keys that may have signed the artifact, as text in the form of `SVC_SIGNING_KEYS` or as a mapping from
+            kid to 64 hex characters. None: the keys of `SVC_SIGNING_KEYS` and `SVC_VERIFY_KEYS`.
+        items: A DataFrame with one row per item. Requests can filter by its columns, and answers show them. Ids are in
+            the item column of the training, or in `item_id`. A cell with several labels is a list, or text with `|`
+            between the labels.
+        new_items: A DataFrame of items that training did not see, with ids and the columns of `features.item`.
+            `recommend` ranks them among the items of the model.
+        new_items_share: The largest share of new items among the first n items of a ranking, for every n, 0 to 1.
+            None: no bound.
         new_items_min_share: The smallest such share, as long as new items are left.
 
     Raises:
         svc.errors.UsageError: An argument is invalid.
-        svc.errors.FeaturesNotSupported: There are new items, and the model was trained without features of items.
+        svc.errors.FeaturesNotSupported: `new_items` is given, and the model was trained without item features.
         svc.errors.ConfigError: There are no keys, or they cannot be parsed.
         svc.errors.ArtifactError: The artifact cannot be read, trusted or used.
     """

@@ -1,4 +1,7 @@
-"""Tables of callers: check them, and convert them to Arrow and pandas."""
+"""Check the tables that callers pass, and convert them to Arrow and pandas.
+
+In this module `what` is the argument that holds the table, for messages.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ MAX_SHOWN_COLUMNS = 20
 
 
 def is_table(data: object) -> TypeGuard[Any]:
-    """Return whether `data` is a DataFrame, a dict of columns, or anything with Arrow's own protocol."""
+    """Return whether `data` is a DataFrame, a dict of columns, or any object with Arrow's C stream interface."""
     if isinstance(data, pd.Series) or type(data).__name__ == "Series":
         return False
     kinds = (pd.DataFrame, pa.Table, pa.RecordBatch)
@@ -24,16 +27,16 @@ def is_table(data: object) -> TypeGuard[Any]:
 
 
 def _is_of_columns(data: object) -> TypeGuard[Mapping[str, Any]]:
-    """Return whether `data` is a dict of columns. A recipe has texts and blocks among its values."""
+    """Return whether `data` is a dict of columns, not a recipe, which has texts, numbers or dicts as values."""
     if not isinstance(data, Mapping) or not data:
         return False
     return not any(column is None or isinstance(column, str | int | float | Mapping) for column in data.values())
 
 
 def as_table(data: Any, what: str) -> Any:
-    """Return the table in a form that names its columns and can be read again. Reads a reader to its end.
+    """Return the table as an object that has column names and can be read more than once.
 
-    Raises UsageError.
+    A stream of batches can be read only once, so it is read to its end. Raises UsageError.
     """
     if isinstance(data, pd.DataFrame | pa.Table) or (hasattr(data, "columns") and not isinstance(data, pa.RecordBatch)):
         return data
@@ -46,7 +49,7 @@ def as_table(data: Any, what: str) -> Any:
 
 
 def id_series(values: Sequence[str]) -> pd.Series[Any]:
-    """Return the ids as a column of an answer, in this pandas' type for text, so that frames of callers join."""
+    """Return ids as a column of the installed pandas' text type, so that callers can join it with their frames."""
     return pd.Series(values, dtype="str")
 
 
@@ -55,7 +58,7 @@ def _column(values: Any) -> pa.Array | pa.ChunkedArray:
 
 
 def column_names(data: Any, what: str) -> list[str]:
-    """Return the names of the columns. Raises UsageError for a repeated one."""
+    """Return the names of the columns. Raises UsageError for a repeated name."""
     names = [str(name) for name in (data.column_names if isinstance(data, pa.Table) else data.columns)]
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
@@ -75,7 +78,7 @@ def as_arrow(data: Any, columns: Sequence[str], what: str) -> pa.Table:
 
 
 def _owned_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type with owned text in place of views of text, which few functions of Arrow accept."""
+    """Return the type with string views replaced by strings, because few functions of Arrow accept string views."""
     if pa.types.is_string_view(kind):
         return pa.large_string()
     if pa.types.is_dictionary(kind):
@@ -86,7 +89,7 @@ def _owned_type(kind: pa.DataType) -> pa.DataType:
 
 
 def as_pandas(data: Any, what: str) -> pd.DataFrame:
-    """Return the table as a pandas frame, with lists as lists. Raises UsageError."""
+    """Return the table as a pandas frame. Raises UsageError."""
     if isinstance(data, pd.DataFrame):
         return data
     frame: pd.DataFrame = as_arrow(data, column_names(data, what), what).to_pandas()
@@ -105,9 +108,9 @@ def _arrow_column(column: pd.Series[Any], name: str, what: str) -> pa.Array:
 
 
 def check_interactions(table: pa.Table, ids: Mapping[str, str], *, drop_missing: bool) -> None:
-    """Raise UsageError for rows that cannot be trained on. `ids` are id columns by the argument that names each.
+    """Raise UsageError for rows that cannot be trained on. `ids` maps an argument, such as `user`, to its id column.
 
-    With `drop_missing`, rows without ids are no error.
+    With `drop_missing`, rows may lack ids.
     """
     if not table.num_rows:
         raise UsageError("data: has no rows; there is nothing to train on")
@@ -142,9 +145,9 @@ def _said(kind: pa.DataType) -> str:
 
 
 def _advice(name: str, column: pa.ChunkedArray, kind: pa.DataType, what: str) -> str:
-    """Return the way to make ids of such values.
+    """Return advice on how to convert the column to ids, for the end of a message.
 
-    Floats become whole numbers first: 1.0 would otherwise become the id "1.0".
+    Floats become whole numbers first, because 1.0 would otherwise become the id "1.0".
     """
     if pa.types.is_null(kind):
         return ""
@@ -161,7 +164,7 @@ def _advice(name: str, column: pa.ChunkedArray, kind: pa.DataType, what: str) ->
 
 
 def require(names: Mapping[str, str], there: Sequence[str], what: str) -> None:
-    """Raise UsageError for a column that an argument names and the table lacks."""
+    """Raise UsageError if an argument names a column that the table lacks. `names` maps arguments to columns."""
     import difflib
 
     for argument, name in names.items():
@@ -174,7 +177,7 @@ def require(names: Mapping[str, str], there: Sequence[str], what: str) -> None:
 
 _CELL = "text-align:left;padding:0.2em 1em 0.2em 0"
 _TABLE = '<table style="color:inherit;font:inherit"'
-"""Inherits the colour: in pages without a doctype, tables are black on any background."""
+"""Inherits the text colour, because in pages without a doctype tables are black on any background."""
 
 
 def facts_table(title: str, facts: Mapping[str, object], more: str = "") -> str:

@@ -37,13 +37,15 @@ from svc.sources.in_memory import offer_table
 from svc.training.run import TrainOptions, train_or_raise
 
 OWN_KID = "own"
-"""The kid of the temporary key of a training that writes nothing."""
+"""The kid of the random key that signs the temporary artifact of a training without `output`."""
 USER, ITEM = "user_id", "item_id"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TrainResult:
-    """The result of `svc.train`. A model that `promotion.mode: enforce` refused is written, with `promoted` False.
+    """The result of `svc.train`.
+
+    If `promotion.mode: enforce` refuses the model, the artifact is still written, and `promoted` is False.
 
     Attributes:
         model_version: `sha256:` and the digest of the artifact.
@@ -51,7 +53,8 @@ class TrainResult:
         best_score: Its score on the validation split.
         promoted: Whether `output.path` now leads to this model.
         header: The header of the artifact.
-        recommender: The model, with `items` or the recipe's `item_metadata`, and with the recipe's `serving`.
+        recommender: The model, with `items` or the recipe's `item_metadata`, and with the rules of the recipe's
+            `serving` block.
     """
 
     model_version: str
@@ -93,7 +96,10 @@ class TrainResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Trained:
-    """The recipe, settings and tables for answering with a trained model. `opened` is the model if its file is gone."""
+    """The recipe, settings and tables from which a `Recommender` of the trained model is made on first use.
+
+    `opened` is the model of a training without `output`, because its temporary artifact is deleted.
+    """
 
     recipe: LoadedRecipe
     artifact: str
@@ -143,34 +149,34 @@ def train(
     cold: bool = False,
     **training: Any,
 ) -> TrainResult:
-    """Train on a DataFrame or by a recipe: `svc train` for Python.
+    """Train on a DataFrame or by a recipe, as the command `svc train` does.
 
-    Without `output` nothing is written, and no key is needed.
+    Without `output`, no artifact is written and no key is needed.
 
     Args:
-        data: A DataFrame (pandas, polars, pyarrow, DuckDB, or input of `pyarrow.table`) with one row an interaction,
-            or a recipe: the path of a YAML file, or a dict of the same form.
+        data: A DataFrame (pandas, polars, pyarrow, DuckDB, or input of `pyarrow.table`) with one row per interaction.
+            Or a recipe, as the path of a YAML file or as a dict of the same form.
         user: The column of user ids, which are text.
         item: The column of item ids.
-        time: The column of times. With it the latest items of each user are held out, unless `split` says otherwise.
+        time: The column of times. If given, the latest items of each user are held out, unless `split` says otherwise.
         weight: The column of the weights of interactions.
         time_unit: The unit of a numeric time column: "s", "ms", "us" or "ns".
         items: As in `svc.load`.
-        new_items: As in `svc.load`. None: those of the recipe's `serving.new_items`, read once, with its shares.
+        new_items: As in `svc.load`. None: the list in the recipe's `serving.new_items`, read once, and its shares.
         new_items_share: As in `svc.load`.
         new_items_min_share: As in `svc.load`.
-        keys: As in `svc.load`. The first one signs the artifact at `output`.
+        keys: As in `svc.load`. The first key signs the artifact at `output`.
         run_id: Id of the run. The same id resumes its search in `training.storage_path`.
-        variables: `SVC_RECIPE_*` values beside those of the environment.
-        report: Where to write an HTML report (extra `report`).
-        progress: Whether to show progress, else log lines. None: in notebooks and on terminals.
-        refit: Take the parameters of the live artifact at `output` instead of searching for new ones.
-        cold: With `refit`: start from random vectors.
-        **training: Keys of the recipe or of its `training` block, such as `n_trials`. They replace those of a recipe,
-            and mappings are merged: `output={"path": "test.svc"}` leaves `versioning` alone.
+        variables: `SVC_RECIPE_*` variables. They replace environment variables of the same names.
+        report: The path of an HTML report to write (extra `report`).
+        progress: Whether to show progress bars instead of log lines. None: show them in notebooks and on terminals.
+        refit: Reuse the parameters of the live artifact at `output` instead of searching for parameters.
+        cold: With `refit`, start from random vectors instead of the vectors of the live model.
+        **training: Keys of the recipe or of its `training` block, such as `n_trials`. They replace the keys of a
+            recipe. Mappings are merged, so `output={"path": "test.svc"}` does not change `output.versioning`.
 
     Raises:
-        svc.errors.SvcError: The training failed, by the class of the error.
+        svc.errors.SvcError: The training failed. The class of the error tells why.
     """
     is_path = isinstance(data, str | os.PathLike)
     environ = environment(Path(data).parent if is_path else None)
@@ -214,7 +220,7 @@ def train(
 def _recipe(
     data: Any, columns: Mapping[str, str | None], time_unit: str | None, overrides: Mapping[str, Any]
 ) -> Iterator[Path | Mapping[str, Any]]:
-    """Yield the recipe in `data`, or one for a table, which trainings may read within the context."""
+    """Yield the recipe in `data`. For a table, yield a recipe whose source is the table, readable within the block."""
     if is_table(data):
         with _offer_tables(data, columns, time_unit, overrides) as recipe:
             yield recipe
@@ -261,7 +267,7 @@ def _offer_tables(
 
 
 def _further_columns(overrides: Mapping[str, Any]) -> list[str]:
-    """Return the columns that only other keys of the recipe name."""
+    """Return the columns that the recipe's `schema` and `cleansing` name besides the arguments of `train`."""
     schema = overrides.get("schema") or {}
     named = [value for key, value in schema.items() if key.endswith("_column") and isinstance(value, str)]
     cleansing = overrides.get("cleansing") or {}
@@ -283,13 +289,13 @@ def _load(
 
 
 def _without_output(loaded: LoadedRecipe, folder: Path) -> LoadedRecipe:
-    """Return the recipe with an artifact in a temporary folder. Hash and header stay those of the caller's recipe."""
+    """Return the recipe with its output in a temporary folder. The artifact still records the caller's recipe."""
     output = Output(path=str(folder / "model.svc"), expires_after=loaded.recipe.output.expires_after)
     return replace(loaded, recipe=loaded.recipe.model_copy(update={"output": output}))
 
 
 def in_place(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the overrides at their places in the recipe: keys of `training` in that block. Raises RecipeError."""
+    """Return keyword arguments as a recipe tree, with keys of the `training` block inside it. Raises RecipeError."""
     blocks = {field.alias or name for name, field in Recipe.model_fields.items()}
     tree: dict[str, Any] = {}
     for name, value in overrides.items():
