@@ -1,7 +1,8 @@
-"""Messages between the parent and its workers, over unnamed pairs of sockets.
+"""Messages between the parent and its workers, over pairs of connected Unix sockets.
 
-The parent sends pickles, because a worker trusts its parent. A worker sends only short JSON objects, and the parent
-accepts only the kinds in `FROM_WORKER`.
+The parent sends pickles, which a worker may unpickle because it trusts its parent. The parent must not trust a worker,
+which handles input of clients. So a worker sends short JSON objects, and the parent accepts only the kinds in
+`FROM_WORKER`.
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ import trio
 from svc.processes import SealedMemory
 
 INLINE_BYTES = 1 << 15
-"""Longer messages to a worker are sent as a memory file."""
+"""Longest message to a worker that is sent through the socket. The content of longer messages is a memory file."""
 FROM_WORKER_BYTES = 1024
 MOST_FILES = 8
 FROM_WORKER: dict[str, dict[str, type]] = {"done": {"seq": int}, "ask": {"number": int, "what": str, "name": str}}
-"""The fields of each kind of message that a worker may send."""
+"""Names and types of the fields of each kind of message that a worker may send."""
 
 
 class Received(NamedTuple):
-    """A message from the parent, with its memory files."""
+    """A message from the parent: the unpickled value, and the memory files that were sent with it."""
 
     value: Any
     files: tuple[SealedMemory, ...]
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Return two connected, non-blocking sockets that preserve message boundaries."""
+    """Return two connected, non-blocking sockets. Each `recv` returns exactly one message (SOCK_SEQPACKET)."""
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in ends:
         end.setblocking(False)
@@ -69,12 +70,18 @@ async def receive(end: socket.socket) -> Received | None:
 
 
 def tell(end: socket.socket, kind: str, **fields: object) -> None:
-    """Send a message to the parent, whose end always has room for one. Raises OSError."""
+    """Send a message to the parent. Raises OSError if the parent has ended.
+
+    Does not wait, because a worker sends so few and short messages that the socket's buffer always has room.
+    """
     end.send(json.dumps({"kind": kind, **fields}).encode())
 
 
 async def hear(end: socket.socket) -> tuple[str, dict[str, Any]] | None:
-    """Return the next message of a worker, or None if it has ended. Raises ValueError for an invalid message."""
+    """Return kind and fields of the next message from a worker, or None if the worker has ended.
+
+    Raises ValueError if the message is invalid.
+    """
     while True:
         with suppress(BlockingIOError):
             data = end.recv(FROM_WORKER_BYTES + 1)
@@ -84,7 +91,7 @@ async def hear(end: socket.socket) -> tuple[str, dict[str, Any]] | None:
 
 
 def parse_message(data: bytes) -> tuple[str, dict[str, Any]]:
-    """Return kind and fields of a worker's message. Raises ValueError for an invalid message."""
+    """Return kind and fields of a message from a worker. Raises ValueError if the message is invalid."""
     if len(data) > FROM_WORKER_BYTES:
         raise ValueError("the message is too long")
     try:

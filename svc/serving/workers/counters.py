@@ -1,9 +1,12 @@
-"""Counts and heartbeats in shared memory: each worker writes a page that its parent reads, also after the worker's end.
+"""Metrics and heartbeats of workers in shared memory.
 
-A page begins with two numbers: heartbeats, and bytes used. Entries follow, each with the length of its key, the number
-of its values, the key, and the values as 8-byte floats. A key is the JSON list of the metric's name and its labels. A
-counter has one value, a histogram its sum and one count for each bucket. An entry is complete before the number of used
-bytes covers it. The parent checks all lengths, so a damaged page spoils its own counts only.
+Each worker has a page. The worker writes to it, and the parent reads it, even after the worker has ended.
+
+A page begins with two integers, the number of heartbeats and the number of used bytes. Entries follow, one for each
+series of a metric. An entry has four parts: the length of its key, the number of its values, the key, and the values as
+8-byte floats. The key is a JSON list of the metric's name and the label values. A counter has one value. A histogram
+has its sum and then one count for each bucket. The number of used bytes grows only after an entry is complete, so the
+parent never reads half an entry. The parent checks all lengths, so a damaged page affects only its worker's metrics.
 """
 
 from __future__ import annotations
@@ -28,27 +31,28 @@ _LENGTHS = struct.Struct("=II")
 _NUMBER = struct.Struct("=Q")
 _SIZES = {metric.name: 1 if metric.kind == "counter" else 2 + len(metric.buckets) for metric in COUNTED_BY_REQUESTS}
 BEAT_S = 0.25
-"""Seconds between heartbeats of a worker, and between the parent's checks."""
+"""Seconds between two heartbeats of a worker, and between two checks by the parent."""
 SILENT_CHECKS = 20
-"""Checks without a new heartbeat after which a worker counts as hanging.
+"""The parent kills a worker after this many checks in a row without a new heartbeat.
 
-Not seconds, because the workers of a suspended machine do not hang."""
+Checks are counted instead of seconds, because no worker hangs if the whole machine was suspended for seconds."""
 DOUBTFUL_CHECKS = 3
-"""After this many checks without a new heartbeat, other workers accept without waiting for the silent one."""
+"""After this many checks in a row without a new heartbeat, other workers no longer wait for the worker to accept."""
 OF_THIS_PROCESS = ("process_start_time_seconds", "process_max_fds")
-"""Metrics of the parent only. All other `process_*` metrics are sums over the parent and its workers."""
+"""`process_*` metrics that show only the parent. All others are sums over the parent and its workers."""
 Key = tuple[str, ...]
 Counts = dict[Key, tuple[float, ...]]
 
 
 class WorkerPage:
-    """The page of one worker. Only this worker writes to it."""
+    """The shared page of one worker. The worker writes to it, and the parent only reads."""
 
     def __init__(self, memory: SharedPage) -> None:
         self.memory = memory
 
     @property
     def beats(self) -> int:
+        """Number of heartbeats so far."""
         return self._number(_BEATS)
 
     def beat(self) -> None:
@@ -58,9 +62,12 @@ class WorkerPage:
         return int(_NUMBER.unpack_from(self.memory, position)[0])
 
     def new_values(self, key: Key, size: int) -> memoryview[float]:
-        """Add `size` floats under a new key, and return them. Raises MemoryError if the page is full."""
+        """Add an entry with `size` values for a new key, and return a view of the values, which are 0.
+
+        Raises MemoryError if the page is full.
+        """
         name = json.dumps(key).encode()
-        name += b" " * (-len(name) % 8)
+        name += b" " * (-len(name) % 8)  # aligns the floats behind the key
         start = max(self._number(_USED), _FIRST_ENTRY)
         values = start + _LENGTHS.size + len(name)
         end = values + 8 * size
@@ -72,7 +79,7 @@ class WorkerPage:
         return memoryview(self.memory)[values:end].cast("d")
 
     def counts(self) -> Counts:
-        """Return the counts so far, up to the first invalid entry."""
+        """Return the values of all entries by key, up to the first invalid entry."""
         data = memoryview(self.memory)
         position, end = _FIRST_ENTRY, min(self._number(_USED), len(data))
         counts: Counts = {}
@@ -91,12 +98,15 @@ class WorkerPage:
 
 @dataclass(slots=True)
 class Pulse:
-    """The heartbeats of one worker. `quiet_checks` counts the last checks in a row without a new heartbeat."""
+    """The parent's record of a worker's heartbeats, by which it notices that the worker hangs."""
 
     beats: int = -1
+    """Number of heartbeats at the last check."""
     quiet_checks: int = 0
+    """Number of checks without a new heartbeat since the last heartbeat."""
 
     def check(self, beats: int) -> None:
+        """Compare the worker's number of heartbeats with the last check."""
         self.quiet_checks = self.quiet_checks + 1 if beats == self.beats else 0
         self.beats = beats
 
@@ -110,17 +120,17 @@ class Pulse:
 
 
 def _key(data: bytes) -> Key | None:
-    """Return the key of an entry, or None if the bytes are not a key or cannot be encoded as UTF-8."""
+    """Return the key in these bytes of a page, or None if it is not a list of strings that UTF-8 can encode."""
     with suppress(ValueError, RecursionError):
         key = json.loads(data)
         if isinstance(key, list) and key and all(isinstance(part, str) for part in key):
-            "".join(key).encode()  # refuses halves of surrogate pairs
+            "".join(key).encode()  # raises ValueError for halves of surrogate pairs, which JSON can contain
             return tuple(key)
     return None
 
 
 class _Counted:
-    """One series in a page, with the methods of prometheus-client."""
+    """One series of a metric in a page, with the methods of a prometheus-client counter or histogram."""
 
     def __init__(self, values: memoryview[float], buckets: tuple[float, ...]) -> None:
         self._values = values
@@ -138,7 +148,7 @@ class _Counted:
 
 
 class PageFamily:
-    """One metric in a page, with the interface of a prometheus-client family."""
+    """One metric in a page. `labels` returns a series as prometheus-client does."""
 
     def __init__(self, page: WorkerPage, metric: Metric) -> None:
         self._page = page
@@ -151,22 +161,22 @@ class PageFamily:
 
 
 def families(page: WorkerPage) -> dict[str, Any]:
-    """Return the families of a worker's `Metrics`."""
+    """Return all metrics that requests count, stored in this page, by name."""
     return {metric.name: PageFamily(page, metric) for metric in COUNTED_BY_REQUESTS}
 
 
 def add_counts(many: Iterable[Counts]) -> Counts:
-    """Return the sums by key. Sizes differ only if a page is damaged."""
+    """Return the sums of the values by key."""
     total: Counts = {}
     for counts in many:
         for key, values in counts.items():
             before = total.get(key, (0.0,) * len(values))
-            total[key] = tuple(map(sum, zip(before, values, strict=False)))
+            total[key] = tuple(map(sum, zip(before, values, strict=False)))  # sizes differ only if a page is damaged
     return total
 
 
 def as_prometheus(counts: Counts) -> Iterator[Any]:
-    """Yield all metric families for prometheus-client, also those without series."""
+    """Yield all metrics as prometheus-client families, including metrics that have no series yet."""
     from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
     series: Counter[str] = Counter()
@@ -187,7 +197,7 @@ def as_prometheus(counts: Counts) -> Iterator[Any]:
 
 
 def sum_processes(pids: list[int]) -> Iterator[Any]:
-    """Yield the families of the process collector, summed over all processes that still run."""
+    """Yield the `process_*` families of prometheus-client, summed over this process and the workers `pids`."""
     from prometheus_client import ProcessCollector
 
     summed: dict[str, Any] = {family.name: family for family in ProcessCollector(registry=None).collect()}

@@ -1,8 +1,8 @@
-"""The parent's side of the workers: keeps them alive, and sends the shared state to each.
+"""Supervision of the worker processes by their parent, which restarts them and sends them keys, models and policies.
 
-Orders to a worker are numbered, and the worker reports each as done. A swap takes two orders: workers open the model
-for `model`, and answer from it after `entry`. `wait_until_executed` returns when every ready worker has executed its
-orders.
+The parent sends numbered orders to each worker, and a worker reports the number of each order that it has executed. Two
+orders replace a model. After the order `model` a worker has opened the new model, and after the order `entry` it
+answers requests from the new model.
 """
 
 from __future__ import annotations
@@ -37,30 +37,38 @@ from svc.serving.workers.template import KeptTemplate, Pauses, environment
 ASKED_AT_ONCE = 8
 """Most queries of one worker that the parent answers at the same time."""
 PAUSE_S = 0.1
+"""Pause before a worker is forked again if the template process has ended."""
 Answer = Callable[[str, str], Awaitable[Any]]
-"""Answers a worker's query by its kind and the name of a recipe."""
+"""A function that answers a worker's query. It gets the kind of the query and the name of a recipe."""
 Order = tuple[tuple[Any, ...], tuple[SealedMemory, ...]]
-"""The message of an order, which begins with its number and kind, and its files."""
+"""An order: the message, which begins with number and kind, and the memory files that are sent with it."""
 
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """One running worker, as its parent sees it."""
+    """The parent's record of one running worker."""
 
     slot: int
+    """Index of the worker in the shared memory of open connections. Its successor gets the same index."""
     pid: int
     handle: int
+    """A pidfd. Unlike `pid`, it never refers to another process after the worker has ended."""
     control: socket.socket
     page: WorkerPage
     orders: trio.MemorySendChannel[Order]
+    """The sending end of the queue of orders. `unsent` is the receiving end."""
     unsent: trio.MemoryReceiveChannel[Order]
     is_ready: bool = False
+    """True once the worker has executed all orders that it got at its start."""
     ready_at: float = 0.0
     pulse: Pulse = field(default_factory=Pulse)
     pending: set[int] = field(default_factory=set)
+    """Numbers of orders that the worker has not executed."""
     changed: trio.Event = field(default_factory=trio.Event)
+    """Set and replaced when the worker has executed an order."""
 
     def kill(self) -> None:
+        """Kill the worker, unless it has already ended."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.handle, signal.SIGKILL)
 
@@ -71,12 +79,13 @@ def _exit_code(pid: int) -> int:
 
 
 class Fleet:
-    """The workers of one server.
+    """The worker processes of one server.
 
-    `run` keeps `size` workers alive until `end` is called, and returns when all have ended.
+    `run` keeps `size` workers alive until `end` is called, and returns when all workers have ended.
     """
 
     def __init__(self, size: int, variables: Mapping[str, str], listener: socket.socket) -> None:
+        """Prepare `size` workers that accept from `listener` and inherit a part of the environment `variables`."""
         self.size = size
         self._listener = listener
         self.registry = Registry(self._tell_change)
@@ -93,7 +102,7 @@ class Fleet:
         self._workers: set[Worker] = set()
         self._packages: dict[int, Package] = {}
         self._kept: dict[str, tuple[Any, ...]] = {}
-        """Arguments of the last order of each kind that a new worker needs too."""
+        """Arguments of the last order by kind. A worker that starts later gets these orders first."""
         self._seqs, self._numbers = itertools.count(1), itertools.count(1)
         self._failing: set[int] = set()
         self._changed = trio.Event()
@@ -104,14 +113,14 @@ class Fleet:
     # Orders
 
     def tell(self, kind: str, *arguments: Any) -> None:
-        """Send an order to all workers, ready or not."""
+        """Send an order to all workers, including workers that are still starting."""
         if kind in ("keys", "policies", "workers", "certificate"):
             self._kept[kind] = arguments
         for worker in self._workers:
             self._order(worker, kind, *arguments)
 
     def _tell_change(self, kind: str, *arguments: Any) -> None:
-        """Send a change of the registry."""
+        """Send a change of the registry to all workers."""
         self.tell(kind, *(mirror_entry(*arguments) if kind == "entry" else arguments))
 
     def _order(self, worker: Worker, kind: str, *arguments: Any, files: tuple[SealedMemory, ...] = ()) -> None:
@@ -120,19 +129,22 @@ class Fleet:
         worker.orders.send_nowait(((seq, kind, *arguments), files))
 
     def tell_policies(self, policies: Mapping[str, Any]) -> None:
-        """Send all workers the policies of API keys, and the cells for the rates of each key."""
+        """Send all workers the policies of API keys, and the shared cells that count the requests of each key."""
         self.tell("policies", dict(policies), self._key_cells.assign(policies))
 
     async def wait_until_executed(self) -> None:
-        """Return when every ready worker has executed the orders sent until now, or has ended."""
+        """Wait until every worker that is ready now has executed all orders that were sent before this call.
+
+        Does not wait for workers that end meanwhile.
+        """
         waited_for = [(worker, frozenset(worker.pending)) for worker in self._workers if worker.is_ready]
         for worker, seqs in waited_for:
             while worker in self._workers and worker.pending & seqs:
                 await worker.changed.wait()
 
     async def prepare(self, loaded: Loaded) -> Lane:
-        """Return when every ready worker has opened the model and could answer from it."""
-        assert loaded.package is not None, "the loader of a fleet made it"
+        """Send a model to all workers, and return a placeholder for its lanes once every ready worker has opened it."""
+        assert loaded.package is not None, "the loader packs models if there are workers"
         number = next(self._numbers)
         self._packages[number] = loaded.package
         for worker in self._workers:
@@ -151,8 +163,8 @@ class Fleet:
     # Workers
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Start the workers, and replace each that ends."""
-        adopt_orphans()
+        """Start the workers, and restart each worker that ends, until `end` is called."""
+        adopt_orphans()  # workers are forked by the template, but this process must be able to wait for their end
         try:
             async with trio.open_nursery() as whole:
                 whole.start_soon(self._watch)
@@ -181,7 +193,7 @@ class Fleet:
             await trio.sleep(pause_s)
 
     async def _start_worker(self, slot: int) -> Worker | None:
-        """Start a worker and queue its first orders. Returns None if the fleet is ending."""
+        """Fork a worker, queue its first orders and return it. Returns None if `end` was called."""
         while not self.is_ending:
             control, worker_end = channel.pair()
             page = SharedPage.of(PAGE_BYTES)
@@ -202,6 +214,7 @@ class Fleet:
         return None
 
     def _order_current_state(self, worker: Worker) -> None:
+        """Queue the orders that give a new worker the state of all other workers."""
         for kind, arguments in self._kept.items():
             self._order(worker, kind, *arguments)
         for number in self._packages:
@@ -230,7 +243,7 @@ class Fleet:
         self._workers.discard(worker)
         self._n_open[worker.slot] = VACANT
         code = _exit_code(worker.pid)
-        self._past = counters.add_counts([self._past, worker.page.counts()])
+        self._past = counters.add_counts([self._past, worker.page.counts()])  # counters must not fall at a restart
         trio.lowlevel.notify_closing(worker.control)
         worker.control.close()
         os.close(worker.handle)
@@ -239,7 +252,7 @@ class Fleet:
         return code
 
     async def _hear(self, worker: Worker) -> None:
-        """Handle the messages of a worker. Kills it if it sends an invalid message or closes its socket."""
+        """Handle the messages of a worker. Kills the worker if it sends an invalid message or closes its socket."""
         places = trio.Semaphore(ASKED_AT_ONCE)
         async with trio.open_nursery() as answers:
             with suppress(ValueError, ConnectionError):
@@ -253,6 +266,7 @@ class Fleet:
             worker.kill()
 
     def _done(self, worker: Worker, seq: int) -> None:
+        """Note that the worker has executed an order. It is ready when all its orders are executed."""
         worker.pending.discard(seq)
         changed, worker.changed = worker.changed, trio.Event()
         changed.set()
@@ -270,10 +284,10 @@ class Fleet:
             places.release()
 
     async def _watch(self) -> None:
-        """Kill workers without heartbeats.
+        """Check the heartbeats of all workers every BEAT_S, and kill workers that hang.
 
-        Long before that, the slot of a doubtful worker is marked vacant, so that other workers do not wait for it to
-        accept.
+        Already after DOUBTFUL_CHECKS the slot of a worker is marked vacant, so that other workers no longer wait for it
+        to accept connections.
         """
         while True:
             await trio.sleep(BEAT_S)
@@ -285,6 +299,7 @@ class Fleet:
                     worker.kill()
 
     def _say_state(self) -> None:
+        """Send the number of ready and failing workers to all workers, if it has changed."""
         ready = sum(worker.is_ready for worker in self._workers)
         state = WorkersState(self.size, ready, len(self._failing))
         if state != self.registry.workers:
@@ -299,15 +314,15 @@ class Fleet:
             await self._changed.wait()
 
     def accept(self) -> None:
-        """Let present and later workers accept. Call it once the listener listens."""
+        """Let all present and later workers accept connections. Call it once the listener listens."""
         self._is_accepting = True
         for worker in self._workers:
             self._order(worker, "accept", worker.slot)
 
     def collect(self) -> Iterator[Any]:
-        """Yield the metric families of all workers, also of ended ones, and the resources of all processes.
+        """Yield the metrics of all workers, including ended workers, and the `process_*` metrics.
 
-        prometheus-client calls it in a worker thread.
+        prometheus-client calls this method in a thread that renders the metrics.
         """
         counts, pids = trio.from_thread.run_sync(self._count)
         yield from counters.as_prometheus(counts)
@@ -320,15 +335,16 @@ class Fleet:
     # The end
 
     def end(self) -> None:
-        """Let the workers answer the requests that have arrived, then end. `ended` is set when all have ended."""
+        """Let the workers drain their connections and end. `ended` is set when all workers have ended."""
         self.is_ending = True
         self.tell("end")
 
 
 async def answer(state: ServerState, what: str, name: str) -> Any:
-    """Return the metrics as bytes or the versions of a recipe, or a text if that fails.
+    """Answer the query of a worker: "metrics", or "versions" with the `name` of a recipe.
 
-    Raises nothing, so that an error fails one request of one worker only.
+    Returns the metrics as bytes, or the versions. On failure returns a text: "unknown" for an unknown recipe, "failed"
+    for an unexpected error, or the message of a known error. Raises nothing, because an exception would end the parent.
     """
     try:
         if what == "metrics":

@@ -1,8 +1,8 @@
-"""A loaded model as a package that another process opens without decoding, copying or computing.
+"""Packages, in which the parent hands a loaded model to its workers without copying the arrays.
 
-The parent has verified, decoded and rehearsed the model. All its arrays, stored or derived, lie in sealed memory files.
-The rest is a pickle of small values. Only workers open packages, and only those of their parent. The state of the
-recipe, which changes more often than the model, follows in a message of its own.
+The parent has verified, decoded and tested the model. The arrays of the model lie in sealed memory files, which all
+workers map. All other values are pickled. Unpickling runs code, so workers accept packages only from their parent. The
+state of the recipe changes more often than the model, so it is sent in a separate message (`ServedState`).
 """
 
 from __future__ import annotations
@@ -35,22 +35,25 @@ from svc.serving.models.threads import ScoringThreads
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedState:
-    """The state of a published model that workers need besides its package, which has the same `number`.
-
-    `items` are the available items, and `new` the new items, pickled. `keeps_new` replaces `new` if the previous order
-    sent the same new items.
-    """
+    """The state of a recipe with which workers serve a model: rules, available items and new items."""
 
     number: int
+    """Number of the model's package."""
     loaded_at: float
     policy: Policy
     items: ItemSet | None
+    """The available items, or None without a list of available items."""
     new: bytes | None
+    """The new items, pickled."""
     keeps_new: bool
+    """True if the new items have not changed since the previous order. `new` is then None."""
 
 
 class WorkerLanes(Lane):
-    """The parent's placeholder for the workers' lanes of one model. Closing it makes the workers drop the model."""
+    """The parent's placeholder for the lanes in which the workers score one model.
+
+    The parent scores nothing. When the placeholder is closed, the workers drop the model.
+    """
 
     def __init__(self, number: int, drop: Callable[[int], None]) -> None:
         super().__init__(None, ScoringThreads(1))  # type: ignore[arg-type]  # the parent scores nothing
@@ -63,7 +66,11 @@ class WorkerLanes(Lane):
 
 
 def on_clock(entry: Entry, shift_s: float) -> Entry:
-    """Return an entry with its lists' times on another clock, and without the lists' items, which no worker needs."""
+    """Return an entry whose lists have their times shifted by `shift_s`, and have no ids.
+
+    trio's clock has a different zero in each process, so the parent sends times of `time.perf_counter`. Workers do not
+    need the ids, because `ServedState` has the items.
+    """
     available, new = entry.availability, entry.new_items
     return replace(
         entry, availability=available and available.on_clock(shift_s), new_items=new and new.on_clock(shift_s)
@@ -71,9 +78,9 @@ def on_clock(entry: Entry, shift_s: float) -> Entry:
 
 
 def mirror_entry(entry: Entry, before: Served | None = None) -> tuple[Entry, ServedState | None]:
-    """Return the entry to send to workers: without model and contents of lists, on the clock that all processes share.
+    """Return an entry without its model, and the model's state, both in the form that is sent to workers.
 
-    `before` is the model that was sent last, if any.
+    `before` is the state of the model that was sent last, or None.
     """
     state, served = None, entry.served
     if served is not None:
@@ -89,7 +96,7 @@ _LOCK = type(threading.Lock())
 
 
 class Extent(NamedTuple):
-    """The place of an array: the number of its file, and its offset and length in bytes."""
+    """The place of an array: the index of the memory file, and offset and length in bytes."""
 
     file: int
     offset: int
@@ -98,14 +105,14 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Package:
-    """A packed model. `pickled` refers to `files`, and to the `extents` of arrays in them."""
+    """A packed model: memory files, the places of the arrays in these files, and the pickle of all other values."""
 
     pickled: bytes
     extents: tuple[Extent, ...]
     files: tuple[SealedMemory, ...]
 
     def open(self) -> Loaded:
-        """Return the model over the memory files."""
+        """Return the model. Its arrays are views of the memory files."""
         views = [memoryview(file) for file in self.files]
         buffers = (views[file][offset : offset + length] for file, offset, length in self.extents)
         unpickler = _Unpickler(io.BytesIO(self.pickled), buffers=buffers)
@@ -115,7 +122,11 @@ class Package:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles also the derived attributes, which `Stored` leaves out of artifacts, and memory files as numbers."""
+    """A pickler of loaded models.
+
+    Unlike an artifact, the pickle contains derived attributes of `Stored` objects, so that workers need not compute
+    them. A memory file is pickled as an index of `files`.
+    """
 
     files: list[SealedMemory]
 
@@ -146,19 +157,20 @@ class _Unpickler(pickle.Unpickler):
 
 
 def pack_loaded(loaded: Loaded, blob: Blob) -> Loaded:
-    """Return the same model on memory that workers can map, with its package. Blocks, and copies derived arrays.
+    """Return the same model with its package. All arrays of the result lie in memory that workers can map.
 
-    The stored arrays of the model are views of `blob`.
+    `blob` is the artifact in sealed memory. The stored arrays of the model are views of it and are not copied. Derived
+    arrays are copied to a new memory file. Blocks.
     """
     artifact = blob.view.obj
-    assert isinstance(artifact, SealedMemory), "the loader has sealed it"
+    assert isinstance(artifact, SealedMemory), "the loader has sealed the artifact"
     arrays: list[pickle.PickleBuffer] = []
     out = io.BytesIO()
     pickler = _Pickler(out, protocol=5, buffer_callback=arrays.append)
     pickler.files = [artifact]
     pickler.dump(loaded)
     begin = _address(memoryview(artifact))
-    extents: list[Extent | None] = []  # None: in the last file
+    extents: list[Extent | None] = []  # None for a derived array, whose place is known once all arrays are copied
     derived: list[memoryview] = []
     for array in arrays:
         raw = array.raw()
@@ -176,5 +188,6 @@ def pack_loaded(loaded: Loaded, blob: Blob) -> Loaded:
 
 
 def _address(view: memoryview) -> int:
+    """Return the memory address of the first byte."""
     array = np.frombuffer(view, np.uint8)
     return int(ctypes.c_void_p(array.ctypes.data).value or 0)

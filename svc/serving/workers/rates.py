@@ -1,4 +1,7 @@
-"""Rate limits over all workers. Each limit has a cell of shared memory, which a worker locks to count."""
+"""Rate limits that apply to all workers together.
+
+The state of each limit is a cell of two numbers in shared memory. A worker locks the cell while it counts a request.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,20 @@ from svc.serving.api.authentication import RefusalThrottle
 from svc.serving.api.key_policies import Bucket, Rate
 
 CELLS = 1 << 17
-"""More than two for each key that a policy file of 256 KiB can name. Unused pages take no memory."""
-TRIES = 1000
-"""Tries to lock a cell, which others hold for microseconds.
+"""Number of cells. Two cells for each key suffice for all keys that a policy file of 256 KiB can name.
 
-A worker that was stopped while it held the lock must not stop the others: after these tries they go on without the
-lock, and try only once each time until it is free again."""
+Memory pages of unused cells are never allocated."""
+TRIES = 1000
+"""Number of attempts to lock a cell, which other workers hold for microseconds.
+
+If all attempts fail, a worker was probably suspended while it held the lock. The other workers then count without the
+lock, and attempt it only once for each request until it is free again."""
 _CELL = struct.Struct("=dd")
 CELLS_BYTES = CELLS * _CELL.size
 
 
 class Cell:
-    """Two numbers that all workers share, zeros at first."""
+    """Two floating-point numbers in shared memory, with a lock. Both are 0 in the beginning."""
 
     def __init__(self, memory: SharedPage, number: int) -> None:
         self._memory = memory
@@ -36,7 +41,7 @@ class Cell:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Lock the cell for the block, or go on without the lock after TRIES."""
+        """Hold the lock of the cell in a `with` block. Enters the block without the lock after TRIES attempts."""
         is_locked = any(self._try_lock() for _ in range(self._tries))
         self._tries = TRIES if is_locked else 1
         try:
@@ -62,7 +67,10 @@ class Cell:
 
 
 class KeyCells:
-    """Two cells for each API key with a policy: one for its rate, one for its refusals."""
+    """The assignment of cells to API keys that have a policy.
+
+    Each key has two cells, one for the rate of its requests and one for the rate of its refusals.
+    """
 
     def __init__(self, memory: SharedPage) -> None:
         self._memory = memory
@@ -71,10 +79,10 @@ class KeyCells:
         self._freed: deque[tuple[int, int]] = deque()
 
     def assign(self, kids: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """Return the cells of these keys, and free the cells of all other keys.
+        """Return the numbers of the two cells of each key in `kids`, and free the cells of all other keys.
 
-        Freed cells are reused as late as possible, because a worker that has not received the change may still count
-        for a removed key.
+        Cells that were freed first are reused first, and only when no unused cells remain. A worker that has not yet
+        received the new policies may still count requests of a removed key.
         """
         wanted = list(kids)
         for kid in self._numbers.keys() - set(wanted):
@@ -88,9 +96,10 @@ class KeyCells:
 
 
 class SharedBucket(Bucket):
-    """A bucket that counts the requests of one key in all workers.
+    """A token bucket for the requests of one key to all workers.
 
-    The cell holds tokens and the time of their count. A time of 0 marks an unused cell, whose bucket is full.
+    The cell holds the number of tokens and the time at which it was computed. In an unused cell this time is 0, which
+    means that the bucket is full.
     """
 
     def __init__(self, rate: Rate, cell: Cell) -> None:
@@ -98,8 +107,8 @@ class SharedBucket(Bucket):
         self._cell = cell
 
     def lacks_s(self, count: float, _now_s: float) -> float:
-        """Return the seconds until `count` requests, at most `burst`, can pass, or 0 if they can now."""
-        now_s = time.monotonic()
+        """Return the seconds until `count` requests can pass, or 0 if they can pass now. `count` is at most `burst`."""
+        now_s = time.monotonic()  # trio's clock, which the caller passes, has a different zero in each process
         with self._cell.held():
             self.tokens, at_s = self._cell.read()
             elapsed_s = now_s - at_s if at_s else math.inf
@@ -108,7 +117,7 @@ class SharedBucket(Bucket):
         return self.time_for(count - self.tokens)
 
     def add(self, count: float) -> None:
-        """Return `count` tokens, or charge a negative `count`."""
+        """Give `count` tokens back, or take tokens if `count` is negative."""
         if count:
             with self._cell.held():
                 tokens, at_s = self._cell.read()
@@ -116,14 +125,14 @@ class SharedBucket(Bucket):
 
 
 class SharedThrottle(RefusalThrottle):
-    """A throttle of the refusals of all workers. The cell holds the time of the next answer."""
+    """A throttle that delays the refusals of all workers together. The cell holds the time of the latest refusal."""
 
     def __init__(self, alone: RefusalThrottle, cell: Cell) -> None:
         super().__init__(alone.per_s, alone.burst, alone.longest_s)
         self._cell = cell
 
     def next_wait_s(self) -> float:
-        """Count one refusal, and return the seconds until its answer."""
+        """Count one refusal, and return the seconds to wait before it is sent."""
         with self._cell.held():
             next_s, _ = self._cell.read()
             now_s = time.monotonic()

@@ -1,8 +1,11 @@
-"""The template process that workers are forked from.
+"""The template process, from which all workers are forked.
 
-It has imported all modules, has one thread, and never held a key: it is a fresh interpreter whose environment names no
-signing key and no store. A fork starts in milliseconds and shares its memory. An intermediate process makes each fork
-and ends at once, so the fork becomes a child of the server and outlives the template.
+The template is a fresh interpreter that has imported all modules of a worker. Its forks start in milliseconds and share
+its memory. The server itself cannot be forked, because it has threads and holds signing keys. The environment of the
+template names no signing key and no store.
+
+For each worker, the template forks an intermediate process, which forks the worker and ends at once. The worker then
+becomes a child of the server (`adopt_orphans`), so it outlives the template.
 """
 
 from __future__ import annotations
@@ -34,19 +37,20 @@ _NOT_FOR_WORKERS = (
 _OTHERS_FOR_WORKERS = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "NO_COLOR", "TERM", "LD_LIBRARY_PATH")
 
 EARLY_S = 1.0
-"""A worker that ends sooner than this after it became ready counts as an early death."""
+"""A process that ends sooner than this after it became ready counts as an early death."""
 EARLY_DEATHS_ALLOWED = 3
+"""Number of early deaths in a row after which restarts begin to pause."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
 
 
 @dataclass(slots=True)
 class Pauses:
-    """Pauses before a slot's next worker starts: 0 at first, then longer with each early death in a row."""
+    """The pauses before a process that keeps ending is restarted. After three early deaths in a row they double."""
 
     early_deaths: int = 0
 
     def after(self, served_s: float) -> float:
-        """Return the pause in seconds after the death of a worker that was ready for `served_s`."""
+        """Return the pause in seconds before the restart of a process that was ready for `served_s` seconds."""
         self.early_deaths = self.early_deaths + 1 if served_s < EARLY_S else 0
         if self.early_deaths <= EARLY_DEATHS_ALLOWED:
             return 0.0
@@ -54,12 +58,15 @@ class Pauses:
 
     @property
     def is_failing(self) -> bool:
-        """True while each pause is longer than the last."""
+        """True after more early deaths in a row than allowed."""
         return self.early_deaths > EARLY_DEATHS_ALLOWED
 
 
 def environment(variables: Mapping[str, str], scoring_threads: int) -> dict[str, str]:
-    """Return the environment of workers: settings without keys, and variables of spans and of Python."""
+    """Return the environment of workers: settings without keys and stores, and variables of OpenTelemetry and Python.
+
+    `scoring_threads` is the number of threads of each worker, unless SVC_SCORING_THREADS is set.
+    """
     names = {variable.env for _, _, variable in settings.variables()} - {*_NOT_FOR_WORKERS}
     kept = {
         name: value
@@ -72,10 +79,10 @@ def environment(variables: Mapping[str, str], scoring_threads: int) -> dict[str,
 
 
 class Template:
-    """The server's handle of a template process."""
+    """A template process, as the server uses it."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        """Start the process. Call it in the main thread, because the template ends with the thread that started it."""
+        """Start the process. Call it in the main thread, because the kernel ends the template when this thread ends."""
         self._end, template_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._end.setblocking(False)
         self._is_ready = False
@@ -111,14 +118,14 @@ class Template:
         return data
 
     def end(self) -> None:
-        """End the template. Its forks go on."""
+        """Kill the template. Workers that were forked from it go on."""
         self._end.close()
         self._process.kill()
         self._process.wait()
 
 
 class KeptTemplate:
-    """A template that is restarted when it ends, so that the next worker need not wait for its imports."""
+    """A template process that is restarted when it ends, so that no worker has to wait for the imports."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
@@ -126,7 +133,7 @@ class KeptTemplate:
         self._copying = trio.Lock()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep a template alive until cancelled. Pauses grow while templates end early."""
+        """Start a template, and restart it each time it ends, until cancelled."""
         pauses = Pauses()
         self._now = Template(self._environ)
         task_status.started()
@@ -134,7 +141,7 @@ class KeptTemplate:
             began = trio.current_time()
             try:
                 code = await self._now.wait_until_ended()
-                async with self._copying:  # waits until a running `copy` has failed, because its template has ended
+                async with self._copying:  # a `copy` may still use this template, and fails because the process ended
                     pause_s = pauses.after(trio.current_time() - began)
             finally:
                 self._now.end()
@@ -149,12 +156,12 @@ class KeptTemplate:
 
 
 def main(end: socket.socket, server: int) -> None:
-    """Fork workers on demand until the server ends."""
+    """Run the template process: fork a worker for each message on `end`. `server` is the process id of the server."""
     end_with(server)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # a terminal sends them to the whole process group
         signal.signal(number, signal.SIG_IGN)
     gc.collect()
-    gc.freeze()
+    gc.freeze()  # a collection in a worker would write to all objects, and so copy their memory pages
     end.send(b"r")
     while True:
         data, descriptors, _, _ = socket.recv_fds(end, 1, ENDS, socket.MSG_CMSG_CLOEXEC)
@@ -167,7 +174,11 @@ def main(end: socket.socket, server: int) -> None:
 
 
 def _fork_orphan(work: Callable[[], None]) -> int:
-    """Fork a process that runs `work`, and return its id after the intermediate process has ended."""
+    """Fork a process that runs `work`, and return its process id.
+
+    The fork is made by an intermediate process that has ended when this function returns. So the fork is an orphan,
+    which the server adopts.
+    """
     reading, writing = os.pipe()
     between = os.fork()
     if between == 0:
@@ -186,13 +197,13 @@ def _fork_orphan(work: Callable[[], None]) -> int:
 
 
 def _work(end: socket.socket, server: int, descriptors: list[int]) -> None:
-    """Run a worker in this process. Never returns."""
+    """Run a worker in this process, and end the process. Never returns."""
     code = 1
     try:
         end.close()
-        while os.getppid() != server:  # until the intermediate process has ended
+        while os.getppid() != server:  # the intermediate process has not ended yet
             os.sched_yield()
-            if os.getppid() == 1 != server:
+            if os.getppid() == 1 != server:  # the server has ended, so init has adopted this process
                 os._exit(1)
         end_with(server)
         live(Ends.of(descriptors))

@@ -1,6 +1,7 @@
-"""One worker: a server process that gets its listener, keys and models from its parent.
+"""The main loop of a worker process, which answers requests beside other workers on the same listening socket.
 
-It verifies nothing, and opens no file and no store. It executes its parent's numbered orders one after the other.
+The parent process sends keys, policies and verified models to each worker as numbered orders. A worker executes the
+orders one after the other. It opens no file and no store, and it never has a signing key.
 """
 
 from __future__ import annotations
@@ -43,32 +44,33 @@ from svc.serving.workers.rates import Cell, SharedBucket, SharedThrottle
 from svc.settings import Settings
 
 LONGEST_FAREWELL_S = 10.0
-"""Longest wait for requests that use a dropped model. Then the worker reports the drop as done."""
+"""Longest wait for requests that still use a dropped model, before the worker reports the drop as done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The descriptors that a worker inherits.
-
-    `control` is the socket to its parent, `page` its own page. All workers share `cells`, for rates, and `connections`,
-    the number of open connections in each slot.
-    """
+    """The sockets and shared memory that a worker inherits from its parent."""
 
     control: socket.socket
+    """Connection to the parent."""
     listener: socket.socket
     page: SharedPage
+    """Heartbeats and metrics of this worker."""
     cells: SharedPage
+    """State of the rate limits, shared by all workers."""
     connections: SharedPage
+    """Number of open connections of each worker, shared by all workers."""
 
     @classmethod
     def of(cls, descriptors: list[int]) -> Self:
+        """Open the inherited file descriptors, which are in the order of the fields."""
         control, listener, *pages = descriptors
         page, cells, connections = map(SharedPage.adopt, pages)
         return cls(socket.socket(fileno=control), socket.socket(fileno=listener), page, cells, connections)
 
 
 def live(ends: Ends) -> None:
-    """Serve until the parent orders the end, or has ended."""
+    """Run a worker until the parent orders the end or ends itself."""
     settings = Settings.from_env()
     logs.configure(settings)
     process.tune()
@@ -77,23 +79,25 @@ def live(ends: Ends) -> None:
 
 @dataclass(slots=True)
 class Opened:
-    """A model from the parent. `unused` is set when the model is dropped and no request uses it any more."""
+    """A model that the parent sent, with the number of its users."""
 
     loaded: Loaded
     lane: Lane
     n_served: int = 0
+    """Number of `Served` objects that hold the model. Each request in flight keeps one of them alive."""
     is_dropped: bool = False
     unused: trio.Event = field(default_factory=trio.Event)
+    """Set when the model is dropped and no request uses it any more."""
 
     def note_end(self, count: int) -> None:
-        """Subtract `count` from the number of `Served` objects that hold the model."""
+        """Subtract `count` from `n_served`, and set `unused` if the dropped model has no users left."""
         self.n_served -= count
         if self.is_dropped and not self.n_served:
             self.unused.set()
 
 
 def _beside(served: Served, state: ServedState) -> Served:
-    """Return the model in the state that the parent sent. Blocks and computes."""
+    """Return `served` with the available items, new items and policy that the parent sent. Blocks."""
     new: PlacedItems | None = served.new if state.keeps_new else None
     if state.new is not None:
         new = pickle.loads(state.new)
@@ -101,7 +105,7 @@ def _beside(served: Served, state: ServedState) -> Served:
 
 
 class Worker:
-    """The executor of the parent's orders."""
+    """A worker process: a server whose state the orders of its parent change."""
 
     def __init__(self, ends: Ends, settings: Settings) -> None:
         self._ends = ends
@@ -140,10 +144,11 @@ class Worker:
             "drain": self._drain,
             "end": self._end.set,
         }
-        """Functions of orders that take no time, by kind."""
+        """Functions that execute an order at once, by the kind of the order."""
         self._may_accept = trio.Event()
 
     async def run(self) -> None:
+        """Execute orders, and answer requests between the orders `accept` and `end`."""
         trio.lowlevel.add_instrument(self._threads)
         async with trio.open_nursery() as whole:
             whole.start_soon(self._beat)
@@ -166,14 +171,18 @@ class Worker:
             whole.cancel_scope.cancel()
 
     async def _beat(self) -> None:
+        """Tell the parent every BEAT_S that the event loop runs."""
         while True:
             self._page.beat()
             if self._spread is not None:
-                self._spread.show()
+                self._spread.show()  # the parent may have written VACANT during a long turn of the event loop
             await trio.sleep(BEAT_S)
 
     async def _obey(self, lanes: trio.Nursery) -> None:
-        """Execute the parent's orders one after the other, and report each when it is done."""
+        """Receive the parent's messages. Queues orders for `_execute`, and takes answers at once.
+
+        Answers skip the queue, so that a query does not wait until a large model is opened.
+        """
         orders, unexecuted = trio.open_memory_channel[tuple[int, channel.Received]](float("inf"))
         lanes.start_soon(self._execute, unexecuted, lanes)
         while (received := await channel.receive(self._control)) is not None:
@@ -182,13 +191,14 @@ class Worker:
                 self._take_answer(*received.value[2:])
             else:
                 orders.send_nowait((seq, received))
-        os._exit(1)  # the parent has ended
+        os._exit(1)  # the parent has ended, so nothing can be reported any more
 
     async def _execute(
         self, orders: trio.MemoryReceiveChannel[tuple[int, channel.Received]], lanes: trio.Nursery
     ) -> None:
+        """Execute orders one after the other, and report each to the parent when it is done."""
         async for seq, ((_, kind, *arguments), files) in orders:
-            if kind == "drop":
+            if kind == "drop":  # may wait for slow requests, and the next orders must not
                 lanes.start_soon(self._drop, seq, self._models.pop(*arguments))
                 continue
             if kind == "model":
@@ -198,14 +208,15 @@ class Worker:
             else:
                 self._orders[kind](*arguments)
             channel.tell(self._control, "done", seq=seq)
-            del files, arguments  # else they would keep the memory of a model until the next order
+            del files, arguments  # they would keep the memory of a dropped model until the next order arrives
 
     def _begin(self) -> None:
+        """Exclude all objects that exist now from later garbage collections, which makes these collections shorter."""
         gc.collect()
         gc.freeze()
 
     def _accept(self, slot: int) -> None:
-        """Accept connections from now on, and count them in this slot."""
+        """Accept connections from now on, and write the number of open connections to this slot."""
         self._spread = Spread(memoryview(self._ends.connections).cast("Q"), slot)
         self._spread.show()
         self._may_accept.set()
@@ -225,14 +236,14 @@ class Worker:
     async def _open(
         self, lanes: trio.Nursery, files: tuple[SealedMemory, ...], number: int, pickled: bytes, extents: Any
     ) -> None:
-        """Open a model, which no request uses yet."""
+        """Open a model from the parent. Requests use it after the next order `entry`."""
         loaded = await trio.to_thread.run_sync(Package(pickled, extents, files).open)
         lane = Lane(loaded.model, self._threads)
         await lanes.start(lane.run)
         self._models[number] = Opened(loaded, lane)
 
     async def _drop(self, seq: int, opened: Opened) -> None:
-        """Drop a model, and report that when no request uses it any more."""
+        """Close the lane of a model, wait until no request uses the model, and report the order as done."""
         opened.lane.close()
         opened.is_dropped = True
         opened.note_end(0)
@@ -241,6 +252,7 @@ class Worker:
         channel.tell(self._control, "done", seq=seq)
 
     async def _put(self, entry: Entry, state: ServedState | None) -> None:
+        """Replace the entry of a recipe in the registry. `state` names the opened model, or is None without a model."""
         entry = on_clock(entry, trio.current_time() - time.perf_counter())
         if state is None:
             self._registry.put(entry)
@@ -252,7 +264,8 @@ class Worker:
         served = await trio.to_thread.run_sync(_beside, served, state)
         if before is None or served is not before.served:
             opened.n_served += 1
-            later = trio.lowlevel.current_trio_token().run_sync_soon  # a thread may release the last reference
+            # Any thread may release the last reference, but `note_end` must run in the thread of the event loop.
+            later = trio.lowlevel.current_trio_token().run_sync_soon
             weakref.finalize(served, later, opened.note_end, 1)
         self._registry.put(replace(entry, served=served))
 
@@ -269,9 +282,10 @@ class Worker:
     # Queries to the parent
 
     def _ask_parent(self, what: str, name: str = "") -> Any:
-        """Return the parent's answer to a query. Blocks: call it in a worker thread.
+        """Return the parent's answer to a query. Blocks, so call it in a thread, not on the event loop.
 
-        Raises ArtifactReadError, InternalError or LookupError.
+        `what` is "metrics", or "versions" with the `name` of a recipe. Raises LookupError for an unknown recipe,
+        ArtifactReadError if the versions cannot be read, and InternalError if the parent failed.
         """
         answer = trio.from_thread.run(self._ask, what, name)
         if answer == "failed":
