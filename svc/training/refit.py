@@ -1,4 +1,4 @@
-"""`svc train --refit`: train the parameters of the live model on the current data, without a search."""
+"""`svc train --refit`: train the live model again on the current data with the same parameters, without a search."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ from svc.training.judging.task import Task
 from svc.training.search.storage import StorageLocation
 
 _COMPARED = ("training", "features", "schema", "cleansing")
+"""Blocks of the recipe that must be the same as at the search. The parameters may not suit another recipe."""
 _NO_PARAMETERS = frozenset(
     {"max_search_age", "n_trials", "parallelism", "timeout_seconds", "per_trial_timeout_seconds"}
 )
-"""Keys of `training` about the length of a search and when to repeat it. A refit may change them."""
+"""Keys of `training` that set the length of a search and when to repeat it. They may differ in a refit."""
 _LONG_AS_HASHED = "source"
-"""A header lacks this block if the recipe is too long for it. It then lacks `features` too."""
+"""A block that the recipe in a header lacks if the whole recipe was too long for the header. It then also lacks
+`features`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Reusable:
-    """The live model, whose parameters can be used again. `origin` is the version that came from a search."""
+    """A live model whose parameters can be used again. `origin` is the version whose search found the parameters."""
 
     live: Incumbent
     origin: Reused
@@ -75,7 +78,10 @@ def find_reusable(loaded: LoadedRecipe, keys: SigningKeys, settings: Settings) -
 
 
 def _origin(incumbent: Incumbent) -> Reused | None:
-    """Return the version that came from a search: the live one, or the one from which it was refitted."""
+    """Return the version whose search found the parameters: the live version, or an earlier one if it is a refit.
+
+    Return None if the header does not have the time of that search.
+    """
     tuning = incumbent.header.get("tuning")
     searched = tuning.get("reused_from") if isinstance(tuning, Mapping) else None
     if isinstance(searched, Mapping):
@@ -92,14 +98,14 @@ def _origin(incumbent: Incumbent) -> Reused | None:
 
 
 def _stretch(evaluation: Mapping[str, Any]) -> float:
-    """Return the stretch of a live model's interval, or 1 for headers of earlier versions without it."""
+    """Return the stretch of the live model's interval (see `Reused`), or 1 if its header is older than this field."""
     choice = evaluation.get("chosen_among")
     stretch = choice.get("stretch") if isinstance(choice, Mapping) else None
     return max(1.0, float(stretch)) if isinstance(stretch, int | float) else 1.0
 
 
 def _differences(loaded: LoadedRecipe, header: Mapping[str, Any]) -> Iterator[str]:
-    """Yield each key of the recipe that has changed since the search, with both values."""
+    """Yield a text for each key of the recipe that has changed since the search, with both values."""
     before, now = header.get("recipe"), loaded.unexpanded
     if loaded.recipe_hash == header.get("recipe_hash"):
         return
@@ -136,9 +142,10 @@ def _text(value: Any) -> str:
 def start_refit(
     task: Task, reusable: Reusable | str, settings: Settings, *, cold: bool
 ) -> tuple[TrialRecord, Reused] | None:
-    """Return the trial to train and its origin, or None if a search is needed. Log an event with the reason.
+    """Return the trial to train and the origin of its parameters, or None if a search is needed. Log an event.
 
-    With `cold` the final model starts from random vectors.
+    `reusable` is the live model, or the reason why a search is needed. With `cold`, the final model starts from random
+    vectors instead of those of the live model.
     """
     start, reason = _start(task, reusable, settings, cold=cold)
     reused = None if start is None else start[1]
@@ -168,7 +175,7 @@ def _start(
 
 
 def _warm_start(task: Task, trial: TrialRecord, live: Incumbent, settings: Settings) -> WarmStart | None:
-    """Return the vectors of the live model, or None if the trial cannot start from them, or they cannot be loaded."""
+    """Return the vectors of the live model, or None if the trial has no iALS part or the artifact cannot be loaded."""
     if LEAST_SQUARES not in (trial.algorithm, *(part.algorithm for part in trial.parts)):
         return None
     trained = task.data.trained
@@ -179,7 +186,7 @@ def _warm_start(task: Task, trial: TrialRecord, live: Incumbent, settings: Setti
 
 
 def measure(task: Task, trial: TrialRecord, reused: Reused) -> SearchResult:
-    """Return the trial as the result of a search with one trial, scored on the current holdout.
+    """Train and score `trial` on the current split, and return it like the result of a search with one trial.
 
     Raise FeatureRidgeFailed if its feature weights cannot be solved for.
     """

@@ -1,15 +1,15 @@
-"""Search for a blend after the search for its parts: its models and weights, on the same holdout.
+"""Search for the best blend, a weighted sum of the scores of several models, after the search for single models.
 
-The parts are the best trials of two or three algorithms, at most one of them a factor model. Each is trained again on
-the training part of the split. Then each set of weights costs one evaluation on a sample of the validation users. Like
-any trial, the blend is scored on all of them.
+The parts of a blend are the best trials of two or three algorithms, at most one of them a factor model. Each part is
+trained again on the training part of the split. Then weights are compared by their scores on a sample of the validation
+users. The best blend becomes a trial of the search and is scored on all validation users.
 
-Popularity is an additional part. Once the weights of the others are known, it is tried with several half-lives. It
-stays if it raises the score.
+Popularity is an additional part. It is tried with several half-lives after the weights of the other parts are known,
+and kept if it raises the score.
 
-If recency is searched, three blends are compared, each with its own best weights: without order, with one recency for
-all parts, and with that of each part's own trial. Of the blends that do not differ by more than chance, the one with
-the least order wins.
+If recency is searched, three blends are compared, each with its best weights: with the lowest recency for all parts,
+with one best recency for all parts, and with the recency of each part's trial. Of the blends that do not differ by more
+than chance from the best one, the blend with the lowest recency wins.
 """
 
 from __future__ import annotations
@@ -45,14 +45,16 @@ from svc.training.search.prepare import SearchTask
 MOST_PARTS = 3
 _USERS_AT_ONCE = 128
 CANDIDATES = 100
-"""The number of items of each user and part that are kept to compare weights, or twice the cutoff if that is more."""
+"""The number of best items of each user and part among which weights are compared, or twice the cutoff if more."""
 HALF_LIVES = (NO_DECAY, "3d", "14d", "60d")
 """The half-lives to try for popularity as a part."""
 _STEPS = 10
+"""The sum of the weights of a blend, so that one unit is a tenth."""
 _COARSE = 2
+"""The distance of neighbouring weights on the coarse grid, in tenths."""
 
 Weights = tuple[int, ...]
-"""Weights in tenths, with sum 10. The last ones are those of popularity with each half-life."""
+"""The weight of each part in tenths, with sum 10. Popularity comes last, as one part for each half-life."""
 Recencies = tuple[float, ...]
 """One recency for each part except popularity."""
 
@@ -60,7 +62,7 @@ Recencies = tuple[float, ...]
 def add_blend(task: SearchTask, result: SearchResult) -> SearchResult:
     """Return `result` with the best blend as one more trial.
 
-    If no blend can be made or served in time, log an event and return `result` as it is.
+    If no blend can be trained, or if it is too slow to be served, log an event and return `result` unchanged.
     """
     began = time.monotonic()
     limit = task.loaded.recipe.training.timeout_seconds
@@ -80,6 +82,7 @@ def add_blend(task: SearchTask, result: SearchResult) -> SearchResult:
     except FeatureRidgeFailed:
         return _skip(result, "a part cannot be trained a second time")
     parts = _BlendTrainer(task, [*chosen, *popular], trained)
+    # The blend is no trial of the study, so it takes the next free number.
     number = 1 + max(trial.number for trial in result.trials)
     record = parts.best(number, shared)
     blend = build_blend(parts.models_of(record), record)
@@ -101,13 +104,13 @@ def add_blend(task: SearchTask, result: SearchResult) -> SearchResult:
     result = replace(result, trials=[*result.trials, record], by_user=by_user)
     is_best = result.best is record
     kept: list[ServedScorer] = [blend] if is_best else parts.models_of(result.best)
-    if task.split.test is not None:  # the runner-up is trained next, and both models may not fit into memory
+    if task.split.test is not None:  # the test trains the runner-up next, and memory may be too small for both models
         kept = []
     return replace(result, trained=next(iter(kept), None), evaluation=evaluation if is_best else None)
 
 
 class _ScoredBlend(NamedTuple):
-    """A blend with `recencies` and `weights` of all parts, and its scores, (users,), of the sample."""
+    """A blend with the recency and weight of each part, and its score for each user of the sample, (users,)."""
 
     recencies: Recencies
     weights: Weights
@@ -120,9 +123,10 @@ class _ScoredBlend(NamedTuple):
 
 
 class _BlendTrainer:
-    """Builds the best blend of some parts: `trained` are the models of `trials`.
+    """Finds the best weights and recencies for given parts.
 
-    Each is of another algorithm. The last ones are popularity with different half-lives.
+    `trials` are the parts, of different algorithms, and `trained` has the trained model of each. The last parts are
+    popularity with different half-lives.
     """
 
     def __init__(self, task: SearchTask, trials: Sequence[TrialRecord], trained: Sequence[ServedScorer]) -> None:
@@ -130,8 +134,8 @@ class _BlendTrainer:
         self._objective, self._holdout = task.objective, task.holdout
         self._trials = trials
         self._trained = trained
-        # 2,000 users instead of 5,000, and only their best candidates: 7.5 instead of 15.2 s of processor time on
-        # 12,000 sessions of 3,000 items, with the same score up to 0.0001.
+        # The sample has at most 2,000 users. With 5,000 users and all items, a blend search on 12,000 sessions of 3,000
+        # items took 15.2 instead of 7.5 s of processor time, for a score that differed by less than 0.0001.
         self._sample = self._holdout.evaluators.sample
         order = self._holdout.order
         self._values = () if order is None else order.values(BLEND)
@@ -144,9 +148,9 @@ class _BlendTrainer:
         self._searches: dict[Recencies, WeightSearch] = {}
 
     def best(self, number: int, shared: Params) -> TrialRecord:
-        """Return the trial of the best blend on the sample.
+        """Return the best blend on the sample as a trial with this `number`, not yet scored on all users.
 
-        `shared` are the parameters that its parts share.
+        `shared` are the parameters that its parts have in common.
         """
         tried = sorted(map(self._score_blend, self._candidates()), key=lambda blend: blend.order)
         best = max(tried, key=lambda blend: float(blend.by_user.mean()))
@@ -158,14 +162,15 @@ class _BlendTrainer:
         return self._record(chosen, number, shared)
 
     def models_of(self, trial: TrialRecord) -> list[ServedScorer]:
-        """Return the models of the parts of a blend, or of a trial that is one of the parts itself."""
+        """Return the trained models of the parts of `trial`. If it is no blend but a part, return its own model."""
         models = {_identity(part): trained for part, trained in zip(self._trials, self._trained, strict=True)}
         return [models[_identity(part)] for part in trial.parts or (trial,) if _identity(part) in models]
 
     def _candidates(self) -> list[Recencies]:
-        """Return the recencies to try.
+        """Return the sets of recencies to try, each with one recency for each part.
 
-        They are the lowest for all parts, the best one for all, and the best of each part by itself.
+        They are the lowest recency for all parts, the best shared recency for all parts, and the recency of each part's
+        trial.
         """
         if len(self._values) < 2:
             return [self._alike(*(self._values or (0.0,)))]
@@ -177,7 +182,7 @@ class _BlendTrainer:
         return (recency,) * len(self._histories)
 
     def _best_shared(self, own: Recencies) -> float:
-        """Return the best recency for all parts, with the best weights at their `own` recencies."""
+        """Return the best single recency for all parts, under the weights that are best at their `own` recencies."""
         weights = self._weights(own)
         search = RecencySearch(self._values, lambda recency: self._ranker(self._alike(recency), weights))
         return choose(search, self._holdout.evaluators, lambda: None).recency
@@ -194,7 +199,7 @@ class _BlendTrainer:
         return _ScoredBlend(recencies, weights, self._searches[recencies].by_user(weights))
 
     def _ranker(self, recencies: Recencies, weights: Weights) -> Ranker:
-        """Return the ranker of a blend of the parts with weight."""
+        """Return a ranker by the blended scores of the parts whose weight is above 0."""
         scorers, positions = self._scorers(recencies), _with_weight(weights)
         shares = [weights[part] / _STEPS for part in positions]
         chosen = [scorers[part] for part in positions]
@@ -224,9 +229,9 @@ class _BlendTrainer:
 
 
 def _identity(trial: TrialRecord) -> tuple[int, str | None]:
-    """Return a key of the model.
+    """Return a key that identifies the trained model of a part.
 
-    The half-life is part of it, because popularity has several models of one trial.
+    It includes the half-life, because one trial of popularity has a model for each half-life.
     """
     return trial.number, trial.params.get(POPULARITY_HALF_LIFE)
 
@@ -237,10 +242,10 @@ def _with_weight(weights: Weights) -> list[int]:
 
 
 def candidates(result: SearchResult) -> list[TrialRecord]:
-    """Return the best trials of at most MOST_PARTS algorithms, best first.
+    """Return the best trial of each of at most MOST_PARTS algorithms, best first, as parts of a blend.
 
-    At most one is a factor model. All have the half-life of the best trial, because the history of a user is
-    stored once, with one set of values.
+    At most one is a factor model. All have the half-life of the best trial, because a model stores one decayed value
+    for each interaction of a history.
     """
     best: list[TrialRecord] = []
     for trial in by_score(result.completed):
@@ -248,7 +253,7 @@ def candidates(result: SearchResult) -> list[TrialRecord]:
         if not fits or (best and trial.params.get(HALF_LIFE) != best[0].params.get(HALF_LIFE)):
             continue
         has_factors = any(other.algorithm in FACTORS for other in best)
-        # One place is reserved for a factor model, because it also relates items without common users.
+        # One place is reserved for a factor model, because it also relates items that no user has in common.
         if trial.algorithm in FACTORS and has_factors:
             continue
         if trial.algorithm not in FACTORS and not has_factors and len(best) == MOST_PARTS - 1:
@@ -258,7 +263,10 @@ def candidates(result: SearchResult) -> list[TrialRecord]:
 
 
 def popularity(result: SearchResult, chosen: Sequence[TrialRecord], half_lives: Sequence[str]) -> list[TrialRecord]:
-    """Return the best trial of popularity with the half-life of the `chosen` parts, once for each of `half_lives`."""
+    """Return the best popularity trial with the half-life of the `chosen` parts, copied for each of `half_lives`.
+
+    In a copy, the half-life is the parameter POPULARITY_HALF_LIFE. Return nothing if there is no such trial.
+    """
     shared = {trial.params.get(HALF_LIFE) for trial in chosen}
     alike = (
         trial
@@ -278,10 +286,11 @@ def _skip(result: SearchResult, reason: str) -> SearchResult:
 
 
 class _Block(NamedTuple):
-    """Candidates of some users.
+    """The candidates of some users: the items among which the weights of a blend are compared.
 
-    `columns`, (users, c), ascend. The first `counts`, (users,), of each row are candidates, the rest is padding.
-    `values`, (parts, users, c), are their scores by each part.
+    - `columns`, (users, c), has the columns of each user's candidates in ascending order.
+    - `counts`, (users,), is the number of candidates of each user. The rest of the row is padding.
+    - `values`, (parts, users, c), has the score of each candidate by each part.
     """
 
     columns: NDArray[np.intp]
@@ -290,13 +299,13 @@ class _Block(NamedTuple):
 
 
 class WeightSearch:
-    """Searches the weights of a blend on `sample`: first on a coarse grid, then around the best.
+    """Searches the weights of a blend of `scorers` on `sample`: on a coarse grid first, then around the best weights.
 
-    The best items of a user under any weights are among the best of one part. So only the CANDIDATES best items of each
-    part are kept for each user, and the parts are scored once.
+    An item that ranks high in a blend almost always ranks high in one of its parts. So only the CANDIDATES best items
+    of each part are kept for each user, and each part scores them only once for all weights.
 
-    The last `n_popular` scorers are popularity with different half-lives. At most one of them gets a weight. They are
-    added to the best weights of the others, first on the coarse grid.
+    The last `n_popular` scorers are popularity with different half-lives. At most one of them gets a weight above 0.
+    They are added after the best weights of the other parts have been found, also on the coarse grid first.
     """
 
     def __init__(self, sample: Evaluator, scorers: Sequence[ScoresOfUsers], task: Task, n_popular: int = 0) -> None:
@@ -310,6 +319,7 @@ class WeightSearch:
         self._scores: dict[Weights, NDArray[np.float64]] = {}
 
     def best(self) -> Weights:
+        """Return the weights with the highest mean score on the sample."""
         n_others, rest = len(self._scorers) - self._n_popular, (0,) * self._n_popular
         for weights in simplex(n_others, 1 if n_others == 2 else _COARSE):
             self._score(weights + rest)
@@ -320,9 +330,9 @@ class WeightSearch:
         return self._climb(len(self._scorers))
 
     def _climb(self, n_parts: int) -> Weights:
-        """Return the best weights of the first `n_parts`.
+        """Return the best weights when only the first `n_parts` weights and the half-life of popularity may change.
 
-        Weights around the best ones are tried until none are better.
+        All neighbours of the best weights so far are scored, until a best one has no unscored neighbour.
         """
         while True:
             best = max(self._scores, key=self._score)
@@ -334,7 +344,7 @@ class WeightSearch:
                 self._score(weights)
 
     def _with_popularity(self, weights: Weights) -> list[Weights]:
-        """Return `weights` with the weight of popularity at each half-life."""
+        """Return variants of `weights`, in which the weight of popularity moves to each half-life in turn."""
         n_others, most = len(weights) - self._n_popular, max(weights[len(weights) - self._n_popular :], default=0)
         half_lives = range(self._n_popular)
         return [
@@ -346,7 +356,7 @@ class WeightSearch:
         return sum(weight > 0 for weight in weights[len(weights) - self._n_popular :]) <= 1
 
     def by_user(self, weights: Weights) -> NDArray[np.float64]:
-        """Return the scores of the users of the sample, (users,), under `weights`."""
+        """Return the score of each user of the sample, (users,), under `weights`."""
         if weights not in self._scores:
             shares = np.array(weights, dtype=np.float32) / np.float32(_STEPS)
             rankings = [ranking for block in self._blocks for ranking in self._rankings(block, shares)]
@@ -360,16 +370,13 @@ class WeightSearch:
         scores = np.tensordot(shares, block.values, axes=1)
         scores[np.arange(scores.shape[1]) >= block.counts[:, np.newaxis]] = -np.inf
         best = np.argpartition(-scores, min(self._sample.cutoff, scores.shape[1]) - 1, axis=1)[:, : self._sample.cutoff]
-        best.sort(axis=1)  # ties go to the first column
+        best.sort(axis=1)  # in order of columns, so that the stable sort below puts the first column first among ties
         order = np.argsort(-np.take_along_axis(scores, best, axis=1), axis=1, kind="stable")
         ranked = np.take_along_axis(block.columns, np.take_along_axis(best, order, axis=1), axis=1).tolist()
         return [ranking[:count] for ranking, count in zip(ranked, block.counts.tolist(), strict=True)]
 
     def _block(self, users: Rows, seen: sparse.csr_matrix) -> _Block:
-        """Return the candidates of `users`, without the items that they have `seen`.
-
-        They are kept for all weights.
-        """
+        """Return the candidates of `users`, without the items that they have `seen`."""
         parts, excluded = standardize_scores(self._scorers, users), seen.nonzero()
         wanted = np.zeros(parts[0].shape, dtype=np.bool_)
         for scores in parts:
@@ -409,9 +416,9 @@ def _scale(weights: Weights, total: int) -> Weights:
 
 
 def _around(weights: Weights) -> Iterator[Weights]:
-    """Yield all weights one tenth away from `weights`.
+    """Yield all weights that differ from `weights` in one tenth, moved from one part to another.
 
-    A tenth moves from one part to another. At least two parts stay above zero.
+    At least two parts stay above zero.
     """
     for source, target in product(range(len(weights)), repeat=2):
         moved = list(weights)

@@ -1,8 +1,8 @@
-"""One trial budget for all processes of a study.
+"""Divide one budget of trials among the algorithms of a recipe and among all processes of a study.
 
-The storage assigns each trial number once. `TrialPlan` maps the number to an algorithm. A trial is within the budget if
-fewer than `total` trials with lower numbers use it. So processes that ask at the same moment need no further
-coordination. A process whose trial is beyond the budget gives it back.
+The storage assigns each trial number once, and `TrialPlan` maps the number to an algorithm. A trial is within the
+budget if fewer than `total` trials with lower numbers have used the budget. So processes that create trials at the same
+moment need no further coordination. A process marks its trial as failed if the trial is beyond the budget.
 """
 
 from __future__ import annotations
@@ -24,25 +24,29 @@ which a failed trial used up its place in the budget.
 
 _FAIR_TRIALS = 3
 _CLEARLY = 0.85
-"""An algorithm is clearly behind if its best score is below this fraction of the overall best. It must have completed
-_FAIR_TRIALS or a third of its share, if that is more.
+"""An algorithm is clearly behind if its best score is below this fraction of the best score of all algorithms. It is
+compared only after it has completed _FAIR_TRIALS trials and a third of its share of the trials.
 """
 MOST_OF_ONE_NUMBER = 5
-"""Trainings that find the best value of a single number (see sampler.py). More are better spent on others."""
+"""Trials that usually suffice if an algorithm has only one parameter and this is a number (see `next_position` in
+sampler.py). Further trials are worth more for other algorithms.
+"""
 _CLOSE = 0.95
 _A_GAIN = 1.01
-"""An algorithm has stalled if its last trials, one more than it has parameters, have not raised its best score by this
-factor. A stalled algorithm is behind if its best score is below the fraction _CLOSE of the overall best.
+"""An algorithm with n parameters has stalled if its last n + 1 trials have not raised its best score by this factor.
+A stalled algorithm is behind if its best score is below the fraction _CLOSE of the best score of all algorithms.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class TrialPlan:
-    """The number of trials of each algorithm, at least one, in the order of the recipe.
+    """The number of trials of each algorithm, in the order of the recipe.
 
-    `n_parameters` is the number of parameters that each has to tune, 1 if not given. Algorithms in `kept` have a number
-    of trials of their own, and keep it even if their scores are clearly lower. The best algorithm in `needed`
-    keeps its trials too.
+    - `shares` has the number of trials of each algorithm, at least 1.
+    - `n_parameters` has the number of parameters to tune for each algorithm, 1 if an algorithm is missing.
+    - `kept` are algorithms whose number of trials is fixed. They keep their trials even if they score clearly lower
+      than others.
+    - `needed` are algorithms of which the best one keeps its trials too.
     """
 
     shares: Mapping[str, int]
@@ -57,8 +61,8 @@ class TrialPlan:
     def slot(self, number: int) -> tuple[str, int] | None:
         """Return the algorithm of trial `number` and its place among that algorithm's trials, or None beyond the plan.
 
-        Algorithms take turns of one trial first. Later turns have as many trials as the algorithm has parameters, of
-        which each trial changes one.
+        Each algorithm first gets one trial. Then algorithms take turns. A turn has as many trials as the algorithm has
+        parameters, because most trials change a single parameter.
         """
         turns = [
             (number / self._n_tuned(name), name, number)
@@ -79,10 +83,11 @@ class TrialPlan:
         return sum(1 for trial in trials if trial.user_attrs.get(ALGORITHM) == name and uses_budget(trial))
 
     def find_eliminated(self, trials: Sequence[FrozenTrial], names: Iterable[str]) -> frozenset[str]:
-        """Return the algorithms with a best score clearly below the best of all, or somewhat below it and stalled.
+        """Return which of the algorithms `names` get no further trials.
 
-        An algorithm is eliminated only after a fair part of its trials. Algorithms with a number of their own keep
-        their trials, and so does the best of the needed ones.
+        An algorithm is eliminated if its best score is clearly below the best score of all algorithms, or if it has
+        stalled and its best score is somewhat below (see _CLEARLY, _CLOSE). The `kept` algorithms and the best of the
+        `needed` ones are never eliminated.
         """
         courses = {name: _course(trials, name) for name in names}
         enough = {
@@ -101,9 +106,9 @@ class TrialPlan:
         )
 
     def most_remaining(self, trials: Iterable[FrozenTrial]) -> str:
-        """Return the algorithm with the most of its share left.
+        """Return the algorithm that is furthest from the number of trials in its share.
 
-        It gets the trials that replace lost ones.
+        This algorithm gets the trials that replace abandoned ones.
         """
         used = dict.fromkeys(self.shares, 0)
         for trial in trials:
@@ -114,7 +119,7 @@ class TrialPlan:
 
 
 def _course(trials: Iterable[FrozenTrial], name: str) -> list[float]:
-    """Return the scores of the finished trials of algorithm `name` by number, with −inf for pruned ones."""
+    """Return the scores of the finished trials of algorithm `name` in order of trial number, −inf if pruned."""
     finished = [
         trial
         for trial in trials
@@ -125,7 +130,7 @@ def _course(trials: Iterable[FrozenTrial], name: str) -> list[float]:
 
 
 def _has_stalled(course: Sequence[float], n_trials: int) -> bool:
-    """Return whether the last `n_trials` have not raised the best score of those before."""
+    """Return whether the last `n_trials` scores of `course` have not clearly raised the best of the scores before."""
     before = course[:-n_trials]
     return bool(before) and max(course) < _A_GAIN * max(before)
 
@@ -141,10 +146,15 @@ def plan_trials(
 ) -> TrialPlan:
     """Divide `n_trials` evenly among `algorithms`.
 
-    `own` gives single algorithms their number of trials, and 0 drops them. The others divide the rest. Algorithms
-    without parameters to tune have one training each. Algorithms in `one_number`, with a single number to tune, have at
-    most MOST_OF_ONE_NUMBER if others can use the rest. A remainder goes to the first. If there are more algorithms than
-    trials, the last ones get none.
+    - `own` sets the number of trials of single algorithms, and 0 drops an algorithm. The other algorithms divide the
+      remaining trials.
+    - An algorithm gets one trial if `n_parameters` says that it has nothing to tune.
+    - Algorithms in `one_number` tune only one number. They get at most MOST_OF_ONE_NUMBER trials if other algorithms
+      can use the rest.
+    - `needed` is passed to the plan.
+
+    If the trials cannot be divided evenly, the first algorithms get one more. If there are more algorithms than trials,
+    the last algorithms get none.
     """
     fixed = {name for name in algorithms if n_parameters.get(name) == 0}
     shares = {name: min(own[name], 1) if name in fixed else own[name] for name in algorithms if name in own}
@@ -166,7 +176,7 @@ def plan_trials(
 
 
 def uses_budget(trial: FrozenTrial) -> bool:
-    """Return True for finished and running trials, and False for trials abandoned by a dead or late process."""
+    """Return True for a trial that runs or has ended with a score or an error, and False for an abandoned trial."""
     if trial.state in (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING):
         return True
     return trial.state is TrialState.FAIL and bool(trial.user_attrs.get(SPENT))

@@ -1,7 +1,8 @@
-"""The process that forks workers, so that one import of the training libraries serves all of them.
+"""The fork server: a process that imports the training libraries once and forks the workers of a search.
 
-`svc train` forks it from itself before it starts any thread, so nothing is imported a second time. A program that calls
-svc may have threads, which must not be forked. Its server is a new Python, which imports the libraries once.
+`svc train` forks the server from itself before it starts any thread, so the server imports nothing again. A program
+that uses svc as a library may already have threads, and a fork could copy a lock while another thread holds it. The
+server of such a program is a new Python process, which imports the libraries once for all workers.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from svc.processes import end_with
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PATIENCE_S = 1.0
-"""Seconds that a closed server may take to end. Then it is killed, because it is still importing."""
+"""Seconds to wait until a closed server ends. A server that needs longer is still importing, so it is killed."""
 
 Work = Callable[[Connection], None]
-"""The main function of a worker. It serves its connection until that raises EOFError."""
+"""The main function of a worker process. It reads from the connection until that raises EOFError."""
 
 
 class ForkServer:
-    """Forks workers that run `work`.
+    """A handle to the process that forks workers, and the way to ask it for a new worker.
 
-    Workers and server end with `close`, and with this process.
+    `close` ends the server and its workers. They also end when this process ends, even if it is killed.
     """
 
     def __init__(self, pid: int, control: socket.socket) -> None:
@@ -52,7 +53,7 @@ class ForkServer:
 
     @classmethod
     def spawn(cls, module: str, work: str) -> ForkServer:
-        """Return a server that is a new Python and runs the function `work` of `module` in workers."""
+        """Return a server in a new Python process. Its workers run the function named `work` of `module`."""
         own, of_server = socket.socketpair()
         program = (
             f"import socket, sys; sys.path[:] = {sys.path!r}\n"
@@ -62,20 +63,22 @@ class ForkServer:
         )
         with of_server:
             of_server.set_inheritable(True)
+            # The server inherits blocked signals, so that Ctrl-C in a terminal reaches only this process.
             pid = os.posix_spawn(sys.executable, [sys.executable, "-c", program], os.environ, setsigmask=_SIGNALS)
         return cls(pid, own)
 
     def fork(self) -> Connection:
-        """Return the connection to a new worker, without waiting until it has begun."""
+        """Ask for a new worker and return the connection to it, without waiting for its start."""
         own, of_worker = socket.socketpair()
         with of_worker:
+            # The byte has no meaning, but a descriptor cannot be sent without data.
             socket.send_fds(self._control, [b"f"], [of_worker.fileno()])
         return Connection(own.detach())
 
     def close(self) -> None:
         """End all workers and the server, and wait for them.
 
-        Only then does their processor time count as that of children.
+        The wait adds their processor time to this process's `RUSAGE_CHILDREN`.
         """
         if self._control.fileno() < 0:
             return
@@ -92,12 +95,12 @@ class ForkServer:
 
 
 def serve(control: socket.socket, work: Work, parent: int) -> None:
-    """Fork a worker for each connection received over `control`, until its other end closes.
+    """Fork a worker for each socket received over `control`, until the other end of `control` is closed.
 
-    Runs in the server.
+    This is the main loop of the server. The server ends when the process `parent` ends.
     """
     end_with(parent)
-    gc.freeze()  # collecting would write to pages and so unshare them
+    gc.freeze()  # a worker's garbage collector would write to memory pages shared with the server, and so copy them
     server, workers = os.getpid(), set[int]()
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 1, 1)
@@ -106,8 +109,8 @@ def serve(control: socket.socket, work: Work, parent: int) -> None:
         with contextlib.suppress(ChildProcessError):
             while ended := os.waitpid(-1, os.WNOHANG)[0]:
                 workers.discard(ended)
-        with Connection(descriptors[0]) as connection, contextlib.suppress(OSError):  # out of memory: only close
-            pid = os.fork()
+        with Connection(descriptors[0]) as connection, contextlib.suppress(OSError):
+            pid = os.fork()  # fails without free memory: the closed connection then tells that the worker has ended
             if not pid:
                 control.close()
                 _run(lambda: _work(connection, work, server))
@@ -119,14 +122,14 @@ def serve(control: socket.socket, work: Work, parent: int) -> None:
 
 def _work(connection: Connection, work: Work, server: int) -> None:
     end_with(server)
-    with contextlib.suppress(EOFError, ConnectionError):  # the parent closed it: the training is over
+    with contextlib.suppress(EOFError, ConnectionError):  # the search has ended and closed the other end
         work(connection)
 
 
 def _run(child: Callable[[], None]) -> NoReturn:
-    """Run `child` in a forked process and exit.
+    """Run `child` in a forked process, and exit without returning.
 
-    The child must not return into the program of which it is a copy.
+    A return would continue the program of the parent in its copy.
     """
     try:
         child()
@@ -138,7 +141,10 @@ def _run(child: Callable[[], None]) -> NoReturn:
 
 @contextlib.contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Block the signals of a terminal for processes that start within. Ctrl-C would reach them too."""
+    """Block SIGINT, SIGTERM and SIGHUP for processes that are started inside the `with` block.
+
+    A terminal sends Ctrl-C to all processes of its group, but only the main process may decide when workers end.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield

@@ -1,10 +1,12 @@
-"""Ask for trials, have workers train them and tell their scores, until the study's budget is used.
+"""The loop of a search: create trials, let workers train them and store their scores, until the budget is used.
 
-The main thread asks, waits and tells. It never trains, so that it can handle signals, deadlines and heartbeats.
+Optuna calls this "ask" and "tell". To ask is to create a trial in the study and suggest its parameters. To tell is to
+store the result of a trial in the study, so that later suggestions learn from it. The main thread asks, waits and
+tells. It never trains, so that it can handle signals, deadlines and heartbeats.
 
-A search in one process asks and tells in a fixed order, independent of the order in which trials end. It asks for
-trial k after exactly the trials up to k - `ahead` have been told. So the same seed and number of workers give the same
-search. A shared search tells at once, because other processes learn from it.
+A search in one process asks and tells in a fixed order, whatever the order in which trials end. When it asks for trial
+k, exactly the trials up to number k - `_ahead` have been told. So the same seed and number of workers give the same
+search. A search shared by several processes tells each result at once, so that the other processes learn from it early.
 """
 
 from __future__ import annotations
@@ -32,16 +34,16 @@ from svc.training.search.workers import Workers
 
 _POLL_S = 0.5
 _AHEAD = 3
-"""Trials in progress for each worker. With more than one, short trials fill the time of a long one."""
+"""Trials that are asked for and not yet told, for each worker. With 3, other workers need not wait for a long trial."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of time and memory for trials.
 
-    `timeout_s` is for all trials of this process, `per_trial_timeout_s` for each. `at_once` is the number of
-    simultaneous trials of an algorithm that needs much memory. A trial cannot win if its model needs more than
-    `max_rank_ms` for a single ranking.
+    - `timeout_s` limits all trials of this process together, and `per_trial_timeout_s` limits each trial.
+    - `max_rank_ms` is the longest time for a single ranking. A trial whose model needs longer cannot be chosen.
+    - `at_once` limits the number of simultaneous trials of each algorithm that needs much memory.
     """
 
     timeout_s: float | None = None
@@ -52,10 +54,11 @@ class Limits:
 
 @dataclass(slots=True, eq=False)
 class _Attempt:
-    """A trial that was asked for and not told.
+    """A trial that has been asked for and not yet told.
 
-    It waits, then `worker` trains it, then `outcome` is set. It is trained only if it is its own `source`. Otherwise
-    it takes the result of the trial `source` (`trials.find_source`).
+    `source` is the number of the trial whose result counts (see `trials.find_source`). If it is the trial's own number,
+    the trial waits for a worker, is trained by `worker`, and then has an `outcome`. Otherwise it is not trained and
+    copies the result of the other trial.
     """
 
     trial: Trial
@@ -75,11 +78,12 @@ class _Attempt:
 class Search:
     """The search of one process in a study. `run` may be called once.
 
-    A `quiet` search logs no single trials. A `verbose` one also logs their parameters.
+    A `quiet` search logs no event for a finished trial. A `verbose` search also logs the parameters of each trial.
 
-    The search adds the (users,) scores of its complete trials to `by_user`. A trial's score is their mean. The
-    correction for choosing among trials needs them, because the scores of trials are correlated over users (see
-    judging/intervals.py). They are too large for the study, so those of other processes are missing.
+    The search adds the scores of each complete trial for each user, (users,), to `by_user`. Their mean is the trial's
+    score. The correction for choosing the best of many trials needs the scores for each user, because the scores of
+    different trials are correlated over users (see judging/intervals.py). They are too large to be stored in the study,
+    so `by_user` lacks the trials of other processes.
     """
 
     study: Study
@@ -98,10 +102,11 @@ class Search:
     _n_orphaned: int = 0
 
     def run(self) -> SearchResult:
-        """Work until the budget or the time is used, and return the study's trials.
+        """Run trials until the budget or the time is used, and return all trials of the study.
 
-        When the time is over, running trials are abandoned. If no trial is complete yet, the search waits for the first
-        complete one. On any exception, including an interrupt, running trials are given back to the study.
+        When the time is over, running trials are abandoned. But if no trial is complete by then, the search waits for
+        the first complete one. On any exception, including an interrupt, running trials are marked as failed, so that
+        other processes can use their places in the budget.
         """
         started = time.monotonic()
         deadline = math.inf if self.limits.timeout_s is None else started + self.limits.timeout_s
@@ -145,10 +150,10 @@ class Search:
         )
 
     def _fill(self) -> bool:
-        """Tell, ask and start as many trials as allowed.
+        """Tell, ask for and start as many trials as allowed. Return True while this process has untold trials.
 
-        Return True while trials of this process have not been told. One trial is told at a time, then the next is
-        asked for. This way the results known to a trial depend only on its place.
+        Asking comes first: after each told trial the next is asked for. So the results that a suggestion can learn from
+        depend only on its trial's number.
         """
         while self._ask_next() or self._tell_next():
             pass
@@ -167,9 +172,9 @@ class Search:
         return self.workers.submit(task, lambda outcome: self._ended.put((task.number, outcome)))
 
     def _others_work(self) -> bool:
-        """Return True while another process holds part of the budget.
+        """Return True while other processes still train trials of the budget.
 
-        Release the trials of dead processes first.
+        First release the trials of dead processes, which makes room for trials of this process.
         """
         if not self.storage.shared:
             return False
@@ -177,7 +182,7 @@ class Search:
         return budget.n_finished(self._trials()) < self.sampler.plan.total
 
     def _ask_next(self) -> bool:
-        """Ask for one trial, and return False if none may be asked for now."""
+        """Ask for one trial: create it and suggest its parameters. Return False if none may be asked for now."""
         if len(self._asked) >= self._ahead or budget.n_used(self._trials()) >= self.sampler.plan.total:
             return False
         trial = self.storage.new_trial(self.study, {budget.OWNER: self._identity})
@@ -187,6 +192,7 @@ class Search:
         suggested = self.sampler.suggest(trial.number, algorithm, position, others)
         self.storage.set_params(trial, suggested, self.sampler.space(algorithm))
         others = [other for other in self._trials() if other.number != trial.number]
+        # Another process may have created trials since the check above.
         if not budget.is_within(others, trial.number, self.sampler.plan.total):
             self.study.tell(trial, state=TrialState.FAIL)
             return True
@@ -199,9 +205,9 @@ class Search:
         return True
 
     def _patience(self, deadline: float) -> float:
-        """Return the seconds to wait for the end of a trial.
+        """Return the longest time to wait for the end of a trial, in seconds.
 
-        The wait ends at the next poll, a trial's time limit or the deadline.
+        The wait ends after at most a second, at a trial's time limit, or at the deadline.
         """
         running, now = self._running(), time.monotonic()
         moments = [deadline, now + (_POLL_S if self.storage.shared or not running else 1.0)]
@@ -210,10 +216,7 @@ class Search:
         return max(0.01, min(moments) - now)
 
     def _seconds(self, attempt: _Attempt) -> float:
-        """Return the seconds for which a running `attempt` has been trained.
-
-        The start of its worker does not count.
-        """
+        """Return for how many seconds a running `attempt` has been trained, without the start of its worker."""
         assert attempt.worker is not None, "only running trials have a worker"
         ready = self.workers.ready_at(attempt.worker)
         return 0.0 if ready is None else time.monotonic() - max(attempt.submitted, ready)
@@ -230,9 +233,9 @@ class Search:
         attempt.worker, attempt.outcome = None, outcome
 
     def _tell_next(self) -> bool:
-        """Tell one trial, and return False if none may be told now.
+        """Tell the study the result of one trial, and return False if none may be told now.
 
-        In a shared search any ended trial may be told.
+        In a shared search, this is the first trial that has ended. Otherwise only the oldest trial may be told.
         """
         for number, attempt in self._asked.items():
             if attempt.outcome is not None or self._source_is_finished(attempt):
@@ -244,7 +247,7 @@ class Search:
         return False
 
     def _source_is_finished(self, attempt: _Attempt) -> bool:
-        """Return whether another trial has the result that `attempt` takes."""
+        """Return whether `attempt` copies the result of another trial and that trial has finished."""
         if attempt.source == attempt.task.number:
             return False
         return any(trial.number == attempt.source and _has_result(trial) for trial in self._trials())
@@ -281,7 +284,7 @@ class Search:
         self._tell(attempt, TrialState.COMPLETE, score)
 
     def _reuse(self, attempt: _Attempt) -> None:
-        """Take the result of the trial with the same algorithm and parameters."""
+        """Tell the result of the earlier trial with the same algorithm and parameters as the result of `attempt`."""
         original = next(trial for trial in self._trials() if trial.number == attempt.source)
         for name in (trials.METRICS, trials.EPOCHS, trials.RECENCY, trials.RANK_MS, trials.TOO_SLOW, budget.SPENT):
             if name in original.user_attrs:
@@ -320,14 +323,11 @@ class Search:
         self._n_orphaned += 1
 
     def _give_back(self) -> None:
-        """Abandon running trials, which frees their places in the budget.
-
-        Ended trials count.
-        """
+        """Abandon running trials, which frees their places in the budget, and tell the results of ended trials."""
         for attempt in self._running():
             self._abandon(attempt)
         for attempt in self._asked.values():
-            with contextlib.suppress(Exception):  # an unreachable store must not hide why the search ends
+            with contextlib.suppress(Exception):  # an unreachable storage must not hide the error that ends the search
                 if attempt.outcome is not None:
                     self._conclude(attempt)
                 else:

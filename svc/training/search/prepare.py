@@ -1,4 +1,4 @@
-"""Prepare a search: objective, spaces, budget, study."""
+"""Build all inputs of a search from the recipe and the data, and open the study that stores its trials."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ _FINGERPRINT = "svc:data"
 SELF_WEIGHTS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """The choices of the search for a self-weight, unless the recipe gives bounds."""
 _SELF_WEIGHT_GUESSES = (1.0, 0.3, 3.0)
-"""The values of the first trials, in turn."""
+"""The self-weights of an algorithm's first trials, in turn."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SearchTask(Task):
-    """Inputs of a search. The builder of its `objective` leaves cores to other trials."""
+    """Inputs of a search. The builder of `objective` uses only the threads of one trial, unlike `builder`."""
 
     plan: TrialPlan
     objective: TrialObjective
@@ -54,6 +54,7 @@ class SearchTask(Task):
 
 
 def make_task(loaded: LoadedRecipe, data: TrainingData, parts: Split, settings: Settings) -> SearchTask:
+    """Return the inputs of a search with the split `parts` of `data`."""
     training = loaded.recipe.training
     plan = _plan(loaded, data)
     parallelism = Parallelism.choose(
@@ -89,7 +90,7 @@ def make_task(loaded: LoadedRecipe, data: TrainingData, parts: Split, settings: 
 
 
 def _order(loaded: LoadedRecipe, parts: Split) -> HistoryOrder | None:
-    """Return the search's use of the order of histories, or None to ignore the order."""
+    """Return the positions of items in histories and the recencies to try, or None if the recipe ignores order."""
     wanted = loaded.recipe.recency
     if wanted == 0.0:
         return None
@@ -125,7 +126,7 @@ def _plan(loaded: LoadedRecipe, data: TrainingData) -> TrialPlan:
     own = {name: len(space.guesses) for name, space in spaces.items() if set(space) == {HALF_LIFE}}
     n_parameters = {name: len(space) for name, space in spaces.items()}
     own |= training.per_algorithm_trials or {}
-    # A blend reserves a place for a factor model, which needs many trials to come near a model that uses order.
+    # A blend reserves a place for a factor model. It needs many trials, so it would lose them to models that use order.
     needed = FACTORS if BLEND in training.algorithms and loaded.recipe.recency else ()
     one_number = {name for name, space in spaces.items() if space.is_one_number}
     plan = plan_trials(
@@ -157,7 +158,7 @@ def _space(name: str, loaded: LoadedRecipe, data: TrainingData) -> Space:
 
 
 def with_self_weight(space: Space, bounds: Sequence[Any] | None) -> Space:
-    """Return `space` with the self-weight as one more parameter, within the recipe's `bounds` if there are any."""
+    """Return `space` with the self-weight as an additional parameter, within the recipe's `bounds` if given."""
     distribution: BaseDistribution = CategoricalDistribution(SELF_WEIGHTS)
     if bounds is not None:
         distribution = FloatDistribution(float(bounds[0]), float(bounds[1]))
@@ -169,9 +170,9 @@ def with_self_weight(space: Space, bounds: Sequence[Any] | None) -> Space:
 
 
 def _with_half_life(space: Space, half_lives: Sequence[str]) -> Space:
-    """Add the half-life to `space` as a parameter.
+    """Return `space` with the half-life as an additional parameter.
 
-    The first trials try each half-life with the first guess.
+    The first trials combine the first guess with each half-life. The other guesses get the first half-life.
     """
     choices = CategoricalDistribution(tuple(half_lives))
     guesses = space.guesses or ({},)
@@ -181,7 +182,8 @@ def _with_half_life(space: Space, half_lives: Sequence[str]) -> Space:
 
 
 def _most_seconds(training: Training) -> float | None:
-    """Return the longest time of one trial, or None without a time limit."""
+    """Return the longest useful time of one trial, or None without a time limit."""
+    # A trial that takes more than a quarter of the search leaves too little time for others.
     limits = [training.per_trial_timeout_seconds, training.timeout_seconds and training.timeout_seconds / 4]
     return min((limit for limit in limits if limit is not None), default=None)
 
@@ -196,9 +198,10 @@ def open_search(
     verbose: bool,
     server: ForkServer | None = None,
 ) -> Search:
-    """Join or create the study of this run, with workers from `server`.
+    """Join or create the study of the run `run_id` in the storage at `location`, and return a search in it.
 
-    Raise TrainingError for a study made with other data.
+    Its worker processes are forked by `server`, if they are needed. Raise TrainingError if the study was made with
+    other data, so that scores cannot be compared.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     optuna.logging.disable_default_handler()
@@ -243,9 +246,9 @@ def open_search(
 
 
 def _check_same_data(study: optuna.Study, task: Task) -> None:
-    """Raise TrainingError unless the scores of the study are comparable.
+    """Raise TrainingError if the study has trials on other data, or by another split, metric, cutoff or features.
 
-    They must come from the same interactions, split, metric, cutoff and features.
+    A new study stores the fingerprint of this data.
     """
     fingerprint = _fingerprint(task)
     of_study = study.user_attrs.get(_FINGERPRINT)

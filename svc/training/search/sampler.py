@@ -1,7 +1,8 @@
-"""Suggest the parameters of a trial: TPE for each algorithm by itself, the same in every process for the same seed.
+"""Suggest the parameters of a trial by TPE or near the best trial, separately for each algorithm.
 
-One study holds the trials of all algorithms. TPE must learn from one algorithm only. So each suggestion comes from a
-small study in memory that holds only its trials, with a generator seeded by the number of the trial.
+One study holds the trials of all algorithms, but TPE must learn from trials of one algorithm only. So each suggestion
+comes from a small study in memory with the trials of this algorithm. Its random generator is seeded by the recipe's
+seed and the trial's number, so every process makes the same suggestion for the same trials.
 """
 
 from __future__ import annotations
@@ -23,31 +24,36 @@ from svc.training.search.budget import ALGORITHM, MOST_OF_ONE_NUMBER, TrialPlan
 
 _ATTEMPTS = 16
 _EVERY = 3
-"""After the guesses, every third trial is suggested by TPE. The others vary the best trial, because TPE learns little
-from a few trials."""
+"""After the guesses, every third trial is suggested by TPE. The other trials vary the best trial, because TPE learns
+little from few trials."""
 _STEPS = (0.05, 0.2)
-"""The shortest and longest step from the best trial, as fractions of the range, on its scale."""
+"""The shortest and longest change of a number in the best trial, as fractions of its range. The range is logarithmic if
+the parameter is.
+"""
 
 
 def parameter_name(algorithm: str, parameter: str) -> str:
     """Return the parameter's name in the study.
 
-    Two algorithms may have a parameter of the same name with different ranges.
+    It contains the algorithm, because algorithms may have parameters of the same name with different ranges.
     """
     return f"{algorithm}.{parameter}"
 
 
 def own_parameters(algorithm: str, params: Mapping[str, Any]) -> Params:
-    """Return the parameters of `algorithm` among `params`, under irspack's names."""
+    """Return the parameters of `algorithm` in the study's `params`, under irspack's names."""
     prefix = parameter_name(algorithm, "")
     return {name.removeprefix(prefix): value for name, value in params.items() if name.startswith(prefix)}
 
 
 class AlgorithmSampler:
-    """Suggests for the algorithm that `plan` gives to the trial, within `spaces[algorithm]`.
+    """Chooses the algorithm of each trial and suggests its parameters.
 
-    `most_seconds` is the time limit of a trial: sizes do not grow if the trial is unlikely to end in time. `by_user`
-    has the (users,) scores of the complete trials of this process by number. The search adds to it.
+    - `plan` gives the algorithm of each trial number, and `spaces` the search space of each algorithm.
+    - `most_seconds` is the time limit of a trial. Model sizes do not grow if a larger model is unlikely to be trained
+      in time.
+    - `by_user` has the scores for each user, (users,), of the complete trials of this process, by trial number. The
+      search adds to it.
     """
 
     def __init__(
@@ -66,10 +72,11 @@ class AlgorithmSampler:
         self._by_user = {} if by_user is None else by_user
 
     def choose_algorithm(self, number: int, others: list[FrozenTrial]) -> tuple[str, int]:
-        """Return (algorithm, place among its trials) for trial `number`, given the `others` of the study.
+        """Return the algorithm of trial `number`, and the trial's place among the trials of this algorithm.
 
-        The trials of an eliminated algorithm go to the others, to the one with the fewest trials first. A trial beyond
-        the plan goes to the algorithm with the most of its share remaining.
+        `others` are the other trials of the study. A trial planned for an eliminated algorithm goes to the remaining
+        algorithm with the fewest trials. A trial beyond the plan replaces an abandoned trial, so it goes to the
+        algorithm that is furthest from its planned number.
         """
         planned = self.plan.slot(number)
         if planned is None:
@@ -87,13 +94,13 @@ class AlgorithmSampler:
         return receiver, max(position, used[receiver])
 
     def space(self, algorithm: str) -> dict[str, BaseDistribution]:
-        """Return the parameters of `algorithm` under their names in the study."""
+        """Return the search space of `algorithm`, with the names of parameters in the study."""
         return {parameter_name(algorithm, name): distribution for name, distribution in self._spaces[algorithm].items()}
 
     def suggest(self, number: int, algorithm: str, position: int, others: list[FrozenTrial]) -> dict[str, Any]:
-        """Return the parameters of trial `number`, under their names in the study.
+        """Return parameters for trial `number`, under their names in the study.
 
-        It is the trial of `algorithm` at `position`. `others` are the other trials of the study.
+        `position` is the trial's place among the trials of `algorithm`, and `others` are the other trials of the study.
         """
         if not self._spaces[algorithm]:
             return {}
@@ -109,9 +116,10 @@ class AlgorithmSampler:
         return self._vary(trials, space, number, share)
 
     def _most_trials(self, algorithm: str) -> float:
-        """Return the largest useful number of trials.
+        """Return the largest useful number of trials of an algorithm.
 
-        It is small for a single number, and the number of combinations if there are only choices.
+        It is MOST_OF_ONE_NUMBER if there is only one parameter and this is a number. If all parameters are choices, it
+        is the number of their combinations. Otherwise it is infinite.
         """
         space = self._spaces[algorithm]
         if space.is_one_number:
@@ -123,20 +131,20 @@ class AlgorithmSampler:
         return math.prod(sizes)
 
     def _is_better(self, first: int, second: int) -> bool:
-        """Return whether trial `first` is better than `second` for the same users by more than chance.
+        """Return whether trial `first` scores better than trial `second` for the same users by more than chance.
 
-        Return True if the scores of one of them by user are unknown, because only the means can then be compared.
+        Return True if the scores for each user are unknown for one of the trials, because chance cannot then be judged.
         """
         if first not in self._by_user or second not in self._by_user:
             return True
         return is_gain(self._by_user[first], self._by_user[second])
 
     def _grown(self, algorithm: str, trials: Sequence[FrozenTrial]) -> dict[str, BaseDistribution]:
-        """Return the current search space.
+        """Return the current search space of `algorithm`, in which the range of a model size ends at a limit.
 
-        The range of a growing size ends at twice the size of the best trial so far. Among trials that are no worse
-        than the best by more than chance, the smallest counts instead. A size without gain costs time in the search
-        and in each answer.
+        The limit is twice the size of the best trial so far, so it grows as long as larger models score better. If a
+        smaller model is worse only by chance, twice its size is the limit. A larger model without better scores costs
+        time in the search and in each answer.
         """
         space = self.space(algorithm)
         complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
@@ -153,10 +161,7 @@ class AlgorithmSampler:
         return space
 
     def _may_double(self, trial: FrozenTrial) -> bool:
-        """Return whether a trial of twice the size is likely to finish in time.
-
-        It takes up to four times as long.
-        """
+        """Return whether a trial with twice the model size, up to four times as long, is likely to finish in time."""
         if self._most_seconds is None or trial.duration is None:
             return True
         return 4 * trial.duration.total_seconds() <= self._most_seconds
@@ -164,7 +169,7 @@ class AlgorithmSampler:
     def _vary(
         self, trials: Sequence[FrozenTrial], space: dict[str, BaseDistribution], number: int, share: int
     ) -> dict[str, Any]:
-        """Return untried parameters near the best so far."""
+        """Return untried parameters near those of the best complete trial, or ask TPE if no trial is complete."""
         complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
         if not complete:
             return self._suggest(trials, space, number, share)
@@ -175,7 +180,7 @@ class AlgorithmSampler:
         )
 
     def _step(self, trials: Sequence[FrozenTrial], space: dict[str, BaseDistribution], number: int) -> dict[str, Any]:
-        """Return the next value of an algorithm's only parameter, a number."""
+        """Return the next value of an algorithm's only parameter, a number (see `next_position`)."""
         ((name, distribution),) = space.items()
         assert isinstance(distribution, IntDistribution | FloatDistribution), "only numbers are searched step by step"
         low, high = _on_scale(distribution.low, distribution), _on_scale(distribution.high, distribution)
@@ -201,7 +206,7 @@ class AlgorithmSampler:
     def _suggest(
         self, trials: Sequence[FrozenTrial], space: dict[str, BaseDistribution], number: int, share: int
     ) -> dict[str, Any]:
-        """Return the first suggestion of TPE that no trial has tried."""
+        """Return the first suggestion of TPE that no trial has tried. `share` is the algorithm's number of trials."""
 
         def suggest(attempt: int) -> dict[str, Any]:
             seed = int(np.random.SeedSequence([self._seed, number, attempt]).generate_state(1)[0])
@@ -214,10 +219,7 @@ class AlgorithmSampler:
 
 
 def _first_untried(trials: Sequence[FrozenTrial], suggest: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
-    """Return the first untried suggestion.
-
-    After _ATTEMPTS suggestions the last one is returned, tried or not.
-    """
+    """Return the first suggestion that no trial has tried, or the last of _ATTEMPTS suggestions if all were tried."""
     tried = [trial.params for trial in trials]
     suggestion: dict[str, Any] = {}
     for attempt in range(_ATTEMPTS):
@@ -233,10 +235,10 @@ def _near(
     space: Mapping[str, BaseDistribution],
     rng: np.random.Generator,
 ) -> dict[str, Any]:
-    """Return `params` with one of them changed.
+    """Return `params` with one randomly selected parameter changed.
 
-    A number moves by about a tenth of its range. A choice is drawn anew. A number moves to the side on which
-    fewer of the `trials` differ in nothing else.
+    A choice is drawn anew. A number changes by _STEPS of its range, up or down. Among the `trials` that differ from
+    `params` only in this number, fewer lie in the chosen direction.
     """
     changed = list(space)[int(rng.integers(len(space)))]
     # A study begun with another recipe may hold values outside of this space.
@@ -255,6 +257,7 @@ def _move(value: Any, distribution: BaseDistribution, tried: Sequence[Any], rng:
     )
     least, most = (part * (high - low) for part in _STEPS)
     steps = [other - at for other in others if abs(other - at) <= most]
+    # Positive if the number should rise: it is at the lower end, or fewer tried values are above than below.
     lean = int(at <= low) - int(at >= high) or sum(step < 0 for step in steps) - sum(step > 0 for step in steps)
     side = np.sign(lean) or rng.choice((-1, 1))
     return _from_scale(at + side * rng.uniform(least, most), distribution)
@@ -265,7 +268,7 @@ def _on_scale(value: float, distribution: IntDistribution | FloatDistribution) -
 
 
 def _from_scale(at: float, distribution: IntDistribution | FloatDistribution) -> Any:
-    """Return the value of the range at the position `at` of its scale."""
+    """Return the value of the parameter at position `at`, which is a logarithm if its range is logarithmic."""
     value = math.exp(min(at, math.log(distribution.high))) if distribution.log else at
     return nearest(round(value) if isinstance(distribution, IntDistribution) else float(value), distribution)
 
@@ -281,16 +284,20 @@ def _copy(trial: FrozenTrial) -> FrozenTrial:
 
 
 STEP = 0.2
-"""Length of a step to an unknown side of the best position."""
+"""Distance from the best position to the next one, on a side without evaluated positions."""
 _CLOSEST = 0.02
 """Positions closer to each other than this count as equal."""
 
 
 def next_position(scores: Mapping[float, float], running: Sequence[float], *, upwards_first: bool) -> float:
-    """Return the position to evaluate next.
+    """Return the position from 0 to 1 to evaluate next, when searching for the highest score on a line.
 
-    `scores` has the evaluated positions, at least one, with −inf for a position that is bad without a score. The
-    positions in `running` are being evaluated. Of two unknown sides the upper one comes first if `upwards_first`.
+    If one side of the best position has not been evaluated, the next position is one STEP to that side. Otherwise it is
+    the peak of the parabola through the best position and its two neighbours, or the middle of the wider gap if that
+    peak is unknown or was already evaluated.
+
+    `scores` has at least one evaluated position, −inf for a pruned trial. The positions in `running` are being
+    evaluated. If neither side has been evaluated, the upper side comes first if `upwards_first`.
     """
     best = max(scores, key=lambda position: scores[position])
     evaluated = sorted({*scores, *running})
@@ -309,9 +316,9 @@ def next_position(scores: Mapping[float, float], running: Sequence[float], *, up
 
 
 def _peak(points: Sequence[tuple[float, float | None]]) -> float | None:
-    """Return the peak of the parabola through three points.
+    """Return the position of the peak of the parabola through three (position, score) points.
 
-    Return None if they have none, or if a score is missing.
+    Return None if the points are on a line or if a score is missing.
     """
     (x1, y1), (x2, y2), (x3, y3) = points
     if y1 is None or y2 is None or y3 is None or not all(map(math.isfinite, (y1, y2, y3))):

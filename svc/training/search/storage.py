@@ -45,7 +45,11 @@ _SECRET_PARAMETERS = frozenset({"password", "passwd", "pwd"})
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """A database server: the URL schemes to use, the module they need, the extra that brings it."""
+    """A kind of database server.
+
+    `schemes` are the accepted URL schemes, `module` is their driver, and `extra` is the extra of svc that installs the
+    driver. `credentials` tells users how to give a password.
+    """
 
     schemes: tuple[str, ...]
     module: str
@@ -113,9 +117,9 @@ def locate(storage_path: str, base_dir: Path) -> StorageLocation:
 
 
 def preflight(storage_path: str, base_dir: Path) -> StorageLocation:
-    """Locate the storage and check that it answers.
+    """Parse `storage_path`, and check that the file can be written or the server answers.
 
-    Raise StoragePathUnusable.
+    Raise StoragePathUnusable if not.
     """
     location = locate(storage_path, base_dir)
     if location.path is not None:
@@ -128,8 +132,9 @@ def preflight(storage_path: str, base_dir: Path) -> StorageLocation:
 class StudyStorage:
     """An opened storage, `shared` if other processes may use it at the same time.
 
-    Heartbeats are counters in the trials. A trial of another host counts as dead if its counter has not changed for
-    GRACE_S, so the clocks of hosts need not agree. A process on the same host is looked up instead.
+    A heartbeat is a counter in a trial. A process of another host counts as dead if the counter of its trial has not
+    changed for GRACE_S, so the clocks of hosts need not agree. A process of the same host counts as dead as soon as its
+    process id is gone.
     """
 
     def __init__(self, location: StorageLocation, backend: Any) -> None:
@@ -163,7 +168,7 @@ class StudyStorage:
             self.backend.set_trial_param(trial._trial_id, name, internal, distribution)
 
     def beat(self, trials: Sequence[Trial]) -> None:
-        """Record a heartbeat for these trials, at most every HEARTBEAT_S."""
+        """Increment the heartbeat counters of `trials`, at most once in HEARTBEAT_S."""
         if not self.shared or time.monotonic() < self._last_beat + HEARTBEAT_S:
             return
         self._last_beat = time.monotonic()
@@ -190,7 +195,7 @@ class StudyStorage:
 def open_storage(location: StorageLocation) -> StudyStorage:
     """Connect to the storage, and create the tables of a new database.
 
-    Raise StoragePathUnusable.
+    Raise StoragePathUnusable if this fails several times in a row.
     """
     if location.url is None:
         return StudyStorage(location, optuna.storages.InMemoryStorage())
@@ -245,14 +250,14 @@ def _check_file(path: Path) -> None:
         raise StoragePathUnusable(f"{_FIELD}: dialect sqlite: {path} is a folder: name a file in it")
     if not path.parent.is_dir():
         raise StoragePathUnusable(f"{_FIELD}: dialect sqlite: the folder {path.parent} does not exist: make it first")
-    if not path.exists():  # made on opening: another process may make it now
+    if not path.exists():  # SQLite creates the file when it is opened, and another process may be doing so now
         if not os.access(path.parent, os.W_OK | os.X_OK):
             raise StoragePathUnusable(f"{_FIELD}: dialect sqlite: the folder {path.parent} cannot be written")
         return
     try:
         connection = sqlite3.connect(path, timeout=60)
         try:
-            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("BEGIN IMMEDIATE")  # takes the write lock, which fails for a file that is read-only
             connection.rollback()
         finally:
             connection.close()
@@ -275,7 +280,10 @@ def _check_server(url: str) -> None:
 
 
 def _unreachable(url: str, error: Exception) -> StoragePathUnusable:
-    """Return the first line of the error without the URL. SQLAlchemy's other lines name the statement and a link."""
+    """Return an error with the first line of the driver's message, without the URL.
+
+    The other lines of an SQLAlchemy error are the SQL statement and a link.
+    """
     scheme = url.partition("://")[0]
     cause = str(getattr(error, "orig", None) or error).splitlines()[:1]
     server = _SERVERS.get(scheme)
@@ -294,9 +302,9 @@ def own_identity() -> str:
 
 
 def is_dead(identity: str) -> bool:
-    """Return True if the process was on this host and is gone.
+    """Return True if the process with this `own_identity` ran on this host and has ended.
 
-    Return False for other hosts, because their processes cannot be looked up.
+    Return False for processes of other hosts, because they cannot be looked up.
     """
     host, _, process = identity.partition("|")
     pid, _, start = process.partition("|")
@@ -313,10 +321,11 @@ def _host() -> str:
 
 
 def _start_time(pid: int) -> str:
-    """Return the clock ticks since boot at which `pid` started, or an empty text for no such process."""
+    """Return the start of process `pid` in clock ticks since boot, or an empty text if no such process runs."""
     stat = _read(Path(f"/proc/{pid}/stat"))
+    # The second field is the program's name in parentheses, and the name itself may contain spaces and parentheses.
     after_name = stat.rpartition(")")[2].split()
-    if len(after_name) < 20 or after_name[0] == "Z":
+    if len(after_name) < 20 or after_name[0] == "Z":  # a zombie has ended, but its parent has not waited for it
         return ""
     return after_name[19]
 

@@ -1,7 +1,7 @@
-"""Train one trial in a worker, and end it early if it is clearly worse than others of the same algorithm.
+"""Train one trial in a worker, and prune it if it is clearly worse than other trials of the same algorithm.
 
-A trial is compared with the curves that were known when it was suggested, not with later ones. So the same search
-prunes the same trials, however long each takes. Tasks and outcomes are sent between processes.
+The curve of a trial is compared with the curves that were known when the trial was suggested. Later curves are ignored,
+because they depend on how long each trial takes. So the same search prunes the same trials.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from svc.training.search.budget import ALGORITHM
 
 State = Literal["complete", "pruned", "failed"]
 Curve = dict[int, float]
-"""The scores between epochs by epoch, or the score of the screening alone."""
+"""The scores of a trial by epoch. A trial without epochs has only a screening score, at SCREENING_STEP."""
 
 SCREENING_STEP = 0
-"""The step of a score on a sample of the validation users. A trial without epochs has it before the score on all users.
+"""The key of the screening score in a curve.
 
-The screened model is trained on all data, because fewer users would make histories of items shorter and favour other
-parameters.
+A trial without epochs is scored on a sample of the validation users first. If this screening score is too low, the
+trial is pruned before it is scored on all of them. The model itself is trained on all users. With fewer users, each
+item would have fewer interactions, and other parameters would score best.
 """
 _N_STARTUP = 3
 _N_WARMUP = 3
@@ -35,7 +36,9 @@ _N_WARMUP = 3
 class Objective(Protocol):
     """Trains and scores one algorithm with one set of parameters, in a worker.
 
-    It may raise `TrialPruned`. Exceptions of `check` and `report` must pass through it.
+    An objective calls `check()` between the steps of its work, such as epochs, and `report(step, score)` with each new
+    score. Both may raise an exception to end the trial, which the objective must not catch. The objective itself raises
+    `TrialPruned` for parameters that cannot be trained.
     """
 
     def __call__(
@@ -53,7 +56,10 @@ class TrialPruned(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TrialTask:
-    """One trial to train, with the `known_curves` of its algorithm when it was suggested."""
+    """One trial to train, as it is sent to a worker.
+
+    `known_curves` are the curves of earlier trials of the same algorithm, read when this trial was suggested.
+    """
 
     number: int
     algorithm: str
@@ -63,7 +69,10 @@ class TrialTask:
 
 @dataclass(frozen=True, slots=True)
 class TrialOutcome:
-    """The result of a trial: `fitted` if it is complete, `error` if it failed, and the `curve` until its end."""
+    """The result of a trial, as a worker sends it back.
+
+    `fitted` is set if the trial is complete, and `error` if it failed. `curve` has the scores until its end.
+    """
 
     state: State
     seconds: float
@@ -75,7 +84,7 @@ class TrialOutcome:
 def run_trial(objective: Objective, task: TrialTask, check: Callable[[], None]) -> TrialOutcome:
     """Train and score the trial of `task`.
 
-    `check` may raise Stop. Nothing is raised: the outcome holds the error.
+    `check` may raise Stop to end the trial. No exception is raised. The returned outcome has the text of an error.
     """
     begin, curve = time.monotonic(), Curve()
 
@@ -111,9 +120,9 @@ def known_curves(trials: Iterable[FrozenTrial], algorithm: str) -> tuple[Curve, 
 
 
 def is_outclassed(curve: Curve, others: Sequence[Curve]) -> bool:
-    """Return True if the best of `curve` is below the median of `others` up to the same step.
+    """Return True if the best score of `curve` is below the median of the best scores of `others` up to its last step.
 
-    Return False for fewer than _N_STARTUP others, and in the first _N_WARMUP epochs.
+    Return False if there are fewer than _N_STARTUP other curves, and in the first _N_WARMUP epochs.
     """
     step = max(curve)
     if len(others) < _N_STARTUP or (step != SCREENING_STEP and len(curve) <= _N_WARMUP):

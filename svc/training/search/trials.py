@@ -31,15 +31,15 @@ def attributes(fitted: Fitted, seconds: float) -> dict[str, object]:
 
 
 def records(trials: list[FrozenTrial]) -> list[TrialRecord]:
-    """Return the finished ones of `trials` that used the budget."""
+    """Return a record of each finished trial that used the budget."""
     return [_record(trial) for trial in trials if budget.uses_budget(trial) and trial.state.is_finished()]
 
 
 def find_source(others: list[FrozenTrial], number: int, algorithm: str, params: Params, own: Collection[int]) -> int:
-    """Return the number of the trial that decides the result of trial `number`: an equal one, or itself.
+    """Return the number of the trial from which trial `number` copies its result, or `number` if it must be trained.
 
-    An equal trial decides if it is finished, or if it is in `own`, the trials in progress in this process. Otherwise
-    trial `number` is trained.
+    The result is copied from a trial with the same algorithm and parameters. That trial must be finished or in `own`,
+    the trials in progress in this process. A trial of another process may be lost with its process.
     """
     finished = (TrialState.COMPLETE, TrialState.PRUNED)
     equal = (trial for trial in others if _is_equal(trial, algorithm, params))

@@ -1,10 +1,11 @@
 """Train trials in worker processes, or in threads of this process if the data is too small for processes to pay off.
 
-A worker process holds its own copy of irspack and one trained recommender at a time. The matrices of the search are
-mapped, not copied: an object is pickled with its arrays out of band (protocol 5) into an anonymous memory file. This
-file has no name, so nothing remains when a process is killed. Its size is not limited by /dev/shm.
+A worker process holds its own copy of irspack and one trained recommender at a time. All workers map the matrices of
+the search instead of copying them. For this, their arrays are written to an anonymous memory file (out-of-band buffers
+of pickle protocol 5). This file has no name, so nothing remains on disk when a process is killed. Its size is not
+limited by /dev/shm.
 
-A process can be ended at any moment, even while irspack's C++ holds its interpreter lock. So time limits and
+A process can be killed at any moment, even while irspack's C++ code holds its interpreter lock. So time limits and
 interrupts take effect at once.
 """
 
@@ -33,7 +34,11 @@ from svc.training.search.trial_task import Objective, Stop, TrialOutcome, TrialT
 
 @dataclass(frozen=True, slots=True)
 class MemoryLocation:
-    """Location of a shared object: a file of this process, its pickle, and (offset, bytes) of each of its arrays."""
+    """The location of an object that workers share.
+
+    `path` is the memory file of the process that shares the object, as others see it under /proc. `pickled` is the
+    object without its arrays, and `extents` has the (offset, bytes) of each array in the file.
+    """
 
     path: str
     pickled: bytes
@@ -42,24 +47,23 @@ class MemoryLocation:
 
 Ended = Callable[[TrialOutcome], None]
 _Setting = tuple[MemoryLocation, int]
-"""Location of a search's objective, and number of threads for the linear algebra of a worker."""
+"""The location of a search's objective, and the number of threads for the linear algebra of a worker."""
 _Answer = tuple[TrialOutcome, list[tuple[str, str]]]
+"""The outcome of a trial, and the (category, message) of each Python warning during its training."""
 _KILLED = "its worker process was killed or crashed; if memory ran out, lower training.parallelism"
 
 
 class Workers(Protocol):
-    """Trains at most `count` trials at once.
-
-    It is used from one thread.
-    """
+    """Trains at most `count` trials at once. All methods are called from one thread."""
 
     @property
     def count(self) -> int: ...
 
     def submit(self, task: TrialTask, ended: Ended) -> int:
-        """Begin `task` and return its worker.
+        """Begin to train `task`, and return the number of its worker.
 
-        `ended` is called from another thread. The worker is busy until `release` or `abandon`.
+        When the trial has ended, `ended` is called from another thread. The worker is busy until `release` or
+        `abandon`.
         """
         ...
 
@@ -121,7 +125,7 @@ class ThreadWorkers:
 
 @dataclass(slots=True, eq=False)
 class _Worker:
-    """One process, which can be ended with its trial without affecting the others."""
+    """One worker process. It can be killed together with its trial, while other workers go on."""
 
     pid: int | None = None
     ready_at: float | None = None
@@ -136,9 +140,9 @@ class _Worker:
                 os.kill(self.pid, signal.SIGKILL)
 
     def train(self, task: TrialTask, server: ForkServer, setting: _Setting) -> TrialOutcome:
-        """Run `task` in the process, which is forked for its first task.
+        """Run `task` in the process, and return its outcome. The process is forked for its first task.
 
-        Called in a thread of its own.
+        This blocks until the trial ends, so every trial has a separate thread that calls it.
         """
         try:
             if self._connection is None:
@@ -146,7 +150,7 @@ class _Worker:
                 self._connection.send(setting)
                 self.pid = self._connection.recv()
                 self.ready_at = time.monotonic()
-                if self.ended:
+                if self.ended:  # abandoned while it started, when its pid was not yet known
                     self.kill()
             self._connection.send(task)
             answer: _Answer = self._connection.recv()
@@ -160,9 +164,9 @@ class _Worker:
 
 
 class ProcessWorkers:
-    """Workers in processes of their own, each with `blas_threads`, forked by `server`.
+    """Worker processes, forked by `server`. Each uses `blas_threads` threads for linear algebra.
 
-    The first trials start the workers, and a server if none is given.
+    The first trial starts a fork server if none is given. Worker n starts when n trials are already running.
     """
 
     def __init__(self, objective: Objective, count: int, blas_threads: int, server: ForkServer | None = None) -> None:
@@ -209,8 +213,12 @@ class ProcessWorkers:
 
 
 def work(connection: Connection) -> None:
-    """Run the tasks of `connection`, in a worker, which sends its process id once it can train."""
+    """Run the tasks that arrive on `connection`, and send their outcomes. This is the main function of a worker.
+
+    The worker sends its process id when it is ready to train.
+    """
     location, blas_threads = connection.recv()
+    # A number of threads that the user has set in the environment applies to workers too.
     if not any(name in os.environ for name in VARIABLES):
         limit_blas_threads(blas_threads)
     objective: Objective = attach(location)
@@ -235,9 +243,9 @@ def share(value: Any) -> tuple[SealedMemory, MemoryLocation]:
 
 
 def attach(location: MemoryLocation) -> Any:
-    """Return the object at `location`, while the process that shares it lives.
+    """Return the object at `location`. The process that shares it must still run.
 
-    Its arrays are views of the mapped file. Changes to them stay in this process.
+    The arrays of the object are views of the mapped file. Changes to them stay in this process.
     """
     with Path(location.path).open("rb") as file:
         view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
@@ -245,15 +253,18 @@ def attach(location: MemoryLocation) -> Any:
 
 
 _SMALL_INTERACTIONS, _SMALL_ITEMS = 20_000, 2_000
-"""Up to these sizes a whole search costs about as much as starting one worker process, which must import irspack."""
+"""Up to these sizes, a whole search takes about as long as the start of one worker process, which imports irspack."""
 
 _TRIALS_PER_WORKER = 4
-"""With more workers than a quarter of the trials, most trials would be suggested before any result is known."""
+"""Fewest trials for each worker by default. With more workers, most trials would start before any score is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """`workers` trials at once with `threads` each, in threads of this process or in processes of their own."""
+    """The number of trials that are trained at once, and the number of threads of each.
+
+    Trials run in worker processes if `in_processes`, else in threads of this process.
+    """
 
     workers: int
     threads: int
@@ -261,9 +272,10 @@ class Parallelism:
 
     @classmethod
     def choose(cls, wanted: int | None, *, n_trials: int, n_interactions: int, n_items: int) -> Parallelism:
-        """Return the recipe's `wanted` number of workers, or by default as many as cores and trials suggest.
+        """Return a plan with the recipe's `wanted` number of workers, or by default one for each core.
 
-        It does not depend on free memory or load, which change between runs.
+        The default is lower for few trials, and 1 for small data. It does not depend on free memory or load, because
+        these change between runs and the number of workers affects which trials are suggested.
         """
         cores = usable_cores()
         small = n_interactions <= _SMALL_INTERACTIONS and n_items <= _SMALL_ITEMS
@@ -276,7 +288,7 @@ class Parallelism:
     def open(self, objective: Objective, server: ForkServer | None = None) -> Workers:
         """Return workers that train with `objective`.
 
-        The first trials fork processes from `server`, or from one that they start.
+        Worker processes are forked by `server`, or by a new fork server if it is None.
         """
         if self.in_processes:
             return ProcessWorkers(objective, self.workers, self.threads, server)
