@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from mmap import mmap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -195,7 +195,7 @@ def encode_batch(
     elements = []
     for index, result in enumerate(results):
         if isinstance(result, ApiError):
-            elements.append(to_json(_failed_element(index, result)))
+            elements.append(to_json({"index": index, "status": "error", "code": result.code, "detail": result.message}))
         else:
             ranking, about = result
             items = encode_fields(ranking, fragments, about, with_metadata=with_metadata)
@@ -234,7 +234,3 @@ def facts_beside(ranking: Ranking, about: Prepared) -> dict[str, Any]:
         if ranking.popular:
             facts["fallback"] = "popular"
     return facts
-
-
-def _failed_element(index: int, error: ApiError) -> Mapping[str, Any]:
-    return {"index": index, "status": "error", "code": error.code, "detail": error.message}

@@ -104,8 +104,21 @@ def ids_and_features(
 
     Raises DataSourceError with row and column if an id is missing or repeated.
     """
-    ids = _ids(table.texts, table.codes.tolist(), id_column)
-    return ids, _rows(table.take, names, len(ids))
+    texts, codes = table.texts, table.codes.tolist()
+    first_row: dict[int, int] = {}
+    for row, code in enumerate(codes, start=1):
+        if code < 0 or not texts[code].strip():
+            raise DataSourceError(f"the list has no id in data row {row}, column {id_column!r}")
+        if first_row.setdefault(code, row) != row:
+            raise DataSourceError(
+                f"the list has the id {texts[code]!r} in data rows {first_row[code]} and {row}, column {id_column!r}"
+            )
+    features: list[Mapping[str, Any]] = []
+    for start in range(0, len(codes), ROWS_AT_ONCE):
+        rows = np.arange(start, min(start + ROWS_AT_ONCE, len(codes)))
+        columns = [table.take(name, rows) for name in names]
+        features += [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    return tuple(texts[code] for code in codes), tuple(features)
 
 
 def of_arrow(table: pa.Table, id_column: str) -> ItemTable:
@@ -139,29 +152,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value.isoformat() if hasattr(value, "isoformat") else value
-
-
-def _ids(texts: Sequence[str], codes: Sequence[int], column: str) -> tuple[str, ...]:
-    """Return the ids in the order of the rows. Raises DataSourceError if an id is missing or repeated."""
-    first_row: dict[int, int] = {}
-    for row, code in enumerate(codes, start=1):
-        if code < 0 or not texts[code].strip():
-            raise DataSourceError(f"the list has no id in data row {row}, column {column!r}")
-        if first_row.setdefault(code, row) != row:
-            raise DataSourceError(
-                f"the list has the id {texts[code]!r} in data rows {first_row[code]} and {row}, column {column!r}"
-            )
-    return tuple(texts[code] for code in codes)
-
-
-def _rows(take: Callable[[str, Any], list[Any]], names: Sequence[str], n_rows: int) -> tuple[Mapping[str, Any], ...]:
-    """Return the features of each row by column."""
-    rows: list[Mapping[str, Any]] = []
-    for start in range(0, n_rows, ROWS_AT_ONCE):
-        some = np.arange(start, min(start + ROWS_AT_ONCE, n_rows))
-        columns = [take(name, some) for name in names]
-        rows += [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
-    return tuple(rows)
 
 
 @dataclass(frozen=True, slots=True)

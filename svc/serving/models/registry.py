@@ -125,9 +125,6 @@ class Faults:
         return self.load or self.stat or self.recipe
 
 
-NO_FAULTS = Faults()
-
-
 @dataclass(frozen=True, slots=True)
 class ListState(Generic[Declared]):
     """A declared list of items, its content, and the start of its last read on trio's clock.
@@ -166,7 +163,7 @@ class Entry:
     name: str
     file: str
     served: Served | None = None
-    faults: Faults = NO_FAULTS
+    faults: Faults = Faults()
     policy: Policy = DEFAULT_POLICY
     availability: ListState[Availability] | None = None
     new_items: ListState[NewItemsDeclared] | None = None
@@ -261,7 +258,7 @@ class Registry:
         entries, skipped = self._entries, self._skipped
         loaded = sum(entry.served is not None for entry in entries.values())
         degraded = loaded < len(entries)
-        document: dict[str, Any] = {"status": _status(degraded), "total": len(entries), "loaded": loaded}
+        document: dict[str, Any] = {"status": "degraded" if degraded else "ok", "total": len(entries), "loaded": loaded}
         if skipped:
             document["skipped"] = len(skipped)
         if self.workers is not None:
@@ -282,7 +279,7 @@ class Registry:
                 continue
             key = file if stem_of(file) in entries else stem_of(file)
             recipes[key] = {"loaded": False, "skipped": True, "error": _shown(error)}
-        return {"status": _status(degraded), "recipes": recipes}, 503 if degraded else 200
+        return {"status": "degraded" if degraded else "ok", "recipes": recipes}, 503 if degraded else 200
 
 
 def unknown_recipe(name: str) -> RecipeNotFound:
@@ -328,10 +325,6 @@ def _details(entry: Entry) -> dict[str, Any]:
 
 def _rounded(age_s: float | None) -> float | None:
     return None if age_s is None else round(age_s, 1)
-
-
-def _status(degraded: bool) -> str:
-    return "degraded" if degraded else "ok"
 
 
 def _shown(error: str) -> str:

@@ -17,7 +17,7 @@ import trio
 
 from svc import events, logs, metrics
 from svc.artifact.replay import expires_at
-from svc.errors import ArtifactError, PayloadTooLarge, SvcError, exhaustion
+from svc.errors import PayloadTooLarge, SvcError, exhaustion
 from svc.events import Event
 from svc.metrics import Metrics
 from svc.names import stem_of
@@ -29,7 +29,7 @@ from svc.serving.models.registry import SHOWN_ERROR_CHARACTERS, Entry, Faults, R
 from svc.serving.models.threads import GilYielder, lower_priority
 
 if TYPE_CHECKING:
-    from svc.model.model import Model
+    pass
 
 StartLane = Callable[[Loaded], Awaitable[Lane]]
 WaitForWorkers = Callable[[], Awaitable[None]]
@@ -117,11 +117,6 @@ class Publisher:
                 before.served.lane.close()
             return before, after
 
-    def live_model(self, name: str) -> Model | None:
-        """Return the served model of a registered recipe, or None for a stub."""
-        served = self.entry(name).served
-        return None if served is None else served.model
-
     def remove(self, name: str) -> None:
         entry = self.entry(name)
         self._registry.remove(name)
@@ -208,7 +203,10 @@ class Publisher:
         """Publish that the artifact is unreadable or refused, or that its load broke. The served model stays."""
         if isinstance(failure, LoadFailed):
             error, reason = logs.redact_text(failure.error.message), failure.error.reason
-            event = _initial_event(failure.error) if self._is_starting else events.ARTIFACT_LOAD_FAILED
+            event = events.ARTIFACT_LOAD_FAILED
+            if self._is_starting:
+                is_large = isinstance(failure.error, PayloadTooLarge)
+                event = events.INITIAL_ARTIFACT_READ_ERROR if is_large else _INITIAL_EVENTS[failure.error.stage]
             logs.emit(event, name=name, error=error, kid=failure.kid, reason=reason)
         else:
             limit, reason = exhaustion(failure), "unexpected"
@@ -288,12 +286,6 @@ def _place_new_items(entry: Entry, served: Served) -> PlacedItems | None:
         return None
     lower_priority()
     return place(state.content, served.model, state.declared, yield_gil=GilYielder())
-
-
-def _initial_event(error: ArtifactError) -> Event:
-    if isinstance(error, PayloadTooLarge):
-        return events.INITIAL_ARTIFACT_READ_ERROR
-    return _INITIAL_EVENTS[error.stage]
 
 
 def _log_refusal(name: str, file: str, refusal: Refused) -> None:

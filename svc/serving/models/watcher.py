@@ -309,7 +309,8 @@ class Watcher:
     def _loading(self, watched: WatchedArtifact, store: Store) -> Callable[[], Loaded | None]:
         """Return the blocking call that loads the artifact, with a reference to the live model."""
         # A function of its own, so that the task does not keep the live model alive after the call.
-        live = self.publisher.live_model(watched.name)
+        served = self.publisher.entry(watched.name).served
+        live = None if served is None else served.model
         return partial(self.loader.load, watched.declared.loaded, store, known_sha256=watched.sha256, live=live)
 
     def _load_failed(self, watched: WatchedArtifact, error: Exception) -> None:
