@@ -4,20 +4,20 @@ The payload, big-endian, offsets from its own start:
 
     buffer count u32 · zero u32 · pickle length u64 · count × (offset u64, length u64) · pickle · buffers
 
-Buffers start at multiples of 64, so arrays over them are aligned. The pickle (protocol 5) holds only plain values and
-calls. Every array lies in a buffer of its own.
+Each buffer holds one array. Buffers start at multiples of 64, so that the arrays are aligned. The pickle (protocol 5)
+holds only plain values and calls.
 
 Three checks come before anything is built:
 
 1. The operations of the pickle are compared with those that `encode` uses (`operations.py`). None of them sets state,
    makes instances, or jumps in the memo.
-2. Each name must be a pair of module and name in `ALLOWED`. It resolves to a `_Builder`, which can only create an
-   instance from its state, and never to the class itself.
-3. The element type of an array must be in `DTYPES`. `array` rebuilds it: numpy's own reconstruction functions are not
-   in `ALLOWED`.
+2. Each name must be a pair of module and name in `ALLOWED`. The name of a class resolves to a `_Builder`, which can
+   only create an instance from its state, and never to the class itself.
+3. The element type of an array must be in `DTYPES`. Arrays are rebuilt by `array` alone, because numpy's own
+   reconstruction functions are not in `ALLOWED`.
 
-Error messages give types and lengths of unchecked values, never the values as text: a few hundred bytes can encode a
-value whose text has a billion characters.
+Error messages give types and lengths of unchecked values, never the values as text, because a few hundred bytes can
+encode a value whose text has a billion characters.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ from svc.model.operations import check_operations
 
 
 class Stored:
-    """Base of the payload's objects. Attributes with a leading underscore are derived and not stored.
+    """Base class of objects in a payload. Attributes with a leading underscore are derived and not stored.
 
-    If a class has a default for an attribute, its values None, 0, False and empty are not stored either, unless
-    ALWAYS_STORED names it: a new optional attribute leaves the bytes of other artifacts as they are. `STORED_NAMES`
-    gives an attribute another name in the payload, so that renaming it in the code changes no artifact.
+    If a class has a default for an attribute, the values None, 0, False and empty are not stored either. Therefore a
+    new optional attribute does not change the bytes of models without it. `ALWAYS_STORED` names the exceptions.
+
+    `STORED_NAMES` maps an attribute to its name in the payload, so that renaming it in the code changes no artifact.
     """
 
     ALWAYS_STORED: ClassVar[frozenset[str]] = frozenset()
@@ -60,9 +61,7 @@ class Stored:
         return is_optional and isinstance(value, NoneType | bool | float | tuple) and not value
 
     def parts(self) -> dict[str, int]:
-        """Return the bytes of each stored array, by the name of its attribute: `outer.inner` for one of a stored
-        object.
-        """
+        """Return the bytes of each stored array by attribute name. An array of a stored object is `outer.inner`."""
         return {path: size for name, value in self.__getstate__().items() for path, size in _parts(name, value)}
 
 
@@ -120,7 +119,10 @@ ALLOWED: Final = frozenset(
 
 
 def array(buffer: Bytes, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
-    """Return a read-only array over `buffer`, which it must fill exactly. `order` is "C" or "F"."""
+    """Return a read-only array that is a view of `buffer` and has exactly its size. `order` is "C" or "F".
+
+    Pickles call this function. Raises PayloadInvalid.
+    """
     if type(dtype) is not str or dtype not in DTYPES or type(order) is not str or order not in ("C", "F"):
         raise PayloadInvalid(
             f"payload: no array may have the element type {_describe(dtype)} in order {_describe(order)}"
@@ -147,7 +149,7 @@ def _is_allowed(target: Any) -> bool:
 
 
 class _Encoder(pickle.Pickler):
-    """Writes instances of allowed classes as `class(new arguments, state)`, and arrays as `array(...)`."""
+    """Pickles an instance of an allowed class as `class(arguments of __new__, state)`, and an array as `array(...)`."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, np.ndarray):
@@ -199,7 +201,7 @@ def _intern_names(state: Any) -> Any:
 
 
 class _Builder:
-    """Stands in for an allowed class while decoding: it can only create instances."""
+    """Stands in for an allowed class while decoding. It creates an instance from its state without its `__init__`."""
 
     __slots__ = ("_cls",)
 
@@ -235,7 +237,7 @@ class _Decoder(pickle.Unpickler):
 
 
 def encode(value: object) -> list[Bytes]:
-    """Return the payload of `value`, as pieces to be written one after the other. `decode` turns it back.
+    """Return the payload of `value`, as pieces to be written one after the other. `decode` restores the value.
 
     `value` may consist of instances of allowed classes, numpy arrays of the types in `DTYPES`, None, bool, int, float,
     str, bytes, tuple, list, dict, set and frozenset. Contiguous arrays are not copied: do not change them before the
@@ -266,8 +268,8 @@ def _lay_out(pickled: bytes, buffers: Sequence[memoryview]) -> list[Bytes]:
 def decode(payload: memoryview) -> Any:
     """Return the value that `encode` wrote to `payload`.
 
-    Its arrays are read-only views of `payload`: nothing is copied. Call it only on bytes with a verified signature.
-    Raises ForbiddenClass or PayloadInvalid, and nothing else, for any bytes.
+    The arrays of the value are read-only views of `payload`. Call this function only on bytes with a verified
+    signature. For invalid bytes it raises ForbiddenClass or PayloadInvalid, and no other error.
     """
     try:
         pickled, buffers = _take_apart(payload.toreadonly())

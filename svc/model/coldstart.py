@@ -1,27 +1,29 @@
 """Embed users and items outside the training data into the factor space of a trained model.
 
-The iALS objective that irspack minimizes (`IALSTrainer.hpp`; Rendle et al., "Revisiting the Performance of iALS on
-Item Recommendation Benchmarks", arXiv:2110.14037, plus a feature prior) is, for one user with the others fixed,
+irspack minimizes the iALS objective (`IALSTrainer.hpp`; Rendle et al., "Revisiting the Performance of iALS on Item
+Recommendation Benchmarks", arXiv:2110.14037) plus a feature prior. For one user, with all item vectors fixed, it is
 
     L(x) = Σ_s c_s (x·z_s − 1)² + α₀ Σ_i (x·v_i)² + r ‖x − Wᵀf‖² ,    r = reg · (α₀ n + s)^ν
 
-irspack's ORIGINAL loss differs only in the weight of the target, which is `target_weight`. Setting the gradient to
-zero gives
+irspack's ORIGINAL loss differs only in the weight of the target. Setting the gradient to zero gives, for both losses,
 
     (α₀ VᵀV + r I + Σ_s c_s z_s z_sᵀ) x = r Wᵀf + Σ_s target_weight · z_s
 
-An item that the user dislikes is one more z, whose confidence is its weight and whose target is 0. It adds to the left
-side only, and s does not count it.
+A disliked item is one more z, whose confidence is the weight of the dislike and whose target is 0. It adds to the left
+side only, and the number of seeds, s, does not count it.
 
 | symbol | shape | meaning |
 |---|---|---|
-| V, n | (n, K) | vectors of the other side's trained rows: items for a user, users for an item |
-| z_s, c | (S, K) | vectors of the S seeds, and the confidence of one |
-| f, W | (F,), (F, K) | features and their learned weights |
+| x | (K,) | the vector to compute, of a user or an item |
+| V, n | (n, K) | the n trained vectors of the other side: items for a user, users for an item |
+| z_s, c_s | (S, K), (S,) | vectors of the S seeds (the items of the user's history), and their confidences |
+| s | | in r: the number of seeds, S |
+| f, W | (F,), (F, K) | encoded features of the user or item, and their learned weights |
 | Q, Λ | (K, K), (K,) | eigenvectors and eigenvalues of α₀ VᵀV |
 
-With no seeds x = Gᵀf with G = r₀ W (α₀VᵀV + r₀I)⁻¹, r₀ = r(0): one product with a map that is computed once. With
-seeds, the solve is done in the basis Q, where all but a matrix of the seeds' size is diagonal (Woodbury).
+Without seeds, x = Gᵀf with G = r₀ W (α₀VᵀV + r₀I)⁻¹ and r₀ = r(0), so one product with a map that is computed once is
+enough. With seeds, the equations are solved in the basis Q, where the left side is a diagonal matrix plus a matrix of
+rank S (Woodbury).
 """
 
 from __future__ import annotations
@@ -49,9 +51,9 @@ DENSE_FEATURES = 64
 class LeastSquares(Stored):
     """The exact minimizer of the iALS objective for users and items that training did not see.
 
-    `user_mean`, (K,) float32, is the prior of users without features. None: zero. `confidence` and `target_weight` are
-    those of an interaction of value 1. `user_weights` and `item_weights`, (F, K) float32, are W of either side. None:
-    the model has no features of that side.
+    `user_mean`, (K,) float32, is the prior of users without features. None: zero. `confidence` is the confidence of an
+    interaction of value 1, and `target_weight` the weight of its target. `user_weights` and `item_weights`, (F, K)
+    float32, are W of either side. None: the model has no features of that side.
     """
 
     STORED_NAMES: ClassVar[dict[str, str]] = {"target_weight": "pull"}
@@ -90,7 +92,10 @@ class LeastSquares(Stored):
         self.user_mean = user_mean
 
     def ready(self, item_gram: NDArray[np.float64], user_gram: NDArray[np.float64] | None) -> None:
-        """Compute the basis and the maps. `user_gram`, UᵀU, is required if the model has `item_weights`."""
+        """Compute the basis Q and the maps G from VᵀV of the item vectors, (K, K), and UᵀU of the user vectors, (K, K).
+
+        `user_gram` is required if the model has `item_weights`.
+        """
         eigenvalues, self._basis = np.linalg.eigh(self.alpha0 * item_gram)
         self._eigenvalues = np.maximum(eigenvalues, 0.0)
         if self.user_mean is not None:
@@ -111,22 +116,22 @@ class LeastSquares(Stored):
         return self.reg * math.pow(self.alpha0 * others + seeds, self.nu)
 
     def users_from_features(self, described: Sequence[Encoded]) -> Matrix:
-        """Return x, (B, K), of B users from their encoded features alone. Each has F places."""
+        """Return the vectors x, (B, K), of B users from their encoded features alone."""
         return _map_rows(described, self._user_map)
 
     def items_from_features(self, described: Sequence[Encoded]) -> Matrix:
-        """Return x, (B, K), of B items from their encoded features alone. Each has F places."""
+        """Return the vectors x, (B, K), of B items from their encoded features alone."""
         return _map_rows(described, self._item_map)
 
     def users_from_seeds(
         self, seeds: Matrix, features: Matrix | None, weights: Matrix | None = None, dislikes: Against | None = None
     ) -> Matrix:
-        """Return x, (B, K), of users from item vectors of their seeds, (B, S, K), and features, (B, F), as prior.
+        """Return the vectors x, (B, K), of B users from the item vectors of their seeds, (B, S, K).
 
-        `weights`, (B, S), are the values of the interactions. None: all are 1.
+        `features`, (B, F), give the prior. `weights`, (B, S), are the values of the interactions. None: all are 1.
 
-        Every product is a stack of small matrix products of one fixed shape: a user's result has the same bits in any
-        batch.
+        Every product is a stack of small matrix products of one fixed shape, so that a user's result has the same bits
+        in any batch.
         """
         r = self.regularization(seeds.shape[1], self.n_items)
         diagonal = self._eigenvalues + r
@@ -161,9 +166,12 @@ class LeastSquares(Stored):
     ) -> tuple[Matrix, Matrix | None, Matrix | None]:
         """Return the contribution of each part of a history to the scores of `items`, (m, K).
 
-        The parts are the seeds, (s, K), with their weights, the unseen items in `described`, and the user's own
-        `features`. As x = A⁻¹b, the score v·x is the sum of v·A⁻¹ times the addends of b. The addends of features stand
-        at their `explained_places`. Dislikes change A alone.
+        The parts are the seeds, (s, K), with their `weights`, (s,), the items in `described`, which training did not
+        see, and the features of the user. Returns the contributions of the seeds, (m, s), of the item features in
+        `described`, (m, p), and of the user features, (m, q). The columns of features follow `explained_places`.
+
+        The vector is x = A⁻¹b, where A is the left side above. So the score v·x is the sum of v·A⁻¹ times the addends
+        of b. Dislikes change only A, and have no contribution.
         """
         unseen = self.items_from_features(described) if described else np.empty((0, seeds.shape[1]))
         count = len(seeds) + len(unseen)
@@ -192,17 +200,18 @@ class LeastSquares(Stored):
     def _confidences(self, weights: Matrix) -> Matrix:
         """Return the confidences c of interactions with these values.
 
-        The confidence is either the value itself or log(1 + value/epsilon). Epsilon follows from the confidence of
-        value 1.
+        The confidence is log(1 + value/epsilon), where epsilon follows from the confidence of the value 1. If that
+        confidence is 1, the confidence is the value itself.
         """
         if self.confidence == 1.0:
             return weights
         return np.log1p(weights * math.expm1(self.confidence))
 
     def _solve(self, diagonal: Vector, z: Matrix, b: Matrix, confidence: Matrix | None) -> Matrix:
-        """Solve (diag + Σ c zᵀz) y = b through the smaller of z zᵀ and zᵀz.
+        """Solve (diag + Σ c zᵀz) y = b for each user of a batch.
 
-        `confidence`, (B, S), holds c of each seed. None: c of an interaction of value 1.
+        The system to solve has the size S if there are fewer seeds than components K, else the size K. `confidence`,
+        (B, S), is c of each seed. None: all are the confidence of an interaction of value 1.
         """
         _, seeds, components = z.shape
         transposed = z.swapaxes(1, 2)
@@ -231,7 +240,7 @@ class LeastSquares(Stored):
 
 
 def _map_rows(features: Sequence[Encoded], matrix: Matrix | None) -> Matrix:
-    """Return features · matrix, row by row, so that the bits of a row do not depend on the other rows."""
+    """Multiply encoded features by `matrix`, (F, K), row by row: a row's bits do not depend on the other rows."""
     if matrix is None:
         raise ValueError("the model has no map for features of this side")
     if len(matrix) <= DENSE_FEATURES:

@@ -2,7 +2,7 @@
 
 A share is a contribution divided by the sum of all contributions that raise the score. Positive shares are within 0..1
 and add up to 1 together with the rest. Contributions that lower the score have negative shares and are listed apart.
-Contributions without a name to show, such as that of the constant feature, belong to the rest.
+Contributions that have no name to show, such as the contribution of the constant feature, belong to the rest.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ Matrix = NDArray[np.float64]
 MOST_EXPLAINED = 5000
 """Feature vectors up to this length are explained as a whole."""
 _ROUNDING = 1e-9
-"""A difference between a score and the sum of its contributions below this part of them is rounding."""
+"""If a score exceeds the sum of its contributions by less than this share of their absolute sum, it is rounding."""
 
 
 class Contributions(NamedTuple):
-    """Addends of the scores of m items: (m, s) of s interactions, and (m, f) of the places of feature vectors.
+    """The addends of the scores of m items, by their sources.
 
-    `columns`, (s,), are the item columns of the interactions, the last `n_disliked` of which are dislikes. Feature
-    places are the `explained_places` of either side, or None if the query has no features of that side.
-    `of_popularity`, (m,), is the addend of popularity if it is a part of a blend. `of_groups`, (m, g), are the addends
-    of the ranker's feature groups. `groups` names these.
+    `of_columns`, (m, s), are the addends of the s interactions of the query, whose item columns are `columns`, (s,).
+    The last `n_disliked` of the interactions are dislikes. `of_user_features` and `of_item_features`, (m, f), have a
+    column for each of the `explained_places`. They are None if the query has no such features. `of_popularity`, (m,),
+    are the addends of popularity if it is a part of a blend. `of_groups`, (m, g), are the addends of the ranker's
+    feature groups, named by `groups`.
     """
 
     columns: NDArray[np.int32]
@@ -50,7 +51,7 @@ class Disliked(int):
 
 
 class Popular(str):
-    """Popularity as a reason, distinct from a feature of that name."""
+    """Popularity as a reason. Its own type distinguishes it from a feature with the same text."""
 
     __slots__ = ()
 
@@ -62,7 +63,8 @@ Reasons = tuple[tuple[int | str, float], ...]
 class Because(NamedTuple):
     """The strongest reasons for the rank of one item.
 
-    `rest` is the positive share of all unlisted reasons. `in_spite_of` lists the strongest negative ones.
+    `rest` is the share of all positive reasons that are not in `reasons`. `in_spite_of` are the strongest negative
+    reasons.
     """
 
     reasons: Reasons
@@ -82,7 +84,10 @@ def reasons_of(
     user_names: list[str | None],
     item_names: list[str | None],
 ) -> tuple[Because, ...]:
-    """Return for each item the `most` largest positive and the `most` largest negative shares, largest first."""
+    """Return for each item the `most` strongest reasons for it and the `most` strongest against it, strongest first.
+
+    `user_names` and `item_names` are the names of the explained places. A place of name None is not listed.
+    """
     columns = contributions.columns.tolist()
     liked = len(columns) - contributions.n_disliked
     names: list[int | str | None] = [*columns[:liked], *map(Disliked, columns[liked:])]
@@ -119,8 +124,8 @@ def _because(row: NDArray[np.float64], score: float, names: list[int | str | Non
 def explained_places(vectors: Sequence[Encoded]) -> NDArray[np.intp]:
     """Return the places, ascending, at which the addends of feature vectors of one side are computed.
 
-    Vectors up to `MOST_EXPLAINED` have all places. Longer ones have the places that are non-zero in any vector: the
-    others add nothing, and there are thousands of them for each item.
+    These are all places if the vectors are no longer than `MOST_EXPLAINED`. Otherwise they are the places that are
+    non-zero in any vector, because the thousands of other places add nothing.
     """
     dim = vectors[0].dim
     if dim <= MOST_EXPLAINED:
@@ -131,8 +136,8 @@ def explained_places(vectors: Sequence[Encoded]) -> NDArray[np.intp]:
 def feature_names(encoder: SideEncoder | None, vectors: Sequence[Encoded]) -> list[str | None]:
     """Return the names of the explained places of encoded vectors, such as `genres=Comedy`, `title=sea` or `age=34`.
 
-    The constant and the dimensions of vectors have None. A number is named only if there is a single item: several
-    items share the places, but not the numbers.
+    The constant and the dimensions of `vector` columns have the name None. The number of a `numerical` column is part
+    of the name only if there is a single vector, because several vectors share a place but differ in the number.
     """
     if encoder is None or not vectors:
         return []

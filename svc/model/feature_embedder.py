@@ -2,14 +2,18 @@
 
 | symbol | meaning |
 |---|---|
+| embedder | the factor model that turns item features into item vectors |
 | candidate | an item of the model that may come back for a query |
-| new item | one that training never saw; see `new_items` |
-| rank | of a new item: how many candidates the embedder scores at least as high for this user |
+| new item | an item that training never saw; see `new_items` |
+| rank | of a new item: the number of candidates that the embedder scores at least as high for this user |
 
-A new item of rank r stands directly before the candidate at position r of the final ranking and carries its score. A
-new item behind the last candidate carries the score of the last candidate. If the embedder itself makes the ranking,
-each new item carries its own score, which leads to the same places. If a minimum share of new items is due (see
-`rerank.Share`), more new items are needed than those places give: these are the spare ones.
+Scores of the embedder cannot be compared with the scores of another scorer that ranks the candidates, but ranks can. So
+a new item of rank r is placed directly before the candidate at position r of the ranking, and carries the score of that
+candidate. A new item behind the last candidate carries the score of the last candidate. If the embedder itself ranks
+the candidates, each new item carries its own score, which leads to the same places.
+
+A minimum share of new items (see `rerank.Share`) may need new items that rank behind the end of a page. The ranking
+lists these as `spare`.
 """
 
 from __future__ import annotations
@@ -35,7 +39,10 @@ Scores = NDArray[np.float64]
 
 
 class FeatureEmbedder:
-    """The part of a model that learned from features of items, and the recency by which it weighs histories."""
+    """Scores new items by the factor model that learned item features, `scorer`, with histories weighed by `recency`.
+
+    `scorer` is the whole model, its cold-start part, or a part of a blend.
+    """
 
     def __init__(self, scorer: IALSScorer, history: History, recency: float) -> None:
         self._scorer = scorer
@@ -44,7 +51,7 @@ class FeatureEmbedder:
 
     @classmethod
     def of(cls, scorer: Scorer, history: History, recency: float) -> FeatureEmbedder | None:
-        """Return the part for `scorer` or its factor part, or None if neither reads item features."""
+        """Return the embedder for `scorer` or for the factor part of a blend, or None if it reads no item features."""
         part = scorer
         if isinstance(scorer, BlendScorer) and scorer.factors is not None:
             part, recency = scorer.factors, scorer.recencies[0] if scorer.recencies else recency
@@ -60,27 +67,33 @@ class FeatureEmbedder:
 
     @property
     def of_users(self) -> IALSScorer | None:
-        """Return the scorer with the vectors of the training users, or None if only item vectors are stored."""
+        """Return the scorer if it stores vectors of the training users, else None."""
         return self._scorer if len(self._scorer.users) else None
 
     def answers(self, query: Query, scorer: Scorer) -> bool:
-        """Return whether `scorer`, which answers `query`, ranks by the scores of this embedder."""
+        """Return whether the scores that `scorer` gives for `query` are the scores of this embedder."""
         if isinstance(scorer, BlendScorer):
             return scorer.factors is self._scorer and query.is_described
         return scorer is self._scorer
 
     def query_for(self, query: Query) -> Query:
-        """Return the query for this embedder, by the history if the vectors of training users are not stored."""
+        """Translate a query to the model into a query to this embedder.
+
+        If the embedder stores no vectors of training users, a training user is described by the history.
+        """
         if query.user >= 0 and not len(self._scorer.users):
             query = query._replace(user=-1).of_profile(joined_profile(self._history, query.user, NOTHING_GIVEN))
         return query.at_recency(self._recency)
 
     def vectors(self, queries: Sequence[Query]) -> Vectors:
-        """Return vectors, (B, K), of the users of queries made by `query_for`."""
+        """Return the user vectors, (B, K), of queries that `query_for` returned."""
         return self._scorer.vectors(queries)
 
     def known_scores(self, queries: Sequence[Query], vectors: Vectors) -> list[Scores]:
-        """Return for each query the scores of the best candidates of the model, descending."""
+        """Return the embedder's scores of the best candidates for each query, descending.
+
+        `vectors`, (B, K), are the user vectors of the queries.
+        """
         if not queries:
             return []
         rankings = self._scorer.search(queries, vectors, self._history)
@@ -89,7 +102,10 @@ class FeatureEmbedder:
     def join(
         self, queries: Sequence[Query], rankings: Sequence[Ranking], scorer_of: Callable[[Query], Scorer]
     ) -> list[Ranking]:
-        """Return the rankings with the new items of each query. `rankings` hold the model's items alone."""
+        """Insert the new items of each query into its ranking of the model's items.
+
+        `scorer_of` returns the scorer that made the ranking of a query.
+        """
         answers = list(rankings)
         numbers = [number for number, query in enumerate(queries) if query.new is not None]
         asked = [self.query_for(queries[number]) for number in numbers]
@@ -120,12 +136,15 @@ class FeatureEmbedder:
         return answers
 
     def contributions(self, query: Query, new: NewItems, items: Items) -> tuple[Contributions, Scores]:
-        """Return what each seed and feature adds to the embedder's scores of some new items, and these scores."""
+        """Return the contributions of seeds and features to the embedder's scores of new items, and these scores."""
         asked, vectors = self.query_for(query), new.vectors[items - new.n_known]
         return self._scorer.contributions_to(asked, vectors), np.vecdot(vectors, self.vectors([asked])[0])
 
     def similar(self, items: Items, new: NewItems, similar: Callable[[Items], Similar]) -> Similar:
-        """Return similarities within a pool: cosines of embedder vectors if either item is new, else by `similar`."""
+        """Return the function that compares the items of a pool for diversity.
+
+        Two items of the model are compared by `similar`, all other pairs by the cosine of their embedder vectors.
+        """
         is_known = items < new.n_known
         among = cosines(self._vectors_of(items, new))
         among_known, position_of = similar(items[is_known]), np.cumsum(is_known) - 1
@@ -147,7 +166,7 @@ class FeatureEmbedder:
 
 
 def scores_of_new(candidates: NewCandidates, vector: Vectors) -> Scores:
-    """Return the embedder's scores of new items for a user, (K,). Equal vectors have equal scores."""
+    """Return the embedder's scores of the new items for the user of `vector`, (K,). Equal items have equal scores."""
     new = candidates.items
     vectors = new.vectors if len(candidates.rows) == len(new) else new.vectors[candidates.rows]
     scores: Scores = np.vecdot(vectors, vector)
@@ -164,12 +183,12 @@ def insert_new_items(
     most: int | None,
     spare: bool = False,
 ) -> Ranking:
-    """Return the ranking of the model's candidates, by descending score, with the new items at their places.
+    """Return `of_model`, the ranking of the model's candidates by descending score, with the new items inserted.
 
-    `scores` are the new items' scores by the embedder. `by` are its scores of the model's candidates, descending, one
-    for each item of `of_model`. It is None if the embedder made `of_model` itself, in the order of its scores. Unless
-    `is_whole`, `of_model` and the result are beginnings of longer rankings and end with the same item. With `spare` the
-    result also names the new items behind that item. Only the `most` best new items take part.
+    `scores` are the embedder's scores of the new items. `by` are the embedder's scores of the candidates in `of_model`,
+    descending. None: `of_model` has the embedder's own scores. Unless `is_whole`, `of_model` is the beginning of a
+    longer ranking, and new items that rank behind its last item are left out. With `spare` the result lists these
+    items as `spare`. Only the `most` best new items are inserted. None: all.
     """
     falling = of_model.scores if by is None else by
     behind_all = -np.inf if is_whole else float(falling[-1]) if len(falling) else np.inf
@@ -182,8 +201,8 @@ def insert_new_items(
     items = np.insert(of_model.items, ranks, candidates.items.n_known + candidates.rows[rows])
     if by is None or not len(of_model.items):
         return Ranking(items, np.insert(of_model.scores, ranks, scores[rows]), spare=behind)
-    # Items of equal scores are ordered by `ties`. A new item comes directly before its anchor, the candidate at its
-    # rank. Behind the last candidate it comes after its anchor.
+    # A new item has the score of its anchor, the candidate at its rank, so `ties` must put it directly before the
+    # anchor. Behind the last candidate, the anchor is that candidate, and the new item comes after it.
     anchors = np.minimum(ranks, len(of_model.items) - 1)
     order = np.arange(len(rows)) + np.where(ranks > anchors, len(rows) + 1, 0)
     step = 2 * len(rows) + 1

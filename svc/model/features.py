@@ -1,12 +1,13 @@
 """Encode features of users and items as vectors, by the same rules in training and in serving.
 
-A side's vector holds these places, in the order of its columns:
+Each column of the feature table has a range of places in the vector, by its kind:
 
-- `categorical` and `multi_label`: one for each token, 1 if the value is or contains the token
-- `numerical`: the standardized value, unless the column does not vary
-- `text`: one for each word
-- `vector`: one for each dimension
-- at the end of all columns, the constant 1
+- `categorical` and `multi_label`: a place for each token, 1 if the value is or contains the token
+- `numerical`: a place for the standardized value, or no place if the training values do not vary
+- `text`: a place for each word
+- `vector`: a place for each dimension
+
+The last place of the vector is the constant 1.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _SHOWN_CHARACTERS = 256
 LEAST_DEVIATION = 1e-8
 """A deviation below this times max(|mean|, 1) is rounding noise, so the column counts as constant."""
 FARTHEST_RANGES = 10.0
-"""A value that is more than this many widths of the training range outside it is refused as a mistake."""
+"""A number is refused as a mistake if its distance from the training range exceeds this many widths of the range."""
 
 
 class TokenColumn(Stored):
@@ -62,9 +63,7 @@ class TokenColumn(Stored):
         return list(dict.fromkeys(text for text in texts if text is not None))
 
     def encode(self, value: object) -> Value:
-        """Return the places of the known tokens, and a 1 for each. Tokens that training did not see or pruned are left
-        out.
-        """
+        """Return the places of the known tokens, and a 1 for each. Unknown and pruned tokens are left out."""
         return self.read(value)[0]
 
     def read(self, value: object) -> tuple[Value, list[str]]:
@@ -175,7 +174,7 @@ class SideEncoder(Stored):
 
     @property
     def reads_characters(self) -> bool:
-        """Return whether any column splits texts into runs of characters: a page of text has thousands of them."""
+        """Return whether any column splits texts into runs of characters, which takes long for long texts."""
         return any(isinstance(column, TextColumn) and column.analyzer == "char" for column in self.encoders)
 
     def ready(self) -> None:
@@ -190,13 +189,13 @@ class SideEncoder(Stored):
         return encoded.dense(), ignored
 
     def encode_sparse(self, features: Mapping[str, object]) -> tuple[Encoded, tuple[str, ...]]:
-        """Return the vector without its zeros, places ascending, and the ignored features.
+        """Return the vector without its zeros, and the ignored features, for the answer.
 
-        Ignored features are, first, keys that name no declared column, in the order of the request. Values that
-        training did not see or did not keep follow as `column=value`. A text column gives the number of its unknown
-        words, as "column: 3 words".
+        Ignored features are first the keys that name no declared column, in the order of the request. Then come the
+        values that training did not see or did not keep, as `column=value`. For a text column it is the number of
+        unknown words, as "column: 3 words".
 
-        Raises FeatureValueUnusable, naming the column, for a value of a wrong kind or far out of range.
+        Raises FeatureValueUnusable, which names the column, for a value of a wrong kind or far out of range.
         """
         places, values, ignored = [], [], []
         start = 0
@@ -214,7 +213,10 @@ class SideEncoder(Stored):
 
 
 class FeatureState(Stored):
-    """The encoders of a model for users and items. None: features of that side cannot be scored."""
+    """The feature encoders of a model for users and items. None: the model does not read features of that side.
+
+    `version` is the FEATURE_VERSION of the training.
+    """
 
     def __init__(self, version: int, user: SideEncoder | None, item: SideEncoder | None) -> None:
         self.version = version

@@ -1,6 +1,6 @@
-"""Turn a ranking by score into the final one: `rerank` with the query's rules, then explanations.
+"""Turn a ranking by score into the answer to a query: rearrange it by the query's rules, then explain it.
 
-A request passes these steps:
+The answer to a request is made in these steps. This module does step 4 and adds explanations:
 
 1. history and profile
 2. filter, availability, included, excluded and seen items
@@ -31,7 +31,10 @@ Rank = Callable[[Sequence[Query]], list[Ranking]]
 
 
 def candidate_query(query: Query, n_items: int) -> Query:
-    """Return the query for the candidates of the rules of `query`: its best items, or all if a rule needs all."""
+    """Return the query for the items from which the rules of `query` choose.
+
+    These are more items than `query` returns, or all items if a rule can lift any item to the top.
+    """
     if query.rules is None:
         return query
     if query.rules.needs_all:
@@ -42,7 +45,10 @@ def candidate_query(query: Query, n_items: int) -> Query:
 def apply_rules(
     query: Query, ranking: Ranking, n_items: int, similar: Callable[[Items], Similar], rank: Rank
 ) -> Ranking:
-    """Apply the rules of `query` to `ranking`, the answer to `candidate_query(query)`. `rank` ranks by score alone."""
+    """Rearrange `ranking`, the answer to `candidate_query(query)`, by the rules of `query`.
+
+    `rank` answers further queries by score alone, if the rules need more items. `similar` compares items for diversity.
+    """
     rules = query.rules
     if rules is None or not len(ranking.items):
         return ranking
@@ -58,7 +64,7 @@ def apply_rules(
 
 
 def is_complete(ranking: Ranking, asked: int, n_items: int) -> bool:
-    """Return whether `ranking`, limited to `asked` items of the model, holds every item that may come back."""
+    """Return whether a ranking from a query with the limit `asked` holds every item of the model that may come back."""
     return asked == n_items or int(np.count_nonzero(ranking.items < n_items)) < asked
 
 
@@ -86,10 +92,10 @@ def add_reasons(
     ranker: PageRanker | None = None,
     embedder: FeatureEmbedder | None = None,
 ) -> Ranking:
-    """Add reasons to the items of the ranking from the offset on. Items before it are not shown.
+    """Return the ranking with reasons for its items from the query's offset on. Earlier items are not shown.
 
-    An item that the `ranker` moved is explained by groups of ranker features and the winner's reasons. A new item
-    carries its score by the `embedder` afterwards, because no other score of it can be explained.
+    An item that the `ranker` moved is explained by the scorer's reasons and by groups of ranker features. A new item
+    gets the score of the `embedder` instead of the score of a neighbouring candidate, which cannot be explained.
     """
     if not query.explain or not len(ranking.items):
         return ranking
@@ -125,7 +131,7 @@ def _reasons(
 
 
 def _as_objects(because: Sequence[Because]) -> NDArray[np.object_]:
-    """Return a one-dimensional array of objects. `np.array` would make a table of these tuples."""
+    """Return a one-dimensional array of objects. `np.array` would return a table, because a Because is a tuple."""
     array = np.empty(len(because), dtype=object)
     array[:] = because
     return array
@@ -149,11 +155,12 @@ def with_groups(  # noqa: PLR0917 - all of them are about one page
     history: History,
     items: NDArray[np.int32],
 ) -> Contributions:
-    """Return the winner's `contributions` to `items`, (m,), plus those of the ranker to the items that it reordered.
+    """Add the ranker's contributions to the scorer's `contributions` to the scores of `items`, (m,).
 
-    For reordered items, the winner's contributions are multiplied by the ranker's weight of its score. The addends of
-    place and means stay unexplained. If the winner's scores are no sums, `contributions` is None, and its score is one
-    reason among the groups.
+    For items that the ranker reordered, the scorer's contributions are multiplied by the ranker's weight of the score,
+    and each group of ranker features gets a contribution. If the scorer's scores are no sums, `contributions` is None,
+    and the score is a reason of its own in the group `scores`. Otherwise that group's addends of an item's place and of
+    mean values are not explained.
     """
     (page,) = scorer.rank([query._replace(limit=min(REORDERED, scorer.n_items), unordered=False)], history)
     table = ranker.contributions(history_of(query, history), page.items, page.scores)

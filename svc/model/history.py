@@ -1,11 +1,13 @@
-"""The items of each training user, and how much they count by their recency.
+"""The items of each training user, and weights for them by their recency.
 
-They are the seen items to exclude, and the profile for item-weight models. The item at position k counts exp(-δk) times
-its weight, where δ is the recency of the model. Positions are dense ranks of the items' latest times: 0 for the latest
-time, 1 for the next earlier distinct time, and so on.
+The history of a user tells which items the user has seen, and is the profile that item-weight models score by.
 
-Scorers see only the resulting weights. Item-weight models multiply the rows that they add by them, least squares takes
-them as confidences, and a projection multiplies the item vectors by them.
+An item at position k counts exp(-δk) times its weight, where δ is the recency of the model, so that 0 weighs all items
+alike. Positions are dense ranks of the items' latest times: 0 for the latest time, 1 for the next earlier distinct
+time, and so on.
+
+Scorers see only the resulting weights. Item-weight models multiply the rows that they add by the weights. Least squares
+takes the weights as confidences. A projection multiplies the item vectors by the weights.
 
 The weights of Ludewig and Jannach, "Evaluation of Session-based Recommendation Algorithms" (2018) and "Empirical
 Analysis of Session-based Recommendation Algorithms" (2021), and of Choi et al., "Session-aware Linear Item-Item Models
@@ -24,23 +26,23 @@ from svc.model.ranking.item_sets import firsts
 
 Weights = NDArray[np.float64]
 LEAST = 1e-30
-"""Lower bound of a factor: the confidence of an interaction must stay above zero and fit into float32."""
+"""Lower bound of a decay factor, because the confidence of an interaction must be above zero in float32."""
 
 
 def decay_factors(positions: NDArray[Any], recency: float) -> Weights:
-    """Return the factor of each position, exp(-recency · position), (h,)."""
+    """Return the decay factor of each position, exp(-recency · position), (h,)."""
     return np.maximum(np.exp(-recency * positions), LEAST)
 
 
 def positions_of(times: NDArray[Any]) -> NDArray[np.intp]:
-    """Return the positions, (h,), of items with these `times`, (h,), which never fall."""
+    """Return the positions, (h,), of items with the ascending `times`, (h,)."""
     positions = np.zeros(len(times), dtype=np.intp)
     np.cumsum(times[:0:-1] != times[-2::-1], out=positions[-2::-1])
     return positions
 
 
 def decay_weights(weights: Weights | None, positions: NDArray[Any], recency: float) -> Weights | None:
-    """Return the `weights`, (h,), decayed by the `positions`, (h,), of their items. None: all are 1."""
+    """Return the `weights`, (h,), times the decay factors of the `positions`, (h,). Weights None: all are 1."""
     if not recency:
         return weights
     decay = decay_factors(positions, recency)
@@ -59,10 +61,9 @@ class Ordered(NamedTuple):
 
 
 def order_history(columns: NDArray[np.int32], weights: Weights | None, times: NDArray[Any]) -> Ordered:
-    """Return each item of `columns`, (h,), once, oldest first. The `times`, (h,), never fall. `weights` None: all are
-    1.
+    """Return each distinct item of `columns`, (h,), oldest first, from interactions with ascending `times`, (h,).
 
-    A repeated item takes its latest time, and its weights add up.
+    A repeated item gets its latest time and the sum of its `weights`, (h,). None: all weights are 1.
     """
     order = columns.argsort(kind="stable")
     is_first = firsts(columns[order])
@@ -79,19 +80,20 @@ Offsets = NDArray[np.int32] | NDArray[np.int64]
 
 
 class History(Stored):
-    """Rows of the training matrix in compressed form.
+    """The training matrix in compressed sparse rows: the item columns of each user.
 
-    `offsets` is (n_users + 1,) and `columns` (nnz,) int32. `weights`, (nnz,) float32, is None if all stored values are
-    1 or no scorer reads them.
+    `offsets` is (n_users + 1,) and `columns` (nnz,) int32. `weights`, (nnz,) float32, are the values of the
+    interactions. None: all values are 1, or no scorer reads them.
 
-    Columns rise within a row unless it `is_ordered`. Then items stand oldest first, and `ties`, (nnz,) bool, marks each
-    item of the same time as the item before it (None: no ties). Rows are ordered in three cases:
+    Columns are ascending within a row, unless histories are ordered (`is_ordered`). Then the items of a row stand
+    oldest first, and `ties`, (nnz,) bool, marks each item with the same time as the item before it. None: no ties.
+    Histories are ordered in three cases:
 
     - `recency` above 0 weighs the items by their age.
-    - `recency_by_part` lets each part of a blend weigh them by its own recency.
+    - `recency_by_part` lets each part of a blend weigh the items by a recency of its own.
     - `keeps_order` keeps the order but weighs all items alike.
 
-    With `recency_beside`, the cold start weighs the items by its own recency.
+    With `recency_beside`, the cold-start part of the model weighs the items by a recency of its own.
     """
 
     recency: float = 0.0
@@ -130,19 +132,17 @@ class History(Stored):
         return self.recency > 0 or self.recency_by_part or self.keeps_order
 
     def items(self, user: int) -> NDArray[np.int32]:
-        """Return the item columns of a row, (h,), as a view."""
+        """Return the item columns of a user, (h,), as a view."""
         return self.columns[self.offsets[user] : self.offsets[user + 1]]
 
     def values(self, user: int) -> NDArray[np.float32] | None:
-        """Return the values of the entries of `items(user)`, (h,), as a view. None: all are 1."""
+        """Return the values of the interactions with `items(user)`, (h,), as a view. None: all are 1."""
         if self.weights is None:
             return None
         return self.weights[self.offsets[user] : self.offsets[user + 1]]
 
     def times(self, user: int) -> NDArray[np.intp]:
-        """Return the time index of each of `items(user)`, (h,): it rises with time, and is equal for items of the same
-        time.
-        """
+        """Return a number for the time of each of `items(user)`, (h,), ascending, and equal for equal times."""
         if self.ties is None:
             return np.arange(self.offsets[user + 1] - self.offsets[user])
         return (~self.ties[self.offsets[user] : self.offsets[user + 1]]).cumsum()
@@ -150,7 +150,7 @@ class History(Stored):
     def weigh(self, user: int, recency: float | None = None) -> NDArray[np.float64] | None:
         """Return the weights of `items(user)`, (h,): their values, decayed by recency. None: all are 1.
 
-        `recency` is that of one part of a blend. None: the recency of all histories.
+        `recency` is the recency of a part of a blend. None: the recency of the model.
         """
         values = self.values(user)
         recency = self.recency if recency is None else recency

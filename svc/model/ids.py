@@ -1,13 +1,13 @@
 """Map user or item ids to rows and back, in four flat arrays.
 
-A Python dict of a million ids takes over 100 MB and a second to load. These arrays are views of the artifact's own
-bytes.
+The arrays are views of the artifact's bytes, so they load at once. A Python dict of a million ids takes over 100 MB and
+a second to load.
 
 symbol    dtype, shape      meaning
 blob      uint8 (b,)        UTF-8 of all ids, end to end, in row order
 offsets   uint32|int64 (n+1,)  id i is blob[offsets[i]:offsets[i+1]]
 hashes    uint64 (n,)       64-bit digests of the ids, ascending
-rows      int32 (n,)        row of the id whose digest stands at that place
+rows      int32 (n,)        rows[k] is the row of the id with the digest hashes[k]
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 _DIGEST_BYTES = 8
 _FEW = 8
-# Halves the stored offsets, unless the ids take 4 GiB or more.
 _UINT32_LIMIT = 1 << 32
+"""Offsets are stored as uint32 if the ids take fewer bytes than this."""
 
 
 def digest(data: bytes) -> int:
@@ -33,7 +33,7 @@ def digest(data: bytes) -> int:
 
 
 def _utf8(text: str) -> bytes | None:
-    """Return the UTF-8 bytes of an id, or None if it has lone surrogates, which JSON allows but UTF-8 does not."""
+    """Return the UTF-8 bytes of an id, or None if it has a lone surrogate, which JSON allows but UTF-8 does not."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -56,7 +56,7 @@ class IdTable:
     def from_ids(cls, ids: Sequence[str]) -> IdTable:
         """Build the table of `ids`, whose order gives the rows.
 
-        Raises ValueError for a repeated id or one that UTF-8 cannot hold (a lone surrogate).
+        Raises ValueError for a repeated id, or for an id with a lone surrogate.
         """
         encoded = [text.encode() for text in ids]
         offsets = np.zeros(len(encoded) + 1, dtype=np.int64)
@@ -85,7 +85,7 @@ class IdTable:
         return f"IdTable({len(self)} ids, {self.blob.size} bytes)"
 
     def index(self, id: str) -> int:
-        """Return the row of `id`, or -1."""
+        """Return the row of `id`, or -1 if the table does not have it."""
         data = _utf8(id)
         if data is None:
             return -1
@@ -111,14 +111,17 @@ class IdTable:
         return rows
 
     def n_shared(self, others: IdTable) -> int:
-        """Return the number of ids of `others` in this table, by their digests. Takes about 0.1 s per million ids."""
+        """Return the number of digests of `others` that this table has too. Takes about 0.1 s per million ids."""
         if not len(self):
             return 0
         positions = np.minimum(np.searchsorted(self.hashes, others.hashes), len(self) - 1)
         return int(np.count_nonzero(self.hashes[positions] == others.hashes))
 
     def _row_of(self, data: bytes, key: int, position: int) -> int:
-        """Return the row of the id with these bytes, searching from the first `position` that may hold its digest."""
+        """Return the row of the id with the bytes `data` and the digest `key`, or -1.
+
+        `position` is the first position in `hashes` with a digest of at least `key`.
+        """
         while position < self.hashes.size and self.hashes[position] == key:
             row = int(self.rows[position])
             if self._bytes_at(row) == data:
@@ -142,13 +145,13 @@ class IdTable:
         return [data[start:end].decode() for start, end in pairwise(ends)]
 
 
-# A table of hashes for numpy, smaller and read for all ids at once, took as long.
+# A hash table in numpy, which is smaller than the dict and looks up all ids at once, took as long.
 AT_HAND = 1 << 16
-"""Tables of up to this many ids are held as a dict, which takes about 120 bytes an id: 8 MB at most."""
+"""A finder holds a table of up to this many ids as a dict, which takes about 120 bytes an id, so at most 8 MB."""
 _FEW_IDS = 12
-"""Below this number of ids, single lookups are faster."""
+"""Fewer ids than this are found faster one by one."""
 _AT_ONCE = 1 << 16
-"""Ids of the table that are digested at once, which bounds the memory for preparing a large table."""
+"""The ids of the table that are digested at once. Bounds the memory for preparing a large table."""
 _MULTIPLIERS = np.random.Generator(np.random.PCG64(0)).integers(0, 1 << 64, 1024, dtype=np.uint64) | np.uint64(1)
 """One multiplier for each position in an id. Longer ids reuse them."""
 
@@ -157,12 +160,13 @@ Lengths = NDArray[np.int64]
 
 
 class IdFinder:
-    """Finds the rows of many ids of `table` at once, by a dict of all ids or by digests that numpy computes.
+    """Finds the rows of many ids of `table` at once. Reading is thread-safe.
 
-    Takes 12 bytes an id. A small table has a dict instead, which takes about 120. Reading is thread-safe.
+    A table of up to AT_HAND ids is searched by a dict, a larger table by digests that numpy computes for all ids
+    together. The digests take 12 bytes an id.
 
-    A client can choose ids that share a digest, so every match is compared byte by byte. An id whose match fails is
-    looked up by itself.
+    A client can choose ids with equal digests, so every match is compared byte by byte. If the bytes differ, the id is
+    looked up in `table` by itself.
     """
 
     _at_hand: dict[str, int] | None = None
@@ -170,7 +174,7 @@ class IdFinder:
     def __init__(self, table: IdTable) -> None:
         self._table = table
         if len(table) <= AT_HAND:
-            # not dict(zip(...)): it would hold the interpreter's lock for milliseconds
+            # A comprehension lets other threads run in between. dict(zip(...)) would hold the GIL for milliseconds.
             self._at_hand = {text: row for row, text in enumerate(table.all())}
             return
         digests = np.empty(len(table), dtype=np.uint64)
@@ -200,7 +204,10 @@ class IdFinder:
     def _have_letters(
         self, rows: NDArray[np.int32], letters: Letters, lengths: Lengths, places: Lengths
     ) -> NDArray[np.bool_]:
-        """Return whether the ids of `rows` consist of these letters, (n,)."""
+        """Return whether the id of each row equals the id asked for at the same position, (n,).
+
+        `letters`, `lengths` and `places` describe the ids asked for, as in `_digests`.
+        """
         starts = self._table.offsets[rows].astype(np.int64)
         alike: NDArray[np.bool_] = self._table.offsets[rows + 1] - starts == lengths
         own = np.repeat(starts, lengths) + places
@@ -212,7 +219,8 @@ class IdFinder:
 def _digests(letters: Letters, lengths: Lengths) -> tuple[NDArray[np.uint64], Lengths]:
     """Return the digest of each id, (n,), and the place of each letter in its id, (b,).
 
-    `letters`, (b,), is the UTF-8 of the ids, end to end. The digest is Σ letter · multiplier of its place, modulo 2⁶⁴.
+    `letters`, (b,), are the UTF-8 bytes of the ids, end to end, and `lengths`, (n,), the number of bytes of each id.
+    The digest is Σ letter · multiplier of its place, modulo 2⁶⁴.
     """
     ends = np.cumsum(lengths)
     places = np.arange(len(letters)) - np.repeat(ends - lengths, lengths)

@@ -1,6 +1,7 @@
-"""Build a model that can answer from the verified parts of an artifact, and rehearse it.
+"""Load a model from the verified parts of an artifact, and rehearse it before it is used.
 
-Checks that this build can read the model, that its parts belong together, and that it answers queries of every kind.
+Loading checks that this build can read the model and that its parts belong together. The rehearsal checks that the
+model answers queries of every kind.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _MINOR = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})(?![0-9])")
 
 @dataclass(frozen=True, slots=True)
 class SkewResult:
-    """The reason for which a header's irspack version was accepted.
+    """The outcome of comparing the irspack version of a header with the installed version.
 
     The caller logs `irspack_version_skew_allowed` for "allowed", `irspack_version_unknown` for "unknown", and nothing
     for "compatible".
@@ -62,7 +63,10 @@ class SkewResult:
 
 @cache
 def running_irspack_version() -> str:
-    """Return the installed irspack's version, or "" without one. Reads its metadata: importing irspack takes longer."""
+    """Return the version of the installed irspack, or "" if it is not installed.
+
+    Reads the package metadata, because importing irspack takes longer.
+    """
     try:
         return version("irspack")
     except PackageNotFoundError:
@@ -91,7 +95,7 @@ def check_version_skew(header: Mapping[str, Any], running: str, *, allow: bool) 
 
 
 def _classes(header: Mapping[str, Any]) -> list[object]:
-    """Return the recommender classes in the payload: the classes of a blend's parts, or the best class."""
+    """Return the recommender classes in the payload: the classes of a blend's parts, or else the best class."""
     parts = header.get("parts")
     names = [part.get("class") for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
     return names or [header.get("best_class")]
@@ -150,7 +154,7 @@ def _check_versions(name: str, header: Mapping[str, Any], *, allow_skew: bool) -
 
 
 def _make_ready(model: Model, header: Mapping[str, Any]) -> None:
-    """Compute the derived data. Any failure becomes an ArtifactError: all values come from the payload."""
+    """Check the parts and compute the derived data. Any failure is due to the payload, so it is an ArtifactError."""
     try:
         check_features(model, header)
         check_sizes(model)
@@ -233,11 +237,11 @@ _Question = tuple[Query, str]
 
 
 def rehearse(model: Model) -> list[Ranking]:
-    """Return the answers of a ready model to queries for known users and for strangers, alone and in batches.
+    """Return the answers of a ready model to queries for known and unknown users, alone and in batches.
 
-    The users are those with the lowest hashes: successive models rehearse the same users if they still have them. One
-    user ranks every item, which finds an item without a finite score at any rank. A batch of 32 takes 0.2 s for 41,000
-    items and 2 s for a million. Raises RehearsalFailed.
+    The known users are the 32 with the lowest id digests, so that successive models rehearse the same users. One of
+    them ranks every item, so that an item without a finite score is found at any rank. The batch of 32 users takes 0.2
+    s for 41,000 items, and 2 s for a million. Raises RehearsalFailed.
     """
     with np.errstate(all="ignore"):
         users = model.user_ids.rows[:N_REHEARSED].tolist()
@@ -283,14 +287,14 @@ def _unknown(model: Model) -> Iterator[_Question]:
 
 
 def _answer(model: Model, asked: list[_Question]) -> list[Ranking]:
-    """Return one ranking per query. Raise RehearsalFailed if one is empty or has a score that is not finite."""
+    """Return one ranking per query. Raise RehearsalFailed if a ranking is empty or has a score that is not finite."""
     try:
         rankings = model.rank([query for query, _ in asked])
     except MemoryError:
         raise
     except Exception as error:
         for question in asked if len(asked) > 1 else ():
-            _answer(model, [question])  # one query at a time, to name the one that fails
+            _answer(model, [question])  # asked one at a time, so that the message names the query that fails
         who = asked[0][1] if len(asked) == 1 else f"a batch of {len(asked)}"
         raise RehearsalFailed(f"rehearsal: {who} got no answer: {type(error).__name__}: {error!s:.100}") from error
     for ranking, (_, who) in zip(rankings, asked, strict=True):

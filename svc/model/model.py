@@ -1,4 +1,4 @@
-"""A trained model that can answer: it turns requests into queries and queries into rankings."""
+"""The trained model: it translates requests into queries, and answers queries with rankings."""
 
 from __future__ import annotations
 
@@ -48,38 +48,41 @@ from svc.model.user_ranker import UserRanker, owners
 
 Features = Mapping[str, object]
 MIN_HISTORY_OF_LIFT = 5
-"""The shortest history of users ranked by lift, unless a request sets another: lift misleads for shorter ones."""
+"""The default minimum history of users ranked by lift, because lift misleads for shorter histories."""
 PLACED_AT_ONCE = 256
-"""Number of new items that are encoded before their vectors are computed together. Bounds memory."""
+"""The number of new items that are encoded before their vectors are computed together. Bounds memory."""
 
 
 class Model(Stored):
     """The content of an artifact's payload. Call `ready` before the first query. After that the model never changes.
 
-    `scorer` answers for training users. `cold`, if present, answers all queries by features or seeds. Every method may
-    run in several threads at once.
+    `scorer` answers queries for training users. If `cold` is present, it answers queries for all other users, by
+    features or seeds. After `ready`, several threads may call any method at once.
     """
 
     cold: Scorer | None = None
     cold_recency: float = 0.0
-    """The recency by which `cold` weighs histories if it differs from that of `history`. Stored if above 0."""
+    """The recency by which `cold` weighs histories if it differs from the recency of `history`. Stored if above 0."""
     hidden: History | None = None
-    """Items not shown to a user. Stored only if the training data has any.
+    """The items that are not shown to each user. Stored only if the training data has such items.
 
-    Those with a value below 1 come back if a request includes seen items.
+    An item with a value of 1 is hidden permanently. Below 1, it comes back if a request includes seen items.
     """
     hidden_new: History | None = None
-    """Hidden items that occur only in hidden rows, so `item_ids` lacks them. Columns are rows of `hidden_new_ids`."""
+    """Hidden items that `item_ids` lacks, because they occur only in hidden rows of the training data.
+
+    Columns are rows of `hidden_new_ids`.
+    """
     hidden_new_ids: IdTable | None = None
     repeats: bool = False
     """Whether users get items that they have chosen before, unless a request says otherwise. Stored if true."""
     _users: UserRanker | None = None
     popularity: NDArray[np.float64] | None = None
-    """Recent choices of each item, (n_items,). Stored only if they differ from the number of its users."""
+    """Recent choices of each item, (n_items,). Stored only if they differ from the number of users of the item."""
     ranker: PageRanker | None = None
-    """Reorders the best items that `scorer` ranks for a user. Stored if there is one."""
+    """Reorders the best items that `scorer` ranks for a user. Stored if the model has a ranker."""
     user_moments: NDArray[np.float64] | None = None
-    """Mean and deviation of each user's scores of all items, (2, n_users). Stored by `measure_users`."""
+    """Mean and deviation of each user's scores of all items, (2, n_users). Set by `measure_users`."""
 
     def __init__(
         self,
@@ -141,17 +144,19 @@ class Model(Stored):
             self.cold.ready()
 
     def measure_users(self) -> None:
-        """Store the moments of each user's scores, in 16 bytes a user, so that `serve_users` takes 0.2 s.
+        """Compute the mean and deviation of each user's scores and store them, in 16 bytes a user.
 
-        They have a closed form only for factor models, which need not store them. Others score all items for each user.
+        With them, `serve_users` takes 0.2 s for 100,000 users. Nothing is stored for factor models, because their
+        moments have a closed form. Computing the moments of other models scores all items for each user.
         """
         if isinstance(self.scorer, UserScorer) and self.scorer.sums_history:
             self.user_moments = np.array(self.scorer.moments_of_users(self.history))
 
     def serve_users(self) -> None:
-        """Summarize the scores of each user and index the histories, so that users can be ranked for an item.
+        """Compute the data for ranking users for an item. `require_users` raises UsersNotServed before this call.
 
-        Takes 0.1 to 0.2 s for 100,000 users, and about 0.1 ms a user if `measure_users` was due and not called.
+        Takes 0.1 to 0.2 s for 100,000 users. If the model is not a factor model and `measure_users` was not called, it
+        takes about 0.1 ms a user.
         """
         moments = None if self.user_moments is None else (self.user_moments[0], self.user_moments[1])
         self._users = UserRanker(self.scorer, self.history, self.hidden, self._embedder, moments)
@@ -170,14 +175,16 @@ class Model(Stored):
         fallback: bool = False,
         dislikes: Sequence[Interaction] = (),
     ) -> Prepared:
-        """Return the query for a user, from the history of a known `user_id` or a cold start from `user_features`.
+        """Return the query for a user. The profile of a known `user_id` is the training history.
 
-        - `history`: its known items join the history of a known user, or replace it with `replace`. For an unknown user
-          they are the whole history. Without known items, an unknown user is placed by the features of new items in it.
-        - `include_seen`: items of these histories may come back. None: as the model was trained.
-        - `dislikes`: these items never come back. If the scorer reads dislikes, they also change the user's vector.
-          They are no profile by themselves.
-        - `fallback`: a user without any profile gets the most chosen items.
+        - `user_features`: the features of an unknown user, for a cold start.
+        - `history`: items that are added to the history of a known user, or replace it with `replace`. For an unknown
+          user they are the whole history. Unknown items are ignored. If an unknown user's history has only new items,
+          their features describe the user.
+        - `include_seen`: whether items of these histories may come back. None: as the model was trained.
+        - `dislikes`: items that never come back. If the scorer reads dislikes, they also change the scores of other
+          items. Dislikes alone are not enough for a profile.
+        - `fallback`: whether a user without a profile gets the most chosen items.
 
         Raises UnknownUser, FeaturesNotSupported and FeatureValueUnusable.
         """
@@ -246,12 +253,13 @@ class Model(Stored):
         restriction: Restriction = UNRESTRICTED,
         new: NewItems | None = None,
     ) -> Prepared:
-        """Return the query for items related to the seeds, which count as the history of an unknown user.
+        """Return the query for items related to the seeds. It treats the seeds as the history of an unknown user.
 
-        `item_features` describes one unknown item, or maps item ids to such descriptions. A known id counts as a seed,
-        and its features are ignored. A seed among the `new` items has the features of their list. Seeds that are
-        neither known nor described are left out. Raises UnknownSeedItems, FeaturesNotSupported and
-        FeatureValueUnusable.
+        `item_features` are the features of one unknown item, or a mapping from item ids to features. A known item in
+        the mapping is a seed, and its features are ignored. A seed among the `new` items has the features in their
+        list. Other unknown seeds are left out.
+
+        Raises UnknownSeedItems, FeaturesNotSupported and FeatureValueUnusable.
         """
         described = _by_item(item_features)
         seeds = self._queries.columns([*seed_items, *(item for item in described if item is not None)])
@@ -290,7 +298,7 @@ class Model(Stored):
         exclude_users: Sequence[str] = (),
         include_seen: bool | None = None,
     ) -> Prepared:
-        """Return the query for the users of an item, given by a known `item_id` or by `item_features`.
+        """Return the query that ranks users for an item, which a known `item_id` or `item_features` describe.
 
         Raises UsersNotServed, UnknownSeedItems, FeaturesNotSupported and FeatureValueUnusable.
         """
@@ -341,9 +349,9 @@ class Model(Stored):
         return rows[rows >= 0]
 
     def rank(self, queries: Sequence[Query]) -> list[Ranking]:
-        """Return one ranking per query, in order. A ranking is empty if no candidate is left.
+        """Return one ranking per query, in order. A ranking is empty if no item may come back.
 
-        The bits of a ranking depend on its query alone. Long array operations release the interpreter lock.
+        A ranking has the same bits in any batch. Long array operations release the GIL.
         """
         if not any(query.rules or query.explain or query.popular or query.audience for query in queries):
             return self._rank_by_score(queries)
@@ -357,7 +365,7 @@ class Model(Stored):
         return self._users.rank(query)
 
     def _arrange(self, query: Query, ranking: Ranking) -> Ranking:
-        """Return the ranking in its final order, with its reasons."""
+        """Apply the rules of the query to the ranking, and add explanations."""
         if query.rules is None and not query.explain:
             return ranking
         scorer, new = self.scorer_of(query), query.new
@@ -394,12 +402,13 @@ class Model(Stored):
         *,
         yield_gil: Callable[[], None] = lambda: None,
     ) -> NewItems:
-        """Compute the vectors of unknown items by their features. Slow for many items: use a thread.
+        """Compute vectors from features for the items of a list that the model does not know.
 
-        `yield_gil` is called after each item, to yield the interpreter to other threads of a server.
+        This is slow for many items, so servers run it in a thread. `yield_gil` is called after each item, and lets
+        other threads run.
 
-        Raises FeaturesNotSupported if the model has no item features. Raises FeatureValueUnusable with the item and its
-        place in the list, from 1.
+        Raises FeaturesNotSupported if the model has no item features. Raises FeatureValueUnusable, which names the item
+        and its row in the list, from 1.
         """
         encoder = self._encoder("item")
         if encoder is None or self._embedder is None:
@@ -419,17 +428,17 @@ class Model(Stored):
         return NewItems(table, np.concatenate(vectors), self.n_items, max_share, min_share, descriptions)
 
     def unknown(self, ids: Sequence[str]) -> NDArray[np.int64]:
-        """Return the positions in `ids` of unknown ids."""
+        """Return the positions in `ids` of ids that are not items of the model."""
         return self._queries.unknown(ids)
 
     def scorer_of(self, query: Query) -> Scorer:
-        """Return the part that answers `query`."""
+        """Return the scorer that answers `query`: `scorer` for training users, else `cold` if the model has it."""
         if self.cold is None or query.user >= 0 or query.of_trained_user:
             return self.scorer
         return self.cold
 
     def _rank_by_score(self, queries: Sequence[Query]) -> list[Ranking]:
-        """Rank each query by score, with the best items in the ranker's order."""
+        """Return the rankings by score. If the model has a ranker, it reorders the best items."""
         ranker = self.ranker
         if ranker is None:
             return self._by_scorers(queries)
@@ -445,7 +454,7 @@ class Model(Stored):
         ]
 
     def _is_reordered(self, query: Query) -> bool:
-        """Return whether the ranker orders the best items. It reads scores of `scorer`, not those of `cold`."""
+        """Return whether the ranker reorders the best items. It reads the scores of `scorer`, not of `cold`."""
         return query.reordered and self.scorer_of(query) is self.scorer
 
     def _by_scorers(self, queries: Sequence[Query]) -> list[Ranking]:
@@ -457,8 +466,8 @@ class Model(Stored):
     def _most_chosen_first(self) -> tuple[NDArray[np.int32], NDArray[Any]]:
         """Return all columns, most chosen first, and the count of each column.
 
-        Counts recent choices, or all users of an item if nothing was chosen recently: boosts would not change scores of
-        0. Ties stand in the order of columns, which is all-time popularity.
+        Counts are recent choices. If nothing was chosen recently, they are all users of an item, because boosts
+        multiply the counts and cannot change 0. Ties stand in the order of columns, which is all-time popularity.
         """
         counts: NDArray[Any] | None = self.popularity
         if counts is None or not counts.any():
@@ -471,7 +480,7 @@ class Model(Stored):
         return Ranking(items, counts[items].astype(np.float64), popular=True)
 
     def _of_user(self, query: Query, user: int, given: Given, against: Given) -> tuple[Query, Profile]:
-        """Return the query for a row of the training matrix, with `given` added to its history, and the profile."""
+        """Add a training user, and `given` as further history, to the query. Return it and the kind of the profile."""
         profile: Profile = "user+history" if len(given.columns) else "user"
         query = _with_dislikes(query, self.scorer, against)
         if profile == "user" and not len(query.dislikes) and not (query.explain and self.scorer.explains_by_profile):
@@ -480,7 +489,7 @@ class Model(Stored):
         return query.of_profile(joined_profile(self.history, user, given))._replace(of_trained_user=True), profile
 
     def _without_hidden(self, query: Query, user: int, *, brings_back: bool = False) -> Query:
-        """Exclude the user's hidden items. With `brings_back` exclude only the permanently hidden ones."""
+        """Exclude the user's hidden items. With `brings_back` exclude only permanently hidden items."""
         if self.hidden is None:
             return query
         items = _hidden_items(self.hidden, user, brings_back=brings_back)
@@ -489,13 +498,13 @@ class Model(Stored):
         return query._replace(exclude=np.union1d(query.exclude, items).astype(np.int32))
 
     def _hidden_new_of(self, user: int, *, brings_back: bool = False) -> list[str]:
-        """Return the ids of items in `hidden_new` hidden from a user, none from an unknown user, −1."""
+        """Return the ids of new items that are hidden from a user. For an unknown user, −1, there are none."""
         if self.hidden_new is None or self.hidden_new_ids is None or user < 0:
             return []
         return [self.hidden_new_ids.at(row) for row in _hidden_items(self.hidden_new, user, brings_back=brings_back)]
 
     def known_user(self, user: int, *, limit: int, restriction: Restriction = UNRESTRICTED) -> Query:
-        """Return the query for a row of the training matrix, as for a request with the user id alone."""
+        """Return the query for a training user, by row, as for a request with the user id alone."""
         query, _ = self._queries.build(limit, (), restriction, include_seen=self.repeats)
         if restriction.new is not None:
             query = with_candidates(query, restriction, self._hidden_new_of(user))
@@ -522,7 +531,7 @@ def _features_of_new(history: Sequence[Interaction], new: NewItems | None) -> di
 
 
 def _encode_row(encoder: SideEncoder, ids: Sequence[str], features: Sequence[Features], row: int) -> Encoded:
-    """Encode the features of an item of a list. Raises FeatureValueUnusable with the item."""
+    """Encode the features in a row of a list. Raises FeatureValueUnusable, which names the row and the item."""
     try:
         return encoder.encode_sparse(features[row])[0]
     except FeatureValueUnusable as error:
@@ -530,13 +539,13 @@ def _encode_row(encoder: SideEncoder, ids: Sequence[str], features: Sequence[Fea
 
 
 def _hidden_items(hidden: History, user: int, *, brings_back: bool) -> NDArray[np.int32]:
-    """Return the columns hidden from a user. With `brings_back` return only the permanently hidden ones."""
+    """Return the columns hidden from a user. With `brings_back` return only permanently hidden columns."""
     items, values = hidden.items(user), hidden.values(user)
     return items[values >= 1] if brings_back and values is not None else items
 
 
 def _with_dislikes(query: Query, scorer: Scorer, against: Given) -> Query:
-    """Add the dislikes to the query if `scorer`, which answers it, reads them."""
+    """Add the dislikes to the query if `scorer`, which answers the query, reads dislikes."""
     if not len(against.columns) or not scorer.reads_dislikes:
         return query
     weights = np.ones(len(against.columns)) if against.weights is None else against.weights

@@ -1,14 +1,15 @@
-"""Check the pickle of a payload before decoding: it may hold only operations and sizes that svc's writer produces.
+"""Check the pickle of a payload before it is decoded.
 
-Nothing is built here. Sizes are checked because a small pickle can be very expensive:
+The pickle may have only operations and sizes that `codec.encode` produces. This check builds none of its values. Sizes
+matter because a small pickle can be very expensive to decode:
 
 - If each level of a container holds the level below twice, hashing or printing it takes exponential time.
-- A million empty sets take 250 times their bytes.
+- A million empty sets take 250 times the memory of their pickle.
 - A tuple nested a million levels deep overflows the C stack.
 - Numbers chosen to share one hash make a dict take quadratic time.
 
 Therefore the size of a container counts everything inside it, as often as it occurs. Keys must be strings, because
-Python randomizes their hashes.
+Python randomizes the hashes of strings.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _OBJECT_OPERATIONS: Final = frozenset(
 def check_operations(pickled: bytes | memoryview) -> None:
     """Raise ForbiddenClass or PayloadInvalid if a pickle has foreign operations or exceeds the bounds above.
 
-    Foreign are operations that `codec.encode` does not use. A malformed pickle may raise any error of `pickletools`.
+    An operation is foreign if `codec.encode` does not use it. A malformed pickle may raise any error of `pickletools`.
     """
     end = 0
     stack = _Stack()
@@ -76,10 +77,10 @@ def check_operations(pickled: bytes | memoryview) -> None:
 
 
 class _Value:
-    """The size of one value: the number of values in it, itself included, and its nesting depth.
+    """The size and nesting depth of one value. The size is the number of values inside it plus 1.
 
-    `is_held` is set once another value contains it. It must not grow afterwards, or its container would be larger than
-    counted.
+    `is_held` is set once a container holds the value. From then on the value must not grow, because the size of the
+    container has already been counted.
     """
 
     __slots__ = ("depth", "is_held", "is_text", "size")
@@ -104,7 +105,7 @@ _TEXT: Final = _Value(is_text=True)
 
 
 class _Stack:
-    """The stack and memo of an unpickler, with a `_Value` for each value."""
+    """Follows the stack and memo of an unpickler, with a `_Value` in place of each value."""
 
     def __init__(self) -> None:
         self._values: list[_Value] = []

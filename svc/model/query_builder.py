@@ -1,4 +1,4 @@
-"""Build the parts of a query that do not depend on the scorer: columns of ids, restrictions, pins."""
+"""Build the parts of a query that do not depend on the scorer: item columns from ids, restrictions, and pins."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from svc.model.recommenders.base import excluded_columns
 
 
 class QueryBuilder:
-    """Translator of ids into columns of the training matrix, `history`. Thread-safe."""
+    """Translates the item ids of requests into columns of the training matrix, `history`. Thread-safe."""
 
     def __init__(self, item_ids: IdTable, history: History) -> None:
         self._finder = IdFinder(item_ids)
@@ -40,7 +40,7 @@ class QueryBuilder:
         self._history = history
 
     def unknown(self, ids: Sequence[str]) -> NDArray[np.int64]:
-        """Return the positions in `ids` of unknown ids."""
+        """Return the positions in `ids` of ids that are not items of the model."""
         return np.flatnonzero(self._finder.indices(ids) < 0)
 
     def columns(self, items: Sequence[str]) -> NDArray[np.int32]:
@@ -51,7 +51,10 @@ class QueryBuilder:
         return columns[columns >= 0]
 
     def given(self, history: Sequence[Interaction]) -> Given:
-        """Return the known items and the unknown ids of a request's history, as `settle_history` returns them."""
+        """Return the known items and the unknown ids of a request's history.
+
+        The items are distinct, unless the model weighs histories by order (see `settle_history`).
+        """
         if not history:
             return NOTHING_GIVEN
         columns = self._finder.indices([interaction.item_id for interaction in history])
@@ -66,7 +69,7 @@ class QueryBuilder:
         return settle_history(Given(columns, weights, tuple(unknown)), self._history)
 
     def resolve_dislikes(self, dislikes: Sequence[Interaction], new: NewItems | None) -> Given:
-        """Return the known disliked items, and all unknown ids that are not new items.
+        """Return the disliked items of the model, and the ids that are neither in the model nor new items.
 
         Weights of a repeated item add up. Items of weight 0 are left out.
         """
@@ -88,9 +91,9 @@ class QueryBuilder:
         *,
         include_seen: bool = False,
     ) -> tuple[Query, tuple[str, ...]]:
-        """Return the parts of a query that do not depend on the user, and the unknown ids, those of `given` first."""
+        """Return a query without its user, and the unknown ids of the request, first the unknown ids in `given`."""
         allowed, ignored = restriction.allowed, dict.fromkeys(given.unknown)
-        if allowed is not None and allowed.n_items > self._n_items:  # it has columns for new items too
+        if allowed is not None and allowed.n_items > self._n_items:  # `with_candidates` reads the columns of new items
             allowed = ItemSet.of_flags(allowed.flags()[: self._n_items])
         if restriction.include_items is not None:
             columns = self._finder.indices(restriction.include_items)
@@ -116,7 +119,7 @@ class QueryBuilder:
         return query, tuple(ignored)
 
     def vary(self, restriction: Restriction) -> tuple[Restriction, tuple[str, ...]]:
-        """Return the restriction with the requested rotation among its rules, and the unknown ids of shown items.
+        """Add the requested rotation to the rules. Return the restriction, and the unknown ids among the shown items.
 
         The counts of a repeated item add up.
         """
@@ -145,9 +148,9 @@ class QueryBuilder:
         profile: Profile | None,
         ignored_features: tuple[str, ...] = (),
     ) -> Prepared:
-        """Return the query with the pins that may be shown, and the facts of its answer.
+        """Add the pins that may be shown to the query. Return it with the facts that its answer reports.
 
-        The ids of the other pins become ignored items.
+        Pins that may not be shown are among these facts, as ignored items and with the reason.
         """
         prepared = Prepared(query, ignored_features, ignored_items, profile, restriction.offset)
         if not restriction.pins:
@@ -186,7 +189,7 @@ class QueryBuilder:
 
 
 def with_candidates(query: Query, restriction: Restriction, excluded: Sequence[str]) -> Query:
-    """Return the query with the new items of the restriction that may come back, without the `excluded` ids."""
+    """Add the new items that may come back to the query. Items with the `excluded` ids may not."""
     new = restriction.new
     assert new is not None, "asked only where there are new items"
     rows = new.candidates(excluded, restriction.include_items, restriction.allowed)
@@ -197,7 +200,7 @@ def with_candidates(query: Query, restriction: Restriction, excluded: Sequence[s
 
 
 def _why_not_shown(column: np.int32, query: Query, excluded: NDArray[np.int32]) -> PinFault:
-    """Return the reason that the item of a pin is left out. `excluded` holds all columns that must not come back."""
+    """Return the reason for leaving out the item of a pin. `excluded` are all columns that must not come back."""
     if column < 0:
         return "unknown"
     if column in query.exclude:

@@ -1,4 +1,4 @@
-"""Rank the training users of a model for an item, among those who may be named."""
+"""Rank the training users of a model for an item, without the users whom the query leaves out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from svc.model.recommenders.users import ByColumn, Moments, UserScorer, UserSumm
 
 
 class UserRanker:
-    """Ranker of users: by the scorer for a known item, and by the embedder for a new one."""
+    """Ranks the training users for an item, by the scorer for a known item and by the embedder for a new item."""
 
     def __init__(
         self,
@@ -25,7 +25,10 @@ class UserRanker:
         embedder: FeatureEmbedder | None,
         moments: Moments | None = None,
     ) -> None:
-        """Summarize the users. Measure their `moments` unless they are known."""
+        """Summarize the users, and measure their `moments` unless these are given.
+
+        `hidden` are the items that must not be shown to a user, if the model has such items.
+        """
         self._scorer = scorer
         self._history = history
         self._hidden = hidden
@@ -46,14 +49,14 @@ class UserRanker:
         return self._own is not None
 
     def vector_of(self, features: Encoded) -> NDArray[np.float64]:
-        """Return the vector of an item by its features. Raises UsersNotServed if no users have vectors to match."""
+        """Return the vector of an item by its features, (K,). Raises UsersNotServed if there are no user vectors."""
         if self._embedder is None or self._embedder.of_users is None:
             raise UsersNotServed(UsersNotServed.without_vectors)
         vector: NDArray[np.float64] = self._embedder.place([features])[0]
         return vector
 
     def rank(self, query: Query) -> Ranking:
-        """Return the rows of the best users for the audience of the query."""
+        """Return the best users for the audience of the query. The `items` of the ranking are rows of users."""
         audience = query.audience
         assert audience is not None and self._own is not None, "the model prepares no other query"
         if audience.vector is None:
@@ -68,7 +71,7 @@ class UserRanker:
         return best_users(scores, audience.order, moments, self._may_be_named(query, audience), query.limit)
 
     def _may_be_named(self, query: Query, audience: Audience) -> NDArray[np.bool_]:
-        """Return whether each user, (n_users,), may be named."""
+        """Return whether each user may be in the ranking, (n_users,)."""
         wanted: NDArray[np.bool_] = np.diff(self._history.offsets) >= audience.min_history
         if audience.include is not None:
             is_included = np.zeros(len(wanted), dtype=np.bool_)
@@ -84,7 +87,7 @@ class UserRanker:
 
 
 def owners(history: History, column: int, least: float = 0.0) -> NDArray[np.intp]:
-    """Return the users who have the item with a value of at least `least`."""
+    """Return the rows of the users who have the item with a value of at least `least`."""
     entries = np.flatnonzero(history.columns == column)
     if history.weights is not None:
         entries = entries[history.weights[entries] >= least]

@@ -1,1 +1,1 @@
-"""Columns of features: they encode texts and vectors as places of a feature vector."""
+"""Feature columns of texts and of vectors: they encode a value as places of a feature vector."""

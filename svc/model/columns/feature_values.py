@@ -10,15 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 Value = tuple[NDArray[np.intp], NDArray[np.float64]]
-"""Places of one value within its column, (z,), and the numbers at these places, (z,)."""
+"""An encoded value: places within the range of its column, (z,), and the numbers at these places, (z,)."""
 NOTHING: Value = (np.empty(0, dtype=np.intp), np.empty(0))
 """The encoding of a missing value."""
 
 
 class Encoded(NamedTuple):
-    """An encoded feature vector without its zeros, because a batch of requests may describe thousands of items.
+    """An encoded feature vector without its zeros.
 
-    `places`, (z,), are the positions of `values`, (z,), in the vector of length `dim`.
+    `places`, (z,), are the positions of `values`, (z,), in the vector of length `dim`. Zeros are left out to save
+    memory, because a batch of requests may have features of thousands of items.
     """
 
     places: NDArray[np.intp]
@@ -32,7 +33,7 @@ class Encoded(NamedTuple):
 
     @classmethod
     def at(cls, places: Sequence[NDArray[np.intp]], values: Sequence[NDArray[np.float64]], dim: int) -> Encoded:
-        """Join parts with distinct places, in any order."""
+        """Build a vector of length `dim` from parts with distinct places, in any order. Zero values are left out."""
         joined, all_values = np.concatenate(places), np.concatenate(values)
         order = np.argsort(joined)
         order = order[all_values[order] != 0]

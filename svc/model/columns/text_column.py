@@ -4,8 +4,8 @@ The weight of a word that a text has `count` times is `count · idf` with
 
     idf = ln((1 + n_items) / (1 + items with the word)) + 1
 
-and the weights of a text are scaled to length one. This is the smooth formula of scikit-learn's `TfidfVectorizer`. It
-is computed here so that a server needs no scikit-learn.
+The vector of a text's weights is scaled to length one. This is the smooth formula of scikit-learn's `TfidfVectorizer`.
+It is computed here so that a server needs no scikit-learn.
 """
 
 from __future__ import annotations
@@ -27,25 +27,26 @@ from svc.model.ids import IdTable
 
 Analyzer = Literal["word", "char"]
 MAX_CHARACTERS = 65_536
-"""Longer texts are refused: they hardly describe one item, and analyzing them would hold up other work."""
+"""Longer texts are refused, because they hardly describe one item, and analyzing them would delay other requests."""
 RUN_LENGTHS = range(3, 6)
 """Lengths of the runs of characters that the `char` analyzer treats as words."""
 
 _WORD = re.compile(r"[^\W_]+")
 _BLANKS = re.compile(r"\s+")
 _MAX_MARKS = 30
-"""Combining marks in a row, as in Unicode's stream-safe text format (UAX #15): no script needs more."""
+"""The most combining marks in a row, as in Unicode's stream-safe text format (UAX #15). No script needs more."""
 _LONG_RUN = re.compile(r"[^\w\x00-\u02ff]{31,}")
-"""Runs that may exceed this number of marks: the class holds all marks, but also emoji and punctuation."""
+"""Finds runs that may have more than this number of marks. The class matches all marks, emoji and punctuation too."""
 _JOINER = "\u034f"
-"""The combining grapheme joiner: it is not a letter and ends a run of marks."""
+"""The combining grapheme joiner. It is not a letter, and ends a run of marks."""
 
 
 def words_of(text: str, analyzer: Analyzer) -> list[str]:
     """Return the words of a text, lower-cased, in order and with repetitions.
 
-    `word` takes runs of letters and digits of any script. `char` takes each run of 3 to 5 characters, blanks included.
-    A letter and its accent count as one character (NFC), because keyboards of different systems disagree about them.
+    With the analyzer `word`, words are runs of letters and digits of any script. With `char`, words are all runs of 3
+    to 5 characters, including blanks. A letter and its accent become one character (NFC), because systems differ in
+    whether they store them as one or two.
     """
     lowered = unicodedata.normalize("NFC", _LONG_RUN.sub(_with_joiners, text)).lower()
     if analyzer == "word":
@@ -55,10 +56,10 @@ def words_of(text: str, analyzer: Analyzer) -> list[str]:
 
 
 def _with_joiners(run: re.Match[str]) -> str:
-    """Return the run with a joiner after each 30 marks in a row.
+    """Return the run with a joiner after every 30 marks in a row.
 
-    Bounds the time of normalization, which sorts the marks of a run by insertion while it holds the interpreter: a text
-    of 65,536 marks took 6.9 s.
+    This bounds the time of normalization, which takes quadratic time for a run of marks and holds the GIL. A text of
+    65,536 marks took 6.9 s.
     """
     parts, n_marks = [], 0
     for character in run[0]:
@@ -108,7 +109,7 @@ class TextColumn(Stored):
 
     @cached_property
     def _place_of(self) -> dict[str, int]:
-        """Return the position of each word. A dict is much faster than the table of ids for the few words of a text."""
+        """Return the position of each word. A dict finds the few words of a text much faster than an IdTable."""
         return {word: position for position, word in enumerate(self.vocabulary.all())}
 
     @cached_property
@@ -117,8 +118,9 @@ class TextColumn(Stored):
         return np.asarray(np.log((1.0 + self.n_items) / (1.0 + self.item_counts)) + 1.0, dtype=np.float64)
 
     def check(self, value: object) -> str | None:
-        """Return the text of one value, or None if it is missing. Raises FeatureValueUnusable for a value that is no
-        text.
+        """Return the text of one value, or None if it is missing.
+
+        Raises FeatureValueUnusable if the value is not a text, or too long.
         """
         try:
             text = token_text(value)

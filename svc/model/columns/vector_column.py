@@ -14,10 +14,10 @@ from svc.model.columns.feature_values import NOTHING, Value, kind_of
 
 
 class VectorColumn(Stored):
-    """A `vector` column: one place for each of its dimensions.
+    """A `vector` column: one place for each dimension of its vectors.
 
-    All vectors are divided by `length`, the root of the mean squared length of the training vectors. This gives the
-    regularization the same strength whatever the scale of the vectors.
+    All vectors are divided by `length`, the root mean square of the lengths of the training vectors, so that the
+    regularization has the same effect on vectors of any scale.
     """
 
     kind: Literal["vector"] = "vector"
@@ -69,7 +69,7 @@ class VectorColumn(Stored):
             raise self._unusable("it holds something other than numbers") from None
 
     def read(self, value: object) -> tuple[Value, list[str]]:
-        """Return all places and the scaled numbers, or nothing for a missing vector. No value is ignored."""
+        """Return all places and the scaled numbers, or NOTHING for a missing vector, and an empty list of unknowns."""
         numbers = self.vector(value)
         if numbers is None or not self.width:
             return NOTHING, []
