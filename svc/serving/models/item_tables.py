@@ -126,7 +126,7 @@ def of_arrow(table: pa.Table, id_column: str) -> ItemTable:
     from svc.sources import arrow
 
     ids = table.column(id_column).combine_chunks()
-    table = table.combine_chunks()  # `take` joins all chunks at each call: 2.4 instead of 0.4 s for a million items
+    table = table.combine_chunks()  # `take` joins all chunks at each call: 15 instead of 1.2 s for a million items
 
     def take(name: str, rows: NDArray[np.int64]) -> list[Any]:
         return [_plain(value) for value in table.column(name).take(arrow.integers(rows)).to_pylist()]
