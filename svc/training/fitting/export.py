@@ -1,6 +1,6 @@
-"""Convert a trained recommender to the scorer that is served, and build the model of this scorer.
+"""Convert a trained irspack recommender to a scorer that svc can serve, and build a model with this scorer.
 
-Recommenders are read by their attributes, so irspack itself is not imported. Each algorithm's function copies the
+Only attributes of recommenders are read, so this module does not import irspack. Each algorithm's function copies the
 attributes that serving needs and drops the rest (training matrices, gradients, transposed copies, thread counts).
 """
 
@@ -33,15 +33,15 @@ from svc.training.data.weights import in_order, weigh_rows
 from svc.training.fitting.trial import TrialRecord
 
 Columns = NDArray[np.int32] | slice
-"""The training column of each column of the model."""
+"""The column of the training matrix for each column of the model."""
 AS_TRAINED: Final[slice] = slice(None)
 
 
 def to_scorer(recommender: Any, class_name: str, columns: Columns = AS_TRAINED) -> Scorer:
-    """Return the served scorer of a trained `recommender`, with its items in the order of `columns`.
+    """Return the scorer to serve for a trained `recommender`, with its items in the order of `columns`.
 
-    Raise TrainingError for a class that cannot be served, for values that are not finite, and if features were trained
-    but cannot be used to solve for a user or item.
+    `class_name` is the irspack class in the recipe. Raise TrainingError for a class that cannot be served, for values
+    that are not finite, and for iALS parameters with which no new user or item can be solved for.
     """
     try:
         make = _SCORERS[class_name]
@@ -51,16 +51,17 @@ def to_scorer(recommender: Any, class_name: str, columns: Columns = AS_TRAINED) 
 
 
 def most_chosen_first(X: Any) -> NDArray[np.int32]:  # noqa: N803
-    """Return columns of the training matrix by descending number of users who chose them, ties in training order.
+    """Return the columns of training matrix `X` by descending number of users, ties in the order of columns.
 
     A model holds its items in this order. Every ranking puts the lower column first among equal scores, so the more
-    popular item comes first without a second sort key. Models of earlier versions hold their items in training order.
+    popular item comes first without a second sort key. Models of earlier svc versions have the order of the training
+    matrix.
     """
     return by_count(np.bincount(X.indices[X.data != 0], minlength=X.shape[1]))
 
 
 def reorder_items(X: Any, columns: Columns) -> Any:  # noqa: N803
-    """Return the training matrix with its items in the order of `columns`."""
+    """Return the training matrix `X` with its items in the order of `columns`."""
     matrix = X.tocsr()[:, columns]
     matrix.sort_indices()
     return matrix
@@ -74,10 +75,12 @@ def to_history(
     recency: float | None = 0.0,
     beside: bool = False,
 ) -> History:
-    """Return the rows of `X`, oldest first if `positions` of its entries are given.
+    """Return the rows of `X`, (users, items), as histories for a model.
 
-    They are weighted by `recency`, or by the recency of each part of a blend if it is None. With `beside`, the part for
-    features and seeds has a recency of its own.
+    - `with_values` keeps the values of `X` as weights, unless all are 1.
+    - `positions` has the position of each entry of `X` in its history. If given, items are ordered oldest first.
+    - `recency` weights the histories. If it is None, each part of a blend has a different recency.
+    - `beside` is True if the scorer for queries with features and seeds has another recency than the main scorer.
     """
     matrix = X.tocsr(copy=True)
     matrix.sum_duplicates()
@@ -105,14 +108,14 @@ def _history(matrix: Any, values: NDArray[np.float32], *, with_values: bool) -> 
 
 
 def _offsets(indptr: Any) -> Offsets:
-    """Return the row starts of a compressed matrix, in four bytes each if these suffice."""
+    """Return the row starts of a CSR matrix as int32, or as int64 if one does not fit into int32."""
     return indptr.astype(np.int32) if indptr[-1] <= np.iinfo(np.int32).max else indptr.astype(np.int64)  # type: ignore[no-any-return]
 
 
 def _bprfm(recommender: Any, columns: Columns) -> Scorer:
-    """Return a scorer of embeddings, with item biases as one more component.
+    """Return a scorer of LightFM's embeddings, with the item biases as an additional component.
 
-    User biases do not change an order. Gradients are dropped.
+    User biases are dropped, because they add the same to all scores of a user.
     """
     machine = recommender.fm
     items = np.column_stack([machine.item_embeddings, machine.item_biases])
@@ -141,7 +144,8 @@ def _dense_slim(recommender: Any, columns: Columns) -> Scorer:
     weights = np.empty(trained.shape, dtype=np.float32)
     with np.errstate(over="ignore"):
         for row, source in zip(weights, np.arange(len(trained))[columns], strict=True):
-            row[:] = trained[source][columns]  # by row: another full copy of the weights may not fit into memory
+            # Row by row, because memory may be too small for another full copy of the weights.
+            row[:] = trained[source][columns]
     return DenseWeightsScorer(checked_finite(weights, "item weights"))
 
 
@@ -150,9 +154,10 @@ def _popularity(recommender: Any, columns: Columns) -> Scorer:
 
 
 def build_blend(parts: Sequence[Scorer], trial: TrialRecord) -> BlendScorer:
-    """Return the blend of `trial`: the scorers of its parts with their weights, the factor model first.
+    """Return the blend of `trial`, with the scorers of its `parts` and their weights. The factor model comes first.
 
-    `fold_in_users` completes it: it solves for the users, then measures the deviation of each part's scores.
+    The blend cannot score before `fold_in_users` has solved for its users and measured the deviation of each part's
+    scores.
     """
     weighted = list(zip(parts, trial.params["weights"].values(), strict=True))
     factors = [(part, weight) for part, weight in weighted if isinstance(part, IALSScorer | SVDScorer)]
@@ -176,9 +181,13 @@ def fold_in_users(
     features: sparse.csr_matrix | None,
     rows: NDArray[Any] | None = None,
 ) -> None:
-    """Solve for the vectors of all users of `matrix`, or of some `rows`.
+    """Set the vectors of all users in the scorer of `trial`, or only of `rows`, by solving for them exactly.
 
-    Histories are weighted by recency if `positions` are given. `features` are those of the users, (users, F).
+    - `matrix`, (users, items), has the histories. `positions` has the position of each entry in its history. If it is
+      given, histories are weighted by the recency of the trial.
+    - `features`, (users, F), are the encoded features of the users.
+
+    For a blend, also measure the deviation of each part's scores over these users.
     """
     recency = factors_first(trial.parts or (trial,))[0].recency
     histories = weigh_rows(matrix, positions, recency) if recency and positions is not None else matrix
@@ -191,19 +200,19 @@ def fold_in_users(
 
 
 def factors_first(parts: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Return the parts of a blend in the order of its scorer."""
+    """Return the parts of a blend in the order of `BlendScorer`, where the factor model comes first."""
     return sorted(parts, key=lambda trial: trial.algorithm not in FACTORS)
 
 
 def recency_of_histories(trial: TrialRecord) -> float | None:
-    """Return the recency of all histories, or None if each part has its own."""
+    """Return the recency that weights all histories, or None if the parts of a blend have different recencies."""
     return None if trial.recency_by_part else trial.recency
 
 
 def finite_float32(values: Any, name: str) -> NDArray[np.float32]:
-    """Return a float32 copy in C order.
+    """Return a float32 copy of `values` in C order.
 
-    Raise TrainingError for a value that is not finite, or too large for float32.
+    Raise TrainingError, which calls them `name`, if a value is not finite or too large for float32.
     """
     with np.errstate(over="ignore"):
         array = np.array(values, dtype=np.float32, order="C")
@@ -217,7 +226,7 @@ def checked_finite(array: NDArray[np.float32], name: str) -> NDArray[np.float32]
 
 
 def ials_scorer(recommender: Any, columns: Columns = AS_TRAINED) -> IALSScorer:
-    """Return a scorer of user and item vectors that can also solve for users and items outside the training."""
+    """Return the scorer of an iALS `recommender`, which can also solve for users and items outside the training."""
     core = recommender.trainer_as_ials.core_trainer
     has_mean = bool(getattr(recommender, "has_mean", False))
     learned = _weights(core.user_feature_weight, recommender.user_features, "user feature weights")
@@ -243,7 +252,7 @@ def ials_scorer(recommender: Any, columns: Columns = AS_TRAINED) -> IALSScorer:
 
 
 def _confidence(recommender: Any) -> float:
-    """Return c of an interaction of value 1, as the recommender scales it."""
+    """Return the confidence of an interaction with value 1 after the recommender's confidence scaling."""
     if recommender.confidence_scaling.name == "none":
         return 1.0
     return float(np.log(1 + 1 / recommender.epsilon))
@@ -254,7 +263,7 @@ def _weights(weights: Any, features: Any, name: str) -> NDArray[np.float32] | No
 
 
 def _check_least_squares(least_squares: LeastSquares) -> None:
-    """Raise TrainingError for parameters without a unique minimum.
+    """Raise TrainingError for parameters with which the vector of a new user or item is not unique.
 
     If alpha0 = 0 and nu > 0, an empty history is not regularized.
     """
@@ -272,7 +281,7 @@ def _check_least_squares(least_squares: LeastSquares) -> None:
 
 
 def svd_scorer(recommender: Any, columns: Columns = AS_TRAINED) -> SVDScorer:
-    """Return a scorer of the users' projections, the item vectors, and the factors of the items of a history."""
+    """Return the scorer of a truncated SVD. `scales` are its factors for the items of a history, None if all are 1."""
     scales = recommender.history_scales_[columns]
     return SVDScorer(
         finite_float32(recommender.z, "user vectors"),
@@ -316,19 +325,19 @@ def assemble(
 ) -> Model:
     """Return the model of a `scorer`, ready to answer and to be encoded.
 
-    `X` is the training matrix, (n_users, n_items) CSR, with its items in the order of `scorer`. `keep_values` keeps its
-    values for requests that add to a history, even if the scorer does not read them. Histories keep their order if
-    `positions` of the entries of `X` are given. They are weighted by `recency`, or by the recency of each part if it is
-    None.
-
-    `hidden`, of the same shape as `X`, has 1 for items that a user is never shown. It has less for items that are shown
-    again when a request includes seen items. `hidden_new`, (n_users, ids of `hidden_new_ids`), has the same for items
-    that the model does not know. It is kept only if the model can score new items from features.
-
-    `cold` answers queries with features and seeds instead of `scorer`, and weights histories by `cold_recency`.
-    `features` are kept only if the scorer that answers such queries reads them. A `ranker` reorders the best items.
-    With `repeats`, users are recommended seen items too, unless a request excludes them. `popularity` is the recent
-    popularity of each item, (n_items,), or None for the number of its users.
+    - `X`, (n_users, n_items) CSR, is the training matrix, with its items in the order of `scorer`. `keep_values` keeps
+      its values even if the scorer does not read them, for requests that add to a history.
+    - `positions` has the position of each entry of `X` in its history. If given, histories keep their order. They are
+      weighted by `recency`, or by a different recency for each part of a blend if it is None.
+    - `cold` answers queries with features and seeds instead of `scorer`, and weights histories by `cold_recency`.
+    - `features` are the feature encoders. They are kept only if the scorer that answers such queries reads features.
+    - `hidden`, (n_users, n_items), is 1 at items that a user is never shown. A smaller value marks an item that a
+      request with `include_seen` may show.
+    - `hidden_new`, (n_users, ids of `hidden_new_ids`), has the same values for items that are not in the training
+      matrix. It is kept only if the model can score new items from features.
+    - With `repeats`, users are recommended seen items too, unless a request excludes them.
+    - `popularity`, (n_items,), is the recent popularity of each item. If it is None, popularity is the number of users.
+    - `ranker` reorders the best items.
     """
     reader = cold or scorer
     reads_features = reader.feature_dim("user") or reader.feature_dim("item")

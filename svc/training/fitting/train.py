@@ -1,4 +1,4 @@
-"""Build a recommender with the parameters of a trial, and train the scorer that is served."""
+"""Build irspack's recommender with the parameters of a trial, train it, and return the scorer that is served."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ _DENSE_COPIES = 4
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """Numbers of threads for irspack.
+    """The numbers of threads for irspack.
 
-    `exact` is for algorithms whose results depend on this number in their last bits. `free` is for all others.
+    `exact` is for algorithms whose results change in their last bits with the number of threads. `free` is for all
+    other algorithms.
     """
 
     exact: int
@@ -42,9 +43,10 @@ class Threads:
 
     @classmethod
     def choose(cls, wanted: int | None, *, available: int) -> Threads:
-        """Return the user's `wanted` number for both, else 1 for `exact` and all `available` threads for `free`.
+        """Return the user's `wanted` number for both, or by default 1 for `exact` and `available` for `free`.
 
-        iALS, BPR and SLIM add floats in the order in which threads finish, so two threads give other last bits.
+        iALS, BPR and SLIM add floats in the order in which threads finish. With two threads, the last bits of their
+        results would differ from run to run.
         """
         return cls(exact=wanted or 1, free=wanted or available)
 
@@ -64,9 +66,10 @@ class Builder:
         features: Matrices,
         times: sparse.csr_matrix | None = None,
     ) -> Any:
-        """Return an untrained recommender over `matrix`, (users, items), to which the caller has applied HALF_LIFE.
+        """Return an untrained recommender of algorithm `name` over `matrix`, (users, items).
 
-        `features` are passed to algorithms that accept them, as are `times`, which have the entries of `matrix`.
+        The caller has already applied the half-life in `params` to `matrix`. `times` has the time of each entry of
+        `matrix`. `features` and `times` are passed only to algorithms that accept them.
         """
         algorithm = ALGORITHMS[name]
         fixed: Params = {}
@@ -97,8 +100,8 @@ def train_trial(
 ) -> Scorer:
     """Return the scorer of a trial, trained on `matrix` for the trial's best number of epochs.
 
-    iALS trains fewer epochs from a `start`. The items of the scorer are in the order of `columns`. Raise
-    FeatureRidgeFailed if the weights of its features cannot be solved for.
+    With `start`, iALS starts from the vectors of the live model and trains fewer epochs. The items of the scorer are in
+    the order of `columns`. Raise FeatureRidgeFailed if the feature weights cannot be solved for.
     """
     name = trial.algorithm
     if trial.parts:
@@ -126,9 +129,9 @@ def failures(name: str) -> tuple[type[Exception], ...]:
 
 
 def how_many_fit(name: str, n_items: int) -> int | None:
-    """Return how many trainings of an algorithm fit into the memory that is free now, or None for any number.
+    """Return how many trainings of an algorithm fit into the memory that is free now, or None without a limit.
 
-    Only trainings with dense item matrices are limited.
+    Only algorithms that train with dense item matrices are limited.
     """
     if not ALGORITHMS[name].needs_dense_items:
         return None
@@ -158,10 +161,10 @@ def train_to_best_epoch(
     """Train `recommender` to its best epoch and return this epoch, or None for training without epochs.
 
     irspack's own loop draws a progress bar on standard output, cannot be interrupted, and scores the best state a
-    second time. So its few lines are written again here over the same irspack objects.
+    second time. So this function repeats its few lines with the same irspack objects.
 
-    `check` runs before each epoch. The best epoch is the one with the highest `score(recommender)`.
-    `report(epoch, score)` gets each of these scores. An exception of `check` or `report` ends the training.
+    `check` is called before each epoch. The best epoch has the highest `score(recommender)`. `report(epoch, score)`
+    gets each score. An exception of `check` or `report` ends the training.
     """
     check()
     if epochs is None:
@@ -188,9 +191,9 @@ def train_to_best_epoch(
 
 
 def train_epochs(recommender: Any, epochs: int | None, start: WarmStart | None = None) -> Any:
-    """Train `recommender` for `epochs`, or for fewer epochs from a `start`, and return it.
+    """Train `recommender` for `epochs`, or for fewer epochs from the vectors of `start`, and return it.
 
-    If `epochs` is None, the training has no epochs.
+    `epochs` is None for an algorithm that does not train in epochs.
     """
     if epochs is None:
         return recommender.learn()
@@ -206,7 +209,8 @@ def train_epochs(recommender: Any, epochs: int | None, start: WarmStart | None =
 def run_in_thread(work: Callable[[], Any]) -> Any:
     """Run `work` in a new thread, and return its result or raise its exception.
 
-    When an interrupt arrives, the exception is raised at once and the daemon thread is abandoned.
+    This keeps Ctrl-C effective: Python raises KeyboardInterrupt only in the main thread, which waits here. The daemon
+    thread is then abandoned.
     """
     ended: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
@@ -226,16 +230,16 @@ def run_in_thread(work: Callable[[], Any]) -> Any:
 def set_self_weights(recommender: Any, params: Params) -> None:
     """Set the weight of each item for itself in a trained `recommender`, if `params` contain a self-weight.
 
-    This diagonal has an effect only with `training.repeats`, where seen items are recommended again. With a self-weight
-    of 0, a seen item gets its score from the other items of the history. With 1, an item counts for itself as much as
-    for its strongest neighbour. With 100, the user's own history comes first.
+    These weights, the diagonal of the item weights, matter only with `training.repeats`, where seen items are
+    recommended again. With a self-weight of 0, a seen item gets its score from the other items of the history. With 1,
+    an item counts for itself as much as for its strongest neighbour. With 100, the items of the history come first.
     """
     if SELF_WEIGHT in params:
         recommender._W = with_diagonal(recommender._W, float(params[SELF_WEIGHT]))
 
 
 def with_diagonal(weights: Any, self_weight: float) -> Any:
-    """Return `weights`, (items, items), whose diagonal is `self_weight` times the largest other weight of each row.
+    """Return `weights`, (items, items), with `self_weight` times the largest other weight of each row as diagonal.
 
     Dense weights are changed in place. The diagonal is 0 in a row without a positive weight for another item.
     """

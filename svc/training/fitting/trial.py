@@ -8,18 +8,20 @@ from svc.recipe.algorithms import TOP_POP
 from svc.training.fitting.algorithms.registry import Params
 
 FEATURES_AND_SEEDS = "features and seeds"
-"""The queries of the part that learned from features, if another part answers for known users."""
+"""The value of `answers` in a header for the part of a model that answers only queries with features and seeds."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialRecord:
-    """One finished trial. `score` and `metrics` are set if it is complete, `epochs` if it trained in epochs.
+    """One finished trial of a search.
 
-    `rank_ms` is the measured time of a single ranking by its model in milliseconds, or None. A trial is `too_slow`, and
-    not complete, if `rank_ms` exceeds the recipe's limit.
-
-    `parts` are the trials of a blend's parts, in the order of its weights, each with its recency in the blend.
-    `recency` is the value that the validation chose. The recency of a blend is the highest of its parts.
+    - `state` is "complete", "pruned" or "failed". Only a complete trial has a `score` and `metrics`.
+    - `epochs` is the best number of epochs, or None for an algorithm that does not train in epochs.
+    - `seconds` is the time of training and evaluation.
+    - `parts` are the trials of a blend's parts, in the order of its weights, each with its recency in the blend.
+    - `recency` is the value that scored best on the validation users. For a blend, it is the highest of its parts.
+    - `rank_ms` is the measured time of a single ranking by its model in milliseconds, or None.
+    - `too_slow` is True if `rank_ms` exceeds the recipe's limit. Such a trial counts as pruned.
     """
 
     number: int
@@ -37,7 +39,7 @@ class TrialRecord:
 
     @property
     def final_params(self) -> Params:
-        """Return the parameters, with the number of epochs that the validation chose."""
+        """Return the parameters, including the best number of epochs on the validation users."""
         return dict(self.params) if self.epochs is None else {**self.params, "train_epochs": self.epochs}
 
     @property
@@ -46,9 +48,9 @@ class TrialRecord:
 
     @property
     def recency_by_part(self) -> bool:
-        """Return whether the parts of a blend weigh histories differently."""
+        """Return whether the parts of a blend have different recencies. Popularity does not depend on recency."""
         return len({part.recency for part in self.parts if part.algorithm != TOP_POP}) > 1
 
     def at_recency(self, recency: float) -> TrialRecord:
-        """Return the same model with one recency for all of its parts."""
+        """Return this trial with `recency` for the model and all of its parts."""
         return replace(self, recency=recency, parts=tuple(replace(part, recency=recency) for part in self.parts))

@@ -19,10 +19,12 @@ Rows = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WarmStart:
-    """Vectors of the live model from which a training starts.
+    """Vectors of the live model, from which a training of iALS starts.
 
-    `users` and `items`, (live rows, K), are the vectors of version `sha8`, and `user_mean`, (K,), is its prior.
-    `user_rows` and `item_rows` have the live row of each user and item of the training, or −1 for new ones.
+    - `sha8` is the version of the live model.
+    - `users` and `items`, (rows of the live model, K), are its vectors.
+    - `user_mean`, (K,), is the vector towards which users are regularized, or None.
+    - `user_rows` and `item_rows` have the row in the live model of each user and item of the training, −1 if new.
     """
 
     sha8: str
@@ -34,10 +36,10 @@ class WarmStart:
 
     @classmethod
     def of(cls, live: Model, sha8: str, user_ids: Sequence[str], item_ids: Sequence[str]) -> WarmStart | None:
-        """Return the start from `live` of a training with these ids, in the order of its rows and columns.
+        """Return the vectors of `live` for a training whose rows and columns are `user_ids` and `item_ids`.
 
-        Return None if `live` has no iALS, or if it learned from features: the rows of feature weights follow a
-        vocabulary, which differs on other data.
+        Return None if `live` has no iALS, or if it has learned from features. The vocabulary of features changes with
+        the data, so the rows of feature weights would not match.
         """
         scorer = live.scorer.factors if isinstance(live.scorer, BlendScorer) else live.scorer
         if not isinstance(scorer, IALSScorer):
@@ -46,12 +48,12 @@ class WarmStart:
         if prior.user_weights is not None or prior.item_weights is not None:
             return None
         items = np.empty_like(scorer.index.factors)
-        items[scorer.index.columns] = scorer.index.factors
+        items[scorer.index.columns] = scorer.index.factors  # the index holds items in another order than the model
         rows = live.user_ids.indices(user_ids), live.item_ids.indices(item_ids)
         return cls(sha8, scorer.users, items, prior.user_mean, *rows)
 
     def place(self, recommender: Any) -> None:
-        """Replace the vectors of a recommender that has started to learn. New ids keep their random vectors."""
+        """Set the vectors of a recommender after `start_learning`. New users and items keep their random vectors."""
         core = recommender.trainer.core_trainer
         core.user = _with_live(core.user, self.users, self.user_rows)
         core.item = _with_live(core.item, self.items, self.item_rows)
@@ -60,15 +62,16 @@ class WarmStart:
 
     @staticmethod
     def epochs(cold: int) -> int:
-        """Return the number of epochs that score as well as `cold` epochs from random vectors.
+        """Return the number of epochs from these vectors that score as well as `cold` epochs from random vectors.
 
-        A quarter suffices for the live model of the day before (benchmarks/warm_start.py). Half serves older ones too.
+        A quarter suffices if the live model was trained the day before (benchmarks/warm_start.py). The result is half,
+        which also suffices for older models.
         """
         return -(-cold // 2)
 
 
 def _with_live(drawn: Vectors, live: Vectors, rows: Rows) -> Vectors:
-    """Return `drawn`, (n, K), with the live vectors in rows that have one."""
+    """Return a copy of the random vectors `drawn`, (n, K), with live vectors in all rows that have one."""
     vectors = drawn.copy()
     vectors[rows >= 0] = live[rows[rows >= 0]]
     return vectors

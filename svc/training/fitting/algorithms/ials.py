@@ -1,8 +1,8 @@
 """irspack's IALSRecommender with a learned mean as the prior of users, and with support for very many features.
 
-irspack regularizes users towards zero. Then a user with little history scores all items near 0, in an almost arbitrary
-order. Regularized towards a common vector, such a user gets the popular items. That vector is learned as the weight of
-a feature that all users share.
+irspack regularizes user vectors towards zero. A user with little history then has scores near 0 for all items, in an
+almost arbitrary order. If user vectors are regularized towards their mean instead, such a user gets the popular items.
+The mean is learned as the weight of a constant feature that all users share.
 """
 
 from __future__ import annotations
@@ -17,14 +17,21 @@ from irspack.recommenders.ials import IALSTrainer
 from numpy.typing import NDArray
 from scipy import sparse
 
-_MEAN_RIDGE = 1.0  # keeps the system for the mean solvable, and is negligible beside the sum over all users
-_INIT_STD = 1.0  # with irspack's 0.1 the mean takes dozens of epochs to reach its final size
+_MEAN_RIDGE = 1.0
+"""The regularization of the mean. It keeps the linear system for the mean solvable, and is negligible beside the sum
+over all users in that system.
+"""
+_INIT_STD = 1.0
+"""Standard deviation of the initial vectors. With irspack's 0.1, the mean takes dozens of epochs to reach its final
+size.
+"""
 
 
 class MeanPriorIALSRecommender(IALSRecommender, register_class=False):
-    """irspack's IALSRecommender, where `mean_prior` gives every user one feature with the value 1.
+    """irspack's IALSRecommender, with a learned mean of the user vectors if `mean_prior` is set.
 
-    If there are user features, `mean_prior` changes nothing, because they already contain such a constant.
+    `mean_prior` gives every user one feature with the value 1. It changes nothing if there are user features, because
+    they already contain such a constant.
     """
 
     def __init__(
@@ -60,7 +67,7 @@ def _constant(n_users: int) -> Any:
 
 
 MOST_DENSE_PLACES = 5_000
-"""Most encoded features of one side that are left to irspack, whose dense solve is faster for few of them."""
+"""Most encoded features of one side that irspack solves for. Its dense solver is faster for few features."""
 
 
 def is_wide(features: Any) -> bool:
@@ -69,9 +76,10 @@ def is_wide(features: Any) -> bool:
 
 
 class _Side(NamedTuple):
-    """Features of the users or items, (n, P), and their regularization. A side without features has P = 0.
+    """The features of the users or of the items, and their regularization.
 
-    `row_weights`, (n,), are the r of the vectors, `ridge` is λ of the weights (see `solve_ridge`).
+    `features`, (n, P), has P encoded features for each of n users or items, P = 0 for a side without features.
+    `row_weights`, (n,), is r and `ridge` is λ in the formula of `solve_ridge`.
     """
 
     features: sparse.csr_matrix
@@ -83,7 +91,10 @@ class _Side(NamedTuple):
         return is_wide(self.features)
 
     def for_a_step(self, weights: NDArray[np.float32]) -> tuple[Any, NDArray[np.float32]]:
-        """Return the features and weights, (P, K), for irspack's trainer. A wide side gives its prior instead."""
+        """Return the features and weights to pass to irspack's trainer for one step, given the `weights`, (P, K).
+
+        A wide side passes its prior F·W as K features, with the unit matrix as their weights.
+        """
         if not self.is_wide:
             return self.features, weights
         return np.asarray(self.features @ weights, order="C"), np.eye(weights.shape[1], dtype=np.float32)
@@ -91,21 +102,26 @@ class _Side(NamedTuple):
     def solve_weights(
         self, vectors: NDArray[np.float32], before: NDArray[np.float32], by_irspack: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """Return the weights of the features after a step. A wide side solves for them, starting at those `before`."""
+        """Return the weights of the features, (P, K), after a step that gave `vectors`, (n, K).
+
+        A wide side solves for the weights, starting at the weights `before` the step. Other sides have irspack's.
+        """
         if not self.is_wide:
             return by_irspack
         return solve_ridge(self.features, vectors, self.row_weights, self.ridge, before)
 
 
 class WideFeatureTrainer(IALSTrainer):
-    """irspack's trainer of one recommender, for more features than its dense solve can handle.
+    """A replacement for irspack's trainer, for more features than irspack's dense solver can handle.
 
-    An epoch of irspack's trainer has four steps: user vectors, weights of user features, item vectors, weights of item
-    features. The vectors depend on features only by the prior F·W. So irspack's trainer is given the prior itself as K
-    features, with the unit matrix as their weights. The weights that it learns for them are discarded, and
-    `solve_ridge` solves for W from the vectors. The result equals irspack's, apart from rounding.
+    An epoch of irspack's trainer has four steps. It solves for user vectors, for the weights of user features, for item
+    vectors, and for the weights of item features. The vectors depend on features F only through the prior F·W. So this
+    trainer passes the prior itself to irspack as K features, with the unit matrix as their weights. It discards the
+    weights that irspack learns for these K features, and solves for the true weights W by `solve_ridge`. The result
+    equals irspack's, apart from rounding.
 
-    `core_trainer` holds vectors and weights between epochs, as in irspack. `matrix` has the scaled interactions.
+    `core_trainer` holds vectors and weights between epochs, as in irspack. `matrix`, (users, items), has the
+    interactions after irspack's confidence scaling.
     """
 
     def __init__(self, trainer: Any, recommender: Any, matrix: sparse.csr_matrix) -> None:
@@ -141,9 +157,8 @@ class WideFeatureTrainer(IALSTrainer):
         del user_features, item_features
         core.user, core.item = held.user, held.item
         core.user_feature_weight, core.item_feature_weight = user_start, item_start
-        held.user = held.item = np.empty(
-            (0, before[0].shape[1]), dtype=np.float32
-        )  # else in memory twice during the step
+        # `core` has copies of the vectors. Emptied here, they are not in memory twice during the step.
+        held.user = held.item = np.empty((0, before[0].shape[1]), dtype=np.float32)
         core.step(self.solver_config)
         held.user, held.item = core.user, core.item
         by_irspack = core.user_feature_weight, core.item_feature_weight
@@ -153,7 +168,7 @@ class WideFeatureTrainer(IALSTrainer):
 
 
 def _config(recommender: Any) -> Any:
-    """Return the configuration of a core trainer without random vectors, because those of `held` replace them."""
+    """Return the configuration of an irspack core trainer with initial vectors of zero, which are replaced anyway."""
     return (
         IALSModelConfigBuilder()
         .set_K(recommender.n_components)
@@ -171,7 +186,7 @@ def _config(recommender: Any) -> Any:
 
 
 TOLERANCE = 1e-9
-"""Largest residual of a solved column, relative to the norm of its right-hand side."""
+"""A column of the weights is solved when its residual is below this share of the norm of its right-hand side."""
 MOST_STEPS = 2_000
 _ROWS_AT_ONCE = 65_536
 """Rows of F that are multiplied at once, so that the memory of a step does not grow with n."""
@@ -186,7 +201,7 @@ def solve_ridge(
     ridge: float,
     start: NDArray[np.float32],
 ) -> NDArray[np.float32]:
-    """Return the weights of very many features, by conjugate gradients that begin at `start`, (P, K).
+    """Solve for the weights of very many features by conjugate gradients, beginning at `start`, (P, K).
 
     In feature-aware iALS the weights W of the features of one side minimize, for its vectors V,
 
@@ -200,13 +215,12 @@ def solve_ridge(
     | λ | | `ridge` |
     | W | (P, K) | weights |
 
-    irspack solves this by the Cholesky decomposition of the dense P × P matrix, whose memory grows with the square of
-    P. Here the matrix is never built. Each of the K columns is solved by conjugate gradients (Hestenes and Stiefel
-    1952), preconditioned by the diagonal. All columns advance together, so a step costs two products of F with K
-    vectors.
+    irspack solves this system by the Cholesky decomposition of the dense P × P matrix, which needs memory in proportion
+    to P². Conjugate gradients (Hestenes and Stiefel 1952), preconditioned by the diagonal, do without this matrix. They
+    need memory for a copy of the values of F and for five arrays of the size of W. All K columns of W are solved
+    together, and each step multiplies F and Fᵀ by K vectors.
 
-    Needs the memory of F's values and of five arrays of the size of W. Raise FeatureRidgeCholeskyError, as irspack
-    does, if the system is too nearly singular to be solved.
+    Raise FeatureRidgeCholeskyError, as irspack does, if the system is too nearly singular to be solved.
     """
     parts = _scaled_parts(features, np.sqrt(row_weights))
     right = np.zeros(start.shape)
@@ -242,7 +256,7 @@ def solve_ridge(
 def _scaled_parts(
     features: sparse.csr_matrix, root_weights: NDArray[np.float64]
 ) -> list[tuple[sparse.csr_matrix, NDArray[np.float64]]]:
-    """Return √R·F in blocks of rows, each with its √r. The blocks share the indices of F."""
+    """Return √R·F in blocks of rows, and the √r of each block's rows. The blocks are views of the indices of F."""
     parts = []
     for begin in range(0, features.shape[0], _ROWS_AT_ONCE):
         bounds = features.indptr[begin : begin + _ROWS_AT_ONCE + 1]
@@ -263,10 +277,10 @@ def _product(parts: list[tuple[sparse.csr_matrix, NDArray[np.float64]]], ridge: 
 
 def _squares(left: Matrix, right: Matrix) -> NDArray[np.float64]:
     """Return the inner product of each pair of columns, (K,)."""
-    # einsum and not BLAS, whose sums depend on its number of threads in their last bits.
+    # The last bits of sums by BLAS depend on its number of threads. Those of einsum do not.
     return np.asarray(np.einsum("pk,pk->k", left, right), dtype=np.float64)
 
 
 def _ratio(above: NDArray[np.float64], below: NDArray[np.float64], unsolved: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return above / below of each column, or 0 for solved columns, which then no longer change."""
+    """Return above / below for each column. It is 0 for a solved column, which then no longer changes."""
     return np.divide(above, below, out=np.zeros_like(above), where=unsolved & (below > 0))

@@ -1,9 +1,9 @@
 """irspack's DenseSLIM, EDLAE and RP3beta, with svc's changes to the training of their item weights.
 
-irspack inverts the item matrix of DenseSLIM and EDLAE with scipy, which holds the interpreter lock throughout. With ten
-thousand items, no signal is handled and no time limit is checked for half a minute. numpy releases the lock, but takes
-several times as long: it inverts in double precision and does not use the symmetry. So LAPACK's Cholesky routines are
-called directly.
+irspack inverts the (items, items) matrix of DenseSLIM and EDLAE with scipy, which holds Python's interpreter lock
+throughout. With ten thousand items, no signal is handled and no time limit is checked for half a minute. numpy releases
+the lock, but takes several times as long, because it inverts in double precision and ignores the symmetry of the
+matrix. So this module calls LAPACK's Cholesky routines directly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scipy.linalg import cython_lapack
 
 _ROWS_AT_ONCE = 256
 _FEW_USERS = 16
-"""Items of more users are never set apart: they almost always share a user, and co-occur with much of the catalogue."""
+"""Most users of an item that may be set apart (see `_System`). Two items with more users almost always share a user."""
 
 Vector = NDArray[np.float64]
 
@@ -36,8 +36,8 @@ class UnlockedDenseSLIMRecommender(DenseSLIMRecommender, register_class=False):
 class SparseEDLAERecommender(EDLAERecommender, register_class=False):
     """EDLAE: Steck, "Autoencoders that don't overfit towards the Identity", NeurIPS 2020.
 
-    Only the `top_k` weights of each source item with the largest absolute values are kept, so that a model of many
-    items stays small. A search evaluates the kept weights.
+    Of each source item, only the `top_k` weights with the largest absolute values are kept, so that a model of many
+    items stays small. A search scores the model with only these weights.
     """
 
     def __init__(self, matrix: Any, *, top_k: int | None = None, **parameters: Any) -> None:
@@ -60,18 +60,22 @@ def _weights(matrix: Any, ridge: Vector) -> NDArray[np.float32]:
 
 
 class _System:
-    """The system S = XᵀX + diag(`ridge`), inverted exactly with a dense decomposition of some items only.
+    """The matrix S = XᵀX + diag(`ridge`), (items, items), with a faster way to its exact inverse.
 
-    A set of rarely chosen items A is set `apart`, R is the `rest`. No user chose two items of A, except items that only
-    this user chose. So S_AA is block diagonal and is inverted by formula: 1 / S_tt for an item t of several users, and
-    a diagonal plus rank one (Sherman and Morrison) for the items of a single user. Only the Schur complement
-    S_RR − S_RA S_AA⁻¹ S_AR is inverted numerically:
+    On film ratings, a training takes 3.2 instead of 13.6 s. A dense matrix must be inverted only for some of the items:
+    5,106 of 10,506 on this data.
 
-    - For a user u with single items t, it divides u's part of XᵀX by 1 + s_u, with s_u = Σ_t x_ut² / ridge_t.
-    - For an item t of several users, it subtracts the outer product of S_Rt with itself, divided by S_tt.
+    A set A of rarely chosen items is set `apart`, and R is the `rest`. A user may have chosen several items of A only
+    if nobody else chose them. So S_AA is block diagonal, and its inverse has a formula: 1 / S_tt for an item t of
+    several users, and a diagonal plus a matrix of rank one (Sherman and Morrison) for the items of a single user. Only
+    the Schur complement S_RR − S_RA S_AA⁻¹ S_AR is inverted numerically. It is computed from X like this:
+
+    - For a user u with items t that nobody else chose, u's part of XᵀX is divided by 1 + s_u, with
+      s_u = Σ_t x_ut² / ridge_t.
+    - For an item t of several users, the outer product of S_Rt with itself, divided by S_tt, is subtracted.
 
     Row t of S_AA⁻¹ S_AR is `shares`_t times row `rows`_t of `histories`, (rows, R). The other blocks of the inverse
-    follow from it. On film ratings 5,400 of 10,506 items are apart, and a training takes 3.2 instead of 13.6 s.
+    follow from these rows.
     """
 
     def __init__(self, matrix: Any, ridge: Vector) -> None:
@@ -99,10 +103,11 @@ class _System:
     def inverse(self) -> NDArray[np.float32]:
         """Return the inverse, (items, items), in C order."""
         scaled = sparse.diags(self._scales) @ self.common
-        # A dense product by BLAS would save only 0.04 s of a trial on dense data.
+        # These are sparse products. Dense products by BLAS would save only 0.04 s of a trial, even on dense data.
         system: NDArray[np.float32] = (scaled.T @ scaled - self._taken.T @ self._taken).astype(np.float32).toarray("C")
         np.fill_diagonal(system, system.diagonal() + self.ridge.astype(np.float32))
-        # Trials could share an eigendecomposition, but it costs more than the inversions that it would replace.
+        # Trials with other values of `ridge` could share an eigendecomposition instead of inverting, but it takes
+        # longer than all the inversions of a search.
         of_rest = _inverse(system)
         if not len(self.apart):
             return of_rest
@@ -113,7 +118,8 @@ class _System:
         shares = self.shares.astype(np.float32)
         n_items = len(self.rest) + len(self.apart)
         inverse = np.empty((n_items, n_items), dtype=np.float32)
-        # Each block is computed with columns of the rest first and those apart behind. This order restores the items'.
+        # Each block is computed with the columns of the rest first and the columns set apart last. Indexing by `order`
+        # puts them back into the order of items.
         order = np.argsort(np.concatenate([self.rest, self.apart]))
         for items, part in _blocks(self.rest):
             to_apart = by_row[:, part].T[:, self.rows] * -shares
@@ -127,9 +133,10 @@ class _System:
 
 
 def _are_apart(x: Any) -> NDArray[np.bool_]:
-    """Return which items are set apart: every item with at most one user, and a greedy choice of items with few users.
+    """Return which items are set apart, (items,): all items with at most one user, and some items with few users.
 
-    Items of few users are visited in ascending number of users. One is set apart if its users have no other such item.
+    Items with few users are visited in ascending number of users. An item is set apart if none of its users has another
+    item that is set apart.
     """
     counts = np.diff(x.indptr)
     is_apart: NDArray[np.bool_] = counts <= 1
@@ -144,7 +151,7 @@ def _are_apart(x: Any) -> NDArray[np.bool_]:
 
 
 def _blocks(items: NDArray[np.intp]) -> Iterator[tuple[NDArray[np.intp], slice]]:
-    """Yield blocks of `items`, each with its slice of all."""
+    """Yield `items` in blocks of _ROWS_AT_ONCE, each with the slice of `items` that it covers."""
     for start in range(0, len(items), _ROWS_AT_ONCE):
         part = slice(start, start + _ROWS_AT_ONCE)
         yield items[part], part
@@ -156,7 +163,8 @@ def _inverse(system: NDArray[np.float32]) -> NDArray[np.float32]:
     if _lapack("spotrf", system) == 0 and _lapack("spotri", system) == 0:
         _mirror(system)
         return system
-    # Singular in single precision, so numpy inverts in double. LAPACK left the entries below the diagonal unchanged.
+    # The matrix is singular in single precision, so numpy inverts it in double precision. LAPACK has overwritten the
+    # diagonal and the entries above it, which are restored from the copy and from the entries below.
     _mirror(system.T)
     np.fill_diagonal(system, diagonal)
     inverse: NDArray[np.float32] = np.linalg.inv(system)
@@ -203,18 +211,21 @@ def _strongest(weights: NDArray[np.float32], top_k: int) -> sparse.csr_matrix:
 
 
 class TransitionRP3betaRecommender(RP3betaRecommender, register_class=False):
-    """Item weights by a random walk: i for j is Σ_u p(u|i)^alpha · p(j|u)^alpha / popularity(j)^beta.
+    """RP3beta, item weights by a random walk, with svc's changes.
 
-    Christoffel et al., "Blockbusters and Wallflowers", RecSys 2015, and Paudel et al., "Updatable, Accurate, Diverse,
-    and Scalable Recommendations for Interactive Applications", TiiS 2016, raise each step's probability to alpha.
-    irspack raises the interactions themselves, which changes nothing if all are 1.
+    The weight of item i for item j is Σ_u p(u|i)^alpha · p(j|u)^alpha / popularity(j)^beta, over all users u.
 
-    irspack also keeps the strongest entries of each target item, so that a rare source item may have none left. If
-    users have many items, this is far better, because each target has the same number of sources, however popular it
-    is. So the search tries both.
+    Two things differ from irspack:
 
-    The `top_k` largest weights of each source item i are kept, or with `strongest_of="TARGET"` of each target item j.
-    With `normalize_weight` the weights of each i sum to 1, so that all items of a history count equally.
+    - Each step's probability is raised to alpha, as in Christoffel et al., "Blockbusters and Wallflowers", RecSys 2015,
+      and Paudel et al., "Updatable, Accurate, Diverse, and Scalable Recommendations for Interactive Applications", TiiS
+      2016. irspack raises the interactions instead, which changes nothing if all are 1.
+    - The `top_k` largest weights of each source item i are kept, or with `strongest_of="TARGET"` those of each target
+      item j. irspack always does the latter, which may leave a rare source item without weights. If users have many
+      items, it is far better, because popular and rare targets have the same number of sources. So the search tries
+      both.
+
+    With `normalize_weight`, the weights of each i sum to 1, so that all items of a history count equally.
     """
 
     def __init__(self, matrix: Any, *, strongest_of: str = "SOURCE", **parameters: Any) -> None:
@@ -244,7 +255,7 @@ class TransitionRP3betaRecommender(RP3betaRecommender, register_class=False):
 
 
 def _rows_to_one(matrix: Any) -> Any:
-    """Return a copy whose rows sum to 1. Empty rows stay empty."""
+    """Return a copy of `matrix` whose rows each sum to 1. Empty rows stay empty."""
     normalized = matrix.tocsr(copy=True)
     sums = np.asarray(normalized.sum(axis=1)).ravel()
     normalized.data /= np.repeat(np.where(sums > 0, sums, 1.0), np.diff(normalized.indptr))

@@ -1,7 +1,8 @@
 """The table of algorithms: first guesses, search ranges and properties of each irspack recommender.
 
-The parameters to tune and their ranges are irspack's `default_tune_range`, replaced or extended by `ranges`. First
-guesses make a small budget begin at parameters that are good on most data. The size of the data limits some ranges.
+The parameters to tune and their ranges are irspack's `default_tune_range`, replaced or extended by `ranges`. The first
+trials of a search try the guesses, which are good on most data, so that a small budget suffices. The size of the data
+limits some ranges.
 """
 
 from __future__ import annotations
@@ -22,16 +23,20 @@ Params = dict[str, Any]
 GROWS_FROM = 128
 """Initial upper end of the search range of `n_components`. It is raised while larger values score better."""
 _UNOBSERVED_WEIGHT = 500.0
-"""A good value of alpha0 times the number of items for lightly regularized iALS, on dense and on sparse data."""
+"""A good value of alpha0 · (number of items) for iALS with little regularization. It fits dense and sparse data.
+`alpha0` is the weight of items that a user has not chosen.
+"""
 
 _LARGE_CATALOGUE = 20_000
+"""Number of items from which a catalogue gets the guesses for large ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Space(Mapping[str, BaseDistribution]):
-    """Distributions of the parameters to tune, by name. `guesses` are the parameters of the first trials, in turn.
+    """The search space of one algorithm: a distribution for each parameter to tune, by name.
 
-    `grows` names the parameters whose upper end is raised step by step, while larger values score better.
+    `guesses` are the parameters of the first trials, in turn. `grows` names model sizes, whose upper limit begins at
+    GROWS_FROM and is raised while larger values score better.
     """
 
     distributions: Mapping[str, BaseDistribution] = field(default_factory=dict)
@@ -49,7 +54,7 @@ class Space(Mapping[str, BaseDistribution]):
 
     @property
     def is_one_number(self) -> bool:
-        """Return whether the only parameter is a number of a range, for which a line search needs few trials."""
+        """Return whether there is only one parameter and it is a number. A line search then needs few trials."""
         ranges = [
             values for values in self.values() if not (isinstance(values, CategoricalDistribution) or values.single())
         ]
@@ -58,7 +63,11 @@ class Space(Mapping[str, BaseDistribution]):
 
 @dataclass(frozen=True, slots=True)
 class Epochs:
-    """Early stopping: at most `most` epochs, scored after each `every`, until `patience` scores bring no gain."""
+    """Settings of early stopping.
+
+    The model is scored after every `every` epochs. Training ends after `most` epochs, or when `patience` scores in a
+    row have not exceeded the best one.
+    """
 
     most: int
     every: int
@@ -67,13 +76,19 @@ class Epochs:
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """One row of the table. `seed` and `threads` are the names of the constructor's arguments.
+    """One row of the table: an algorithm, how it is tuned and how it is trained.
 
-    `guesses` are the parameters of the first trials. `guesses_in_order` follow them if the recipe trains on the order
-    of histories. A function among them gets the number of items. `ranges` replace irspack's ranges of single
-    parameters, and add parameters that irspack does not tune. `grows` names sizes whose upper end is raised step by
-    step. `variant`, "module:class", is trained instead of irspack's class. With `needs_dense_items`, training holds
-    dense matrices of all items by all items. With `takes_times`, it learns from the time of each interaction.
+    - `guesses` are the parameters of the first trials. A value may be a function of the number of items.
+    - `guesses_in_order` are further guesses for recipes that use the order of histories.
+    - `ranges` replace irspack's ranges of single parameters, and add parameters that irspack does not tune.
+    - `grows` names model sizes whose upper limit is raised during the search (see `Space`).
+    - `epochs` are the settings of early stopping, or None if the algorithm does not train in epochs.
+    - `seed` and `threads` are the names of the constructor's arguments for them, or None.
+    - `threads_change_bits` is True if the number of threads changes the last bits of the result.
+    - `takes_features` is True if the algorithm learns from features of users and items.
+    - `needs_dense_items` is True if training holds dense (items, items) matrices in memory.
+    - `takes_times` is True if the algorithm learns from the time of each interaction.
+    - `variant`, "module:class", is trained instead of irspack's class.
     """
 
     name: str
@@ -102,9 +117,9 @@ def _of_items(n_items: int) -> float:
 
 
 def _by_catalogue(large: Any, other: Any) -> Callable[[int], Any]:
-    """Return a function of the number of items that gives `large` for a large catalogue, else `other`.
+    """Return a function of the number of items that returns `large` for a large catalogue, else `other`.
 
-    Either may itself be a function of the number of items.
+    `large` and `other` may themselves be functions of the number of items, which are then called.
     """
 
     def choose(n_items: int) -> Any:
@@ -118,15 +133,16 @@ _TABLE = (
     Algorithm(
         "IALSRecommender",
         guesses=(
-            # Strong regularization towards the mean user: no worse than popularity, and better if tastes differ.
+            # Strong regularization towards the mean user scores no worse than popularity, and better if tastes differ.
             {"n_components": 64, "alpha0": 0.015, "reg": 0.1, "mean_prior": True},
             {"n_components": 64, "alpha0": _of_items, "reg": 0.012, "mean_prior": False},
             # Large catalogues need more components and less regularization. Sparse small ones need less weight on
             # items that were not chosen.
             {
                 "n_components": _by_catalogue(128, 64),
-                # With full weight and twice the components, the guess scored 0.058 instead of 0.105 on sparse data,
-                # 0.114 instead of 0.139 on film ratings, and 0.413 instead of 0.384 on dense data.
+                # A third of the weight suits small catalogues. With the full weight and twice the components, the score
+                # was 0.058 instead of 0.105 on sparse data, 0.114 instead of 0.139 on film ratings, and 0.413 instead
+                # of 0.384 on dense data.
                 "alpha0": _by_catalogue(_of_items, lambda n_items: _of_items(n_items) / 3),
                 "reg": _by_catalogue(0.003, 0.012),
                 "mean_prior": _by_catalogue(large=False, other=True),
@@ -269,10 +285,11 @@ def search_space(
     wanted: Mapping[str, Sequence[Any]] | None = None,
     in_order: bool = False,
 ) -> Space:
-    """Return the search space of an algorithm for data of this size. It is empty if there is nothing to tune.
+    """Return the search space of algorithm `name` for data of this size. It is empty if there is nothing to tune.
 
-    `wanted` are the recipe's own bounds or choices of single parameters. `in_order` adds the guesses for recipes that
-    train on the order of histories.
+    - `feature_sides` are the sides with features, "user" or "item". Their regularization is tuned too.
+    - `wanted` has the recipe's bounds or choices of single parameters.
+    - `in_order` is True if the recipe uses the order of histories. This adds the guesses for such recipes.
     """
     algorithm, wanted = ALGORITHMS[name], wanted or {}
     space = {entry.name: _distribution(entry) for entry in algorithm.irspack_class.default_tune_range}
@@ -308,7 +325,7 @@ def _guesses(
 
 
 def _within(distribution: BaseDistribution, wanted: Sequence[Any]) -> BaseDistribution:
-    """Return a range within the recipe's bounds on the scale of `distribution`, also if irspack has choices there."""
+    """Return the range `wanted` by the recipe, logarithmic if `distribution` is, and linear if it has choices."""
     low, high = wanted
     if isinstance(distribution, IntDistribution):
         return IntDistribution(low, high, log=distribution.log and low > 0)
@@ -333,9 +350,10 @@ def _cap(distribution: BaseDistribution, high: int) -> BaseDistribution:
 
 
 def nearest(value: Any, distribution: BaseDistribution) -> Any:
-    """Return `value` clamped to the distribution.
+    """Return the value of `distribution` that is nearest to `value`.
 
-    If it is None or no choice, return the middle of the range on its scale, or the first choice.
+    If `value` is not among the choices of a categorical distribution, return the first choice. If `value` is None,
+    return the middle of the range, the geometric mean if the range is logarithmic.
     """
     if isinstance(distribution, CategoricalDistribution):
         return value if value in distribution.choices else distribution.choices[0]

@@ -3,8 +3,8 @@
 The weight of item i for item j counts how often j follows i within `max_steps` positions of a history, each time
 divided by the distance. Ludewig and Jannach, "Evaluation of Session-based Recommendation Algorithms", UMUAI 2018, call
 this "sequential rules" (SR). `backward` adds the opposite direction, as in their association rules. The two exponents
-penalize items that precede or follow many others. When a session is answered, recency weights its items by position,
-as in Kersbergen et al., "Serenade", SIGMOD 2022.
+penalize items that precede or follow many other items. When svc recommends for a session, recency weights the items of
+the session by position, as in Kersbergen et al., "Serenade", SIGMOD 2022.
 """
 
 from __future__ import annotations
@@ -19,20 +19,22 @@ from scipy import sparse
 
 _MINUTE_NS = 60 * 10**9
 MAX_GAPS_NS = {"none": None, "30m": 30 * _MINUTE_NS, "1d": 1_440 * _MINUTE_NS, "30d": 43_200 * _MINUTE_NS}
-"""The longest time between the items of a pair, in nanoseconds, by its name in a recipe."""
+"""The longest time between the two items of a pair, in nanoseconds, by its name in a recipe."""
 _MOST_PAIRS = 4_000_000
-"""Most pairs of an item and a position near it in memory at once."""
+"""Most pairs of an item and a nearby position that are in memory at once."""
 
 
 class TransitionsRecommender(BaseSimilarityRecommender, register_class=False):
-    """Item weights from the order of histories. `times`, (users, items) CSR, has the time of each entry of `matrix`.
+    """A recommender by item weights that follow from the order of histories.
 
     weight(i → j) = C(i, j) / (Σ_k C(i, k))^source_exponent / (Σ_k C(k, j))^target_exponent
 
-    C(i, j) is the sum of 1/distance over the pairs of a history with i before j, plus `backward` times the same sum
-    with j before i. The distance is a number of positions. Items of one user with the same time share a position and
-    form no pair. Pairs more than `max_steps` positions or `max_gap` apart do not count. The `top_k` largest weights of
-    each item i are kept, with ties broken by column.
+    C(i, j) is the sum of 1/distance over all pairs of items in a history with i before j, plus `backward` times the
+    same sum with j before i. The distance is a number of positions. Items of one user with the same time share a
+    position and form no pair. Pairs more than `max_steps` positions or `max_gap` apart do not count. The `top_k`
+    largest weights of each item i are kept, with ties broken by column.
+
+    `times`, (users, items) CSR, has the time of each entry of `matrix`.
     """
 
     default_tune_range: list[Any] = []  # noqa: RUF012 - the form that irspack reads
@@ -72,10 +74,10 @@ class TransitionsRecommender(BaseSimilarityRecommender, register_class=False):
 
 
 class _Positions:
-    """The positions of all histories, sorted by user and time. A position is one user and one time.
+    """The positions of all histories, sorted by user and time. A position is one time of one user.
 
-    Position p belongs to the user `user[p]` and the time `time_ns[p]`. Row p of `items`, (positions, items) CSR, has a
-    one for each item at the position.
+    - `user`, (positions,), and `time_ns`, (positions,), are the user and the time of each position.
+    - `items`, (positions, items) CSR, is 1 at each item that the user chose at the time of the position.
     """
 
     def __init__(self, times: sparse.csr_matrix) -> None:
@@ -90,15 +92,16 @@ class _Positions:
         self.items = sparse.csr_matrix((np.ones(len(order)), items, starts), shape=(len(self.user), times.shape[1]))
 
     def by_item(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the position of each entry, sorted by item, and the start of each item's entries, (items + 1,)."""
+        """Return the positions of each item, one item after the other, and where each item begins, (items + 1,)."""
         columns = self.items.tocsc()
         return columns.indices.astype(np.int64), columns.indptr.astype(np.int64)
 
 
 class _Near:
-    """Pairs of an item and a position near one that holds the item, with their weights.
+    """All pairs of an item i and a position of the same user that is near a position of i, each with a weight.
 
-    `after[d - 1]` is the weight of positions d steps later, `before[d - 1]` that of positions d steps earlier.
+    `after[d - 1]` is the weight of a pair whose position is d steps later than that of the item, and `before[d - 1]` if
+    it is d steps earlier. Positions more than `max_gap_ns` apart form no pair.
     """
 
     def __init__(
@@ -114,26 +117,27 @@ class _Near:
         self._max_gap_ns = max_gap_ns
 
     def reverse(self) -> _Near:
-        """Return the pairs with the roles of earlier and later positions exchanged."""
+        """Return the same pairs with the weights of earlier and later positions exchanged."""
         return _Near(self._positions, self._before, self._after, self._max_gap_ns)
 
     def sums(self) -> NDArray[np.float64]:
-        """Return Σ_k C(i, k) of each item i, (items,), or 1 instead of 0, so that it can divide."""
+        """Return Σ_k C(i, k) of each item i, (items,), with 1 instead of 0, because weights are divided by the sums."""
         sizes = np.diff(self._positions.items.indptr).astype(np.float64)
         sums = np.concatenate([pairs @ sizes for _, pairs in self._blocks()])
         return np.where(sums > 0, sums, 1.0)
 
     def counts(self) -> Iterator[tuple[int, sparse.csr_matrix]]:
-        """Yield the rows of C in blocks: the number of the first item, and (items of the block, items) CSR."""
+        """Yield C in blocks of rows. Each is the number of its first item and a (items of the block, items) CSR."""
         for first, pairs in self._blocks():
             counts = pairs @ self._positions.items
             counts.sort_indices()
             yield first, counts
 
     def _blocks(self) -> Iterator[tuple[int, sparse.csr_matrix]]:
-        """Yield the number of the first item and the weights of its block, (items of the block, positions) CSR.
+        """Yield the weights of all pairs in blocks of items.
 
-        A block has at most `_MOST_PAIRS` pairs, or a single item.
+        Each block is the number of its first item and a (items of the block, positions) CSR. It has at most
+        `_MOST_PAIRS` pairs, unless it is a single item.
         """
         entries, starts = self._positions.by_item()
         n_items = len(starts) - 1

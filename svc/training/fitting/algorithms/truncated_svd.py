@@ -18,15 +18,19 @@ from sklearn.decomposition import TruncatedSVD
 
 _K1, _B = 1.2, 0.75  # the usual defaults of Okapi BM25
 _EXACT_FROM = 2
-"""Double precision is used if the share of kept directions is above 1/_EXACT_FROM. The scores of seen items then nearly
-reproduce the interactions, and the other scores come near the rounding error of single precision. Otherwise single
-precision is used. It halves the time, and served models have it anyway."""
+"""Train in double precision if more than 1/_EXACT_FROM of all components are kept. Such a model nearly reproduces the
+interactions, and the scores of unseen items come near the rounding error of single precision. Otherwise single
+precision is used. It takes half the time, and served models have it anyway."""
 
 Vector = NDArray[np.float64]
 
 
 class _Weights(NamedTuple):
-    """Weights of the rows, (users,), and of the columns before and after the projection, (items,) each."""
+    """Factors by which the interaction matrix is scaled.
+
+    `users`, (users,), scales the rows before the SVD. `before`, (items,), scales the columns before the SVD. `after`,
+    (items,), scales the scores of the items.
+    """
 
     users: Vector
     before: Vector
@@ -34,10 +38,11 @@ class _Weights(NamedTuple):
 
 
 class WeightedSVDRecommender(TruncatedSVDRecommender, register_class=False):
-    """Truncated SVD that scores a history x by (x · before) V Vᵀ · after.
+    """Truncated SVD that scores a history x, (items,), by (x · before) V Vᵀ · after.
 
-    V, (items, K), has the right singular vectors of users · X · before. Known and new users with the same history get
-    the same scores.
+    `before` and `after` are the `_Weights` of `weighting` ("NONE", "DEGREES" or "BM_25"). V, (items, K), has the right
+    singular vectors of the weighted matrix. A score depends only on the history, so a known user and a new user with
+    the same history get the same scores.
     """
 
     def __init__(self, matrix: Any, *, weighting: str = "NONE", **parameters: Any) -> None:
@@ -50,8 +55,8 @@ class WeightedSVDRecommender(TruncatedSVDRecommender, register_class=False):
         interactions = self.X_train_all.astype(np.float64).tocsr()
         weights = _weights(interactions, self.weighting)
         weighted = (sparse.diags(weights.users) @ interactions @ sparse.diags(weights.before)).tocsr()
-        # float32 takes half of the time. A model that keeps nearly all directions scores other items by rounding alone,
-        # which in float32 depends on their popularity.
+        # If nearly all components are kept, the scores of unseen items are mostly rounding errors. In float32, these
+        # errors depend on the items' popularity, which spoils the ranking.
         precision = np.float32 if _EXACT_FROM * self.n_components <= min(weighted.shape) else np.float64
         decomposer = TruncatedSVD(n_components=self.n_components, random_state=self.random_seed)
         self.decomposer_ = decomposer.fit(weighted.astype(precision))
