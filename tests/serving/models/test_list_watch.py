@@ -47,10 +47,13 @@ class Listing(World):
 
 
 async def test_a_list_is_read_at_the_start_and_at_each_interval() -> None:
-    """It is mapped to each new model. Unknown ids are ignored."""
+    """It is mapped to each new model. Unknown ids are ignored. An unchanged list keeps cached answers."""
     world = Listing(["i1", "i3", "none"])
     async with world.running():
         assert world.items() == [1, 3]
+        before = world.entry("a").served
+        await until(lambda: cast(Any, world.entry("a").availability).read_at > 20)
+        assert world.entry("a").served is before
         world.lists["a"] = ["i2"]
         await until(lambda: world.items() == [2])
         world.store("a").content = "v2"
