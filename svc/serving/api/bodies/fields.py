@@ -1,4 +1,4 @@
-"""The types of values in requests, with their bounds and JSON Schemas."""
+"""pydantic types of the values in requests, with their bounds and JSON Schemas."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _is_scalar(value: object) -> bool:
     if isinstance(value, str):
         return len(value) <= MAX_TEXT_CHARACTERS
     if isinstance(value, float):
-        return value - value == 0  # neither an infinity nor NaN
+        return value - value == 0  # False for an infinity and for NaN
     return value is None or isinstance(value, bool | int)
 
 
@@ -113,7 +113,7 @@ _several_items: TypeAdapter[dict[str, Any]] = TypeAdapter(FeaturesByItem)
 
 
 def _item_features(value: object) -> dict[str, Any]:
-    """Return the valid features of one item, or of several items by id if every value is an object."""
+    """Validate `item_features`: features of several items by id if every value is an object, else of one item."""
     if isinstance(value, dict) and value and all(isinstance(item, dict) for item in value.values()):
         return _several_items.validate_python(value)
     return _one_item.validate_python(value)
@@ -130,13 +130,16 @@ def whole(value: object) -> object:
 
 
 def _entry(value: object, key: str, number: TypeAdapter[Any]) -> tuple[Any, ...]:
-    """Return the id of an item in a list, and the number at `key` if there is one."""
+    """Validate an element of a list of items: an id, or an object with an id and perhaps a number at `key`.
+
+    Returns the id, and the number if there is one.
+    """
     if isinstance(value, str):
         if 0 < len(value) <= MAX_ID_CHARACTERS and value.isascii():
-            return (value,)  # the adapter would take ten times as long
+            return (value,)  # accepts the usual id here, because the TypeAdapter takes ten times as long
         return (_id.validate_python(value),)
     if isinstance(value, int | float):
-        return (_id.validate_python(value),)  # raises: ids must be strings
+        return (_id.validate_python(value),)  # always raises, with pydantic's message that an id must be a string
     if isinstance(value, dict) and "item_id" in value and value.keys() <= {"item_id", key}:
         item_id = _id.validate_python(value["item_id"])
         return (item_id, number.validate_python(value[key])) if key in value else (item_id,)
@@ -169,7 +172,7 @@ _times: TypeAdapter[int] = TypeAdapter(_Times, config=ConfigDict(strict=True))
 
 
 def _entry_schema(key: str, number: dict[str, Any]) -> WithJsonSchema:
-    """Return the schema of an id, or of an object with an id and a number that is 1 by default."""
+    """Return the JSON Schema of a list's element: an id, or an object with an id and a number that is 1 by default."""
     described = {
         "type": "object",
         "required": ["item_id"],
@@ -207,14 +210,14 @@ Tree = Annotated[
 
 
 def invalid(path: Sequence[str | int], message: str, type: str, *, part: Part = "body") -> ValidationFailed:
-    """Return the error for the value at `path` in the body or the query string."""
+    """Return the error for the invalid value at `path` in the body or the query string. `type` is the error's type."""
     where = ".".join(map(str, path))
     text = f"{where}: {message}" if part == "body" else f"{part}: {where}: {message}"
     return ValidationFailed(text, errors=[{"loc": [part, *path], "msg": message, "type": type}])
 
 
 def digits(value: object) -> object:
-    """Convert a text of decimal digits to a number, because a query string has only texts. Keeps other values."""
+    """Convert a text of decimal digits to an integer, because all values of a query string are texts."""
     return int(value) if isinstance(value, str) and re.fullmatch("[0-9]{1,4}", value) else value
 
 
@@ -255,7 +258,7 @@ _FILTER_EXAMPLE = '{"genres": {"any": ["Drama"]}}'
 
 
 def filter_in_query(value: object) -> object:
-    """Parse the filter tree in a parameter of a query string. A parsed tree is returned unchanged.
+    """Parse the JSON of a filter in a query string. A value that is not a text is returned unchanged.
 
     Raises PydanticCustomError if the text is not JSON, or if an object repeats a key.
     """

@@ -1,4 +1,4 @@
-"""Hints in the errors of invalid requests, such as the most similar name."""
+"""Messages for invalid requests, with hints such as the most similar name of a field."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OTHER_NAMES = {
     **dict.fromkeys(("user", "userid", "visitor_id"), "user_id"),
     **dict.fromkeys(("item_id", "item_ids", "item", "items", "itemid"), "seed_items"),
 }
-"""svc's names of fields, by their names in other products."""
+"""Names of svc's fields, by the names that other products use for the same field."""
 NOT_AN_OBJECT = (
     'Input should be an object, as in {"user_id": "u1"}, {"seed_items": ["i1"]} or,'
     ' for a batch, {"requests": [{"user_id": "u1"}]}'
@@ -42,7 +42,7 @@ _BELOW_RECIPE = re.compile(r"/v1/recipes/[A-Za-z0-9_-]{1,64}[:/](.+)", re.DOTALL
 
 
 def unknown_field(name: object, fields: Collection[str]) -> str:
-    """Return the message for an unknown field of the body. Repeats only svc's own names."""
+    """Return the message for an unknown field of the body. The message never repeats text of the client."""
     text = str(name)[:64].lower()
     if text in ("field", "value") and "factor" in fields:
         return f"unknown field; a boost names its items by a filter: {_BOOST}"
@@ -57,13 +57,13 @@ def unknown_field(name: object, fields: Collection[str]) -> str:
 
 
 def unknown_parameter(name: str, parameters: Collection[str]) -> str:
-    """Return the message for an unknown parameter of the endpoint. Repeats only svc's own names."""
+    """Return the message for an unknown query parameter. The message never repeats text of the client."""
     listed = f"this endpoint has {', '.join(parameters)}" if parameters else "this endpoint has no parameters"
     return f"unknown parameter; {_likely(name[:64].lower(), parameters) or listed}"
 
 
 def parameter_of_body(name: str, fields: Collection[str]) -> str:
-    """Return the message for a parameter of an endpoint that has a body and no parameters."""
+    """Return the message for a query parameter of an endpoint that reads a body instead. `fields` are its fields."""
     meant = meant_field(name, fields)
     field = "fields" if meant is None else meant
     return f"unknown parameter; this endpoint reads {field} from the JSON body, not from the address"
@@ -105,7 +105,7 @@ def wrong_id(path: tuple[int | str, ...], message: str, value: object) -> str:
 
 
 def wrong_value(path: tuple[int | str, ...], message: str, kind: str, value: object) -> str:
-    """Return the message for a value that pydantic refuses with an error of this `kind`."""
+    """Return the message for a value that pydantic refuses. `kind` is pydantic's type of the error."""
     match kind:
         case "string_type":
             return wrong_id(path, message, value)

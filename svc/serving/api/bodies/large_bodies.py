@@ -1,8 +1,8 @@
-"""Parses JSON bodies of many MiB while they arrive, in short steps and without keeping the whole text.
+"""An incremental parser of JSON bodies of many MiB, which parses them in short slices while they arrive.
 
-Parsing a large body in one call would block the event loop, and so would freeing its memory at once. Regular
-expressions find the end of a piece of JSON. The parser of small bodies parses the piece, so that both accept the same
-JSON.
+Parsing a large body in one call would block the event loop, and so would freeing the memory of the whole text at once.
+Regular expressions find the end of a piece of JSON. `pydantic_core.from_json` then parses the piece. Small bodies are
+parsed by pydantic too, so small and large bodies accept the same JSON.
 """
 
 from __future__ import annotations
@@ -17,22 +17,26 @@ from pydantic_core import from_json
 from svc.errors import ValidationFailed
 from svc.serving.api.bodies.hints import NOT_AN_OBJECT
 
-# Bounds the memory of a parsed body, which takes about 220 bytes for each list or object and 32 for each other value,
-# however short its text is.
+# These two bounds limit the memory of a parsed body. However short its text is, a list or object takes about 220 bytes
+# of memory, and each other value about 32 bytes.
 MAX_CONTAINERS = 100_000
 MAX_VALUES = 1_000_000
-MAX_DEPTH = 200  # the limit of the parser of small bodies
+MAX_DEPTH = 200  # the limit of pydantic's parser
 PIECE_BYTES = 64 * 1024
-# Longer than any valid text, even with every character escaped. Runs of blanks have the same bound.
+"""Longest piece of JSON that is parsed in one call."""
+# Longer than any valid string, even if every character is escaped. Longer strings are refused.
 LONGEST_RUN_BYTES = 128 * 1024
-_SEARCHED_BYTES = 2 * LONGEST_RUN_BYTES  # how far the end of a text, or of a name and its colon, may be away
-# Bytes that must have arrived before a token is parsed. The token and the blanks around it are shorter.
+_SEARCHED_BYTES = 2 * LONGEST_RUN_BYTES  # longest distance to the end of a string, or to the colon after a name
+# So many bytes must have arrived before a token is parsed. The token and the blanks around it are shorter, so the
+# parser never sees half a token.
 AHEAD_BYTES = 4 * LONGEST_RUN_BYTES
-# Parsing a body of 128 MiB at once held the interpreter for 0.3 s.
 SLICE_S = 0.0005
+"""Longest time in seconds that one slice of parsing blocks the event loop. A body of 128 MiB at once took 0.3 s."""
 MAX_SHOWN_CHARACTERS = 256
 KEPT_BLANKS = 16 * 1024
-"""Longest run of blanks that is kept. Outside of texts blanks have no meaning, and no valid text has so many."""
+"""Longest run of blanks that is kept in memory.
+
+Longer runs can be shortened, because blanks between tokens have no meaning and no valid string has so many."""
 
 _BLANK_BYTES = b" \t\n\r"
 _BLANKS = rb"[ \t\n\r]*+"
@@ -49,46 +53,51 @@ Steps = Generator[None, None, T]
 
 
 class Longest(NamedTuple):
-    """Bounds of valid bodies: entries of a list, names of an object, and entries of top-level lists by name."""
+    """The longest lists and objects of valid bodies."""
 
     items: int
+    """Most elements of a list."""
     names: int
+    """Most names of an object."""
     at_top: Mapping[str, int]
+    """Most elements of each list of the outermost object, by its name."""
 
 
 def refusal(message: str, kind: str, *path: str) -> ValidationFailed:
-    """Return the error of a body that is refused as a whole."""
+    """Return the error that refuses a whole body. `kind` is the type of the error, `path` the place of the value."""
     where = "".join(f"{part}: " for part in path)
     errors = [{"loc": ["body", *path], "msg": message, "type": kind}]
     return ValidationFailed(f"request body: {where}{message}", errors=errors)
 
 
 def repeated(name: str) -> ValidationFailed:
-    """Return the error of a body with an object that repeats this key."""
+    """Return the error that refuses a body because an object in it repeats the key `name`."""
     return refusal(f"an object names the key {name[:MAX_SHOWN_CHARACTERS]!r} twice", "duplicate_key")
 
 
 class LargeBody:
-    """A body that is still arriving. `feed` takes the next bytes, `end` marks the end, and `work` parses a slice.
+    """The parser of one large body that is still arriving.
 
-    Each may raise ValidationFailed. Drop the body then.
+    The caller passes received bytes to `feed`, calls `work` until the parser is `hungry`, and calls `end` after the
+    last byte. Each method may raise ValidationFailed. The parser cannot be used after that.
 
-    A list or object that is too long is refused at once at the top level, because the whole body is invalid. At a
-    deeper level it may belong to a single element of a batch, which validation refuses later. Only its length is kept:
-    the rest of a list is None, and an object has one name too many.
+    A list or object that is too long is refused at once if it belongs to the outermost object, because the whole body
+    is invalid. At a deeper level it may belong to one element of a batch, and only that element is invalid. There the
+    parser keeps a list of the same length whose further elements are None, or an object with one name too many, so that
+    the later validation refuses the element.
     """
 
     def __init__(self, longest: Longest) -> None:
         self.value: dict[str, Any] | None = None
-        """The parsed body, None until its end."""
+        """The parsed body. None until the end of the body is parsed."""
         self._longest = longest
         self._received = bytearray()
         self._window = b""
         self._at = 0
-        self._passed = 0  # bytes before the window
+        self._passed = 0  # number of parsed bytes that were removed from the window
         self._ended = False
         self._containers = self._commas = self._quiet = self._blanks = 0
-        self._top = ""  # the top-level name of the current value
+        self._top = ""  # name in the outermost object whose value is being parsed
         self._until = 0.0
         self._steps = self._whole()
 
@@ -98,7 +107,7 @@ class LargeBody:
         return self.value is not None or (self._is_short() and len(self._received) < AHEAD_BYTES)
 
     def feed(self, part: bytes) -> None:
-        """Take the next part. Its values are counted at once and parsed later."""
+        """Add received bytes. Their lists, objects and values are counted at once, and parsed later by `work`."""
         for start in range(0, len(part), PIECE_BYTES):
             piece = self._without_long_blanks(part[start : start + PIECE_BYTES])
             self._count(piece)
@@ -120,6 +129,7 @@ class LargeBody:
             self.value = end.value
 
     def _without_long_blanks(self, piece: bytes) -> bytes:
+        """Remove blanks at the start of a piece if at least KEPT_BLANKS blanks precede it."""
         if self._blanks >= KEPT_BLANKS:
             piece = piece.lstrip(_BLANK_BYTES)
         trailing = len(piece) - len(piece.rstrip(_BLANK_BYTES))
@@ -127,6 +137,10 @@ class LargeBody:
         return piece
 
     def _count(self, piece: bytes) -> None:
+        """Raise ValidationFailed if the body has too many values or a too long string.
+
+        Counts brackets and commas, including those in strings. Measures runs without quotation marks.
+        """
         self._containers += piece.count(b"[") + piece.count(b"{")
         self._commas += piece.count(b",")
         if self._containers > MAX_CONTAINERS or self._containers + self._commas > MAX_VALUES:
@@ -137,20 +151,22 @@ class LargeBody:
         self._quiet = len(piece) - 1 - last if last >= 0 else self._quiet + len(piece)
 
     def _is_short(self) -> bool:
+        """Return True if the next token may be incomplete in the window."""
         return not self._ended and len(self._window) - self._at < AHEAD_BYTES
 
     def _move_on(self) -> None:
+        """Remove parsed bytes from the window, and append received bytes."""
         self._window = b"".join((self._window[self._at :], self._received))
         self._passed += self._at
         self._at = 0
         self._received.clear()
 
     def _must_pause(self) -> bool:
-        """Return True if this slice is over, or if the next token may not have arrived completely."""
+        """Return True if this slice has used SLICE_S, or if the next token may be incomplete in the window."""
         return self._is_short() or time.perf_counter() >= self._until
 
     def _whole(self) -> Steps[dict[str, Any]]:
-        """Parse the whole body, an object with only blanks around it."""
+        """Parse the whole body, which must be one object."""
         start = self._next()
         if start in (b"[", b'"'):
             raise refusal(NOT_AN_OBJECT, "model_type")
@@ -169,7 +185,7 @@ class LargeBody:
         return self._window[self._at : self._at + 1]
 
     def _value(self, depth: int) -> Steps[Any]:
-        """Parse the next value, which is nested in `depth` lists and objects."""
+        """Parse the next value. `depth` is the number of lists and objects around it."""
         if self._must_pause():
             yield
         start = self._next()
@@ -188,9 +204,9 @@ class LargeBody:
         try:
             value = from_json(piece, cache_strings=False)
         except ValueError:
-            return None  # the bracket may be in a text
+            return None  # the closing bracket may be in a string
         if start == b"{" and len(value) != piece.count(b":"):
-            return None
+            return None  # a name may be repeated, which `_object` checks exactly
         if len(value) > (self._longest.names if start == b"{" else self._longest.items):
             return None
         self._at = end
@@ -219,7 +235,10 @@ class LargeBody:
                 return items
 
     def _is_empty(self, bracket: bytes, depth: int) -> bool:
-        """Consume the opening bracket, and the closing one if it follows. Raises ValidationFailed beyond MAX_DEPTH."""
+        """Consume the opening bracket, and the closing bracket of an empty list or object. Returns True if it is empty.
+
+        Raises ValidationFailed if a list or object with contents is nested too deeply.
+        """
         self._at += 1
         if self._next() == bracket:
             self._at += 1
@@ -229,7 +248,7 @@ class LargeBody:
         return False
 
     def _scalars(self, items: list[Any], depth: int) -> bool:
-        """Parse all following scalars with a comma behind them in one call. Returns False if there are none."""
+        """Parse all following scalars that a comma follows in one call. Returns False if there are none."""
         match = _scalars.match(self._window, self._at, self._at + PIECE_BYTES)
         if match is None:
             return False
@@ -238,12 +257,13 @@ class LargeBody:
         return True
 
     def _keep(self, items: list[Any], values: list[Any], depth: int) -> None:
+        """Append parsed values to a list, or append None for each value if the list is already too long."""
         items += values if len(items) <= self._longest.items else [None] * len(values)
         if depth == 2:
             self._refuse_long_list(len(items))
 
     def _refuse_long_list(self, length: int) -> None:
-        """Raise ValidationFailed if a top-level list is too long."""
+        """Raise ValidationFailed if a list of the outermost object is too long."""
         most = self._longest.at_top.get(self._top, self._longest.items)
         if length > most:
             path = (self._top,) if self._top in self._longest.at_top else ()
@@ -267,7 +287,10 @@ class LargeBody:
                 return members
 
     def _member(self) -> tuple[str, Any, bool] | None:
-        """Parse a name with a scalar in one call, or return None. The third result is True at the end of the object."""
+        """Parse a name with a scalar in one call, or return None if the value is not a short scalar.
+
+        The third result is True if the object ends after this value.
+        """
         match = _member.match(self._window, self._at, self._at + PIECE_BYTES)
         if match is None:
             return None
@@ -292,7 +315,7 @@ class LargeBody:
         return name
 
     def _ends(self, bracket: bytes) -> bool:
-        """Consume the comma or closing bracket that must come next. Returns True for the bracket."""
+        """Consume the next byte, which must be a comma or the closing bracket. Returns True for the bracket."""
         byte = self._next()
         if byte not in (b",", bracket):
             raise self._invalid()

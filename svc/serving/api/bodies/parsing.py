@@ -1,4 +1,4 @@
-"""Parses request bodies into validated models, and turns pydantic's errors into messages for clients."""
+"""Validation of request bodies and query strings, and messages for clients from pydantic's errors."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from svc.serving.api.bodies import hints
 from svc.serving.api.bodies.large_bodies import MAX_SHOWN_CHARACTERS, repeated
 
 MAX_ERRORS = 20
-"""Most errors in one answer. Finding the name that was meant takes 0.1 ms an error, on the event loop."""
+"""Most errors in one answer. Finding the name that a client probably meant takes 0.1 ms an error on the event loop."""
 _FEATURE_FIELDS = {"user_features", "item_features"}
 
 AnyBody = TypeVar("AnyBody", bound=BaseModel)
 
 
 class Rejected(NamedTuple):
-    """An element of a batch that is not valid, with the reasons."""
+    """An invalid element of a batch, with the error that describes it."""
 
     error: ValidationFailed
 
 
 def parse(schema: type[AnyBody], body: bytes | Mapping[str, Any]) -> AnyBody:
-    """Return the validated body, from JSON or from the parsed object. Raises ValidationFailed."""
+    """Return the validated body. `body` is JSON, or the parsed object of a large body. Raises ValidationFailed."""
     try:
         return _parse_json(schema, body) if isinstance(body, bytes) else schema.model_validate(body)
     except ValidationError as error:
@@ -39,6 +39,8 @@ def parse(schema: type[AnyBody], body: bytes | Mapping[str, Any]) -> AnyBody:
 
 def _parse_json(schema: type[AnyBody], body: bytes) -> AnyBody:
     parsed = schema.model_validate_json(body)
+    # pydantic accepts repeated keys. If the body has exactly one colon for each key, then no key is repeated, and the
+    # slower exact check is not needed.
     if body.count(b":") != _keys(parsed):
         _refuse_repeated_keys(body)
     return parsed
@@ -55,7 +57,7 @@ def parse_query(schema: type[AnyBody], parameters: Mapping[str, str]) -> AnyBody
 def refuse_unknown_parameters(query: bytes, schema: type[BaseModel] | None, body: type[BaseModel] | None) -> None:
     """Raise ValidationFailed if a query string has a parameter that the endpoint does not have.
 
-    `schema` describes the parameters, `body` the body. An endpoint with a body has no parameters.
+    `schema` describes the query string of the endpoint, and `body` its body. An endpoint has at most one of them.
     """
     parameters = () if schema is None else tuple(schema.model_fields)
     unknown = hints.unknown_parameter if body is None else hints.parameter_of_body
@@ -73,7 +75,11 @@ def refuse_unknown_parameters(query: bytes, schema: type[BaseModel] | None, body
 def validation_error(
     error: ValidationError, subject: str, schema: type[BaseModel], where: str = "body"
 ) -> ValidationFailed:
-    """Return the ValidationFailed for pydantic's `error`. It repeats no values of the request, and cuts long names."""
+    """Return the ValidationFailed for an error of pydantic.
+
+    `subject` is the name of the validated text in the message, and `where` the first part of each location. The message
+    contains no values of the request, and long names are cut.
+    """
     details = error.errors(include_url=False, include_context=False)[:MAX_ERRORS]
     errors = [
         {"loc": [where, *map(_shown, item["loc"])], "msg": _message_of(item, schema), "type": item["type"]}
@@ -84,14 +90,17 @@ def validation_error(
 
 
 def _with_first(subject: str, errors: list[dict[str, Any]]) -> ValidationFailed:
-    """Return the error whose detail is the first of `errors`."""
+    """Return the ValidationFailed with these errors. Its message describes the first error."""
     first = errors[0]
     path = ".".join(str(part) for part in first["loc"][1:])
     return ValidationFailed(f"{subject}: {path + ': ' if path else ''}{first['msg']}", errors=errors)
 
 
 def _misspelt(item: ErrorDetails, details: Sequence[ErrorDetails], schema: type[BaseModel]) -> bool:
-    """Return True if a field is missing because its name is misspelt. The misspelt name has an error with a hint."""
+    """Return True if a field is missing because its name is misspelt.
+
+    Such an error is left out, because the error for the misspelt name already has a hint.
+    """
     block = model_at(schema, item["loc"][:-1]) if item["type"] == "missing" else None
     if block is None:
         return False
@@ -104,7 +113,7 @@ def _misspelt(item: ErrorDetails, details: Sequence[ErrorDetails], schema: type[
 
 
 def _message_of(item: ErrorDetails, schema: type[BaseModel]) -> str:
-    """Return the message of one error, with a hint at the probable fix."""
+    """Return the message of one error, with a hint at the probable fix if there is one."""
     loc, message, kind = item["loc"], item["msg"].replace(" after validation", ""), item["type"]
     if kind == "json_invalid":
         return hints.invalid_json(message, schema)
@@ -125,9 +134,9 @@ def _shown(part: int | str) -> int | str:
 
 
 def _keys(parsed: BaseModel | Rejected) -> int:
-    """Return the least number of keys, and so of colons, in a valid body without repeated keys.
+    """Return the number of keys in a validated body, without keys of objects in lists such as histories and boosts.
 
-    Does not count keys within histories, boosts and other lists, so bodies with these are always checked exactly.
+    A body with such objects has more colons than this number, so it always gets the exact check for repeated keys.
     """
     if isinstance(parsed, Rejected):
         return 0
@@ -146,7 +155,7 @@ def _keys(parsed: BaseModel | Rejected) -> int:
 
 
 def _keys_within(value: object) -> int:
-    """Count the keys of the objects in a JSON value, without lists that begin with a text, such as labels."""
+    """Return the number of keys of all objects in a JSON value. Skips lists that begin with a text, such as labels."""
     if isinstance(value, dict):
         return len(value) + sum(map(_keys_within, value.values()))
     if isinstance(value, list) and value and not isinstance(value[0], str):
@@ -155,11 +164,12 @@ def _keys_within(value: object) -> int:
 
 
 def _refuse_repeated_keys(body: bytes) -> None:
-    """Raise ValidationFailed if an object repeats a key. Parses the body, because strings may contain colons too."""
+    """Raise ValidationFailed if an object in the body repeats a key."""
 
     def check(pairs: list[tuple[str, object]]) -> None:
         if len({key for key, _ in pairs}) < len(pairs):
             names = Counter(key for key, _ in pairs)
             raise repeated(names.most_common(1)[0][0])
 
+    # `len` saves the conversion of long numbers, whose values are not needed.
     json.loads(body, object_pairs_hook=check, parse_int=len, parse_float=len)

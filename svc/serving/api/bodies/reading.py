@@ -1,4 +1,4 @@
-"""Reads request bodies within limits of size and time. Large bodies are parsed while they arrive."""
+"""Reading of request bodies within limits of size and time. Large bodies are parsed while they arrive."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from svc.serving.transport.messages import SLOWEST_BYTES_PER_S
 from svc.settings import Settings
 
 SMALL_BYTES = 64 * 1024
+"""Longest body that is kept as bytes. Longer bodies are parsed while they arrive."""
 
 Receive = Callable[[], Awaitable[bytes]]
-"""Returns the next part of a body, empty at its end. Raises ClientGone."""
+"""A function that returns the next part of a body, or empty bytes after the last part. Raises ClientGone."""
 Body = bytes | dict[str, Any]
-"""The bytes of a small body, or the parsed object of a large one."""
+"""A small body as bytes, or a large body as a parsed JSON object."""
 
 
 class Bodies:
-    """Reads the bodies of all requests. Large bodies take turns: one slice is parsed in each turn of the event loop."""
+    """A reader of request bodies. Large bodies share a lock, so only one of them is parsed in a turn of the event loop."""
 
     def __init__(self, settings: Settings) -> None:
         self._cap = settings.max_body_bytes
@@ -30,11 +31,13 @@ class Bodies:
         self._turns = trio.Lock()
 
     async def take(self, receive: Receive, headers: Mapping[bytes, bytes], whole: bytes | None = None) -> Body:
-        """Return the whole body: `whole` if it came with the head, else the parts from `receive`.
+        """Return the body of a request. `whole` is the body if it came with the head, else `receive` returns its parts.
 
-        Raises PayloadTooLargeForRequest, before reading if Content-Length is too large. Raises BodyTimeout after
-        `client_timeout_s` and a second for each MiB. Raises ClientGone. Raises ValidationFailed for a large body, but
-        only after its end, because a client that is still sending may not read the answer.
+        Raises PayloadTooLargeForRequest if the body or its Content-Length exceeds the limit, BodyTimeout if the body
+        takes longer than `client_timeout_s` plus a second for each MiB, and ClientGone if the client disconnects.
+
+        Raises ValidationFailed if a large body is invalid. It does so only after the end of the body, because a client
+        that is still sending may not read the answer.
         """
         declared = headers.get(b"content-length", b"0")
         if len(declared) > len(str(self._cap)) or int(declared) > self._cap:
@@ -60,7 +63,7 @@ class Bodies:
 
 
 class _Arriving:
-    """The received part of a body. Further parts of a refused body are dropped."""
+    """A body that is still arriving. If the received part is invalid, further parts are dropped."""
 
     def __init__(self, turns: trio.Lock) -> None:
         self.size = 0
@@ -70,6 +73,7 @@ class _Arriving:
         self._refusal: ValidationFailed | None = None
 
     async def add(self, part: bytes) -> None:
+        """Add a received part. Beyond SMALL_BYTES the body is parsed at once."""
         self.size += len(part)
         if self.size <= SMALL_BYTES:
             self._small += part
@@ -81,7 +85,7 @@ class _Arriving:
         await self._read(part)
 
     async def whole(self) -> Body:
-        """Return the body. Call it once all of it has arrived. Raises ValidationFailed."""
+        """Return the body. Call it after the last part has been added. Raises ValidationFailed."""
         if self.size <= SMALL_BYTES:
             return bytes(self._small)
         await self._read(None)

@@ -1,4 +1,4 @@
-"""The request bodies of the verbs, as models that validate them and describe them in the OpenAPI document."""
+"""pydantic models of request bodies and query strings, which validate requests and appear in the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -87,11 +87,12 @@ LONGEST = Longest(
 
 
 _READ = ConfigDict(extra="forbid", strict=True, frozen=True, cache_strings="keys")
-"""Without pydantic's cache for values: most are ids that never repeat, and a look-up takes longer than a new string."""
+"""Only keys are in pydantic's cache of strings. Most values are ids, which rarely repeat, so a look-up in the cache is
+slower than creating a string."""
 
 
 def _is_new(tree: object, served: Answerable) -> bool:
-    """Return True if the filter of a request must be compiled."""
+    """Return True if the filter of a request is not compiled yet."""
     return tree is not None and served.filters is not None and served.filters.cached(ClientTree(tree)) is None
 
 
@@ -112,7 +113,7 @@ def _canonical(kinds: Mapping[str, str], part: Part, tree: object) -> Filter:
 
 
 class Request(BaseModel):
-    """The fields that verbs for items share."""
+    """The fields that requests for items of one user or of related items share."""
 
     model_config = _READ
 
@@ -164,28 +165,28 @@ class Request(BaseModel):
 
     @property
     def filters(self) -> list[object]:
-        """The filters of the request and of its boosts, as the client wrote them."""
+        """The filter of the request and the filters of its boosts, as the client wrote them."""
         trees = [] if self.filter is None else [self.filter]
         return [*trees, *(boost.filter for boost in self.boosts or ())]
 
     def prepares_long(self, served: Answerable) -> bool:
-        """Return True for a new filter, which must be compiled: that takes longer than all other work for a query."""
+        """Return True if a filter must be compiled, which takes longer than all other work for the query."""
         return any(_is_new(tree, served) for tree in self.filters)
 
     def compile(self, served: Answerable) -> Iterator[None]:
-        """Compile the filters of the request for `prepare`. Yields after each condition.
+        """Compile the filters of the request, so that `prepare` finds them compiled. Yields after each condition.
 
-        Ends at an invalid filter, whose error `prepare` raises.
+        Stops at an invalid filter without an error.
         """
         if served.filters is not None:
-            with suppress(ValidationFailed):
+            with suppress(ValidationFailed):  # `prepare` raises the same error
                 for tree in self.filters:
                     yield from served.filters.compile(
                         ClientTree(tree), partial(_canonical, served.filter_kinds, "body")
                     )
 
     def restriction(self, served: Answerable) -> Restriction:
-        """Return the restriction of the answer: its items, rules and pins. Raises ValidationFailed."""
+        """Return the part of the query that restricts and reranks the answer. Raises ValidationFailed."""
         if self.offset + self.limit > MAX_LIMIT:
             raise _too_far("body")
         rules, pins = rules_of(self, served)
@@ -275,7 +276,10 @@ class RecommendRequest(Request):
         return bool((self.shown and self.rotation) or (self.seed and self.shuffle))
 
     def restriction(self, served: Answerable) -> Restriction:
-        """Return the restriction of the answer, with new items and variation. Raises ValidationFailed."""
+        """Return the part of the query that restricts and reranks the answer, with new items, rotation and shuffling.
+
+        Raises ValidationFailed.
+        """
         restriction = super().restriction(served)._replace(new=served.new_items)
         if not self.shown and self.seed is None:
             return restriction
@@ -317,7 +321,7 @@ class RecommendRequest(Request):
                 raise invalid(["dislikes", position], message, "also_in_history")
 
     def _shows_profile(self) -> bool:
-        """Return True if the answer shows its profile, as it does for requests with a history or a fallback."""
+        """Return True if the answer has the field `profile`, as answers to requests with a history or fallback have."""
         has_history = self.history is not None or "history_mode" in self.model_fields_set
         return has_history or self.fallback is not None
 
@@ -353,7 +357,7 @@ class RelatedRequest(Request):
     user_features: Annotated[Features | None, Field(description="Features of the user, added to the seeds.")] = None
 
     def prepares_long(self, served: Answerable) -> bool:
-        """Return True for a new filter, and for many described items: 100 take 5 ms to encode."""
+        """Return True for a filter that must be compiled, and for many described items, of which 100 take 5 ms."""
         return len(self.item_features or ()) > PLAIN_LIMIT or super().prepares_long(served)
 
     def prepare(self, served: Answerable) -> Prepared:
@@ -522,7 +526,7 @@ class PopularQuery(BaseModel):
 
 
 def _by_itself(request: type[AnyRequest]) -> WrapValidator:
-    """Return a validator that turns an invalid element into a Rejected, so that the other elements are answered."""
+    """Return a validator that replaces an invalid element of a batch by a Rejected, so that the batch stays valid."""
 
     def validated(value: Any, validate: Callable[[Any], AnyRequest]) -> AnyRequest | Rejected:
         return value if isinstance(value, Rejected) else _validated(request, value, validate)
@@ -575,9 +579,10 @@ AnyBatch = RecommendBatch | RelatedBatch
 
 
 def parse_batch(schema: type[AnyBatch], body: bytes | Mapping[str, Any]) -> Iterator[AnyBatch | None]:
-    """Yield None after each element of a large body, then the batch. Raises ValidationFailed.
+    """Yield None after each validated element of a large body, then the batch. Raises ValidationFailed.
 
-    In one step, 256 histories of 1,000 items take 0.3 s of a thread that other requests wait for.
+    A caller can stop between two elements, to let other requests use its thread. Validating 256 histories of 1,000
+    items takes 0.3 s.
     """
     if not isinstance(body, bytes) and isinstance(body.get("requests"), list):
         request = RecommendRequest if schema is RecommendBatch else RelatedRequest
@@ -590,5 +595,5 @@ def parse_batch(schema: type[AnyBatch], body: bytes | Mapping[str, Any]) -> Iter
 
 
 def elements(batch: AnyBatch) -> Sequence[AnyRequest | Rejected]:
-    """Return the requests of a batch, with a Rejected in the place of each invalid one."""
+    """Return the elements of a batch. An invalid element is a Rejected."""
     return batch.requests

@@ -1,4 +1,7 @@
-"""The answers in the OpenAPI document. The server encodes answers from prebuilt bytes, not with these models."""
+"""pydantic models of the answers, for the OpenAPI document only.
+
+The server does not encode answers with these models. It joins bytes that it has prepared when it loaded the model.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from svc.errors import ApiError
 
 _CODES = {kind.code for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ApiError)}
 ErrorCode = StrEnum("ErrorCode", {code: code for code in sorted(_CODES)})  # type: ignore[misc]
-"""A separate schema, so that generated clients have one type for codes."""
+"""An enumeration of all error codes, so that generated clients have one type for them."""
 
 
 def without_null(schema: dict[str, Any]) -> None:
-    """Remove null from the types of optional keys, which are left out instead."""
+    """Remove null from the types of optional keys in a JSON Schema, because answers leave such keys out."""
     for name in set(schema["properties"]) - set(schema.get("required", ())):
         field = schema["properties"][name]
         field.pop("default", None)
@@ -96,7 +99,7 @@ _IgnoredFeatures = Field(
 
 
 class _Page(_Answer):
-    """The fields of a page of a ranking."""
+    """The fields that answers with items share."""
 
     items: list[Item]
     ignored_features: Annotated[list[str] | None, _IgnoredFeatures] = None
@@ -167,7 +170,7 @@ class Status(_Answer):
 
 
 class WorkersHealth(_Answer):
-    """The processes that answer. `failing` counts those that die at their start and are restarted after a pause."""
+    """The numbers of worker processes. `failing` workers die at their start and are restarted after a pause."""
 
     total: int
     ready: int

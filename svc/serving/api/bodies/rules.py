@@ -1,4 +1,4 @@
-"""Compiles the rules of a request or of its recipe for the items of the served model."""
+"""The rules that rerank an answer (diversity, limits, boosts and pins), from the request or from its recipe."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RULES = frozenset({"diversity", "limits", "boosts", "pins"})
 
 
 class Answerable(Protocol):
-    """The part of a served model that requests use. `Served` has it, and so has the recommender in Python."""
+    """The attributes of a served model that requests use. `Served` and the recommender of `import svc` have them."""
 
     @property
     def model(self) -> Model: ...
@@ -40,7 +40,7 @@ class Answerable(Protocol):
 
 
 class RuleInput(Protocol):
-    """The fields of a request that set rules. If a field is None, the recipe's rules apply."""
+    """The fields of a request that set rules. If a field is None, the recipe's rule applies."""
 
     @property
     def model_fields_set(self) -> set[str]: ...
@@ -55,9 +55,10 @@ class RuleInput(Protocol):
 
 
 def rules_of(request: RuleInput, served: Answerable) -> tuple[Rules | None, Pins]:
-    """Return the rules and pins of one request, with the recipe's for fields that it leaves out.
+    """Return the rules and the pins for a request, compiled for the items of the served model.
 
-    Raises ValidationFailed.
+    Fields that the request leaves out get the recipe's values. The rules are None if there are none. Raises
+    ValidationFailed.
     """
     policy = served.policy
     if not policy.has_rules and request.model_fields_set.isdisjoint(RULES):
@@ -78,7 +79,7 @@ def rules_of(request: RuleInput, served: Answerable) -> tuple[Rules | None, Pins
 
 
 def _distinct_pins(request: RuleInput) -> Pins:
-    """Return the pins of the request. Raises ValidationFailed if two have the same item or position."""
+    """Return the pins of the request. Raises ValidationFailed if two pins have the same item or the same position."""
     pins = request.pins or ()
     for name in ("item_id", "position"):
         values = [getattr(pin, name) for pin in pins]

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, from the table of endpoints and the models that validate requests."""
+"""The OpenAPI 3.1 document, generated from the table of endpoints and the pydantic models of requests and answers."""
 
 from __future__ import annotations
 
@@ -76,7 +76,10 @@ ABOUT = "Recommendations from trained models. Every error has the body `Error`, 
 
 @cache
 def document(version: str, *, has_keys: bool, has_metrics: bool) -> Document:
-    """Return the document of a server with or without keys and metrics."""
+    """Return the OpenAPI document of a server.
+
+    With `has_keys` clients need an API key. With `has_metrics` the server has the endpoint of metrics.
+    """
     rows = [row for row in ENDPOINTS if row.response is not None and (has_metrics or row.name != "metrics")]
     paths: Document = defaultdict(dict)
     for row in rows:
@@ -113,10 +116,10 @@ def _schemas(rows: list[Endpoint]) -> Document:
 
 
 def _simplify(schema: Document) -> None:
-    """Rewrite the fields of a model for code generators.
+    """Rewrite the JSON Schema of a model so that code generators create convenient types.
 
-    Moves `default` into the description, because openapi-typescript makes a field with a default required. Turns an
-    `anyOf` with null into a list of types, because datamodel-code-generator makes a class of it.
+    Moves `default` into the description, because openapi-typescript makes a field with a default required. Replaces
+    `anyOf` with null by a list of types, because datamodel-code-generator creates a class for each `anyOf`.
     """
     for field in schema.get("properties", {}).values():
         default = field.pop("default", None)
@@ -157,7 +160,7 @@ def _operation(row: Endpoint) -> Document:
 
 
 def _tag(row: Endpoint) -> str:
-    """Return the heading of an endpoint in the reference."""
+    """Return the tag of an endpoint, under which the API reference lists it."""
     if row.verb:
         return TAGS[0]
     return TAGS[1] if row.path.startswith("/v1/recipes") else TAGS[2]
@@ -171,7 +174,7 @@ def _body(model: type[BaseModel]) -> Document:
 
 
 def _example_name(example: Document) -> str:
-    """Return the name of an example: its fields except `limit` and `include_metadata`."""
+    """Return the name of an example, which lists its fields except `limit` and `include_metadata`."""
     return f"by {', '.join(name for name in example if name not in ('limit', 'include_metadata'))}"
 
 
@@ -194,7 +197,7 @@ def _response(schema: str, description: str) -> Document:
 
 
 def _error_responses(failures: Errors) -> Document:
-    """Return one response for each status, with an example for each of its error codes."""
+    """Return a response for each HTTP status, with an example for each error code that has the status."""
     by_status: dict[int, list[type[ApiError]]] = defaultdict(list)
     for error in failures:
         by_status[error.http_status].append(error)

@@ -1,6 +1,7 @@
-"""The quart handlers of all endpoints that are neither probes nor verbs, and the files of the web pages.
+"""quart handlers of all endpoints that are neither health probes nor recommendation verbs, and of the web pages.
 
-The files are public, because all data comes over the API, with a key. The pages load nothing from other hosts.
+The files of the web pages need no key, because they contain no data: the browser asks the API with the user's key. The
+pages load nothing from other hosts.
 """
 
 from __future__ import annotations
@@ -35,19 +36,23 @@ from svc.serving.models.fragments import AnswerHeader, encode_fields
 from svc.serving.models.registry import Entry, Served, unknown_recipe
 
 INLINE_FILTER_CHARACTERS = 4096
+"""Longest filter in a query string that is parsed on the event loop."""
 
 
 async def popular_items(
     served: Served, asked: Request, arguments: Mapping[str, str], budget: WaitBudget, limiter: trio.CapacityLimiter
 ) -> bytes:
-    """Return the body of the answer. Raises the ApiError for the client."""
+    """Return the body of the answer with the most popular items. Raises an ApiError if the request is refused.
+
+    `arguments` are the query parameters. Long work runs in a thread, and `limiter` bounds the number of threads.
+    """
     budget.require(served.lane)
     in_thread = partial(trio.to_thread.run_sync, limiter=limiter, abandon_on_cancel=True)
     if len(arguments.get("filter", "")) <= INLINE_FILTER_CHARACTERS:
         parameters = parse_query(PopularQuery, arguments)
     else:
         parameters = await in_thread(parse_query, PopularQuery, arguments)
-    if parameters.filter is not None:  # charged before its filter is compiled, which takes most of the time
+    if parameters.filter is not None:  # charges before the filter is compiled, because that takes most of the time
         conditions = count_conditions([parameters.filter], RULED_CONDITIONS)
         await asked.charge(
             cost_class(limit=1, profile=0, described=0, is_ruled=False, is_other=True, conditions=conditions), 1
@@ -91,9 +96,9 @@ DESCRIBED = (
 
 
 def build_routes(state: ServerState) -> QuartTrio:
-    """Return the quart application, which has the rows of the table that are neither probes nor verbs.
+    """Return the quart application, which routes all endpoints that are neither health probes nor verbs.
 
-    It leaves the exception of a failed request in the scope, under FAILURE.
+    If a handler raises, the exception is in the ASGI scope under FAILURE.
     """
     app = QuartTrio("svc", static_folder=None)
     app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
@@ -108,7 +113,7 @@ def build_routes(state: ServerState) -> QuartTrio:
 
 
 def _handlers(state: ServerState) -> dict[str, Handler]:
-    """Return the handler of each path, spelled as in the table of endpoints."""
+    """Return the handlers by path. The paths are spelled as in the table of endpoints."""
     described, searched, rendered, listed, compared, documented = (trio.CapacityLimiter(1) for _ in range(6))
 
     async def details() -> Response:
@@ -188,11 +193,12 @@ def _document(state: ServerState) -> Response:
 
 
 async def _in_thread(work: Callable[..., T], *args: Any, limiter: trio.CapacityLimiter) -> T:
-    """Return `work(*args)`, run in a thread, which is abandoned if the client disconnects."""
+    """Return `work(*args)`, called in a thread. Does not wait for the thread if the client disconnects."""
     return await trio.to_thread.run_sync(work, *args, limiter=limiter, abandon_on_cancel=True)
 
 
 def _asked() -> Request:
+    """Return the request that the current quart handler answers."""
     asked: Request = request.scope[REQUEST]  # type: ignore[literal-required]
     return asked
 
@@ -225,7 +231,7 @@ def _json(body: object, status: int = 200) -> Response:
 
 
 async def _keep(error: Exception) -> Response:
-    """Store the error for the application, which answers all errors in one way."""
+    """Store the error in the scope for `Application`, which makes the error answers of all endpoints."""
     request.scope[FAILURE] = error  # type: ignore[literal-required]
     return Response(b"", status=500)
 
@@ -258,13 +264,13 @@ HEADERS = {
     "Cache-Control": "no-cache",
 }
 PATHS = {"index.html": "/", "reference.html": "/v1/docs"}
-"""Paths of files that are not served as `/console/<name>`."""
+"""Paths of the files that are not at `/console/<name>`."""
 
 Handler = Callable[..., Awaitable[Response]]
 
 
 def page_handlers(state: ServerState) -> dict[str, Handler]:
-    """Return the handlers by path: one for each file, and one for the facts of this server."""
+    """Return the handlers of all files of the web pages and of `server.json`, by path."""
     answers = {
         PATHS.get(name, f"/console/{name}"): _answer(_read(name), TYPES[name.rpartition(".")[2]])
         for name in (*PATHS, *CONSOLE, *REFERENCE, *SHARED)
@@ -274,7 +280,7 @@ def page_handlers(state: ServerState) -> dict[str, Handler]:
 
 
 def _server(state: ServerState) -> dict[str, bool]:
-    """Return the facts that the console needs before its first API call."""
+    """Return the content of `server.json`, which the console reads before its first call of the API."""
     return {
         "keys": state.auth.required,
         "metrics": state.settings.metrics_enabled,
@@ -287,7 +293,7 @@ def _read(name: str) -> bytes:
 
 
 def _answer_large(name: str, content_type: str) -> Handler:
-    """Return the handler of a large file, which is read on each request to save memory."""
+    """Return the handler of a large file. It reads the file for each request, which saves memory."""
 
     async def answer() -> Response:
         file = resources.files(__package__).joinpath("console", "swagger_ui", name)
