@@ -1,7 +1,8 @@
-"""The application, which finds the handler of each request in one table, and answers.
+"""The application, which looks up each request in the table of endpoints, calls its handler, and logs the answer.
 
-It answers probes without quart, which would add task switches. Each waits for a turn of the event loop. Turns are
-longest when the server is busiest, and then probes must not fail.
+Health probes and recommendation verbs are answered directly, all other endpoints by quart. Through quart, a request
+takes more task switches, and each waits for a turn of the event loop. A busy server has long turns, but its health
+probes must not time out.
 """
 
 from __future__ import annotations
@@ -59,10 +60,10 @@ _SUCCESS = range(200, 300)
 
 
 class AccessLog:
-    """Writes the access log of `SVC_ACCESS_LOG`.
+    """The access log (`SVC_ACCESS_LOG`), with one line for each failed request or, if set to `all`, for each request.
 
-    A line has the recipe and the verb of a request, but no path, query or body. Failed probes are logged with `all`
-    only: orchestrators repeat them every second, and other events give the reason.
+    A line has the recipe and the verb of a request, but no path, query or body. Failed health probes are logged only
+    with `all`, because orchestrators repeat them every second and other events give the reason.
     """
 
     def __init__(self, settings: Settings, auth: Authenticator) -> None:
@@ -73,10 +74,10 @@ class AccessLog:
     def note(
         self, began: float, response: Response, client: str, request: Request | None = None, *, is_summed: bool = False
     ) -> None:
-        """Write the line of one answer. The request id must be bound already.
+        """Write the line of one answer. The caller has bound the request id to the log.
 
-        `began` is a value of `time.perf_counter`. `request` is None if the client sent none that is valid. `is_summed`
-        marks refusals that the event `requests_refused` counts: they are logged with `all` only.
+        `began` is a value of `time.perf_counter`. `request` is None if the client sent no valid HTTP request. With
+        `is_summed` the answer is a refusal that the event `requests_refused` counts, so it is logged only with `all`.
         """
         route = None if request is None else request.route
         status = response.status
@@ -96,7 +97,7 @@ class AccessLog:
 
 
 class Application:
-    """Dispatches requests to probes, verbs or quart, by the table of endpoints."""
+    """The application of one server, which the transport calls for each request (`messages.Application`)."""
 
     urgent = tuple(f"{row.method} {row.path} ".encode() for row in PROBES)
 
@@ -110,13 +111,13 @@ class Application:
 
     @property
     def is_leaving(self) -> bool:
-        """True from the beginning of the drain: the client's next request would get no answer here."""
+        """True during the drain. Clients must send their next requests to another server."""
         return self._state.draining
 
     def late_s(self, opening: Opening, turn_s: float) -> float:
-        """Return the expected wait of a request in seconds if it exceeds its limit, else 0.
+        """Return the expected wait of an unparsed request in seconds if the wait exceeds the limit, else 0.
 
-        The result is 0 for a request that needs no model.
+        `turn_s` is the expected wait before the request is parsed. The result is 0 for a request that needs no model.
         """
         if not (turn_s or self._state.admission.is_crowded):
             return 0.0
@@ -129,10 +130,10 @@ class Application:
         return self._state.admission.late_s(queue, turn_s, opening.timeout(), is_batch=endpoint.is_batch)
 
     def _look_up(self, method: str, target: bytes) -> tuple[Endpoint | None, str]:
-        """Return the endpoint of a request and the name of its recipe."""
+        """Return the endpoint of a request, or None, and the name of the recipe in its path, or ""."""
         try:
             route = self._router.find(parse_target(target, method).path)
-        except ApiError:  # the answer reports this error
+        except ApiError:  # `_respond` parses the target again, and answers with this error
             return None, ""
         if route is None:
             return None, ""
@@ -155,7 +156,7 @@ class Application:
         return response and _with_header(response, trace.step().header())
 
     async def _answer_in_span(self, spans: Spans, incoming: Incoming, request: Request) -> Response | None:
-        """Return the answer, recorded as a span. It has a trace header only if the request has one."""
+        """Answer a request, and record a span. The answer has the header `traceparent` if the request has it."""
         trace = request.trace
         scheme = "http" if self._state.tls is None else "https"
         with spans.request(incoming.head, incoming.client, scheme, trace) as span:
@@ -173,6 +174,7 @@ class Application:
         return name if name and self._state.registry.get(name) is not None else None
 
     async def _answer(self, request: Request) -> Response | None:
+        """Answer a request, log the answer, and turn an exception into an error answer."""
         began = time.perf_counter()
         is_summed = False
         try:
@@ -189,18 +191,18 @@ class Application:
         return _complete(response, request.request_id, request.origin_headers)
 
     def refuse(self, error: ApiError, client: str) -> Response:
-        """Return the answer to input that is not a valid HTTP request."""
+        """Return the answer to input that is not a valid HTTP request. `client` is the address of its sender."""
         began, request_id = time.perf_counter(), new_request_id()
         logs.bind(request_id=request_id)
         self._state.metrics.of(HEAD_REFUSALS, code=error.code).inc()
         response = failure(request_id, error)
-        # The only trace of clients that never send a valid request.
+        # No other event logs a client that sends only invalid requests.
         if self._access.writes:
             self._access.note(began, response, client)
         return _complete(response, request_id, ())
 
     async def _respond(self, request: Request) -> Response:
-        """Return the answer of the request's endpoint. Raises the ApiError that refuses it."""
+        """Return the answer of the request's endpoint. Raises an ApiError if the request is refused."""
         try:
             target, route, _, preflight = request.admit(self._router)
         except ApiError as error:
@@ -215,6 +217,7 @@ class Application:
         return await self._from_row(request, route, target)
 
     async def _from_row(self, request: Request, route: Route, target: Target) -> Response:
+        """Return the answer of an endpoint that is not a verb."""
         endpoint = route.endpoint(request.method)
         if endpoint.name in DOCUMENTS:
             document, status = DOCUMENTS[endpoint.name](self._state)
@@ -229,10 +232,10 @@ class Application:
         return await self._from_quart(request, path, target.query)
 
     async def _from_quart(self, request: Request, path: str, query: bytes) -> Response:
-        """Return the answer of a quart handler, or raise its error.
+        """Return the answer of a quart handler, or raise the handler's error.
 
-        `path` is the path of the table. Quart gets neither the body nor the headers of the request, so it cannot
-        interpret them differently.
+        `path` is the path as quart routes it. quart gets neither the body nor the headers of the client, so it cannot
+        interpret them in a different way than the checks that the request has passed.
         """
         scope: dict[str, Any] = {
             "type": "http",
@@ -269,19 +272,20 @@ def _with_header(response: Response, header: tuple[bytes, bytes]) -> Response:
 
 
 def _complete(response: Response, request_id: str, origin_headers: Headers) -> Response:
-    """Return the answer with the headers of every answer, and a line end behind JSON.
+    """Return the answer with the headers that all answers have, and with a line end after a JSON body.
 
-    The encoder of a long answer adds its line end in a thread: a copy of 20 MB blocks the event loop for 8 ms.
+    A long answer already has the line end, which its encoder has added in a thread. Adding it here copies the body, and
+    a copy of 20 MB blocks the event loop for 8 ms.
     """
     headers = [(b"x-request-id", request_id.encode()), *response.headers, *origin_headers]
     body = response.body
     if body and response.content_type == JSON and not body.endswith(b"\n"):
-        body += b"\n"  # for terminals and `while read`
+        body += b"\n"  # so that a terminal begins a new line, and `while read` in a shell gets the last line
     return response._replace(body=body, headers=headers)
 
 
 def _no_body() -> Receive:
-    """Return an ASGI `receive` of a request without a body, whose client never disconnects."""
+    """Return an ASGI `receive` for a request that has no body and whose client never disconnects."""
     messages = iter([{"type": "http.request", "body": b"", "more_body": False}])
 
     async def receive() -> MutableMapping[str, Any]:

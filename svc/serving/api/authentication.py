@@ -1,7 +1,8 @@
-"""Checks the API keys of clients.
+"""Authentication of clients by API keys.
 
-Floods of wrong keys must stay cheap: scrypt runs only for values in the form of a key, in a thread of its own, and only
-once for each accepted key. Refusals above a rate are delayed.
+scrypt is slow, so a flood of wrong keys could take the processor from other clients. Four measures prevent this: scrypt
+runs only for values that have the form of a key, one thread runs it, accepted keys are cached, and refusals above a
+rate are delayed.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from svc.lru_cache import LruCache
 from svc.names import KEY_ID
 from svc.settings import Settings
 
-# Constant, so that one digest finds a key among all keys of the list.
+# The same salt for all keys, so that a request needs only one scrypt digest to be compared with all keys. Keys have 256
+# random bits, so nobody can precompute their digests.
 SALT = b"svc.api-key.v1"
-# Part of the specified format of entries, although the digest is scrypt.
+# Fixed by the format of SVC_API_KEYS, although the digest is scrypt.
 PREFIX = "sha256:"
 
 _KEY = re.compile(rb"[A-Za-z0-9_-]{43}")
@@ -32,19 +34,19 @@ _ENTRY = re.compile(rf"(?P<kid>{KEY_ID}):sha256:(?P<digest>[0-9a-fA-F]{{64}})")
 
 
 def new_api_key() -> str:
-    """Return 43 characters of base64url from 32 random bytes."""
+    """Return a new random API key: 32 bytes as 43 characters of base64url."""
     return secrets.token_urlsafe(32)
 
 
 def hash_api_key(plaintext: str) -> str:
-    """Return the key's entry in the server's list without the kid: `sha256:` and a scrypt digest in hex."""
+    """Return the digest of a key as an entry of SVC_API_KEYS has it, `sha256:` and the scrypt digest in hex."""
     return PREFIX + digest(plaintext.encode()).hex()
 
 
 def parse_api_keys(text: str) -> dict[str, bytes]:
-    """Return the digests by kid from `<kid>:sha256:<hex64>` entries separated by commas.
+    """Return the digests of API keys by key id (kid). `text` has entries `<kid>:sha256:<hex64>`, separated by commas.
 
-    Raises ConfigError with the number of the entry, never with its value.
+    Raises ConfigError, whose message names an invalid entry by its number and never shows its value.
     """
     keys: dict[str, bytes] = {}
     entries = [entry.strip() for entry in text.split(",") if entry.strip()]
@@ -62,7 +64,10 @@ def parse_api_keys(text: str) -> dict[str, bytes]:
 
 
 def load_api_keys(settings: Settings) -> dict[str, bytes]:
-    """Return the keys in the settings, or in the file of the settings. Raises ConfigError."""
+    """Return the digests of the configured API keys by key id (kid). Raises ConfigError.
+
+    The entries are in SVC_API_KEYS, or in the file that SVC_API_KEYS_FILE names.
+    """
     return parse_api_keys(key_list(settings.api_keys, settings.api_keys_file, "SVC_API_KEYS"))
 
 
@@ -77,10 +82,10 @@ def digest(plaintext: bytes) -> bytes:
 
 
 class RefusalThrottle:
-    """A throttle of refusals.
+    """A delay of refusals that keeps clients with wrong keys from using much processor time.
 
-    The first `burst` refusals are answered at once, and further refusals at `per_s` a second. No refusal waits longer
-    than `longest_s`, so a flood has no effect later than `longest_s` after its end.
+    The first `burst` refusals are sent at once, and further refusals at `per_s` a second. No refusal waits longer than
+    `longest_s`, so a flood delays nobody longer than `longest_s` after its end.
     """
 
     def __init__(self, per_s: float, burst: float, longest_s: float) -> None:
@@ -88,24 +93,27 @@ class RefusalThrottle:
         self._next_s = -math.inf
 
     def next_wait_s(self) -> float:
-        """Count one refusal, and return the seconds to wait before its answer."""
+        """Count one refusal, and return the seconds to wait before it is sent."""
         now_s = trio.current_time()
         self._next_s = self.next_time(self._next_s, now_s)
         return max(self._next_s - now_s, 0.0)
 
     def next_time(self, last_s: float, now_s: float) -> float:
-        """Return the time of the next refusal after one at `last_s`."""
+        """Return the time at which the next refusal is sent. The last refusal was sent at `last_s`."""
         return min(max(last_s, now_s - self.burst / self.per_s) + 1 / self.per_s, now_s + self.longest_s)
 
 
 FIRST_SEEN_CLIENTS = 1024
+"""Number of clients without a key that are remembered, so that the log names each client once."""
 ACCEPTED_KEYS = 1024
-# A flood of wrong keys then costs known clients less than a fifth of their rate.
+"""Number of accepted keys in the cache."""
+# At this rate of refusals, a flood of wrong keys lowers the rate of clients with accepted keys by less than a fifth.
 REFUSALS_PER_S, REFUSALS_AT_ONCE = 50.0, 50.0
 LONGEST_WAIT_S = 20.0
 
 
 def _digest_nicely(plaintext: bytes) -> bytes:
+    """Return the scrypt digest, computed at low priority."""
     from svc.serving.models.threads import lower_priority
 
     lower_priority()
@@ -113,7 +121,7 @@ def _digest_nicely(plaintext: bytes) -> bytes:
 
 
 def key_in(headers: Mapping[bytes, bytes]) -> bytes | None:
-    """Return the API key in X-API-Key, or else in `Authorization: Bearer`, or None."""
+    """Return the API key of a request, from X-API-Key or else from `Authorization: Bearer`, or None without a key."""
     key = headers.get(b"x-api-key")
     if key is None:
         scheme, _, credentials = headers.get(b"authorization", b"").partition(b" ")
@@ -122,9 +130,9 @@ def key_in(headers: Mapping[bytes, bytes]) -> bytes | None:
 
 
 class Authenticator:
-    """Checks API keys. Without configured keys every request passes.
+    """A checker of API keys with a cache of accepted keys. Without configured keys every request passes.
 
-    `log_each_bypass` logs every anonymous request at level debug.
+    With `log_each_bypass` each request that passes without a key is logged, not only the first request of a client.
     """
 
     def __init__(self, keys: dict[str, bytes], *, log_each_bypass: bool = False) -> None:
@@ -138,10 +146,11 @@ class Authenticator:
 
     @property
     def required(self) -> bool:
+        """True if clients need a key."""
         return bool(self._keys)
 
     def kids(self) -> Collection[str]:
-        """Return the kids of all keys."""
+        """Return the key ids of all keys."""
         return self._keys.keys()
 
     def replace(self, keys: dict[str, bytes]) -> None:
@@ -150,7 +159,7 @@ class Authenticator:
         self._accepted = LruCache(ACCEPTED_KEYS)
 
     def kid_of(self, value: bytes) -> str | None:
-        """Return the kid of an accepted key, or None if the key was not accepted or has left the cache."""
+        """Return the key id of a key in the cache, or None if the key was not accepted or has left the cache."""
         return self._accepted.get(self._fingerprint(value))
 
     def passes(self, value: bytes | None, client: str) -> bool:
@@ -161,16 +170,15 @@ class Authenticator:
         return value is not None and self._accepted.get(self._fingerprint(value)) is not None
 
     async def check(self, value: bytes | None, client: str) -> str:
-        """Return the kid of the key, or raise MissingApiKey or InvalidApiKey.
+        """Return the key id of a key. Raises MissingApiKey or InvalidApiKey, after the delay of `refusals`.
 
-        All refusals share one throttle, so that a flood leaves the event loop to clients with keys. Cancellation
-        abandons the hashing thread, because no other request needs its result.
+        Cancellation does not wait for the thread that computes the digest.
         """
         if value is not None and is_well_formed(value):
             keys = self._keys
             kid = await self._kid_among(keys, value)
             if kid is not None:
-                if keys is self._keys:  # an old key must not enter the cache after a replacement during the hashing
+                if keys is self._keys:  # else the keys were replaced meanwhile, and this key may be revoked
                     self._accepted.put(self._fingerprint(value), kid)
                 return kid
         if wait_s := self.refusals.next_wait_s():
@@ -181,6 +189,7 @@ class Authenticator:
         raise InvalidApiKey
 
     async def _kid_among(self, keys: Mapping[str, bytes], value: bytes) -> str | None:
+        """Return the key id whose digest matches this key, or None."""
         digest = await trio.to_thread.run_sync(_digest_nicely, value, limiter=self._hashing, abandon_on_cancel=True)
         matching_kid = None
         for kid, entry in keys.items():  # compares all keys, so that the time does not reveal which one matched
@@ -189,9 +198,11 @@ class Authenticator:
         return matching_kid
 
     def _fingerprint(self, value: bytes) -> bytes:
+        """Return a fast keyed hash, under which the cache finds a key without holding its plaintext."""
         return hashlib.blake2b(value, key=self._secret, digest_size=16).digest()
 
     def _note_bypass(self, client: str) -> None:
+        """Log that a client uses a server without keys."""
         if self._seen.get(client) is None:
             self._seen.put(client, True)
             logs.emit(events.AUTH_ANONYMOUS_BYPASS_FIRST_SEEN, client=client)

@@ -1,7 +1,4 @@
-"""Counts of requests: their costs, and the facts of their answers for the metrics.
-
-Facts are cached with the answers, so that cached answers count too.
-"""
+"""Request metrics, and the cost of a request that is charged to the rate limit of its API key."""
 
 from __future__ import annotations
 
@@ -25,23 +22,27 @@ from svc.serving.api.bodies.requests import AnyQuestion, RelatedRequest, UsersRe
 from svc.serving.models.costs import PLAIN_LIMIT, RULED_CONDITIONS, Cost, cost_class
 
 CHARACTERS_OF_AN_ITEM = 1024
-"""Characters of features whose encoding takes as long as the ranking of one described item."""
+"""Number of characters in features that take as long to encode as one item of `item_features` takes to rank."""
 ColdStart = Literal["history", "features", "features+history", "item_features"]
 
 
 class Facts(NamedTuple):
-    """The facts of one ranking. `cold_start` is the kind of input for a user or item that training never saw."""
+    """The properties of an answer that metrics count. They are cached with the answer, so cached answers count too."""
 
     is_popular: bool
+    """True if the answer is the fallback to popular items."""
     cold_start: ColdStart | None
+    """The input that described a user or item which training never saw, or None for known users and items."""
     unknown_features: int
+    """Number of features that the model ignored."""
 
     @classmethod
     def of(cls, ranking: Ranking, prepared: Prepared) -> Facts:
+        """Return the facts of a ranking and its query."""
         return cls(ranking.popular, _cold_start(prepared), len(prepared.ignored_features))
 
     def add_to(self, metrics: Metrics, recipe: str, verb: str) -> None:
-        """Add a ranking with these facts to the metrics."""
+        """Count an answer with these facts."""
         if self.is_popular:
             metrics.of(FALLBACKS, recipe=recipe, verb=verb).inc()
         elif self.cold_start is not None:
@@ -51,6 +52,7 @@ class Facts(NamedTuple):
 
 
 def _cold_start(prepared: Prepared) -> ColdStart | None:
+    """Return the input that described a user or item which training never saw, or None."""
     query = prepared.query
     if query.seed_features or (query.audience is not None and query.audience.vector is not None):
         return "item_features"
@@ -58,7 +60,7 @@ def _cold_start(prepared: Prepared) -> ColdStart | None:
         case "history" | "features" | "features+history" as kind:
             return kind
         case None if query.user_features is not None and not len(query.seeds):
-            return "features"  # requests without a history have no profile in their answer
+            return "features"  # `profile` is None here, because only requests with a history show it in their answer
         case _:
             return None
 
@@ -72,7 +74,7 @@ def count_request(metrics: Metrics, recipe: str, verb: str, status: str, seconds
 
 
 def cost_of_request(question: AnyQuestion | Rejected) -> Cost:
-    """Return the cost class of a request, without rules of the recipe, which the client did not choose."""
+    """Return the cost class of a request. Rules of the recipe cost nothing, because the client did not choose them."""
     if isinstance(question, Rejected):
         return Cost.PLAIN
     if isinstance(question, UsersRequest):
@@ -100,9 +102,9 @@ def cost_of_request(question: AnyQuestion | Rejected) -> Cost:
 
 
 def _long_texts(features: Mapping[str, Any]) -> int:
-    """Return the number of described items that cost as much as the texts in `features`.
+    """Return the cost of encoding the texts in `features`, as the number of described items that cost as much.
 
-    Stops counting above PLAIN_LIMIT.
+    Stops counting above PLAIN_LIMIT, because all higher numbers have the same cost class.
     """
     characters, uncounted = 0, list(features.values())
     while uncounted and characters <= (PLAIN_LIMIT + 1) * CHARACTERS_OF_AN_ITEM:

@@ -1,4 +1,4 @@
-"""One endpoint, and the route of a path. The table of endpoints is in `endpoints`."""
+"""The types of the table of endpoints: its rows, and the rows that share a path. The table itself is in `endpoints`."""
 
 from __future__ import annotations
 
@@ -35,39 +35,44 @@ def _always(_settings: Settings) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One row of the table. `{name}` in `path` stands for the name of a recipe.
-
-    `public` endpoints need no key. `any_host` endpoints ignore the Host header, so they must not show data of a recipe.
-    `response` is None for endpoints that the OpenAPI document leaves out. `errors` are the errors that only some
-    endpoints return. `unavailable` describes the response with status 503. `under_verb` is the verb that a key must be
-    allowed if the endpoint is not a verb itself. `tells_of_all` endpoints show all recipes, so a key for some recipes
-    is refused. `asks_model` endpoints wait in the queue of a model, and may be refused if it is long.
-    """
+    """One row of the table of endpoints: a path with a method, its schemas, and the access that it requires."""
 
     name: str
     path: str
+    """`{name}` stands for the name of a recipe."""
     public: bool
+    """True if clients need no API key."""
     method: Literal["GET", "POST"] = "GET"
     any_host: bool = False
+    """True if the Host header is not checked. Such an endpoint must not show data of a recipe."""
     summary: str = ""
     request: type[BaseModel] | None = None
+    """Schema of the JSON body."""
     query: type[BaseModel] | None = None
+    """Schema of the query string."""
     response: type[BaseModel] | None = None
+    """Schema of the answer. The OpenAPI document leaves out endpoints without this schema."""
     errors: Errors = ()
+    """Errors besides KEYED and ANY, which many endpoints share."""
     unavailable: str = ""
+    """Description of an answer with status 503 that is no error, or ""."""
     content_type: str = "application/json"
     is_served: Callable[[Settings], bool] = _always
     under_verb: str = ""
+    """The recommendation verb whose permission a key needs, if the endpoint is not a verb itself."""
     tells_of_all: bool = False
+    """True if the answer shows all recipes. Keys that may use only some recipes are refused."""
     asks_model: bool = False
+    """True if requests wait in the queue of a model, and may be refused because of this wait."""
 
     @property
     def is_batch(self) -> bool:
+        """True if the endpoint answers several requests at once."""
         return self.verb.startswith(BATCH_PREFIX)
 
     @property
     def policy_verb(self) -> str:
-        """The verb that a key must be allowed, or "". A verb covers its batch form."""
+        """The verb that the policy of a key must permit, or "". A permitted verb includes its batch form."""
         return self.verb.removeprefix(BATCH_PREFIX) or self.under_verb
 
     @property
@@ -77,39 +82,43 @@ class Endpoint:
 
     @property
     def refuses_unknown_parameters(self) -> bool:
-        """True for answers about recipes, because a misspelt parameter would make them wrong.
+        """True if an unknown query parameter is an error.
 
-        Probes, metrics and pages ignore parameters, because balancers, scrapers and browsers add their own.
+        Endpoints of recipes refuse unknown parameters, because a misspelt parameter would silently change the answer.
+        Probes, metrics and pages ignore them, because load balancers, scrapers and browsers add parameters.
         """
         return self.path.startswith("/v1/recipes")
 
     @property
     def all_errors(self) -> Errors:
+        """All errors that the endpoint may answer, for the OpenAPI document."""
         parameters = (errors.ValidationFailed,) if self.refuses_unknown_parameters else ()
         switched_off = () if self.is_served is _always else (errors.NotFound,)
         return (*(() if self.public else KEYED), *self.errors, *parameters, *switched_off, *ANY)
 
 
 class Route(NamedTuple):
-    """The endpoints of a path by method, and the name of the recipe in it, or ""."""
+    """The result of looking up the path of a request in the table of endpoints."""
 
     endpoints: Mapping[str, Endpoint]
+    """The rows with this path, by method."""
     name: str
+    """The recipe in the path, or ""."""
     verb: str
     any_host: bool
 
     @property
     def path(self) -> str:
-        """The path in the table, the same for every recipe."""
+        """The path as in the table, with `{name}` in the place of the recipe."""
         return next(iter(self.endpoints.values())).path
 
     def label(self, method: str) -> str:
-        """Return the verb or the name of the endpoint, for logs. A wrong method has the label of the first row."""
+        """Return the verb or the name of the endpoint for the log, or those of the first row for a wrong method."""
         endpoint = self.endpoints.get("GET" if method == "HEAD" else method, next(iter(self.endpoints.values())))
         return endpoint.verb or endpoint.name
 
     def endpoint(self, method: str) -> Endpoint:
-        """Return the row for `method`, which is case-sensitive (RFC 9110, 9.1). Raises MethodNotAllowed."""
+        """Return the row for `method`. Methods are case-sensitive (RFC 9110, 9.1). Raises MethodNotAllowed."""
         endpoint = self.endpoints.get("GET" if method == "HEAD" else method)
         if endpoint is None:
             allowed = [*self.endpoints, *(["HEAD"] if "GET" in self.endpoints else [])]

@@ -1,7 +1,7 @@
-"""The table of endpoints, which defines all paths and the keys that they need.
+"""The table of endpoints, which defines all paths of the API and whether they need a key.
 
-Routing, key checks, the OpenAPI document and the reference page are read from `ENDPOINTS`. Each row must set `public`,
-so that no endpoint is open by omission. Each file of the web pages has a row.
+Routing, key checks, the OpenAPI document and the reference page use this table (`ENDPOINTS`). `public` has no default,
+so that nobody can forget to decide whether an endpoint needs a key. Each file of the web pages has a row too.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CONSOLE = (
 )
 REFERENCE = ("reference.css", "reference.js", "snippets.js")
 SWAGGER_UI = ("swagger-ui-bundle.js", "swagger-ui.css")
-"""Swagger UI, which shows the reference (its origin is in swagger_ui/README.md)."""
+"""Files of Swagger UI, which shows the API reference. swagger_ui/README.md names their origin."""
 
 
 USERS_VERB = "recommend-users"
@@ -89,7 +89,8 @@ def _verb(verb: str, request: type[BaseModel], response: type[BaseModel], failur
 
 
 def _page(path: str, is_served: Callable[[Settings], bool]) -> Endpoint:
-    """Return the row of a file of the web pages: public, because its data come over the API with a key."""
+    """Return the row of a file of the web pages."""
+    # Public, because the file contains no data. The page in the browser asks the API, with the user's key.
     return Endpoint(name=f"page {path}", path=path, public=True, is_served=is_served)
 
 
@@ -121,7 +122,7 @@ PROBES = (
         unavailable="Nothing is loaded yet, or the server is draining.",
     ),
 )
-"""Probes of orchestrators. Answered without quart."""
+"""Health probes of orchestrators, which the application answers without quart."""
 
 VERBS = (
     _verb("recommend", RecommendRequest, responses.Recommendations, USER),
@@ -130,7 +131,7 @@ VERBS = (
     _verb("batch-recommend", RecommendBatch, responses.BatchAnswer, (*SHOWN, *BODY)),
     _verb("batch-recommend-related", RelatedBatch, responses.BatchAnswer, (*SHOWN, *BODY)),
 )
-"""Recommendation verbs. Answered without quart."""
+"""Recommendation verbs, which `Verbs` answers without quart."""
 
 RESOURCES = (
     Endpoint(
@@ -218,7 +219,11 @@ ENDPOINTS = (*PROBES, *RESOURCES, *VERBS, *PAGES)
 
 
 class Router:
-    """Finds the route of a decoded path. Takes slashes, dot segments, case and escapes literally."""
+    """A look-up of paths in the table of endpoints.
+
+    A path must be spelled exactly as in the table. Repeated slashes, dot segments, other case and percent signs in the
+    decoded path match no endpoint.
+    """
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         by_path: dict[str, dict[str, Endpoint]] = {}
@@ -233,7 +238,7 @@ class Router:
         self._with_name = re.compile(f"({prefixes})({NAME_PATTERN.strip('^$')})(.*)", re.DOTALL)
 
     def find(self, path: str) -> Route | None:
-        """Return the route of `path`, or None if no endpoint has it."""
+        """Return the route of a decoded path, or None if no endpoint has this path."""
         match = self._with_name.fullmatch(path)
         if match is not None:
             route = self._by_path.get(match[1] + PARAMETER + match[3])
@@ -243,8 +248,9 @@ class Router:
 
 
 def served_with(settings: Settings) -> list[Endpoint]:
-    """Return the rows of a server with these settings.
+    """Return the rows that a server with these settings routes.
 
-    A row that needs a key stays if it is switched off, so that clients without a key cannot find out.
+    An endpoint that needs a key is routed even if the settings switch it off. A client without a key then gets the same
+    answer in both cases, so it cannot learn the settings.
     """
     return [row for row in ENDPOINTS if not row.public or row.is_served(settings)]

@@ -1,4 +1,4 @@
-"""Error answers, the reason for an empty ranking, and the log of unexpected errors."""
+"""Answers to failed requests: their bodies, the reason for an empty ranking, and the log of unexpected errors."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _SHARE = (
 
 
 def nothing_left(tree: object, filters: FilterFields | None, query: Query) -> NoCandidates:
-    """Return the error of the empty ranking of `query`.
+    """Return the error for a query whose ranking is empty, with the reason if it is known.
 
-    `tree` is the valid filter of the request, or None.
+    `tree` is the valid filter of the request, or None. `filters` are the fields that filters may use.
     """
     share = None if query.new is None else query.new.items.max_share
-    if query.new is not None and share is not None:  # only a share keeps new items from an otherwise empty page
+    if query.new is not None and share is not None:  # new items are left, but a share of an empty page is 0 items
         return NoCandidates(_SHARE.format(count=len(query.new.rows), share=share))
     reasons = () if tree is None or filters is None else _reasons(tree, filters)
     reason = next(iter(reasons), None)
@@ -39,9 +39,9 @@ def nothing_left(tree: object, filters: FilterFields | None, query: Query) -> No
 
 
 def _reasons(tree: Any, filters: FilterFields) -> Iterator[str]:
-    """Yield the conditions that no item satisfies.
+    """Yield a message for each condition of the filter that no item satisfies.
 
-    Conditions below `not` are left out, because they restrict nothing if no item satisfies them.
+    Skips conditions below `not`. If no item satisfies such a condition, it excludes no item.
     """
     ((key, value),) = tree.items()
     if key in ("all", "any"):
@@ -79,16 +79,16 @@ def _range(name: str, operators: Mapping[str, Any], field: NumberField) -> Itera
 
 
 TRACEBACKS_A_MINUTE = 10
-"""Most tracebacks logged in a minute: without it, many requests with one failure would fill the disk."""
+"""Most tracebacks logged in a minute. Without this bound, a failure of every request would fill the disk."""
 
 _last_tracebacks: deque[float] = deque(maxlen=TRACEBACKS_A_MINUTE)
 
 
 def log_failure(error: Exception) -> None:
-    """Log an unexpected error.
+    """Log an unexpected error, with a traceback if fewer than TRACEBACKS_A_MINUTE were logged in the last minute.
 
-    The traceback is left out after TRACEBACKS_A_MINUTE. It is also left out if the system cannot start another thread,
-    because that may happen to any request.
+    An error because the system cannot start another thread has no traceback, because its place in the code says
+    nothing about the cause.
     """
     now = time.monotonic()
     shown = len(_last_tracebacks) < TRACEBACKS_A_MINUTE or now - _last_tracebacks[0] > 60
@@ -100,7 +100,10 @@ def log_failure(error: Exception) -> None:
 
 
 def failure(request_id: str, error: Exception) -> Response:
-    """Return the answer to a failed request. An error other than an ApiError is logged, and its text is not sent."""
+    """Return the answer to a request that raised `error`.
+
+    An error other than an ApiError is logged, and the client gets only a general message.
+    """
     if not isinstance(error, ApiError):
         log_failure(error)
         error = InternalError()
@@ -111,7 +114,7 @@ def failure(request_id: str, error: Exception) -> Response:
 
 
 def _headers(fields: Mapping[str, Any]) -> Headers:
-    """Return the headers of an error: allowed methods, or seconds to wait before the next request."""
+    """Return the header `Allow` or `Retry-After` if the error has its value, else no headers."""
     if "allow" in fields:
         return [(b"allow", ", ".join(fields["allow"]).encode())]
     return [(b"retry-after", b"%d" % fields["retry_after"])] if "retry_after" in fields else ()

@@ -1,4 +1,4 @@
-"""Parses the target of a request and the headers that decide about its answer: Host, Origin and traceparent."""
+"""Parsers of the request target and of the headers Host, Origin and traceparent."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from svc.errors import HostNotAllowed, MalformedRequest
 from svc.serving.transport.messages import Headers
 from svc.settings import Settings
 
-_PLAIN = re.compile(rb"/[\w:/.-]*")  # needs no decoding
+_PLAIN = re.compile(rb"/[\w:/.-]*")  # a path without query and percent signs, which needs no decoding
 _ABSOLUTE = re.compile(rb"https?://([^/?]*)", re.IGNORECASE)
-_VISIBLE = re.compile(rb'[!"$-~]*')  # ASCII without blanks and controls, and without "#": a target has no fragment
+_VISIBLE = re.compile(rb'[!"$-~]*')  # visible ASCII except "#", because a request target has no fragment
 _BROKEN_CODE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
 class Target(NamedTuple):
-    """A request target: the decoded path, the raw query and the host, which is None unless the target is a full URL."""
+    """A request target: the decoded path, the raw query, and the host if the target is a full URL."""
 
     path: str
     query: bytes
@@ -28,9 +28,10 @@ class Target(NamedTuple):
 
 
 def parse_target(target: bytes, method: str) -> Target:
-    """Parse a target (RFC 9112, 3.2), without merging slashes or resolving dot segments.
+    """Parse a request target (RFC 9112, 3.2). Raises MalformedRequest.
 
-    The path `*`, which only OPTIONS may have, matches no endpoint. Raises MalformedRequest.
+    Neither merges slashes nor resolves dot segments, so a path reaches an endpoint only in its exact spelling. The
+    target may be `*` if the method is OPTIONS.
     """
     if _PLAIN.fullmatch(target):
         return Target(target.decode("ascii"), b"", None)
@@ -59,14 +60,14 @@ def _decode(path: bytes) -> str:
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 LONGEST_NAME = 253
-_LABEL = "[A-Za-z0-9_~-]{1,63}"  # names of containers may have underscores
+_LABEL = "[A-Za-z0-9_~-]{1,63}"  # with underscores, which DNS forbids but names of containers may have
 _HOST = re.compile(rf"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>{_LABEL}(?:\.{_LABEL})*)\.?)(?::[0-9]{{0,5}})?")
 
 
 class HostRules:
-    """The allowed hosts, which protect servers without keys from DNS rebinding.
+    """The host names under which clients may address the server. They protect servers without keys from DNS rebinding.
 
-    A rule is a name, `*.name` for all names below it, or `*`.
+    A rule is a host name, `*.example.com` for all names that end with `.example.com`, or `*` for all names.
     """
 
     def __init__(self, settings: Settings, *, has_keys: bool) -> None:
@@ -78,14 +79,14 @@ class HostRules:
         self._any = "*" in rules
 
     def check(self, host: str) -> None:
-        """Raise HostNotAllowed if no rule allows `host`, a result of `parse_host`."""
+        """Raise HostNotAllowed if no rule allows `host`, which is a result of `parse_host`."""
         if self._any or host in self._names or (self._suffixes and host.endswith(self._suffixes)):
             return
         raise HostNotAllowed
 
 
 def _normal(rule: str) -> str:
-    """Return a rule in the spelling of `parse_host`."""
+    """Return a rule in the spelling in which `parse_host` returns hosts."""
     try:
         return str(ipaddress.IPv6Address(rule.strip("[]")))
     except ValueError:
@@ -121,7 +122,7 @@ PREFLIGHT_AGE_S = 600
 
 
 class Origins:
-    """The origins of web pages that may call from a browser (CORS)."""
+    """The origins of web pages that may use the API from a browser (CORS)."""
 
     def __init__(self, settings: Settings) -> None:
         self._any = "*" in settings.allowed_origins
@@ -148,7 +149,7 @@ PREFLIGHT_HEADERS: Headers = [
 ]
 
 
-# Version ff is not allowed, nor are ids of zeros. A later version may add fields behind the flags.
+# W3C Trace Context forbids version ff and ids of zeros. Later versions may add fields after the flags (`more`).
 _TRACEPARENT = re.compile(
     rb"(?!ff)(?P<version>[0-9a-f]{2})-(?P<trace>(?!0{32})[0-9a-f]{32})-(?P<span>(?!0{16})[0-9a-f]{16})-(?P<flags>[0-9a-f]{2})"
     rb"(?P<more>-[!-~]*)?"
@@ -156,18 +157,18 @@ _TRACEPARENT = re.compile(
 
 
 class Trace(NamedTuple):
-    """The trace of a request and the caller's span in it, in lower-case hex."""
+    """The trace context of a request: trace id, span id and flags, in lower-case hexadecimal digits."""
 
     trace_id: bytes
     span_id: bytes
     flags: bytes
 
     def header(self) -> tuple[bytes, bytes]:
-        """Return the header `traceparent` of this span."""
+        """Return name and value of the header `traceparent` with this trace context."""
         return b"traceparent", b"00-%b-%b-%b" % self
 
     def step(self) -> Trace:
-        """Return the same trace with a new span id, for an answer without a recorded span."""
+        """Return the same trace with a new span id. Answers need such an id if the server records no spans."""
         return self._replace(span_id=b"%016x" % (random.getrandbits(64) or 1))
 
 

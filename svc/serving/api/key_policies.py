@@ -1,4 +1,7 @@
-"""Policies of API keys: the recipes and verbs that a key may use, its rate, and its expiry."""
+"""Policies of API keys, which limit the recipes and verbs, the rate, and the lifetime of a key.
+
+The policies are in a YAML file (SVC_API_KEY_POLICIES), which is read again when it changes.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,10 @@ from svc.serving.api.endpoint import Endpoint
 
 MAX_PATTERNS = 1_000
 REFUSALS_PER_S, REFUSALS_AT_ONCE, LONGEST_WAIT_S = 100.0, 200.0, 10.0
-"""Throttle of refusals for each key.
+"""The first REFUSALS_AT_ONCE refusals of a key are sent at once, and further refusals at REFUSALS_PER_S a second.
 
-A refusal takes about 0.1 ms, so a key that ignores 429 costs about 1% of a core. A key with fewer than 1,000 requests
-in flight gets each refusal within LONGEST_WAIT_S.
+A refusal takes about 0.1 ms of processor time, so a client that ignores 429 costs about 1% of a core. No refusal waits
+longer than LONGEST_WAIT_S.
 """
 TOO_MANY_AT_ONCE = (
     "this request counts {count}, more than the burst of {burst:g} that the policy of this API key allows at once:"
@@ -43,7 +46,7 @@ _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _RATE = re.compile(r"(?P<count>[0-9]{1,9}(?:\.[0-9]{1,6})?)/(?P<unit>s|min|h)")
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _KID = re.compile(KEY_ID)
-# Sums of charges are inexact: without this, a wait of n seconds could be answered as n + 1.
+# Tolerance for floating-point errors in the number of tokens. Without it, Retry-After could be a second too long.
 _ROUNDING = 1e-9
 
 
@@ -65,7 +68,7 @@ Pattern = Annotated[str, Field(pattern=r"^[A-Za-z0-9_*?-]{1,64}$")]
 
 
 class PolicySpec(BaseModel):
-    """One entry of the file. A missing field sets no bound."""
+    """One entry of the policy file: the policy of a key, as the operator wrote it. A missing field limits nothing."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -84,7 +87,7 @@ class PolicySpec(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A rate limit: `per_s` requests a second on average, and at most `burst` at once."""
+    """A rate limit: `per_s` requests a second on average, and at most `burst` requests at once."""
 
     per_s: float
     burst: float
@@ -92,15 +95,18 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class KeyPolicy:
-    """Permissions and rate of one key. None sets no bound. `expires_at` is Unix time in seconds."""
+    """The policy of one key, prepared for checking requests. Fields that are None limit nothing."""
 
     recipes: re.Pattern[str] | None = None
+    """Matches the names of recipes that the key may use."""
     verbs: frozenset[str] | None = None
     rate: Rate | None = None
     expires_at: float = math.inf
+    """Unix time in seconds."""
 
     @classmethod
     def of(cls, spec: PolicySpec) -> KeyPolicy:
+        """Return the policy of an entry of the file."""
         return cls(
             recipes=None if spec.recipes is None else _names(spec.recipes),
             verbs=None if spec.verbs is None else frozenset(spec.verbs),
@@ -109,11 +115,11 @@ class KeyPolicy:
         )
 
     def may_ask(self, recipe: str) -> bool:
-        """Return True if the key may use a recipe of this name, whether it exists or not."""
+        """Return True if the policy permits recipes of this name. Such a recipe need not exist."""
         return self.recipes is None or self.recipes.fullmatch(recipe) is not None
 
     def allows(self, endpoint: Endpoint, recipe: str) -> bool:
-        """Return True if the key may use an endpoint. `recipe` is the name in the path, or ""."""
+        """Return True if the policy permits an endpoint. `recipe` is the name in the path, or ""."""
         if endpoint.tells_of_all and self.recipes is not None:
             return False
         if recipe and not self.may_ask(recipe):
@@ -123,16 +129,17 @@ class KeyPolicy:
 
 
 def _names(patterns: list[str]) -> re.Pattern[str]:
-    """Return a regular expression that matches any of the patterns, or nothing for an empty list.
+    """Return a regular expression that matches names which match any pattern. It matches nothing for an empty list.
 
-    `*` stands for any characters and `?` for one. `fnmatch` never backtracks into a `*`, so clients cannot choose names
-    that take long.
+    In a pattern, `*` stands for any characters and `?` for one character.
     """
+    # `fnmatch` translates `*` to an expression without backtracking, so no name that a client invents takes long.
     any_of = "|".join(fnmatch.translate(pattern) for pattern in patterns)
     return re.compile(rf"\A(?:{any_of})" if any_of else r"(?!)")
 
 
 def _rate_of(text: str, burst: int | None) -> Rate:
+    """Return the rate that a text such as "30/min" means. By default `burst` is the requests of one second."""
     match = _RATE.fullmatch(text)
     assert match is not None, "the specification was validated"
     per_s = float(match["count"]) / _SECONDS[match["unit"]]
@@ -140,12 +147,15 @@ def _rate_of(text: str, burst: int | None) -> Rate:
 
 
 def _beginning_of(day: str) -> float:
-    """Return 00:00 UTC of the day, as Unix time in seconds."""
+    """Return 00:00 UTC of a day such as "2027-01-01", as Unix time in seconds."""
     return datetime.datetime.combine(datetime.date.fromisoformat(day), datetime.time(), datetime.UTC).timestamp()
 
 
 def parse_policies(data: bytes, where: str) -> dict[str, KeyPolicy]:
-    """Return the policies of a file by kid. Raises ConfigError with the kid and the field."""
+    """Return the policies in the content of a policy file, by key id (kid).
+
+    `where` names the file in messages. Raises ConfigError, whose message names the key id and the field.
+    """
     try:
         tree = parse_yaml(data, where) if data.strip() else None
     except RecipeError as error:
@@ -176,7 +186,7 @@ def _message_of(error: ValidationError) -> str:
 
 
 class Bucket:
-    """A token bucket for the requests of one key, full at the beginning."""
+    """A token bucket, which limits the rate of the requests of one key. It is full in the beginning."""
 
     def __init__(self, rate: Rate, now_s: float) -> None:
         self.rate = rate
@@ -184,22 +194,22 @@ class Bucket:
         self._at_s = now_s
 
     def lacks_s(self, count: float, now_s: float) -> float:
-        """Return the seconds until `count` requests, at most `burst`, can pass, or 0 if they can now."""
+        """Return the seconds until `count` requests can pass, or 0 if they can pass now. `count` is at most `burst`."""
         self.tokens = min(self.rate.burst, self.tokens + (now_s - self._at_s) * self.rate.per_s)
         self._at_s = now_s
         return self.time_for(count - self.tokens)
 
     def time_for(self, lacking: float) -> float:
-        """Return the seconds until the bucket gains `lacking` tokens, or 0 if none are lacking."""
+        """Return the seconds in which the bucket gains `lacking` tokens, or 0 if `lacking` is not above 0."""
         return lacking / self.rate.per_s if lacking > _ROUNDING else 0.0
 
     def add(self, count: float) -> None:
-        """Return `count` tokens to the bucket, or charge a negative `count`."""
+        """Put `count` tokens into the bucket, or take tokens if `count` is negative."""
         self.tokens += count
 
 
 class Permit:
-    """One request that the policy of its key allows."""
+    """The permission for one request, with the tokens that the request has taken from the key's bucket."""
 
     __slots__ = ("_bucket", "_charged", "_kid", "_policies", "policy")
 
@@ -211,7 +221,7 @@ class Permit:
         self._policies = policies
 
     def require(self, count: int) -> None:
-        """Raise RateLimited unless `count` requests can pass now."""
+        """Raise RateLimited if `count` requests cannot pass now. Takes no tokens."""
         if self._bucket is None:
             return
         burst = self._bucket.rate.burst
@@ -225,10 +235,11 @@ class Permit:
             raise self._policies.count(RateLimited(fields={"kid": self._kid, "retry_after": retry_after}))
 
     def charge(self, count: int, least: int | None = None) -> None:
-        """Charge the key `count` requests in total, or raise RateLimited and charge nothing.
+        """Take `count` tokens for this request in total, or raise RateLimited and take none.
 
-        `least` is the number of queries in `count`, and the rest estimates their costs. With `least`, a `count` above
-        the burst is cut to the burst, so that no estimate refuses a request for good.
+        An earlier charge of the same request is given back first. Without `least`, `count` is a number of requests, and
+        a `count` above the burst is always refused. With `least`, `count` is a cost estimate for `least` requests. A
+        cost above the burst is reduced to the burst, because otherwise the request could never pass.
         """
         if self._bucket is None:
             return
@@ -242,7 +253,7 @@ class Permit:
 
 
 class KeyPolicies:
-    """The current policies, and the bucket of each key."""
+    """The current policies of all keys, with a token bucket and a throttle of refusals for each key."""
 
     def __init__(self, metrics: Metrics, policies: Mapping[str, KeyPolicy] | None = None) -> None:
         self._policies = policies or {}
@@ -255,7 +266,7 @@ class KeyPolicies:
         self._throttles: dict[str, RefusalThrottle] = {}
 
     def replace(self, policies: Mapping[str, KeyPolicy]) -> None:
-        """Replace the policies. Charged requests of a key stay charged."""
+        """Replace the policies. A key that keeps a rate limit also keeps its tokens, so a reload fills no bucket."""
         self._policies = policies
         self._throttles = {kid: throttle for kid, throttle in self._throttles.items() if kid in policies}
         for kid in list(self._buckets):
@@ -268,7 +279,8 @@ class KeyPolicies:
     def admit(self, kid: str, endpoint: Endpoint, recipe: str) -> Permit | None:
         """Return the permit of a request, or None for a key without a policy. Raises KeyNotAllowed or RateLimited.
 
-        A batch is charged when its body is parsed. Here its key only needs one token.
+        Takes one token for a single request. A batch is charged after its body is read, so here the bucket must only
+        have one token.
         """
         policy = self._policies.get(kid)
         if policy is None:
@@ -293,7 +305,7 @@ class KeyPolicies:
         return bucket
 
     def next_wait_s(self, refusal: ApiError) -> float:
-        """Return the seconds to wait before a refusal by these policies is sent."""
+        """Return the seconds to wait before this refusal is sent."""
         kid = refusal.fields["kid"]
         throttle = self._throttles.get(kid)
         if throttle is None:
@@ -301,13 +313,13 @@ class KeyPolicies:
         return throttle.next_wait_s()
 
     def count(self, error: ApiError) -> ApiError:
-        """Count the error for its kid, and return it."""
+        """Count the refusal in the metrics of its key, and return the error."""
         self._metrics.of(KEY_REFUSALS, kid=error.fields["kid"], code=error.code).inc()
         return error
 
 
 def elements_in(body: bytes | Mapping[str, Any]) -> int:
-    """Return the number of requests in a batch before its validation, or 1 if the batch is invalid."""
+    """Return the number of requests in a batch that has not been validated, or 1 if the batch is invalid."""
     try:
         whole = from_json(body) if isinstance(body, bytes) else body
     except ValueError:
@@ -317,9 +329,9 @@ def elements_in(body: bytes | Mapping[str, Any]) -> int:
 
 
 class PolicyFile:
-    """Watches the file, and calls each of `uses` with its policies.
+    """A watcher of the policy file, which passes new policies to all functions in `uses`.
 
-    `kids` returns the kids of all keys. Policies for other kids are logged.
+    `kids` returns the key ids of all keys. Policies for unknown key ids are logged.
     """
 
     def __init__(
@@ -337,14 +349,13 @@ class PolicyFile:
         self._error: str | None = None
 
     def read(self) -> None:
-        """Read the file at the start. Raises ConfigError."""
+        """Read the file for the first time, and pass its policies on. Raises ConfigError."""
         self._use(self._read())
 
     async def run(self) -> None:
-        """Check for changes every `interval_s`, until cancelled.
+        """Read the file again every `interval_s` if it has changed, until cancelled.
 
-        An unusable file changes nothing, and is logged once for each change. Waits for a read that hangs. Repeats a
-        read that fails.
+        If the file is invalid, the policies stay as they are, and the error is logged once for each change of the file.
         """
         while True:
             await trio.sleep(self._interval_s)
@@ -365,7 +376,7 @@ class PolicyFile:
             logs.emit(events.KEY_POLICIES_FAILED, error=message)
 
     def _use(self, policies: Mapping[str, KeyPolicy] | None) -> None:
-        """Pass the policies on, if the file has changed."""
+        """Pass the policies on. Does nothing if `policies` is None, which means that the file has not changed."""
         if policies is None:
             return
         self._error = None
@@ -387,7 +398,7 @@ class PolicyFile:
             with self._path.open("rb") as file:
                 content = file.read(MAX_BYTES + 1)
         except OSError as error:
-            self._marker = None  # the file may become readable without a change
+            self._marker = None  # reads again next time, because the file may become readable without a change
             raise ConfigError(f"SVC_API_KEY_POLICIES: {self._path} cannot be read: {error.strerror}") from None
         self._marker = marker
         return parse_policies(content, str(self._path))

@@ -1,7 +1,7 @@
-"""The monitoring port, which serves metrics and probes without a key, because many scrapers cannot send one.
+"""The monitoring port (SVC_METRICS_PORT), which serves metrics and health probes without an API key.
 
-The port shows names of recipes and counts, so operators must decide which clients may reach it. It answers from the
-start, also while models are loading.
+Many scrapers of metrics cannot send a key. The metrics contain names of recipes and numbers of requests, so operators
+must restrict who can reach the port. The port answers from the start, even while models are still loading.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ _PROBES = {row.path: DOCUMENTS[row.name] for row in PROBES}
 
 
 async def serve_monitoring(state: ServerState, listener: socket.socket) -> None:
-    """Accept and answer until cancelled."""
+    """Answer requests to the monitoring port until cancelled."""
     await server.serve(Monitoring(state), listener, LIMITS, until=trio.sleep_forever)
 
 
 class Monitoring:
-    """Application of the monitoring port."""
+    """The application that answers requests to the monitoring port (`messages.Application`)."""
 
     urgent: tuple[bytes, ...] = ()
     is_leaving = True
-    """Each connection serves one request: between the rare scrapes, idle ones would only use file descriptors."""
+    """Closes each connection after one request. Scrapes are rare, so idle connections would only use file descriptors.
+    """
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
         self._renderer = trio.CapacityLimiter(1)
 
     async def __call__(self, incoming: Incoming) -> Response:
-        """Return the metrics or the document of a probe, by the path only. Ignores host and headers."""
+        """Return the metrics, or the answer of a health probe. Looks only at method and path."""
         if incoming.head.method not in ("GET", "HEAD"):
             return _text(400, "only GET is answered here")
         path = incoming.head.target.partition(b"?")[0].decode("latin-1")

@@ -1,4 +1,4 @@
-"""One request: its route, the checks that it must pass, and its body."""
+"""A request as the application handles it: the checks of its head and its key, and its body."""
 
 from __future__ import annotations
 
@@ -33,22 +33,27 @@ if TYPE_CHECKING:
 
 
 REPORT_S = 10.0
+"""Seconds that one summary of refused requests covers."""
 
 
 class Refusals:
-    """Refusals since the last report by code and kid, which is None for refusals without a policy."""
+    """Counts of refused requests for the event `requests_refused`, by error code and key id (kid).
+
+    The server logs such summaries, because logging each refusal of an overloaded server would cost too much. The key id
+    is None unless the policy of a key refused the request.
+    """
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str | None]] = Counter()
         self._some = trio.Event()
 
     def note(self, error: ApiError) -> None:
-        """Count one refusal, for the kid in its `fields` if there is one."""
+        """Count one refusal. `fields` of the error has the key id if a policy refused the request."""
         self._counts[error.code, error.fields.get("kid")] += 1
         self._some.set()
 
     async def run(self) -> None:
-        """Log the totals REPORT_S after the first refusal, again and again until cancelled."""
+        """Log the counts every REPORT_S while requests are refused, until cancelled."""
         while True:
             await self._some.wait()
             began = trio.current_time()
@@ -66,17 +71,14 @@ class Refusals:
 
 @dataclass(slots=True)
 class ServerState:
-    """The shared state of a server process.
-
-    It is created when the server starts, and passed to the application. `draining` is True from the beginning of the
-    drain, and `/v1/health/ready` then answers 503.
-    """
+    """The state that all requests to a server process share. It is created when the process starts."""
 
     registry: Registry
     settings: Settings
     metrics: Metrics
     auth: Authenticator
     draining: bool = False
+    """True from the beginning of the drain. `/v1/health/ready` then answers 503."""
     spans: Spans | None = None
     policies: KeyPolicies | None = None
     policy_file: PolicyFile | None = None
@@ -95,12 +97,13 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9_-]{1,128}")
 
 
 def new_request_id() -> str:
-    """Return twelve random hex digits, from a fast generator because request ids are no secret."""
+    """Return twelve random hexadecimal digits."""
+    # Not from `secrets`, which is slower, because request ids are not secret.
     return f"{random.getrandbits(48):012x}"
 
 
 class Checks:
-    """The rules that every request to one server must satisfy."""
+    """The checkers of one server: API keys, their policies, hosts, origins and bodies."""
 
     def __init__(self, state: ServerState) -> None:
         self.auth = state.auth
@@ -112,7 +115,10 @@ class Checks:
 
 
 class Admitted(NamedTuple):
-    """The route of a request whose head has passed all checks that need only the head."""
+    """The result of the checks that depend only on the head of a request.
+
+    `route` is None if no endpoint has the path. `preflight` is the answer if the request is a CORS preflight.
+    """
 
     target: Target
     route: Route | None
@@ -121,7 +127,10 @@ class Admitted(NamedTuple):
 
 
 class ParsedHead:
-    """A parsed head without its credential, made once for all requests with equal heads."""
+    """The values that the application derives from a head. Requests with equal heads share one instance.
+
+    A shared instance contains no API key, because the transport keeps the key apart (`Head.credential`).
+    """
 
     __slots__ = ("admitted", "headers", "request_id", "trace")
 
@@ -134,7 +143,7 @@ class ParsedHead:
 
     @classmethod
     def of(cls, head: Head) -> ParsedHead:
-        """Return the instance of the head. The first request with this head makes it."""
+        """Return the instance for this head, and create it for the first request with this head."""
         parsed: ParsedHead | None = head.notes.get("parsed")
         if parsed is None:
             parsed = head.notes["parsed"] = cls(head)
@@ -142,7 +151,7 @@ class ParsedHead:
 
 
 class Request:
-    """A request of a client, with its headers by name in lower case."""
+    """A request of a client. `headers` has the names in lower case."""
 
     __slots__ = (
         "_checks", "_parsed", "headers", "incoming", "key", "method", "origin_headers", "permit", "request_id", "route",
@@ -164,8 +173,9 @@ class Request:
         self.permit: Permit | None = None
 
     def budget(self, admission: Admission) -> WaitBudget:
-        """Return the wait limit of the request. Raises ValidationFailed for an invalid X-Request-Timeout-Ms header."""
-        # Without configured keys any key passes, and a client could invent several to get the turns of several clients.
+        """Return the time that the request may wait. Raises ValidationFailed if X-Request-Timeout-Ms is invalid."""
+        # The queue of a model shares its turns among keys. If no keys are configured, every key passes, and a client
+        # could invent several keys to get more turns. So all clients then share the key None.
         key = self.key if self._checks.auth.required else None
         incoming = self.incoming
         return WaitBudget(admission, self.headers.get(TIMEOUT_HEADER), incoming.arrived_s, incoming.late_s, key)
@@ -175,9 +185,9 @@ class Request:
         return self.permit is None or self.permit.policy.may_ask(recipe)
 
     def admit(self, router: Router) -> Admitted:
-        """Return the route of the request, and the answer if it is a preflight.
+        """Run the checks that depend only on the head, or return their cached result.
 
-        Raises the ApiError that refuses the request.
+        Raises an ApiError if the request is refused.
         """
         admitted = self._parsed.admitted
         if admitted is None:
@@ -190,7 +200,7 @@ class Request:
         target = parse_target(self.incoming.head.target, self.method)
         self.route = route = router.find(target.path)
         if b"transfer-encoding" in headers and b"content-length" in headers:
-            # Request smuggling: a proxy in front may use the other header and split the bytes into other requests.
+            # A proxy in front may trust Content-Length and split the bytes into other requests (request smuggling).
             raise AmbiguousLength
         host = parse_host(headers.get(b"host", b"") if target.host is None else target.host)
         if route is None or not route.any_host:
@@ -203,10 +213,10 @@ class Request:
         return Admitted(target, route, origin_headers, preflight)
 
     async def authenticate(self, endpoint: Endpoint, recipe: str) -> None:
-        """Check the key and its policy for the endpoint and the recipe.
+        """Check that the request has a valid key, and that the key's policy permits the endpoint and the recipe.
 
-        Raises MissingApiKey, InvalidApiKey, KeyNotAllowed or RateLimited, or ClientGone if the client disconnects
-        before the refusal.
+        Raises MissingApiKey, InvalidApiKey, KeyNotAllowed or RateLimited. A refusal may be delayed. Raises ClientGone
+        if the client disconnects before the refusal.
         """
         auth, key, client, policies = self._checks.auth, self.key, self.incoming.client, self._checks.policies
         if auth.passes(key, client):
@@ -221,9 +231,9 @@ class Request:
             self.permit = await self._delay_refusal(policies, partial(policies.admit, kid, endpoint, recipe))
 
     async def charge(self, count: int, least: int | None = None) -> None:
-        """Charge the key `count` requests in total, as `Permit.charge` does.
+        """Charge `count` requests to the key's rate limit (see `Permit.charge`).
 
-        Raises RateLimited, and ClientGone as `authenticate` does.
+        Raises RateLimited after a delay, or ClientGone if the client disconnects before the refusal.
         """
         if self.permit is not None and self._checks.policies is not None:
             await self._delay_refusal(self._checks.policies, partial(self.permit.charge, count, least))
@@ -240,13 +250,13 @@ class Request:
     async def body(self) -> Body:
         """Return the body. Raises the errors of `Bodies.take`.
 
-        Reads JSON whatever the Content-Type, because many clients do not set it.
+        The body is JSON for every Content-Type, because many clients do not set this header.
         """
         incoming = self.incoming
         return await self._checks.bodies.take(incoming.receive, self.headers, incoming.whole_body)
 
     async def unless_gone(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `work`. If the client disconnects, cancels `work` and raises ClientGone."""
+        """Return the result of `work`, or cancel `work` and raise ClientGone if the client disconnects."""
         failed: Exception | None = None
         results: list[T] = []
 

@@ -1,7 +1,7 @@
-"""Spans of requests, exported to an OTLP collector.
+"""OpenTelemetry spans of requests, exported to an OTLP collector.
 
-Needs the extra `otel`, and is imported only with SVC_OTEL_ENABLED=1. The variables of OpenTelemetry's SDK (`OTEL_*`)
-set addresses, headers, sampling and batching.
+This module needs the extra `otel`, and is imported only with SVC_OTEL_ENABLED=1. The environment variables of
+OpenTelemetry's SDK (`OTEL_*`) set the address of the collector, headers, sampling and batching.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ _SHOWN_CHARACTERS = 256
 
 
 def create() -> Spans:
-    """Return spans that a background thread exports. Raises ConfigError if an `OTEL_*` variable is invalid."""
+    """Return a tracer whose spans are exported in a background thread.
+
+    Raises ConfigError if an `OTEL_*` variable is invalid.
+    """
     names = {"service.name": "svc", "service.version": __version__}
     resource = Resource.create(names).merge(OTELResourceDetector().detect())
     try:
@@ -49,13 +52,14 @@ def create() -> Spans:
         provider.add_span_processor(BatchSpanProcessor(ReportingExporter(OTLPSpanExporter(), messages)))
     except ValueError as error:
         raise ConfigError(f"SVC_OTEL_ENABLED=1: OpenTelemetry refuses one of its OTEL_ variables: {error}") from None
-    library = logging.getLogger("opentelemetry")  # not earlier, so that warnings about its variables are logged
+    # Redirects the log of the SDK only now, so that its warnings about `OTEL_*` variables still reach svc's log.
+    library = logging.getLogger("opentelemetry")
     library.handlers, library.propagate = [messages], False
     return Spans(provider)
 
 
 class Spans:
-    """The spans of one server."""
+    """The tracer of one server, which creates the spans of its requests."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
@@ -63,7 +67,10 @@ class Spans:
 
     @contextmanager
     def request(self, head: Head, client: str, scheme: str, trace: Trace | None) -> Iterator[RequestSpan]:
-        """Yield the span of one request, a child of the caller's span in `trace`, or else the root of a new trace."""
+        """Yield the span of one request.
+
+        The span is a child of the client's span in `trace`, or the root of a new trace if `trace` is None.
+        """
         attributes = {"url.scheme": scheme, "client.address": client, **_method(head.method), **_address(head)}
         name = head.method if head.method in _METHODS else "HTTP"
         span = self._tracer.start_span(name, _context(trace), SpanKind.SERVER, attributes=attributes)
@@ -71,7 +78,7 @@ class Spans:
             yield RequestSpan(span, name)
 
     def step(self, name: str) -> AbstractContextManager[object]:
-        """Return a child span of the request that this task answers."""
+        """Return a context manager that records a step of the current request as a child span."""
         step: AbstractContextManager[object] = self._tracer.start_as_current_span(
             name, record_exception=False, set_status_on_exception=False
         )
@@ -83,7 +90,7 @@ class Spans:
 
 
 class RequestSpan:
-    """The span of a request during its answer."""
+    """The span of a request that is being answered."""
 
     def __init__(self, span: Any, method: str) -> None:
         self._span = span
@@ -94,9 +101,9 @@ class RequestSpan:
     def record_answer(
         self, request_id: str, route: Route | None, recipe: str | None, response: Response | None
     ) -> None:
-        """Record the route, the recipe and the status.
+        """Record route, recipe and status of the request. `response` is None if the client has disconnected.
 
-        `recipe` is None if no such recipe exists, so that names invented by clients never become values of spans.
+        `recipe` is None if no such recipe exists, so that no name that a client invented becomes an attribute.
         """
         span = self._span
         span.set_attribute("svc.request_id", request_id)
@@ -118,16 +125,16 @@ class RequestSpan:
 
 
 def _method(method: str) -> dict[str, str]:
-    """Return the attributes of the method, which is `_OTHER` by convention if it is not a standard one."""
+    """Return the span's attributes for the HTTP method. OpenTelemetry requires `_OTHER` for unknown methods."""
     if method in _METHODS:
         return {"http.request.method": method}
     return {"http.request.method": "_OTHER", "http.request.method_original": method[:_SHOWN_METHOD_CHARACTERS]}
 
 
 def _address(head: Head) -> dict[str, str]:
-    """Return three attributes: the path without its query, the host, and the user agent. Invalid ones are left out.
+    """Return the span's attributes for path, host and user agent, without the invalid values.
 
-    Clients choose these texts, so they are cut and redacted as in the log.
+    Clients choose these texts, so the values are shortened, and secrets in them are redacted as in the log.
     """
     headers = dict(head.headers)
     texts = {"user_agent.original": headers.get(b"user-agent", b"").decode("latin-1")}
@@ -139,9 +146,9 @@ def _address(head: Head) -> dict[str, str]:
 
 
 def _context(trace: Trace | None) -> Context:
-    """Return a context with the caller's span as the parent.
+    """Return an OpenTelemetry context whose parent span is the client's span in `trace`.
 
-    Without a trace the context is empty, because the task may still have the span of another request.
+    Without a trace the context is empty. The context of the current task may still have the span of another request.
     """
     if trace is None:
         return Context()
@@ -150,9 +157,10 @@ def _context(trace: Trace | None) -> Context:
 
 
 class ReportingExporter(SpanExporter):
-    """Passes batches on to `exporter`, and emits one event when exports begin to fail and one when they work again.
+    """An exporter that logs an event when exports begin to fail, and another event when they work again.
 
-    The event quotes the SDK's last two log lines. The lines themselves are not logged: one failed batch writes several.
+    The event quotes the SDK's last two log messages. Every failed batch writes several messages, so they are not logged
+    otherwise.
     """
 
     def __init__(self, exporter: Any, messages: LastMessages) -> None:
@@ -161,7 +169,7 @@ class ReportingExporter(SpanExporter):
         self._lost = 0
 
     def export(self, spans: Sequence[Any]) -> SpanExportResult:
-        """Export one batch, in the SDK's thread."""
+        """Export one batch of spans. The SDK calls this method in its own thread."""
         self._messages.texts.clear()
         result: SpanExportResult = self._exporter.export(spans)
         if result is not SpanExportResult.SUCCESS:
@@ -179,7 +187,7 @@ class ReportingExporter(SpanExporter):
 
 
 class LastMessages(logging.Handler):
-    """A log handler that keeps the last two messages of the exporter: why it retried, and why it gave up."""
+    """A log handler that keeps the exporter's last two messages, which say why it retried and why it gave up."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

@@ -1,4 +1,7 @@
-"""The recommendation verbs, answered without a web framework."""
+"""The handler of the recommendation verbs: parse the body, prepare queries, score them in the model's queue, encode.
+
+Short work runs on the event loop. Long work runs in two threads, one for light and one for heavy requests.
+"""
 
 from __future__ import annotations
 
@@ -45,15 +48,17 @@ from svc.serving.models.threads import lower_priority
 from svc.serving.transport.messages import Response
 
 INLINE_BODY_BYTES = 4096
+"""Longest body that is parsed and prepared on the event loop."""
 INLINE_CHARACTERS = 256
-"""Longest body that the event loop prepares for a model with text features of characters: 4,096 bytes took 10 ms."""
+"""The same for a model that splits text features into characters, which takes 10 ms for 4,096 bytes."""
 INLINE_ITEMS = 100
+"""Most items of an answer that is encoded on the event loop."""
 LIGHT_BODY_BYTES = 16384
-"""Longest body that counts as light work."""
+"""Longest body whose work goes to the thread for light work."""
 CACHED_BYTES = 4096
-"""Longest body or answer in the cache."""
+"""Longest body, and longest answer, that is cached."""
 ENTRY_BYTES = 512
-"""Memory of a cached answer besides the bytes of body and answer."""
+"""Estimated memory of a cache entry besides the bytes of body and answer."""
 
 SINGLE: dict[str, type[RecommendRequest] | type[RelatedRequest] | type[UsersRequest]] = {
     "recommend": RecommendRequest,
@@ -69,14 +74,14 @@ Result = tuple[Ranking, Prepared] | ApiError
 
 
 class EncodedAnswer(NamedTuple):
-    """The answer of a model to a request, without the parts that differ when the request is repeated."""
+    """The part of an answer that can be cached: the encoded ranking, without request id and other headers."""
 
     encoded: bytes
     facts: Facts
 
 
 class Verbs:
-    """The handler of the verbs. Each server has one."""
+    """The handler of the recommendation verbs. It holds the cache of answers and the two threads for long work."""
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
@@ -88,7 +93,7 @@ class Verbs:
         self._step: Callable[[str], AbstractContextManager[object]] = state.spans.step if state.spans else nullcontext
 
     async def answer(self, request: Request, route: Route, query: bytes) -> Response:
-        """Return the response, and count it in the request metrics. Raises the error for the client."""
+        """Answer a request, and count it in the request metrics. Raises an ApiError if the request is refused."""
         started = time.perf_counter()
         status = "error"
         try:
@@ -126,7 +131,10 @@ class Verbs:
         return Response(200, answer, [(b"x-svc-model-version", served.model_version.encode())])
 
     def _current_model(self, name: str) -> Served:
-        """Return the current model of a recipe, which the request uses to its end, also after a swap."""
+        """Return the current model of a recipe. The request uses this model even if a new model replaces it meanwhile.
+
+        Raises RecipeNotFound, RecipeUnavailable, or AvailabilityStale.
+        """
         entry = self._state.registry.require(name)
         if entry.served is None:
             raise RecipeUnavailable
@@ -134,7 +142,10 @@ class Verbs:
         return entry.served
 
     async def _single(self, request: Request, verb: str, served: Served, budget: WaitBudget) -> EncodedAnswer:
-        """Return the answer to a single request. A cached answer is never refused."""
+        """Return the answer to a single request, from the cache if possible.
+
+        An overloaded server still sends cached answers, because they do not wait in the queue of the model.
+        """
         answer = self._recall(served, verb, request.incoming.whole_body)
         if answer is not None:
             return answer
@@ -148,18 +159,20 @@ class Verbs:
         return answer
 
     def _recall(self, served: Served, verb: str, body: Body | None) -> EncodedAnswer | None:
-        """Return the cached answer to the same body, or None."""
+        """Return the cached answer of this model to the same body, or None."""
         return self._cached_answers.get((served.number, verb, body)) if isinstance(body, bytes) else None
 
     def _keep(self, served: Served, verb: str, body: Body, answer: EncodedAnswer) -> None:
+        """Cache the answer if body and answer are short and the answer does not depend on the time."""
         if not isinstance(body, bytes) or max(len(body), len(answer.encoded)) > CACHED_BYTES:
             return
-        if not served.policy.timed:  # timed rules begin and end without a new `served.number`
+        if not served.policy.timed:  # rules with a time begin and end without a new `served.number`, the cache's key
             self._cached_answers.put((served.number, verb, body), answer, ENTRY_BYTES + len(body) + len(answer.encoded))
 
     async def _find(self, request: Request, verb: str, body: Body, served: Served, budget: WaitBudget) -> EncodedAnswer:
+        """Return the answer of the model to a single request."""
         question, cost = await self._parse(SINGLE[verb], body, served, budget)
-        # Before the work: a key that had used up its rate was told so only after its filters had been compiled.
+        # Charges before the filters are compiled, because a key without tokens must not cause that work.
         await request.charge(cost, 1)
         prepared = await self._prepare(question, cost, body, served, budget)
         queries = (prepared.query,)
@@ -167,7 +180,7 @@ class Verbs:
         with self._step("rank"):
             (ranking,) = await served.lane.rank(queries, alone=self._present == 1, patience=budget)
         if not len(ranking.items) and not isinstance(question, UsersRequest):
-            # In a thread: sorting 60,000 labels for the reason took the event loop 0.25 s.
+            # In a thread, because finding the reason for the empty ranking may sort 60,000 labels, which takes 0.25 s.
             raise await self._thread(cost, body).run(
                 partial(nothing_left, question.filter, served.filters, prepared.query)
             )
@@ -183,16 +196,16 @@ class Verbs:
         return EncodedAnswer(encoded, Facts.of(ranking, prepared))
 
     def _thread(self, cost: Cost, body: Body) -> WorkThread:
-        """Return the thread for work on a single request."""
+        """Return the thread for the work on a single request, by the request's cost and the length of its body."""
         is_light = not cost.is_expensive and isinstance(body, bytes) and len(body) <= LIGHT_BODY_BYTES
         return self._light if is_light else self._heavy
 
     async def _parse(
         self, schema: type[AnyQuestion], body: Body, served: Served, budget: WaitBudget
     ) -> tuple[AnyQuestion, Cost]:
-        """Return the parsed request and its cost class. Parses in a thread if the body is long.
+        """Return the parsed request and its cost class. Parses a long body in a thread.
 
-        Raises Overloaded if the wait for the thread would be too long.
+        Raises ValidationFailed, and Overloaded if the expected wait for the thread is too long.
         """
         if _is_short(body, served):
             return _parse(schema, body)
@@ -203,7 +216,7 @@ class Verbs:
     async def _prepare(
         self, question: AnyQuestion, cost: Cost, body: Body, served: Served, budget: WaitBudget
     ) -> Prepared:
-        """Return the query of a request. Runs in a thread if that may take long."""
+        """Return the query of a request. Prepares it in a thread if the body is long or a filter must be compiled."""
         if _is_short(body, served) and not question.prepares_long(served):
             return question.prepare(served)
         thread = self._thread(cost, body)
@@ -214,9 +227,10 @@ class Verbs:
     async def _batch(
         self, request: Request, verb: str, served: Served, header: AnswerHeader, budget: WaitBudget
     ) -> bytes:
+        """Return the body of the answer to a batch."""
         budget.require(served.lane, is_batch=True)
         body = await request.body()
-        if request.permit is not None:
+        if request.permit is not None:  # a first charge by the number of elements, before the slow validation
             await request.charge(elements_in(body))
         budget.require(served.lane, is_batch=True, threads_s=self._heavy.wait_s)
         parsed = await self._heavy.run_steps(_parse_batch(BATCH[verb], body))
@@ -230,7 +244,7 @@ class Verbs:
         budget.require(served.lane, queries, is_batch=True)
         with self._step("rank"):
             rankings: list[Ranking] = []
-            if queries:  # skips the scoring of a batch if its client has left
+            if queries:  # `unless_gone` cancels the scoring if the client disconnects, which pays only for a batch
                 rankings = await request.unless_gone(partial(served.lane.rank, queries, patience=budget))
 
         results = await self._heavy.run_steps(_batch_results(elements(batch), prepared, rankings, served))
@@ -246,12 +260,13 @@ class Verbs:
 
 
 def _is_short(body: Body, served: Served) -> bool:
-    """Return True if the body is short enough to be parsed and prepared on the event loop."""
+    """Return True if the body is short enough to be parsed and prepared on the event loop. It depends on the model."""
     longest = INLINE_CHARACTERS if served.model.reads_characters else INLINE_BODY_BYTES
     return isinstance(body, bytes) and len(body) <= longest
 
 
 def _parse(schema: type[AnyQuestion], body: Body) -> tuple[AnyQuestion, Cost]:
+    """Return the parsed request and its cost class. Raises ValidationFailed."""
     question = parse(schema, body)
     return question, cost_of_request(question)
 
@@ -259,13 +274,13 @@ def _parse(schema: type[AnyQuestion], body: Body) -> tuple[AnyQuestion, Cost]:
 def _parse_batch(
     schema: type[RecommendBatch] | type[RelatedBatch], body: Body
 ) -> Iterator[tuple[AnyBatch, int] | None]:
-    """Yield None for each parsed element, then the batch and the sum of the costs of its elements."""
+    """Yield None after each parsed element, then the batch and the sum of its costs. A time slice can end at each yield."""
     for batch in parse_batch(schema, body):
         yield None if batch is None else (batch, sum(map(cost_of_request, elements(batch))))
 
 
 def _preparation(question: AnyQuestion, served: Served) -> Iterator[Prepared | None]:
-    """Yield None for each compiled condition of a request, then its query."""
+    """Yield None after each compiled condition of the filters, then the query. A time slice can end at each yield."""
     yield from question.compile(served)
     yield question.prepare(served)
 
@@ -273,7 +288,7 @@ def _preparation(question: AnyQuestion, served: Served) -> Iterator[Prepared | N
 def _batch_preparation(
     requests: Sequence[AnyRequest | Rejected], served: Served
 ) -> Iterator[Prepared | ApiError | None]:
-    """Yield the query or the error of each element, and None for each compiled condition."""
+    """Yield the query or the error of each element. Yields None after each compiled condition of a filter."""
     for element in requests:
         if isinstance(element, Rejected):
             yield element.error
@@ -293,9 +308,10 @@ def _batch_results(
     rankings: Sequence[Ranking],
     served: Served,
 ) -> Iterator[Result]:
-    """Yield rankings and errors in the order of the requests.
+    """Yield the result of each element, a ranking or an error, in the order of the requests.
 
-    An empty ranking becomes an error too, which takes a pass over all items to find its reason.
+    `rankings` has a ranking for each element of `prepared` that is a query. An empty ranking becomes an error. Finding
+    the reason for this error takes a pass over all items.
     """
     answers = iter(rankings)
     for request, element in zip(requests, prepared, strict=True):
@@ -311,11 +327,11 @@ def _batch_results(
 
 T = TypeVar("T")
 SLICE_S = 0.02
-"""Processor time after which work in steps returns to the end of its queue."""
+"""Processor time in seconds after which a long piece of work lets other waiting work go first."""
 
 
 class WorkThread:
-    """One thread, which works in the order of arrival."""
+    """A thread that executes work in the order of arrival, and can divide long work into time slices."""
 
     def __init__(self) -> None:
         self._limiter = trio.CapacityLimiter(1)
@@ -323,22 +339,25 @@ class WorkThread:
 
     @property
     def wait_s(self) -> float:
-        """Expected seconds until new work begins. Until work has been measured, each counts SLICE_S."""
+        """Expected seconds until new work begins. Assumes SLICE_S for each piece of work before any is measured."""
         return self._limiter.statistics().tasks_waiting * (self._pace.each_s or SLICE_S)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Return the result of `work`, or raise its error. Cancellation abandons `work`."""
+        """Return the result of `work`, called in the thread. Cancellation does not wait until `work` ends."""
         return await trio.to_thread.run_sync(self._measure, work, limiter=self._limiter, abandon_on_cancel=True)
 
     async def run_steps(self, steps: Iterator[T]) -> list[T]:
-        """Return all results of `steps`. After each SLICE_S the rest returns to the end of the queue."""
+        """Return all results of the iterator `steps`, advanced in the thread.
+
+        After each SLICE_S of processor time, other work that waits for the thread goes first.
+        """
         results: list[T] = []
         while await self.run(partial(_take_some, steps, results)):
             pass
         return results
 
     def _measure(self, work: Callable[[], T]) -> T:
-        lower_priority()  # like scoring: trio reuses its threads, and one that has scored keeps its low priority
+        lower_priority()  # trio reuses threads, and a thread that has scored keeps its low priority anyway
         started = time.perf_counter()
         try:
             return work()
@@ -347,7 +366,10 @@ class WorkThread:
 
 
 def _take_some(steps: Iterator[T], results: list[T]) -> bool:
-    """Take steps for SLICE_S, at least one. Returns True if there may be more."""
+    """Append the next results of `steps` to `results` for SLICE_S of processor time, at least one.
+
+    Returns True if `steps` may have further results.
+    """
     ends_at = time.thread_time() + SLICE_S
     for step in steps:
         results.append(step)
