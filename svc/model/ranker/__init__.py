@@ -1,1 +1,1 @@
-"""The learned order of the first page: the item record, the features of a page, and their weighted sum."""
+"""The ranker, a learned order of the best items: facts about items, features made from them, and their weighted sum."""

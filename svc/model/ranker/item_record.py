@@ -1,4 +1,4 @@
-"""The item record, in which the ranker looks up facts about items by column, and the names of its features."""
+"""The item record, in which the ranker looks up facts about items, and the names of the ranker's features."""
 
 from __future__ import annotations
 
@@ -11,31 +11,34 @@ from svc.errors import PayloadInvalid
 from svc.model.codec import Stored
 
 NEIGHBOURS = 50
-"""The neighbours that are kept of each item."""
+"""The number of most similar items that are stored for each item."""
 
 
 class Feature(NamedTuple):
-    """A feature, and its group in the report and in explanations."""
+    """A feature of the ranker, and its group in the report and in explanations."""
 
     name: str
     group: str
 
 
 class ItemRecord(Stored):
-    """Arrays by item column. All numbers are float32, all ids int32.
+    """The facts about items from which the ranker's features are computed. All numbers are float32, all ids int32.
 
-    `popularity` is (n_items, p), with columns `popularity_names`: log(1 + users of the item), over all time and within
-    each window. An ordered record has log(1 + days since the last choice) as the last column.
+    `popularity`, (n_items, p), has the columns `popularity_names`. They hold log(1 + users of the item), over all time
+    and within each time window. An ordered record has log(1 + days since the last choice) as the last column.
 
-    `neighbours` and `similarities` are (n_items, NEIGHBOURS), padded by the column n_items with a similarity of 0.
+    `neighbours`, (n_items, NEIGHBOURS), are the columns of each item's most similar items, and `similarities` their
+    similarities. Missing neighbours are n_items, with a similarity of 0.
 
-    `labels` has the labels of all items, one item after the other. The labels of item c begin at `label_offsets[c]` and
-    end before `label_offsets[c + 1]`. Each label belongs to one column of the tables. The labels of column k are
-    numbered from `first_labels[k]` on. `label_parts` is 1 / the number of labels of the same item in the same column.
+    `labels` holds the label numbers of all items, one item after the other. The labels of item c begin at
+    `label_offsets[c]` and end before `label_offsets[c + 1]`. Label numbers are distinct over all label columns of the
+    item table, which `label_names` names. The labels of column k are numbered from `first_labels[k]` on. `label_parts`
+    has for each entry of `labels` 1 / the number of labels of the same item in the same column.
 
-    `numbers` is (n_items, q), each column in standard deviations, with NaN for missing values.
+    `numbers`, (n_items, q), are the numeric columns of the item table in standard deviations, with NaN for missing
+    values.
 
-    In an ordered record, histories are oldest first, so that features can use the latest items.
+    In an ordered record, histories stand oldest first, so that features can use the latest items.
     """
 
     def __init__(
@@ -93,7 +96,7 @@ class ItemRecord(Stored):
 
 
 def names(record: ItemRecord) -> tuple[Feature, ...]:
-    """Return the features of a page in the order of their rows."""
+    """Return the names of the features, in the order of the ranker's weights."""
     rows = [Feature("score", "scores"), Feature("log_place", "scores")]
     rows += [Feature(name, "popularity") for name in record.popularity_names]
     rows += [Feature("popularity_by_history", "popularity")]
@@ -111,12 +114,12 @@ def names(record: ItemRecord) -> tuple[Feature, ...]:
 
 
 def label_columns(record: ItemRecord) -> NDArray[np.intp]:
-    """Return the labelled column of each label, (n_labels,)."""
+    """Return for each label number the index of its column in `label_names`, (n_labels,)."""
     return np.repeat(np.arange(len(record.label_names)), np.diff(record.first_labels))
 
 
 def has_no_label(record: ItemRecord) -> NDArray[np.bool_]:
-    """Return whether each item has no label in each labelled column, (n_items, columns)."""
+    """Return for each item and label column whether the item has no label there, (n_items, columns)."""
     n_columns, lengths = len(record.label_names), np.diff(record.label_offsets)
     cells = np.repeat(np.arange(len(lengths)), lengths) * n_columns + label_columns(record).take(record.labels)
     counts = np.bincount(cells, minlength=len(lengths) * n_columns)

@@ -1,18 +1,22 @@
-"""Reorder the best items of the winner by a weighted sum of features, which groups of features contribute to.
+"""Reorder the items that the model's scorer ranks best, by a weighted sum of features.
 
 | symbol | meaning |
 |---|---|
-| n | the candidates, best first by the winner of the search |
+| winner | the scorer that won the search, which makes the first ranking |
+| n | the candidates, best first by the winner |
 | h | the history: the latest items of the query, at most MOST_HISTORY |
 | m | the items of the history and the candidates |
 | G | the groups of features |
+| q | the numeric columns of the item table |
 | scale | weight / deviation of a feature |
 
-A call of NumPy takes a microsecond or two even for a few numbers. So addends that depend on the item alone are added up
-at load, one lookup finds all numbers of history and candidates, and one their labels. No feature is computed by itself
-as in `svc.training.ranker.features`. This takes a quarter less time (97 instead of 131 µs on a busy core).
+A call of NumPy takes a microsecond or two even for a few numbers, so this module makes few calls. It adds up at load
+time the addends that depend on the item alone. It looks up all numbers of history and candidates in one call, and all
+their labels in another. It does not compute each feature by itself, as `svc.training.ranker.features` does. This takes
+a quarter less time (97 instead of 131 µs on a busy core).
 
-No result depends on the number of candidates: a candidate at the same place of another page gets the same bits.
+No result depends on the number of candidates, so that the same candidate at the same place gets the same bits in a
+shorter and a longer ranking.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from svc.model.ranking.query import Query, Ranking
 
 MOST_HISTORY: Final = 100
 LAST: Final = 3
-"""The number of latest items whose labels have a feature of their own."""
+"""The number of latest items of the history to which the features `share_of_last` compare labels."""
 GROUPS: Final = ("scores", "popularity", "neighbours", "labels", "numbers")
 
 Items = NDArray[np.int32]
@@ -40,11 +44,14 @@ Values = NDArray[np.float64]
 
 
 class Contributions:
-    """The contributions of the groups to scores, (G, n): Σ weight · (feature − mean) / deviation over each group.
+    """Computes the contributions of feature groups to scores: Σ weight · (feature − mean) / deviation over the group.
 
-    `facts`, (n_items, 3 + G + 2q), has for each item the number of its labels, the end of their entries, its
-    popularity, its own addends to each group, 1 for each known number, and the numbers, 0 for a missing one. `of_share`
-    and `of_last`, (n_labels,), have the scales of the features of each label.
+    `_facts`, (n_items, 3 + G + 2q), has a row for each item. Its columns are the number of the item's labels, the end
+    of their entries in `labels`, the popularity over all time, the addends to each group that depend on the item alone,
+    1 for each known number and 0 for each missing number, and the numbers, with 0 for missing numbers.
+
+    `_of_share` and `_of_last`, (n_labels,), are the scales of the features `share` and `share_of_last` of each label's
+    column.
     """
 
     def __init__(self, record: ItemRecord, weights: Values, means: Values, deviations: Values, n_places: int) -> None:
@@ -76,10 +83,10 @@ class Contributions:
         self._of_distances = np.ascontiguousarray(numbers[::2])
 
     def of(self, history: Items, items: Items, scores: Values) -> Values:
-        """Return the contributions of the groups, (G, n), to the scores of `items`, (n,), which come best first.
+        """Return the contributions of the groups, (G, n), to the scores of `items`, (n,), best first by the winner.
 
-        `scores`, (n,), are the scores of these items by the winner of the search. `history` are distinct item columns,
-        oldest first if the record is ordered.
+        `scores`, (n,), are the winner's scores of these items. `history` are distinct item columns, oldest first if the
+        record is ordered.
         """
         h, record = history[-MOST_HISTORY:], self._record
         n_chosen = len(h)
@@ -116,7 +123,11 @@ class Contributions:
         return strongest
 
     def _of_labels(self, lengths: NDArray[np.intp], entry_ends: NDArray[np.intp], n_chosen: int) -> Values:
-        """Return the contributions of shares. The first `n_chosen` of the items, (m,), are the history."""
+        """Return the contributions of the features `share` and `share_of_last`, (n,).
+
+        `lengths` and `entry_ends`, (m,), are the label counts and entry ends of the items. The first `n_chosen` items
+        are the history, the others the candidates.
+        """
         n = len(lengths) - n_chosen
         if not n_chosen:
             return np.zeros(n)
@@ -135,7 +146,11 @@ class Contributions:
         return totals
 
     def _of_numbers(self, own: Values, sums: Values) -> Values:
-        """Return the contributions of distances. `own`, (2q, n), are facts of the candidates, `sums` of the history."""
+        """Return the contributions of the features `distance`, (n,).
+
+        `own`, (2q, n), are the numbers of the candidates, as in `_facts`. `sums`, (2q,), are their sums over the
+        history.
+        """
         n_columns = len(self._of_distances)
         counts = sums[:n_columns]
         means = sums[n_columns:] / np.maximum(counts, 1)
@@ -147,11 +162,13 @@ class Contributions:
 
 
 REORDERED: Final = 50
-"""The number of best items, after exclusions and filters, that are reordered."""
+"""The number of best items that the ranker reorders, counted after exclusions and filters."""
 
 
 class PageRanker(Stored):
-    """A linear ranker of standardized features: Σ weight · (feature − mean) / deviation, (F,) float32 each.
+    """A linear model that scores an item by Σ weight · (feature − mean) / deviation over F features.
+
+    `weights`, `means` and `deviations` are (F,) float32.
 
     A feature that did not vary in training has the weight 0 and the deviation 1.
     """
@@ -175,7 +192,7 @@ class PageRanker(Stored):
 
     @property
     def scale_of_score(self) -> float:
-        """Return the factor of the winner's score."""
+        """Return the factor by which the winner's score counts: weight / deviation."""
         return self._contributions.of_score
 
     def ready(self) -> None:
@@ -193,9 +210,10 @@ class PageRanker(Stored):
                 )
 
     def page(self, query: Query, ranking: Ranking, history: History) -> Ranking:
-        """Return the ranking that answers `query`, given that of the winner with at least REORDERED items.
+        """Reorder the best items of `ranking`, the winner's ranking of at least REORDERED items, to answer `query`.
 
-        The best items are reordered. They stand above the others, which keep their order and scores.
+        The other items keep their order and scores. The scores of the best items are shifted, so that the last of them
+        keeps the score at its place and all stand above the other items.
         """
         items, scores = ranking.items, ranking.scores
         if query.unordered:
@@ -215,12 +233,12 @@ class PageRanker(Stored):
         return Ranking(best[kept], shown[kept], ties=ties[kept])
 
     def contributions(self, history: NDArray[np.int32], items: NDArray[np.int32], scores: Values) -> Values:
-        """Return the contributions, (G, n), of the GROUPS to `items`, which the winner ranks in this order."""
+        """Return the contributions of the GROUPS, (G, n), to the scores of `items`, best first by the winner."""
         return self._contributions.of(history, items, scores)
 
 
 def history_of(query: Query, history: History) -> NDArray[np.int32]:
-    """Return the item columns of the history behind `query`, oldest first if the model keeps the order of histories."""
+    """Return the item columns of the query's history, oldest first if the model keeps the order of histories."""
     return history.items(query.user) if query.user >= 0 else query.seeds
 
 

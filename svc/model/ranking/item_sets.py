@@ -1,12 +1,15 @@
-"""Sets of items that a filter, a list of available items or a request allows. They take at most one bit an item.
+"""Item sets, and the selection of the best items from an array of scores.
 
-The best items of a row of scores are selected exactly, by sorting only entries which may be among the best:
+An item set holds the items that a filter, a list of available items or a request allows, in at most one bit an item.
+
+The selection is exact, and sorts only the scores that reach a bound:
 
 | symbol | meaning |
 |---|---|
-| n | entries of a row |
-| g | number of groups that the entries of a row are divided into; entry j is in group j mod g |
-| bound | k-th largest of the group maxima, so never above the k-th largest entry |
+| n | number of scores |
+| k | number of best scores to select |
+| g | number of groups that the scores are divided into; score j is in group j mod g |
+| bound | k-th largest of the group maxima, so never above the k-th largest score |
 """
 
 from __future__ import annotations
@@ -17,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 _BIT = np.uint8(0x80) >> np.arange(8, dtype=np.uint8)
-"""The bit of each column within its byte."""
+"""The bit of a column within its byte, by column modulo 8."""
 COLUMNS_SHARE = 32
-"""Sets of at most one item in this many are held as columns, which then take no more memory than bits."""
+"""A set of at most one item in this many is held as int32 columns, which then take no more memory than bits."""
 
 
 class ItemSet:
-    """An immutable set of the columns 0..n-1: packed bits, or the columns of a small one. Reading is thread-safe."""
+    """An immutable set of item columns, held as packed bits or, if it is small, as columns. Reading is thread-safe."""
 
     __slots__ = ("_bits", "_columns", "count", "n_items")
 
@@ -80,7 +83,7 @@ class ItemSet:
 
     @property
     def bits(self) -> NDArray[np.uint8]:
-        """Return one bit per item, eight in a byte, the first item in the highest. Do not write to them."""
+        """Return one bit per item, the first item in the highest bit of the first byte. Do not write to the array."""
         return np.packbits(self.flags()) if self._bits is None else self._bits
 
     @property
@@ -96,14 +99,14 @@ class ItemSet:
         return flags
 
     def contains(self, columns: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Return whether each of some columns is in the set. Bits are not unpacked for it."""
+        """Return whether each of `columns`, (m,), is in the set, (m,)."""
         if self._bits is None:
             return self.flags().take(columns)
         bits: NDArray[np.uint8] = self._bits.take(columns >> 3) & _BIT.take(columns & 7)
         return bits.astype(np.bool_)
 
     def columns(self) -> NDArray[np.int32]:
-        """Return the columns, ascending. Do not write to them."""
+        """Return the columns, ascending. Do not write to the array."""
         return self.flags().nonzero()[0].astype(np.int32) if self._columns is None else self._columns
 
     def columns_without(self, excluded: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -120,7 +123,7 @@ def _unpack(bits: NDArray[np.uint8], n_items: int) -> NDArray[np.bool_]:
 
 
 def distinct(columns: NDArray[Any]) -> NDArray[Any]:
-    """Return each different column once, ascending."""
+    """Return the distinct columns, ascending. Faster than `np.unique`."""
     rising = np.sort(columns)
     return rising[firsts(rising)]
 
@@ -128,7 +131,7 @@ def distinct(columns: NDArray[Any]) -> NDArray[Any]:
 def added_up(
     columns: NDArray[np.int32], weights: NDArray[np.float64] | None
 ) -> tuple[NDArray[np.int32], NDArray[np.float64] | None]:
-    """Return the distinct columns, ascending, with their weights added up. None: all weights are 1."""
+    """Return the distinct columns, ascending, each with the sum of its weights. None: all weights are 1."""
     if weights is None:
         rising = distinct(columns)
         if len(rising) == len(columns):
@@ -143,17 +146,17 @@ def added_up(
 
 
 def firsts(rising: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return a mask of the first of each run of equal columns in `rising`."""
+    """Return whether each of the ascending columns `rising` differs from the column before it."""
     is_first = np.ones(len(rising), dtype=np.bool_)
     np.not_equal(rising[1:], rising[:-1], out=is_first[1:])
     return is_first
 
 
 def mask(scores: NDArray[Any], flags: NDArray[np.bool_]) -> None:
-    """Set the scores, (n,) float32 or float64, without a set flag to minus infinity, in place.
+    """Set each score, (n,) float32 or float64, whose flag is False to minus infinity, in place.
 
-    Works on the bits of the numbers: assigning through a mask that keeps about half of them is several times slower,
-    because the processor mispredicts its branches.
+    Works on the bits of the numbers. Assignment through a boolean mask is several times slower if about half of the
+    flags are set, because the processor mispredicts branches.
     """
     whole = np.dtype(f"i{scores.itemsize}")
     keep = flags.view(np.int8).astype(whole)
@@ -166,7 +169,7 @@ def mask(scores: NDArray[Any], flags: NDArray[np.bool_]) -> None:
 
 
 def intersect(*sets: ItemSet | None) -> ItemSet | None:
-    """Return the intersection of the sets that are not None. If all are None, the result is None: no restriction."""
+    """Return the intersection of the sets. None stands for all items, in the arguments and in the result."""
     result: ItemSet | None = None
     for item_set in sets:
         if item_set is not None:
@@ -175,7 +178,7 @@ def intersect(*sets: ItemSet | None) -> ItemSet | None:
 
 
 def without(columns: NDArray[np.int32], excluded: NDArray[np.int32], n_items: int) -> NDArray[np.int32]:
-    """Return `columns` without those in `excluded`, in their order."""
+    """Return `columns` without the columns in `excluded`, in the same order."""
     if not len(excluded):
         return columns
     is_excluded = np.zeros(n_items, dtype=np.bool_)
@@ -184,9 +187,9 @@ def without(columns: NDArray[np.int32], excluded: NDArray[np.int32], n_items: in
 
 
 SORT_BELOW = 256
-"""Up to this many entries are sorted as a whole: looking for a bound first would take longer."""
+"""Up to this many scores are sorted at once, because computing a bound first would take longer."""
 PARTITION_BELOW = 2048
-"""Up to this many entries are partitioned directly: group maxima would not save anything."""
+"""Up to this many scores are partitioned directly, because computing group maxima first would not save time."""
 
 
 def group_count(limit: int) -> int:
@@ -195,9 +198,10 @@ def group_count(limit: int) -> int:
 
 
 def group_maxima(scores: NDArray[Any], groups: int) -> NDArray[Any]:
-    """Return the maxima of the groups of each row: (b, n) to (b, g), or (b, g + n mod g) with the ungrouped tail.
+    """Return the maxima of the groups of each row of `scores`, (b, n): (b, g).
 
-    Rows with no more than `groups` entries come back unchanged.
+    If g does not divide n, the n mod g last scores of each row follow, (b, g + n mod g). `scores` is returned unchanged
+    if groups would have only one score.
     """
     b, n = scores.shape
     depth = n // groups
@@ -225,9 +229,9 @@ def best(scores: NDArray[np.float64], limit: int) -> NDArray[np.intp]:
 
 
 def reaching(scores: NDArray[Any], limit: int, slack: float = 0.0) -> NDArray[np.intp]:
-    """Return the indices, ascending, of all entries not below the `limit`-th largest less `slack`, and of few others.
+    """Return the indices, ascending, of all scores of at least the `limit`-th largest score minus `slack`.
 
-    Entries of minus infinity are left out.
+    The indices of a few lower scores may be among them, but not of minus infinity.
     """
     maxima = scores
     if len(scores) > PARTITION_BELOW:
@@ -242,7 +246,10 @@ def reaching(scores: NDArray[Any], limit: int, slack: float = 0.0) -> NDArray[np
 def _limit_best(
     candidates: NDArray[np.intp], values: NDArray[np.float64], limit: int
 ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """Return the `limit` best: all candidates above the `limit`-th value, then its ties from the lowest index on."""
+    """Return the `limit` best of the candidates and their values, in any order.
+
+    These are all candidates above the `limit`-th largest value, and of those equal to it the first ones.
+    """
     position = len(values) - limit
     last = np.partition(values, position)[position]
     above = np.flatnonzero(values > last)

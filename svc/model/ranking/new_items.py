@@ -15,7 +15,10 @@ from svc.model.ranking.rerank import Share
 
 
 class Descriptions(NamedTuple):
-    """The encoded features of items, end to end. Those of the item i are at `starts[i]`..`starts[i + 1]`."""
+    """The encoded features of many items, end to end.
+
+    The places and values of item i are at `starts[i]:starts[i + 1]`. `dim` is the length of each vector.
+    """
 
     starts: NDArray[np.intp]
     places: NDArray[np.intp]
@@ -36,12 +39,13 @@ class Descriptions(NamedTuple):
 
 
 class NewItems:
-    """The items of one list that one model does not know: ids, and vectors, (m, K) float64, by row.
+    """The m items of a list that a model does not know. Reading is thread-safe.
 
-    They have the columns n, n + 1, … behind the `n_known` items of the model, in the order of the list. `max_share` is
-    their largest share of any beginning of a ranking. None: no bound. `min_share` is the smallest, as long as there are
-    candidates. `descriptions` are their features, by which a request may name them as history or seeds. None: it may
-    not. Reading is thread-safe.
+    `ids` and `vectors`, (m, K) float64, are in the order of the list. The model has `n_known` items, so the item in row
+    r has the column n_known + r in rankings. `max_share` is the largest share of new items among the first n items of a
+    ranking, for every n. None: no bound. `min_share` is the smallest such share, as long as new items are left.
+    `descriptions` are the features of the items, so that requests may name the items as history or seeds. None: they
+    may not.
     """
 
     def __init__(  # noqa: PLR0917 - pickles pass them by position
@@ -76,7 +80,7 @@ class NewItems:
         return Share(self.n_known, 1.0 if self.max_share is None else self.max_share, self.min_share)
 
     def rows(self, ids: Sequence[str]) -> NDArray[np.int32]:
-        """Return the rows of `ids`, (len(ids),), with −1 for ids that are no new items."""
+        """Return the rows of `ids`, (len(ids),), with −1 for ids that are not new items."""
         return self._finder.indices(ids)
 
     def describe(self, ids: Sequence[str]) -> dict[str, Encoded]:
@@ -90,14 +94,15 @@ class NewItems:
     def candidates(
         self, excluded: Sequence[str], included: Sequence[str] | None, allowed: ItemSet | None
     ) -> NDArray[np.int32]:
-        """Return the rows, ascending, of new items that are allowed, included and not excluded.
+        """Return the rows, ascending, of the new items that may come back.
 
-        `allowed` is a set of columns of the model's and the new items. None: all.
+        `excluded` and `included` are ids, and `allowed` is a set over the columns of the model's and the new items.
+        None: all.
         """
         may = np.ones(len(self), dtype=np.bool_) if allowed is None else allowed.flags()[self.n_known :]
         if included is not None:
             named = np.zeros(len(self) + 1, dtype=np.bool_)
-            named[self.rows(included)] = True  # the row −1 of other ids sets the extra last place
+            named[self.rows(included)] = True  # ids of other items have the row −1, which is the extra last place
             may &= named[:-1]
         rows = self.rows(excluded)
         may[rows[rows >= 0]] = False

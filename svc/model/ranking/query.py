@@ -1,10 +1,14 @@
 """Queries to a model and the rankings it returns, in rows and columns of the training matrix.
 
-A query has the profile of a history: distinct item columns and their weights. Without recency, order plays no part, so
-`settle_history` sorts the columns of a request's history and adds up weights. With recency, it stays as given until it
-is known whether it stands alone or follows that of a training user. If each part of a blend has its own recency, the
-profile is not weighed here but keeps the positions of its items. It also keeps them for a cold-start part of another
-recency.
+A history enters a query as a profile, which has distinct item columns and their weights. How it is made depends on the
+recency of the model:
+
+- Without recency, the order of a history does not matter. `settle_history` sorts the columns of a request's history and
+  adds up the weights of repeated items.
+- With recency, the history of a request keeps its order until `profile_of` or `joined_profile` weighs it, alone or
+  after the history of a training user.
+- If each part of a blend has a recency of its own, the profile is not weighed, but keeps the position of each item, and
+  each part weighs it. The same holds for a cold-start part with a recency of its own.
 """
 
 from __future__ import annotations
@@ -23,12 +27,12 @@ from svc.model.ranking.new_items import NewItems
 from svc.model.ranking.rerank import Rules
 
 Unweighed = tuple[NDArray[np.float64] | None, NDArray[np.intp]]
-"""Values of seeds (None: all are 1) and their positions, before recency weighs them."""
+"""Values of seeds (None: all are 1) and positions of seeds, before they are weighed by recency."""
 NO_ITEMS: NDArray[np.int32] = np.empty(0, dtype=np.int32)
 
 
 class NewCandidates(NamedTuple):
-    """New items that may come back for a query: their `rows`, (c,) int32, ascending."""
+    """The new items that may come back for a query. `rows`, (c,) int32, are their rows in `items`, ascending."""
 
     items: NewItems
     rows: NDArray[np.int32]
@@ -38,11 +42,12 @@ Order = Literal["score", "lift", "balanced"]
 
 
 class Audience(NamedTuple):
-    """The training users to rank for an item: a column, or the vector, (K,), of an item that training never saw.
+    """An item for which training users are ranked, and the users who may come back.
 
-    Users with fewer than `min_history` items and the rows of `exclude` are left out. With `include`, only its rows are
-    ranked. Users who have the item are left out unless the query includes seen items. Users from whom it is hidden come
-    back only with `brings_back`, and never if it is hidden for good.
+    The item is a `column`, or the `vector`, (K,), of an item that training never saw. Users with fewer than
+    `min_history` items and the rows of `exclude` are left out. With `include`, only its rows are ranked. Users who have
+    the item are left out unless the query includes seen items. Users from whom the item is hidden come back only with
+    `brings_back`, and never if it is hidden permanently.
     """
 
     column: int = -1
@@ -55,7 +60,7 @@ class Audience(NamedTuple):
 
 
 class Query(NamedTuple):
-    """One ranking to compute. `user`, seeds or `user_features` describe its user.
+    """One ranking to compute, for a user whom `user`, seeds or `user_features` describe.
 
     | field | meaning |
     |---|---|
@@ -64,21 +69,21 @@ class Query(NamedTuple):
     | `seeds`, `seed_features` | item columns, (s,) int32, and features of unseen items: the history of an unseen user |
     | `user_features` | an encoded vector, (user dim,) float64: a cold start, or a prior beside seeds |
     | `seed_weights` | values of `seeds`, (s,) float64; None: all are 1 |
-    | `seed_positions` | (s,), if `seed_weights` are not decayed yet: each part does so by its recency (`at_recency`) |
-    | `seeds_beside` | the same for the cold-start part: values and positions |
+    | `seed_positions` | positions of `seeds`, (s,), if each part weighs them by its own recency (`at_recency`) |
+    | `seeds_beside` | values and positions of `seeds`, if the cold-start part weighs them by its own recency |
     | `exclude` | item columns that must not come back, (e,) int32 |
-    | `include_seen` | the seeds and the history of `user` may come back |
+    | `include_seen` | whether the seeds and the history of `user` may come back |
     | `allowed` | the only items to rank |
     | `popular` | rank the most chosen items of the training data, the same for every user |
-    | `of_trained_user` | the seeds hold the history of a training user |
+    | `of_trained_user` | whether the seeds hold the history of a training user |
     | `rules` | the rules that rerank the items |
-    | `explain` | the most reasons for each item from position `offset` on |
-    | `unordered` | the ranking is of all items and may have any order, because its rules select the best |
+    | `explain` | the most reasons for each item from position `offset` on; 0: no reasons |
+    | `unordered` | whether the ranking may have any order, because it has all items and the rules select the best |
     | `new` | new items to rank as well; the query then has `rules` |
-    | `audience` | rank rows of training users instead of items |
-    | `dislikes`, `dislike_weights` | item columns, (d,) int32, and weights above 0 against others; without `user` |
-    | `summed` | the length of the history of `user` if its scores are sums over that history |
-    | `reordered` | the best items stand in the order of the model's ranker |
+    | `audience` | rank training users for this item, instead of items |
+    | `dislikes`, `dislike_weights` | disliked item columns, (d,) int32, and their weights above 0; not with `user` |
+    | `summed` | the length of the history of `user` if scores are sums over that history, for the cost of the query |
+    | `reordered` | whether the model's ranker reorders the best items |
     """
 
     limit: int
@@ -107,18 +112,21 @@ class Query(NamedTuple):
 
     @property
     def is_described(self) -> bool:
-        """Return whether features describe the user or an item of the history. Only factor models read them."""
+        """Return whether the query has features of the user or of an item. Only factor models read features."""
         return self.user_features is not None or bool(self.seed_features)
 
     def concatenate_signed(self) -> tuple[NDArray[np.int32], NDArray[np.float64] | None]:
-        """Return the seeds and their weights, followed by the dislikes and weights below 0. None: all are 1."""
+        """Return the seeds and their weights, followed by the dislikes with negative weights. None: all are 1."""
         if self.dislike_weights is None:
             return self.seeds, self.seed_weights
         weights = np.ones(len(self.seeds)) if self.seed_weights is None else self.seed_weights
         return np.concatenate([self.seeds, self.dislikes]), np.concatenate([weights, -self.dislike_weights])
 
     def at_recency(self, recency: float) -> Query:
-        """Return the query with its seeds weighed by the recency of the part that answers it."""
+        """Return the query with its seeds weighed by `recency`, the recency of the part that answers it.
+
+        A query whose seeds are already weighed is returned unchanged.
+        """
         values, positions = self.seeds_beside or (self.seed_weights, self.seed_positions)
         if positions is None:
             return self
@@ -127,16 +135,16 @@ class Query(NamedTuple):
         )
 
     def of_profile(self, profile: Seeds) -> Query:
-        """Return the query with the seeds of a history."""
+        """Return the query with `profile` as its seeds."""
         columns, weights, positions, beside = profile
         return self._replace(seeds=columns, seed_weights=weights, seed_positions=positions, seeds_beside=beside)
 
 
 class Seeds(NamedTuple):
-    """Item columns, (s,), and their weights, (s,). None: all are 1.
+    """The profile of a history: distinct item columns, (s,), and their weights, (s,). None: all are 1.
 
-    `positions`, (s,), are set if each part of a blend weighs by its own recency, and `beside` if the cold-start part
-    does.
+    `positions`, (s,), are set if each part of a blend weighs the items by its own recency. `beside` is set if the
+    cold-start part does.
     """
 
     columns: NDArray[np.int32]
@@ -160,9 +168,9 @@ class Shown(NamedTuple):
 
 
 class Variation(NamedTuple):
-    """The variation of a page against earlier ones: the items `shown` before, and a `seed`.
+    """A request for a page that differs from earlier pages, by the items `shown` before, and by a `seed`.
 
-    `rotation` and `shuffle` are their weights in a `Rotation`.
+    `rotation` is the weight of the items shown before, and `shuffle` the weight of the seed (see `rerank.Rotation`).
     """
 
     shown: Sequence[Shown]
@@ -174,7 +182,7 @@ class Variation(NamedTuple):
 class Given(NamedTuple):
     """The history of a request: columns of its known items, their weights (None: all 1), and its unknown ids.
 
-    Columns are distinct and ascending. For a model that weighs by order, they are oldest first and may repeat.
+    Columns are distinct and ascending. If the model's histories are ordered, columns stand oldest first and may repeat.
     """
 
     columns: NDArray[np.int32]
@@ -186,11 +194,12 @@ NOTHING_GIVEN = Given(NO_ITEMS, None, ())
 
 
 class Restriction(NamedTuple):
-    """The items that may answer a request: those of `allowed` that are also in `include_items`. None means all.
+    """The conditions on the answer to a request.
 
-    The answer leaves out the first `offset` items of the ranking. `rules`, `pins` (ids with their places) and
-    `variation` arrange it. `explain` is the number of reasons for each item. With `new` items, the sets of `allowed`
-    and of the rules have columns for these too.
+    Only items that are both in `allowed` and in `include_items` may come back. None: all. The answer leaves out the
+    first `offset` items of the ranking. `rules`, `pins` (ids with their positions) and `variation` change the order.
+    `explain` is the number of reasons for each item. With `new` items, the item sets of `allowed` and of the rules have
+    columns for the new items too.
     """
 
     offset: int = 0
@@ -207,11 +216,13 @@ UNRESTRICTED = Restriction()
 
 
 class Ranking(NamedTuple):
-    """Item columns, (k,) int32, by descending score, and their scores, (k,) float64. Ties: lower column first.
+    """Item columns, (k,) int32, by descending score, and their scores, (k,) float64.
+
+    Items of equal scores are ordered by ascending `ties`, (k,). None: by ascending column.
 
     The scores of a `popular` ranking are counts of choices, not scores of the model. `reasons` name the rules that put
-    each item at its position. `because` explains each score. Both are empty unless requested. `ties`, (k,), rise among
-    items of equal scores. None: columns do. `spare` are new items behind the last one, for a minimum share.
+    each item at its position, and are empty if the query has no rules. `because` explains each score, and is empty
+    unless requested. `spare` are columns of new items that rank behind the last item, to fill a minimum share.
     """
 
     items: NDArray[np.int32]
@@ -223,7 +234,7 @@ class Ranking(NamedTuple):
     spare: NDArray[np.int32] = NO_ITEMS
 
     def from_place(self, position: int) -> Ranking:
-        """Return the ranking from position `position` on."""
+        """Return the ranking from position `position` on, counted from 0."""
         if not position:
             return self
         reasons, because = self.reasons[position:], self.because[position:]
@@ -231,11 +242,11 @@ class Ranking(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A query, and the facts that its answer reports beside the items.
+    """A query, and the facts that the answer reports beside the items.
 
-    `ignored_features` are keys of the request that name no declared column. `ignored_items` are unknown ids, and the
-    ids of pins that may not be shown. `ignored_pins` gives the reason for each of these pins. `profile` names the basis
-    of the ranking. The answer begins at the place `offset` of the ranking.
+    `ignored_features` are features of the request that were not used. `ignored_items` are unknown ids, and ids of pins
+    that may not be shown. `ignored_pins` are these pins, each with the reason. `profile` tells from what the user is
+    known. The answer begins at the position `offset` of the ranking.
     """
 
     query: Query
@@ -251,7 +262,7 @@ Profile = Literal["user", "user+history", "history", "features", "features+histo
 
 
 def settle_history(given: Given, history: History) -> Given:
-    """Return `given` with its columns distinct and ascending, unless histories are ordered."""
+    """Return `given` with distinct, ascending columns. If the model's histories are ordered, return it unchanged."""
     if history.is_ordered:
         return given
     columns, weights = added_up(given.columns, given.weights)
@@ -259,14 +270,14 @@ def settle_history(given: Given, history: History) -> Given:
 
 
 def profile_of(given: Given, history: History) -> Seeds:
-    """Return the seeds for a request's history, as `settle_history` returns it, without that of a training user."""
+    """Return the profile of a request's history alone. `given` comes from `settle_history`."""
     if not history.is_ordered or not len(given.columns):
         return Seeds(given.columns, given.weights)
     return _in_order(given.columns, given.weights, np.arange(len(given.columns)), history)
 
 
 def joined_profile(history: History, user: int, given: Given) -> Seeds:
-    """Return the seeds for the history of a training user, followed by the history of a request."""
+    """Return the profile of a training user's history, followed by a request's history. `given` as in `profile_of`."""
     own_columns, values = history.items(user), history.values(user)
     weights = None
     if values is not None or given.weights is not None:

@@ -25,17 +25,17 @@ from svc.model.ranking.filter_fields import LabelField
 from svc.model.ranking.item_sets import ItemSet, reaching
 
 ROTATED: Final = 100
-"""Number of the best items that take part. They change places among themselves, so the pages behind them stay."""
+"""The number of best items that rotation moves. They change places among themselves, so later pages stay the same."""
 _HASH_BITS: Final = 52
-"""With up to this many bits, a hash plus a half is exact as a float. So no hash gives 0 or 1, whose noise is
-infinite."""
+"""The bits of a hash that are used. With no more bits, the hash plus a half is exact as a float, so that the noise is
+never computed from 0 or 1, which would make it infinite."""
 
 
 class Rotation(NamedTuple):
-    """The rotation of the best items, by how often each column was shown, and by a seed.
+    """Moves the best items, by how often each was shown before, and by a seed.
 
-    Each time that an item was shown lowers its value by `rotation` deviations. With a `seed`, each item gains `shuffle`
-    deviations times its noise. `id_of` maps a column to its id.
+    `times` maps columns to the number of times shown. Each time lowers the item's value by `rotation` deviations. With
+    a `seed`, each item gains `shuffle` deviations times its noise. `id_of` returns the id of a column.
     """
 
     times: Mapping[int, int]
@@ -50,7 +50,10 @@ class Rotation(NamedTuple):
         return bool((self.times and self.rotation) or (self.seed and self.shuffle))
 
     def order(self, items: NDArray[np.int32], values: NDArray[np.float64]) -> NDArray[np.intp]:
-        """Return the new order of items with these values, as places. Equal new values keep their order."""
+        """Return the new order as positions in `items`, (n,). `values`, (n,), are the values of the items, descending.
+
+        Items whose new values are equal keep their order.
+        """
         if not len(items):
             return np.arange(0)
         gains = [-self.rotation * self.times.get(column, 0) for column in items.tolist()]
@@ -64,7 +67,7 @@ class Rotation(NamedTuple):
 
 
 class _Noise:
-    """The noise of each item under one seed. It does not depend on the other items."""
+    """The noise of each item for one seed. It does not depend on the other items."""
 
     def __init__(self, seed: str) -> None:
         self._hash = blake2b(f"{seed}\0".encode(), digest_size=8)
@@ -86,7 +89,7 @@ NO_SPARE: Final[Items] = np.empty(0, dtype=np.int32)
 Scores = NDArray[np.float64]
 Ties = NDArray[np.int64]
 Similar = Callable[[int], NDArray[np.float64]]
-"""Maps an index into a pool to the similarities of that item to every item of the pool."""
+"""A function from the position of an item in a pool to its similarities with all items of the pool."""
 
 
 class Boost(NamedTuple):
@@ -107,9 +110,10 @@ class Pin(NamedTuple):
 
 
 class Share(NamedTuple):
-    """Bounds of the share of items with the column `first` or a later one, in every beginning of a ranking.
+    """Bounds of the share of new items, which have the column `first` or a later column.
 
-    They are at most floor(most · n) of the first n items, and at least floor(least · n) as long as any is eligible.
+    For every n, at most floor(most · n) of the first n items of a ranking are new, and at least floor(least · n) as
+    long as any new item is eligible.
     """
 
     first: int
@@ -117,11 +121,14 @@ class Share(NamedTuple):
     least: float = 0.0
 
     def room(self, n: int) -> int:
-        """Return the largest number of these items among the first `n`. Allows for rounding: 0.29 · 100 gives 29."""
+        """Return the largest number of new items among the first `n`.
+
+        Adds a little before rounding down, because 0.29 · 100 is below 29 in floating point.
+        """
         return math.floor(self.most * n + _ROUNDING)
 
     def due(self, n: int) -> int:
-        """Return the smallest number of these items among the first `n`."""
+        """Return the smallest number of new items among the first `n`, rounded as in `room`."""
         return math.floor(self.least * n + _ROUNDING)
 
 
@@ -141,7 +148,7 @@ class Rules(NamedTuple):
         return bool(self.boosts)
 
     def pool(self, wanted: int) -> int:
-        """Return how many of the best items must be ranked so that `wanted` of them can be chosen."""
+        """Return the number of best items to rank so that the rules can choose `wanted` items from them."""
         if self.diversity or self.limits:
             return max(POOL, POOL_PER_ITEM * wanted)
         return max(wanted + len(self.pins), 0 if self.rotation is None else ROTATED)
@@ -156,10 +163,12 @@ class Reranked(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """A ranking by descending score. If `items` are only its beginning, `whole` returns all of it, in any order.
+    """A ranking from which the rules choose.
 
-    With boosts the items may come in any order. `ties` rise among items of equal scores. None: columns do. `spare` are
-    items of a share behind such a beginning, best first, from which a minimum share is filled.
+    Items stand by descending score, or in any order if there are boosts. Items of equal scores are ordered by ascending
+    `ties`. None: by ascending column. Unless `is_whole`, `items` are only the beginning of the ranking, and `whole`
+    returns all of it in any order. `spare` are new items that rank behind the beginning, best first, to fill a minimum
+    share.
     """
 
     items: Items
@@ -173,7 +182,10 @@ class Candidates(NamedTuple):
 def rerank(
     candidates: Candidates, rules: Rules, wanted: int, similar: Callable[[Items], Similar], pinned: Scores
 ) -> Reranked:
-    """Return the `wanted` first items under `rules`. `similar` compares a pool's items. `pinned` has scores of pins."""
+    """Return the first `wanted` items after applying `rules` to the candidates.
+
+    `similar` returns the function that compares the items of a pool. `pinned` are the scores of the pins in `rules`.
+    """
     most = rules.pool(wanted) if rules.share is None else len(candidates.items)
     ordered = _order_candidates(candidates, rules.boosts, most)
     best = ordered.items[:ROTATED]
@@ -198,7 +210,7 @@ def rerank(
 
 
 class _Valued(NamedTuple):
-    """Items with their values: scores, multiplied by boosts."""
+    """Items with their scores, and their values, which are the scores multiplied by boosts."""
 
     items: Items
     scores: Scores
@@ -207,12 +219,15 @@ class _Valued(NamedTuple):
     ties: Items | Ties
 
     def at(self, positions: NDArray[np.intp], *, is_whole: bool) -> _Valued:
-        """Return the items at some places."""
+        """Return the items at these positions."""
         items, scores, values, _, ties = self
         return _Valued(items[positions], scores[positions], values[positions], is_whole, ties[positions])
 
     def rotate(self, places: slice | list[int], order: NDArray[np.intp] | None) -> _Valued:
-        """Rearrange the items at `places` and their scores by `order`. Values and ties stay at their places."""
+        """Rearrange the items at `places` and their scores by `order`.
+
+        Values and ties stay where they are, so that the items still stand by descending value.
+        """
         if order is None:
             return self
         items, scores = self.items.copy(), self.scores.copy()
@@ -221,7 +236,7 @@ class _Valued(NamedTuple):
 
 
 def _find_risen(best: Items, order: NDArray[np.intp] | None) -> set[int]:
-    """Return the items that move ahead when the best are rearranged by `order`."""
+    """Return the items that get a better position when `best` is rearranged by `order`."""
     return set() if order is None else set(best[order[order > np.arange(len(order))]].tolist())
 
 
@@ -239,7 +254,7 @@ def _whole(candidates: Candidates) -> Candidates:
 
 
 def _value_candidates(candidates: Candidates, boosts: Sequence[Boost]) -> _Valued:
-    """Return the candidates with their values, in the given order."""
+    """Return the candidates with their values, in the same order."""
     items, scores = candidates.items, candidates.scores
     ties = items if candidates.ties is None else candidates.ties
     if not boosts or not len(items):
@@ -258,7 +273,7 @@ def _order_candidates(candidates: Candidates, boosts: Sequence[Boost], most: int
 
 
 def _best(valued: _Valued, positions: NDArray[np.intp], most: int) -> NDArray[np.intp]:
-    """Return the `most` best of some places, and few others, by descending value and ascending ties."""
+    """Return the `most` best of these positions, and a few more, by descending value and ascending ties."""
     leaders = positions[reaching(valued.values[positions], most)]
     return leaders[np.lexsort((valued.ties[leaders], -valued.values[leaders]))]
 
@@ -280,11 +295,13 @@ def _factors(items: Items, boosts: Sequence[Boost]) -> Scores:
 
 
 class _Choice:
-    """The items chosen so far, as positions in `items`, and the items that may follow.
+    """The items chosen so far, and the items that may be chosen next.
 
-    `items` are those of `ordered` and, behind them, the spare ones. An item is eligible until it is chosen or one of
-    its labels has reached its limit. A pinned item never is. A chosen item carries the score of the item at its anchor.
-    This is the item itself, unless a minimum share required it: then it is the best item that could have stood there.
+    `items` are the items of `ordered`, followed by the spare items. `chosen` and `anchors` are positions in `items`.
+
+    An item is eligible until it is chosen or one of its labels has reached its limit. A pinned item is never eligible.
+    A chosen item carries the score of its anchor. The anchor is the item itself, unless the item was chosen to fill a
+    minimum share. Then the anchor is the best item that would have been chosen instead.
     """
 
     def __init__(self, ordered: _Valued, spare: Items, rules: Rules) -> None:
@@ -301,7 +318,7 @@ class _Choice:
         self._n_sharing = 0
 
     def among(self, ordered: _Valued, rules: Rules) -> _Choice:
-        """Return the same choice in a ranking that has all items."""
+        """Return the choice with the same chosen items over `ordered`, a ranking of all items."""
         choice = _Choice(ordered, NO_SPARE, rules)
         positions = _places(ordered.items, self.items[self.chosen])
         anchors = _places(ordered.items, self.items[self.anchors])
@@ -310,14 +327,17 @@ class _Choice:
         return choice
 
     def now(self) -> NDArray[np.bool_]:
-        """Return whether each item of the ranking may come next, (n,). Items of the share also need room in it."""
+        """Return whether each item of the ranking may come next, (n,).
+
+        A new item may not if the share of new items has reached its maximum.
+        """
         eligible, share = self.eligible[: len(self.ordered.items)], self._share
         if share is None or self._n_sharing < share.room(len(self.chosen) + 1):
             return eligible
         return eligible & (self.ordered.items < share.first)
 
     def due(self) -> int | None:
-        """Return the position of the best eligible item of the share if one must come next, else None."""
+        """Return the position of the best eligible new item if the minimum share requires a new item, else None."""
         share = self._share
         if share is None or self._n_sharing >= share.due(len(self.chosen) + 1):
             return None
@@ -339,9 +359,9 @@ class _Choice:
 
 
 def _diversify(choice: _Choice, rules: Rules, wanted: int, similar: Callable[[Items], Similar]) -> set[int]:
-    """Choose the items that diversity takes from the pool. Return those preferred to a more relevant item.
+    """Choose items from the pool by diversity. Return the items that were preferred to a more relevant item.
 
-    Pinned items are part of the pool, so a pin does not change the relevance of the others.
+    Pinned items are part of the pool, so that a pin does not change the relevance of the other items.
     """
     if not rules.diversity:
         return set()
@@ -369,7 +389,7 @@ def _diversify(choice: _Choice, rules: Rules, wanted: int, similar: Callable[[It
 
 
 def _continue(choice: _Choice, rules: Rules, wanted: int) -> None:
-    """Choose further items in ranking order until there are `wanted`."""
+    """Choose further items in the order of the ranking until `wanted` items are chosen."""
     if rules.share is None and not rules.limits:
         for position in np.flatnonzero(choice.eligible)[: wanted - len(choice.chosen)].tolist():
             choice.take(position, position)
@@ -379,14 +399,14 @@ def _continue(choice: _Choice, rules: Rules, wanted: int) -> None:
         position = rank + int(np.argmax(may_come))
         due = choice.due()
         choice.take(position if due is None else due, position)
-        if rules.share is None:  # with a share, items before it may come later, once there is room for them
+        if rules.share is None:  # with a share, new items that were skipped may come later, once there is room for them
             rank = position
 
 
 def _select(choice: _Choice, wanted: int) -> None:
-    """Choose the best eligible items of all, selected by partitions, until there are `wanted`.
+    """Choose the best eligible items of an unordered ranking until `wanted` items are chosen.
 
-    Each partition is larger than the one before, and leaves out items that are no longer eligible.
+    Avoids sorting all items. Each round sorts only the best eligible items, and more of them than the round before.
     """
     most = POOL
     while len(choice.chosen) < wanted:
@@ -407,7 +427,10 @@ def _relevance(values: Scores) -> Scores:
 def _insert_pins(
     rows: list[tuple[int, float, tuple[str, ...]]], pins: Sequence[Pin], pinned: Scores, wanted: int
 ) -> Reranked:
-    """Insert each pin at its position. A pin beyond the whole ranking goes to its end, if `rows` reach that far."""
+    """Insert each pin at its position, and cut the rows to `wanted`.
+
+    If the ranking has fewer than `wanted` items, a pin beyond its end becomes the last item.
+    """
     ends = len(rows) < wanted
     for number in sorted(range(len(pins)), key=lambda number: pins[number].position):
         pin = pins[number]
