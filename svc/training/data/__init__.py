@@ -1,1 +1,1 @@
-"""From a fetched table to clean interactions, features, splits and weights."""
+"""Prepare the data of a training: clean interactions, encoded features, splits and weights, from fetched tables."""

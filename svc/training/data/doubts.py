@@ -1,4 +1,4 @@
-"""Warnings about rows that can be trained on, but probably have another meaning than the recipe assumes."""
+"""Warn of data that can be trained on, but probably has another meaning than the recipe assumes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ from svc.training.data.weights import of_numbers
 MANY_REPEATS: Final = 0.1
 """Share of rows that repeat an earlier choice from which a training warns."""
 FAR_MORE: Final = 3
-"""Ratio of items to users above which a single suspicious column name suffices for the warning of swapped columns."""
+"""Ratio of items to users above which one suspicious column name suffices for the warning of swapped columns."""
 SAMPLED_ROWS: Final = 1000
+"""Number of first rows in which `rating_hint` looks for a rating."""
 MOST_VALUES: Final = 21
-"""Most distinct values of a rating: 0 to 10 in steps of a half."""
+"""Most distinct values of a column that counts as a rating, as many as from 0 to 10 in steps of a half."""
 LARGEST_VALUE: Final = 100
+"""Largest value of a column that counts as a rating."""
 _HIGH_SHARE: Final = 0.6
-"""The example keeps the values above this share of the distinct ones: 4 and 5 of five stars."""
+"""Share of the distinct ratings that the example filter in a hint drops: of five stars, it keeps 4 and 5."""
 _PEOPLE = re.compile("user|customer|client|visitor|member|reader|account|buyer|listener|viewer|session", re.IGNORECASE)
 _THINGS = re.compile("item|product|article|sku|book|movie|film|song|track|title|asin|isbn", re.IGNORECASE)
 
@@ -83,7 +85,10 @@ def _swapped_columns(interactions: Interactions, recipe: Recipe) -> Iterator[Dou
 
 
 def _weights(column: pd.Series, name: str) -> Iterator[Doubt]:
-    """Warn of weights that look like times, and of values that are no weights. Raise if there are no others."""
+    """Warn of weights that look like times, and of values that are no weights.
+
+    Raise MinDataViolation if no row has a weight.
+    """
     values = of_numbers(column).values
     n_unusable = int(pd.isna(values).sum())
     if n_unusable == len(values) > 0:
@@ -106,11 +111,11 @@ def _weights(column: pd.Series, name: str) -> Iterator[Doubt]:
 
 
 def rating_hint(loaded: LoadedRecipe, context: SourceContext) -> Doubt | None:
-    """Return a hint about the first rating column that the recipe does not use, or does not hide by.
+    """Return a hint about the first column that looks like a rating and is not used well, or None without one.
 
-    `context` names the columns that are used. Only the first rows are read, and only of a local file or a table in
-    memory. Another request to a store or another query would cost more than the hint is worth. Return None if there is
-    no such column.
+    The recipe does not use such a column, or uses it only to drop rows by `cleansing.where` and not in
+    `cleansing.hide`. `context` has the columns that the recipe uses. Only the first rows are read, and only from a
+    local file or a table in memory. From a remote store or a database, this would cost more than the hint is worth.
     """
     spec = loaded.recipe.source
     if spec.type in BUILT_IN_OPTIONS:
@@ -135,7 +140,7 @@ def rating_hint(loaded: LoadedRecipe, context: SourceContext) -> Doubt | None:
 
 
 def _columns_not_hidden(cleansing: Cleansing) -> set[str]:
-    """Return the columns that `where` compares with numbers and that `hide` does not use."""
+    """Return the columns that `cleansing.where` compares with numbers and that `cleansing.hide` does not use."""
     if cleansing.where is None:
         return set()
     where = parse_row_filter(cleansing.where)
@@ -144,9 +149,9 @@ def _columns_not_hidden(cleansing: Cleansing) -> set[str]:
 
 
 def _hint(column: pd.Series, name: str, *, is_used: bool) -> Doubt | None:
-    """Return the hint about a column that is unused, or used by `where` alone.
+    """Return the hint about a column, or None if its values do not look like ratings.
 
-    Return None if it is no rating.
+    `is_used` is True if `cleansing.where` uses the column, and False if the recipe does not use it.
     """
     if isinstance(column.dtype, pd.CategoricalDtype):
         return None

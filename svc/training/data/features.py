@@ -1,4 +1,4 @@
-"""Fit the encoder of one feature table, and encode the users or items of the interactions with it."""
+"""Fit the encoder of a feature table, and encode the features of the users or items of the interactions with it."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _NARROWED_BY = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FittedSide:
-    """The encoder of one side and the encoded ids.
+    """The features of all users or of all items: a fitted encoder and the encoded features.
 
-    `matrix` is (ids, encoder.dim) float32 CSR, one row for each id of the interactions, in their order.
+    `matrix`, (ids, encoder.dim) float32 CSR, has a row for each user or item of the interactions, in their order.
     """
 
     encoder: SideEncoder
@@ -47,10 +47,10 @@ class FittedSide:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Table:
-    """A feature table without blank and repeated ids.
+    """A feature table without the rows of blank and repeated ids.
 
-    `row_of` is (ids,), the row of each training id in `frame`, or −1. `numbers` are the numbers of the rows of `frame`
-    in the whole table, counted from 1.
+    - `frame` has the remaining rows. `numbers` has the number of each of them in the whole table, counted from 1.
+    - `row_of`, (ids,), is the row in `frame` of each user or item of the interactions, −1 if it has none.
     """
 
     frame: pd.DataFrame
@@ -59,14 +59,13 @@ class _Table:
 
 
 def fit_side(frame: pd.DataFrame, side: Any, name: SideName, ids: Sequence[str], settings: Settings) -> FittedSide:
-    """Fit the encoder on the whole table and encode `ids`.
+    """Fit an encoder on all rows of the feature table `frame`, and encode `ids`.
 
-    `side` is the recipe's block (id_column, columns). If an id has several rows, the first counts. Ids without a row
-    get only the constant feature.
+    `side` is the block of the recipe with `id_column` and `columns`. If an id has several rows, the first row counts.
+    Ids without a row get only the constant feature.
 
     Raise FeatureAxisError if none of `ids` is in the table, and FeatureDimensionExceeded for too many features. Raise
-    FeatureTableError for an unreadable text or vector, and if every column encodes to nothing or to the same for all
-    rows.
+    FeatureTableError for an unreadable text or vector, or if no column distinguishes any rows.
     """
     table = _table(frame, side.id_column, name, ids)
     columns: list[Column] = []
@@ -142,7 +141,10 @@ def _no_overlap(name: SideName, id_column: str, ids: Sequence[str], own_ids: Seq
 
 
 def _fit_column(values: pd.Series, declared: Any, limit: int) -> tuple[Column, sparse.csr_matrix]:
-    """Return the encoder of a column and the encoded table, (rows, width)."""
+    """Return the encoder of a column, and the encoded rows of the table, (rows, width).
+
+    `declared` is the column's block in the recipe. `limit` is the largest number of frequent values.
+    """
     if declared.kind == "numerical":
         return _fit_numbers(values, declared.name)
     if declared.kind == "vector":
@@ -179,7 +181,7 @@ def _fit_numbers(values: pd.Series, name: str) -> tuple[NumberColumn, sparse.csr
 
 
 def _encode_categories(categories: Sequence[object], column: TokenColumn) -> sparse.csr_matrix:
-    """Return (distinct values, width), 1 at the tokens of each value."""
+    """Return a matrix, (distinct values, width), that is 1 at the tokens of each value of a column."""
     tokens_of = [column.encode(value)[0] for value in categories]
     indptr = np.concatenate([[0], np.cumsum([len(tokens) for tokens in tokens_of])]).astype(np.int64)
     indices = np.concatenate([*tokens_of, np.empty(0, dtype=np.intp)]).astype(np.int32)
@@ -188,7 +190,7 @@ def _encode_categories(categories: Sequence[object], column: TokenColumn) -> spa
 
 
 def _take(rows: sparse.csr_matrix, positions: NDArray[Any]) -> sparse.csr_matrix:
-    """Return the rows at `positions`, with an empty row for −1."""
+    """Return the rows of `rows` at `positions`, with an empty row for the position −1."""
     padded = sparse.vstack([rows, sparse.csr_matrix((1, rows.shape[1]), dtype=rows.dtype)], format="csr")
     return padded[np.where(positions < 0, rows.shape[0], positions)]
 
@@ -214,9 +216,9 @@ _MANY = 0.01
 
 
 def described_sample(side: FeatureSide, name: SideName, frame: pd.DataFrame) -> list[str]:
-    """Return a line for each text and vector column, and warnings.
+    """Return a line about each text and vector column of the first rows of a table, and warnings about them.
 
-    Raise FeatureTableError if a training would.
+    Raise FeatureTableError if a training with these rows would.
     """
     columns = [column for column in side.columns if column.kind in ("text", "vector")]
     lines = []

@@ -1,4 +1,4 @@
-"""Fetch and clean the interactions and feature tables of a recipe."""
+"""Fetch the interactions and feature tables of a recipe, clean the interactions and encode the features."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ if TYPE_CHECKING:
 
 
 _MODEL_NEEDS = {"rows": 1, "users": 1, "items": 2}
-"""The least data of any model."""
+"""The least numbers of rows, users and items with which any model can be trained."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingData:
-    """Clean interactions, the rows fetched before cleansing, and the encoded sides of the `features` block.
+    """All data of a training.
 
-    `sample` has the users to train models on, if the recipe asks for fewer than all.
+    - `n_fetched` is the number of rows before cleansing.
+    - `sides` has the encoded features of the users and of the items, if the recipe declares them.
+    - `sample` has the users to train models on, or None to train on all users.
     """
 
     interactions: Interactions
@@ -47,7 +49,7 @@ class TrainingData:
 
     @property
     def trained(self) -> Interactions:
-        """Return the interactions to train models on: those of the sample, or all."""
+        """Return the interactions to train models on, which are those of the sampled users if there is a sample."""
         return self.interactions if self.sample is None else self.sample.interactions
 
     @property
@@ -59,9 +61,10 @@ class TrainingData:
 
 
 def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str], progress: Progress) -> TrainingData:
-    """Fetch and clean all data of the recipe.
+    """Fetch and clean all data of the recipe, and log events about dropped rows and suspicious data.
 
-    Raise DataSourceError and the TrainingErrors about data.
+    `variables` are the variables for the recipe's queries. Raise DataSourceError if a table cannot be fetched, and a
+    TrainingError if its data cannot be used.
     """
     progress.phase("reading data")
     logs.emit(events.FETCHING_DATA)
@@ -120,7 +123,7 @@ def _sample(loaded: LoadedRecipe, interactions: Interactions) -> UserSample | No
 
 
 def _warn_of_ids(interactions: Interactions) -> None:
-    """Log a warning, one for each side and reason, about ids that are hard to write in a request."""
+    """Log warnings about ids that are hard to write in a request, one for each kind of id and reason."""
     for side, ids in (("user", interactions.user_ids), ("item", interactions.item_ids)):
         suspicious = {
             "too_long": [name for name in ids if len(name) > MAX_ID_CHARACTERS],
@@ -139,9 +142,9 @@ def uses_time(recipe: Recipe) -> bool:
 
 
 def doubtful_unit(frame: pandas.DataFrame, recipe: Recipe) -> str | None:
-    """Check the time column, even if the training does not use it, and return a warning about its unit.
+    """Check the time column, even if the training does not use it, and return a warning if its unit seems wrong.
 
-    Raise TimeUnitRequired and MinDataViolation, as a training that uses it would.
+    Raise TimeUnitRequired or MinDataViolation if a training that uses the column would.
     """
     schema = recipe.schema_
     if schema.time_column is None:
@@ -162,9 +165,9 @@ def _filtered_columns(recipe: Recipe) -> dict[str, bool]:
 def interaction_context(
     loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str], progress: Progress | None = None
 ) -> SourceContext:
-    """Return the context of the interaction source: ids, times, weights, and the columns of the filters.
+    """Return the context for the source of interactions, which says which columns to read and which of them as text.
 
-    Times are read even if the training does not use them, so that a mistake in them is found at once.
+    Times are read even if the training does not use them, so that mistakes in them are found early.
     """
     schema, filtered = loaded.recipe.schema_, _filtered_columns(loaded.recipe)
     ids = (schema.user_column, schema.item_column)
@@ -186,9 +189,9 @@ def interaction_context(
 
 
 def feature_context(loaded: LoadedRecipe, side: Any, settings: Settings, variables: Mapping[str, str]) -> SourceContext:
-    """Return the context of a feature source.
+    """Return the context for the source of a feature table, which says which columns to read.
 
-    All columns but those of numbers and vectors are read as text.
+    All columns except numbers and vectors are read as text.
     """
     names = tuple(column.name for column in side.columns)
     text = {side.id_column, *(column.name for column in side.columns if column.kind not in ("numerical", "vector"))}

@@ -1,4 +1,4 @@
-"""From a fetched table to clean interactions: codes, times, duplicates."""
+"""Clean a fetched table of interactions: number users and items, read times and weights, and join duplicates."""
 
 from __future__ import annotations
 
@@ -38,17 +38,19 @@ from svc.training.data.where import KeptRows
 Dedup = Literal["sum", "max", "count", "keep_last", "keep_first", "none"]
 Codes = NDArray[np.int32]
 LIKE_SEEN: Final = np.float32(0.5)
-"""Value of a hidden pair whose item a request with `include_seen` may show."""
+"""Value in the matrix of hidden pairs for an item that a request with `include_seen` may show, like a seen item."""
 _FIRST_ROWS: Final = 1000
 _COMBINED = {"sum": np.add, "count": np.add, "max": np.maximum}
 Times = NDArray[np.int64]
 
 
 class HiddenRows(NamedTuple):
-    """Rows that are no choices, (h,) each, and whose items are not shown to their users.
+    """Rows that do not count as choices and hide their item from their user.
 
-    `times` is None if no times are read. `always` is True for an excluded event. Its item is never shown. `always` is
-    False for a row of `cleansing.hide`, whose item a request with `include_seen` may show.
+    - `users` and `items`, (h,), are the user and item of each row.
+    - `times`, (h,), is None if no times are read.
+    - `always`, (h,), is True for an event with the weight "exclude". Its item is never shown to the user. It is False
+      for a row of `cleansing.hide`. Its item may be shown by a request with `include_seen`.
     """
 
     users: Codes
@@ -57,7 +59,7 @@ class HiddenRows(NamedTuple):
     always: NDArray[np.bool_]
 
     def of_rows(self, rows: NDArray[Any]) -> HiddenRows | None:
-        """Return the rows at `rows`, a mask or positions. Return None if there are none."""
+        """Return the hidden rows that `rows`, a mask or positions, selects, or None if it selects no row."""
         times = None if self.times is None else self.times[rows]
         some = HiddenRows(self.users[rows], self.items[rows], times, self.always[rows])
         return some if len(some.users) else None
@@ -75,7 +77,7 @@ class HiddenRows(NamedTuple):
 
 
 class HiddenUnknown(NamedTuple):
-    """Hidden rows of items that no user chose. Their `items` are positions in `item_ids`."""
+    """Hidden rows of items that no user chose. The `items` of `rows` are positions in `item_ids`."""
 
     rows: HiddenRows
     item_ids: list[str]
@@ -83,9 +85,9 @@ class HiddenUnknown(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FutureRows:
-    """Number of rows later than `start`, and a message about the first of them.
+    """Rows with a time in the future: their number, and a message about the first of these rows.
 
-    `start` is in nanoseconds since 1970.
+    `start` is the start of the training, in nanoseconds since 1970.
     """
 
     count: int
@@ -97,21 +99,20 @@ class FutureRows:
 class Interactions:
     """Clean interactions, in the order of the source.
 
-    `users` and `items` are (n,) rows of `user_ids` and `item_ids`, which are in order of first appearance. `times` is
-    (n,) nanoseconds since 1970, or None if the recipe does not use time. `weights` is (n,) float32, or None if every
-    row counts 1. `hidden` has the rows that hide their item from their user. `hidden_unknown` has the other ones, whose
-    item is not in `item_ids`.
-
-    `dropped` counts the rows that cleansing removed, by reason. `reasons` has messages for unusable rows. `reference`
-    is the time from which ages count, None without times. `future` has the rows later than the start of the training,
-    None if there are none.
-
-    `dropped_by_where` counts the rows that cleansing.where dropped. It is None if the recipe has no such filter.
-    `dropped["where"]` is the same count if it is not zero. `hidden_by_rule` counts the rows of cleansing.hide, None
-    without that filter.
-
-    `deferred_dedup` is the rule that joins several rows of one user and item after the split, else "none".
-    `popularity`, (i,), is the recent popularity of each item, or None if all choices count alike.
+    - `users` and `items`, (n,), are positions in `user_ids` and `item_ids`, which are in order of first appearance.
+    - `times`, (n,), are nanoseconds since 1970, or None if the recipe does not use time.
+    - `dropped` has the number of rows that cleansing removed, by reason. `reasons` has messages about unusable rows.
+    - `weights`, (n,) float32, is None if every row counts 1.
+    - `hidden` are the rows that hide their item from their user, if the item is in `item_ids`. `hidden_unknown` are
+      such rows of other items. Both are None if there are none.
+    - `reference` is the time from which ages count, in nanoseconds since 1970, or None without times.
+    - `future` describes the rows later than the start of the training, or is None if there are none.
+    - `dropped_by_where` is the number of rows that `cleansing.where` dropped, None without this filter. It is also
+      `dropped["where"]` if it is not zero.
+    - `deferred_dedup` is the rule by which several rows of one user and item are joined after the split. It is "none"
+      if nothing is left to join.
+    - `popularity`, (items,), is the recent popularity of each item, or None if choices of any age count alike.
+    - `hidden_by_rule` is the number of rows that satisfy `cleansing.hide`, None without this filter.
     """
 
     users: Codes
@@ -140,13 +141,13 @@ class Interactions:
 
     @property
     def filter_counts(self) -> dict[str, int]:
-        """Return the number of rows that each filter took, by its name in events and headers."""
+        """Return the number of rows that each filter dropped or hid, by the field's name in events and headers."""
         counts = {"dropped_by_where": self.dropped_by_where, "hidden_by_rule": self.hidden_by_rule}
         return {name: count for name, count in counts.items() if count is not None}
 
     @property
     def n_unusable(self) -> int:
-        """Return the number of rows without an id or a time. Duplicates do not count."""
+        """Return the number of dropped rows that lacked a usable id or time."""
         return sum(self.dropped.get(reason, 0) for reason in self.reasons)
 
     @property
@@ -155,7 +156,10 @@ class Interactions:
         return self.weights is not None or self.deferred_dedup in {"sum", "count"}
 
     def of_rows(self, rows: NDArray[np.int64]) -> Interactions:
-        """Return the rows at `rows`, (r,), with the same users and items."""
+        """Return these interactions with only the rows at positions `rows`, (r,). Users and items keep their numbers.
+
+        Hidden rows and counts of dropped rows stay the same.
+        """
         return replace(
             self,
             users=self.users[rows],
@@ -165,9 +169,9 @@ class Interactions:
         )
 
     def collapse(self) -> Interactions:
-        """Return one row for each user and item, joined by `deferred_dedup`.
+        """Return these interactions with one row for each pair of a user and an item, joined by `deferred_dedup`.
 
-        Raise WeightOutOfRange for an infinite sum.
+        Raise WeightOutOfRange if a sum of weights is infinite.
         """
         if self.deferred_dedup == "none":
             return self
@@ -184,10 +188,10 @@ class Interactions:
         return pairs
 
     def matrix(self) -> sparse.csr_matrix:
-        """Return the float32 matrix of the pairs, (users, items).
+        """Return the float32 interaction matrix, (users, items).
 
-        An entry is the number of rows of the pair, or the sum of their weights.
-        Raise WeightOutOfRange for an infinite sum.
+        An entry is the number of rows of a user and an item, or the sum of their weights. Raise WeightOutOfRange if a
+        sum is infinite.
         """
         if self.deferred_dedup != "none":
             return self.collapse().matrix()
@@ -202,10 +206,7 @@ class Interactions:
         return None if self.hidden is None else self.hidden.matrix(len(self.user_ids), len(self.item_ids))
 
     def latest(self) -> sparse.csr_matrix:
-        """Return the nanoseconds from `reference` to each pair's latest time.
-
-        The matrix is int64, (users, items), with the entries of `matrix`.
-        """
+        """Return the latest time of each entry of `matrix`, (users, items) int64, in nanoseconds from `reference`."""
         assert self.times is not None and self.reference is not None, "whoever asks for times has had them read"
         order = np.lexsort((self.times, self.items, self.users))
         users, items = self.users[order], self.items[order]
@@ -237,13 +238,15 @@ def from_rows(
     repeats: bool = False,
     popular: Popular | None = None,
 ) -> Interactions:
-    """Clean `rows`, with categorical text in their id columns.
+    """Return the clean interactions of `rows`. `check_thresholds` in fetch.py checks their number afterwards.
 
-    Thresholds are not checked here.
+    - `with_times` reads the time column.
+    - `started_ns` is the start of the training, in nanoseconds since 1970.
+    - `repeats` keeps duplicates until the rows have been split.
+    - `popular` is the rule for the recent popularity of items. It requires `with_times`.
 
-    `started_ns` is the start of the training, in nanoseconds since 1970. With `repeats`, duplicates stay until the rows
-    have been split. `popular` needs times. Raise MinDataViolation if no row is left, TimeUnitRequired for numeric
-    times without a unit, and WeightOutOfRange.
+    Raise TimeUnitRequired for numeric times without a unit, and WeightOutOfRange for a weight that does not fit into
+    float32.
     """
     frame, positions = rows.frame, rows.positions
     users, user_names = _codes(frame[schema.user_column])
@@ -314,9 +317,9 @@ def from_rows(
 
 
 def _of_present(values: NDArray[np.float64], column_of: Codes, n_items: int) -> NDArray[np.float64]:
-    """Return the `values` of codes by item number, (n_items,).
+    """Return `values`, one for each code of an item, by the item's final number, (n_items,).
 
-    Codes without a number are left out.
+    `column_of` has the final number of each code, or −1 for items that were dropped.
     """
     by_number = np.empty(n_items)
     by_number[column_of[column_of >= 0]] = values[column_of >= 0]
@@ -345,16 +348,16 @@ def _row_weights(frame: pd.DataFrame, schema: InteractionSchema, cleansing: Clea
 
 
 def _hidden_unknown(hidden: HiddenRows, names: NDArray[np.object_]) -> HiddenUnknown:
-    """Return hidden rows with their items renumbered, and the names of these items. Items are codes of `names`."""
+    """Return the hidden rows with their items numbered anew from 0, and the ids of these items.
+
+    The items of `hidden` are positions in `names`.
+    """
     items, item_ids, _ = _by_first_appearance(hidden.items, names)
     return HiddenUnknown(hidden._replace(items=items), item_ids)
 
 
 def _codes(column: pd.Series) -> tuple[Codes, NDArray[np.object_]]:
-    """Return (n,) codes into names, and the names.
-
-    The code is −1 for a null or blank id.
-    """
+    """Return the code of each row's id, (n,), and the distinct ids as text. The code of a null or blank id is −1."""
     categorical = column.array if isinstance(column.dtype, pd.CategoricalDtype) else column.astype("category").array
     names = np.asarray([str(name) for name in categorical.categories], dtype=object)
     codes = np.asarray(categorical.codes, dtype=np.int32)
@@ -371,10 +374,10 @@ def _known_ids(users: Codes, items: Codes, dropped: dict[str, int]) -> NDArray[n
 
 
 def check_unused_times(frame: pd.DataFrame, schema: InteractionSchema) -> None:
-    """Check the times that a training with this frame does not use.
+    """Check the time column of a training that does not use it, so that mistakes are found before it is used.
 
-    Raise TimeUnitRequired for numbers without a unit, and MinDataViolation if no value is a time. All values are read
-    only if none of the first is a time.
+    Raise TimeUnitRequired for numbers without a unit, and MinDataViolation if no value is a time. To save time, all
+    rows are read only if none of the first rows has a time.
     """
     name = schema.time_column
     if name is None or not len(frame):
@@ -403,10 +406,10 @@ def _times(frame: pd.DataFrame, schema: InteractionSchema) -> Times:
 def _distinct_pairs(
     pairs: tuple[Codes, Codes], times: Times | None, weights: Weights | None, dedup: Dedup, n_items: int
 ) -> tuple[NDArray[np.int64], Weights | None]:
-    """Return the latest row of each (user, item), ascending, and its weight.
+    """Return the position of the latest row of each (user, item) pair, ascending, and the joined weight of the pair.
 
-    Rows are ordered by time if there is one, else by place. `keep_first` takes only the weight of the first row. The
-    place and the time of a pair come from its latest row under every `dedup`.
+    Rows are ordered by time if times are read, else by position. A pair has the position and the time of its latest row
+    under every `dedup`. Under `keep_first`, only its weight comes from the first row.
     """
     keys = pairs[0].astype(np.int64) * max(n_items, 1) + pairs[1]
     order = stable_order([keys] if times is None else [keys, times])
@@ -415,7 +418,7 @@ def _distinct_pairs(
     is_first[1:] = ordered[1:] != ordered[:-1]
     latest = order[np.append(is_first[1:], True)[: len(order)]]
     if weights is None and dedup not in {"sum", "count"}:
-        return np.sort(latest), None  # many times faster than argsort, which is needed for weights only
+        return np.sort(latest), None  # many times faster than argsort, which only weights need
     by_row = np.argsort(latest)
     worth = np.ones(len(keys)) if weights is None or dedup == "count" else weights
     if dedup in _COMBINED and len(keys):
@@ -426,9 +429,10 @@ def _distinct_pairs(
 
 
 def _by_first_appearance(codes: Codes, names: NDArray[np.object_]) -> tuple[Codes, list[str], Codes]:
-    """Return codes renumbered by first appearance, the names that occur, and the new number of each code or −1.
+    """Renumber `codes`, (n,), positions in `names`, by first appearance.
 
-    The names are in order of first appearance.
+    Return the new number of each row, (n,), the names that occur in this order, and the new number of each old code, −1
+    if it does not occur.
     """
     n = len(codes)
     first = np.full(len(names), n, dtype=np.int64)

@@ -1,16 +1,18 @@
-"""Hold out part of the validation users' interactions.
+"""Split the interactions: hold out some of the validation users' interactions, and train on the rest.
 
-Symbols: n_u is the number of distinct items of user u, r the held-out ratio. If an item may be chosen again, rows
-take the place of distinct items. A held-out item may then also be in its user's training rows.
+Symbols: n_u is the number of distinct items of user u, and r is the held-out ratio. With `training.repeats`, rows are
+split instead of distinct items, so n_u counts rows and a held-out item may also be in its user's training rows.
 
-random       floor(n_u·r) items of each validation user, drawn with the split's seed. Time plays no part
+The schemes hold out:
+
+random       floor(n_u·r) items of each validation user, drawn with the split's seed. Times are ignored
 time_user    the floor(n_u·r) latest items of each validation user
-time_global  one cut-off for the whole table, the 1−r quantile of time. Later pairs are not trained on. They are
-             held out for validation users who have a history before the cut-off
-leave_one_out  the latest item of each validation user who has two or more. r plays no part. Without a time
-             column, the latest item is the one furthest down in the table
+time_global  the items after one cut-off for the whole table, the 1−r quantile of time. No model is trained on later
+             interactions. Only validation users with a history before the cut-off have held-out items
+leave_one_out  the latest item of each validation user who has two or more. r is ignored. Without a time column, the
+             latest item is the one in the last row of the table
 
-With a test share t, floor(v·t) of the v users with held-out items, at least one, are set aside. No trial is scored
+With a test share t, floor(v·t) of the v users with held-out items, at least one, become test users. No trial is scored
 on them.
 """
 
@@ -34,7 +36,14 @@ _SLACK = 1e-9  # 0.29 × 100 is 28.999999999999996 in floating point and must st
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """How to split: `heldout_ratio` and `test_user_ratio` in (0, 1), `test` in [0, 1)."""
+    """How to split the interactions.
+
+    - `heldout_ratio`, in (0, 1), is the share of a user's items that are held out.
+    - `test_user_ratio`, in (0, 1), is the share of validation users.
+    - `test`, in [0, 1), is the share of validation users that become test users.
+    - `keep_times` keeps the times of the training interactions, for models that learn from them.
+    - `repeats` is True if users are recommended seen items again. Rows are then split instead of distinct items.
+    """
 
     scheme: Scheme
     heldout_ratio: float
@@ -47,21 +56,21 @@ class SplitPlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Split:
-    """Training and validation matrices of the search.
+    """The training and validation matrices of a search.
 
-    `train` is (users, items) float32. Its rows are in `order`: users without held-out items come first, users with
-    held-out items begin at row `val_offset`. `heldout` has one row for each of the latter, in the same order, with 1.0
-    at held-out items. The columns of both are `item_order`: column c is item `item_order[c]` of the interactions.
-    With weights, the values of `train` and `heldout` are the weights.
-
-    `test` has the rows and columns of `heldout` and the held-out items of the users who are set aside. The rows of
-    these users in `heldout` are empty. `test` is None without a test share.
-
-    `times` has the entries of `train` if the plan keeps times. They are nanoseconds from the same time as in the final
-    training. Under `time_global` they count from the cut-off, because the search knows nothing later.
-
-    `hidden`, in rows and columns of `train`, has the items hidden from each user, as far as they were known before the
-    held-out rows. No hidden pair is held out.
+    - `train`, (users, items) float32, has the number or the weights of the training interactions.
+    - `heldout`, (users with held-out items, items), is 1.0 at held-out items, or their weight.
+    - `order` has the user of each row of `train`, as a row of the interactions. Users without held-out items come
+      first. Users with held-out items begin at row `val_offset` of `train`, in the order of the rows of `heldout`.
+    - `item_order` has the item of each column of all matrices, as an item of the interactions.
+    - `n_heldout` is the number of held-out pairs of a user and an item.
+    - `test` has the held-out items of test users, in the same shape as `heldout`, where their rows are empty. It is
+      None without a test share.
+    - `times` has the time of each entry of `train` if the plan keeps times, in nanoseconds from the same reference time
+      as in the final training. Under `time_global` they count from the cut-off, because the search must not know of
+      anything later.
+    - `hidden`, in the shape of `train`, has the items hidden from each user, if they were known before the held-out
+      rows. No hidden pair is held out.
     """
 
     train: sparse.csr_matrix
@@ -77,9 +86,10 @@ class Split:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pairs:
-    """Distinct (user, item) pairs, or rows, (m,) each, sorted by user.
+    """The units that a split divides: distinct (user, item) pairs, or single rows with `repeats`. Sorted by user.
 
-    `source_rows` has the row of the interactions behind each pair.
+    All arrays are (m,). `counts` is the number or the weight of a pair's rows, and `source_rows` its latest row in the
+    interactions.
     """
 
     users: NDArray[np.int32]
@@ -89,16 +99,13 @@ class _Pairs:
     source_rows: NDArray[np.int64]
 
     def where(self, chosen: NDArray[np.bool_]) -> _Pairs:
-        """Return the pairs at which `chosen`, (m,), is true."""
+        """Return the pairs for which `chosen`, (m,), is True."""
         times = None if self.times is None else self.times[chosen]
         return _Pairs(self.users[chosen], self.items[chosen], self.counts[chosen], times, self.source_rows[chosen])
 
 
 def split(interactions: Interactions, plan: SplitPlan) -> Split:
-    """Split `interactions` by `plan`.
-
-    Draws are seeded, so the split is the same in every process.
-    """
+    """Split `interactions` by `plan`. All random draws are seeded, so every process makes the same split."""
     pairs = _pairs_to_split(interactions, plan)
     n_users = len(interactions.user_ids)
     chosen = _validation_users(n_users, plan)
@@ -124,10 +131,10 @@ def split(interactions: Interactions, plan: SplitPlan) -> Split:
 def _known_hidden(
     hidden: HiddenRows | None, pairs: _Pairs, held: NDArray[np.bool_], plan: SplitPlan
 ) -> HiddenRows | None:
-    """Return the hidden rows from before the rows that are held out.
+    """Return the hidden rows that were known before the held-out rows.
 
-    A later hidden row reveals an item that the user met afterwards. With later rows, scores are 1 to 2% too good.
-    All rows hide under `random`, which ignores times, and without times.
+    A later hidden row would leave out an item that the user met only afterwards. Scores would be 1 to 2% too high.
+    Without times, and under `random`, which ignores them, return all rows.
     """
     if hidden is None or hidden.times is None or pairs.times is None or plan.scheme == "random":
         return hidden
@@ -140,10 +147,7 @@ def _known_hidden(
 
 
 def _pairs_to_split(interactions: Interactions, plan: SplitPlan) -> _Pairs:
-    """Return the pairs to split.
-
-    They are distinct pairs, or rows if items may be chosen again.
-    """
+    """Return the distinct pairs of `interactions`, or its single rows if the plan has `repeats`."""
     if not plan.repeats:
         return _distinct(interactions)
     order = _by_pair(interactions)[1]
@@ -158,10 +162,7 @@ def _pairs_to_split(interactions: Interactions, plan: SplitPlan) -> _Pairs:
 
 
 def _join_duplicates(interactions: Interactions, rows: _Pairs) -> _Pairs:
-    """Return the distinct pairs of `rows`, each with its latest time.
-
-    Duplicates are joined as the recipe says.
-    """
+    """Return the distinct pairs of `rows`, each at its latest time, with duplicates joined by `cleansing.dedup`."""
     return _distinct(interactions.of_rows(np.sort(rows.source_rows)).collapse())
 
 
@@ -177,10 +178,7 @@ def _reference(interactions: Interactions, pairs: _Pairs, plan: SplitPlan) -> in
 
 
 def _times(trained: _Pairs, ages: NDArray[np.int64], result: Split) -> sparse.csr_matrix:
-    """Return `ages` as an int64 matrix with the entries of `result.train`, (users, items).
-
-    `ages` is (n,), one for each row of `trained`.
-    """
+    """Return the `ages` of the pairs in `trained`, (m,), as an int64 matrix with the entries of `result.train`."""
     return _csr(ages, _inverse(result.order)[trained.users], trained.items, result.train.shape)
 
 
@@ -201,9 +199,9 @@ def _inverse(order: NDArray[np.int64]) -> NDArray[np.int32]:
 
 
 def _set_aside(result: Split, plan: SplitPlan) -> Split:
-    """Move the held-out items of some users to `test`.
+    """Make test users of some users with held-out items, and move their held-out items to `test`.
 
-    At least one user is left to validate, so no user is moved if there is only one.
+    At least one user with held-out items must remain, so nothing is moved if there is only one.
     """
     n_users = result.heldout.shape[0]
     n_test = min(max(1, math.floor(n_users * plan.test + _SLACK)), n_users - 1)
@@ -221,8 +219,8 @@ def _set_aside(result: Split, plan: SplitPlan) -> Split:
 def order_items(result: Split, seed: int) -> Split:
     """Return the same split with items sorted by descending number of training users, and ties in random order.
 
-    If items have equal scores, the first one wins, here and in a served model. Items are numbered by first appearance,
-    held-out rows included. That order would favour held-out items.
+    Of items with equal scores, a ranking puts the lowest column first, as in a served model. Before this, columns are
+    in order of the items' first appearance in the data, which includes held-out rows and so would favour their items.
     """
     order = np.random.default_rng([seed, 17]).permutation(result.train.shape[1])
     n_users = np.bincount(result.train.indices, minlength=len(order))
@@ -235,9 +233,9 @@ def order_items(result: Split, seed: int) -> Split:
 
 
 def smallest_working_ratio(interactions: Interactions, plan: SplitPlan) -> float | None:
-    """Return the least `heldout_ratio` that holds out any pair, or None.
+    """Return the smallest `heldout_ratio` that holds out a pair if nothing else in `plan` changes.
 
-    The rest of `plan` stays as it is. None means that no ratio holds out a pair.
+    Return None if no ratio holds out a pair.
     """
     if plan.scheme == "leave_one_out":
         return None
@@ -250,10 +248,7 @@ def smallest_working_ratio(interactions: Interactions, plan: SplitPlan) -> float
 
 
 def _distinct(interactions: Interactions) -> _Pairs:
-    """Return each pair once, at its latest occurrence.
-
-    `counts` is the number of its occurrences, or the sum of their weights.
-    """
+    """Return each (user, item) pair once, at its latest row. `counts` is the number of its rows, or their weight."""
     keys, order = _by_pair(interactions)
     times = interactions.times
     ordered = keys[order]
@@ -276,9 +271,9 @@ def _distinct(interactions: Interactions) -> _Pairs:
 
 
 def _by_pair(interactions: Interactions) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return a key of each row's user and item, (n,), and the rows sorted by it.
+    """Return a key for each row's (user, item) pair, (n,), and the positions that sort the rows by this key.
 
-    Rows of one pair are sorted by time, if there is one, and then by position.
+    Rows of the same pair are sorted by time if times are read, and then by position.
     """
     keys, times = _keys(interactions.users, interactions.items, interactions), interactions.times
     return keys, stable_order([keys] if times is None else [keys, times])
@@ -296,9 +291,9 @@ def _validation_users(n_users: int, plan: SplitPlan) -> NDArray[np.bool_]:
 
 
 def _hold_out(pairs: _Pairs, chosen: NDArray[np.bool_], plan: SplitPlan) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return two (m,) masks: held-out pairs, and unused pairs.
+    """Return two masks of `pairs`, (m,): held-out pairs, and pairs that are neither held out nor trained on.
 
-    Unused pairs neither train nor validate.
+    `chosen`, (users,), is True for validation users.
     """
     if plan.scheme == "time_global":
         return _after_cutoff(pairs, chosen, plan.heldout_ratio)
@@ -321,10 +316,7 @@ def _hold_out(pairs: _Pairs, chosen: NDArray[np.bool_], plan: SplitPlan) -> tupl
 
 
 def _last_of_each(users: NDArray[np.int32], n_users: int, ratio: float) -> NDArray[np.bool_]:
-    """Return a mask, (m,), of the last floor(n_u·r) pairs of each user.
-
-    Pairs are sorted by user.
-    """
+    """Return a mask, (m,), of the last floor(n_u·r) pairs of each user. `users` is the user of each pair, ascending."""
     sizes = np.bincount(users, minlength=n_users)
     n_held = np.floor(sizes * ratio + _SLACK).astype(np.int64)
     ends = np.cumsum(sizes)
@@ -332,10 +324,7 @@ def _last_of_each(users: NDArray[np.int32], n_users: int, ratio: float) -> NDArr
 
 
 def _latest_of_two(users: NDArray[np.int32], n_users: int) -> NDArray[np.bool_]:
-    """Return a mask, (m,), of the last pair of each user who has two pairs or more.
-
-    Pairs are sorted by user.
-    """
+    """Return a mask, (m,), of the last pair of each user with two or more. `users` is each pair's user, ascending."""
     sizes = np.bincount(users, minlength=n_users)
     last = np.arange(len(users)) == (np.cumsum(sizes) - 1)[users]
     return np.asarray(last & (sizes > 1)[users])
@@ -389,10 +378,10 @@ def _csr(
 
 
 def _smallest_global_ratio(pairs: _Pairs, chosen: NDArray[np.bool_]) -> float | None:
-    """Return the ratio of the latest cut-off that holds out a pair.
+    """Return the ratio that gives the latest cut-off with a held-out pair.
 
-    This cut-off is just before the latest time of any validation user who also has an earlier time. Return None if no
-    user has both.
+    This cut-off is just before the latest time of any validation user who also has an earlier time. Return None if
+    there is no such user.
     """
     assert pairs.times is not None, "time schemes come with times"
     first = np.full(len(chosen), np.iinfo(np.int64).max)

@@ -1,7 +1,8 @@
 """Sort many rows by whole numbers, several times faster than `numpy.lexsort`.
 
-numpy sorts plain 64-bit words with vector instructions, but sorts positions (argsort, lexsort) one comparison at a
-time. So each pass packs a key and the row's position into one word, sorts the words, and reads the positions back.
+numpy sorts 64-bit integers with vector instructions, but argsort and lexsort, which sort positions, make one comparison
+at a time. So each pass packs a key and the row's position into one integer, sorts the integers, and reads the positions
+back.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-# Without the sign bit of int64.
 _WORD_BITS = 63
+"""Bits for a key and a position: those of int64 without the sign."""
 
 
 def stable_order(keys: Sequence[NDArray[np.integer]]) -> NDArray[np.int64]:
-    """Return (n,) positions that sort by the first of `keys`, then the second, and so on.
+    """Return the positions, (n,), that sort rows by the first of `keys`, then by the second, and so on.
 
-    Ties keep their order. Each key is (n,) whole numbers. The result is that of `numpy.lexsort(keys[::-1])`.
+    Each key has a whole number for each row, (n,). Rows with equal keys keep their order. The result equals
+    `numpy.lexsort(keys[::-1])`.
     """
     order: NDArray[np.int64] | None = None
     for key in reversed(keys):

@@ -1,4 +1,4 @@
-"""Fit the vocabulary of a text column and the length of a vector column, and encode their tables."""
+"""Fit the encoders of text columns and vector columns of a feature table, and encode the table with them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from svc.model.columns.text_column import TextColumn
 from svc.model.columns.vector_column import VectorColumn
 from svc.model.ids import IdTable
 
-# 16 MiB of counters.
 _BUCKETS = 1 << 21
+"""Number of counters in `frequent_tokens`, which take 16 MiB."""
 
 Tokenize = Callable[[object], Iterable[str]]
 
@@ -33,13 +33,13 @@ def frequent_tokens(
 ) -> tuple[dict[str, int], int]:
     """Return the number of rows of each frequent token, and the number of distinct tokens.
 
-    A token is frequent if at least `min_frequency` rows hold it. `weights[j]` is the number of rows that hold
+    A token is frequent if at least `min_frequency` rows have it. `weights[j]` is the number of rows with the value
     `values[j]`. The number of distinct tokens is a lower bound if there are very many. Raise FeatureDimensionExceeded
     as soon as more than `limit` tokens are known to be frequent.
 
-    The first pass adds counts in a fixed number of buckets, so the
-    count of a bucket is an upper bound for its tokens. The second pass counts exactly, but only tokens whose bucket
-    reaches `min_frequency`.
+    Memory stays bounded, even if there are millions of rare tokens. The first pass counts tokens in a fixed number of
+    buckets, so the count of a bucket is an upper bound for each of its tokens. The second pass counts exactly, but only
+    tokens whose bucket reaches `min_frequency`.
     """
     buckets = np.zeros(_BUCKETS, dtype=np.int64)
     for value, weight in zip(values, weights.tolist(), strict=True):
@@ -68,9 +68,9 @@ def _bucket(token: str) -> int:
 
 
 class UnusableRow(Exception):
-    """A value that no encoder accepts.
+    """A row has a value that the encoder of its column cannot read.
 
-    `row` counts from 0 in the series that was fitted.
+    `row` is the position of the row in the fitted column, from 0.
     """
 
     def __init__(self, row: int, message: str) -> None:
@@ -80,10 +80,10 @@ class UnusableRow(Exception):
 
 
 def fit_text(values: pd.Series, declared: Any) -> tuple[TextColumn, sparse.csr_matrix, int]:
-    """Return the encoder of a text column, its table, (rows, words) float32, and the number of distinct words.
+    """Return the encoder of a text column, the encoded rows, (rows, words) float32, and the number of distinct words.
 
-    The vocabulary has the `max_words` most frequent words, each in at least `min_items` rows. Ties are broken by the
-    word. Raise UnusableRow.
+    `declared` is the column's block in the recipe. The vocabulary has the `max_words` most frequent words, each in at
+    least `min_items` rows, with ties in alphabetical order. Raise UnusableRow for a value that cannot be read.
     """
     texts = values.astype("category")
     categories, codes = list(texts.cat.categories), texts.cat.codes.to_numpy()
@@ -123,9 +123,9 @@ def _check_texts(column: TextColumn, categories: list[object], codes: NDArray[An
 
 
 def fit_vectors(values: pd.Series, declared: Any) -> tuple[VectorColumn, sparse.csr_matrix]:
-    """Return the encoder of a column of vectors and its table, (rows, dimensions) float32.
+    """Return the encoder of a column of vectors, and the encoded rows, (rows, dimensions) float32.
 
-    Raise UnusableRow.
+    `declared` is the column's block in the recipe. Raise UnusableRow for a value that cannot be read.
     """
     column = VectorColumn(declared.name, dimensions=declared.dimensions, delimiter=declared.delimiter, length=1.0)
     squares = [float(np.square(vector).sum()) for vector in _vectors(column, values) if vector is not None]
@@ -135,10 +135,9 @@ def fit_vectors(values: pd.Series, declared: Any) -> tuple[VectorColumn, sparse.
 
 
 def _vectors(column: VectorColumn, values: pd.Series) -> Iterator[NDArray[np.float64] | None]:
-    """Yield the numbers of each row.
+    """Yield the vector of each row, or None for a row without a vector.
 
-    Callers read the column twice instead of keeping its numbers, because these may need more memory than a table of
-    texts.
+    Callers iterate twice instead of keeping all vectors, because these may need more memory than the column.
     """
     for row, value in enumerate(values):
         try:
@@ -148,7 +147,7 @@ def _vectors(column: VectorColumn, values: pd.Series) -> Iterator[NDArray[np.flo
 
 
 def _stack(rows: Iterator[tuple[NDArray[np.intp], NDArray[np.float64]]], n_rows: int, width: int) -> sparse.csr_matrix:
-    """Return (n_rows, width) float32 from places and values of each row."""
+    """Return a float32 matrix, (n_rows, width), from the columns and values of each row's nonzero entries."""
     indptr = np.zeros(n_rows + 1, dtype=np.int64)
     indices, data = [], []
     for row, (places, values) in enumerate(rows):

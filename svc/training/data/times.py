@@ -12,25 +12,27 @@ from svc.errors import TimeMixture, TimeUnitRequired
 
 Weights = NDArray[np.float64]
 BAD_TIME = np.iinfo(np.int64).min
-"""Stands for a missing, unreadable or out-of-range time."""
+"""The value of a time that is missing, unreadable or out of range."""
 NO_START = np.iinfo(np.int64).max
-"""A start of training that is later than every row, so no row counts as future."""
+"""A start of training that is later than every row, for callers that need no check for times in the future."""
 
 _NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
 _MOST_STRAYS = 0.01
-"""Up to this share, numbers among dates, or dates among numbers, are dropped as typing errors. Above it, the column is
-refused, because its format is unclear.
+"""Largest share of numbers in a column of dates, or of dates in a column of numbers, that are dropped as typing errors.
+A column with more is refused, because its format is unclear.
 """
 
 
 def to_nanoseconds(column: pd.Series, unit: str | None, weights: Weights | None = None) -> NDArray[np.int64]:
-    """Return (n,) nanoseconds since 1970, UTC, with BAD_TIME for a value that is no time.
+    """Return the times of `column` in nanoseconds since 1970, UTC, (n,), with BAD_TIME for a value that is no time.
 
-    Numbers count `unit` (s, ms, us or ns). Dates and date-times without a zone count as UTC. Text is read as ISO 8601,
-    or as a number if a unit is given and most rows are numbers. `weights` has the number of rows that hold each value.
-    Raise TimeMixture if text holds dates and numbers, and TimeUnitRequired if it holds numbers without a unit.
+    - `unit` is the unit of numbers: s, ms, us or ns. Dates and times without a time zone count as UTC.
+    - Text is read as ISO 8601, or as numbers if a unit is given and most rows are numbers.
+    - `weights` has the number of rows for each value of `column`, if these values are distinct.
+
+    Raise TimeMixture if text has dates and numbers, and TimeUnitRequired if it has numbers without a unit.
     """
     if pd.api.types.is_numeric_dtype(column.dtype):
         return _from_numbers(column, unit or "ns")
@@ -42,15 +44,16 @@ def to_nanoseconds(column: pd.Series, unit: str | None, weights: Weights | None 
 
 
 def reference_time(times: NDArray[np.int64], started_ns: int) -> int:
-    """Return the reference time of ages: the latest of `times` that is not after the start of the training.
+    """Return the time from which ages count: the latest of `times` that is not after the start of the training.
 
-    Otherwise a mistaken time in the future would make all other rows old. If all are later, return the start.
+    Times in the future are ignored, because a mistaken one would make all other rows old. If all times are in the
+    future, return the start of the training.
     """
     return int(times.max(where=times <= started_ns, initial=BAD_TIME)) if (times <= started_ns).any() else started_ns
 
 
 def from_reference(times: NDArray[np.int64], reference: int) -> NDArray[np.int64]:
-    """Return nanoseconds from `reference` to each of `times`, (n,), at most what 64 bits hold."""
+    """Return nanoseconds from `reference` to each of `times`, (n,), clipped to the range of int64."""
     bounds = np.iinfo(np.int64)
     return np.clip(times, max(reference - bounds.max, bounds.min), min(reference + bounds.max, bounds.max)) - reference
 
@@ -120,9 +123,9 @@ def _with_missing(dates: pd.Series) -> NDArray[np.int64]:
 
 
 Rows = NDArray[np.int64] | None
-"""(n,) the position of each row in the source, or None if the rows are all rows of the source."""
+"""The position of each row in the source, (n,), or None if no row of the source is missing."""
 MANY = 0.05
-"""Share of unusable rows from which a training warns. Duplicates are usable, because users may repeat a choice."""
+"""Share of unusable rows from which a training warns. Duplicates do not count as unusable."""
 
 _UNIT_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _PLAUSIBLE_S = (631_152_000.0, 4_102_444_800.0)  # 1990 to 2100
@@ -164,7 +167,7 @@ def future_times(column: pd.Series, future: NDArray[np.bool_], name: str, positi
 
 
 def odd_years(column: pd.Series, unit: str | None) -> str | None:
-    """Return a warning if the first time is plausible only in another unit, else None."""
+    """Return a warning if the first time lies between 1990 and 2100 only in another unit than `unit`, else None."""
     times = column.dropna()
     if unit is None or times.empty or _number(times.iloc[0]) is None:
         return None
@@ -176,14 +179,14 @@ def odd_years(column: pd.Series, unit: str | None) -> str | None:
 
 
 def unit_of(column: pd.Series) -> str:
-    """Return a note that names the unit in which the first number is a time near today, or an empty text."""
+    """Return a note with the unit in which the first number lies between 1990 and 2100, or an empty text if none."""
     numbers = column.dropna()
     fitting = None if numbers.empty else _fitting_unit(numbers.iloc[0])
     return f"; {numbers.iloc[0]} is a time near today in {fitting}" if fitting else ""
 
 
 def looks_like_time(value: float) -> bool:
-    """Return whether `value` is a time near today in some unit."""
+    """Return whether `value` is a time between 1990 and 2100 in some unit."""
     return _fitting_unit(value) is not None
 
 
@@ -193,7 +196,7 @@ def _unit_hint(value: Any) -> str:
 
 
 def _fitting_unit(value: Any) -> str | None:
-    """Return the unit in which `value` is a time near today, or None."""
+    """Return the unit in which `value` is a time between 1990 and 2100, or None."""
     number = _number(value)
     return next((unit for unit in _UNIT_S if number is not None and _is_plausible(number, unit)), None)
 

@@ -1,12 +1,13 @@
-"""Compute every user's vector exactly after training, so that training needs only a sample of the users.
+"""Draw a sample of users to train on, and compute the vectors of all users after training.
 
-The vector of a user is a function of the items and that user's own history. So every user is solved for against the
-finished items: for iALS by least squares (Hu, Koren and Volinsky, "Collaborative Filtering for Implicit Feedback
-Datasets", ICDM 2008, equation 4), for a truncated SVD by projection. Training itself stops short of these vectors.
-Without this step, a known user's answer would differ from the answer to a request with the same history.
+Given trained item vectors, the exact vector of a user depends only on this user's history. So all users are solved for
+after training: for iALS by least squares (Hu, Koren and Volinsky, "Collaborative Filtering for Implicit Feedback
+Datasets", ICDM 2008, equation 4), for a truncated SVD by projection. The vectors that training itself computes are
+close to these but not exact. With them, recommendations for a known user would differ from those for a request with the
+same history.
 
-Neighbour models, item weights and popularity hold nothing about single users. With enough users, item parameters
-hardly change, so the search and the final training may use a sample.
+Item parameters hardly change if there are enough users, so the search and the final training may use a sample.
+Neighbour models, item weights and popularity have no parameters of single users, so they need no further step.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ _USERS_AT_ONCE = 4096
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UserSample:
-    """Interactions of the users in `rows`, ascending rows of all users.
+    """A sample of users and their interactions.
 
-    Items are numbered as in all interactions.
+    `rows` has the rows of the sampled users among all users, ascending. Items have the same numbers as in the
+    interactions of all users.
     """
 
     rows: NDArray[np.int64]
@@ -42,9 +44,9 @@ class UserSample:
 
 
 def draw_users(all_users: Interactions, n_users: int, seed: int) -> UserSample | None:
-    """Draw `n_users` of the users, each equally likely.
+    """Draw `n_users` of the users, each equally likely, or return None if there are no more than `n_users`.
 
-    The same seed draws the same users. Return None if there are no more than `n_users`.
+    The same seed draws the same users.
     """
     n_all = len(all_users.user_ids)
     if n_all <= n_users:
@@ -76,10 +78,11 @@ def solve_users(
     features: sparse.csr_matrix | None = None,
     rows: NDArray[Any] | None = None,
 ) -> None:
-    """Set an exactly solved vector in `scorer` for each user of `matrix`, (users, items).
+    """Set the exact vector of each user of `matrix`, (users, items), in `scorer`, if it is a factor model.
 
-    `features` are those of the users, (users, F). If `rows` is given, the other users get zeros. Raise TrainingError
-    for a scorer that knows only the users of its training, if there are others.
+    `features`, (users, F), are encoded user features. If `rows` is given, only these users are solved for, and the
+    other users get zeros. Raise TrainingError for BPR if `matrix` has users that it was not trained on, because their
+    vectors cannot be solved for.
     """
     if not isinstance(scorer, FactorScorer):
         return
@@ -108,7 +111,10 @@ def solve_users(
 def solve_rows(
     scorer: FactorScorer, matrix: sparse.csr_matrix, rows: NDArray[Any], features: sparse.csr_matrix | None = None
 ) -> NDArray[np.float64]:
-    """Return the vectors, (r, K), that a ready `scorer` computes from the histories in `rows` of `matrix`."""
+    """Return the user vectors, (r, K), that `scorer` computes from the histories in `rows` of `matrix`.
+
+    `ready` of the scorer must have been called.
+    """
     vectors: NDArray[np.float64] = scorer.embed_cold(list(_histories(matrix, rows, features)))
     return vectors
 

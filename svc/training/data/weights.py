@@ -1,8 +1,9 @@
-"""The weight of an interaction: from a weight column or its event, from its age, and from its place in a history.
+"""Compute the weights of interactions from a weight column or events, from their age, and from their order.
 
-The half-life of weights is a parameter of a trial like any other, under the name HALF_LIFE. Recommenders never see it.
-They only see the decayed matrix. `svc.model.history` defines positions in histories and their weights, and weighs the
-history of one request. This module weighs the histories of many users at once.
+The half-life, after which an interaction counts half, is a parameter of a trial under the name HALF_LIFE. Recommenders
+do not have this parameter. They are trained on a matrix to which the decay has been applied. `svc.model.history`
+defines how the order of a history affects its weights, and weighs the history of one request. This module weighs the
+histories of many users at once.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ Event = float | Literal["exclude"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowWeights:
-    """Weights of rows.
+    """The weights of the rows of a table.
 
-    `values` is (n,), NaN if a row has no usable weight. `hides` is (n,), True if the row's event is excluded. `problem`
-    names the reason for NaN in counts of dropped rows.
+    - `values`, (n,), are the weights, NaN if a row has no usable weight.
+    - `hides`, (n,), is True if the row's event has the weight "exclude". Its item is then hidden from its user.
+    - `problem` is the reason for NaN, as a key for counts of dropped rows.
     """
 
     values: Weights
@@ -51,8 +53,7 @@ def of_numbers(column: pd.Series) -> RowWeights:
 def in_single_precision(values: NDArray[np.floating], name: Callable[[int], str]) -> NDArray[np.float32]:
     """Return `values`, weights or sums of weights, as float32.
 
-    `name` describes the value at a position, for the message. Raise WeightOutOfRange for the first value that becomes
-    infinite or 0.
+    Raise WeightOutOfRange if a value becomes infinite or 0 in float32. Its message calls the value `name(position)`.
     """
     with np.errstate(over="ignore", under="ignore"):
         rounded = values.astype(np.float32, copy=False)
@@ -81,19 +82,20 @@ def of_events(column: pd.Series, weights: Mapping[str, Event]) -> RowWeights:
 
 HALF_LIFE = "half_life"
 POPULARITY_HALF_LIFE = "popularity_half_life"
-"""Half-life of popularity inside a blend, which is applied in addition to the half-life of the matrix."""
+"""Parameter with the half-life of popularity in a blend. It is applied in addition to HALF_LIFE."""
 NO_DECAY = "none"
+"""The value of a half-life with which no interaction loses weight."""
 _LEAST = 2.0**-20
-"""Lower bound of the decay factor: an old interaction still says that the user has seen the item."""
+"""Lower bound of the decay factor. It is above 0, because even an old interaction marks the item as seen."""
 
 
 def decay_matrix(
     matrix: sparse.csr_matrix, times: sparse.csr_matrix | None, params: Mapping[str, Any]
 ) -> sparse.csr_matrix:
-    """Return `matrix` with the decay of the half-life in `params`, or `matrix` itself without a half-life.
+    """Return `matrix`, (users, items), with weights decayed by the half-life in `params`, or unchanged without one.
 
-    `times` has the entries of `matrix`, in nanoseconds from the reference time. Interactions at or after the reference
-    time keep their full weight.
+    `times` has the time of each entry of `matrix`, in nanoseconds from the reference time. Interactions at or after the
+    reference time keep their full weight.
     """
     half_life_s = seconds(params.get(HALF_LIFE, NO_DECAY))
     if half_life_s is None or times is None or not matrix.nnz:
@@ -104,7 +106,10 @@ def decay_matrix(
 
 
 def positions_of(times: sparse.csr_matrix) -> sparse.csr_matrix:
-    """Return (users, items) int32 with the entries of `times`: each pair's position in its row, by time."""
+    """Return the position of each entry of `times` in the history of its user, (users, items) int32.
+
+    The latest item has position 0. Items with the same time have the same position.
+    """
     lengths = np.diff(times.indptr)
     rows = np.repeat(np.arange(times.shape[0]), lengths)
     order = stable_order([rows, -times.data])
@@ -121,9 +126,9 @@ def positions_of(times: sparse.csr_matrix) -> sparse.csr_matrix:
 def weigh_rows(
     matrix: sparse.csr_matrix, positions: sparse.csr_matrix, recency: float, rows: NDArray[np.int64] | None = None
 ) -> sparse.csr_matrix:
-    """Return `rows` of `matrix`, (users, items), or all, with older entries weighed less, in float64.
+    """Return `matrix`, (users, items), or only its `rows`, with entries decayed by `recency` and position, in float64.
 
-    `positions` has the entries of `matrix`.
+    `positions` has the position of each entry of `matrix` (see `positions_of`).
     """
     chosen, places = (matrix, positions) if rows is None else (matrix[rows], positions[rows])
     data = chosen.data * decay_factors(places.data, recency)
@@ -131,9 +136,10 @@ def weigh_rows(
 
 
 def in_order(positions: sparse.csr_matrix) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return (nnz,) positions of the entries of each row, oldest first, and a mask of ties.
+    """Return how to reorder the entries of a CSR matrix so that each row is oldest first, and a mask of ties.
 
-    The mask is True for an entry that has the time of the one before.
+    `positions` has the position of each entry (see `positions_of`). The first result, (nnz,), has the places of entries
+    in the new order. The mask, (nnz,), is True for an entry with the same time as the entry before it.
     """
     rows = np.repeat(np.arange(positions.shape[0]), np.diff(positions.indptr))
     order = stable_order([rows, -positions.data])
@@ -155,9 +161,10 @@ def recent_choices(
     *,
     started_ns: int,
 ) -> NDArray[np.float64]:
-    """Return the sum of the weights of each item's choices, (n_items,). One common factor may scale all sums.
+    """Return the recent popularity of each item, (n_items,), up to a common factor.
 
-    `users`, `items` and `times`, nanoseconds since 1970, have one entry for each row. A pair may have several rows.
+    It is the number of users who chose the item, each weighted by the age of the latest choice as `rule` says. `users`,
+    `items` and `times` (nanoseconds since 1970) have one element for each row. A user may have several rows of an item.
     """
     order = stable_order([users, items, times])
     ordered_users, ordered_items = users[order], items[order]
@@ -172,7 +179,8 @@ def recent_choices(
         # Ages count from the latest choice, not from the start of the training. This scales all counts by one factor,
         # so reruns agree and the counts of old data do not all round to 0.
         since_latest = from_reference(latest, int(latest.max()))
-        # Rows are added by age: items with the same ages then have bitwise equal sums and stay in column order.
+        # Choices are added in order of age. Floating-point sums depend on the order, and two items whose choices have
+        # the same ages must have exactly equal sums, so that ties between them are broken by column.
         by_age = stable_order([since_latest])
         chosen, counts = chosen[by_age], np.exp2(since_latest[by_age] / _NANOSECONDS / rule.half_life_s)
     return np.bincount(chosen, weights=counts, minlength=n_items).astype(np.float64)

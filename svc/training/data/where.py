@@ -1,7 +1,7 @@
-"""Apply `cleansing.hide` and `cleansing.where` to a fetched table, before everything else.
+"""Apply the filters `cleansing.hide` and `cleansing.where` to a fetched table, before all other cleansing.
 
-Logic is two-valued, as in filters of requests: a missing value (null, blank text, no finite number) satisfies no
-condition but `exists: false`, and `not` is the plain complement.
+A condition is either true or false, as in filters of requests and unlike SQL. A missing value (null, blank text, no
+finite number) satisfies only the condition `exists: false`, and `not` turns false into true.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ _NO_NUMBER = "which is no number: compare texts by `any`, with a list of them"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeptRows:
-    """Kept rows, choices and hidden rows, in the order of the source.
+    """The rows of a table that the filters keep, both choices and hidden rows, in the order of the source.
 
-    `positions` is (n,), the position of each row in the source. It and `n_dropped` are None if there is no `where`.
-    `hides` is (n,), True if a row satisfies `cleansing.hide`. It is None without that filter.
+    - `positions`, (n,), is the position of each row in the source, None without `cleansing.where`.
+    - `n_dropped` is the number of rows that `cleansing.where` dropped, None without `cleansing.where`.
+    - `hides`, (n,), is True if a row satisfies `cleansing.hide`, None without that filter.
     """
 
     frame: pd.DataFrame
@@ -45,9 +46,9 @@ class KeptRows:
 
 
 def fetch_kept(source: DataSource, where: Mapping[str, Any] | None, hide: Mapping[str, Any] | None = None) -> KeptRows:
-    """Return the rows of `source` that satisfy `where` or `hide`.
+    """Fetch the rows of `source` that satisfy `where` or `hide`.
 
-    The source may leave out other rows by itself, as far as that is exact.
+    A source with `fetch_where` leaves out some of the other rows while it reads, which saves memory.
     """
     fetch_where = getattr(source, "fetch_where", None)
     fetched: Prefiltered | None = None
@@ -61,10 +62,10 @@ def fetch_kept(source: DataSource, where: Mapping[str, Any] | None, hide: Mappin
 
 
 def kept_rows(frame: pd.DataFrame, where: Mapping[str, Any] | None, hide: Mapping[str, Any] | None = None) -> KeptRows:
-    """Return the rows of `frame` that satisfy `where` or `hide`, valid trees.
+    """Return the rows of `frame` that satisfy `where` or `hide`, or all rows if there is no `where`.
 
-    All rows are kept if there is no `where`. Raise DataSourceError if `frame` lacks a column, RowFilterMismatch if a
-    value cannot be compared.
+    Both filters have already been validated. Raise DataSourceError if `frame` lacks a column, and RowFilterMismatch if
+    a value cannot be compared.
     """
     hides = None if hide is None else _evaluate(frame, hide, "cleansing.hide")
     if where is None:
@@ -82,7 +83,7 @@ def kept_rows(frame: pd.DataFrame, where: Mapping[str, Any] | None, hide: Mappin
 
 
 def _evaluate(frame: pd.DataFrame, tree: Mapping[str, Any], key: str) -> Flags:
-    """Return whether each row satisfies the filter of the recipe's `key`, (n,)."""
+    """Return whether each row satisfies the filter `tree`, (n,). `key` is its place in the recipe, for errors."""
     wanted = parse_row_filter(tree)
     columns: dict[str, _Column] = {}
     for name, kind in wanted.kinds.items():
@@ -115,9 +116,9 @@ def _all(parts: list[Flags]) -> Flags:
 
 
 class _Column(ABC):
-    """Values of one column. Each distinct value is tested once.
+    """A column on which conditions are evaluated. Each distinct value is tested once, for all rows with this value.
 
-    `exists` is (n,), False for a missing value.
+    `exists`, (n,), is False for a missing value.
     """
 
     exists: Flags
@@ -127,10 +128,8 @@ class _Column(ABC):
         self._codes, self._values = _encode_values(column, name)
 
     def _flags(self, tells: Callable[[Any], bool]) -> Flags:
-        """Return the result of `tells` for each row's value, (n,).
-
-        The result is False for a missing value.
-        """
+        """Return `tells(value)` for each row, (n,), and False for a missing value."""
+        # A missing value has code −1, which selects the last element.
         of_values: Flags = np.asarray([*map(tells, self._values), False], dtype=bool)
         flags: Flags = of_values[self._codes]
         return flags
@@ -155,7 +154,7 @@ class _Column(ABC):
 
 
 class _Numbers(_Column):
-    """A column compared with numbers, as float64."""
+    """A column that conditions compare with numbers. Its values are converted to float64."""
 
     def __init__(self, column: pd.Series, name: str) -> None:
         self._is_numeric = pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_bool_dtype(column.dtype)
@@ -176,10 +175,7 @@ class _Numbers(_Column):
 
 
 class _Texts(_Column):
-    """A column compared with text.
-
-    Whole numbers and truth values are spelled as ids are.
-    """
+    """A column that conditions compare with text. Whole numbers and booleans are converted to text as in ids."""
 
     def __init__(self, column: pd.Series, name: str) -> None:
         super().__init__(column, name)
@@ -196,10 +192,7 @@ class _Texts(_Column):
 
 
 def _encode_values(column: pd.Series, name: str) -> tuple[NDArray[Any], list[Any]]:
-    """Return (n,) positions in the distinct values, and these values.
-
-    The position of null is −1, the index of the last element.
-    """
+    """Return a code for each row, (n,), and the distinct values to which the codes refer. The code of null is −1."""
     if isinstance(column.dtype, pd.CategoricalDtype):
         return np.asarray(column.cat.codes), list(column.cat.categories)
     try:
@@ -219,10 +212,7 @@ def _refuse(name: str, column: pd.Series, row: int, why: str) -> None:
 
 
 def _as_number(value: Any) -> float:
-    """Return `value` as a number, or NaN if it neither is nor spells a number.
-
-    Truth values are no numbers.
-    """
+    """Return `value` as a number, or NaN if it is neither a number nor text with a number. Booleans give NaN."""
     if isinstance(value, bool | np.bool_) or (isinstance(value, str) and "_" in value):
         return math.nan
     try:
