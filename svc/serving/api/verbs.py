@@ -274,7 +274,7 @@ def _parse(schema: type[AnyQuestion], body: Body) -> tuple[AnyQuestion, Cost]:
 def _parse_batch(
     schema: type[RecommendBatch] | type[RelatedBatch], body: Body
 ) -> Iterator[tuple[AnyBatch, int] | None]:
-    """Yield None after each parsed element, then the batch and the sum of its costs. A time slice can end at each yield."""
+    """Yield None after each parsed element, then the batch and its cost. A time slice can end at each yield."""
     for batch in parse_batch(schema, body):
         yield None if batch is None else (batch, sum(map(cost_of_request, elements(batch))))
 

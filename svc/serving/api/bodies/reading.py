@@ -23,7 +23,7 @@ Body = bytes | dict[str, Any]
 
 
 class Bodies:
-    """A reader of request bodies. Large bodies share a lock, so only one of them is parsed in a turn of the event loop."""
+    """A reader of request bodies. A lock lets only one large body be parsed in each turn of the event loop."""
 
     def __init__(self, settings: Settings) -> None:
         self._cap = settings.max_body_bytes
