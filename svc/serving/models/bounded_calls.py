@@ -1,8 +1,8 @@
-"""Blocking calls to stores, limited in number and in time.
+"""Blocking calls to stores and sources in threads, limited in number and in time.
 
-A thread cannot be cancelled. A call that exceeds its timeout is abandoned: it releases its slot of the limiter, and
-stays *outstanding* for its key until it ends by itself. Meanwhile no other call is made for that key, so a store that
-hangs costs one thread for each of its recipes and no slot.
+A thread cannot be cancelled, so a call that exceeds its timeout is abandoned. Its slot becomes free for other calls.
+The call stays *outstanding* for its key, such as an artifact, until the thread ends. Callers start no second call for
+an outstanding key, so a store that hangs occupies at most one thread for each artifact.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class CallTimeout(Exception):
 
 
 class Calls:
-    """A runner of blocking calls by key, at most `at_once` at a time."""
+    """A runner of blocking calls. At most `at_once` calls run at a time, not counting abandoned calls."""
 
     def __init__(self, at_once: int) -> None:
         self._slots = trio.CapacityLimiter(at_once)
@@ -29,13 +29,13 @@ class Calls:
         self._outstanding: set[Hashable] = set()
 
     def outstanding(self, key: Hashable) -> bool:
-        """Return True while a call for `key` runs or hangs."""
+        """Return True while a call for `key` runs, even if it was abandoned."""
         return key in self._outstanding
 
     async def run(self, key: Hashable, call: Callable[[], T], timeout_s: float) -> T:
-        """Return the result of `call()` in a worker thread, or raise its error or `CallTimeout`.
+        """Return `call()`, called in a thread. Raises the error of `call`, or `CallTimeout`.
 
-        The timeout begins when a slot is free. Cancellation abandons the thread too.
+        The time in which the call waits for a free slot does not count. Cancellation abandons the thread too.
         """
         async with self._slots:
             self._outstanding.add(key)
@@ -45,7 +45,7 @@ class Calls:
                         self._finish, key, call, limiter=self._threads, abandon_on_cancel=True
                     )
                 except Exception:
-                    self._outstanding.discard(key)  # a call whose thread cannot be started never ends by itself
+                    self._outstanding.discard(key)  # `_finish` has not done this if the thread could not be started
                     raise
         raise CallTimeout
 

@@ -1,4 +1,7 @@
-"""One call of a scoring thread, which scores queries of several callers and answers each caller."""
+"""Scoring of queries from several requests in one call of a model, and the distribution of the rankings.
+
+A *caller* is a request that waits for its rankings. Its *weight* is the cost of its queries in plain queries.
+"""
 
 from __future__ import annotations
 
@@ -20,24 +23,24 @@ Outcome = Ranking | Exception
 class Ranker(Protocol):
     """The part of a model that queues use.
 
-    `rank` is pure and thread-safe, and keeps the order of the queries.
+    `rank` is thread-safe, has no side effects, and returns the rankings in the order of the queries.
     """
 
     def rank(self, queries: Sequence[Query]) -> list[Ranking]: ...
 
 
 class Patience(Protocol):
-    """The key of a caller's request, and the limit of its wait."""
+    """The time that a request may wait, and the API key of the request (see `WaitBudget`)."""
 
     @property
     def key(self) -> Hashable: ...
 
     def refusal(self) -> ApiError | None:
-        """Return the refusal of a request that has waited too long, else None."""
+        """Return an error if the request has waited too long, else None."""
 
 
 class Caller:
-    """The queries of one request in a queue, and their answers so far."""
+    """A request that waits in a queue of a model: its queries, and their rankings so far."""
 
     __slots__ = (
         "_error",
@@ -58,7 +61,7 @@ class Caller:
         self.costs = [cost_of(query) for query in queries]
         self.cost = max(self.costs)
         self.each_s = 0.0
-        """Seconds for one unit of weight in the last slice, 0 before the first slice."""
+        """Measured processor seconds for one unit of weight in the last call, or 0 before the first call."""
         self.done = trio.Event()
         self._rankings: list[Ranking | None] = [None] * len(queries)
         self._waiting = deque(range(len(queries)))
@@ -67,7 +70,7 @@ class Caller:
 
     @property
     def key(self) -> Hashable:
-        """API key of the request. Callers with one key share the turns of that key."""
+        """API key of the request. Keys take turns in a queue, so all requests with one key share the key's turns."""
         return None if self.patience is None else self.patience.key
 
     @property
@@ -77,6 +80,7 @@ class Caller:
 
     @property
     def has_begun(self) -> bool:
+        """True if at least one query has been taken for scoring."""
         return len(self._waiting) < len(self.queries)
 
     def take(self, most: int) -> list[PendingQuery]:
@@ -88,7 +92,7 @@ class Caller:
         self._waiting.appendleft(position)
 
     def give(self, position: int, outcome: Outcome) -> None:
-        """Store the outcome of one query. The first error is the caller's error."""
+        """Store the outcome of the query at `position`. An error fails the whole request."""
         if isinstance(outcome, Exception):
             self.fail(outcome)
             return
@@ -98,6 +102,7 @@ class Caller:
             self.done.set()
 
     def fail(self, error: Exception) -> None:
+        """Make `rankings` raise this error, unless an earlier error is stored."""
         self._error = self._error or error
         self.done.set()
 
@@ -109,7 +114,7 @@ class Caller:
 
 
 class PendingQuery(NamedTuple):
-    """One query of a caller, by its position among the caller's queries."""
+    """One query of a caller, given by its position among the caller's queries."""
 
     caller: Caller
     position: int
@@ -126,9 +131,9 @@ class PendingQuery(NamedTuple):
 def rank_groups(
     model: Ranker, groups: Sequence[Sequence[Query]], most_s: float = math.inf
 ) -> list[tuple[list[Outcome], float]]:
-    """Return the outcomes of each group's queries, and their processor seconds.
+    """Score groups of queries one after the other. Returns the outcomes and the processor seconds of each group.
 
-    Starts no further group after `most_s`.
+    Stops after `most_s` processor seconds. The result then has fewer groups.
     """
     scored = []
     began = ended = time.thread_time()
@@ -142,19 +147,20 @@ def rank_groups(
 
 
 def require_all(rankings: list[Ranking], count: int) -> list[Ranking]:
+    """Return the rankings, or raise RuntimeError if a model returned another number than `count`."""
     if len(rankings) != count:
         raise RuntimeError(f"the model answered {len(rankings)} of {count} queries")
     return rankings
 
 
 def fail(callers: Iterable[Caller]) -> None:
-    """Fail the callers that still wait when the server stops."""
+    """Make the requests that still wait raise RecipeUnavailable, because the server stops."""
     for caller in callers:
         caller.fail(RecipeUnavailable("the server is stopping"))
 
 
 def _outcomes(model: Ranker, queries: Sequence[Query]) -> list[Outcome]:
-    """Rank all queries together, or each by itself if that fails, so that only faulty queries fail."""
+    """Score all queries together. If that fails, score each query separately, so that only faulty queries fail."""
     try:
         return list(require_all(model.rank(queries), len(queries)))
     except Exception as error:

@@ -1,6 +1,7 @@
-"""Cost classes of queries, which depend on the content of a query and are known before it is scored.
+"""Cost classes of queries, which decide the queue of a query, and its charge to the rate limit of an API key.
 
-Earlier measurements never lower the class of a query, because a client could send cheap queries to lower it.
+The class depends only on the content of a query, so it is known before the query is scored. It does not depend on
+measurements, because a client could then lower the class of expensive queries by sending many cheap queries.
 """
 
 from __future__ import annotations
@@ -11,22 +12,24 @@ from enum import IntEnum
 from svc.model.ranking.query import Query
 
 PLAIN_LIMIT, PLAIN_PROFILE = 32, 64
-"""The longest answer and the longest history of a PLAIN query. The first bounds the described items of a LONG one."""
+"""Longest answer and longest history of a PLAIN query. PLAIN_LIMIT also bounds the described items of a LONG query."""
 LONG_PROFILE = 1000
-"""The most items that a LONG query adds up: as many as the history of a request. Known users may have more."""
+"""Longest history of a LONG query. A request can bring this many items, but the history of a known user may be longer.
+"""
 PLAIN_CONDITIONS, LONG_CONDITIONS, RULED_CONDITIONS = 8, 16, 64
 """Most conditions of filters and boosts in each class. Finding the items of a condition takes 0.1 to 2 ms."""
 RULED_LIMIT = 100
-"""The longest answer of a RULED query."""
+"""Longest answer of a RULED query."""
 LARGEST_CALL = 256
+"""Most queries that are scored together."""
 UNKNOWN_PLAIN_S = 1e-3
-"""Assumed cost of a plain query until one is measured."""
-# The n-th call changes the median by one n-th, later ones by 5%: the first calls count much, one slow call little.
+"""Assumed processor seconds of a plain query before any is measured."""
 LEAST_STEP = 0.05
+"""Smallest relative change of a `Median` by a measurement."""
 
 
 class Cost(IntEnum):
-    """The four cost classes. The value is the weight of a query: the number of plain queries that cost as much."""
+    """The cost class of a query. The value is the weight of the query, in plain queries that cost as much."""
 
     PLAIN = 1
     """Few items for a known user or a short history."""
@@ -35,7 +38,7 @@ class Cost(IntEnum):
     RULED = 16
     """Limits, boosts, diversity, rotation, reasons, users for an item, many described items, or a very long history."""
     HEAVY = 64
-    """A RULED query for many items or from a long history."""
+    """A query as in RULED, but for many items or with a long history."""
 
     @property
     def is_expensive(self) -> bool:
@@ -46,10 +49,12 @@ class Cost(IntEnum):
 def cost_class(
     *, limit: int, profile: int, described: int, is_ruled: bool, is_other: bool, conditions: int = 0
 ) -> Cost:
-    """Return the class of a query for `limit` items.
+    """Return the cost class of a query for `limit` items.
 
-    `profile` counts chosen and disliked items that are added up, `described` items with features, and `conditions` the
-    conditions to compile. `is_other` marks a query that is not plain for another reason, such as a cold start.
+    `profile` is the number of chosen and disliked items whose vectors are added. `described` is the number of items
+    that are given by features, and `conditions` the number of filter conditions that must be compiled. `is_ruled` is
+    True for queries with limits, boosts, diversity, rotation or reasons, and for users of an item. `is_other` is True
+    if the query is not plain for another reason, such as a cold start.
     """
     if conditions > RULED_CONDITIONS:
         return Cost.HEAVY
@@ -61,6 +66,7 @@ def cost_class(
 
 
 def cost_of(query: Query) -> Cost:
+    """Return the cost class of a query."""
     rules, seeds = query.rules, len(query.seeds)
     return cost_class(
         limit=query.limit,
@@ -76,9 +82,10 @@ def cost_of(query: Query) -> Cost:
 
 
 class Median:
-    """A running estimate of a median, infinite before the first measurement.
+    """A running estimate of a median. It is infinite before the first measurement.
 
-    A rare slow measurement hardly moves it. Early measurements move it further than later ones.
+    The n-th measurement moves the estimate by one n-th, but at least by LEAST_STEP. So the first measurements count
+    much, and a single slow measurement counts little.
     """
 
     __slots__ = ("_count", "value")
@@ -97,17 +104,20 @@ class Median:
 
 
 class PlainCosts:
-    """Processor seconds of plain queries of one model, by the number scored together."""
+    """Measured processor seconds of one model for plain queries, by the number of queries that are scored together.
+
+    Numbers of queries are grouped by powers of two.
+    """
 
     def __init__(self) -> None:
         self._medians = [Median() for _ in range(LARGEST_CALL.bit_length() + 1)]
 
     def measured_s(self, count: int) -> float:
-        """Return the seconds of a call of about `count` queries, infinite before the first such call."""
+        """Return the processor seconds of a call that scores about `count` queries, or infinity if none was measured."""
         return self._medians[count.bit_length()].value
 
     def expected_s(self, weight: int) -> float:
-        """Return the expected seconds of a call of this weight, at most LARGEST_CALL."""
+        """Return the expected processor seconds of a call that scores `weight` plain queries, at most LARGEST_CALL."""
         measured_s, one_s = self.measured_s(weight), self.measured_s(1)
         if measured_s < math.inf:
             return measured_s

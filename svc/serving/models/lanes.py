@@ -1,7 +1,8 @@
-"""The two queues of one model, which score waiting requests together.
+"""The lane of a model: two queues, in which requests wait until a call of the model scores them together.
 
-All waiting requests are scored in one call in a worker thread. No request waits for a timer: under load, the next call
-fills while the thread is busy with the previous one. Expensive queries have a queue and a thread of their own.
+A call scores all requests that wait when it begins. No timer delays it to collect more requests, because under load
+enough requests arrive during the previous call. Cheap and expensive queries have separate queues and threads, so cheap
+queries do not wait for expensive queries.
 """
 
 from __future__ import annotations
@@ -21,37 +22,41 @@ from svc.serving.models.threads import ScoringThreads
 
 MAX_BATCH = LARGEST_CALL
 INLINE_S = 400e-6
-"""Cheaper plain queries are scored on the event loop, because the GIL hand-over to a thread costs about as much."""
+"""A plain query that takes less processor time is scored on the event loop, if no other request is being handled.
+
+Handing the GIL over to a thread and back takes about as long."""
 INLINE_BESIDE_OTHERS_S = 150e-6
-"""The same limit while other requests are handled: 16 connections to 1,700 items get 1.4 times as many answers.
+"""The limit of INLINE_S while other requests are being handled.
 
-Waiting in the queue costs two task switches, which take longer than this. Dearer queries gain more from being scored
-together."""
+Waiting in the queue costs two task switches, which take longer than such a query. More expensive queries gain more from
+being scored together. The limit gives 1.4 times as many answers a second (16 connections, 1,700 items)."""
 INLINE_EACH_S = 10e-6
-"""Batches are scored on the event loop too, if each further query adds at most this."""
+"""Each further query that is scored in the same call on the event loop raises the limit INLINE_S by this time."""
 INLINE_MOST_S = 1e-3
-"""The longest time for which a batch may block the event loop."""
+"""Longest time for which such a call may block the event loop."""
 BULK_SLICE = 64
-"""Places for queries of batches in one call, however many single requests wait.
+"""Number of queries of batches in one call, however many single requests wait.
 
-There are fewer if these queries would take longer than SLICE_S, because single requests wait for the whole call."""
+The number is lower if these queries are expected to take longer than SLICE_S, because single requests wait until the
+whole call ends."""
 CALL_S = 0.05
-"""Most processor seconds of a call of expensive queries, unless a single one takes longer. Other callers wait for the
-whole call."""
+"""Processor seconds after which a call of expensive queries starts no further query.
+
+Other requests wait until the whole call ends."""
 SLICE_S = CALL_S / 2
-"""Expected seconds of the queries of batches in one call."""
+"""Expected processor seconds that the queries of batches take in one call of cheap queries."""
 EXPENSIVE_AT_ONCE = 32
 """Most expensive queries in a call.
 
-There are fewer if they are expected to take longer than CALL_S. Queries that a call has no time for return to their
-places in the queue."""
+The number is lower if they are expected to take longer than CALL_S. Queries that a call had no time for return to the
+front of the queue."""
 
 
 class Lane:
-    """The queues of one model. Requests call `rank()`, and `run()` scores.
+    """The two queues of one model. Requests call `rank()` and wait, and the task `run()` scores their queries.
 
-    Cheap single queries go before batches, and a batch is scored in slices, so that a request for one user never waits
-    for 256 users of another client. Expensive queries are scored one by one, and API keys take turns.
+    Single cheap queries go before batches. A batch is divided over several calls, so that a request for one user never
+    waits until 256 users of another client are scored. API keys take turns.
     """
 
     def __init__(self, model: Ranker, threads: ScoringThreads) -> None:
@@ -64,18 +69,18 @@ class Lane:
     async def rank(
         self, queries: Sequence[Query], *, alone: bool = False, patience: Patience | None = None
     ) -> list[Ranking]:
-        """Return the rankings in the order of `queries`, or raise the model's error for them.
+        """Return the rankings of the queries of one request, in their order. Raises the model's error.
 
-        Scores a cheap query at once, without a task switch. If `alone`, no other request is being handled that it could
-        be scored with, and the bound is higher. A batch is as expensive as its dearest query. With `patience`, an
-        expensive request is refused if its turn comes too late. Cancellation removes waiting queries, and discards the
-        result of a started call. A closed lane still scores requests that began before a swap, each by itself.
+        A cheap query may be scored at once, without waiting in a queue. `alone` says that no other request is being
+        handled with which the query could be scored together. The most expensive query of a batch decides in which
+        queue the batch waits. `patience` can refuse an expensive request whose turn comes too late, and has its API
+        key. Cancellation removes the queries from the queue.
         """
-        # 1.4 times the answers a second of 16 connections.
+        # 1.4 times as many answers a second with 16 connections, see INLINE_BESIDE_OTHERS_S.
         if self._may_score_here(queries, alone=alone):
             return self._score_alone(queries)
         caller = Caller(queries, patience)
-        if self._cheap.closing:
+        if self._cheap.closing:  # a new model has replaced this one, but the request began before that
             return await self._score_apart(caller)
         queue = self._expensive if caller.cost.is_expensive else self._cheap
         is_first = queue is self._cheap and len(queries) == 1
@@ -88,15 +93,16 @@ class Lane:
 
     @property
     def is_free_of_singles(self) -> bool:
-        """True if no single request waits, so that the next call would include a new one."""
+        """True if no single cheap request waits, so that the next call would score a new single request."""
         return not self._cheap.singles
 
     def expected_wait_s(self, batch: int = 0) -> float:
-        """Return the expected seconds before new cheap queries are answered.
+        """Return the expected seconds before a new cheap request is answered.
 
-        The result is 0 if the queue is empty or too little was measured. `batch` is the weight of a new batch, which
-        goes behind single requests, also later ones. Its own scoring time does not count. The answering call is assumed
-        to be as large as the running one, because as many queries arrive meanwhile.
+        `batch` is the weight of a batch, or 0 for a single request. A batch also waits for single requests that arrive
+        later. Its own scoring time does not count. The result is 0 if the queue is empty, or if too few calls have been
+        measured. The call that answers the request is assumed to be as large as the running call, because about as many
+        queries arrive during each call.
         """
         queue = self._cheap
         if not (queue or queue.running):
@@ -111,10 +117,11 @@ class Lane:
         return queue.running_s(each_s) + singles_s + bulk_s + queue.running * each_s
 
     def wait_s(self, queries: Sequence[Query], key: Hashable) -> float:
-        """Return the seconds that these queries of a key would wait for other queries.
+        """Return the expected seconds that these queries of an API key would wait for other queries.
 
-        The result is 0 for a single cheap query, because `expected_wait_s` was checked earlier. Their own scoring time
-        does not count. Until expensive queries have been measured, their cost classes count.
+        The result is 0 for a single cheap query, because its wait has been checked by `expected_wait_s` before its body
+        was parsed. The scoring time of `queries` does not count. Before any expensive query has been measured, the wait
+        is estimated from the cost classes and the measured plain queries.
         """
         costs = [cost_of(query) for query in queries]
         if not any(cost.is_expensive for cost in costs):
@@ -124,7 +131,7 @@ class Lane:
 
     @property
     def _expensive_each_s(self) -> float:
-        """Seconds for one unit of weight of expensive queries."""
+        """Expected seconds for one unit of weight of expensive queries."""
         return self._expensive.pace.each_s or self._costs.expected_s(1)
 
     def close(self) -> None:
@@ -133,10 +140,9 @@ class Lane:
         self._expensive.close()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Score until closed.
+        """Score queries until the lane is closed and both queues are empty.
 
-        If the model raises, only the queries of that call fail. Cancellation waits for a started call, because its
-        thread is never abandoned.
+        If the model raises, only the queries of the current call fail. Cancellation waits for a call that has started.
         """
         task_status.started()
         async with trio.open_nursery() as nursery:
@@ -144,15 +150,15 @@ class Lane:
             await self._cheap.run(self._take_cheap, self._score_cheap)
 
     def _take_cheap(self) -> list[PendingQuery]:
-        """Take single queries, then a slice of the batches, for which there is always room.
+        """Take the queries of the next call of cheap queries: single queries, then a part of the batches.
 
-        Returns them sorted by cost, plain queries first.
+        The call always has room for queries of batches. The result is sorted by cost, plain queries first.
         """
         queue, taken = self._cheap, list[PendingQuery]()
         most = MAX_BATCH - BULK_SLICE if queue.batches else MAX_BATCH
         while queue.singles and len(taken) < most:
             taken += queue.singles.pop().take(1)
-        # Batches have at least a quarter of the weight of a call, so that many singles never starve them.
+        # Batches get at least a quarter of the weight of a call, so that they go on however many single requests wait.
         quarter = sum(question.cost for question in taken) * BULK_SLICE / (MAX_BATCH - BULK_SLICE)
         part, places = 1.0, min(BULK_SLICE, MAX_BATCH - len(taken))
         while queue.batches and part > 0 and places:
@@ -167,9 +173,10 @@ class Lane:
         return sorted(taken, key=lambda pending: pending.cost)
 
     def _slice(self, caller: Caller) -> float:
-        """Return the weight that is expected to take SLICE_S.
+        """Return the weight of queries of a batch that are expected to take SLICE_S.
 
-        Estimated from the costs of plain queries and of the batch's previous slice.
+        The estimate is the smaller of two: from measured plain queries, and from the queries of this batch that have
+        already been scored.
         """
         weight = MAX_BATCH
         while weight > 1 and self._costs.expected_s(weight) > SLICE_S:
@@ -180,7 +187,10 @@ class Lane:
         return weight
 
     def _take_expensive(self) -> list[PendingQuery]:
-        """Take one query of each caller in turn. Refuses a caller if its first turn comes too late."""
+        """Take the queries of the next call of expensive queries, one query of each waiting request in turn.
+
+        Refuses a request that has waited too long for its first turn.
+        """
         queue, taken, total_s = self._expensive, list[PendingQuery](), 0.0
         while queue.batches and len(taken) < EXPENSIVE_AT_ONCE and total_s < CALL_S:
             caller = queue.batches.pop()
@@ -210,11 +220,11 @@ class Lane:
         return await self._score_in_thread(pending, expensive=True)
 
     async def _score_in_thread(self, pending: list[PendingQuery], *, expensive: bool = False) -> list[Outcome]:
-        """Return the outcomes of the queries, in their order.
+        """Score queries in a thread, and return their outcomes in the same order.
 
-        If expensive queries take longer than CALL_S, only the first ones have an outcome. The thread is never
-        abandoned. Cancellation fails the callers. If the thread cannot be started, that error is the outcome of all
-        queries.
+        If expensive queries take longer than CALL_S, the result has only the outcomes of the first queries.
+        Cancellation waits for the thread, and then the requests fail. If the thread cannot be started, that error is
+        the outcome of all queries.
         """
         if expensive:
             groups, usual_s = [[question] for question in pending], CALL_S
@@ -245,7 +255,7 @@ class Lane:
         return [outcome for outcomes, _ in scored for outcome in outcomes]
 
     async def _score_apart(self, caller: Caller) -> list[Ranking]:
-        """Score the queries of one caller after the lane has ended."""
+        """Score the queries of one request without a queue, because the lane is closed."""
         expensive = caller.cost.is_expensive
         while pending := sorted(caller.take(1 if expensive else BULK_SLICE), key=lambda question: question.cost):
             outcomes = await self._score_in_thread(pending, expensive=expensive)
@@ -254,18 +264,19 @@ class Lane:
         return caller.rankings()
 
     def _may_score_here(self, queries: Sequence[Query], *, alone: bool) -> bool:
-        """Return True if the queries are cheap and would overtake no other request."""
+        """Return True if the queries may be scored on the event loop: they are cheap, and no other request waits."""
         if self._busy or self._cheap.singles or not (alone or len(queries) == 1):
             return False
         return self._are_cheap(queries) and (alone or self._costs.measured_s(1) < INLINE_BESIDE_OTHERS_S)
 
     def _are_cheap(self, queries: Sequence[Query]) -> bool:
-        """Return True if all queries are plain, and the measured cost of about as many is below the inline limits."""
+        """Return True if all queries are plain, and scoring as many plain queries takes less than the INLINE limits."""
         size = len(queries)
         limit_s = min(INLINE_S + (size - 1) * INLINE_EACH_S, INLINE_MOST_S)
         return self._costs.measured_s(size) < limit_s and all(cost_of(query) is Cost.PLAIN for query in queries)
 
     def _score_alone(self, queries: Sequence[Query]) -> list[Ranking]:
+        """Score the queries of one request on the event loop."""
         started = time.thread_time()
         try:
             return require_all(self._model.rank(queries), len(queries))

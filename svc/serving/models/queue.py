@@ -1,4 +1,7 @@
-"""A queue of queries to one model. Each model has two, one for cheap and one for expensive queries."""
+"""The queue of a model: requests wait for their turn, and calls of the model score many queries together.
+
+Each model has two queues, one for cheap and one for expensive queries (`Lane`).
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,18 @@ from svc.serving.admission import Pace
 from svc.serving.models.calls import Caller, Outcome, PendingQuery, fail
 
 ANSWERED_A_TURN, ANSWERED_WHILE_OTHERS_WAIT = 16, 2
-"""Callers woken in one turn of the event loop.
+"""Most requests that are woken in one turn of the event loop after a call.
 
-They encode and send their answers in the next turn, and a health probe waits for all of them. The smaller number
-applies while more requests are queued."""
+They encode and send their answers in the next turn, and a health probe waits for all of them. The second number applies
+while more requests wait in the queue."""
 Take = Callable[[], list[PendingQuery]]
+"""A function that removes and returns the queries of the next call. Returns none if the queue is empty."""
 Score = Callable[[list[PendingQuery]], Awaitable[list[Outcome]]]
+"""A function that returns the outcomes of queries, or only the outcomes of the first ones if it has no more time."""
 
 
 class Turns:
-    """Waiting callers. API keys take turns, and callers of one key are served in the order of arrival."""
+    """Waiting requests (callers). API keys take turns, and the requests of one key are in the order of arrival."""
 
     def __init__(self) -> None:
         self._keys: OrderedDict[Hashable, deque[Caller]] = OrderedDict()
@@ -47,7 +52,7 @@ class Turns:
         self._keys.move_to_end(caller.key, last=False)
 
     def pop(self) -> Caller:
-        """Remove and return the caller with the next turn."""
+        """Remove and return the first request of the key whose turn is next. The key moves behind all other keys."""
         key, callers = next(iter(self._keys.items()))
         caller = callers.popleft()
         self._keys.move_to_end(key)
@@ -56,7 +61,7 @@ class Turns:
         return caller
 
     def remove(self, caller: Caller) -> None:
-        """Remove the caller if it is waiting."""
+        """Remove the request if it is waiting."""
         callers = self._keys.get(caller.key, ())
         if caller in callers:
             callers.remove(caller)  # type: ignore[union-attr]  # the empty tuple holds no caller
@@ -67,10 +72,12 @@ class Turns:
         self._keys.clear()
 
     def weight_ahead(self, key: Hashable, count: int) -> int:
-        """Return the weight that is scored before `count` new queries of a key.
+        """Return the weight of waiting queries that are scored before the last of `count` new queries of a key.
 
-        The callers of one key take turns too. While a key has n turns, every other key has at most n.
+        Assumes that a turn scores one query and moves its request behind the other requests of its key.
         """
+        # In `count` turns of the new request, each other request of the same key has at most `count` turns. While the
+        # key has n turns, every other key has at most n turns.
         turns, weight = count, 0
         for caller in self._keys.get(key, ()):
             turns += min(caller.waiting, count)
@@ -83,14 +90,14 @@ class Turns:
 
 
 class Queue:
-    """A queue that scores call after call. The `take` of its `run` chooses between single queries and batches."""
+    """A queue whose `run` scores waiting queries in one call after the other, until it is closed."""
 
     def __init__(self) -> None:
         self.singles, self.batches = Turns(), Turns()
         self.pace = Pace()
-        """Seconds for one unit of weight, from one call to the next, including all other work of the process."""
+        """Seconds for one unit of weight, including all other work that the process does meanwhile."""
         self.running = 0
-        """Weight of the running call."""
+        """Weight of the call that is being scored, else 0."""
         self._began_at = 0.0
         self._wake = trio.Event()
         self.closing = False
@@ -103,13 +110,13 @@ class Queue:
         self._wake.set()
 
     def remove(self, caller: Caller) -> None:
-        """Remove a caller that was cancelled or has all answers, with its waiting queries."""
+        """Remove a request that was cancelled or has all rankings."""
         caller.done.set()
         self.singles.remove(caller)
         self.batches.remove(caller)
 
     def running_s(self, each_s: float) -> float:
-        """Return the expected seconds until the running call ends."""
+        """Return the expected seconds until the running call ends, if one unit of weight takes `each_s`."""
         return max(self.running * each_s - (trio.current_time() - self._began_at), 0.0) if self.running else 0.0
 
     def close(self) -> None:
@@ -118,12 +125,12 @@ class Queue:
         self._wake.set()
 
     async def run(self, take: Take, score: Score) -> None:
-        """Score until closed. Cancellation waits for a call that has started.
+        """Score the queries that `take` returns by `score`, until the queue is closed and empty.
 
-        `take` returns the queries of the next call, or none if the queue is empty. The queue stores neither function:
-        that cycle of references would keep the model after a swap until a garbage collection, and for ever after
-        `gc.freeze()`.
+        Cancellation waits for a call that has started.
         """
+        # `take` and `score` are arguments and not attributes, because a cycle of references would keep a replaced model
+        # in memory until the next garbage collection, or for ever after `gc.freeze()`.
         try:
             while True:
                 pending = take()
@@ -141,28 +148,31 @@ class Queue:
             self.batches.clear()
 
     async def _score(self, score: Score, pending: list[PendingQuery]) -> None:
+        """Score queries, wake their requests, and learn the pace of the queue."""
         self.running, self._began_at = sum(question.cost for question in pending), trio.current_time()
         leaves_some = bool(self)
         try:
             outcomes = await score(pending)
-            for caller, position in reversed(pending[len(outcomes) :]):  # the first one goes back last, to the front
+            for caller, position in reversed(pending[len(outcomes) :]):  # reversed, because each is put back in front
                 self._put_back(caller, position)
             await self._give_out(pending, outcomes)
         finally:
             self.running = 0
-        if leaves_some:  # a call that empties the queue is small, so slower for each query, and delays no caller
+        # A call that empties the queue is not measured. It has few queries, so each takes longer than in a large call,
+        # and no request waits for the end of the call.
+        if leaves_some:
             weight = sum(question.cost for question in pending[: len(outcomes)])
             self.pace.learn(trio.current_time() - self._began_at, weight)
 
     def _put_back(self, caller: Caller, position: int) -> None:
-        """Put a query back in front if the call had no time for it. Skip it if its caller is done already."""
+        """Put a query that the call had no time for back in front. Does nothing if its request is already done."""
         if not caller.done.is_set():
             self.batches.remove(caller)
             self.batches.append_first(caller)
             caller.put_back(position)
 
     async def _give_out(self, pending: list[PendingQuery], outcomes: list[Outcome]) -> None:
-        """Wake a few callers in each turn of the event loop."""
+        """Store the outcomes, and wake a few requests in each turn of the event loop."""
         woken = 0
         for (caller, position), outcome in zip(pending, outcomes, strict=False):
             was_done = caller.done.is_set()

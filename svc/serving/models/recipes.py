@@ -1,7 +1,7 @@
-"""The recipe files of a folder, the file to serve under each name, and a recipe's rules for requests.
+"""The recipe files of the recipes folder: scan and parse them, choose a file for each name, prepare the serving rules.
 
-Only direct children named `*.yaml` count, and `*.yml` if that is switched on. A file is parsed again only if its bytes
-changed. Functions that read files block: call them from a worker thread.
+Only files `*.yaml` directly in the folder are recipes, and files `*.yml` if the settings permit them. A file is parsed
+again only if its bytes have changed. `scan` blocks, so call it from a thread.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A recipe file that is not served, and the reason. For duplicates, `kept` is the file that is served instead."""
+    """The reason why a recipe file is not served."""
 
     error: str
     why: Literal["parse", "security", "duplicate"]
     kept: str | None = None
+    """The file that is served instead, if two files declare the same name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """The recipe file that is served under one name.
-
-    If the file no longer parses, `fault` is set and `loaded` is its last valid recipe.
-    """
+    """The recipe file that is served under one name."""
 
     file: str
     loaded: LoadedRecipe
+    """The last valid recipe in the file."""
     fault: Refused | None = None
+    """The error if the file is no longer valid."""
 
     @property
     def name(self) -> str:
@@ -56,7 +56,7 @@ class _Seen:
 
 
 class RecipeFolder:
-    """The recipes folder and the last parsed content of each file. Not thread-safe."""
+    """The recipes folder, with a cache of the parsed recipes. Not thread-safe."""
 
     def __init__(self, folder: Path, parse: Callable[[Path], LoadedRecipe], *, with_yml: bool = False) -> None:
         self._folder = folder
@@ -65,9 +65,9 @@ class RecipeFolder:
         self._seen: dict[str, _Seen] = {}
 
     def scan(self) -> dict[str, LoadedRecipe | Refused]:
-        """Parse every new or changed recipe file, and return the results sorted by file name.
+        """Return the recipe or the error of each recipe file by file name, sorted. Parses only new and changed files.
 
-        Raises OSError if the listing fails.
+        Raises OSError if the folder cannot be listed.
         """
         home = self._folder.resolve(strict=True)
         files = sorted(path for path in self._folder.iterdir() if path.name.endswith(self._endings))
@@ -101,7 +101,7 @@ class RecipeFolder:
                 return before
             return _Seen(fingerprint, self._outcome(path))
         except (OSError, RuntimeError, RecipeUnreadable) as error:  # pathlib reports a loop of links as RuntimeError
-            # No file has this fingerprint, so the next scan reads the file again, changed or not.
+            # This fingerprint equals that of no file, so the next scan reads the file again even if it is unchanged.
             return _Seen((str(path), str(error)), Refused(_reason(path, error), "parse"))
 
     def _outcome(self, path: Path) -> LoadedRecipe | Refused:
@@ -113,7 +113,7 @@ class RecipeFolder:
             raise
         except RecipeError as error:
             return Refused(error.message, "parse")
-        except Exception as error:  # one broken file must not hide the others
+        except Exception as error:  # an unexpected error in one file must not stop the scan of all other files
             return Refused(f"{path.name}: cannot be checked: {type(error).__name__}: {error}", "parse")
 
 
@@ -131,10 +131,10 @@ def _reason(path: Path, error: Exception) -> str:
 def declare(
     outcomes: Mapping[str, LoadedRecipe | Refused], before: Mapping[str, Declared]
 ) -> tuple[dict[str, Declared], dict[str, Refused]]:
-    """Return the recipe files by recipe name, and the files that are not served.
+    """Choose the recipe file that is served under each name. Returns these files by name, and all other files.
 
-    `outcomes` comes from `scan`, `before` is the previous result. A file that no longer parses keeps its name and its
-    last recipe. If two files have one name, the first by file name is served.
+    `outcomes` is a result of `scan`, and `before` the files that were served until now. A file that is no longer valid
+    keeps its name and its last valid recipe. If two files declare the same name, the first by file name is served.
     """
     last = {declared.file: declared for declared in before.values()}
     declared: dict[str, Declared] = {}
@@ -152,7 +152,7 @@ def declare(
 
 
 class TimedBoost(NamedTuple):
-    """A boost from the Unix time `since` until before the Unix time `until`."""
+    """A boost that applies at Unix times t with `since` <= t < `until`."""
 
     tree: Filter
     factor: float
@@ -161,7 +161,7 @@ class TimedBoost(NamedTuple):
 
 
 class TimedPin(NamedTuple):
-    """A pin from the Unix time `since` until before the Unix time `until`."""
+    """A pin that applies at Unix times t with `since` <= t < `until`."""
 
     item_id: str
     position: int
@@ -174,27 +174,26 @@ Timed = TypeVar("Timed", TimedBoost, TimedPin)
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The serving rules of a recipe.
-
-    `filter` applies to every request, the other rules if a request does not set its own. `users` permits requests for
-    users of an item.
-    """
+    """The serving rules of a recipe. A request may replace each rule except `filter` and `users`."""
 
     filter: Filter | None = None
+    """Only items that satisfy this filter are recommended."""
     popular_fallback: bool = False
     diversity: float = 0.0
     limits: tuple[tuple[str, int], ...] = ()
     boosts: tuple[TimedBoost, ...] = ()
     pins: tuple[TimedPin, ...] = ()
     users: bool = False
+    """True if requests may ask for users of an item (`:recommend-users`)."""
 
     @property
     def timed(self) -> bool:
+        """True if the rules may change with the time, because boosts and pins may have a begin and an end."""
         return bool(self.boosts or self.pins)
 
     @property
     def has_rules(self) -> bool:
-        """True if the recipe's rules may reorder the ranking of a request that sets no rules itself."""
+        """True if the rules may reorder the ranking of a request that sets no rules."""
         return bool(self.diversity or self.limits or self.boosts or self.pins)
 
     @classmethod
@@ -225,7 +224,7 @@ DEFAULT_POLICY = Policy()
 
 
 def active(entries: Iterable[Timed], now: float) -> list[Timed]:
-    """Return the entries that hold at the Unix time `now`."""
+    """Return the boosts or pins that apply at the Unix time `now`."""
     return [entry for entry in entries if entry.since <= now < entry.until]
 
 

@@ -1,7 +1,7 @@
-"""The current state of each recipe, and the health documents made from it. No I/O.
+"""The registry, which has the current state of each recipe and makes the health documents from it.
 
-A change builds the next mapping of entries or of skipped files and swaps one reference, so a reader in any thread sees
-the mapping before or after a change, never half of it.
+Every change creates a new mapping of all recipes and then replaces one reference. A reader in any thread sees the
+mapping before or after a change, never a half-finished change.
 """
 
 from __future__ import annotations
@@ -39,32 +39,40 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Served:
-    """A published model with everything that an answer needs.
+    """A model that is served, with all data that an answer needs: rules, item lists, metadata and the queue.
 
-    A request uses one instance from its beginning to its end. `model_version` is `sha256:<hex of the artifact file>`.
-    `loaded_at` is Unix time in seconds. `number` changes with any other field, so caches use it as a key. `fragments`
-    and `filters` cover the model's items, then the new items. `alone` is the same model without new items, if there
-    are any.
+    The instance is immutable. A change of the model, the rules or a list creates a new instance. A request uses the
+    same instance from its beginning to its end.
     """
 
     name: str
+    """Name of the recipe."""
     model: Model
     fragments: ItemFragments
+    """Encoded items of the model, followed by the new items."""
     header: Mapping[str, Any]
+    """Header of the artifact."""
     model_version: str
+    """`sha256:<hex digest of the artifact file>`."""
     lane: Lane
     loaded_at: float
+    """Unix time in seconds."""
     filters: FilterFields | None = None
+    """Filter fields of the model's items, followed by the new items."""
     policy: Policy = DEFAULT_POLICY
     available: ItemSet | None = None
+    """Items that the list of available items permits, or None without such a list."""
     always: ItemSet | None = None
+    """Items that satisfy the recipe's own filter, or None without such a filter."""
     new: PlacedItems | None = None
     alone: Served | None = None
+    """The same model without its new items, or None without new items."""
     number: int = field(init=False, default_factory=_numbers.__next__)
+    """Different in each instance, so caches of answers use the number as a key."""
 
     @classmethod
     def of(cls, name: str, loaded: Loaded, lane: Lane, loaded_at: float) -> Served:
-        """Return a loaded model as it is served before its recipe's policy and lists apply."""
+        """Return a loaded model without rules and lists, which `beside` adds."""
         return cls(
             name,
             loaded.model,
@@ -77,9 +85,9 @@ class Served:
         )
 
     def allowed_items(self, own: ItemSet | None = None) -> ItemSet | None:
-        """Return the items that may be shown, or None for all items.
+        """Return the items that the answer to a request may contain, or None for all items.
 
-        `own` are the items that satisfy the filter of the request.
+        `own` is the set of items that satisfy the filter of the request.
         """
         return intersect(self.always, self.available, own)
 
@@ -94,10 +102,13 @@ class Served:
         return None if self.new is None or not len(self.new.items) else self.new.items
 
     def beside(self, available: ItemSet | None, new: PlacedItems | None, policy: Policy) -> Served:
-        """Return the same model with these items and this policy. Blocks, and computes only the changed parts."""
+        """Return the same model with these available items, new items and rules, or `self` if nothing differs.
+
+        Blocks, because filters are computed for all items. Shares unchanged parts with `self`.
+        """
         served = self
         if new is not self.new:
-            served = self.alone or self
+            served = self.alone or self  # removes the former new items
         if new is not None and new is not self.new:
             fragments, filters = served.fragments.followed_by(new.fragments), new.behind(served.filters)
             served = replace(served, new=new, fragments=fragments, filters=filters, alone=served)
@@ -111,63 +122,61 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """The current errors of a recipe. Each part sets and clears its own.
-
-    `load`: the artifact could not be loaded. `stat`: the store returned no marker of the artifact. `recipe`: the recipe
-    file no longer parses.
-    """
+    """The current errors of a recipe. They are independent, so a recipe may have several."""
 
     load: str | None = None
+    """Why the artifact could not be loaded."""
     stat: str | None = None
+    """Why the store did not say whether the artifact has changed."""
     recipe: str | None = None
+    """Why the recipe file is no longer valid."""
 
     def first(self) -> str | None:
+        """Return the most important error, or None without errors."""
         return self.load or self.stat or self.recipe
 
 
 @dataclass(frozen=True, slots=True)
 class ListState(Generic[Declared]):
-    """A declared list of items, its content, and the start of its last read on trio's clock.
-
-    `content` and `read_at` are None before the first read. If a read fails, they stay. Workers get no content. States
-    with the same content are equal.
-    """
+    """A list of available or new items that a recipe declares, with its last content. A failed read changes nothing."""
 
     declared: Declared
+    """The declaration in the recipe."""
     content: Any = None
+    """The content of the list, or None before the first read. Always None in workers."""
     read_at: float | None = field(default=None, compare=False)
+    """Start of the last successful read on trio's clock. It is not compared: equal content is no change."""
 
     def age_s(self) -> float | None:
-        """Return the seconds since the source was last read or found unchanged, or None if it never was."""
+        """Return the seconds since the start of the last successful read, or None before the first."""
         return None if self.read_at is None else max(0.0, trio.current_time() - self.read_at)
 
     def on_clock(self, shift_s: float) -> ListState[Declared]:
-        """Return the state without its content, on a clock that is ahead by `shift_s`."""
+        """Return the state without content for another process, whose clock is ahead by `shift_s` seconds."""
         return ListState(self.declared, None, None if self.read_at is None else self.read_at + shift_s)
 
 
 def is_stale(available: ListState[Availability]) -> bool:
-    """Return True if a list of available items is too old, or was never read."""
+    """Return True if a list of available items is older than the recipe permits, or was never read."""
     age_s, longest_s = available.age_s(), available.declared.max_stale_seconds
     return age_s is None or (longest_s is not None and age_s > longest_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The state of one recipe.
-
-    It is a stub if `served` is None. `file` is the name of the recipe file. `artifact_folder` is the path or URI of the
-    artifact's folder with its last slash.
-    """
+    """The state of one recipe in the registry."""
 
     name: str
     file: str
+    """Name of the recipe file."""
     served: Served | None = None
+    """The served model, or None if no model could be loaded so far."""
     faults: Faults = Faults()
     policy: Policy = DEFAULT_POLICY
     availability: ListState[Availability] | None = None
     new_items: ListState[NewItemsDeclared] | None = None
     artifact_folder: str = ""
+    """Path or URI of the artifact's folder with its last slash. Health documents remove it from error messages."""
 
     @property
     def error(self) -> str | None:
@@ -176,39 +185,42 @@ class Entry:
 
     @property
     def last_load_error(self) -> str | None:
-        """Current error while an earlier model serves, or None for a stub."""
+        """Current error while an earlier model is still served, or None without a model."""
         return self.faults.first() if self.served else None
 
     @property
     def is_closed(self) -> bool:
-        """True while the recipe answers 503 because it shows only listed items, and the list is missing or too old."""
+        """True if requests must be refused, because the recipe permits only listed items and the list is too old."""
         return (
             self.availability is not None and self.availability.declared.mode == "allow" and is_stale(self.availability)
         )
 
     def require_fresh(self) -> None:
-        """Raise AvailabilityStale if the recipe answers 503 because of its list."""
+        """Raise AvailabilityStale if `is_closed`."""
         if self.is_closed:
             raise AvailabilityStale
 
 
 @dataclass(frozen=True, slots=True)
 class WorkersState:
-    """The number of configured workers, of ready workers, and of places in which each new worker dies at once."""
+    """Numbers of workers for the health document."""
 
     total: int
+    """Configured workers."""
     ready: int
+    """Workers that can answer."""
     failing: int
+    """Workers that die at their start again and again."""
 
 
 class Registry:
-    """The current entries of all recipes by name, and the errors of skipped files by file name.
+    """The current states of all recipes by name, and the errors of skipped recipe files by file name.
 
-    Only the watcher's tasks write, and any thread may read. `changed` is called for each change with its
-    kind and arguments. `workers` is None without worker processes.
+    Only tasks of the event loop write, and any thread may read. `workers` is None without worker processes.
     """
 
     def __init__(self, changed: Callable[..., None] = lambda *_: None) -> None:
+        """`changed` is called after each change, with the kind of the change and its arguments."""
         self._entries: Mapping[str, Entry] = {}
         self._skipped: Mapping[str, str] = {}
         self._changed = changed
@@ -218,7 +230,7 @@ class Registry:
         return self._entries.get(name)
 
     def require(self, name: str) -> Entry:
-        """Return the entry of a recipe that a client names, or log the name and raise RecipeNotFound."""
+        """Return the entry of a recipe that a client asks for. Logs an unknown name and raises RecipeNotFound."""
         entry = self.get(name)
         if entry is None:
             raise unknown_recipe(name)
@@ -254,7 +266,7 @@ class Registry:
         return not entries or any(entry.served for entry in entries.values())
 
     def health(self) -> tuple[dict[str, Any], int]:
-        """Return the document of counts and its HTTP status, which is 503 while a valid recipe has no model."""
+        """Return the document of `/v1/health`, and its HTTP status, which is 503 while a valid recipe has no model."""
         entries, skipped = self._entries, self._skipped
         loaded = sum(entry.served is not None for entry in entries.values())
         degraded = loaded < len(entries)
@@ -266,10 +278,10 @@ class Registry:
         return document, 503 if degraded else 200
 
     def details(self, may_ask: Callable[[str], bool] = bool) -> tuple[dict[str, Any], int]:
-        """Return the document with the state of each recipe, and its HTTP status.
+        """Return the document of `/v1/health/details`, and its HTTP status, which is 503 while any recipe has an error.
 
-        The status is 503 while any recipe has an error. Skipped files are shown, but are not errors. The document has
-        only names that `may_ask` admits. The name of a skipped file is its stem.
+        The document has only the recipes whose name `may_ask` accepts. Skipped recipe files are shown under their stem,
+        and do not count as errors.
         """
         entries = {name: entry for name, entry in self._entries.items() if may_ask(name)}
         recipes = {name: _details(entry) for name, entry in entries.items()}
@@ -283,16 +295,16 @@ class Registry:
 
 
 def unknown_recipe(name: str) -> RecipeNotFound:
-    """Log an unknown recipe's name, and return the error for the client.
+    """Log that a client asked for an unknown recipe, and return the error for the client.
 
-    No other code may raise RecipeNotFound, so that each is logged.
+    All code must create RecipeNotFound by this function, so that each unknown name is logged.
     """
     logs.emit(events.RECIPE_NOT_FOUND, name=name)
     return RecipeNotFound()
 
 
 def unix_time(moment: object) -> float:
-    """Return the Unix time of an ISO 8601 text in a header, or 0 if it has none."""
+    """Return the Unix time of an ISO 8601 text from the header of an artifact, or 0 if the text is invalid."""
     try:
         return datetime.fromisoformat(str(moment)).timestamp()
     except ValueError:
@@ -328,5 +340,6 @@ def _rounded(age_s: float | None) -> float | None:
 
 
 def _shown(error: str) -> str:
-    """Return the exposed part of an error. Escapes bytes that are not UTF-8, which paths and variables may have."""
+    """Return the part of an error that clients may see."""
+    # Paths and variables may contain bytes that are not UTF-8, which JSON cannot encode.
     return error.encode("utf-8", "backslashreplace").decode()[:SHOWN_ERROR_CHARACTERS]

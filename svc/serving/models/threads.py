@@ -1,8 +1,8 @@
-"""Scoring threads, and the pauses in which the event loop yields the interpreter (GIL) to them.
+"""The pool of threads that score queries, and pauses of the event loop in which these threads get the GIL.
 
-While a call is overdue, the loop sleeps briefly in each turn. Without these pauses a call of 1 ms took 100 ms beside a
-loop that a single client kept busy with pipelined requests. The call releases the GIL in each array operation, and each
-time it waits a whole switch interval to get the GIL back.
+A scoring thread releases the GIL in each array operation. Beside a busy event loop it then waits a whole switch
+interval to get the GIL back, each time. A call of 1 ms took 100 ms if a single client sent pipelined requests. So the
+event loop sleeps briefly in each of its turns while a call takes much longer than usual.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import trio
 from svc.cores import usable_cores
 from svc.settings import Settings
 
-# A tenth of Python's default: the event loop waits this long for the interpreter beside a computing thread.
 SWITCH_INTERVAL_S = 500e-6
+"""Longest time that the event loop waits for the GIL while a thread computes. A tenth of Python's default."""
 LATE_S, LATE_TIMES = 2e-3, 2
 """A call is overdue after LATE_TIMES its usual processor time plus LATE_S."""
-# Without these rests, a call of 1 ms took 100 ms beside pipelined requests.
 REST_S = 200e-6
+"""Sleep of the event loop in each turn while a call is overdue."""
 WORK_S, BREAK_S = 1e-3, 3e-3
+"""Time after which `GilYielder` pauses, and length of the pause."""
 NICENESS = 10
 
 T = TypeVar("T")
@@ -32,17 +33,18 @@ _thread = threading.local()
 
 
 def lower_priority() -> None:
-    """Lower the priority of this worker thread, so that the event loop is scheduled before it."""
+    """Lower the priority of the current thread, so that the kernel prefers the event loop."""
     if not getattr(_thread, "nice", False):
         _thread.nice = True
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
 class GilYielder:
-    """Pauses in long Python work of a thread, which shorten a turn of the event loop from 40 ms to 2 ms.
+    """Pauses for long Python work in a thread. They shorten the turns of the event loop from 40 ms to 2 ms meanwhile.
 
-    Without pauses, each of some forty operations of the loop that release the GIL waits a whole switch interval to get
-    it back. Call the instance often: it sleeps for BREAK_S after each WORK_S, and otherwise returns at once.
+    The event loop releases the GIL about 40 times in a turn, and waits a whole switch interval each time if a thread
+    computes without pauses. The work calls the instance often. A call sleeps for BREAK_S if the last pause ended more
+    than WORK_S ago, and otherwise returns at once.
     """
 
     def __init__(self) -> None:
@@ -55,9 +57,9 @@ class GilYielder:
 
 
 class ScoringThreads(trio.abc.Instrument):
-    """A pool of at most `count` threads, shared by all lanes, and one more for expensive queries.
+    """A pool of `count` threads in which all models score cheap queries, and one more thread for expensive queries.
 
-    As a trio instrument it delays the loop while a call is overdue.
+    The pool is also a trio instrument, which makes the event loop sleep while a call is overdue.
     """
 
     def __init__(self, count: int) -> None:
@@ -67,7 +69,8 @@ class ScoringThreads(trio.abc.Instrument):
 
     @classmethod
     def of(cls, settings: Settings) -> ScoringThreads:
-        """Return a pool of `SVC_SCORING_THREADS`, by default one less than cores: the event loop needs the last."""
+        """Return a pool of SVC_SCORING_THREADS threads, or by default of one thread less than cores."""
+        # The event loop needs a core too.
         return cls(settings.scoring_threads or max(1, usable_cores() - 1))
 
     @property
@@ -82,7 +85,11 @@ class ScoringThreads(trio.abc.Instrument):
         abandon_on_cancel: bool,
         expensive: bool = False,
     ) -> T:
-        """Run `function(*arguments)` in a free thread of low priority. `expensive` calls have a thread of their own."""
+        """Return `function(*arguments)`, called in a thread of low priority when one is free.
+
+        `usual_s` is the usual processor time of such a call. `expensive` calls share one thread. With
+        `abandon_on_cancel`, cancellation does not wait for the thread.
+        """
         limiter = _WatchedLimiter(
             self._expensive_limiter if expensive else self._limiter, self._late_at, LATE_S + LATE_TIMES * usual_s
         )
@@ -95,15 +102,16 @@ class ScoringThreads(trio.abc.Instrument):
         )
 
     def before_io_wait(self, timeout: float) -> None:
-        """Sleep for REST_S if a call is overdue and the loop would not wait anyway. Called by trio in each turn."""
+        """Sleep for REST_S if a call is overdue and the event loop has tasks to run. Trio calls this in each turn."""
         if self._late_at and not timeout and min(self._late_at.values()) < time.perf_counter():
             time.sleep(REST_S)
 
 
 class _WatchedLimiter:
-    """A limiter that records when each running call will be overdue.
+    """A trio limiter that records when each running call will be overdue.
 
-    Trio acquires it before it starts a thread, and releases it when the thread ends, also if it was abandoned.
+    Trio acquires a limiter before it starts a thread, and releases it when the thread ends, even if the call was
+    cancelled. So the records are exact.
     """
 
     def __init__(self, limiter: trio.CapacityLimiter, late_at: dict[object, float], patience_s: float) -> None:
