@@ -113,7 +113,7 @@ class PlainCosts:
         self._medians = [Median() for _ in range(LARGEST_CALL.bit_length() + 1)]
 
     def measured_s(self, count: int) -> float:
-        """Return the processor seconds of a call that scores about `count` queries, or infinity if none was measured."""
+        """Return the processor seconds of a call with about `count` queries, or infinity if none was measured."""
         return self._medians[count.bit_length()].value
 
     def expected_s(self, weight: int) -> float:

@@ -220,7 +220,7 @@ class Registry:
     """
 
     def __init__(self, changed: Callable[..., None] = lambda *_: None) -> None:
-        """`changed` is called after each change, with the kind of the change and its arguments."""
+        """Create an empty registry. `changed` is called for each change, with the kind of the change and arguments."""
         self._entries: Mapping[str, Entry] = {}
         self._skipped: Mapping[str, str] = {}
         self._changed = changed
