@@ -26,6 +26,7 @@ import pytest
 
 from svc.cli.main import run
 from tests.e2e.server import make_home, put
+from tests.forked import Forked
 from tests.serving.artifacts import popularity_model
 
 ROOT = Path(__file__).parent.parent.parent
@@ -125,10 +126,18 @@ class Shop:
 
 
 class Server:
-    """`svc serve` on a free port. Its log is read as it comes, so that nothing waits on a full pipe."""
+    """`svc serve` on a free port. Its log is read as it comes, so that nothing waits on a full pipe.
 
-    def __init__(self, shop: Shop, *arguments: str, **environment: str) -> None:
-        self.process = shop.start("serve", "--recipes", str(shop.folder), "--port", "0", *arguments, **environment)
+    The process is forked from one with its libraries, or a new interpreter if it is `fresh`.
+    """
+
+    def __init__(self, shop: Shop, *arguments: str, fresh: bool = False, **environment: str) -> None:
+        command = ["serve", "--recipes", str(shop.folder), "--port", "0", *arguments]
+        self.process = (
+            shop.start(*command, **environment)
+            if fresh
+            else Forked(command, shop.environment | environment, shop.folder)
+        )
         self.records: list[dict[str, Any]] = []
         self._news: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -174,7 +183,7 @@ class Server:
             self.process.kill()
         self.process.wait(timeout=30)
         self._reader.join(timeout=30)
-        for stream in (self.process.stdout, self.process.stderr):
+        for stream in (getattr(self.process, "stdout", None), self.process.stderr):
             if stream is not None:
                 stream.close()
 
@@ -244,8 +253,8 @@ def serve(shop: Shop) -> Iterator[Callable[..., Server]]:
     """Start servers of the shop; all of them are gone at the end."""
     servers: list[Server] = []
 
-    def start(*arguments: str, **environment: str) -> Server:
-        servers.append(Server(shop, *arguments, **environment))
+    def start(*arguments: str, fresh: bool = False, **environment: str) -> Server:
+        servers.append(Server(shop, *arguments, fresh=fresh, **environment))
         return servers[-1]
 
     yield start

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 
 from svc.model.model import Model
+from tests.forked import Forked
 from tests.serving.artifacts import SIGNING_KEYS, write_artifact
 
 DEADLINE_S = 60.0
@@ -57,7 +58,9 @@ class Server:
     """Use as a context manager. Whatever happens within, the process is gone afterwards.
 
     The block begins with the event `ready`; only after `serve_started` is there anybody to ask. `prefix` is a
-    command that runs the server in its own place, such as one that takes privileges away.
+    command that runs the server in its own place, such as one that takes privileges away. The server is forked from a
+    process with its libraries unless it has a prefix or `fresh` asks for a new interpreter, for variables that are
+    read before svc runs and for measurements of memory.
     """
 
     def __init__(
@@ -68,25 +71,31 @@ class Server:
         env: Mapping[str, str] | None = None,
         ready: str = "serve_started",
         prefix: Sequence[str] = (),
+        fresh: bool = False,
     ) -> None:
         self._recipes = recipes
         self._ready = ready
         self._args = args
         self._prefix = prefix
+        self._fresh = fresh or bool(prefix)
         self._env = {**os.environ, **FAST, **(env or {})}
         self.records: list[dict[str, Any]] = []
         self.lines: list[str] = []
 
     def __enter__(self) -> Server:
-        serve = [sys.executable, "-m", "svc", "serve", "--recipes", str(self._recipes), "--port", "0"]
-        command = [*self._prefix, *serve, *self._args]
-        self.process = subprocess.Popen(command, env=self._env, stderr=subprocess.PIPE, text=True)
+        self.process = self._start(["serve", "--recipes", str(self._recipes), "--port", "0", *self._args])
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         started = self.wait_for(self._ready)
         self.url = f"http://{started['host']}:{started['port']}" if "port" in started else ""
         self.client = httpx.Client(base_url=self.url, timeout=30)
         return self
+
+    def _start(self, command: list[str]) -> subprocess.Popen[str] | Forked:
+        if not self._fresh:
+            return Forked(command, self._env)
+        command = [*self._prefix, sys.executable, "-m", "svc", *command]
+        return subprocess.Popen(command, env=self._env, stderr=subprocess.PIPE, text=True)
 
     def __exit__(self, *_: object) -> None:
         self.client.close()

@@ -60,7 +60,7 @@ def _clients(server: Server, count: int) -> Iterator[int]:
 
 def test_unknown_names_and_clients_leave_memory_flat(home: Path) -> None:
     """10,000 distinct unknown recipe names and 10,000 distinct client addresses, on a server without keys."""
-    with Server(home, env={"SVC_LOG_LEVEL": "info"}) as server:
+    with Server(home, env={"SVC_LOG_LEVEL": "info"}, fresh=True) as server:
         for visit, status in ((_names, 404), (_clients, 200)):
             assert set(visit(server, 2000)) == {status}
             before = server.resident_bytes()
@@ -72,7 +72,7 @@ def test_unknown_names_and_clients_leave_memory_flat(home: Path) -> None:
 def test_wrong_keys_leave_memory_flat(home: Path) -> None:
     """10,000 distinct wrong keys, well-formed and not."""
     keys = f"test:{hash_api_key(new_api_key())}"
-    with Server(home, env={"SVC_API_KEYS": keys}) as server:
+    with Server(home, env={"SVC_API_KEYS": keys}, fresh=True) as server:
         _keys(server, 2 * DISTINCT)
         before = server.resident_bytes()
         _keys(server, DISTINCT)

@@ -106,7 +106,7 @@ def test_hostile_artifacts_are_never_loaded(home: Path) -> None:
     for name, (data, _, _) in attacks.items():
         put(home.parent / f"{name}.svc", data)
         write_recipe(home, name, home.parent / f"{name}.svc")
-    with Server(home) as server:
+    with Server(home, fresh=True) as server:
         for name, (_, event, words) in attacks.items():
             record = server.wait_for(event, name=name)
             assert record["error"].startswith(words), record

@@ -29,7 +29,7 @@ GOOD = b'{"user_id":"u1"}'
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     recipes = make_home(tmp_path_factory.mktemp("hostile"), "shop", popularity_model(n_items=2000))
-    with Server(recipes, env=ENV) as running:
+    with Server(recipes, env=ENV, fresh=True) as running:
         yield running
 
 

@@ -123,7 +123,7 @@ def test_a_server_starts_beside_hostile_recipes(home: Path) -> None:
 
 def test_hostile_recipes_do_not_disturb_a_running_server(home: Path) -> None:
     """They come while it serves: no request fails, memory stays, and the next good recipe is found all the same."""
-    with Server(home, env=environment(home)) as server:
+    with Server(home, env=environment(home), fresh=True) as server:
         server.recommend("good")
         before = server.resident_bytes()
         for what in HOSTILE:

@@ -71,7 +71,7 @@ def test_a_server_keeps_answering_when_its_clock_is_set(home: Path, tmp_path: Pa
     """Every request is answered, every new artifact is served, and the drain ends in time."""
     clock = Clock(tmp_path)
     asked = [("/v1/recipes/a:recommend", {"user_id": "u1"})]
-    with Server(home, env=clock.environment) as server:
+    with Server(home, env=clock.environment, fresh=True) as server:
         with Load(server.url, asked, clients=4, judge=only_200, pause_s=0.01) as load:
             for number, time in enumerate((FUTURE, PAST, FUTURE, "+0"), start=1):
                 clock.set(time)

@@ -91,7 +91,7 @@ def test_a_scorer_that_runs_out_of_memory(home: Path) -> None:
     write_recipe(home, "large", home.parent / "large.svc")
     write_artifact(home.parent / "large.svc", factor_model(300, 100_000, 16))
     bulk = {"requests": [{"user_id": f"u{number}", "limit": 1000} for number in range(256)]}
-    with Server(home, env={"SVC_WATCH_INTERVAL": "30", **LEAN}) as server:
+    with Server(home, env={"SVC_WATCH_INTERVAL": "30", **LEAN}, fresh=True) as server:
         assert server.recommend("large").status_code == 200
         with memory_capped(server.process.pid, 8 * MIB):
             answer = server.client.post("/v1/recipes/large:batch-recommend", json=bulk)

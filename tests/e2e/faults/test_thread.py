@@ -33,7 +33,7 @@ def test_a_trained_recipe_answers_every_verb(shop: Shop, serve: Callable[..., Se
     assert header["best_class"] == done["best_class"]
     assert header["recipe_hash"] == done["recipe_hash"]
 
-    server = serve()
+    server = serve(fresh=True)
     status, answer = server.ask("/v1/recipes/shop:recommend", {"user_id": "u1", "limit": 3})
     assert status == 200
     assert answer["model_version"] == header["model_version"]
@@ -121,7 +121,7 @@ def test_the_same_recipe_data_and_seed_give_the_same_model(shop: Shop, serve: Ca
         trained = shop.process("train", str(shop.recipe), "--run-id", f"r{seed}", PYTHONHASHSEED=seed)
         assert trained.code == 0, trained.err
         header = json.loads(shop.svc("inspect", str(shop.artifact), "--json").out)
-        server = serve(PYTHONHASHSEED=seed)
+        server = serve(fresh=True, PYTHONHASHSEED=seed)
         requests = {"requests": [{"user_id": f"u{n}"} for n in range(120)]}
         answers = server.ask("/v1/recipes/shop:batch-recommend", requests)[1]["results"]
         seen.append((header["best_class"], header["best_params"], header["best_score"], answers))

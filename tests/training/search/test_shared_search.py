@@ -79,11 +79,11 @@ def check(trials: list[Any]) -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(("n_processes", "kind"), [(8, "sqlite"), (4, "postgres"), (4, "mysql")])
-def test_processes_share_one_budget(kind: str, n_processes: int, make_recipe: Callable[..., LoadedRecipe]) -> None:
-    """The study ends with exactly its number of trials, for any number of processes."""
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "mysql"])
+def test_processes_share_one_budget(kind: str, make_recipe: Callable[..., LoadedRecipe]) -> None:
+    """The study of four processes ends with exactly its number of trials."""
     loaded, run_id = shared_recipe(make_recipe, storage_path(kind)), uuid.uuid4().hex[:12]
-    processes = [start(loaded.path, run_id) for _ in range(n_processes)]
+    processes = [start(loaded.path, run_id) for _ in range(4)]
     for process in processes:
         _, err = process.communicate(timeout=170)
         assert process.returncode == 0, err[-2000:]
