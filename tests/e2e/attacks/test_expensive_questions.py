@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import socket
 import statistics
 import time
@@ -22,7 +23,7 @@ from tests.serving.artifacts import factor_model
 pytestmark = pytest.mark.integration
 N_USERS, N_ITEMS = 1_000, 100_000
 ASKED, ROUNDS = 20, 3
-"""Requests of a round, and rounds. The best one counts: other tests may take the processors for some seconds."""
+"""Requests of a round, and the most rounds. The best one counts because other tests may take the processors."""
 HEALTH_S = 0.025
 
 ONE_BOOST = [{"filter": {"genres": {"any": ["g3"]}}, "factor": 2.0}]
@@ -108,9 +109,13 @@ def test_expensive_requests_hardly_delay_plain_requests_and_probes(server: Serve
         body: object = {"requests": [{**question, "user_id": f"u{user}"} for user in range(256)]}
     else:
         path, body = "/v1/recipes/a:recommend", question
-    rounds = [waits(server, path, body) for _ in range(ROUNDS)]
-    assert min(longer_s for longer_s, _ in rounds) <= 2 * CALL_S
-    assert min(probe_s for _, probe_s in rounds) < HEALTH_S
+    longer_s = probe_s = math.inf
+    for _ in range(ROUNDS):
+        longer_now_s, probe_now_s = waits(server, path, body)
+        longer_s, probe_s = min(longer_s, longer_now_s), min(probe_s, probe_now_s)
+        if longer_s <= 2 * CALL_S and probe_s < HEALTH_S:
+            return
+    pytest.fail(f"a plain request took {longer_s:.3f} s longer, a probe {probe_s:.3f} s")
 
 
 def waits(server: Server, path: str, body: object) -> tuple[float, float]:
