@@ -81,7 +81,7 @@ def _azurite(session: nox.Session) -> str | None:
     """Azure's own emulator, from npm; without npm its tests are skipped."""
     if shutil.which("npm") is None:
         return None
-    folder = Path(session.create_tmp()) / "azurite"
+    folder = Path(session.create_tmp()).resolve() / "azurite"  # some tests run in other folders
     _npm(session, folder, "azurite@3.37.0")
     return str(folder / "node_modules" / ".bin" / "azurite-blob")
 

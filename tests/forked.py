@@ -33,7 +33,7 @@ class Forked:
         """Start the process in `folder`, or in the current one."""
         reader, writer = _FORKS.Pipe(duplex=False)
         arguments = (list(command), dict(environment), folder or Path.cwd(), writer)
-        self._process = _FORKS.Process(target=_run, args=arguments)
+        self._process = _FORKS.Process(target=_run, args=arguments, daemon=True)
         self._process.start()
         writer.close()
         self.stderr = os.fdopen(os.dup(reader.fileno()), encoding="utf-8")

@@ -24,6 +24,8 @@ from tests.privileges import permissions_hold
 
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # read when gcsfs is imported
 
+STARTED_WITHIN_S = 150.0
+
 AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="  # published
 
 
@@ -163,7 +165,7 @@ def running(command: list[str], url: str) -> Iterator[None]:
     """Run a server process. The block starts when the process answers HTTP at `url`."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + STARTED_WITHIN_S
         while not _answers(url):
             assert process.poll() is None, f"{command[0]} ended at once"
             assert time.monotonic() < deadline, f"{command[0]} did not start"

@@ -25,13 +25,12 @@ from unittest.mock import patch
 import pytest
 
 from svc.cli.main import run
-from tests.e2e.server import make_home, put
+from tests.e2e.server import STARTED_WITHIN_S, make_home, put
 from tests.forked import Forked
 from tests.serving.artifacts import popularity_model
 
 ROOT = Path(__file__).parent.parent.parent
 SIGNING_KEYS = "test:" + "5a" * 32
-STARTED_WITHIN_S = 60
 RECIPE = """\
 name: shop
 source: {type: csv, path: sales.csv}

@@ -20,6 +20,8 @@ from tests.forked import Forked
 from tests.serving.artifacts import SIGNING_KEYS, write_artifact
 
 DEADLINE_S = 60.0
+STARTED_WITHIN_S = 150.0
+"""Beside other tests and programs a server of a large model took more than a minute to start."""
 FAST = {"SVC_WATCH_INTERVAL": "1", "SVC_SIGNING_KEYS": SIGNING_KEYS, "SVC_METRICS_ENABLED": "1"}
 
 
@@ -86,7 +88,11 @@ class Server:
         self.process = self._start(["serve", "--recipes", str(self._recipes), "--port", "0", *self._args])
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        started = self.wait_for(self._ready)
+        try:
+            started = self.wait_for(self._ready, deadline_s=STARTED_WITHIN_S)
+        except BaseException:
+            self._end()
+            raise
         self.url = f"http://{started['host']}:{started['port']}" if "port" in started else ""
         self.client = httpx.Client(base_url=self.url, timeout=30)
         return self
@@ -99,6 +105,9 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         self.client.close()
+        self._end()
+
+    def _end(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
@@ -119,9 +128,9 @@ class Server:
             record for record in list(self.records) if record["event"] == event and fields.items() <= record.items()
         ]
 
-    def wait_for(self, event: str, *, times: int = 1, **fields: Any) -> dict[str, Any]:
+    def wait_for(self, event: str, *, times: int = 1, deadline_s: float = DEADLINE_S, **fields: Any) -> dict[str, Any]:
         """The `times`-th record of `event` with these fields, as soon as it is there."""
-        until(lambda: len(self.said(event, **fields)) >= times or self.process.poll() is not None, self.log)
+        until(lambda: len(self.said(event, **fields)) >= times or self.process.poll() is not None, self.log, deadline_s)
         found = self.said(event, **fields)
         assert len(found) >= times, f"no {event} {fields} in:\n{self.log()}"
         return found[times - 1]

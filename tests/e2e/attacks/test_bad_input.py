@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -139,7 +140,7 @@ def test_a_kill_during_the_write_leaves_a_whole_artifact(shop: Shop, artifact: b
     process = shop.start("train", str(shop.recipe), "--quiet")
     before = set(shop.artifact.parent.iterdir())
     while process.poll() is None and set(shop.artifact.parent.iterdir()) <= before:
-        pass
+        time.sleep(1e-4)
     process.kill()
     process.communicate()
     assert shop.svc("inspect", str(shop.artifact)).code == 0
