@@ -1,4 +1,4 @@
-"""The interface of all scorers, and helpers that they share."""
+"""The interface of all scorers, and the functions that several scorers use."""
 
 from __future__ import annotations
 
@@ -22,49 +22,49 @@ Group = TypeVar("Group")
 Profile = tuple[NDArray[np.int32], NDArray[np.float64] | None]
 """Item columns, (h,), and their weights, (h,). None: all weigh 1."""
 FEW_SHARE = 8
-"""Up to one allowed item in this many, only allowed items are scored. Above it, all are scored and others masked."""
+"""If at most one item in this many is allowed, only allowed items are scored. Else all are scored, then masked."""
 SPARE_TIMES = 2
-"""Over-fetch factor: rank this many times the number of items that is expected to contain `limit` allowed ones."""
+"""Rank this many times the number of best items that is expected to contain `limit` allowed items."""
 
 
 class Scorer(Protocol):
     """A recommender that ranks items for queries. All methods but `ready` may run in several threads at once."""
 
     kind: ClassVar[str]
-    """Names the family in logs and descriptions."""
+    """The name of the family in logs and descriptions, such as "factors"."""
     reads_values: ClassVar[bool]
-    """Whether scores depend on the values of the history, and not only on its items."""
+    """Whether scores depend on the values of the interactions in a history, besides its items."""
     explains_by_profile: ClassVar[bool]
-    """Whether an explanation for a known user solves for its vector again from its history.
+    """Whether a known user must be described by the history, instead of the trained vector, to explain scores.
 
-    The scores then come from that vector.
+    The explained scores then come from the history too.
     """
 
     sums_history: ClassVar[bool]
-    """Whether ranking for a known user adds up its history, and so takes longer for a longer one."""
+    """Whether ranking for a known user adds up the items of the history, and so takes longer for a longer history."""
     reads_dislikes: ClassVar[bool]
-    """Whether dislikes change scores. Other scorers only leave the disliked items out."""
+    """Whether dislikes change the scores of other items. If False, the disliked items are only left out."""
 
     @property
     def n_items(self) -> int: ...
 
     def ready(self) -> None:
-        """Compute the data that is derived from the stored arrays. Called once, before the first ranking."""
+        """Compute the data that derive from the stored arrays. Must be called once, before the first ranking."""
 
     def feature_dim(self, side: Side) -> int | None:
         """Return the length of the feature vectors of a side, or None if such features cannot be scored."""
 
     def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
-        """Return one ranking per query, in order. The bits of a ranking depend on its query alone."""
+        """Return one ranking per query, in order. A ranking has the same bits in any batch."""
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions | None:
-        """Return the addends of the scores of some items, or None if scores are no sums over a profile."""
+        """Return the addends of the scores of `items`, or None if scores are not sums over a profile."""
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
-        """Return a function from a place among `items`, (m,), to the cosines of its item with all of them, (m,)."""
+        """Return a function that maps a position in `items`, (m,), to the cosines of its item with all items, (m,)."""
 
     def parts(self) -> dict[str, int]:
-        """Return the bytes of the stored arrays by name."""
+        """Return the sizes of the stored arrays in bytes, by attribute name."""
 
 
 def excluded_columns(query: Query, history: History) -> NDArray[np.int32]:
@@ -80,7 +80,7 @@ def excluded_columns(query: Query, history: History) -> NDArray[np.int32]:
 
 
 def best_items(scores: NDArray[np.float64], query: Query, history: History) -> NDArray[np.int32]:
-    """Return the columns of the best items that may come back. Changes `scores`, (n,), one for each item."""
+    """Return the columns of the best items that may come back, by the `scores` of all items, (n,). Changes `scores`."""
     scores[excluded_columns(query, history)] = -np.inf
     allowed = query.allowed
     if query.unordered and query.limit >= len(scores):
@@ -106,9 +106,9 @@ def is_few(allowed: ItemSet) -> bool:
 
 
 def cosines(vectors: NDArray[Any]) -> Callable[[int], NDArray[np.float64]]:
-    """Return a function from a row of `vectors`, (m, K), to its cosines with all rows. Those of a zero row are 0.
+    """Return a function that maps a row number of `vectors`, (m, K), to the cosines with all rows, (m,).
 
-    Products are computed row by row, so that equal rows have equal cosines at any place.
+    The cosine with a row of zeros is 0. Products are computed row by row, so that equal rows have equal cosines.
     """
     norms = np.sqrt(np.vecdot(vectors, vectors).astype(np.float64))
     scales = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
@@ -116,7 +116,10 @@ def cosines(vectors: NDArray[Any]) -> Callable[[int], NDArray[np.float64]]:
 
 
 def profile(query: Query, history: History, recency: float | None = None) -> Profile:
-    """Return the profile of the query, dislikes last. `recency` is that of a part of a blend, None that of all."""
+    """Return the items of the query's history and their weights, dislikes last.
+
+    `recency` is the recency of a part of a blend. None: the recency of the model.
+    """
     if query.user < 0:
         own = query if recency is None else query.at_recency(recency)
         return own.concatenate_signed()
@@ -128,7 +131,7 @@ def rank_in_groups(
     group_of: Callable[[Query], Group],
     rank: Callable[[Group, Sequence[Query]], list[Ranking]],
 ) -> list[Ranking]:
-    """Return one ranking per query, in order. `rank` gets all queries of a group at once."""
+    """Return one ranking per query, in order. `rank` is called once for each group, with all queries of the group."""
     groups: dict[Group, list[int]] = {}
     for position, query in enumerate(queries):
         groups.setdefault(group_of(query), []).append(position)
@@ -139,7 +142,7 @@ def rank_in_groups(
 
 
 class ItemWeightScorer(Stored, ABC):
-    """A model that scores by the sum of the weights of the items in the profile."""
+    """Base class of models that score an item by the sum of its weights from the items in the profile."""
 
     reads_values: ClassVar[bool] = True
     explains_by_profile: ClassVar[bool] = False
@@ -171,11 +174,12 @@ class ItemWeightScorer(Stored, ABC):
         values: NDArray[np.float64] | None,
         positions: NDArray[np.int32] | None = None,
     ) -> NDArray[np.float64]:
-        """Return Σ value · weights[row] in float64, (n,), row after row.
+        """Return the scores of all items, (n,): Σ value · weights[row] over `rows`, added in order in float64.
 
-        With `positions`, (n,), the sum of column c is at positions[c].
+        `rows` are the item columns of a profile, and `values` their weights. None: all are 1. With `positions`, (n,),
+        the score of column c is at positions[c].
         """
 
     @abstractmethod
     def weights_towards(self, column: int) -> NDArray[np.float32]:
-        """Return the weight of each item in the score of one, (n,)."""
+        """Return the weight with which each item of a profile counts in the score of the item `column`, (n,)."""

@@ -28,18 +28,19 @@ Values = NDArray[np.float64]
 
 
 class BlendScorer(Stored):
-    """The sum of weight · score / deviation over the parts of a blend.
+    """Scores by the sum of weight · score / deviation over the parts of a blend.
 
-    The parts are at most one factor model, any number of item-weight models, and popularity.
+    The parts are at most one factor model, any number of item-weight models (`sums`), and popularity. `weights` holds
+    a weight for the factor part, if the blend has one, then for each item-weight part. The addends of `popularity`
+    include its weight and deviation.
 
-    The deviation is that of a user's scores over all items. `deviations`, (parts, n_users) float64, are those of the
-    training users, the factor part first, as in `weights`. For other users they follow from the covariance of the item
-    vectors, or from the sums of item weights. Users described by features are scored by the factor part alone: the
-    other parts know only items.
+    The deviation is the standard deviation of a part's scores for a user over all items. `deviations`, (parts, n_users)
+    float64, has the deviations for training users, in the order of `weights`. For another user they are computed from
+    the covariance of the item vectors, and from the scores of the item-weight parts. A user described by features is
+    scored by the factor part alone, because the other parts do not read features.
 
-    `recencies`, in the order of `weights`, are set if the parts weigh histories differently. Otherwise every part sees
-    them as `History` weighs them. `popularity` scores all users alike. It holds its own weight and deviation, so
-    `weights` and `deviations` lack them.
+    `recencies`, in the order of `weights`, are set if each part weighs histories by its own recency. Otherwise all
+    parts weigh histories by the recency of `History`.
     """
 
     kind: ClassVar[str] = "blend"
@@ -76,7 +77,10 @@ class BlendScorer(Stored):
         *,
         popularity: PopularPart | None = None,
     ) -> BlendScorer:
-        """Return a blend with the deviations of the users of the training `history`. None: not measured yet."""
+        """Return a ready blend with deviations for the users of the training `history`.
+
+        If `history` is None, the deviations are empty, and `measure` must be called before ranking for training users.
+        """
         scorer = cls(factors, tuple(sums), tuple(weights), np.empty((len(weights), 0)))
         if popularity is not None:
             scorer.popularity = popularity
@@ -86,11 +90,11 @@ class BlendScorer(Stored):
         return scorer
 
     def measure(self, history: History, rows: NDArray[Any] | None = None) -> None:
-        """Compute the deviations of the users of `history`, or of some `rows` alone. The scorer must be ready."""
+        """Compute the deviations for the users of `history`, or only for the users in `rows`. Call `ready` before."""
         from threadpoolctl import threadpool_limits
 
         self.deviations = np.zeros((len(self.weights), len(history)))
-        # One thread: a product of two vectors takes microseconds, and waiting for a second thread milliseconds.
+        # A product of two vectors takes microseconds, but waiting for a second BLAS thread takes milliseconds.
         with threadpool_limits(limits=1, user_api="blas"):
             for user in range(len(history)) if rows is None else rows.tolist():
                 self.deviations[:, user] = self._deviations_of(Query(limit=1, user=user), history)
@@ -119,17 +123,18 @@ class BlendScorer(Stored):
         factors = self.factors
 
         def rank(is_described: bool, some: Sequence[Query]) -> list[Ranking]:
-            if is_described:  # in one call: a batch of 64 takes 0.59 instead of 3.8 ms a query with 680 components
+            # One call for all queries: a batch of 64 takes 0.59 instead of 3.8 ms a query with 680 components.
+            if is_described:
                 return factors.rank([self._of_part(query, 0) for query in some], history)
             return self._rank(some, history)
 
         return rank_in_groups(queries, lambda query: query.is_described, rank)
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions | None:
-        """Return the contributions of every part, times its weight and divided by its deviation for the profile.
+        """Return the contributions of all parts, each multiplied by weight / deviation of its part.
 
-        The deviations are held fixed, although a profile without one of its items has other ones. Therefore removing
-        the strongest reason may even raise a score.
+        The deviations are those of the whole profile. A profile without one of its items would have other deviations,
+        so removing the strongest reason may even raise a score.
         """
         if self.factors is not None and query.is_described:
             return self.factors.contributions(self._of_part(query, 0), history, items)
@@ -146,7 +151,7 @@ class BlendScorer(Stored):
         return Contributions(rows, addends, n_disliked=len(query.dislikes), of_popularity=popular)
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], Values]:
-        """Return similarities by the factor part, or by the first item-weight part if there is none."""
+        """Return similarities by the factor part, or by the first item-weight part if the blend has no factor part."""
         return (self.factors or self.sums[0]).similar(items)
 
     def scores_of_users(self, column: int, summary: UserSummary) -> UserScores:
@@ -177,9 +182,10 @@ class BlendScorer(Stored):
         return UserSummary(longest, HistoryBlocks.of(history, recencies))
 
     def _scores(self, query: Query, history: History) -> Values:
-        """Return the scores of all items, (n,), by position if there are factors.
+        """Return the scores of all items, (n,), in the order of the factor index if the blend has a factor part.
 
-        Float32 is precise enough for the products of the factor part: its errors are below 1e-6 of the deviation.
+        The products of the factor part are in float32, because only means and deviations are computed from these
+        scores. The errors are below 1e-6 of the deviation.
         """
         scores = self._offsets(query, history)
         if self.factors is not None:
@@ -187,7 +193,7 @@ class BlendScorer(Stored):
         return scores
 
     def _shares(self) -> Values:
-        """Return the factor of the scores of each part for each training user, (parts, n_users)."""
+        """Return weight / deviation of each part for each training user, (parts, n_users)."""
         weights = np.array(self.weights)[:, np.newaxis]
         zeros = np.zeros_like(self.deviations)
         shares: Values = np.divide(weights, self.deviations, out=zeros, where=self.deviations > 0)
@@ -208,7 +214,7 @@ class BlendScorer(Stored):
         return scan(self.factors.index.layout, vectors, wanted)
 
     def _scaled_vector(self, query: Query) -> Values:
-        """Return the vector of the factor part times its share, (K,)."""
+        """Return the user vector of the factor part times weight / deviation of that part, (K,)."""
         vector = self._vector(query)
         is_trained = query.user >= 0
         deviation = float(self.deviations[0, query.user]) if is_trained else self._deviation_of(vector)
@@ -216,7 +222,7 @@ class BlendScorer(Stored):
         return scaled
 
     def _offsets(self, query: Query, history: History) -> Values:
-        """Return the weighted sum of the scores by all parts but factors, (n,), by position if there are factors."""
+        """Return the weighted sum of the scores of all parts but the factor part, (n,), in the order of `_totals`."""
         totals = self._totals(query, history)
         first = len(self.weights) - len(totals)
         offsets = None
@@ -229,7 +235,10 @@ class BlendScorer(Stored):
         return self._popular.copy() if offsets is None else np.add(offsets, self._popular, out=offsets)
 
     def _totals(self, query: Query, history: History) -> list[Values]:
-        """Return the scores of all items, (n,), by each item-weight part, by position if there are factors."""
+        """Return the scores of all items by each item-weight part, (n,).
+
+        They are in the order of the factor index if the blend has a factor part, else in the order of columns.
+        """
         positions = None if self.factors is None else self.factors.index.layout.positions
         profiles = self._profiles(query, history)
         return [part.totals(*own, positions) for part, own in zip(self.sums, profiles, strict=True)]
@@ -241,7 +250,7 @@ class BlendScorer(Stored):
         return [profile(query, history, recency) for recency in self.recencies[-len(self.sums) :]]
 
     def _of_part(self, query: Query, number: int) -> Query:
-        """Return the query with its seeds weighed for that part."""
+        """Return the query with its seeds weighed by the recency of the part with this number in `weights`."""
         return query.at_recency(self.recencies[number]) if self.recencies else query
 
     def _vector(self, query: Query) -> Values:
@@ -258,7 +267,7 @@ class BlendScorer(Stored):
         return float(np.sqrt(max(float(vector @ self._covariance @ vector), 0.0)))
 
     def _deviations_of(self, query: Query, history: History) -> list[float]:
-        """Return the deviations of one user's scores by each part."""
+        """Return the deviation of one user's scores for each part, in the order of `weights`."""
         by_sums = [_deviation(total) for total in self._totals(query, history)]
         return by_sums if self.factors is None else [self._deviation_of(self._vector(query)), *by_sums]
 

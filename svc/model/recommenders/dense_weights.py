@@ -1,4 +1,4 @@
-"""Models that score by the sum of dense weights of the items in the profile."""
+"""Models that score by a dense matrix of weights between items."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from svc.model.recommenders.products import UNIT_ROUNDOFF, row_sums
 
 ROWS_AT_ONCE = 256
 CELLS_AT_ONCE = 1 << 20
-"""Weights that are copied at once. Bounds the memory, but not the time, of a long history."""
+"""The most weights that are copied at once. Bounds the memory for a long history, but not the time."""
 
 
 class DenseWeightsScorer(ItemWeightScorer):
-    """Item-to-item weights, (n, n) float32 by row.
+    """Scores by `weights`, (n, n) float32. Row i holds the weights with which item i of a profile counts for all items.
 
-    Candidates come from a float32 product. Their scores are summed again in float64, in the order of the profile.
+    A float32 product of the profile with the weights selects candidates. Their scores are then summed again in float64,
+    in the order of the profile.
     """
 
     kind: ClassVar[str] = "dense_weights"
@@ -64,9 +65,9 @@ class DenseWeightsScorer(ItemWeightScorer):
         return Contributions(rows, addends, n_disliked=len(query.dislikes))
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
-        """Return cosines of the rows of the weights without their diagonal.
+        """Return cosines of the rows of the weights, without the diagonal.
 
-        They are float32, because rows are as long as the catalogue.
+        The copied rows stay float32 to save memory, because each is as long as the catalogue.
         """
         rows = self.weights[items]
         rows[np.arange(len(items)), items] = 0
@@ -91,7 +92,7 @@ class DenseWeightsScorer(ItemWeightScorer):
     def _candidates(
         self, rows: NDArray[np.int32], values: NDArray[np.float64], query: Query, excluded: NDArray[np.int32]
     ) -> NDArray[np.intp]:
-        """Return the columns, ascending, of all items that may be among the best, and few others."""
+        """Return the columns, ascending, of all items that may be among the best, and of a few other items."""
         approximate = self._approximate(rows, values.astype(np.float32))
         approximate[excluded] = -np.inf
         if query.allowed is not None:

@@ -1,4 +1,4 @@
-"""Item vectors in the order of a scan."""
+"""The item vectors of a factor model, in the order in which a scan reads them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from svc.model.recommenders.scan import NORM_STEP, Layout, bias_free_norms
 
 BLOCK_ROWS = 4096
 EVEN = 0.5
-"""Norms hardly differ if the median is at least this share of the longest. Scans then leave hardly any item out."""
+"""If the median norm is at least this share of the largest, norms hardly differ, and scans can skip hardly any item."""
 LEAST_ROUNDED = 1 << 22
-"""Vectors of at least this many numbers are also rounded. Smaller ones stay in the processor's cache."""
-# Inverses of norms below 3e-39 exceed float32, and an infinite one times 0 would be NaN.
+"""Item vectors with at least this many numbers in all are also rounded. Fewer numbers stay in the processor's cache."""
+# Bounds inverse norms: the inverse of a norm below 3e-39 would be infinite in float32, and infinite · 0 is NaN.
 LARGEST = float(np.finfo(np.float32).max)
 
 
 class FactorIndex(Stored):
-    """Item vectors, (n, K) float32 by descending norm, and the column, (n,) int32, at each position.
+    """The item vectors of a factor model, ordered by descending norm. Call `ready` before any lookup.
 
-    Call `ready` before any lookup.
+    `factors`, (n, K) float32, are the vectors by position, and `columns`, (n,) int32, the item column at each position.
     """
 
     _layout: Layout
@@ -59,7 +59,7 @@ class FactorIndex(Stored):
         self._layout = Layout(self.factors, self.columns, positions, norms.tolist(), norms, even, rounded)
 
     def cosines(self) -> Layout:
-        """Return the arrays of a scan by cosines, which ignore the last component of an item vector, a bias."""
+        """Return the arrays of a scan by cosines. The last component of each item vector is a bias and is ignored."""
         norms = np.concatenate([bias_free_norms(part.astype(np.float64)) for part in blocks(self.factors)])
         inverse = np.divide(1.0, norms, out=np.zeros(len(norms)), where=norms > 0)
         return replace(

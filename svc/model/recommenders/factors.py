@@ -23,11 +23,11 @@ from svc.model.recommenders.users import Moments, UserScores, UserSummary, momen
 
 Matrix = NDArray[np.float64]
 CELLS_AT_ONCE = 1 << 19
-"""Numbers in the seed vectors that are processed at once. Bounds the memory of a batch of long seed lists."""
+"""The most numbers in seed vectors that are processed at once. Bounds the memory for a batch of long histories."""
 
 
 class FactorScorer(Stored, ABC):
-    """User vectors, (n_users, K) float32 in training order, and the index of the item vectors."""
+    """Base class of factor models. `users`, (n_users, K) float32, are the user vectors, `index` the item vectors."""
 
     kind: ClassVar[str] = "factors"
     reads_values: ClassVar[bool] = False
@@ -53,7 +53,7 @@ class FactorScorer(Stored, ABC):
         return self.search(queries, self.vectors(queries), history)
 
     def vectors(self, queries: Sequence[Query]) -> Matrix:
-        """Return the vectors of the users of queries, (B, K)."""
+        """Return the user vectors for the queries, (B, K), trained vectors or computed ones."""
         if len(queries) == 1:
             (query,) = queries
             return self.users[[query.user]].astype(np.float64) if query.user >= 0 else self.embed_cold(queries)
@@ -67,14 +67,17 @@ class FactorScorer(Stored, ABC):
         return vectors
 
     def search(self, queries: Sequence[Query], vectors: Matrix, history: History) -> list[Ranking]:
-        """Return the rankings of queries for users with these vectors, (B, K)."""
+        """Return the rankings for the queries, whose user vectors are `vectors`, (B, K)."""
         return scan(self.index.layout, vectors, [wanted_of(query, history) for query in queries])
 
     def scores_of_users(self, column: int, summary: UserSummary) -> UserScores:
         return self.scores_towards(self.index.vectors(np.array([column], dtype=np.int32))[0], summary.longest)
 
     def scores_towards(self, vector: NDArray[np.float64], longest: float) -> UserScores:
-        """Return the scores of the item with this vector for all training users."""
+        """Return the scores of the item with this vector, (K,), for all training users.
+
+        `longest` is the largest norm of a user vector.
+        """
         components = self.users.shape[1]
         look = np.dot(self.users, vector[:components].astype(np.float32)).astype(np.float64)
         error = error_bound(len(vector), longest * float(np.linalg.norm(vector)))
@@ -112,7 +115,7 @@ class FactorScorer(Stored, ABC):
 
 
 def _with_bias(users: NDArray[np.float32], components: int) -> Matrix:
-    """Return user vectors, (m, K), in float64, with a 1 for the bias of item vectors that have one."""
+    """Return user vectors in float64, (m, components), padded with a 1 if item vectors have a bias component."""
     vectors = np.ones((len(users), components))
     vectors[:, : users.shape[1]] = users
     return vectors
@@ -122,7 +125,8 @@ class IALSScorer(FactorScorer):
     """Implicit alternating least squares. The vector of an unseen user is solved exactly."""
 
     STORED_NAMES: ClassVar[dict[str, str]] = {"least_squares": "placing"}
-    reads_values: ClassVar[bool] = True  # only if a request adds to a known history or asks for an explanation
+    # Values matter for the vector computed from a history. The trained vector of a known user does not need them.
+    reads_values: ClassVar[bool] = True
 
     def __init__(self, users: NDArray[np.float32], index: FactorIndex, least_squares: LeastSquares) -> None:
         super().__init__(users, index)
@@ -152,9 +156,10 @@ class IALSScorer(FactorScorer):
         return vectors
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions:  # noqa: ARG002
-        """Return the addends of the exact solve for the history. Dislikes change the addends of other items.
+        """Return the addends of scores by the vector that is solved from the query's history.
 
-        See Hu, Koren and Volinsky, "Collaborative Filtering for Implicit Feedback Datasets" (2008), section 5.
+        Dislikes have no addends, but change the addends of the other items. See Hu, Koren and Volinsky, "Collaborative
+        Filtering for Implicit Feedback Datasets" (2008), section 5.
         """
         return self.contributions_to(query, self.index.vectors(items))
 
@@ -173,7 +178,7 @@ class IALSScorer(FactorScorer):
         return Contributions(query.seeds, of_seeds, of_features, of_described)
 
     def _place(self, queries: Sequence[Query], seeds: int, prior: bool, weighted: bool, dislikes: int) -> Matrix:
-        """Return the vectors of queries of one group of `_alike`."""
+        """Return the user vectors of queries in one group of `_alike`. The arguments are the key of the group."""
         features = np.array([query.user_features for query in queries], dtype=np.float64) if prior else None
         if features is not None and not seeds and not dislikes:
             return self.least_squares.users_from_features([Encoded.of(vector) for vector in features])
@@ -185,7 +190,7 @@ class IALSScorer(FactorScorer):
         return self.least_squares.users_from_seeds(self._seed_vectors(queries), features, weights, against)
 
     def _seed_vectors(self, queries: Sequence[Query]) -> Matrix:
-        """Return item vectors of queries with equal numbers of seeds, (B, S, K)."""
+        """Return the item vectors of the seeds of queries that all have S seeds, (B, S, K)."""
         if not any(query.seed_features for query in queries):
             columns = np.array([query.seeds for query in queries], dtype=np.int32)
             return self.index.vectors(columns)
@@ -199,7 +204,10 @@ class IALSScorer(FactorScorer):
 
 
 class ColdStartScorer(IALSScorer):
-    """iALS for users outside the training data: the items, and UᵀU, (K, K) float64, of the trained users."""
+    """iALS for users outside the training data, so it stores no user vectors.
+
+    `user_gram`, UᵀU of the trained user vectors, (K, K) float64, is needed to compute item vectors from features.
+    """
 
     def __init__(self, index: FactorIndex, least_squares: LeastSquares, user_gram: NDArray[np.float64]) -> None:
         super().__init__(np.empty((0, index.factors.shape[1]), dtype=np.float32), index, least_squares)
@@ -220,10 +228,10 @@ def wanted_of(query: Query, history: History) -> Wanted:
 
 
 def _alike(queries: Sequence[Query]) -> dict[tuple[int, bool, bool, int], list[int]]:
-    """Return the positions of the queries, grouped by array shapes that they need.
+    """Return the positions of the queries, grouped so that each group can be computed with arrays of one shape.
 
-    The key holds the number of seeds, whether there are user features, whether there are weights, and the number of
-    dislikes.
+    The key of a group is the number of seeds, whether the queries have user features, whether they have seed weights,
+    and the number of dislikes.
     """
     groups: dict[tuple[int, bool, bool, int], list[int]] = {}
     for position, query in enumerate(queries):
@@ -234,12 +242,13 @@ def _alike(queries: Sequence[Query]) -> dict[tuple[int, bool, bool, int], list[i
 
 
 class SVDScorer(FactorScorer):
-    """Truncated SVD. The vector of an unseen user is the projection of its history.
+    """Truncated SVD. The vector of a user outside the training data is the projection of the user's history.
 
-    `scales`, (n_items,) float32 by column, multiply the item vectors of a history. None: 1.
+    `scales`, (n_items,) float32 by column, multiply the item vectors in a projection. None: 1.
     """
 
-    reads_values: ClassVar[bool] = True  # as for iALS
+    # Values matter for the vector computed from a history. The trained vector of a known user does not need them.
+    reads_values: ClassVar[bool] = True
     ALWAYS_STORED: ClassVar[frozenset[str]] = frozenset({"scales"})
     scales: NDArray[np.float32] | None = None
 
@@ -257,7 +266,7 @@ class SVDScorer(FactorScorer):
         return Contributions(columns, self.index.vectors(items) @ vectors.T, n_disliked=len(query.dislikes))
 
     def _history_vectors(self, query: Query) -> tuple[NDArray[np.int32], Matrix]:
-        """Return the columns of the history and of the dislikes, and their addends to the vector of the user."""
+        """Return the columns of the history and of the dislikes, and their addends to the user vector, (h, K)."""
         columns, weights = query.concatenate_signed()
         vectors = self.index.vectors(columns)
         if self.scales is not None:
@@ -270,9 +279,10 @@ class SVDScorer(FactorScorer):
 
 
 class BPRScorer(FactorScorer):
-    """Bayesian personalized ranking, with item biases as the last component of the item vectors.
+    """Bayesian personalized ranking. The last component of each item vector is the bias of the item.
 
-    It cannot place new users. It answers seeds by the cosine between their mean direction and the items' vectors.
+    It cannot compute the vector of a user outside the training data. Queries with seeds are answered by the cosine
+    between the mean direction of the seeds and the item vectors.
     """
 
     explains_by_profile: ClassVar[bool] = False
@@ -285,7 +295,7 @@ class BPRScorer(FactorScorer):
         self._cosines = self.index.cosines()
 
     def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
-        """Rank for known users by inner product and bias, for seeds by cosine."""
+        """Return one ranking per query. Known users are ranked by inner product and bias, seeds by cosine."""
 
         def rank(cosine: bool, some: Sequence[Query]) -> list[Ranking]:
             return self._rank(some, history, cosine=cosine)
@@ -303,9 +313,9 @@ class BPRScorer(FactorScorer):
         return scan(layout, vectors, [wanted_of(query, history) for query in queries])
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions | None:  # noqa: ARG002
-        """Return the addends of a history's mean direction, or None for a known user.
+        """Return the addends of scores by the mean direction of the seeds.
 
-        The vector of a known user was learned as a whole.
+        Returns None for a known user, because the vector was trained as a whole and is not a sum over the history.
         """
         if query.user >= 0:
             return None
@@ -329,7 +339,7 @@ def _weigh(vectors: Matrix, query: Query) -> Matrix:
 
 
 def _directions(vectors: Matrix) -> Matrix:
-    """Return the rows scaled to length 1. Zero rows stay."""
+    """Return the rows scaled to length 1. Rows of zeros stay unchanged."""
     norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))[:, np.newaxis]
     directions: Matrix = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
     return directions

@@ -1,4 +1,4 @@
-"""Models that score by the sum of sparse weights of the items in the profile."""
+"""Models that score by a sparse matrix of weights between items."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from svc.model.recommenders.users import ByColumn, UserSummary
 
 
 class NeighbourScorer(ItemWeightScorer):
-    """Sparse item-to-item weights, (n, n), by row: `offsets` (n + 1,), `columns` int32, `weights` float32.
+    """Scores by a sparse matrix, (n, n). Row i holds the weights with which item i of a profile counts for other items.
 
-    Sums are in float64 and in the order of the profile, so a query has the same bits in any batch.
+    The matrix is in compressed rows: `offsets` (n + 1,), `columns` (nnz,) int32, and `weights` (nnz,) float32. Sums are
+    in float64 and in the order of the profile, so that a query has the same bits in any batch.
     """
 
     kind: ClassVar[str] = "neighbours"
@@ -35,7 +36,7 @@ class NeighbourScorer(ItemWeightScorer):
         return len(self.offsets) - 1
 
     def ready(self) -> None:
-        """Do nothing: no data is derived."""
+        """Do nothing, because rankings need only the stored arrays."""
 
     def _rank(self, query: Query, history: History) -> Ranking:
         scores = self.totals(*profile(query, history))
@@ -55,7 +56,7 @@ class NeighbourScorer(ItemWeightScorer):
         return Contributions(rows, addends, n_disliked=len(query.dislikes))
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
-        """Return cosines of the rows of the weights without their diagonal."""
+        """Return cosines of the rows of the weights, without the diagonal."""
         starts = self.offsets[items]
         lengths = self.offsets[items + 1] - starts
         ends = np.cumsum(lengths)
@@ -67,7 +68,10 @@ class NeighbourScorer(ItemWeightScorer):
         firsts = (ends - lengths)[filled]
 
         def sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
-            """Return the sum over the entries of each item. `reduceat` cannot sum an empty slice."""
+            """Return the sum of values over the entries of each item.
+
+            Items without entries are handled apart, because `reduceat` does not return 0 for an empty slice.
+            """
             totals = np.zeros(len(items))
             if len(filled):
                 totals[filled] = np.add.reduceat(values, firsts)
@@ -95,7 +99,7 @@ class NeighbourScorer(ItemWeightScorer):
         return weights
 
     def find_columns(self) -> None:
-        """Compute the index that `weights_towards` reads. Takes 4 bytes a weight."""
+        """Compute the index of weights by column, which `weights_towards` reads. It takes 4 bytes a weight."""
         self._by_column = ByColumn.of(self.columns, self.n_items)
 
     def summary_of_users(self, history: History) -> UserSummary:

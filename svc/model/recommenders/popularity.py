@@ -16,7 +16,7 @@ from svc.model.recommenders.base import Side, excluded_columns
 
 
 class PopularityScorer(Stored):
-    """The score of each item, (n,) float64."""
+    """Ranks items by `scores`, (n,) float64, which are the same for every user."""
 
     kind: ClassVar[str] = "popularity"
     reads_values: ClassVar[bool] = False
@@ -43,11 +43,11 @@ class PopularityScorer(Stored):
         return [self._rank(query, excluded_columns(query, history)) for query in queries]
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> None:  # noqa: ARG002
-        """Return None: every user gets the same order, so no item of a profile is a reason."""
+        """Return None, because scores do not depend on a profile."""
         return
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
-        """Return zeros: the model does not know how items relate, so diversity changes nothing."""
+        """Return similarities of 0, because the model does not know how items relate. Diversity then has no effect."""
         return lambda _: np.zeros(len(items))
 
     def _rank(self, query: Query, excluded: NDArray[np.int32]) -> Ranking:
@@ -56,25 +56,28 @@ class PopularityScorer(Stored):
 
 
 class PopularPart(Stored):
-    """The addends of popularity to the score of each item in a blend, (n,) float64, the same for every user."""
+    """Popularity as a part of a blend. `addends`, (n,) float64, are added to the scores of the items for every user."""
 
     def __init__(self, addends: NDArray[np.float64]) -> None:
         self.addends = addends
 
     @classmethod
     def of(cls, scorer: PopularityScorer, weight: float) -> PopularPart:
-        """Return weight · score / deviation over all items, or 0 if all are equally popular."""
+        """Build the part with the addends weight · score / deviation, or 0 if all items are equally popular.
+
+        The deviation is the standard deviation of the scores of all items.
+        """
         deviation = float(scorer.scores.std())
         return cls(scorer.scores * (weight / deviation if deviation > 0 else 0.0))
 
 
 def by_count(counts: NDArray[Any]) -> NDArray[np.int32]:
-    """Return columns by descending count, ties by column."""
+    """Return the item columns by descending count, ties by ascending column."""
     return np.argsort(-counts, kind="stable").astype(np.int32)
 
 
 def first_of(order: NDArray[np.int32], query: Query, excluded: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the first items of `order`, (n,), that may come back."""
+    """Return the first items of `order`, (n,), that may come back, at most `query.limit`."""
     if query.allowed is None:
         return without(order[: query.limit + len(excluded)], excluded, len(order))[: query.limit]
     return without(order[query.allowed.flags()[order]], excluded, len(order))[: query.limit]

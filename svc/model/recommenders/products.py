@@ -1,25 +1,26 @@
 """Approximate inner products of vectors with the items: in float32, or from vectors rounded to eight bits.
 
-Float32 products are computed in the way that is fastest on this machine. A matrix product copies its operands first.
-For a few vectors this takes longer than the product itself. On some processors OpenBLAS multiplies small matrices
-without copying, so the items are multiplied in blocks that are small enough. On other processors blocks take longer.
-The chosen way affects the last bits of the products. So scans use the products only for a first look at the items.
+Float32 products are computed in the way that is fastest on this machine. A BLAS matrix product copies its operands
+first, which for a few vectors takes longer than the product itself. On some processors OpenBLAS multiplies small
+matrices without copying. There the items are multiplied in blocks that are small enough. On other processors blocks
+take longer. The chosen way affects the last bits of the products, so scans use these products only to select candidates
+(the `look` of scan.py).
 
 Products of rounded vectors come with a bound of the rounding error:
 
 | symbol | shape | meaning |
 |---|---|---|
-| n, K, b | | items, components, vectors of one scan |
-| v, u | (K,) | an item's vector and a scan's |
-| s, q | (), (K,) int8 | step of v, and v in whole steps: v = s·q + e |
-| t, p | (), (K,) int8 | the same of u: u = t·p + r |
+| n, K, b | | number of items, of components, and of user vectors in one scan |
+| v, u | (K,) | an item vector, and a user vector |
+| s, q, e | (), (K,) int8, (K,) | size of a step for v, v in whole steps, and the rounding error: v = s·q + e |
+| t, p, r | (), (K,) int8, (K,) | the same for u: u = t·p + r |
 
     u·v = t·s·(p·q) + t·p·e + r·v ,   so by Cauchy and Schwarz   |u·v − t·s·(p·q)| ≤ ‖t·p‖·‖e‖ + ‖r‖·‖v‖
 
-p·q is a whole number that fits into 32 bits for K up to 2¹⁷. numkong, which the extra `fast` installs, computes it
-exactly from a quarter of the bytes that a float32 product reads. Without numkong, scans do not use rounded vectors. The
-other operations are in float32. Within the bounds of LEAST and MOST no result leaves its range, and the error includes
-rounding.
+p·q is a whole number that fits into 32 bits for K up to 2¹⁷. The library numkong (extra `fast`) computes it exactly,
+and reads a quarter of the bytes that a float32 product reads. Without numkong, scans do not use rounded vectors. The
+other operations are in float32. If the components of vectors are within LEAST and MOST, no result leaves the range of
+float32. The error bounds include the rounding of these operations.
 """
 
 from __future__ import annotations
@@ -36,18 +37,23 @@ from numpy.typing import NDArray
 Matrix = NDArray[np.float32]
 
 SMALL = 1_000_000
-"""The most multiplications for which OpenBLAS uses its kernels for small matrices."""
+"""The most multiplications in one product for which OpenBLAS uses its kernels for small matrices."""
 FEW, COMPONENTS_FOR_EACH = 64, 2
-"""More vectors than this are multiplied faster at once on every processor. With few components the limit is lower,
-because transposing the products takes longer than blocks save."""
+"""Blocks are used for at most FEW vectors, because one product of more vectors is faster on every processor.
+
+They are used for at most one vector in COMPONENTS_FOR_EACH components, because transposing the products of short
+vectors takes longer than blocks save.
+"""
 GEMM_FROM = 8
-"""Fewer vectors than this are multiplied faster one at a time if small products do not pay."""
+"""If blocks are not used, fewer vectors than this are multiplied one at a time, because that is faster."""
 CLEARLY = 0.9
+"""Blocks are used if they take less than this share of the time of one product."""
 TIMED = 5
+"""The number of times that each way is timed."""
 
 
 def inner_products(vectors: Matrix, factors: Matrix) -> Matrix:
-    """Return the inner products of all pairs of rows of `vectors`, (b, K), and `factors`, (m, K): (b, m)."""
+    """Return the inner products of all pairs of rows of `vectors`, (b, K), and `factors`, (m, K), as (b, m)."""
     products = np.empty((len(vectors), len(factors)), dtype=np.float32)
     few = min(FEW, vectors.shape[1] // COMPONENTS_FOR_EACH)
     if 1 < len(vectors) <= few and small_products_pay():
@@ -62,18 +68,20 @@ def inner_products(vectors: Matrix, factors: Matrix) -> Matrix:
 
 @cache
 def small_products_pay() -> bool:
-    """Return whether products block by block are clearly faster here. Takes about a millisecond, once."""
+    """Return whether products block by block are clearly faster on this machine.
+
+    Measures it on the first call, which takes about a millisecond.
+    """
     vectors, factors = np.ones((16, 128), dtype=np.float32), np.ones((2048, 128), dtype=np.float32)
     products = np.empty((16, 2048), dtype=np.float32)
 
     def seconds(multiply: Callable[[Matrix, Matrix, Matrix], object]) -> float:
-        """Return the least of several times, because another thread may interrupt a measurement."""
+        """Return the least of several times, because interruptions by other threads only add to a time."""
         taken = []
         for _ in range(TIMED):
             started = time.perf_counter()
             multiply(vectors, factors, products)
             taken.append(time.perf_counter() - started)
-        # The least time: pauses of the machine only ever add to it.
         return min(taken)
 
     return seconds(_block_by_block) < CLEARLY * seconds(_at_once)
@@ -93,12 +101,12 @@ def _block_by_block(vectors: Matrix, factors: Matrix, products: Matrix) -> None:
 
 UNIT_ROUNDOFF = 2.0**-24
 MOST_STEPS = 127
-# 127² · 2^17 is below 2^31, so sums of products fit int32.
 MOST_COMPONENTS = 1 << 17
+"""With up to this many components, sums of products fit int32, because 127² · 2¹⁷ is below 2³¹."""
 ITEMS_AT_ONCE = 4096
-"""Products that are scaled and transposed while they are in the processor's cache."""
+"""Items whose products are scaled and transposed at once, while the products are in the processor's cache."""
 LEAST, MOST = 1e-15, 1e15
-"""The largest component of a vector must lie between these: otherwise float32 cannot bound its errors."""
+"""The largest component of a vector must lie between these numbers, or float32 operations leave their error bounds."""
 ROUNDINGS = 8
 """Upper bound of the number of float32 operations that make a score."""
 
@@ -108,9 +116,10 @@ Steps = NDArray[np.int8]
 
 
 class RoundedItems:
-    """The rounded vectors of all items by position: `steps`, (n, K), and their `sizes`, (n,).
+    """The rounded vectors of all items by position: q as `steps`, (n, K), and s as `sizes`, (n,).
 
-    `longest` are the largest ‖v‖ and `losses` the largest ‖e‖ from every ITEMS_AT_ONCE-th position on.
+    `longest` and `losses`, (⌈n / ITEMS_AT_ONCE⌉,), have the largest ‖v‖ and the largest ‖e‖ of all items from every
+    ITEMS_AT_ONCE-th position on.
     """
 
     def __init__(self, steps: Steps, sizes: Scores, longest: Values, losses: Values) -> None:
@@ -123,7 +132,8 @@ class RoundedItems:
     def of(cls, factors: NDArray[np.float32]) -> RoundedItems | None:
         """Build from item vectors, (n, K).
 
-        Returns None without numkong, if its products are not exact on this processor, and for tiny and huge vectors.
+        Returns None if numkong is missing, if its products are not exact on this processor, or if the vectors are too
+        short or too long.
         """
         if find_spec("numkong") is None or factors.shape[1] > MOST_COMPONENTS or not _is_exact(factors.shape[1]):
             return None
@@ -140,7 +150,7 @@ class RoundedItems:
         return cls(steps, sizes, *(np.maximum.accumulate(part[::-1])[::-1] for part in (longest, losses)))
 
     def vectors(self, vectors: Values) -> RoundedVectors:
-        """Return the rows of `vectors`, (b, K), rounded."""
+        """Round the user vectors of a scan, (b, K)."""
         peaks = np.abs(vectors).max(axis=1)
         usable = (peaks == 0) | (peaks > LEAST) & (peaks < MOST)
         vectors = np.where(usable[:, np.newaxis], vectors, 0.0)
@@ -151,11 +161,14 @@ class RoundedItems:
         return RoundedVectors(self, steps, sizes.astype(np.float32), lengths, losses)
 
     def products(self, steps: Steps, sizes: Scores, start: int, stop: int) -> Scores:
-        """Return inner products of rounded vectors, (b, K), with those of the positions start..stop."""
+        """Return the inner products t·s·(p·q) of rounded vectors with the items at positions start..stop, (b, items).
+
+        The rounded vectors are p, `steps`, (b, K), and t, `sizes`, (b,).
+        """
         import numkong
 
         scores = np.empty((len(steps), stop - start), dtype=np.float32)
-        if len(steps) == 1:  # a third faster than by a packed matrix of one row
+        if len(steps) == 1:  # a third faster than packing a matrix of one row
             scores[:] = numkong.cdist(steps, self.steps[start:stop], "dot")
             scores *= self.sizes[start:stop]
         else:
@@ -170,9 +183,10 @@ class RoundedItems:
 
 
 class RoundedVectors(NamedTuple):
-    """The rounded vectors of a scan: `steps`, (b, K), their `sizes`, and ‖t·p‖ and ‖r‖ of each, (b,).
+    """The rounded user vectors of a scan.
 
-    `losses` are infinite for vectors outside the bounds of LEAST and MOST.
+    `steps`, (b, K), are p. `sizes`, `lengths` and `losses`, (b,), are t, ‖t·p‖ and ‖r‖. `losses` are infinite for
+    vectors outside the bounds of LEAST and MOST.
     """
 
     items: RoundedItems
@@ -182,7 +196,10 @@ class RoundedVectors(NamedTuple):
     losses: Values
 
     def look(self, rows: list[int], start: int, stop: int) -> tuple[Scores, list[float]]:
-        """Return products of some rows with the positions start..stop, (b, stop − start), and their error bounds."""
+        """Return the products of the vectors in `rows` with the items at positions start..stop, and their error bounds.
+
+        The products are (len(rows), stop − start). There is one error bound for each row.
+        """
         longest, loss = (float(part[start // ITEMS_AT_ONCE]) for part in (self.items.longest, self.items.losses))
         lengths = self.lengths[rows]
         errors = lengths * loss + self.losses[rows] * longest
@@ -191,7 +208,7 @@ class RoundedVectors(NamedTuple):
 
 
 def _is_exact(components: int) -> bool:
-    """Return whether numkong's products equal numpy's on this processor, for the largest steps and for mixed ones."""
+    """Return whether numkong's products equal numpy's products on this processor, for the largest and random steps."""
     rng = np.random.default_rng(0)
     steps = rng.integers(-MOST_STEPS, MOST_STEPS, (3, components), dtype=np.int8, endpoint=True)
     steps[0], steps[1] = -MOST_STEPS, MOST_STEPS
@@ -202,7 +219,7 @@ def _is_exact(components: int) -> bool:
 
 
 def _round_rows(vectors: Values) -> tuple[Steps, Values]:
-    """Return the rows of `vectors` in whole steps, and the size of a step of each row, 1 for a row of zeros."""
+    """Return the rows of `vectors` in whole steps, and the size of the steps of each row, which is 1 if all are 0."""
     sizes = np.abs(vectors).max(axis=1) / MOST_STEPS
     sizes[sizes == 0] = 1.0
     return np.rint(vectors / sizes[:, np.newaxis]).astype(np.int8), sizes
@@ -213,6 +230,6 @@ def _norms(vectors: Values) -> Values:
 
 
 def row_sums(products: Values) -> Values:
-    """Return the sums of the rows of a C-contiguous (m, K). The bits of each depend on its row alone."""
+    """Return the sums of the rows of a C-contiguous array, (m, K). The bits of a sum do not depend on other rows."""
     sums: Values = np.add.reduce(products, axis=1)
     return sums

@@ -1,22 +1,24 @@
-r"""The exact scan: the best items by score, for one question or for several together.
+r"""Find the items with the best scores by inner product exactly, for one question or for several together.
+
+A question is a user vector, the number of items wanted, and the items that may not come back.
 
 | symbol | meaning |
 |---|---|
-| n, K, b | items, components, vectors of one scan |
+| n, K, b | number of items, of components, and of user vectors in one scan |
 | position | place of an item in the index: items stand by descending norm, ties by column |
 | column | place of an item in the training matrix |
 | offset | the score of an item by the other parts of a blend, (n,) by position, exact in float64 |
-| look | approximate scores of a block of positions: a product in float32, or of int8 (see rounded.py) |
+| look | approximate scores of a block of positions: a product in float32, or of int8 (see products.py) |
 | error | bound of \|look − exact\| for any item of the block |
-| approximate | a float32 product and the offset; its last bits depend on the shape of the product |
-| exact | the float64 sum of K products in a fixed order, and the offset, which depend on the question alone |
+| approximate | a float32 product plus the offset; its last bits depend on the shape of the product |
+| exact | the float64 sum of K products in a fixed order plus the offset, which depend on the question alone |
 | slack | bound of \|approximate − exact\| for any item |
 | bound | a value that at least `limit` of the approximate scores so far reach |
-| floor | bound − slack − error: what is below in a look cannot be in the answer |
+| floor | bound − slack − error; an item whose look is below it cannot be in the answer |
 
-A scan goes through the index in blocks. Items that reach the floor become candidates, and the bound rises. Once no
-offset with ‖vector‖·‖next item‖ reaches bound − slack, no later item can be in the answer. Candidates are sorted by
-exact score, ties by column. Therefore the bits of an answer depend on its question alone.
+A scan goes through the index in blocks. Items that reach the floor become candidates, and the bound rises. No later
+item can be in the answer once ‖vector‖·‖next item‖ plus the largest later offset is below bound − slack. At last the
+candidates are sorted by exact score, ties by column. Therefore the bits of an answer depend on its question alone.
 """
 
 from __future__ import annotations
@@ -37,39 +39,39 @@ from svc.model.recommenders.base import is_few
 from svc.model.recommenders.products import UNIT_ROUNDOFF, RoundedItems, inner_products, row_sums
 
 NORM_STEP = 256
-"""Norms are kept for the positions that are multiples of this."""
+"""Norms are stored only for the positions that are multiples of this."""
 FIRST_BLOCK, FIRST_BLOCK_PER_ITEM = 4096, 96
-"""Positions of the first block: at least, and for each item wanted. Long answers then take fewer blocks."""
+"""The least size of the first block, and its size for each item wanted, so that long answers take few blocks."""
 HEAD_SHARE, LONE_HEAD_SHARE = 6, 64
-"""With offsets, the first block has at least one item in this many: for several vectors, and for a single one."""
+"""With offsets, the first block has at least one item in HEAD_SHARE, or in LONE_HEAD_SHARE for a single question."""
 FULL_SHARE = 6
-"""Above one item in this many, scoring all in order is faster than gathering some."""
+"""If more than one item in this many can be in the answer, scoring all in order is faster than gathering the items."""
 FIRST_GATHERED, GATHERED_PER_ITEM = 512, 16
-"""Rows gathered first if few items are allowed: at least, and for each item wanted."""
+"""If few items are allowed, the least number of vectors to gather first, and the number for each item wanted."""
 ROWS_AT_ONCE = 256
-"""The most vectors that are searched together."""
+"""The most questions that are answered together."""
 LEAST_AT_ONCE = 32
-"""The fewest vectors with offsets that are searched together, even if these take more than BLOCK_SCORES."""
+"""Up to this many questions with offsets are answered together, even if the offsets take more than BLOCK_SCORES."""
 MANY_FROM = 8
-"""Below this number of vectors, operations on all of them at once save nothing."""
+"""With fewer questions than this, array operations over all questions at once do not save time."""
 MANY_ROUNDED_FROM = 32
-"""The same for rounded vectors: a float32 product of many is as fast and leaves fewer candidates."""
+"""MANY_FROM if item vectors are rounded. For more questions, float32 is as fast and leaves fewer candidates."""
 SMALL_LIMIT = 32
-"""Questions up to this limit are searched in a batch of their own: longer ones would lengthen their scan."""
+"""Questions with a limit up to this are answered apart from longer ones, which would make their scan longer."""
 RESCORE_AT_ONCE = 1 << 11
-"""Candidates scored exactly at once: many long answers together would otherwise take tens of MB for a moment."""
+"""Candidates that are scored exactly at once. Without this bound, many long answers would take tens of MB."""
 BLOCK_SCORES = 1 << 22
-"""Approximate scores held in memory at once: 16 MiB of float32."""
+"""The most approximate scores that are in memory at once, 16 MiB of float32."""
 POOL_LIMIT = 1 << 18
-"""Candidates, beyond twice those wanted, that are collected before they are reduced to the best of each vector."""
+"""Candidates of all questions are reduced to the best of each when they exceed twice the items wanted by this many."""
 
 LOWEST = float(np.finfo(np.float32).min)
 MOST = 1e37
 """Scores above this may leave the range of float32. All items are then scored exactly."""
 MOST_LOST = 1e-6
-"""If the cosines of short items may lose more than this, float32 is not precise enough for them."""
+"""If cosines with short item vectors may lose more than this in float32, all items are scored exactly."""
 LOST = 1e-44
-"""Upper bound of the loss of a component below the smallest normal number when it becomes float32."""
+"""Upper bound of the loss when a component below the smallest normal float32 is converted to float32."""
 OFFSET_ROUNDINGS = 4
 """Upper bound of the number of float32 operations that add an offset."""
 
@@ -81,26 +83,27 @@ NOTHING: Scores = np.empty(0, dtype=np.float32)
 
 
 class Wanted(NamedTuple):
-    """The conditions on one ranking: at most `limit` items, no `excluded` column, and only items of `allowed`."""
+    """The conditions on one answer: at most `limit` items, no `excluded` column, and only items of `allowed`."""
 
     limit: int
     excluded: NDArray[np.int32]
     allowed: ItemSet | None = None
     unordered: bool = False
-    """A ranking of all items may come in any order."""
+    """Whether the answer may have any order if it has all items."""
     offsets: Callable[[], Values] | None = None
-    """Computes the offsets when they are needed, so that those of many questions are not in memory at once."""
+    """Computes the offsets. Called late, so that the offsets of many questions are not in memory at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """The arrays of an index.
+    """The arrays of an index that a scan reads.
 
-    `norms` and `norm_array` are those of every NORM_STEP-th position, then 0. `even` says that norms hardly differ.
-    `positions`, (n,), maps columns to positions.
+    `factors`, (n, K), are the item vectors by position, `columns`, (n,), the columns by position, and `positions`,
+    (n,), the positions by column. `norms` and `norm_array` are the norms at every NORM_STEP-th position, followed by 0.
+    `even` tells that norms hardly differ.
 
-    With `inverse_norms`, (n,), scores are divided by the norms of the items without their last component. The score of
-    an item of norm 0 is 0. No item is pruned by its norm then.
+    With `inverse_norms`, (n,), scores are cosines: products are divided by the norm of the item vector without its last
+    component. The score of an item with norm 0 is 0. Such a scan does not skip items by their norms.
     """
 
     factors: NDArray[np.float32]
@@ -114,7 +117,7 @@ class Layout:
     largest_inverse: float = 0.0
 
     def slacks(self, lengths: list[float]) -> list[float]:
-        """Return bounds of the errors of float32 products with vectors of norm `lengths`, infinite if unbounded."""
+        """Return the slack for user vectors with these norms. It is infinite if float32 cannot bound the error."""
         components, longest = self.factors.shape[1], self.norms[0]
         lost = error_bound(components, 0.0)
         each = error_bound(components, longest if self.inverse_norms is None else 1.0) - lost
@@ -123,15 +126,15 @@ class Layout:
         return [length * each + lost if length < most else math.inf for length in lengths]
 
     def longest(self, position: int) -> float:
-        """Return a norm that no item from `position` on exceeds."""
+        """Return an upper bound of the norms from `position` on."""
         return self.norms[position // NORM_STEP] * (1 + 1e-9)
 
     def end_of_norms(self, norm: float) -> int:
-        """Return a position from which on no norm reaches `norm`, not always the first such position."""
+        """Return a position from which on all norms are below `norm`. It may be later than the first such position."""
         return min(bisect_right(self.norms, -norm, key=float.__neg__) * NORM_STEP, len(self.columns))
 
     def end_of_reach(self, score: float, length: float) -> int:
-        """Return a position from which on no item reaches `score`, above 0, with a vector of norm `length`."""
+        """Return a position from which on all scores with a vector of norm `length` are below `score`, above 0."""
         return self.end_of_norms(score / length * (1 - 1e-9)) if length else 0
 
     def reaching(self, start: int, score: float, length: float, offsets: Values) -> Positions:
@@ -144,28 +147,32 @@ class Layout:
         return np.concatenate([reached + start, np.flatnonzero(offsets[end:] >= needed[-1]) + end])
 
     def scores(self, vectors: Scores, start: int, stop: int) -> Scores:
-        """Return approximate products of the positions start..stop with each of `vectors`, (b, stop − start)."""
+        """Return approximate products of `vectors`, (b, K), with the items at start..stop, (b, stop − start)."""
         scores = inner_products(vectors, self.factors[start:stop])
         if self.inverse_norms is not None:
             scores *= self.inverse_norms[start:stop]
         return scores
 
     def scores_of_one(self, vector: Scores, start: int, stop: int) -> Scores:
-        """Return approximate products of the positions start..stop with one vector, (stop − start,)."""
+        """Return approximate products of one vector with the items at start..stop, (stop − start,)."""
         scores: Scores = np.dot(self.factors[start:stop], vector)
         if self.inverse_norms is not None:
             scores *= self.inverse_norms[start:stop]
         return scores
 
     def scores_at(self, vector: Scores, positions: Positions) -> Scores:
-        """Return approximate products of m positions with one vector, (m,)."""
+        """Return approximate products of one vector with the items at m positions, (m,)."""
         scores: Scores = np.dot(self.factors.take(positions, axis=0), vector)
         if self.inverse_norms is not None:
             scores *= self.inverse_norms[positions]
         return scores
 
     def exact(self, vectors: Values, positions: Positions, rows: Positions | None = None) -> Values:
-        """Return exact products of m positions, (m,), with one vector, (K,), or each with its row of `vectors`."""
+        """Return exact products with the items at m positions, (m,).
+
+        Without `rows`, `vectors` is one vector, (K,). With `rows`, (m,), the item at positions[i] is multiplied by
+        vectors[rows[i]].
+        """
         scores = np.empty(len(positions))
         for start in range(0, len(positions), RESCORE_AT_ONCE):
             part = slice(start, start + RESCORE_AT_ONCE)
@@ -178,7 +185,10 @@ class Layout:
 
 
 def scan(layout: Layout, vectors: Values, wanted: Sequence[Wanted]) -> list[Ranking]:
-    """Return the best items of each row of `vectors`, (b, K). Their bits depend on the row and its `wanted` alone."""
+    """Return the best items for each user vector in `vectors`, (b, K), under the conditions `wanted`.
+
+    A ranking has the same bits in any batch.
+    """
     with np.errstate(over="ignore"):
         lengths = [math.sqrt(np.dot(vector, vector)) for vector in vectors]
     slacks = layout.slacks(lengths)
@@ -207,10 +217,10 @@ def scan(layout: Layout, vectors: Values, wanted: Sequence[Wanted]) -> list[Rank
 
 
 class _Question:
-    """The scan of one vector, (K,).
+    """The state of the scan for one user vector, (K,).
 
-    Every array operation counts here: a scan of a small index takes some ten microseconds. `end` is the position from
-    which on no item can be in the answer.
+    This class uses as few array operations as possible, because a scan of a small index takes only some ten
+    microseconds. `end` is the position from which on no item can be in the answer.
     """
 
     def __init__(self, layout: Layout, vector: Values, wanted: Wanted, length: float, slack: float) -> None:
@@ -227,12 +237,12 @@ class _Question:
         self._flags: NDArray[np.bool_] | None = None
 
     def alone(self) -> Ranking:
-        """Return the ranking of this question, without others."""
+        """Answer this question by a scan of its own."""
         wanted, n_items = self.wanted, len(self.layout.columns)
         if not self.length and wanted.offsets is None and not self.vector.any():
             columns = self._columns(wanted.limit + len(wanted.excluded))[: wanted.limit]
             return Ranking(columns, np.zeros(len(columns)))
-        # Only for few: gathering half of the vectors costs as much as reading all of them.
+        # Gathering pays only if few items are allowed. Gathering half of the vectors takes as long as reading all.
         if wanted.allowed is not None and is_few(wanted.allowed):
             self._add_offsets()
             self._gather(np.sort(self.layout.positions[self._columns(n_items)]).astype(np.intp))
@@ -246,7 +256,7 @@ class _Question:
         return self.ranking()
 
     def _look_alone(self) -> None:
-        """Scan as `_Looks` does, in two thirds of the time for a small index."""
+        """Scan all blocks for this question. For a small index this takes two thirds of the time of `_Looks`."""
         layout, start, size = self.layout, 0, _first_block(self.layout, [self.wanted], LONE_HEAD_SHARE)
         approximate = self.vector.astype(np.float32)
         while start < self.end:
@@ -269,7 +279,7 @@ class _Question:
         return self._flags
 
     def take(self, look: Scores, error: float, start: int, stop: int) -> None:
-        """Collect the candidates of the positions start..stop by their `look`. Changes `look`."""
+        """Collect the candidates among the positions start..stop by their `look`. Changes `look`."""
         layout, wanted = self.layout, self.wanted
         if not start:
             self._add_offsets()
@@ -298,7 +308,7 @@ class _Question:
             self._shorten(stop)
 
     def ranking(self) -> Ranking:
-        """Return the best of the candidates by their exact scores."""
+        """Return the best candidates by their exact scores."""
         wanted, positions = self.wanted, self.positions
         if self.slack < math.inf:
             positions = positions[self.values >= self._floor(self.slack)]
@@ -312,11 +322,11 @@ class _Question:
         return Ranking(columns[order], scores[order])
 
     def _floor(self, error: float) -> float:
-        """Return the least score of a candidate. It is above minus infinity, the score of excluded items."""
+        """Return the floor. It is never minus infinity, because excluded items have that score."""
         return max(self.bound - self.slack - error, LOWEST)
 
     def _columns(self, most: int) -> NDArray[np.int32]:
-        """Return the columns below `most`, or more, that may come back, ascending."""
+        """Return the columns that may come back, ascending. Columns from `most` on may be missing."""
         allowed, excluded, n_items = self.wanted.allowed, self.wanted.excluded, len(self.layout.columns)
         if allowed is not None:
             return allowed.columns_without(excluded)
@@ -327,7 +337,7 @@ class _Question:
         self.positions, self.end = self.layout.positions[self._columns(self.end)].astype(np.intp), 0
 
     def _gather(self, positions: Positions) -> None:
-        """Collect the candidates among some positions, ascending. Leave out positions that cannot reach the bound."""
+        """Collect the candidates among `positions`, ascending, without scoring those that cannot reach the bound."""
         if self.slack == math.inf:
             self.positions = positions
             return
@@ -356,7 +366,11 @@ class _Question:
         self.bound = max(self.bound, _kth(self.values, self.wanted.limit))
 
     def _shorten(self, stop: int | None) -> None:
-        """Leave out the positions, from `stop` on, that cannot reach the bound. None: offsets cannot be searched."""
+        """Move `end` forward if the bound allows.
+
+        With offsets and a `stop`, the positions from `stop` on that can reach the bound are gathered if they are few,
+        and the scan ends at `stop`.
+        """
         needed, offsets = self.bound - self.slack, self.offsets
         if self.layout.inverse_norms is not None or needed == -math.inf:
             return
@@ -371,7 +385,7 @@ class _Question:
 
 
 class _Looks:
-    """The scan of several vectors, (b, K), which share looks at blocks of items."""
+    """The scan for several user vectors, (b, K). Each block of items is scored for all of them by one product."""
 
     def __init__(
         self,
@@ -404,7 +418,10 @@ class _Looks:
         return [rankings[row] for row in range(len(self.questions))]
 
     def _look(self, rows: list[int], start: int, stop: int) -> tuple[Scores, list[float]]:
-        """Return looks of some rows at the positions start..stop, (b, stop − start), and errors of their products."""
+        """Return the looks of some questions at the positions start..stop, (rows, stop − start), and their errors.
+
+        The error of a float32 look is given as 0, because `slack` bounds it.
+        """
         if self.rounded is not None:
             return self.rounded.look(rows, start, stop)
         vectors = self.approximate if len(rows) == len(self.questions) else self.approximate[rows]
@@ -412,9 +429,10 @@ class _Looks:
 
 
 class _Matrix:
-    """One pass over the index for many vectors, by operations on all of them at once.
+    """The scan for many user vectors, by array operations over all of them at once.
 
-    Halves the time of questions with small answers. `alive` are the rows for which later items may matter.
+    Halves the time of questions with small answers, compared with `_Looks`. `alive` are the rows of the user vectors
+    for which later items can be in the answer.
     """
 
     def __init__(
@@ -455,7 +473,10 @@ class _Matrix:
         return [Ranking(columns[a:b], scores[a:b]) for a, b in pairwise(ends)]
 
     def _block(self, alive: Positions, start: int, stop: int) -> tuple[Positions, int]:
-        """Score the positions start..stop for the rows `alive`. Return the rows still alive and their end."""
+        """Score the positions start..stop for the rows `alive`.
+
+        Returns the rows that are still alive, and the position from which on no item can be in any of their answers.
+        """
         scores = self.layout.scores(self.approximate[alive], start, stop)
         self._mask(scores, alive, start, stop)
         bounds = self._raise_bounds(scores, alive)
@@ -485,7 +506,7 @@ class _Matrix:
         scores[rows[scored], self.excluded_positions[inside[scored]] - start] = -np.inf
 
     def _raise_bounds(self, scores: Scores, alive: Positions) -> Scores:
-        """Update the bounds with new scores. Return the bound of each row of `alive`."""
+        """Update the floors by the scores of a block. Return the bound of each row of `alive`."""
         maxima = group_maxima(scores, group_count(self.most))
         merged = np.concatenate([self.leaders[alive], maxima], axis=1)
         leaders = np.partition(merged, merged.shape[1] - self.most, axis=1)[:, -self.most :]
@@ -496,7 +517,7 @@ class _Matrix:
         return bounds
 
     def _settle(self) -> tuple[Positions, Positions, Values]:
-        """Return rows, positions and exact scores of the `limit` best candidates of each row, in order."""
+        """Return rows, positions and exact scores of the `limit` best candidates of each row, by row, best first."""
         rows, positions, approximate = (np.concatenate(parts) for parts in zip(*self.pool, strict=True))
         reaching = np.flatnonzero(approximate >= self.floors[rows])
         rows, positions = rows[reaching], positions[reaching]
@@ -510,7 +531,7 @@ class _Matrix:
 
 
 def _by_set(wanted: Sequence[Wanted]) -> list[tuple[ItemSet, list[int]]]:
-    """Return each set of allowed items with the rows that share it. Rows without a set are left out."""
+    """Return each distinct set of allowed items, with the rows whose questions have this set."""
     by_bits: dict[bytes, tuple[ItemSet, list[int]]] = {}
     for row, own in enumerate(wanted):
         if own.allowed is not None:
@@ -519,9 +540,9 @@ def _by_set(wanted: Sequence[Wanted]) -> list[tuple[ItemSet, list[int]]]:
 
 
 def _first_block(layout: Layout, wanted: Sequence[Wanted], share: int) -> int:
-    """Return the size of the first block for questions together, a multiple of NORM_STEP.
+    """Return the number of positions in the first block, a multiple of NORM_STEP.
 
-    With offsets it is at least one item in `share`. It is the whole index if norms hardly differ.
+    With offsets it is at least one item in `share`. If norms hardly differ, it is the whole index.
     """
     size = max(FIRST_BLOCK, FIRST_BLOCK_PER_ITEM * max([own.limit for own in wanted]))
     if wanted[0].offsets is not None:
@@ -530,7 +551,10 @@ def _first_block(layout: Layout, wanted: Sequence[Wanted], share: int) -> int:
 
 
 def _bound_of_groups(scores: Scores, limit: int) -> float:
-    """Return a value that `limit` scores reach, because so many groups have such a maximum. Ignores the tail."""
+    """Return a value that at least `limit` scores reach, because the maxima of `limit` groups reach it.
+
+    Scores that are left over after dividing them into groups are ignored.
+    """
     groups = group_count(limit)
     depth = len(scores) // groups
     if depth <= 1:
@@ -550,14 +574,14 @@ def _kth(values: Scores, k: int) -> float:
 def error_bound(components: int, reach: float) -> float:
     """Return a bound of the error of a float32 inner product of vectors whose norms multiply to `reach`.
 
-    Rounding the vector to float32 and K products and sums, in any order, err by at most about (K + 1) unit roundoffs
-    times Σ|uᵢvᵢ| <= ‖u‖‖v‖. The rest is room for rounding the floor. Results below the smallest normal number may be
-    lost altogether.
+    Rounding the vector to float32, and K products and sums in any order, have an error of at most about (K + 1) unit
+    roundoffs times Σ|uᵢvᵢ| <= ‖u‖‖v‖. The bound is a little larger, to allow for rounding the floor. The addend 1e-37
+    allows for results that become 0 because they are below the smallest normal number.
     """
     return (components + 8) * (UNIT_ROUNDOFF * 1.01 * reach + 1e-37)
 
 
 def bias_free_norms(factors: Values) -> Values:
-    """Return the norms of the rows without their last component."""
+    """Return the norms of the item vectors without the last component, which is a bias."""
     directions = factors[:, :-1]
     return np.sqrt(row_sums(directions * directions))

@@ -1,10 +1,13 @@
-"""Rank the training users for one item, exactly: if scores of all are approximate, then by exact ones within the error.
+"""Rank the training users for one item.
 
-| symbol | meaning |
+The ranking is exact. If the scores of all users are computed only approximately, every user who may be among the best
+within the error is scored again exactly.
+
+| order | rank by |
 |---|---|
-| score | the model's score of the item for a user, as `rank` has it |
-| lift | (score - mean) / deviation, both of the user's scores of all items; 0 where all are equal |
-| balanced | half of the lift, and half of (score - mean) / deviation over the users of this item |
+| score | the model's score of the item for the user |
+| lift | (score - mean) / deviation, over the user's scores of all items; 0 if these are all equal |
+| balanced | half of the lift, plus half of (score - mean) / deviation over the item's scores for all users |
 """
 
 from __future__ import annotations
@@ -21,21 +24,28 @@ from svc.model.ranking.query import Order, Ranking
 
 
 class ByColumn(NamedTuple):
-    """The numbers of all `entries`, (nnz,) uint32, column by column, rising. Those of column c begin at `starts[c]`."""
+    """An index of the entries of a compressed sparse row matrix by column.
+
+    An entry is its number in the order of the rows. `entries`, (nnz,) uint32, has the entries of column c, ascending,
+    at `starts[c]:starts[c + 1]`.
+    """
 
     starts: NDArray[np.intp]
     entries: NDArray[np.uint32]
 
     @classmethod
     def of(cls, columns: NDArray[np.int32], n_columns: int) -> ByColumn:
-        """Return the index. Sorts pairs of column and entry: an eighth of the time of a stable `argsort`."""
+        """Build the index. Sorting pairs of column and entry takes an eighth of the time of a stable `argsort`."""
         pairs = (columns.astype(np.int64) << 32) | np.arange(len(columns))
         pairs.sort()
         counts = np.bincount(columns, minlength=n_columns)
-        return cls(np.append(0, counts.cumsum()), pairs.astype(np.uint32))  # the lower half is the entry
+        return cls(np.append(0, counts.cumsum()), pairs.astype(np.uint32))  # keeps the lower half, the entry
 
     def rows(self, column: int, offsets: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.uint32]]:
-        """Return the rows that have the column, and their entries. `offsets`, (n_rows + 1,), are those of the rows."""
+        """Return the rows that have the column, and their entries.
+
+        `offsets`, (n_rows + 1,), are the row offsets of the matrix.
+        """
         entries = self.entries[self.starts[column] : self.starts[column + 1]]
         return np.searchsorted(offsets, entries, side="right") - 1, entries
 
@@ -45,18 +55,19 @@ Rows = NDArray[np.intp]
 Moments = tuple[Values, Values]
 """Mean and deviation of each user's scores of all items, (n_users,)."""
 NOISE = 1e-12
-"""A variance below this share of the second moment is rounding."""
+"""A variance below this share of the second moment is rounding noise and counts as 0."""
 CELLS_AT_ONCE: Final = 1 << 15
-"""Entries of histories that are summed at once. Their weights stay in the processor's cache."""
+"""Cells of a block of histories, so that their weights fit into the processor's cache."""
 FILLER: Final = np.iinfo(np.int32).max
 
 
 class HistoryBlocks(NamedTuple):
-    """The histories of all users in blocks, so that a sum over each history takes a nanosecond an entry.
+    """The histories of all users in blocks, so that summing over each history takes a nanosecond an entry.
 
-    Users stand by falling length of their histories. A block, (longest, users), has the k-th items of its users in row
-    k. Shorter histories end with FILLER. `shapes` are those of the blocks, `columns` and `weights` their cells. Weights
-    are None if all are 1.
+    `users` are the rows of all users by descending length of their histories. A block covers some of these users in
+    turn, and is an array, (longest history, users), that has the k-th item of each history in row k. Shorter histories
+    are padded with FILLER. `shapes` are the shapes of the blocks. `columns` and `weights` hold the cells of all blocks,
+    end to end. Weights None: all are 1.
     """
 
     users: Rows
@@ -66,10 +77,7 @@ class HistoryBlocks(NamedTuple):
 
     @classmethod
     def of(cls, history: History, recencies: Sequence[float | None] = (None,)) -> tuple[HistoryBlocks, ...]:
-        """Return the blocks of `history` for each recency. They differ only in their weights.
-
-        None means the recency of `history` itself.
-        """
+        """Return the blocks of `history` with weights for each recency. None: the recency of `history` itself."""
         if not recencies:
             return ()
         lengths = np.diff(history.offsets)
@@ -90,9 +98,9 @@ class HistoryBlocks(NamedTuple):
         return tuple(cls(users, tuple(shapes), columns, weights[recency]) for recency in recencies)
 
     def sums(self, weights: NDArray[np.float32]) -> Values:
-        """Return Σ value · weights[item] over the history of each user, added in its order.
+        """Return Σ value · weights[item] over the history of each user, (n_users,), added in the history's order.
 
-        `weights`, (n,), are those of each item towards one.
+        `weights`, (n,), are the weights with which each item counts in the score of one item.
         """
         table = np.zeros(len(weights) + 1)
         table[:-1] = weights
@@ -104,11 +112,11 @@ class HistoryBlocks(NamedTuple):
             part = slice(cell, cell + size)
             own = addends[:size]
             places[:size] = self.columns[part]
-            table.take(places[:size], out=own, mode="clip")  # reads the last place, 0, for FILLER
+            table.take(places[:size], out=own, mode="clip")  # clips FILLER to the last place, which holds 0
             if self.weights is not None:
                 own *= self.weights[part]
             by_row = own.reshape(longest, users)
-            # numpy sums a single column in pairs, and several row after row
+            # numpy sums several columns row after row. It would sum a single column pairwise, with other bits.
             total = by_row.sum(axis=0, initial=0.0) if users > 1 else by_row.cumsum(axis=0)[-1]
             sums[user : user + users] = total
             cell, user = part.stop, user + users
@@ -118,9 +126,10 @@ class HistoryBlocks(NamedTuple):
 
 
 class UserSummary(NamedTuple):
-    """The data to score one item for all users.
+    """The data from which a model scores one item for all users.
 
-    `longest` is the largest norm of a user vector. `histories` are those of each item-weight part.
+    `longest` is the largest norm of a user vector of the factor part. `histories` has the histories for each
+    item-weight part.
     """
 
     longest: float = 0.0
@@ -128,13 +137,13 @@ class UserSummary(NamedTuple):
 
 
 def moments_of(means: Values, variances: Values) -> Moments:
-    """Return the means and the deviations."""
+    """Return means and standard deviations from means and variances. Rounding noise becomes 0."""
     is_noise = variances <= NOISE * (variances + means * means)
     return means, np.sqrt(np.where(is_noise, 0.0, variances))
 
 
 def measured_moments(scores_of: Callable[[int], Values], n_users: int) -> Moments:
-    """Return the moments of the scores of all items, (n,), of one user after the other."""
+    """Compute the moments of each user from the scores of all items, (n,), that `scores_of` returns for a row."""
     from threadpoolctl import threadpool_limits
 
     measured = np.empty((2, n_users))
@@ -147,9 +156,9 @@ def measured_moments(scores_of: Callable[[int], Values], n_users: int) -> Moment
 
 
 class UserScores(NamedTuple):
-    """Scores of one item for all users, (n_users,), each off by at most `errors`.
+    """Scores of one item for all users, (n_users,), with an error of at most `errors` each.
 
-    `exact` scores some rows exactly. It is None if all scores are exact.
+    `exact` returns the exact scores for some rows of users. It is None if all scores are exact.
     """
 
     values: Values
@@ -159,7 +168,7 @@ class UserScores(NamedTuple):
 
 @runtime_checkable
 class UserScorer(Protocol):
-    """A scorer that can rank users for an item: its scores differ between users."""
+    """A scorer that can rank users for an item, because its scores differ between users."""
 
     def scores_of_users(self, column: int, summary: UserSummary) -> UserScores:
         """Return the scores of one item for all training users."""
@@ -171,11 +180,11 @@ class UserScorer(Protocol):
         """
 
     def summary_of_users(self, history: History) -> UserSummary:
-        """Return the summary of the training users."""
+        """Return the data that `scores_of_users` reads about the training users."""
 
 
 def best_users(scores: UserScores, order: Order, moments: Moments, is_wanted: NDArray[np.bool_], limit: int) -> Ranking:
-    """Return the best users among those of `is_wanted`, (n_users,), as rows, ties by lower row."""
+    """Return the rows of the best users with a flag in `is_wanted`, (n_users,), ties by ascending row."""
     values = scores.values
     slope, offset = np.broadcast_to(1.0, values.shape), np.broadcast_to(0.0, values.shape)
     if order != "score":
