@@ -81,6 +81,10 @@ class ItemSet:
     def __invert__(self) -> ItemSet:
         return ItemSet.of_flags(~self.flags())
 
+    def equals(self, other: ItemSet | None) -> bool:
+        """Return whether both sets have the same columns of the same number of items."""
+        return other is not None and self.n_items == other.n_items and np.array_equal(self.bits, other.bits)
+
     @property
     def bits(self) -> NDArray[np.uint8]:
         """Return one bit per item, the first item in the highest bit of the first byte. Do not write to the array."""

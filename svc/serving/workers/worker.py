@@ -14,6 +14,7 @@ import socket
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
@@ -96,12 +97,21 @@ class Opened:
             self.unused.set()
 
 
+def _run_soon(token: trio.lowlevel.TrioToken, function: Callable[..., object], *arguments: object) -> None:
+    """Call the function in the event loop of `token`, from any thread. Does nothing if the loop has ended."""
+    with suppress(trio.RunFinishedError):
+        token.run_sync_soon(function, *arguments)
+
+
 def _beside(served: Served, state: ServedState) -> Served:
     """Return `served` with the available items, new items and policy that the parent sent. Blocks."""
     new: PlacedItems | None = served.new if state.keeps_new else None
     if state.new is not None:
         new = pickle.loads(state.new)
-    return served.beside(state.items, new, state.policy)
+    items = state.items
+    if items is not None and items.equals(served.available):
+        items = served.available  # an unpickled equal set would replace `served`, which loses the kept answers
+    return served.beside(items, new, state.policy)
 
 
 class Worker:
@@ -265,8 +275,7 @@ class Worker:
         if before is None or served is not before.served:
             opened.n_served += 1
             # Any thread may release the last reference, but `note_end` must run in the thread of the event loop.
-            later = trio.lowlevel.current_trio_token().run_sync_soon
-            weakref.finalize(served, later, opened.note_end, 1)
+            weakref.finalize(served, _run_soon, trio.lowlevel.current_trio_token(), opened.note_end, 1)
         self._registry.put(replace(entry, served=served))
 
     def _use_policies(self, policies: Any, cells: dict[str, tuple[int, int]]) -> None:

@@ -22,6 +22,10 @@ def test_item_sets_agree_with_python_sets() -> None:
         for made, expected in ((a & b, first & second), (a | b, first | second), (~a, set(range(n_items)) - first)):
             assert made.columns().tolist() == sorted(expected)
             assert made.count == len(expected)
+            assert made.equals(ItemSet.of_columns(np.array(sorted(expected), dtype=np.int32), n_items))
+            assert not made.equals(~made)
+            assert not made.equals(None)
+            assert not made.equals(ItemSet.of_flags(np.append(made.flags(), False)))
         assert a.contains(np.arange(n_items, dtype=np.int32)).tolist() == [column in first for column in range(n_items)]
         assert a.nbytes <= (n_items + 7) // 8
 

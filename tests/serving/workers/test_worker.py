@@ -7,16 +7,18 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import trio
 from structlog.testing import capture_logs
 
 from svc.errors import ArtifactReadError, InternalError
+from svc.model.ranking.item_sets import ItemSet
 from svc.processes import SharedPage
 from svc.serving.api.authentication import hash_api_key, parse_api_keys
 from svc.serving.api.key_policies import parse_policies
 from svc.serving.models.recipes import Policy
-from svc.serving.models.registry import Entry, WorkersState
+from svc.serving.models.registry import Entry, Served, WorkersState
 from svc.serving.transport.connection import VACANT
 from svc.serving.workers import channel
 from svc.serving.workers.counters import WorkerPage
@@ -104,7 +106,7 @@ async def asked(address: tuple[str, int], body: bytes = b'{"user_id": "u1", "lim
 
 @pytest.mark.anyio
 async def test_a_worker_follows_orders_about_models_keys_and_drain(tmp_path: Path) -> None:
-    """It applies keys, rates of keys, a swap with its drop, unknown recipes, and the drain."""
+    """It applies keys, rates of keys, a swap with its drop, lists, unknown recipes, and the drain."""
     models = []
     for dimensions in (4, 5):
         prepare(tmp_path, factor_model(10, 30, dimensions))
@@ -120,11 +122,15 @@ async def test_a_worker_follows_orders_about_models_keys_and_drain(tmp_path: Pat
         await channel.send(control, (seq, kind, *arguments), files)
         assert await channel.hear(control) == ("done", {"seq": seq})
 
+    async def put(number: int, available: ItemSet | None = None) -> Served | None:
+        state = ServedState(number, 0.0, Policy(), available, None, keeps_new=False)
+        await tell("entry", Entry("a", "a.yaml"), state)
+        return worker._registry.require("a").served
+
     async def serve(number: int) -> None:
         package: Package = models[number].package
         await tell("model", number, package.pickled, package.extents, files=package.files)
-        state = ServedState(number, 0.0, Policy(), None, None, keeps_new=False)
-        await tell("entry", Entry("a", "a.yaml"), state)
+        await put(number)
 
     with control, theirs, trio.fail_after(60):
         async with trio.open_nursery() as nursery:
@@ -142,6 +148,10 @@ async def test_a_worker_follows_orders_about_models_keys_and_drain(tmp_path: Pat
             await serve(1)
             await tell("drop", 0)
             assert models[1].sha256.encode() in await asked(address)
+            restricted = await put(1, ItemSet.of_columns(np.arange(20), 30))
+            assert await put(1, ItemSet.of_columns(np.arange(20), 30)) is restricted  # so its kept answers stay valid
+            assert await put(1, ItemSet.of_columns(np.arange(10), 30)) is not restricted
+            await put(1)
             await tell("policies", parse_policies(b"k: {rate: 1/h, burst: 2}", "p"), {"k": (1, 2)})
             answers = [await asked(address) for _ in range(3)]
             assert [answer.split()[1] for answer in answers] == [b"200", b"200", b"429"]
