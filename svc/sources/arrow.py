@@ -1,4 +1,4 @@
-"""Arrow arrays and batches without pandas, so that a server can read item metadata without pandas."""
+"""Functions that build and measure Arrow data without pandas, which a server need not import for item metadata."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from svc.errors import DataSourceError
 
 def texts(values: Sequence[str]) -> pa.Array:
     """Return `values` as an array of strings."""
+    # pa.array would import pandas if it is installed.
     data = [value.encode() for value in values]
     ends = np.cumsum([0, *map(len, data)], dtype=np.int32)
     return pa.Array.from_buffers(pa.string(), len(data), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(data))])
@@ -59,7 +60,7 @@ def empty(schema: pa.Schema) -> pa.Table:
 
 
 def expanded_bytes(column: pa.Array | pa.ChunkedArray) -> int:
-    """Return the bytes of a column with its dictionaries decoded, so that a repeated text counts each time."""
+    """Return the bytes that a column takes after its dictionaries are decoded. A repeated text counts each time."""
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     return sum(_expanded_bytes(chunk) for chunk in chunks)
 
@@ -100,7 +101,7 @@ def _text_bytes(values: pa.Array) -> pa.Array | None:
 
 
 def longest_text(column: pa.Array | pa.ChunkedArray) -> int:
-    """Return the bytes of the longest text of a column, or of its dictionary. It is 0 if the values are not text."""
+    """Return the bytes of the longest text in a column or in its dictionary, or 0 if the values are not text."""
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     values = [chunk.dictionary if pa.types.is_dictionary(chunk.type) else chunk for chunk in chunks]
     sizes = [size for each in values if (size := _text_bytes(each)) is not None]
@@ -111,7 +112,7 @@ class RowTyper:
     """A converter of rows that infers the column types of each batch. TableBuilder unifies the types of all batches.
 
     In id columns (`text_columns`), integers, decimals, dates and UUIDs become text. Floats stay floats, which
-    TableBuilder refuses.
+    TableBuilder refuses as ids.
     """
 
     def __init__(self, columns: Sequence[str], text_columns: frozenset[str]) -> None:
@@ -134,7 +135,7 @@ class RowTyper:
 def _texts(values: list[Any]) -> pa.Array:
     try:
         return pa.array(values, pa.large_string())
-    except (pa.ArrowTypeError, pa.ArrowInvalid):  # not all of them are text
+    except (pa.ArrowTypeError, pa.ArrowInvalid):  # some values are not text
         pass
     if any(isinstance(value, float) for value in values):
         return pa.array([None if value is None else float(value) for value in values], pa.float64())

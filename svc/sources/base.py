@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LEAST_ROWS: Final = 1 << 20
 LEAST_BYTES: Final = 64 << 20
-"""The smallest bounds, for models with few items."""
+"""Lower limits of the bounds, for models with few items."""
 TIMES_NEEDED: Final = 10
 BYTES_A_CELL: Final = 512
 ENTRY_POINT_GROUP = "svc.datasources"
@@ -47,14 +47,15 @@ _OTHER_TYPES = {
     **dict.fromkeys(("tsv", "text", "file", "pandas"), "csv"),
     **dict.fromkeys(("bq", "google"), "bigquery"),
 }
-"""The source type for each database or format that users may write as a type."""
+"""Names of databases and formats that users may write as a type, with the source type to suggest."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableBounds:
-    """Limits on the rows and bytes of a table after decompression, repeated rows included.
+    """Limits on the rows and bytes of a table that a server reads. Bytes are counted after decompression.
 
-    A small compressed file may expand to gigabytes, and the owner of the data may not be the operator of the server.
+    They protect the server's memory, because a small compressed file may expand to gigabytes, and the author of the
+    file may not be the operator of the server. Repeated rows count.
     """
 
     max_rows: int
@@ -62,12 +63,15 @@ class TableBounds:
 
     @classmethod
     def for_serving(cls, n_items: int, n_columns: int) -> TableBounds:
-        """Return bounds of ten times `n_items` rows of `n_columns` cells of 512 bytes, at least 64 MiB."""
+        """Return ten times the rows and bytes of `n_items` rows with `n_columns` cells of 512 bytes.
+
+        The bounds are at least 1,048,576 rows and 64 MiB.
+        """
         needed = n_items * n_columns * BYTES_A_CELL
         return cls(max(LEAST_ROWS, TIMES_NEEDED * n_items), max(LEAST_BYTES, TIMES_NEEDED * needed))
 
     def check(self, n_rows: int, n_bytes: int, where: str) -> None:
-        """Raise SourceTooLarge above a bound."""
+        """Raise SourceTooLarge if a bound is exceeded. `where` names the table in the message."""
         if n_rows > self.max_rows:
             raise SourceTooLarge(
                 f"{where} has more than {self.max_rows} rows, ten times what the model's items need: "
@@ -125,8 +129,8 @@ class DataSource(Protocol):
     - `fetch_where(where: RowFilter) -> Prefiltered | None` returns the same without rows that `where` surely drops, or
       None if the source cannot filter.
     - `probe() -> list[str]` checks the access without reading all data, and returns one line per check.
-    - `sample(n_rows) -> pandas.DataFrame | None` returns the first rows of `fetch`, or None if it cannot read them
-      alone.
+    - `sample(n_rows) -> pandas.DataFrame | None` returns the first rows of `fetch`, or None if that would
+      require reading all data.
     - `probe_and_sample(n_rows)` replaces `sample` in a source that would run its query for both. It is a generator that
       yields the lines of `probe` and returns the rows.
     """
@@ -156,7 +160,7 @@ def known_types() -> dict[str, str]:
 
 
 def _check_only_one(type_name: str, where: str) -> None:
-    """Raise RecipeError if several packages have a source of this type, because their order is arbitrary."""
+    """Raise RecipeError if several packages offer this source type, because any choice would be arbitrary."""
     points = [point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name == type_name]
     if len({point.value for point in points}) < 2:
         return

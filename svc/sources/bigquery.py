@@ -1,6 +1,6 @@
 """Rows of a BigQuery query, read over the Storage Read API, or over REST when that API is unavailable.
 
-The query runs once: REST reads the result of the same job.
+The query never runs twice, because REST reads the result of the same job.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _TYPES = {bool: "BOOL", int: "INT64", float: "FLOAT64", str: "STRING"}
 
 
 class BigQuerySource:
-    """One query, billed to `project`, with the credentials that Google's own libraries find."""
+    """A source that runs one BigQuery query, billed to the Google project in the option `project`.
+
+    Google's libraries find the credentials.
+    """
 
     type_name: ClassVar[str] = "bigquery"
     Config: ClassVar[type[BigQueryOptions]] = BigQueryOptions
@@ -54,7 +57,10 @@ class BigQuerySource:
             return builder.finish()
 
     def probe(self) -> list[str]:
-        """Run the query dry: BigQuery checks it and estimates the bytes to process, without reading or billing."""
+        """Check the query by a dry run, which reads and bills nothing.
+
+        The lines have an estimate of the bytes to process, and the columns.
+        """
         with self._client() as client:
             job = self._start(client, dry_run=True)
             checks = [f"query: valid, would process {job.total_bytes_processed} bytes"]
@@ -75,7 +81,7 @@ class BigQuerySource:
             raise SourceTooLarge(f"the query returns more than {cap} rows: SVC_MAX_SQL_ROWS", fields={"cap": cap})
 
     def _batches(self, client: Any, job: Any, rows: Any, wanted: list[str]) -> Iterator[pa.RecordBatch | pa.Table]:
-        """Yield batches with the wanted columns. The first has no rows, so that an empty result has columns too."""
+        """Yield batches with the wanted columns. The first batch is empty, so that an empty result has columns too."""
         typer = RowTyper(wanted, self._context.text_columns)
         yield typer.empty()
         stream = self._storage_batches(client, job, wanted)
@@ -158,9 +164,9 @@ class BigQuerySource:
 
 
 def _each_within(limit_s: float, pages: Iterator[Any], end: Callable[[], None]) -> Iterator[Any]:
-    """Yield the pages of a stream, and call `end` in the end to close it.
+    """Yield the pages of a stream. Afterwards call `end`, which closes the stream.
 
-    Raises DataSourceError if a page takes longer than `limit_s`, because gRPC would wait for a day.
+    Raises DataSourceError if a page takes longer than `limit_s` seconds, because gRPC would wait for a day.
     """
     with ThreadPoolExecutor(1) as waiting:
         try:
@@ -173,7 +179,10 @@ def _each_within(limit_s: float, pages: Iterator[Any], end: Callable[[], None]) 
 
 
 def _credentials() -> Any:
-    """Return None, so that Google's libraries find the credentials, or anonymous ones for BIGQUERY_EMULATOR_HOST."""
+    """Return anonymous credentials if BIGQUERY_EMULATOR_HOST is set, because an emulator checks none.
+
+    Otherwise return None, and Google's libraries find the credentials.
+    """
     if not os.environ.get("BIGQUERY_EMULATOR_HOST"):
         return None
     from google.auth.credentials import AnonymousCredentials

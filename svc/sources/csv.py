@@ -1,7 +1,8 @@
 """Delimited text files. Arrow parses them block by block and converts only the needed columns.
 
 A column has the type that the recipe's `dtype` gives it. Otherwise it has the first type that fits all rows: integers,
-floats, booleans, text. Blanks are missing values. In columns of numbers NA, NaN, null and similar words are too.
+floats, booleans, text. Blanks are missing values. In columns of numbers, words such as NA, NaN and null are
+missing values too.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _READERS = deque[Any](maxlen=1)
 """Keeps the latest reader alive. Arrow deadlocks if a reader is freed while its thread reads ahead."""
 _BLOCK_BYTES = 16 << 20
 _BOUNDED_BLOCK_BYTES = 1 << 20
-"""Smaller blocks for tables of a server: 4 MiB of short rows take 208 MiB as columns."""
+"""Block size for tables that a server reads. It is small because 4 MiB of short rows take 208 MiB as columns."""
 _PROBED_ROWS = 1000
 """Number of rows in which a probe searches for ids like 7.0."""
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
@@ -145,7 +146,7 @@ def bounded_lines(text: TextIO) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """All column names, the wanted ones, and the number of lines before the data."""
+    """The header of a file: all column names, the wanted column names, and how many lines precede the data."""
 
     names: list[str]
     wanted: list[str]
@@ -158,7 +159,7 @@ class _Header:
 
 
 class CsvSource:
-    """One csv file or many, local or remote, plain or compressed."""
+    """A source of one csv file or several, local or remote, plain or compressed."""
 
     type_name: ClassVar[str] = "csv"
     Config: ClassVar[type[CsvOptions]] = CsvOptions
@@ -201,7 +202,7 @@ class CsvSource:
         ]
 
     def _float_ids(self, file: DataFile, header: _Header) -> dict[str, str]:
-        """Return the first id like 7.0 of each id column, by column, among the first rows."""
+        """Find ids like 7.0 among the first rows. Return the first such id of each id column, by column name."""
         positions = {name: header.names.index(name) for name in header.wanted if name in self._context.text_columns}
         skip = 0 if self._config.header is None else self._config.header + 1
         float_ids: dict[str, str] = {}
@@ -251,7 +252,7 @@ class CsvSource:
         return rows if file.whole else rows[:-1]
 
     def _header(self, file: DataFile, hive: Hive) -> _Header:
-        """Return the header, and leave the file at its start."""
+        """Read the header. Afterwards the file is at its start again."""
         if file.where.lower().endswith(_EXCEL):
             raise DataSourceError(f"{file.where} is an Excel file, which svc does not read: save the sheet as CSV")
         row = 0 if self._config.header is None else self._config.header
@@ -287,7 +288,7 @@ class CsvSource:
 
             def leave_out(row: Any) -> str:
                 wrong_rows.append(row)
-                return "skip"
+                return "skip"  # an error that ends the reader inside Arrow could hang the process at exit
 
             try:
                 reader = pa_csv.open_csv(
@@ -357,9 +358,9 @@ class CsvSource:
 
 
 def _ends_in_a_long_text(batch: pa.RecordBatch) -> bool:
-    """Return whether the last row has a value of several lines.
+    """Return whether a value in the last row has several lines.
 
-    It may contain all later rows, because the parser accepts a quote that is never closed.
+    Such a value may hold all later rows of the file, because the parser accepts a quote that is never closed.
     """
     if not batch.num_rows:
         return False

@@ -1,4 +1,4 @@
-"""Opening the file of a csv or parquet source, local or remote, with size caps and a check or record of its sha256."""
+"""Access to the file of a csv or parquet source, local or remote. Enforces size caps and checks or records sha256."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ _record: ContextVar[Record | None] = ContextVar("record", default=None)
 EXPANSION = 8
 """A file from http(s) may expand to this many times SVC_MAX_DOWNLOAD_BYTES."""
 STOP_S = 0.5
-"""Longest wait for the last read of a thread that reads ahead. A thread with enough data never makes it."""
+"""Longest wait until Arrow's read-ahead thread has seen the end of the stream.
+
+A thread that has already read ahead enough does not read again, so the wait needs a limit.
+"""
 PART_BYTES = 256 * 1024
 Part = Literal["all", "beginning", "end"]
 _CHUNK = 1 << 20
@@ -86,7 +89,7 @@ def download(url: str, out: BinaryIO, context: SourceContext, *, at_most: int | 
 
 
 def download_end(url: str, out: BinaryIO, context: SourceContext, n_bytes: int) -> int | None:
-    """Write the last `n_bytes` of the body at their own offset in `out`, and return that offset.
+    """Write the last `n_bytes` of the body to `out`, at the offset that they have in the body. Return the offset.
 
     Returns None if the server ignores ranges and the body is larger than `n_bytes`. Raises as `download` does.
     """
@@ -124,7 +127,7 @@ def _answer(url: str, context: SourceContext, headers: Mapping[str, str] | None 
 
 
 def too_large(path: str, bytes_read: int, cap: int, purpose: Purpose) -> None:
-    """Log that reading `path` stopped at a cap."""
+    """Log that reading `path` stopped because of the size cap."""
     event = events.METADATA_SOURCE_SIZE_EXCEEDED if purpose == "metadata" else events.CSV_SOURCE_SIZE_EXCEEDED
     logs.emit(event, path=path, bytes_read=bytes_read, cap=cap)
 
@@ -139,7 +142,8 @@ class DataFile:
     """An open file that can seek.
 
     `where` names it in messages. `max_expanded` bounds its size after decompression. `whole` is False if only a part
-    of the file was fetched. `begin` is the offset of an end part, or None if the server could not send the end alone.
+    of the file was fetched. `begin` is the offset of the first fetched byte, or None if the end of the file was wanted
+    but the server could not send it alone.
     """
 
     file: BinaryIO

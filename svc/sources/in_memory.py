@@ -25,7 +25,7 @@ _offered: ContextVar[dict[str, pa.Table] | None] = ContextVar("offered", default
 
 
 class InMemoryOptions(Block):
-    """Options that name a table in memory by its digest. No recipe in a file can have this source."""
+    """Options that name a table in memory by its digest. Recipes in files cannot use this source."""
 
     sha256: Sha256
 
@@ -55,7 +55,7 @@ class InMemorySource:
         self._context = context
 
     def fetch(self) -> pandas.DataFrame:
-        """Return the wanted columns. Raises DataSourceError if no table has the digest, or it lacks a column."""
+        """Return the wanted columns. Raises DataSourceError if no table has the digest, or a column is missing."""
         table = self._table()
         record_digest(WHERE, self._config.sha256)
         return self._build(table)
@@ -83,7 +83,7 @@ class InMemorySource:
 
 
 def _digest(table: pa.Table) -> str:
-    """Return the sha256 of the table as one Arrow stream, which depends on the order of its columns."""
+    """Return the sha256 of the table written as an Arrow stream. It depends on the order of the columns."""
     sink = _Hash()
     with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), table.schema.remove_metadata()) as writer:
         writer.write_table(table.replace_schema_metadata().combine_chunks())

@@ -20,8 +20,8 @@ _PIECE_BYTES: Final = 8 * MIB
 def open_object(location: Location, settings: Settings) -> Iterator[tuple[BinaryIO, int]]:
     """Open the object as a seekable file, and yield it with its size in bytes.
 
-    Every failure is a DataSourceError. So is an object that was replaced before the block ends, because pieces of two
-    versions may be mixed.
+    Raises DataSourceError for every failure. Also raises it if the object was replaced before the block ends, because
+    the pieces may then come from two versions.
     """
     store = ObjectStore(location.uri, settings.http_timeout_s)
     with _store_errors(location.uri):

@@ -40,7 +40,7 @@ Table = TypeVar("Table")
 
 
 class ParquetSource:
-    """One Parquet file or many, local or remote."""
+    """A source of one Parquet file or several, local or remote."""
 
     type_name: ClassVar[str] = "parquet"
     Config: ClassVar[type[ParquetOptions]] = ParquetOptions
@@ -67,7 +67,7 @@ class ParquetSource:
         """Return the same as `fetch`, without rows that `where` surely drops.
 
         Row groups are skipped by their statistics. Returns None over http(s), because the file is fetched whole anyway.
-        Returns None also if some value may be incomparable: the later check for these needs all values.
+        Also returns None if a value may be incomparable, because the later check that reports it needs all values.
         """
         if self._config.location.is_http:
             return None
@@ -196,7 +196,10 @@ class ParquetSource:
             yield batch.select(columns) if bounds is None else self._plain(batch.select(columns), bounds, data_file)
 
     def _plain(self, batch: pa.RecordBatch, bounds: TableBounds, data_file: DataFile) -> pa.Table:
-        """Return the batch with dictionaries decoded, except for ids. Raises SourceTooLarge before it is too large."""
+        """Return the batch with dictionaries decoded, except for ids.
+
+        Raises SourceTooLarge before decoding if the decoded batch would exceed the bounds.
+        """
         bounds.check(batch.num_rows, sum(map(arrow.expanded_bytes, batch.columns)), data_file.where)
         ids = self._context.text_columns
         return pa.table(
@@ -235,7 +238,7 @@ def _wanted_leaves(file: pq.ParquetFile, columns: list[str]) -> dict[int, pq.Col
 
 
 def _decoded_bytes(file: pq.ParquetFile, columns: list[str], content: BinaryIO) -> int:
-    """Return the bytes of the columns after decoding, from the footer and the page headers in `content`.
+    """Return the bytes of the columns after decoding, as the footer and the page headers in `content` state them.
 
     Each text of a dictionary counts once. Prefixes that delta encoding repeats are not counted (see `_texts_bytes`).
     """
@@ -276,13 +279,13 @@ def _parquet_errors(where: str) -> Iterator[None]:
     except pa.ArrowException as error:
         raise DataSourceError(f"{where} is no readable Parquet file: {str(error)[:300]}") from error
     except OSError as error:
-        if type(error) is not OSError or error.errno is not None:  # Arrow has no errno for damaged pages
+        if type(error) is not OSError or error.errno is not None:  # Arrow reports damaged pages without errno
             raise
         raise DataSourceError(f"{where} is no readable Parquet file: {str(error)[:300]}") from error
 
 
 def _has_footer(data_file: DataFile) -> bool:
-    """Return whether the fetched part contains the footer. Its length is in the four bytes before the last four."""
+    """Return whether the fetched part contains the footer. The footer's length stands 8 bytes before the end."""
     if data_file.begin in (0, None):
         return data_file.begin == 0
     data_file.file.seek(-8, io.SEEK_END)

@@ -1,9 +1,12 @@
 """The sizes that decoding the pages of a Parquet file allocates.
 
-The footer of a hostile file may give smaller sizes, but Arrow decodes by the page headers. They are Thrift structs in
-the compact protocol. Two encodings of texts let a small page expand to many bytes: DELTA_BYTE_ARRAY stores, for each
-text, the length of the prefix shared with the text before. Arrow writes the prefix out, and allocates by the counts in
-front of the lengths. Version 2 of Spark's writer makes such pages.
+The footer of a hostile file may state sizes that are too small, but Arrow allocates by the page headers. Page headers
+are Thrift structs in the compact protocol.
+
+Decoded texts can take more bytes than a page header states. A page of dictionary codes repeats texts of its dictionary.
+DELTA_BYTE_ARRAY stores the length of the prefix that a text shares with the text before, and Arrow writes the prefix
+out. For both delta encodings of texts, Arrow also trusts the number of lengths that the page states. Version 2 of
+Spark's writer makes such pages.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 DELTA_ENCODINGS = frozenset({"DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"})
 """Encodings that Arrow cannot read into a dictionary."""
+# Numbers from parquet.thrift: encodings, then kinds of pages.
 _DELTA_LENGTHS, _DELTA_TEXTS = 6, 7
 _CODES = (2, 8)
 _DATA, _DICTIONARY, _DATA_2 = 0, 2, 3
@@ -30,6 +34,7 @@ _MOST_AT_ONCE = 1 << 16
 """Most lengths in a block, and most codes unpacked at once. Writers make blocks of 128 or 256 lengths."""
 _MOST_LEVELS = 4
 _MOST_VARINT_BYTES = 10
+# Field types of Thrift's compact protocol. It has three sizes of integers, all stored as varints.
 _TRUE, _FALSE, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, (4, 5, 6), 7, 8, 12
 _KIND, _SIZE, _STORED_SIZE = 1, 2, 3
 _DATA_HEADERS = (5, 8)
@@ -41,7 +46,8 @@ Struct = dict[int, "int | Struct"]
 def texts_size(file: IO[bytes], chunk: pq.ColumnChunkMetaData, leaf: pq.ColumnSchema, *, as_codes: bool) -> int:
     """Return the bytes that decoding adds to the pages of a column chunk of texts.
 
-    With `as_codes` dictionary pages are not decoded. Raises ValueError for a broken page.
+    With `as_codes`, Arrow keeps the dictionary codes, so the texts of the dictionary add nothing. Raises ValueError for
+    a broken page.
     """
     n_bytes, lengths = 0, np.empty(0, np.int64)
     for page in pages(file, chunk):
@@ -58,7 +64,7 @@ def texts_size(file: IO[bytes], chunk: pq.ColumnChunkMetaData, leaf: pq.ColumnSc
 
 
 def _field(page: Page, field: int, default: int | None = None) -> int:
-    """Return an integer field of the header of a data page."""
+    """Return an integer field of the header of a data page, by its number in parquet.thrift."""
     data = page.header.get(5 if page.kind == _DATA else 8)
     number = data.get(field, default) if isinstance(data, dict) else None
     if not isinstance(number, int) or number < 0:
@@ -67,9 +73,9 @@ def _field(page: Page, field: int, default: int | None = None) -> int:
 
 
 def _values(file: IO[bytes], chunk: pq.ColumnChunkMetaData, page: Page, leaf: pq.ColumnSchema) -> IO[bytes]:
-    """Return the values of a data page, without the levels before them."""
+    """Return the values of a data page, without the repetition and definition levels that precede them."""
     if page.kind == _DATA_2:
-        n_levels = _field(page, 5) + _field(page, 6)
+        n_levels = _field(page, 5) + _field(page, 6)  # bytes of both kinds of levels, which are never compressed
         return io.BytesIO(_content(file, chunk, page, n_levels, compressed=bool(_field(page, 7, 1))))
     content = io.BytesIO(_content(file, chunk, page))
     for highest in (leaf.max_repetition_level, leaf.max_definition_level):
@@ -87,7 +93,7 @@ def _content(
     if chunk.compression == "UNCOMPRESSED" or not compressed or not stored:
         return stored
     if chunk.compression == "LZ4":
-        # There are two formats of this name. If svc guessed another than Arrow, it would measure another content.
+        # Two formats have this name. If svc and Arrow chose different ones, svc would measure the wrong content.
         raise ValueError("texts of a DELTA encoding are not read from pages compressed by lz4: take zstd or snappy")
     n_bytes = max(page.n_bytes - skipped, 0)
     content: bytes = pa.decompress(stored, n_bytes, chunk.compression.lower(), asbytes=True)
@@ -113,7 +119,7 @@ def _lengths(content: IO[bytes], n_values: int) -> NDArray[np.int64]:
     in_part, n_left, sizes = in_block // n_parts, n_lengths - 1, [np.array([first % 2**32][:n_lengths], np.uint64)]
     while n_left > 0:
         least = np.uint64(integer(content) % 2**32)
-        for width in content.read(n_parts).ljust(n_parts, b"\xff"):
+        for width in content.read(n_parts).ljust(n_parts, b"\xff"):  # _unpack refuses 255, so a missing width fails
             if n_left > 0:
                 sizes.append(_unpack(content.read(in_part * width // 8), width, min(in_part, n_left)) + least)
                 n_left -= in_part
@@ -143,14 +149,14 @@ def _text_lengths(content: bytes) -> NDArray[np.int64]:
 
 
 def _coded_bytes(content: IO[bytes], n_values: int, lengths: NDArray[np.int64]) -> int:
-    """Return how many bytes the texts of a dictionary-coded page take.
+    """Return the bytes of the texts that the codes of a page stand for. `lengths` are those of the dictionary's texts.
 
-    The codes come as runs of one code and as groups of eight.
+    A page stores either one code and how often it repeats, or groups of eight codes, in any order.
     """
     first = content.read(1)
     width, n_bytes, n_left = first[0] if first else 0, 0, n_values
     while n_left > 0 and (head := _run(content)):
-        if head & 1:
+        if head & 1:  # groups of eight codes
             groups = min(head >> 1, -(-n_left // 8))
             for start in range(0, groups, _MOST_AT_ONCE // 8):
                 count = 8 * min(groups - start, _MOST_AT_ONCE // 8)
@@ -165,7 +171,10 @@ def _coded_bytes(content: IO[bytes], n_values: int, lengths: NDArray[np.int64]) 
 
 
 def _run(content: IO[bytes]) -> int:
-    """Return the head of the next run, or 0 at the end: missing values have no code, so it may come early."""
+    """Return the header of the next run of codes, or 0 at the end of the page.
+
+    A page may have fewer codes than values, because missing values have no code.
+    """
     if not content.read(1):
         return 0
     content.seek(-1, 1)
@@ -190,7 +199,10 @@ class Page(NamedTuple):
 
 
 def chunk_size(file: IO[bytes], chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
-    """Return the values of a column chunk and their bytes, by its page headers. Raises ValueError for a broken one."""
+    """Return the number of values of a column chunk and their decompressed bytes, as its page headers state them.
+
+    Raises ValueError for a broken header.
+    """
     n_values, n_bytes = 0, 0
     for page in pages(file, chunk):
         n_values += page.n_values

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 READ_AHEAD = 8
-"""Number of small objects to prefetch while earlier ones are parsed. Reading one in pieces takes several requests."""
+"""Number of small objects to fetch, each in one request, while earlier objects are parsed."""
 SMALL_OBJECT_BYTES = 8 << 20
 _MAGIC = re.compile(r"[*?\[]")
 _REMOTE_MAGIC = re.compile(r"[*\[]")  # s3://bucket/key?versionId=... names one object
@@ -51,7 +51,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class _ListedFile:
-    """A listed file: its location, its path in the form of the recipe's, and its size in bytes if it is an object."""
+    """A listed file: its location, its path as the recipe would write it, and its size in bytes if it is an object."""
 
     location: Location
     name: str
@@ -60,7 +60,10 @@ class _ListedFile:
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """A pattern below `base`: one segment per folder level. No segments mean the whole folder."""
+    """A pattern for paths below the folder `base`, with one segment per folder level.
+
+    Without segments it matches the whole folder.
+    """
 
     base: str
     segments: tuple[str, ...]
@@ -190,7 +193,10 @@ def _remote_pattern(location: Location, context: SourceContext) -> _Pattern | No
 
 
 def _cut(text: str, least: int) -> _Pattern | None:
-    """Return the pattern, split before its first segment with a wildcard, or None if that is before segment `least`."""
+    """Split a path before its first segment with a wildcard, and return the pattern.
+
+    Returns None if that segment is before segment `least`.
+    """
     segments = text.rstrip("/").split("/")
     first = next(index for index, segment in enumerate(segments) if _MAGIC.search(segment))
     if first < least:

@@ -64,7 +64,7 @@ def weaken(
     """Translate a filter to a weaker one, which matches at least the same rows. Returns None if it matches all rows.
 
     `translate(column, operator, operand)` returns a term for one condition, or None if there is none. `joins` combine
-    terms by `all` and `any`. A `not` is dropped, because a weaker filter below it would match fewer rows.
+    terms by `all` and `any`. A `not` is dropped, because the `not` of a weaker filter matches fewer rows.
     """
     kind, *rest = node
     if kind == "not":
@@ -94,7 +94,7 @@ class ParquetSieve:
         is_number = self._where.kinds[name] == NUMBER
         if name in hive:
             return not is_number
-        if schema.get_field_index(name) < 0:  # several columns of one name
+        if schema.get_field_index(name) < 0:  # no column of this name, or several
             return False
         kind = schema.field(name).type
         if is_number:

@@ -36,9 +36,9 @@ _BOUNDED_CHUNK_ROWS = 1000
 
 
 class Watchdog:
-    """A thread that shuts down a socket if `reset` is not called for `limit_s`. `ended_it` is True afterwards.
+    """A thread that shuts down a socket if `reset` is not called for `limit_s` seconds. Then `ended_it` is True.
 
-    The driver waits in another thread and then sees a lost connection.
+    The driver, which waits in another thread, sees a lost connection.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -49,7 +49,7 @@ class Watchdog:
         self._thread: Thread | None = None
 
     def over(self, descriptor: int) -> None:
-        """Start to watch a connected socket. The caller keeps its ownership."""
+        """Start to watch a connected socket by its file descriptor. The caller still closes the descriptor."""
         self._thread = Thread(target=self._watch, args=(socket.socket(fileno=dup(descriptor)),), daemon=True)
         self._thread.start()
 
@@ -76,7 +76,7 @@ class Watchdog:
 
 
 class SqlSource:
-    """One query on one database."""
+    """A source that runs one query on one database."""
 
     type_name: ClassVar[str] = "sql"
     Config: ClassVar[type[SqlOptions]] = SqlOptions
@@ -110,7 +110,7 @@ class SqlSource:
         """Connect, start the query and read its first row."""
         with self._session() as (connection, dialect, _), self._execute(connection, dialect, 1) as result:
             lines = self._probe_lines(dialect, result)
-            result.fetchmany(2)  # one row more than the limit of MySQL consumes the result
+            result.fetchmany(2)  # MySQL sends at most 1 row: asking for a second reads the result to its end
             return lines
 
     def probe_and_sample(self, n_rows: int) -> Generator[str, None, pandas.DataFrame]:

@@ -87,8 +87,9 @@ class Dialect:
         """Raise DataSourceError for a query that MySQL or MariaDB does not parse as one SELECT without INTO.
 
         Their read-only transactions still permit writing files and changing global settings. The server prepares the
-        query twice without running it. Alone, its own parentheses must match. Within added parentheses, the grammar
-        permits only a SELECT. The query then runs without them, because a derived table would lose its order.
+        query twice without running it. The first time the query stands alone, so its own parentheses must match. The
+        second time it stands in added parentheses, where the grammar permits only a SELECT. The query then runs without
+        the added parentheses, because a derived table would lose the order of its rows.
         """
         if self.name != "mysql":
             return
@@ -135,7 +136,10 @@ class Dialect:
 
 
 def _reads_only(action: int, name: str | None, detail: str | None, *_place: str | None) -> int:
-    """Deny ATTACH, PRAGMA and VACUUM INTO, as SQLite's authorizer callback, which runs when a statement compiles."""
+    """Deny all actions but reading. SQLite calls this authorizer when it compiles a statement.
+
+    So ATTACH, PRAGMA and VACUUM INTO fail. `PRAGMA query_only` alone would permit ATTACH, which creates files.
+    """
     if action == sqlite3.SQLITE_FUNCTION:
         granted = (detail or "").lower() not in _OUTWARD_FUNCTIONS
     else:

@@ -1,6 +1,7 @@
 """Collection of Arrow batches into one compact pandas DataFrame.
 
-Ids are encoded as int32 codes batch by batch. Memory has each distinct id once, and 4 bytes per row and id column.
+Ids are encoded as int32 codes batch by batch. The table takes 4 bytes per row and id column, and
+holds each distinct id once.
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ def wanted_hive(context: SourceContext, hive: Hive) -> list[str]:
 
 
 class TableBuilder:
-    """A builder of one table from the batches of a source, all with the same columns. Reports each to `progress`."""
+    """A builder of one table from the batches of a source. All batches have the same columns.
+
+    Calls the context's `progress` with the number of rows of each batch.
+    """
 
     def __init__(self, context: SourceContext, where: str) -> None:
         self._where = self._source = where
@@ -105,7 +109,10 @@ class TableBuilder:
             self._progress(batch.num_rows)
 
     def _check(self, batch: pa.RecordBatch | pa.Table) -> None:
-        """Count the batch. Raise SourceTooLarge or, for too long an id, DataSourceError before any conversion."""
+        """Count the rows and bytes of the batch, and check them against the bounds before any conversion.
+
+        Raises SourceTooLarge, or DataSourceError for an id that is too long.
+        """
         self.n_rows += batch.num_rows
         if self._context.bounds is None:
             return
@@ -169,7 +176,7 @@ class _Agreement:
         self._fields = {field.name: field for field in schema}
 
     def check(self, part: Part, schema: pa.Schema) -> None:
-        """Raise DataSourceError if another file differs."""
+        """Raise DataSourceError if `part` has other columns or partitions than the first file, or types clash."""
         for what, in_part, in_first in (
             ("columns", set(schema.names), set(self._fields)),
             ("partitions", set(part.hive), set(self._first.hive)),
@@ -239,7 +246,7 @@ def _by_appearance(columns: list[pa.DictionaryArray]) -> tuple[pa.Array, list[Co
     dictionary, rows = chunks[-1].dictionary, [arrow.codes(chunk.indices) for chunk in chunks]
     first = np.full(len(dictionary) + 1, -1)  # the last element stands for missing values
     end = sum(map(len, rows))
-    for part in reversed(rows):
+    for part in reversed(rows):  # backwards, so that the first appearance of each text is assigned last
         end -= len(part)
         first[part[::-1]] = np.arange(end + len(part) - 1, end - 1, -1)
     used = np.flatnonzero(first[:-1] >= 0)
