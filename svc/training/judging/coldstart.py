@@ -1,10 +1,14 @@
-"""Measure how well the winner scores unseen items and users, from their features alone.
+"""Measure how well the winner scores unseen users and items, from their features alone.
 
-This is a ten-fold cross-validation for each side with features. A tenth of its ids is removed from the data, the winner
-is trained on the rest, and the removed ids are scored from their features. Every id is held out once, up to 50,000 of
-them. The ranking of a held-out user is compared with the items of their history. The ranking of a known user is
-compared with those held-out items that they chose. The baselines are a random order and popularity: for users the
-count of each item, for unseen items the mean count of the items that share a feature value.
+This is a ten-fold cross-validation, for users and for items if they have features. A tenth of the users or items is
+removed from the data, the winner is trained on the rest, and the removed ones are scored from their features. Each user
+or item is held out once, up to 50,000 of them.
+
+- For held-out users, all items are ranked, and the ranking is compared with the user's history.
+- For held-out items, these are ranked for each known user, and the ranking is compared with the user's choices.
+
+The baselines are a random order and popularity. The popularity of a known item is its number of users. The popularity
+of an unseen item is the mean over the items that share a feature value with it.
 
 A fold of few items may contain a very popular one by chance, which then helps or hurts all users together. So the
 intervals are computed over the ten folds (Student's t), not over users.
@@ -38,12 +42,15 @@ from svc.training.judging.search_result import SearchResult
 from svc.training.judging.task import Task
 
 N_DRAWS = 10
+"""Number of folds."""
 MOST_IDS = 5000
-"""Most ids that are held out in one fold."""
+"""Most users or items that are held out in one fold."""
 MOST_SHARE_OF_SEARCH = 0.5
-"""Most work of the measurement relative to the search. A side beyond this and ALWAYS_ALLOWED_WORK is skipped."""
+"""Largest work of the measurement as a share of the search's work. If it exceeds this and ALWAYS_ALLOWED_WORK, the
+measurement is skipped.
+"""
 ALWAYS_ALLOWED_WORK = 2e11
-"""Multiplications that are allowed after any search, some twenty seconds of one core."""
+"""Multiplications that are allowed however short the search was. They take about twenty seconds of one core."""
 DEFAULT_COMPONENTS = 20
 """irspack's default for iALS, for a trial without this parameter."""
 _AT_ONCE = 256
@@ -54,16 +61,15 @@ Figures = TypeVar("Figures")
 
 
 def evaluate_cold_start(task: Task, trial: TrialRecord, result: SearchResult) -> dict[str, Any]:
-    """Return the figures of `_evaluate_side` for each side, or `{"skipped": reason}`.
+    """Return the figures of `_evaluate_side` for users and for items with features, or `{"skipped": reason}`.
 
-    `trial` is the best trial of the search that learned from features. A side is skipped if it would take too much work
-    beside the search, or if the held-out ids have no interactions. Work is counted, not timed, so that the same
-    training measures the same sides on a busy machine.
+    `trial` is the best trial of the search that learned from features. A side is skipped if the measurement would take
+    too much work compared with the search, or if no held-out user or item has an interaction.
     """
     matrix = task.matrix(trial.params)
     sides: dict[str, Any] = {}
     for count, side in enumerate(task.features, start=1):
-        # Multiplications instead of seconds: a busy machine left out a side that a quiet one measured.
+        # Work is counted in multiplications. When it was timed, a busy machine skipped a side that an idle one did not.
         work = count * N_DRAWS * training_work(trial, matrix)
         if work > max(MOST_SHARE_OF_SEARCH * search_work(result, matrix), ALWAYS_ALLOWED_WORK):
             sides[side] = {"skipped": "ten trainings would take more than half of the work of the search"}
@@ -83,7 +89,7 @@ def training_work(trial: TrialRecord, matrix: sparse.csr_matrix) -> float:
 
 
 def search_work(result: SearchResult, matrix: sparse.csr_matrix) -> float:
-    """Return the multiplications of all complete iALS trainings of the search, without other algorithms."""
+    """Return the approximate number of multiplications of all complete iALS trainings of the search."""
     return sum(training_work(trial, matrix) for trial in result.completed if trial.algorithm == FEATURE_AWARE)
 
 
@@ -102,8 +108,10 @@ def _emit(side: str, task: Task, measured: Mapping[str, Any]) -> None:
 def _evaluate_side(side: SideName, task: Task, winner: TrialRecord, matrix: sparse.csr_matrix) -> dict[str, Any]:
     """Return the figures of one side for the header.
 
-    n_draws, n_held and n_interactions are over all draws. METRICS of model, popularity and random are means over draws.
-    `intervals` are by the training's metric, for each of the three and for the model's lead over popularity.
+    - `n_draws` is the number of folds. `n_held` and `n_interactions` are the held-out users or items and their
+      interactions in all folds.
+    - `model`, `popularity` and `random` have the means of METRICS over the folds.
+    - `intervals` are those of the recipe's metric for these three, and for the lead of the model over popularity.
     """
     axis = 0 if side == "user" else 1
     training, chosen_by = task.loaded.recipe.training, task.matrix({})  # without decay: a choice counts at any age
@@ -134,10 +142,10 @@ def _evaluate_side(side: SideName, task: Task, winner: TrialRecord, matrix: spar
 def measure_folds(
     held_out: Iterable[NDArray[np.int64]], measure: Callable[[int, NDArray[np.int64]], Figures | None], nothing: str
 ) -> tuple[dict[str, Any], list[Figures]]:
-    """Return the figures of each fold, and n_draws and n_held for the header.
+    """Return `n_draws` and `n_held` for the header, and the figures of each fold.
 
-    `measure` gets number and held-out ids of a fold, and returns None if the fold cannot be measured. If no fold can,
-    return no figures, and `{"skipped": reason}` for the header.
+    `held_out` yields the held-out users or items of each fold. `measure(number, held)` returns the figures of a fold,
+    or None if the fold cannot be measured. If no fold can be measured, return `{"skipped": nothing}` and no figures.
     """
     figures_of_folds, n_held = [], 0
     try:
@@ -163,7 +171,7 @@ def _measure(
     evaluator: Evaluator,
     rng: np.random.Generator,
 ) -> Measured:
-    """Return METRICS of model, popularity and random for one draw of held-out ids."""
+    """Return the METRICS of the model, of popularity and of a random order, for one fold of `held` users or items."""
     keep = np.setdiff1d(np.arange(matrix.shape[0 if side == "user" else 1]), held)
     train = (matrix[keep] if side == "user" else matrix[:, keep]).tocsr()
     features = {
@@ -181,7 +189,10 @@ def _measure(
 
 
 def draws(n: int, seed: int, axis: int) -> Iterator[NDArray[np.int64]]:
-    """Yield disjoint, sorted sets of ids: ten tenths of all, or fewer sets if there are fewer ids."""
+    """Yield the users or items of each fold, sorted. Folds are disjoint tenths of `n`, of at most MOST_IDS each.
+
+    There are fewer folds if `n` is small. `axis` is 0 for users and 1 for items.
+    """
     order = np.random.default_rng([seed, 5, axis]).permutation(n)[: N_DRAWS * MOST_IDS]
     for held in np.array_split(order, min(N_DRAWS, max(n - 1, 1))):
         yield np.sort(held)
@@ -198,13 +209,16 @@ def _intervals(measured: Sequence[Measured], metric: str) -> dict[str, list[floa
 
 
 def intervals_of_draws(scores: Mapping[str, NDArray[np.float64]]) -> dict[str, list[float]]:
-    """Return the interval of the mean of each of `scores`, (draws,), for the header."""
+    """Return the interval of the mean of each of `scores`, (folds,), rounded for the header."""
     spans = {name: mean_interval(values) for name, values in scores.items() if len(values) > 1}
     return {name: [round(end, _DIGITS) for end in span] for name, span in spans.items()}
 
 
 def ranker_of_held(side: SideName, served: Scorer, features: sparse.csr_matrix) -> Ranker:
-    """Return a ranker of all items for held-out users, or of held-out items for all users, as a server would rank."""
+    """Return a ranker of all items for held-out users, or of the held-out items for all users.
+
+    `features` are those of the held-out users or items. The ranker scores as a server would.
+    """
     assert isinstance(served, IALSScorer), "no other algorithm learns from features"
     nothing = History(np.zeros(1, np.int32), NO_ITEMS)
     served.ready()
@@ -238,10 +252,11 @@ def popularity_of_unseen(
     keep: NDArray[np.int64],
     held: NDArray[np.int64],
 ) -> NDArray[np.float64]:
-    """Return one popularity score for each candidate.
+    """Return the popularity of each candidate: of all items for held-out users, or of the `held` items.
 
-    A known item has its own count. An unseen item has the mean count of the items that share a value, averaged over its
-    values. An item without a shared value gets the mean count of all items.
+    The popularity of a known item is its number of users in `train`. For each feature value of an unseen item, this is
+    averaged over the known items with the value, and then over the values of the item. An item without a value in
+    common with any known item gets the mean over all known items.
     """
     counts = np.asarray((train != 0).sum(axis=0), dtype=np.float64).ravel()
     if side == "user":
@@ -260,10 +275,11 @@ N_BINS = 10
 
 
 def shared_values(fitted: FittedSide, trained: NDArray[np.int64]) -> sparse.csr_matrix:
-    """Return (ids, values) float64, 1 if an id has a value: a token, a word, or a bin of a number.
+    """Return a matrix, (items, feature values), that is 1 if an item has a feature value.
 
-    Bins are tenths of the `trained` ids by rank. Equal numbers share the bin of their mean rank. A missing number
-    counts as the mean, as it does for the model. The constant feature is no value.
+    A feature value is a token, a word, or a bin of a number. There are N_BINS bins, with equal numbers of `trained`
+    items. Equal numbers get the same bin, by their mean rank. A missing number counts as the mean of the column, as for
+    the model. The constant feature is left out.
     """
     blocks, start = [], 0
     for column in fitted.encoder.encoders:
@@ -280,8 +296,8 @@ def shared_values(fitted: FittedSide, trained: NDArray[np.int64]) -> sparse.csr_
 def _bins(column: sparse.csr_matrix, trained: NDArray[np.int64]) -> sparse.csr_matrix:
     values = column.toarray().ravel()
     ordered = np.sort(values[trained])
-    # Bins are cut by rank. With quantiles as their edges, a number that most ids have would share its bin with all
-    # larger numbers.
+    # Bins are cut by rank, not at quantiles of the values. If most items had the same number, several quantiles would
+    # equal this number, and it would share its bin with all larger numbers.
     twice_rank = np.searchsorted(ordered, values, side="left") + np.searchsorted(ordered, values, side="right")
     places = np.minimum(twice_rank * N_BINS // (2 * len(ordered)), N_BINS - 1)
     rows = np.arange(len(values))

@@ -1,8 +1,8 @@
-"""Measure what only the report of a training shows: the winner at other cutoffs, recencies and values of diversity.
+"""Measure the winner of a search at other cutoffs, recencies and values of diversity, for the report of a training.
 
-Lists of a diversity come from `svc.model.ranking.rerank.rerank`, the function that also serves requests. Each user's
-candidates are ranked once, with ties as in every evaluation, and reranked for each value. With diversity 0, the lists
-are those of the evaluation itself. The users are a sample, so that a value costs less than an evaluation.
+Lists with diversity come from `svc.model.ranking.rerank.rerank`, the function that also serves requests. Each user's
+candidates are ranked once and reranked for each value of diversity. With diversity 0, the lists equal those of the
+evaluation. Diversity is measured on a sample of users, so that a value takes less time than an evaluation.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from svc.training.judging.rankers import ServedRanker
 from svc.training.judging.task import Task
 
 VALUES = (0.0, 0.1, 0.3, 0.5, 0.8)
+"""The values of diversity to measure."""
 _DIVERSITY_DIGITS = 6
 _NO_PINS = np.empty(0)
 
@@ -33,7 +34,10 @@ Items = NDArray[np.int32]
 
 @dataclass(slots=True)
 class _Lists:
-    """The lists of one value: item columns by user, and the mean distance of each list's pairs."""
+    """The lists of all users at one value of diversity.
+
+    `rankings` has the item columns of each user, and `distances` the mean distance of the pairs of items in each list.
+    """
 
     rankings: list[list[int]] = field(default_factory=list)
     distances: list[float] = field(default_factory=list)
@@ -47,10 +51,11 @@ class _Lists:
 
 
 def measure_diversity(ranker: ServedRanker, sample: Evaluator, *, seed: int) -> dict[str, Any]:
-    """Return `{"n_users", "values"}`, with a row for each of VALUES.
+    """Return the effect of diversity on the users of `sample`, as `{"n_users": ..., "values": [...]}` for the header.
 
-    A row has its value as `diversity`, and `ndcg` at the cutoff with its `interval`. `distance` is the mean of
-    1 − cosine similarity over the pairs of a list. `coverage` is the share of all items that are in at least one list.
+    `values` has a row for each of VALUES. A row has the value as `diversity`, and `ndcg` at the cutoff with its
+    `interval`. Its `distance` is the mean of 1 − cosine similarity over the pairs of items in a list. Its `coverage` is
+    the share of all items that are in at least one list.
     """
     lists_by_value = {value: _Lists() for value in VALUES}
     size = Rules(diversity=1.0).pool(sample.cutoff)
@@ -68,7 +73,10 @@ def _rerank_all(
     cutoff: int,
     lists_by_value: dict[float, _Lists],
 ) -> None:
-    """Rerank one user's candidates with each value. Similarities are computed once for all values."""
+    """Rerank the candidates of one user with each value of diversity, and add the lists to `lists_by_value`.
+
+    `items` and `scores` are the candidates, best first. Similarities are computed once for all values.
+    """
     fresh, similarities = similar(items), dict[int, NDArray[np.float64]]()
 
     def to_pool(position: int) -> NDArray[np.float64]:
@@ -100,7 +108,10 @@ _DIGITS = 12
 
 
 def measure_curves(task: Task, winner: TrialRecord, ranker: ServedRanker) -> dict[str, Any]:
-    """Return fields of the header's evaluation. `ranker` ranks by the `winner`, trained on the training part."""
+    """Return the fields `cutoffs`, `recency` and `diversity` of the header's evaluation, as far as they apply.
+
+    `ranker` ranks by the `winner`, trained on the training part of the split.
+    """
     training, evaluators = task.loaded.recipe.training, task.holdout.evaluators
     curves = _at_cutoffs(evaluators.full, ranker) | _by_recency(task, winner, ranker.model.scorer)
     if training.report_diversity:
@@ -109,7 +120,7 @@ def measure_curves(task: Task, winner: TrialRecord, ranker: ServedRanker) -> dic
 
 
 def _at_cutoffs(evaluator: Evaluator, ranker: ServedRanker) -> dict[str, Any]:
-    """Return the metrics that are means over users, at each of CUTOFFS, from one ranking of the longest."""
+    """Return the metrics that are means over users, at each of CUTOFFS. Users are ranked once, for the longest."""
     users = evaluator.evaluated_users
     rankings, truth = ranker(evaluator.offset + users, max(CUTOFFS)), evaluator.heldout[users]
     cutoffs = {}
@@ -121,10 +132,10 @@ def _at_cutoffs(evaluator: Evaluator, ranker: ServedRanker) -> dict[str, Any]:
 
 
 def _by_recency(task: Task, winner: TrialRecord, trained: Scorer) -> dict[str, Any]:
-    """Return the winner's score at each recency that was tried, on the sample of users on which it was chosen.
+    """Return the winner's score at each recency that the search tried, on the sample of users on which it was chosen.
 
-    If the parts of a blend differ in recency, each value is tried for all parts at once. The score with their own
-    values is added.
+    If the parts of a blend have different recencies, each value is tried for all parts together. The score with the
+    different recencies is then added as `by_part`.
     """
     holdout, order = task.holdout, task.holdout.order
     values = () if order is None else order.values(winner.algorithm)

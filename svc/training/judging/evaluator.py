@@ -18,17 +18,19 @@ Rows = NDArray[np.int64]
 Rankings = list[list[int]]
 """The best items of each user, best first."""
 Ranker = Callable[[Rows, int], Rankings]
-"""Returns the best items of (r,) ascending rows of the training matrix, at most the given number for each row.
+"""A function of users, (r,) ascending rows of the training matrix, and a number of items.
 
-Items that may not be shown to a user are left out.
+It returns at most this number of items for each user, best first, without items that may not be shown to the user.
 """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluation:
-    """All METRICS of `rankings`. Row u of `truth` has the choices of the user of ranking u.
+    """The metrics of the rankings of the evaluated users.
 
-    `scores` are the (users,) scores by each metric of PER_USER, and `metrics` has their means.
+    - `metrics` has all METRICS.
+    - `truth`, (users, items), has the held-out items of the user of each ranking.
+    - `scores` has the score for each user, (users,), by each metric of PER_USER. Their means are in `metrics`.
     """
 
     metrics: dict[str, float]
@@ -37,16 +39,18 @@ class Evaluation:
     scores: dict[str, NDArray[np.float64]]
 
     def by_user(self, metric: str) -> NDArray[np.float64]:
-        """Return the (evaluated users,) scores behind the mean in `metrics`."""
+        """Return the score for each evaluated user by `metric`, (users,)."""
         return self.scores[metric]
 
 
 class Evaluator:
     """Evaluates the rankings of validation users by their held-out items.
 
-    `heldout` is (v, items), one row for each validation user. Its row r belongs to row `offset + r` of the training
-    matrix. Users without held-out items are ignored. With `weighted`, the values of `heldout` count in the metrics of
-    PER_USER. Without it they are set to 1, so every metric counts items alike.
+    - `heldout`, (validation users, items), has the held-out items. Users without held-out items are ignored.
+    - `offset` is the row of the training matrix that belongs to row 0 of `heldout`. The other rows follow in order.
+    - `cutoff` is the number of items in a ranking.
+    - `weighted` makes items count by their values in `heldout`, in the metrics of PER_USER. Without it, all held-out
+      items count 1.
     """
 
     def __init__(self, heldout: sparse.csr_matrix, *, offset: int, cutoff: int, weighted: bool = False) -> None:
@@ -56,7 +60,7 @@ class Evaluator:
         self.cutoff = cutoff
 
     def sample(self, n_users: int, seed: int) -> Evaluator:
-        """Return an evaluator of at most `n_users` validation users, always the same ones for the same seed."""
+        """Return an evaluator of at most `n_users` random validation users. The same seed draws the same users."""
         with_items = np.flatnonzero(np.diff(self.heldout.indptr))
         if len(with_items) <= n_users:
             return self
@@ -68,13 +72,13 @@ class Evaluator:
         return self.of(sampled)
 
     def of(self, heldout: sparse.csr_matrix) -> Evaluator:
-        """Return an evaluator of the same users by other held-out items, with the same rows and columns."""
+        """Return an evaluator with another `heldout` of the same shape, for the same rows of the training matrix."""
         other = copy.copy(self)
         other.heldout = self._with_item_values(heldout)
         return other
 
     def _with_item_values(self, heldout: sparse.csr_matrix) -> sparse.csr_matrix:
-        """Return `heldout` with the value by which each item counts."""
+        """Return `heldout` with all values set to 1, or unchanged if items are weighted."""
         if self.weighted or (heldout.data == 1).all():
             return heldout
         counted = heldout.copy()
@@ -84,23 +88,26 @@ class Evaluator:
 
     @property
     def evaluated_users(self) -> NDArray[np.int64]:
-        """Return the (j,) rows of `heldout` with any item, ascending."""
+        """Return the rows of `heldout` with at least one item, (users,), ascending."""
         self.heldout.eliminate_zeros()
         return np.flatnonzero(np.diff(self.heldout.indptr))
 
     def evaluate(self, ranker: Ranker) -> Evaluation:
-        """Return rankings and metrics at the cutoff."""
+        """Rank the items of all users with held-out items by `ranker`, and evaluate the rankings."""
         return self._evaluation(self.rankings(ranker))
 
     def complete(self, ranker: Ranker, sample: Evaluator, ranked: Rankings) -> Evaluation:
-        """Evaluate all users, given that the same ranker already `ranked` the users of `sample`."""
+        """Return the same as `evaluate`, if `ranker` has already ranked the users of `sample` with the result `ranked`.
+
+        This avoids ranking these users twice.
+        """
         evaluated, by_user = self.evaluated_users, dict(zip(sample.evaluated_users.tolist(), ranked, strict=True))
         others = evaluated[~np.isin(evaluated, sample.evaluated_users)]
         by_user.update(zip(others.tolist(), ranker(self.offset + others, self.cutoff), strict=True))
         return self._evaluation([by_user[row] for row in evaluated.tolist()])
 
     def by_user(self, rankings: Rankings, metric: str) -> NDArray[np.float64]:
-        """Return (evaluated users,) scores of their rankings by one metric of PER_USER."""
+        """Return the score of each of `rankings`, one for each evaluated user, by `metric`, one of PER_USER."""
         return user_scores(rankings, self.heldout[self.evaluated_users])[metric]
 
     def metrics(self, ranker: Ranker) -> dict[str, float]:
@@ -120,15 +127,19 @@ class Evaluator:
 
 
 SAMPLE_USERS = 2_000
-"""Most validation users on whom screenings, epochs, recencies and blends are compared, because an evaluation
-of all costs more than an epoch. The score of a trial is always that of all validation users."""
+"""Most validation users on whom screenings, epochs, recencies and blends are compared, because an evaluation of all
+users takes longer than an epoch. The score of a trial is always that of all validation users."""
 _FEW_USERS = 400
-"""Most users of the sample on whom the values of recency are compared, before the best is confirmed on all of it."""
+"""Most users on whom recencies are compared, before the best recency is confirmed on the sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluators:
-    """Evaluators of trials: `full` on all validation users, `sample` on some of them, `few` on some of these."""
+    """The evaluators of trials by one `metric`.
+
+    `full` evaluates all validation users, `sample` at most SAMPLE_USERS of them, and `few` at most _FEW_USERS users of
+    the sample.
+    """
 
     full: Evaluator
     sample: Evaluator

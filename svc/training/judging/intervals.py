@@ -1,25 +1,27 @@
-"""Confidence intervals of mean scores and of differences of two, with a correction for the choice among trials.
+"""Confidence intervals of mean scores and of their differences, corrected for choosing the best of many trials.
 
-A score is a mean over the evaluated users. Its interval says by how much it would differ with other users of the same
-kind. Two models that were evaluated on the same users are compared user by user. This removes the variance of users
-who are difficult for every model.
+A score is a mean over the evaluated users. Its interval says how much it would vary with other users of the same kind.
+Two models that were evaluated on the same users are compared user by user. This removes the variance of users for whom
+every model scores high or low.
 
 Bootstrap: users are drawn with replacement, as many as there are. Interval ends are quantiles of the resampled values,
 at levels that correct for bias and skewness (BCa: bias-corrected and accelerated; Efron and Tibshirani, An Introduction
-to the Bootstrap, chapter 14). Most per-user scores are zero, so the mean of few users is skewed.
+to the Bootstrap, chapter 14). The scores of most users are zero, so the distribution of the mean over few users is
+skewed.
 
-Choice: the highest of several scores is more often too high by chance than too low, so an interval that ignores the
-choice lies too high. `Choice` resamples the scores of all trials together.
+Choice: the highest of several scores is more often too high by chance than too low. An interval that ignores the choice
+would be too high. So `Choice` resamples the scores of all trials together.
 
 Symbols: X_k is the score of trial k, s_k its standard error, X_k* its score over resampled users, and
-t_k = (X_k* − X_k) / s_k. In a share q of the resamplings the largest t_k is at most r. For any winner, the probability
-that its score exceeds its score over all users by more than r standard errors is at most 1 − q. So the interval
-reaches r standard errors below the score. Nothing is added above it: the winner's score is not below that of the truly
-best trial, which does not depend on the sample of users.
+t_k = (X_k* − X_k) / s_k. In a share q of the resamplings, the largest t_k is at most r. Then, whichever trial wins, the
+probability is at most 1 − q that its score is more than r standard errors above its score over the population of all
+users. So the interval extends r standard errors below the score. Its upper half is not lengthened: the winner's score
+is never below the score of the truly best trial, and which trial is truly best does not depend on the sample of users.
 
-The lead over the next algorithm involves two choices. A false lead needs a large difference between a trial and the
-truly best trial, or the truly best one among the other algorithms. The winner and the runner-up stand for these two.
-The largest deviation over all differences with either of them widens the interval on both sides.
+The lead over the next algorithm involves two choices: that of the winner, and that of the best trial of the other
+algorithms. A false lead needs a large chance deviation of a difference to the truly best trial, or to the truly best
+trial of the other algorithms. The winner and the runner-up are used in place of these two. The largest deviation over
+all differences to either of them lengthens the interval on both sides.
 """
 
 from __future__ import annotations
@@ -38,17 +40,17 @@ Matrix = NDArray[np.float64]
 RESAMPLINGS = 10_000
 CONFIDENCE = 0.95
 _MOST_GROUPS = 4096
-"""More users than this are divided at random into this many groups, and groups are drawn instead of users.
+"""Most units that a bootstrap draws. More users are divided at random into this many groups, which are drawn instead.
 
-The variance of the mean is then estimated to about 2%, and the width of an interval to about 1%.
+The variance of the mean is then accurate to about 2%, and the width of an interval to about 1%.
 """
 _DRAWS_PER_BLOCK = 1 << 16  # keeps the arrays of a block in the processor cache
 _TINY = float(np.finfo(np.float64).tiny)
-"""Stands for a divisor of 0, so that a quotient stays finite."""
+"""Smallest divisor. It replaces a divisor of 0, so that a quotient stays finite."""
 
 
 def resample(scores: Matrix, *, seed: int, n: int) -> Matrix:
-    """Return (n, columns) means of `scores`, (users, columns), each over a bootstrap sample of the users."""
+    """Return the means of `scores`, (users, columns), over each of `n` bootstrap samples of the users, (n, columns)."""
     rng = np.random.default_rng([seed, 13])
     sums, sizes = _group_users(np.asarray(scores, dtype=np.float64), rng)
     groups = len(sizes)
@@ -66,9 +68,9 @@ def resample(scores: Matrix, *, seed: int, n: int) -> Matrix:
 
 
 def _group_users(scores: Matrix, rng: np.random.Generator) -> tuple[Matrix, Vector]:
-    """Return (groups, columns) sums and (groups,) sizes.
+    """Divide users into at most _MOST_GROUPS groups, or one group for each user if there are no more users than that.
 
-    Each user is a group if there are at most _MOST_GROUPS.
+    Return the sums of scores over each group, (groups, columns), and the sizes of the groups, (groups,).
     """
     n_users = len(scores)
     if n_users <= _MOST_GROUPS:
@@ -79,10 +81,10 @@ def _group_users(scores: Matrix, rng: np.random.Generator) -> tuple[Matrix, Vect
 
 
 def central(resampled: Vector, value: float, influence: Vector, confidence: float) -> tuple[float, float]:
-    """Return the interval of `value`, which always contains it.
+    """Return the BCa interval of `value`. It always contains the value.
 
-    `resampled`, (n,), are values over resampled users. `influence`, (users,), is the amount by which each user moves
-    the value: for a mean, the user's own score minus the mean.
+    `resampled`, (n,), are the values over resampled users. `influence`, (users,), is the amount by which each user
+    moves the value. For a mean, this is the user's score minus the mean.
     """
     spread = float((influence**2).sum())
     if spread <= 0.0:
@@ -102,18 +104,19 @@ def normal_reach(confidence: float) -> float:
 
 
 _HOPELESS = 6.0
-"""A trial this many standard errors of the difference behind the winner is ignored. For it to be the best, both scores
-would have to be wrong by three standard errors in opposite directions."""
+"""A trial is ignored if it is more than this many standard errors of the difference behind the winner. It could be the
+best only if both scores were wrong by three standard errors in opposite directions."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choice:
     """The trials among which a winner was chosen.
 
-    `scores`, (users, trials), are scores on the same users. The winner is the first column. The others follow by
-    descending score. `algorithms` has the algorithm of each. The per-user scores of `n_unknown` more trials are
-    missing. They count as independent of all others, which can only widen an interval. `carried` is a lower bound on
-    the stretch: that of an earlier choice of the same parameters.
+    - `scores`, (users, trials), are the scores for the same users, with trials in order of descending mean score. So
+      the winner is the first column. `algorithms` has the algorithm of each trial.
+    - `n_unknown` is the number of other trials, whose scores for each user are missing. They are taken to be
+      independent of all other trials, which can only lengthen an interval.
+    - `carried` is the stretch of an earlier choice of the same parameters, a lower bound of the result of `stretch`.
     """
 
     scores: Matrix
@@ -125,10 +128,10 @@ class Choice:
     def stretch(
         self, *, seed: int, confidence: float, minus: Vector | None = None, over: Vector | None = None
     ) -> float:
-        """Return the factor, at least 1, that lengthens the lower half of an interval to allow for the choice.
+        """Return the factor, at least 1, that lengthens the lower half of an interval to correct it for the choice.
 
-        The value of a trial is its mean score, minus the mean of `minus` and divided by the mean of `over` if they are
-        given, (users,) each. The factor is `carried` for a single trial, because nothing was chosen.
+        The interval is that of the winner's mean score, minus the mean of `minus`, (users,), if given, and divided by
+        the mean of `over`, (users,), if given. The factor is `carried` if there is only one trial.
         """
         if self.scores.shape[1] + self.n_unknown == 1:
             return self.carried
@@ -138,16 +141,18 @@ class Choice:
         resampled, observed = resample(columns, seed=seed, n=self.resamplings), columns.mean(axis=0)
         values, drawn = observed[:-1], resampled[:, :-1]
         hopes = values[0] - values <= _HOPELESS * (drawn[:, :1] - drawn).std(axis=0)
-        # The deviation of a ratio, linearized: numerator − ratio · divisor. It stays finite as the divisor nears 0.
+        # The deviation of a ratio is linearized as numerator − ratio · divisor, which stays finite if a resampled
+        # divisor is near 0.
         ratios = values[hopes] / max(float(observed[-1]), _TINY)
         linear = drawn[:, hopes] - ratios * resampled[:, -1:]
         largest = _deviations(linear, values[hopes] - ratios * observed[-1]).max(axis=1)
         return self._beside_one(largest, seed, (1.0 + confidence) / 2.0, confidence)
 
     def stretch_of_lead(self, *, seed: int, confidence: float) -> float:
-        """Return the factor, at least 1, that lengthens both halves of the lead's interval to allow for both choices.
+        """Return the factor, at least 1, that lengthens both halves of the interval of the lead.
 
-        The lead is that over the best trial of the next algorithm.
+        The lead is the difference of the winner and the best trial of the next algorithm. The factor corrects for the
+        choice of both.
         """
         observed, resampled = self.scores.mean(axis=0), resample(self.scores, seed=seed, n=self.resamplings)
         first, second = self._differences()
@@ -162,22 +167,22 @@ class Choice:
         return next(column for column, name in enumerate(self.algorithms) if name != self.algorithms[0])
 
     def among(self, algorithm: str) -> Choice:
-        """Return the choice among the trials of one algorithm."""
+        """Return the same choice with only the trials of `algorithm`."""
         columns = [column for column, name in enumerate(self.algorithms) if name == algorithm]
         return replace(self, scores=self.scores[:, columns], algorithms=[algorithm] * len(columns))
 
     def of_users(self, rows: NDArray[np.int64]) -> Choice:
-        """Return the same choice, evaluated on some of its users."""
+        """Return the same choice with only the scores for the users at `rows`."""
         return replace(self, scores=self.scores[rows])
 
     def _differences(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return pairs of columns: the winner, then the runner-up, each with all trials of other algorithms."""
+        """Return pairs of columns, as two arrays: winner and runner-up, each with every trial of another algorithm."""
         names, both = np.asarray(self.algorithms), (0, self.runner_up)
         others = [np.flatnonzero(names != names[column]) for column in both]
         return np.repeat(both, [len(columns) for columns in others]), np.concatenate(others)
 
     def _beside_one(self, largest: Vector, seed: int, share: float, confidence: float) -> float:
-        """Return the `share` quantile of the largest deviations, divided by that of a single trial.
+        """Return the `share` quantile of the `largest` deviations, divided by the same quantile for a single trial.
 
         The result is at least `carried`.
         """
@@ -188,9 +193,9 @@ class Choice:
 
 
 def _deviations(resampled: Matrix, observed: Vector) -> Matrix:
-    """Return (n, columns) deviations in standard errors.
+    """Return how far each of `resampled` is from `observed`, in standard errors of its column, (n, columns).
 
-    Columns that do not vary get 0, like the difference between two equal models.
+    A column that does not vary, such as the difference between two equal models, gets 0.
     """
     errors = resampled.std(axis=0)
     return np.where(errors > 0.0, (resampled - observed) / np.where(errors > 0.0, errors, 1.0), 0.0)
@@ -210,7 +215,7 @@ def interval(
 ) -> tuple[float, float]:
     """Return the interval of the mean of `scores`, (users,).
 
-    With a `choice`, the scores are those of its winner, and the interval allows for the choice.
+    With a `choice`, `scores` are those of its winner, and the interval is corrected for the choice.
     """
     ((low, high),) = intervals(scores[:, np.newaxis], seed=seed, confidence=confidence)
     value = float(scores.mean())
@@ -238,11 +243,11 @@ def paired_change(
     relative: bool = False,
     choice: Choice | None = None,
 ) -> Change:
-    """Return the change from `second` to `first`, (users,) scores of two models on the same users.
+    """Return the change of the mean score from `second` to `first`, (users,) scores of two models on the same users.
 
-    With `relative` the difference is divided by the mean of `second`, or by the smallest number above zero if that mean
-    is 0. With a `choice`, `first` are the scores of its winner, and the interval allows for this choice. The second
-    model must have been chosen independently of these users.
+    With `relative`, the difference is divided by the mean of `second`, or by the smallest number above 0 if that mean
+    is 0. With a `choice`, `first` are the scores of its winner, and the interval is corrected for the choice. The
+    second model must have been chosen independently of these users.
     """
     means = resample(np.stack([first, second], axis=1), seed=seed, n=RESAMPLINGS)
     divisor = max(float(second.mean()), _TINY) if relative else 1.0
@@ -258,9 +263,10 @@ def paired_change(
 
 
 def mean_interval(values: Vector, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Return the interval of the mean of two or more independent `values`, by Student's t.
+    """Return the interval of the mean of at least two independent `values`, by Student's t.
 
-    It serves comparisons within a search, of which there are too many to resample, and means over a few folds.
+    It needs no resampling, so it is fast enough for the many comparisons within a search. It also fits means over few
+    folds.
     """
     mean, n = float(values.mean()), len(values)
     reach = float(stdtrit(n - 1, (1.0 + confidence) / 2.0)) * float(values.std(ddof=1)) / n**0.5
@@ -268,10 +274,10 @@ def mean_interval(values: Vector, confidence: float = CONFIDENCE) -> tuple[float
 
 
 def is_gain(first: Vector, second: Vector, *, comparisons: int = 1) -> bool:
-    """Return whether `first` is better than `second`, (users,) scores of the same users, by more than chance.
+    """Return whether the mean of `first` is higher than that of `second` by more than chance.
 
-    If there are several `comparisons`, each is tested more strictly, so that all hold together with CONFIDENCE
-    (Bonferroni correction).
+    Both are scores of the same users, (users,). Pass the number of `comparisons` if there are several. Each is then
+    tested more strictly, so that all of them together are right with CONFIDENCE (Bonferroni correction).
     """
     if len(first) < 2:
         return False
@@ -281,7 +287,7 @@ def is_gain(first: Vector, second: Vector, *, comparisons: int = 1) -> bool:
 def lead(choice: Choice, *, seed: int, confidence: float = CONFIDENCE) -> Change:
     """Return the lead of the winner of `choice` over the best trial of the next algorithm.
 
-    The interval allows for both choices.
+    Its interval is corrected for the choice of both trials.
     """
     winner, runner_up = choice.scores[:, 0], choice.scores[:, choice.runner_up]
     change = paired_change(winner, runner_up, seed=seed, confidence=confidence)

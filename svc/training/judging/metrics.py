@@ -1,8 +1,8 @@
-"""The metrics of rankings: means over users, figures of all lists together, and both by groups of users and items.
+"""Compute the metrics of rankings, over all users and by groups of users and items.
 
 A mean over all users can hide that a model serves only active users well, or finds only popular items. So `breakdown`
-divides users by the length of their history into three groups of equal size. It divides items into three groups that
-hold a third of the training interactions each: a few items in the head, most in the tail.
+divides users by the length of their history into three groups of equal size. It also divides items by popularity into
+head, middle and tail. Each has a third of the training interactions, so the head has few items and the tail many.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ METRICS = (*PER_USER, "precision", "gini_index", "entropy", "appeared_item", "ca
 
 
 def user_scores(rankings: Sequence[Sequence[int]], truth: sparse.csr_matrix) -> dict[str, Vector]:
-    """Return the (users,) scores of every ranking by each metric of PER_USER.
+    """Return the score of each ranking, (users,), by each metric of PER_USER.
 
-    Row u of `truth`, (users, items), has the choices of user u. The definitions are irspack's: a perfect ranking of as
-    many items as were recommended has an ndcg of 1, and map divides by all chosen items. Each chosen item counts by its
-    value in `truth`, in the gains of ndcg and in the sums that recall and map divide. An Evaluator sets the values to 1
-    unless the metric is weighted.
+    `truth`, (users, items), has the items that the user of each ranking chose. Each item counts by its value in
+    `truth`, which an Evaluator sets to 1 unless the metric is weighted. The definitions are irspack's: ndcg is relative
+    to the best ranking of as many items as were recommended, and map divides by the number of all chosen items.
     """
     truth = truth.sorted_indices()
     lengths = np.asarray([len(ranking) for ranking in rankings], dtype=np.int64)
@@ -58,9 +57,9 @@ def _owners(truth: sparse.csr_matrix) -> NDArray[np.int64]:
 
 
 def _worth(truth: sparse.csr_matrix, rows: NDArray[np.int64], items: NDArray[np.int64]) -> Vector:
-    """Return the value of each item to the user of the row beside it, (n,), or 0 if the user did not choose it.
+    """Return the value in `truth` at each pair of `rows` and `items`, (n,), or 0 if the user did not choose the item.
 
-    The indices of `truth` are sorted.
+    The indices of `truth` must be sorted.
     """
     n_items = truth.shape[1]
     chosen, wanted = _owners(truth) * n_items + truth.indices, rows * n_items + items
@@ -71,7 +70,7 @@ def _worth(truth: sparse.csr_matrix, rows: NDArray[np.int64], items: NDArray[np.
 
 
 def _ideal(truth: sparse.csr_matrix, lengths: NDArray[np.int64], discounts: Vector) -> Vector:
-    """Return the (users,) gain of the best ranking of as many items as were recommended."""
+    """Return the largest possible discounted gain for each user, (users,), with as many items as were recommended."""
     rows = _owners(truth)
     best_first = np.lexsort((-truth.data, rows))
     positions = np.arange(len(rows)) - truth.indptr[rows]
@@ -81,7 +80,7 @@ def _ideal(truth: sparse.csr_matrix, lengths: NDArray[np.int64], discounts: Vect
 
 
 def list_metrics(rankings: Sequence[Sequence[int]], truth: sparse.csr_matrix) -> dict[str, float]:
-    """Return the other METRICS: precision, and how evenly all lists together recommend the items."""
+    """Return the METRICS that are not in PER_USER: precision, and how evenly all rankings recommend the items."""
     n_items, lengths = truth.shape[1], np.array([len(ranking) for ranking in rankings])
     items = np.fromiter(chain.from_iterable(rankings), dtype=np.int64, count=int(lengths.sum()))
     owners = np.repeat(np.arange(len(lengths)), lengths)
@@ -101,25 +100,26 @@ ACTIVITY = ("few", "some", "many")
 POPULARITY = ("head", "middle", "tail")
 COVERAGE, NOVELTY = "coverage", "novelty"
 Part = tuple[str, str]
-"""A group of users or items, and the part of it."""
+"""The group of a figure and the part of this group, for example ("popularity", "head")."""
 EVERYTHING = ("all", "all")
 Row = dict[str, Any]
-"""A figure of a breakdown: group, part, metric, value, low and high, and n_users.
+"""A figure of a breakdown, with the keys group, part, metric, value, low, high and n_users.
 
-The ends `low` and `high` of its interval are None if the figure is no mean over users.
+`low` and `high` are the ends of its confidence interval, or None if the figure is not a mean over users.
 """
 _RESAMPLINGS = 2_000
-"""Bootstrap resamplings. Fewer than elsewhere suffice, because no decision depends on these intervals. Eight intervals
-take at most a second.
+"""Bootstrap resamplings for an interval. Fewer than RESAMPLINGS suffice, because no decision depends on these
+intervals. Eight intervals take at most a second.
 """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingCounts:
-    """Counts of the interactions that the model was trained on.
+    """Counts of the interactions that a model was trained on.
 
-    `history` has the lengths of the evaluated users' histories, (evaluated users,). `popularity` has the users of each
-    item, (items,). `n_users` counts all users.
+    - `history`, (evaluated users,), is the number of items in the history of each evaluated user.
+    - `popularity`, (items,), is the number of users of each item.
+    - `n_users` is the number of all users.
     """
 
     history: NDArray[np.int64]
@@ -136,10 +136,11 @@ def breakdown(
     seed: int = 0,
     confidence: float = CONFIDENCE,
 ) -> list[Row]:
-    """Return all figures of `rankings`, one list of item columns for each row of `truth`.
+    """Return the figures of `rankings`, over all users and items and by groups.
 
-    `truth` is (evaluated users, items or more). Columns beyond the training items are chosen items that the model does
-    not know, so no ranking contains them. A mean over a group of items leaves out users without a choice in it.
+    `rankings` has a list of item columns for each row of `truth`. `truth`, (evaluated users, items), has the chosen
+    items. It may have more columns than there are training items, for items that the model does not know and so never
+    recommends. A figure of a group of items is a mean over the users who chose at least one of them.
     """
 
     def means(truth: sparse.csr_matrix, part: Part, rows: NDArray[np.int64] | None = None) -> Iterator[Row]:
@@ -169,9 +170,9 @@ def _row(part: Part, metric: str, value: float, span: tuple[float | None, float 
 
 
 def mean_popularity(items: NDArray[Any], popularity: NDArray[np.int64]) -> float:
-    """Return the mean number of users of `items`, (n,) columns of interactions.
+    """Return the mean popularity of `items`, the columns of n interactions, (n,).
 
-    Columns beyond the known items count 0.
+    The popularity of an item is its number of users. It is 0 for a column beyond the known items.
     """
     counts = popularity[items[items < len(popularity)]]
     return float(counts.sum() / max(len(items), 1))
@@ -186,7 +187,7 @@ def _activity_parts(history: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 
 
 def _popularity_parts(popularity: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return (items,) 0 for the head, 1 for the middle, 2 for the tail."""
+    """Return the part of each item, (items,): 0 for the head, 1 for the middle, 2 for the tail."""
     order = np.argsort(-popularity, kind="stable")
     before = np.cumsum(popularity[order]) - popularity[order]
     parts = np.empty(len(popularity), dtype=np.int64)
@@ -195,7 +196,7 @@ def _popularity_parts(popularity: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def choices_of(truth: sparse.csr_matrix, inside: NDArray[np.bool_]) -> sparse.csr_matrix:
-    """Return `truth` with the choices of items `inside` only, (items,)."""
+    """Return `truth` with only the choices of items for which `inside`, (items,), is True."""
     choices = truth @ sparse.diags(inside.astype(np.float32))
     choices = choices.tocsr()
     choices.eliminate_zeros()
@@ -207,8 +208,9 @@ def _diversity(
 ) -> Iterator[Row]:
     """Yield coverage and novelty.
 
-    Coverage is the share of items that at least one user is shown. Novelty is the mean over each ranking of −log2 of
-    the share of users who have the item: 1 for an item that half of them have, 10 for one in a thousand.
+    Coverage is the share of items that at least one ranking contains. The novelty of an item is −log2 of the share of
+    users who have it: 1 if half of the users have it, 10 if one in a thousand. The novelty of the rankings is the mean
+    over their items, then over rankings.
     """
     shown = np.unique(np.fromiter((item for ranking in rankings for item in ranking), dtype=np.int64))
     yield _row(EVERYTHING, COVERAGE, len(shown) / max(len(training.popularity), 1), (None, None), len(rankings))

@@ -1,4 +1,4 @@
-"""Rank the users of a split by scores of all items or by a served model, and measure the time of one ranking."""
+"""Rank items for the users of a split, by scores of all items or by a served model, and measure the ranking time."""
 
 from __future__ import annotations
 
@@ -25,16 +25,19 @@ from svc.training.data.split import Split
 from svc.training.judging.evaluator import Rankings, Rows
 
 _BLOCK_BYTES = 2 << 20
-"""Bytes of scores that are ranked at once, so that they stay in the cache of a core."""
+"""Bytes of scores to rank at once, few enough to stay in the cache of a core."""
 
 Scores = NDArray[Any]
 ScoresOfUsers = Callable[[Rows], Scores]
-"""(r,) ascending rows of the training matrix to their scores, (r, items), free to overwrite."""
+"""A function of users, (r,) ascending rows of the training matrix, that returns their scores, (r, items).
+
+The caller may overwrite the returned array.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoreRanker:
-    """A ranker of the rows of `seen`, (users, items), by `scorer`. Items in `seen` are not recommended."""
+    """A ranker by the scores of `scorer`. Items in `seen`, (users, items), are not recommended."""
 
     scorer: ScoresOfUsers
     seen: sparse.csr_matrix
@@ -44,7 +47,8 @@ class ScoreRanker:
         rankings: Rankings = []
         for begin in range(0, len(users), step):
             rows = users[begin : begin + step]
-            # Only these rows: all rows from the first user to the last cost six times as much (2,000 of 12,681 users).
+            # Select single rows of `seen`. A slice from the first of the users to the last has more rows. For 2,000 of
+            # 12,681 users, it took six times as long.
             scores, seen = self.scorer(rows), self.seen[rows]
             scores[np.repeat(np.arange(len(rows)), np.diff(seen.indptr)), seen.indices] = -np.inf
             rankings += best_columns(scores, size)
@@ -52,11 +56,12 @@ class ScoreRanker:
 
 
 def best_columns(scores: Scores, k: int) -> Rankings:
-    """Return the columns of the `k` best scores of each row, best first, without masked ones.
+    """Return the columns of the `k` best scores of each row, (b, items), best first, without scores of −inf.
 
-    Equal scores are ordered by column. Column j belongs to group j mod g. At least k scores reach the k-th largest
-    group maximum, so only groups that reach it are searched. If many groups share that bound, like the zeros of a
-    sparse model, only entries above it are sorted. The first entries at the bound fill the rest.
+    Equal scores are ordered by column. To be faster than a sort of all scores, the g groups of columns j mod g are
+    compared by their maxima first. At least k scores reach the k-th largest maximum, which is the bound, so only groups
+    whose maximum reaches the bound are searched. If many maxima equal the bound, like the zeros of a sparse model, only
+    scores above the bound are sorted. The first columns with the bound itself fill the remaining places.
     """
     b, n = scores.shape
     groups = min(n, max(512, 8 * k))
@@ -84,9 +89,9 @@ def best_columns(scores: Scores, k: int) -> Rankings:
 
 
 def _first_equal(scores: Scores, bound: float, count: int) -> list[int]:
-    """Return the first columns that hold `bound`, at most `count`.
+    """Return the first columns whose score is `bound`, at most `count`.
 
-    The beginning of the row is tried first, because it suffices for most rows.
+    The beginning of the row is searched first, because it suffices for most rows.
     """
     columns = np.flatnonzero(scores[: 8 * count] == bound)
     if len(columns) < count:
@@ -100,11 +105,11 @@ _AT_ONCE = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedRanker:
-    """A ranker of the rows of a split by `model`, with an empty ranking for users that the model does not know.
+    """A ranker for the users of a split by a `model`, with an empty ranking for users that the model does not know.
 
-    `rows` and `columns` have the row and column in the model of each user and item of the split, or −1 if it lacks
-    them. The model leaves out its own hidden and seen items. Items of `excluded`, (users, items) of the split, are left
-    out too.
+    - `rows` has the row in the model of each user of the split, and `columns` the column of each item, −1 if unknown.
+    - `excluded`, (users, items) of the split, has items that are left out of rankings, in addition to the seen and
+      hidden items of each user in the model.
     """
 
     model: Model
@@ -116,26 +121,29 @@ class ServedRanker:
     def of(
         cls, model: Model, split: Split, user_ids: Sequence[str], item_ids: Sequence[str], excluded: sparse.csr_matrix
     ) -> ServedRanker:
-        """Return the ranker of a model whose users and items are in another order than those of the split."""
+        """Return a ranker by a model whose users and items may differ from those of the split.
+
+        `user_ids` and `item_ids` are the ids of the interactions that were split.
+        """
         rows = model.user_ids.indices([user_ids[row] for row in split.order.tolist()])
         columns = model.item_ids.indices([item_ids[column] for column in split.item_order.tolist()])
         return cls(model, rows.astype(np.int64), columns.astype(np.int64), excluded)
 
     @classmethod
     def alike(cls, model: Model) -> ServedRanker:
-        """Return the ranker of a model whose rows and columns are those of the split."""
+        """Return a ranker by a model whose rows and columns are those of the split."""
         nothing = sparse.csr_matrix((model.n_users, model.n_items), dtype=np.float32)
         return cls(model, np.arange(model.n_users), np.arange(model.n_items), nothing)
 
     def excluding(self, pairs: sparse.csr_matrix) -> ServedRanker:
-        """Return the same ranker without these items, (users, items) of the split."""
+        """Return the same ranker that also leaves out the items in `pairs`, (users, items) of the split."""
         return replace(self, excluded=(self.excluded + pairs).tocsr())
 
     def __call__(self, users: Rows, size: int) -> Rankings:
         return [items.tolist() for items, _ in self.pools(users, size)]
 
     def pools(self, users: Rows, size: int) -> list[tuple[NDArray[np.int32], NDArray[np.float64]]]:
-        """Return the items of each user, best first, as columns of the split, and their scores."""
+        """Return at most `size` items for each user, best first, as columns of the split, and their scores."""
         pools = [(NO_ITEMS, np.empty(0))] * len(users)
         column_of = _inverse(self.columns, self.model.n_items).astype(np.int32)
         not_in_split = np.flatnonzero(column_of < 0).astype(np.int32)
@@ -153,7 +161,10 @@ class ServedRanker:
         return pools
 
     def pairs(self, rows: History) -> sparse.csr_matrix:
-        """Return the pairs of the model's histories `rows` as a matrix of ones, (users, items) of the split."""
+        """Return a matrix, (users, items) of the split, that is 1 at the pairs in `rows`, histories of the model.
+
+        Users and items that are not in the split are left out.
+        """
         row_of = _inverse(self.rows, self.model.n_users)
         column_of = _inverse(self.columns, self.model.n_items)
         owners = np.repeat(row_of, np.diff(rows.offsets))
@@ -177,6 +188,7 @@ def _inverse(mapping: NDArray[np.int64], size: int) -> NDArray[np.int64]:
 
 
 N_USERS = 32
+"""Most users for whom one ranking is timed."""
 _LIMIT = 10
 _DIGITS = 4
 
@@ -184,8 +196,9 @@ _DIGITS = 4
 def rank_ms(model: Model, rows: NDArray[np.int64] | None = None) -> float:
     """Return the median milliseconds of processor time to rank one known user alone, on one thread.
 
-    The users are evenly spread over `rows` of `model`, or over all rows. `model` must be ready. Processor time hardly
-    depends on the load of the machine. Requests that are answered together take less time each.
+    The users are evenly spread over `rows` of `model`, or over all rows. `ready` of the model must have been called.
+    Processor time hardly depends on the load of the machine. A server needs less time for each of several requests that
+    it ranks together.
     """
     known_rows = np.arange(model.n_users) if rows is None else rows
     queries = [model.known_user(int(row), limit=_LIMIT) for row in known_rows[_spread(len(known_rows))]]
@@ -193,7 +206,7 @@ def rank_ms(model: Model, rows: NDArray[np.int64] | None = None) -> float:
 
 
 def rank_ms_of(scorer: Scorer, matrix: sparse.csr_matrix) -> float:
-    """Return `rank_ms` of a `scorer` trained on `matrix`, (users, items), before it is part of a model."""
+    """Return the same time for a `scorer` that is not yet part of a model, trained on `matrix`, (users, items)."""
     rows = _spread(matrix.shape[0])
     lengths = np.zeros(matrix.shape[0], dtype=np.int64)
     lengths[rows] = np.diff(matrix.indptr)[rows]
@@ -208,7 +221,7 @@ def rank_ms_of(scorer: Scorer, matrix: sparse.csr_matrix) -> float:
 
 
 def _spread(n_users: int) -> NDArray[np.intp]:
-    """Return at most N_USERS rows, evenly spread."""
+    """Return at most N_USERS of `n_users` rows, evenly spread."""
     return np.arange(0, n_users, max(1, n_users // N_USERS))[:N_USERS]
 
 

@@ -1,7 +1,8 @@
-"""Evaluate a trained model at its best recency: how much less each item of a history counts than the one after it.
+"""Choose the recency of a trained model, and evaluate the model with it.
 
-Recency does not affect training. A trained model is evaluated at several values on a few of the validation users.
-The best value is used only if it beats the lowest on the sample by more than chance. So 0 wins if order has no effect.
+Recency says how much less each item of a history counts than the next later one. It does not affect training. A trained
+model is evaluated at several recencies on a few of the validation users. The best one is then used only if it scores
+better than the lowest one on the sample of validation users by more than chance. So 0 wins if order has no effect.
 """
 
 from __future__ import annotations
@@ -19,17 +20,18 @@ from svc.training.judging.evaluator import Evaluator, Evaluators, Ranker, Rankin
 from svc.training.judging.intervals import Vector, is_gain
 
 VALUES = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
-"""The recencies to try for one model."""
+"""The recencies to try for a model without bounds in the recipe."""
 _STRIDE = 3
-"""Every third value is scored first."""
+"""Distance of the values that are scored first, as positions in the list of values."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HistoryOrder:
-    """The order of the histories that a search trains on, and the bounds of its use.
+    """The order of the histories that a search trains on, and the recencies that it may use.
 
-    `positions` has the entries of the training matrix. `fixed` is the recency of every model. It is None if recency is
-    searched, within the `bounds` of an algorithm, [lowest, highest].
+    - `positions` has the position of each entry of the training matrix in its history, 0 for the latest item.
+    - `fixed` is the recency of all models, or None if recency is searched.
+    - `bounds` has the lowest and highest recency to try for single algorithms.
     """
 
     positions: sparse.csr_matrix
@@ -37,10 +39,7 @@ class HistoryOrder:
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def values(self, algorithm: str) -> tuple[float, ...]:
-        """Return the recencies to try for a model of this algorithm, ascending.
-
-        Return nothing if its scores do not depend on order.
-        """
+        """Return the recencies to try for a model of `algorithm`, ascending, or none if it ignores order."""
         if algorithm not in TAKES_RECENCY:
             return ()
         if self.fixed is not None:
@@ -52,14 +51,17 @@ class HistoryOrder:
 
 
 class RecencySearch(NamedTuple):
-    """Inputs of the recency search of one trained model: its ranker at each of the ascending `values`."""
+    """Inputs of the recency search of one trained model.
+
+    `values` are the recencies to try, ascending. `at` returns the ranker of the model at a recency.
+    """
 
     values: Sequence[float]
     at: Callable[[float], Ranker]
 
 
 class Chosen(NamedTuple):
-    """The best recency on the sample, with the rankings of its users and their scores."""
+    """A recency, with the rankings of the users of a sample at this recency, and their scores, (users,)."""
 
     recency: float
     rankings: Rankings
@@ -67,10 +69,11 @@ class Chosen(NamedTuple):
 
 
 def choose(search: RecencySearch, evaluators: Evaluators, check: Callable[[], None]) -> Chosen:
-    """Return the best of the values, or the lowest if no other is better for the sample by more than chance.
+    """Return the best of the values, or the lowest if no other value is better on the sample by more than chance.
 
-    The best is found on the few first users of the sample, because that takes most of the time. Scores are assumed to
-    have one peak. So every third value is scored, and then the neighbours of the best until both are worse.
+    To save time, the best value is found on `evaluators.few`, and only this value and the lowest are scored on the
+    whole sample. Scores are assumed to have one peak. So every third value is scored first, and then the neighbours of
+    the best value until both are worse.
     """
     values = search.values
 
@@ -94,10 +97,12 @@ def choose(search: RecencySearch, evaluators: Evaluators, check: Callable[[], No
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """The outcome of one training: `metrics` of its best state, and the `epochs` until then, or None without epochs.
+    """The outcome of one training.
 
-    `by_user` has the (users,) scores at this `recency`. Their mean is the trial's score. `rank_ms` is the time of a
-    single ranking in milliseconds.
+    - `metrics` are those of the best epoch, and `epochs` is its number, or None for training without epochs.
+    - `by_user` has the score for each validation user, (users,). The mean of these scores is the trial's score.
+    - `recency` is the chosen recency, at which the model was evaluated.
+    - `rank_ms` is the time of a single ranking in milliseconds.
     """
 
     metrics: dict[str, float]
@@ -110,16 +115,17 @@ class Fitted:
 def judge(
     search: RecencySearch, evaluators: Evaluators, check: Callable[[], None], report: Callable[[float], None]
 ) -> Fitted:
-    """Evaluate a trained model at the best of several recencies, which is chosen on the sample.
+    """Choose the best recency of a trained model on the sample, and evaluate the model on all validation users.
 
-    `report` gets the score on the sample, if there are more validation users than the sample holds.
+    `report` is called with the score on the sample if there are more validation users than the sample has. `check` is
+    called between evaluations. Both may raise an exception to end the trial.
     """
     metric, full, sample = evaluators.metric, evaluators.full, evaluators.sample
     chosen = choose(search, evaluators, check)
     if full is not sample:
         report(float(chosen.by_user.mean()))
     check()
-    # Ranks only the users outside the sample: on 3,000 users and 1,500 items the trials of a search take 15 instead of
+    # Users of the sample are not ranked again. The trials of a search on 3,000 users and 1,500 items take 15 instead of
     # 19 s of processor time, with the same scores.
     evaluation = full.complete(search.at(chosen.recency), sample, chosen.rankings)
     return Fitted(evaluation.metrics, None, evaluation.by_user(metric), chosen.recency)

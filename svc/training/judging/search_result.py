@@ -17,13 +17,14 @@ from svc.training.judging.evaluator import Evaluation
 
 @dataclass(frozen=True, slots=True)
 class Reused:
-    """Origin of the parameters of a training without a search: a version, and the time of its search (ISO 8601).
+    """The origin of the parameters of a training without a search.
 
+    - `sha8` is the version whose search found the parameters, and `searched_at` the time of this search (ISO 8601).
     - `feature_aware` is the trial of the live model's extra part for features and seeds, or None if it has none.
     - `start` has the vectors from which the final model starts to learn. If it is None, they are random.
     - `stretch` is the factor by which the search lengthened its interval (see judging/intervals.py). It still applies,
       because the parameters were chosen among the trials of that search.
-    - `evaluation` is the evaluation in the live model's header.
+    - `evaluation` is the block `evaluation` in the live model's header.
     """
 
     sha8: str
@@ -34,7 +35,10 @@ class Reused:
     evaluation: Mapping[str, Any] = field(default_factory=dict)
 
     def figures(self, *path: str) -> Mapping[str, Any]:
-        """Return figures of the search that a refit carries, with the time of the training that measured them."""
+        """Return figures that only a search measures, for the header of a refit, with the time of the search.
+
+        `path` are the keys to them in `evaluation`.
+        """
         figures: Any = self.evaluation
         for key in path:
             figures = figures.get(key) if isinstance(figures, Mapping) else None
@@ -49,15 +53,15 @@ class Reused:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The trials of a search. `trials` has all trials of the study that used its budget, of every process.
+    """The trials of a search, and figures about the part of it that this process did.
 
-    `seconds`, `n_orphaned`, `workers` and `by_user` are those of this process. `workers` is the number of simultaneous
-    trials. `by_user` has the (users,) scores of complete trials by number (see judging/intervals.py).
-
-    `trained` is the model of the best trial, trained on the training part of the split, or None. `evaluation` is that
-    of `trained`, or None. Both save a second training.
-
-    With `reused` there was no search, and `trials` has one trial with the parameters of an earlier search.
+    - `trials` are all finished trials of the study that used its budget, of every process.
+    - `seconds` is the time that this process searched, and `n_orphaned` the number of trials that it abandoned.
+    - `workers` is the number of trials that this process trained at once.
+    - `by_user` has the scores for each user, (users,), of complete trials of this process, by trial number.
+    - `trained` is the model of the best trial, trained on the training part of the split, and `evaluation` is its
+      evaluation. If they are not None, the best trial need not be trained again.
+    - `reused` is set if there was no search. `trials` then has one trial with the parameters of an earlier search.
     """
 
     trials: list[TrialRecord]
@@ -82,7 +86,7 @@ class SearchResult:
 
     @property
     def best(self) -> TrialRecord:
-        """Return the complete trial with the highest score, the first of equal ones. There must be one."""
+        """Return the complete trial with the highest score, or the first of several. There must be a complete trial."""
         return next(iter(by_score(self.completed)))
 
     @property

@@ -1,4 +1,4 @@
-"""The inputs of a training: its data, its split, and rankers of the users of the split."""
+"""The inputs of a training: its data, their split, and how to rank for the users of the split."""
 
 from __future__ import annotations
 
@@ -32,10 +32,14 @@ from svc.training.judging.recency import HistoryOrder
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Holdout:
-    """The training part of the split, `train`, and the `evaluators` of its held-out items.
+    """The split of a search: the interactions to train on, and the evaluators by held-out items.
 
-    `features` have rows in the order of `train`. `times` has the entries of `train` if a model depends on them.
-    `hidden` has the items that users are not shown. With `repeats`, users may be recommended their items in `train`.
+    - `train`, (users, items), is the training part of the split. Rows and columns are those of the split.
+    - `features` are the encoded features of users and items, with rows in the order of `train`.
+    - `times` has the time of each entry of `train`, or is None if no model depends on times.
+    - `hidden`, (users, items), has the items that users are never shown.
+    - `order` is the order of the histories, or None to ignore it.
+    - `repeats` is True if users are recommended seen items again.
     """
 
     train: sparse.csr_matrix
@@ -52,7 +56,7 @@ class Holdout:
 
     @property
     def seen(self) -> sparse.csr_matrix:
-        """Return the matrix of items that are not recommended to the users of `train`."""
+        """Return the matrix, (users, items), of items that are not recommended to a user: hidden and seen items."""
         if self.repeats:
             return sparse.csr_matrix(self.train.shape, dtype=np.float32) if self.hidden is None else self.hidden
         return self.train if self.hidden is None else (self.train + self.hidden).tocsr()
@@ -62,9 +66,9 @@ class Holdout:
         return decay_matrix(self.train, self.times, params)
 
     def ranker_of(self, trained: Scorer, trial: TrialRecord, judged: Evaluator | None = None) -> ServedRanker:
-        """Return a ranker of the users of `judged`, or of all validation users, as a server would rank.
+        """Return a ranker that ranks like a server, for the users of `judged` or for all validation users.
 
-        `trained` is the scorer of `trial`, and is not changed.
+        `trained` is the trained scorer of `trial`. It is copied, because its user vectors are solved for again.
         """
         matrix, recency = self.decay_matrix(trial.params), recency_of_histories(trial)
         positions = None if recency == 0.0 or self.order is None else self.order.positions
@@ -78,7 +82,7 @@ class Holdout:
         return self.serve_scorer(scorer, history)
 
     def serve_scorer(self, scorer: Scorer, history: History) -> ServedRanker:
-        """Return a ranker that answers like a server with this `scorer` and these histories."""
+        """Return a ranker that ranks like a server, by `scorer` and the histories in `history`."""
         model = Model(
             user_ids=_numbers(len(history)),
             item_ids=_numbers(scorer.n_items),
@@ -93,7 +97,7 @@ class Holdout:
 
 
 def _copy(scorer: Scorer) -> Scorer:
-    """Return a copy that can solve for users without changing the users of `scorer`."""
+    """Return a copy of `scorer`, whose user vectors can be set without changing those of `scorer`."""
     copied = copy.copy(scorer)
     if isinstance(copied, BlendScorer):
         copied.factors = copy.copy(copied.factors)
@@ -102,15 +106,16 @@ def _copy(scorer: Scorer) -> Scorer:
 
 @functools.lru_cache(maxsize=4)
 def _numbers(count: int) -> IdTable:
-    """Return ids for `count` users or items of a model that is only queried by row."""
+    """Return the ids "0", "1", ... for a model whose users and items are identified by row and column only."""
     return IdTable.from_ids([str(number) for number in range(count)])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """Inputs of a training. `features` have the row order of the interactions, not of the split.
+    """Inputs of a training.
 
-    `builder` makes the final model and may use all cores.
+    `builder` builds the final model and may use all cores. The property `features` has rows in the order of the
+    interactions, while the rows of `holdout.features` are in the order of the split.
     """
 
     loaded: LoadedRecipe
@@ -122,7 +127,7 @@ class Task:
     def matrix(self, params: Params, *, all_users: bool = False) -> sparse.csr_matrix:
         """Return the interactions to train on, (users, items), with the decay of the half-life in `params`.
 
-        If the recipe has a sample of users, these are the rows of the sample, unless `all_users` is set.
+        If the recipe asks for a sample of users, the rows are only the sampled users, unless `all_users` is set.
         """
         interactions = self.data.interactions if all_users else self.data.trained
         matrix = interactions.matrix()
@@ -133,9 +138,10 @@ class Task:
         return positions_of((self.data.interactions if all_users else self.data.trained).latest())
 
     def train_on_split(self, trial: TrialRecord, features: Matrices | None = None) -> Scorer:
-        """Return the model of `trial`, trained on the training part of the split. Raise FeatureRidgeFailed.
+        """Return the scorer of `trial`, trained on the training part of the split.
 
-        `features` replace those of the split, in the same order of rows.
+        `features` replace those of the split, with rows in the same order. Raise FeatureRidgeFailed if the feature
+        weights cannot be solved for.
         """
         inputs = self.holdout
         matrix = inputs.decay_matrix(trial.params)
@@ -147,7 +153,10 @@ class Task:
 
 
 def split_data(loaded: LoadedRecipe, data: TrainingData) -> Split:
-    """Split the data. Raise CutoffTooLarge or ZeroScore if the split cannot be scored."""
+    """Split the data as the recipe says.
+
+    Raise CutoffTooLarge if there are fewer items than in a ranking, and ZeroScore if nothing is held out.
+    """
     training = loaded.recipe.training
     n_items = len(data.interactions.item_ids)
     if training.cutoff > n_items:
@@ -178,7 +187,7 @@ def split_plan(loaded: LoadedRecipe) -> SplitPlan:
 
 
 def check_scores(loaded: LoadedRecipe, data: TrainingData, best_score: float) -> None:
-    """Raise ZeroScore if no trial ranked a single held-out item."""
+    """Raise ZeroScore if the best score is 0, because no trial has recommended any held-out item."""
     if best_score <= 0.0:
         raise ZeroScore(f"every trial scored 0. {_remedy(loaded, data)}")
 
