@@ -107,6 +107,7 @@ def write(
             code.update(piece)
         digest.update(piece)
         out.write(piece)
+    # Ed25519 signs the sha256 of everything before the signature. The sha256 of the file includes the signature.
     end = ed25519.sign(key, ed25519.ARTIFACT, digest.digest()) if code is None else code.digest()
     digest.update(end)
     out.write(end)

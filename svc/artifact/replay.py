@@ -96,7 +96,7 @@ class SerialState:
         """Return the highest served serial of this recipe and kid, or None if none was served."""
         with self._lock:
             served = self._served.setdefault(recipe, {})
-            _keep_highest(served, self._read(recipe))
+            _keep_highest(served, self._read(recipe))  # read each time, because other servers may share the folder
             return served.get(kid)
 
     def remember(self, recipe: str, kid: str, serial: int) -> None:

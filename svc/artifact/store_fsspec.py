@@ -18,7 +18,7 @@ _PIECE_BYTES: Final = 16 * MIB
 
 
 class ObjectFolder:
-    """The objects under one prefix."""
+    """The objects of an object store under one prefix."""
 
     def __init__(self, uri: str, settings: Settings, label: str) -> None:
         self._folder = uri.rpartition("/")[0]

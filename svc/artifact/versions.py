@@ -176,6 +176,7 @@ class Versions:
         If there is no pointer yet, a hold does not prevent this. With `keep`, older versions than the newest `keep` are
         removed.
         """
+        # Written before the lock is taken, because a large artifact takes long.
         sha8, written = self._store.put_version(write)
         with self._withdrawn_on_error(sha8), self._lock():
             log, live = self._log_to_continue(), self.live()

@@ -192,6 +192,7 @@ def _answerable(answerer: Answerer, request: RecommendRequest, users: Sequence[s
     is_stranger = answerer.model.user_ids.indices(users) < 0
     if not is_stranger.any():
         return users
+    # One unknown user shows whether the request can answer all of them.
     first = users[int(np.argmax(is_stranger))]
     try:
         prepare(_asked_for(request, first), answerer)
@@ -229,6 +230,7 @@ def score_frame(model: Model, users: Sequence[str], items: Sequence[str]) -> pd.
         raise UsageError(f"score: give as many users as items, not {len(users)} and {len(items)}: they are pairs")
     rows, columns = model.user_ids.indices(users), model.item_ids.indices(items)
     scores = np.full(len(rows), math.nan)
+    # A model ranks items for a user, so all pairs of a user become one query.
     trained = np.flatnonzero((rows >= 0) & (columns >= 0))
     order = trained[np.argsort(rows[trained], kind="stable")]
     starts = np.flatnonzero(np.diff(rows[order], prepend=-1))
@@ -241,7 +243,7 @@ def score_frame(model: Model, users: Sequence[str], items: Sequence[str]) -> pd.
 
 
 def _query(model: Model, row: int, columns: NDArray[np.int32]) -> Query:
-    """Return the query that ranks all of these items for one user."""
+    """Return the query that ranks all items in `columns` for one user."""
     return Query(limit=len(columns), user=row, include_seen=True, allowed=ItemSet.of_columns(columns, model.n_items))
 
 

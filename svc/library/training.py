@@ -196,7 +196,7 @@ def train(
             raise UsageError("refit: takes the parameters of the live artifact, and without `output` there is none")
         else:
             folder = stack.enter_context(TemporaryDirectory(prefix="svc-"))
-            settings = replace(settings, artifact_root=None)
+            settings = replace(settings, artifact_root=None)  # the temporary folder is outside SVC_ARTIFACT_ROOT
             loaded = _without_output(_load(recipe, given, settings, overrides), Path(folder))
         signing = keys_text(keys, settings) if is_written or keys is not None else f"{OWN_KID}:{secrets.token_hex(32)}"
         settings = replace(settings, signing_keys=signing, signing_keys_file=None)
@@ -212,7 +212,7 @@ def train(
         tables = (items, new_items, new_items_share, new_items_min_share)
         trained = _Trained(loaded, artifact, settings, given, *tables)
         if not is_written:
-            trained = replace(trained, opened=trained.open())
+            trained = replace(trained, opened=trained.open())  # the temporary folder is deleted at the end of the block
         return _result(trained, is_written=is_written)
 
 

@@ -240,7 +240,7 @@ def encode(value: object) -> list[Bytes]:
     """Return the payload of `value`, as pieces to be written one after the other. `decode` restores the value.
 
     `value` may consist of instances of allowed classes, numpy arrays of the types in `DTYPES`, None, bool, int, float,
-    str, bytes, tuple, list, dict, set and frozenset. Contiguous arrays are not copied: do not change them before the
+    str, bytes, tuple, list, dict, set and frozenset. Contiguous arrays are not copied, so do not change them before the
     pieces are written. Raises ForbiddenClass for anything else.
     """
     arrays: list[pickle.PickleBuffer] = []
@@ -290,7 +290,7 @@ def _take_apart(payload: memoryview) -> tuple[memoryview, Iterator[memoryview]]:
         raise PayloadInvalid("payload: its table of contents is broken")
     entries = list(_ENTRY.iter_unpack(payload[_HEAD.size : table_end]))
     end = table_end + pickle_bytes
-    for offset, length in entries:
+    for offset, length in entries:  # only the offsets that `_lay_out` writes, so buffers have no gaps or overlaps
         if offset != end + -end % ALIGNMENT or length > len(payload) - offset:
             raise PayloadInvalid("payload: a buffer does not lie where it must")
         end = offset + length

@@ -225,6 +225,7 @@ class LeastSquares(Stored):
             return b / diagonal
         scaled = z / diagonal
         inner = np.matmul(scaled, transposed)
+        # A view, so that the addition changes the diagonals of all matrices in place.
         diagonals = inner.reshape(len(inner), -1)[:, :: seeds + 1]
         diagonals += 1.0 / (self.confidence if confidence is None else confidence)
         projected = np.matmul(scaled, b[..., np.newaxis])

@@ -33,7 +33,7 @@ Rank = Callable[[Sequence[Query]], list[Ranking]]
 def candidate_query(query: Query, n_items: int) -> Query:
     """Return the query for the items from which the rules of `query` choose.
 
-    These are more items than `query` returns, or all items if a rule can lift any item to the top.
+    These may be more items than `query` returns, and are all items if a rule can lift any item to the top.
     """
     if query.rules is None:
         return query

@@ -37,6 +37,7 @@ def decay_factors(positions: NDArray[Any], recency: float) -> Weights:
 def positions_of(times: NDArray[Any]) -> NDArray[np.intp]:
     """Return the positions, (h,), of items with the ascending `times`, (h,)."""
     positions = np.zeros(len(times), dtype=np.intp)
+    # Counts the changes of time from the last item back to the first.
     np.cumsum(times[:0:-1] != times[-2::-1], out=positions[-2::-1])
     return positions
 
@@ -68,6 +69,7 @@ def order_history(columns: NDArray[np.int32], weights: Weights | None, times: ND
     order = columns.argsort(kind="stable")
     is_first = firsts(columns[order])
     if not is_first.all():
+        # The sort is stable, so the last of a run of equal columns has the latest time.
         latest = order[np.append(is_first[1:], True)]
         total = np.bincount(is_first.cumsum() - 1, None if weights is None else weights[order])
         by_time = latest.argsort()
@@ -169,6 +171,7 @@ class History(Stored):
         recency = self.recency if recency is None else recency
         if not recency:
             return values
+        # These times rise over all rows together. Only their differences within a row are used.
         times = np.arange(len(self.columns)) if self.ties is None else (~self.ties).cumsum()
         last = np.repeat(self.offsets[1:] - 1, np.diff(self.offsets))
         decay = decay_factors(times[last] - times, recency)

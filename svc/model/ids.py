@@ -1,7 +1,7 @@
 """Map user or item ids to rows and back, in four flat arrays.
 
-The arrays are views of the artifact's bytes, so they load at once. A Python dict of a million ids takes over 100 MB and
-a second to load.
+The arrays are views of the artifact's bytes, so loading them takes no time. A Python dict of a million ids takes over
+100 MB and a second to load.
 
 symbol    dtype, shape      meaning
 blob      uint8 (b,)        UTF-8 of all ids, end to end, in row order

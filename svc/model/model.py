@@ -206,6 +206,7 @@ class Model(Stored):
             query = with_candidates(query, restriction, [*exclude_items, *seen, *hidden])
         if user >= 0:
             query = self._without_hidden(query, user, brings_back=brings_back)
+        # If a history that replaces has no known item, the user keeps the training history.
         if user >= 0 and (not replace or not len(given.columns)):
             query, profile = self._of_user(query, user, given, against)
             unused = tuple(user_features or ()) if self._encoder("user") is None else ()

@@ -93,7 +93,8 @@ class QueryBuilder:
     ) -> tuple[Query, tuple[str, ...]]:
         """Return a query without its user, and the unknown ids of the request, first the unknown ids in `given`."""
         allowed, ignored = restriction.allowed, dict.fromkeys(given.unknown)
-        if allowed is not None and allowed.n_items > self._n_items:  # `with_candidates` reads the columns of new items
+        if allowed is not None and allowed.n_items > self._n_items:
+            # Scorers know no columns of new items. `with_candidates` applies the restriction to these.
             allowed = ItemSet.of_flags(allowed.flags()[: self._n_items])
         if restriction.include_items is not None:
             columns = self._finder.indices(restriction.include_items)

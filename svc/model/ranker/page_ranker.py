@@ -116,6 +116,7 @@ class Contributions:
         strongest = np.zeros(n)
         np.maximum.at(strongest, rows, similarities)
         strongest *= self._of_strongest
+        # `h[-1:]` instead of `h[-1]`, which fails for an empty history.
         similarities *= near.ravel().take(hits) == h[-1:]
         similarities *= self._of_last_item
         similarities += self._of_count

@@ -1,1 +1,1 @@
-"""Queries, candidates and filters, exact top-k selection, and the rules that rerank a page."""
+"""Queries and rankings, filters, exact top-k selection, and the rules that rearrange a ranking."""

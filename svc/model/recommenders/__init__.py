@@ -1,1 +1,1 @@
-"""One scorer for each family of recommenders, over plain arrays."""
+"""Scorers, one class for each family of recommenders. A scorer holds only the arrays that ranking needs."""

@@ -219,7 +219,10 @@ def _is_exact(components: int) -> bool:
 
 
 def _round_rows(vectors: Values) -> tuple[Steps, Values]:
-    """Return the rows of `vectors` in whole steps, and the size of the steps of each row, which is 1 if all are 0."""
+    """Round each row of `vectors`, (b, K), to whole multiples of a step.
+
+    Returns the multiples, (b, K), and the size of the step for each row, (b,), which is 1 for a row of zeros.
+    """
     sizes = np.abs(vectors).max(axis=1) / MOST_STEPS
     sizes[sizes == 0] = 1.0
     return np.rint(vectors / sizes[:, np.newaxis]).astype(np.int8), sizes

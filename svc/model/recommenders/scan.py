@@ -189,7 +189,7 @@ def scan(layout: Layout, vectors: Values, wanted: Sequence[Wanted]) -> list[Rank
 
     A ranking has the same bits in any batch.
     """
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):  # an overflow gives an infinite slack, so that all items are scored exactly
         lengths = [math.sqrt(np.dot(vector, vector)) for vector in vectors]
     slacks = layout.slacks(lengths)
     if len(wanted) == 1:
@@ -262,7 +262,7 @@ class _Question:
         while start < self.end:
             stop = min(start + size, self.end)
             self.take(layout.scores_of_one(approximate, start, stop), 0.0, start, stop)
-            start = size = stop
+            start = size = stop  # each block is as long as all blocks before it
 
     def _add_offsets(self) -> None:
         if self.wanted.offsets is not None:
@@ -289,6 +289,7 @@ class _Question:
         error = max(error, self.slack)
         if self.offsets is not None:
             look += self.offsets[start:stop].astype(np.float32)
+        # The first block sets the bound, so all its excluded items are masked. Later blocks have few hits to check.
         if start:
             hits = (look >= self._floor(error)).nonzero()[0]
             hits = hits[self.flags().take(layout.columns[start:stop].take(hits))]
@@ -299,7 +300,7 @@ class _Question:
                 mask(look, self.flags().take(layout.columns[:stop]))
             self.bound = _bound_of_groups(look, wanted.limit) - error + self.slack
             hits = (look >= self._floor(error)).nonzero()[0]
-        if error > self.slack:
+        if error > self.slack:  # `look` is of rounded vectors, so the hits are scored again in float32
             self._add(hits + start)
         else:
             self._collect(hits + start if start else hits, look[hits])
@@ -322,7 +323,7 @@ class _Question:
         return Ranking(columns[order], scores[order])
 
     def _floor(self, error: float) -> float:
-        """Return the floor. It is never minus infinity, because excluded items have that score."""
+        """Return the floor. It is above minus infinity, the score of excluded items, so that these never reach it."""
         return max(self.bound - self.slack - error, LOWEST)
 
     def _columns(self, most: int) -> NDArray[np.int32]:
