@@ -1,8 +1,10 @@
-"""Loads a model from an artifact, at start-up and on every swap.
+"""Loading of a model from an artifact.
 
-read → caps → parse → signature → name → expiry and serial → version checks → decode → derived state → item metadata →
-rehearsal → serial stored. Header and payload are not used before their signature is verified. Loading blocks and
-computes: call it from a worker thread.
+The steps are: read the bytes, check the size, parse the layout, verify the signature, check name, expiry and serial
+number, check versions, decode, compute derived arrays, read the item metadata, rehearse answers, store the serial
+number. Header and payload are not used before their signature is verified.
+
+A *rehearsal* computes and encodes answers for a few users, so that a model that cannot answer is never served.
 """
 
 from __future__ import annotations
@@ -33,9 +35,9 @@ UNKNOWN_KID = "<unknown>"
 
 
 def rehearse_answers(recipe: LoadedRecipe, model: Model, fragments: ItemFragments, live: Model | None) -> None:
-    """Raise RehearsalFailed unless `model` may replace `live`, which is None if the recipe has no model.
+    """Raise RehearsalFailed if `model` cannot answer, or knows too few of the users of `live`.
 
-    Blocks and computes: call it from a worker thread.
+    `live` is the model that is served now, or None. Blocks, so call it from a thread.
     """
     serving = recipe.recipe.serving
     rehearsal = None if serving is None else serving.rehearsal
@@ -46,6 +48,7 @@ def rehearse_answers(recipe: LoadedRecipe, model: Model, fragments: ItemFragment
 
 
 def _encode(fragments: ItemFragments, ranking: Ranking) -> None:
+    """Raise RehearsalFailed if the ranking cannot be encoded."""
     try:
         fragments.items(ranking, with_metadata=True)
     except MemoryError:
@@ -55,7 +58,7 @@ def _encode(fragments: ItemFragments, ranking: Ranking) -> None:
 
 
 class LoadFailed(Exception):
-    """Loading failed with `error`. `kid` is the key id in the artifact."""
+    """A load has failed with `error`. `kid` is the key id that the artifact names."""
 
     def __init__(self, error: ArtifactError, kid: str) -> None:
         super().__init__(error.message)
@@ -65,39 +68,43 @@ class LoadFailed(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loaded:
-    """A model that has passed its rehearsal and can be published. `seconds` is the duration of the load."""
+    """A loaded and rehearsed model, which can be served."""
 
     model: Model
     fragments: ItemFragments
+    """Encoded items for answers."""
     header: Mapping[str, Any]
     sha256: str
+    """Digest of the artifact file, in hexadecimal digits."""
     kid: str
+    """Id of the key that has signed the artifact."""
     seconds: float
+    """Duration of the load."""
     filters: FilterFields | None = None
     package: Any = None
-    """The form in which workers get the model."""
+    """The `Package` in which workers get the model, or None without workers."""
 
 
 @dataclass(slots=True)
 class Loader:
-    """The state that all loads of a process share. Thread-safe. New `keys` apply to later loads.
-
-    With workers, `pack` returns the model on memory that they can map, with its package. The bytes of the artifact are
-    then sealed before their signature is verified, so no process can change them afterwards.
-    """
+    """A loader of models. Several threads may call it at once."""
 
     settings: Settings
     keys: SigningKeys
+    """Keys that verify artifacts. They may be replaced at any time, which affects later loads."""
     variables: Mapping[str, str]
+    """Variables that recipes may use."""
     guard: ReplayGuard = field(default_factory=ReplayGuard)
+    """Refuses expired artifacts, and artifacts that are older than one loaded before."""
     pack: Callable[[Loaded, Blob], Loaded] | None = None
+    """Moves a model to memory that workers can map, and returns it with its package. None without workers."""
 
     def load(
         self, recipe: LoadedRecipe, store: Store, *, known_sha256: str | None = None, live: Model | None = None
     ) -> Loaded | None:
-        """Load the model in `store`, or return None if its bytes have the digest `known_sha256`.
+        """Load the model of the artifact in `store`. Returns None if the artifact has the digest `known_sha256`.
 
-        `live` is the model to be replaced. Raises `LoadFailed`.
+        `live` is the model that will be replaced, or None. Blocks, so call it from a thread. Raises `LoadFailed`.
         """
         lower_priority()
         began = time.perf_counter()
@@ -108,7 +115,7 @@ class Loader:
         if blob.sha256 == known_sha256:
             return None
         try:
-            if self.pack is not None:
+            if self.pack is not None:  # sealed before the signature is verified, so no process can change it afterwards
                 blob = replace(blob, view=memoryview(SealedMemory.take(blob.view)))
             parsed = verify_blob(blob, self.keys, self.settings)
             self.guard.check(recipe.recipe.name, parsed, blob, store, self.keys)
@@ -142,7 +149,7 @@ class Loader:
 
 
 def _kid(name: str, blob: Blob) -> str:
-    """Return the key id that the artifact names, even if it is invalid, or UNKNOWN_KID if it cannot be read."""
+    """Return the key id in an artifact whose signature may be invalid, or UNKNOWN_KID if the id cannot be read."""
     try:
         return kid_of(blob.view)
     except ArtifactError as error:
@@ -151,7 +158,10 @@ def _kid(name: str, blob: Blob) -> str:
 
 
 def _compare_recipes(recipe: LoadedRecipe, header: Mapping[str, Any]) -> None:
-    """Log if the model was trained for another recipe, which its signature does not rule out."""
+    """Log if the model was trained with another recipe or another version of the recipe.
+
+    Such an artifact has a valid signature if the same key signs the artifacts of several recipes.
+    """
     trained_for = header.get("recipe_name")
     if trained_for is not None and trained_for != recipe.recipe.name:
         logs.emit(events.ARTIFACT_OF_ANOTHER_RECIPE, name=recipe.recipe.name, artifact_recipe=str(trained_for)[:64])

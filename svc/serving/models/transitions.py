@@ -1,7 +1,7 @@
-"""Publishes the outcomes of scans, polls, loads and list reads.
+"""The publisher, which applies the results of scans, loads and list reads to the registry, the log and the metrics.
 
-Registry, lanes, events and metrics change together. A recipe's model, policy and lists are the inputs of its `Served`.
-Each change of an input builds the next `Served` from all of them, one change after the other.
+Model, rules and lists of a recipe are the inputs of its `Served`. Each change of an input builds a new `Served` from
+all inputs. A lock for each recipe lets only one change at a time do so.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _REASONS_TO_CLEAR = {"recipe": "recipe_parsed", "load": "bytes_unchanged", "stat
 
 
 class Publisher:
-    """Publishes outcomes to the registry. Only the watcher's tasks call it.
+    """The writer of the registry. Only tasks of the watcher call it.
 
-    `start_lane` returns a running lane. `wait_for_workers` returns when all workers answer from the registry's new
-    state, which is at once in a single process.
+    `start_lane` starts the lane of a model. `wait_for_workers` waits until all workers use the new state of the
+    registry. Without workers it returns at once.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Publisher:
         self._locks: dict[str, trio.Lock] = {}
 
     def declare(self, declared: Declared, **lists: Any) -> None:
-        """Register a recipe with its lists, without a model yet."""
+        """Register a new recipe, which has no model yet. `lists` are the fields of `Entry` for its lists."""
         self._locks[declared.name] = trio.Lock()
         policy = Policy.of(declared.loaded.recipe)
         entry = Entry(declared.name, declared.file, policy=policy, artifact_folder=_folder_of(declared), **lists)
@@ -79,9 +79,9 @@ class Publisher:
         self._measure()
 
     def redeclare(self, declared: Declared, *, reload: bool) -> None:
-        """Publish that a registered recipe changed its file or content. `change` publishes changed policies and lists.
+        """Publish that the file of a registered recipe has changed. `change` must publish changed rules and lists.
 
-        With `reload` its artifact or metadata changed too, and the served model keeps its policy until the new load.
+        With `reload` a load of the model follows. Until then the served model keeps its rules.
         """
         entry = replace(self.entry(declared.name), file=declared.file, artifact_folder=_folder_of(declared))
         if reload:
@@ -89,16 +89,20 @@ class Publisher:
         self._registry.put(entry)
 
     async def change(self, name: str, **inputs: Any) -> tuple[Entry, Entry] | None:
-        """Apply changed inputs, which are fields of `Entry`, and return the recipe's entry before and after.
+        """Apply changed rules and lists, given as fields of `Entry`, and return the entries before and after.
 
-        Returns None if the recipe is removed meanwhile. Raises SvcError if the model cannot use the new items, and
-        changes nothing.
+        Returns None if the recipe is removed meanwhile. Raises SvcError and changes nothing if the model cannot use a
+        list of new items.
         """
         change = await self._put(name, None, inputs)
         await self._wait_for_workers()
         return change
 
     async def _put(self, name: str, model: Served | None, inputs: Mapping[str, Any]) -> tuple[Entry, Entry] | None:
+        """Build the next `Served` in a thread, and put it into the registry. `model` is a new model, or None.
+
+        Returns the entries before and after, or None if the recipe is removed meanwhile.
+        """
         lock = self._locks.get(name)
         if lock is None:
             return None
@@ -118,6 +122,7 @@ class Publisher:
             return before, after
 
     def remove(self, name: str) -> None:
+        """Remove a recipe whose file was removed."""
         entry = self.entry(name)
         self._registry.remove(name)
         del self._locks[name]
@@ -134,7 +139,7 @@ class Publisher:
         self._measure()
 
     def refuse(self, refused: Mapping[str, Refused]) -> None:
-        """Publish the skipped files, and log those that are new or have a new error."""
+        """Publish the recipe files that are skipped. Logs each file that is new or has a new error."""
         before = self._registry.skipped_files()
         for file, refusal in refused.items():
             if before.get(file) != refusal.error:
@@ -143,7 +148,7 @@ class Publisher:
         self._measure()
 
     def recipe_broken(self, declared: Declared, refusal: Refused) -> None:
-        """Publish that the file of a registered recipe no longer parses. Its last recipe and model stay in service."""
+        """Publish that the file of a registered recipe is no longer valid. The last valid recipe stays in use."""
         entry = self.entry(declared.name)
         if entry.faults.recipe != refusal.error:
             _log_refusal(declared.name, declared.file, refusal)
@@ -151,9 +156,9 @@ class Publisher:
             self._fault(entry, recipe=refusal.error)
 
     def clear_fault(self, name: str, fault: Literal["recipe", "load", "stat"]) -> None:
-        """Publish that a fault of `Faults` is over, if there is one.
+        """Clear one error of `Faults`, if the recipe has it.
 
-        A load fault ends without a load if the artifact has the served bytes again, after a rollback for example.
+        An error of "load" is cleared without a load if the artifact has the served bytes again, as after a rollback.
         """
         entry = self.entry(name)
         error = getattr(entry.faults, fault)
@@ -163,11 +168,11 @@ class Publisher:
                 _log_cleared(name, _REASONS_TO_CLEAR[fault], error)
 
     async def load_succeeded(self, name: str, loaded: Loaded) -> None:
-        """Start a lane for the model and publish both. The previous lane still answers its waiting requests."""
+        """Serve a loaded model with a new lane. The previous lane still answers its waiting requests."""
         lane = await self._start_lane(loaded)
         served = Served.of(name, loaded, lane, time.time())
         with ExitStack() as unused:
-            unused.callback(lane.close)  # frees the memory of a model that is not published
+            unused.callback(lane.close)  # if the model is not published, ends its tasks, which hold its memory
             change = await self._put(name, served, {})
             if change is None:  # the recipe's file was removed while the lane started
                 return
@@ -192,7 +197,7 @@ class Publisher:
         self._measure()
 
     def warn_of_expired(self, name: str) -> None:
-        """Log an expired model once. It stays in service, because old answers are better than none."""
+        """Log once if the served model has expired. It stays in use, because old answers are better than none."""
         served = self.entry(name).served
         moment = expires_at(served.header) if served else None
         if served and moment and moment <= datetime.now(UTC) and self._logged_expired.get(name) != served.model_version:
@@ -200,7 +205,7 @@ class Publisher:
             logs.emit(events.ARTIFACT_EXPIRED, name=name, expires_at=moment.isoformat())
 
     def load_failed(self, name: str, failure: Exception) -> None:
-        """Publish that the artifact is unreadable or refused, or that its load broke. The served model stays."""
+        """Publish that a load has failed. The model that is served now stays in use."""
         if isinstance(failure, LoadFailed):
             error, reason = logs.redact_text(failure.error.message), failure.error.reason
             event = events.ARTIFACT_LOAD_FAILED
@@ -218,7 +223,7 @@ class Publisher:
         self._fault(self.entry(name), load=error)
 
     def stat_failed(self, name: str, error: str, event: Event, **more: object) -> None:
-        """Publish that the store returned no marker. Counts each error, and logs a new one as `event`."""
+        """Publish that the store returned no marker. Counts every failure, and logs it if the error has changed."""
         event = events.INITIAL_ARTIFACT_READ_FAILED if self._is_starting else event
         entry = self.entry(name)
         self._metrics.of(metrics.STAT_FAILURES, recipe=name).inc()
@@ -227,7 +232,7 @@ class Publisher:
             self._fault(entry, stat=error)
 
     def end_start(self) -> None:
-        """Log each recipe that has no model at the end of start-up. Later loads are swaps."""
+        """Mark the end of the start, and log each recipe that has no model. Later loads are counted as swaps."""
         self._is_starting = False
         for entry in self._registry.entries():
             if entry.error:
@@ -255,10 +260,11 @@ class Publisher:
 
 
 def _build(before: Entry, after: Entry, model: Served | None) -> Served | None:
-    """Build the `Served` of the inputs in `after`, with `model` or the model of `before`. Blocks and computes.
+    """Return the `Served` for rules and lists in `after`, or None without a model. Blocks.
 
-    Parts with unchanged inputs are shared. Raises SvcError if the served model cannot use a list of new items. A new
-    model goes live without such a list, and the error is logged.
+    `model` is a newly loaded model, or None to keep the model in `before`. Parts whose inputs have not changed are
+    shared with the previous `Served`. If the model cannot use a list of new items, raises SvcError for the model in
+    `before`, or logs the error and returns a newly loaded model without new items.
     """
     served = model or before.served
     if served is None:
@@ -303,13 +309,13 @@ def _log_cleared(name: str, reason: str, previous: str) -> None:
 
 
 def _searched_at(header: Mapping[str, Any]) -> object:
-    """Return the time of the parameter search in ISO 8601, which for a refit is that of the reused parameters."""
+    """Return the time of the parameter search in ISO 8601. For a refit, it is the time of the search it has reused."""
     tuning = header.get("tuning")
     reused = tuning.get("reused_from") if isinstance(tuning, Mapping) else None
     return reused.get("searched_at") if isinstance(reused, Mapping) else header.get("trained_at")
 
 
 def _folder_of(declared: Declared) -> str:
-    """Return the artifact's folder with its last slash, as error messages show it, or "" without a slash."""
+    """Return the folder of a recipe's artifact with its last slash, redacted as in error messages."""
     folder, slash, _ = logs.redact_text(declared.loaded.output_uri).rpartition("/")
     return folder + slash

@@ -1,8 +1,8 @@
-"""The watcher, which updates the registry from the recipes folder and the recipes' artifacts.
+"""The watcher, which keeps the served models up to date with the recipes folder and the artifacts in stores.
 
-A tick lists the folder and asks each store for the marker of its artifact. A changed marker starts a load, which may
-outlast the tick. Bytes with another sha256 become a new model. Failures are logged and retried, and stop neither the
-tick nor the server.
+At regular intervals, a *tick* lists the folder and asks the store of each artifact for its marker, a short text such as
+a modification time that changes with the artifact. If the marker has changed, a load starts, which may take longer than
+the tick. If the bytes have changed too, the loaded model replaces the served model. Errors are logged and retried.
 """
 
 from __future__ import annotations
@@ -44,26 +44,28 @@ LONGEST_BACKOFF_TICKS = 64
 
 OpenStore = Callable[[LoadedRecipe], Store]
 _RETRIED = (ArtifactReadError, MetadataError, ArtifactReplayed, ArtifactExpired)
-"""Errors after which the same bytes may load later, such as when the store answers again or a clock is corrected."""
+"""Errors after which a load of the same bytes may succeed later, for example once the store answers again."""
 
 
 @dataclass(slots=True, eq=False)
 class WatchedArtifact:
-    """The state of one recipe's artifact between polls. A recipe with another artifact gets a new instance.
-
-    `marker` belongs to the bytes of the last load, `sha256` to the served bytes. `refusal` is the error of bytes that
-    were refused for good. A load that may succeed later is repeated at the tick `retry_tick`.
-    """
+    """The watcher's state of one recipe's artifact. If the recipe names another artifact, a new instance begins."""
 
     declared: Declared
     store: Store | None = None
     marker: str | None = None
+    """Marker at the start of the last load."""
     sha256: str | None = None
+    """Digest of the artifact that is served."""
     sidecar: bool = False
+    """True if the artifact had a `.sha256` file beside it at the last poll."""
     loading: bool = False
     refusal: ArtifactError | None = None
+    """The error of the last load if the same bytes can never be loaded."""
     failures: int = 0
+    """Number of failed loads in a row that may succeed later."""
     retry_tick: float = math.inf
+    """Number of the tick at which the load is repeated although the marker is unchanged."""
 
     @property
     def name(self) -> str:
@@ -72,9 +74,9 @@ class WatchedArtifact:
 
 @dataclass(slots=True, eq=False)
 class Watcher:
-    """The task that follows the recipes folder and the artifacts.
+    """The task that watches the recipes folder and the artifacts.
 
-    Call `start()` once, then `run()`. Cancellation ends `run()` and abandons hanging calls.
+    Call `start()` once, then `run()`, which runs until cancelled.
     """
 
     folder: RecipeFolder
@@ -98,9 +100,9 @@ class Watcher:
         return min(self.settings.watch_interval_s, MAX_STAT_SECONDS)
 
     async def start(self) -> None:
-        """Find the recipes and load their artifacts concurrently.
+        """Find the recipes and load their artifacts concurrently. Returns when each load has succeeded or failed.
 
-        Returns when each recipe is loaded or a stub. Raises `ConfigError` if the folder cannot be listed.
+        Raises `ConfigError` if the folder cannot be listed.
         """
         async with trio.open_nursery() as changes:
             is_listed = await self._rescan(changes)
@@ -115,6 +117,7 @@ class Watcher:
             self._warn_of_unknown_denied_fields()
 
     def _warn_of_unknown_denied_fields(self) -> None:
+        """Log names in SVC_METADATA_FIELD_DENY that no recipe has, because they are probably misspelt."""
         recipes = [watched.declared.loaded.recipe for watched in self._watched.values()]
         declared = {name.casefold() for recipe in recipes for name in recipe.shown_columns}
         unknown = [name for name in self.settings.metadata_field_deny if name.casefold() not in declared]
@@ -122,13 +125,14 @@ class Watcher:
             logs.emit(events.DENIED_FIELDS_UNKNOWN, fields=unknown)
 
     async def run(self) -> None:
-        """Tick until cancelled.
+        """Run ticks and read lists until cancelled.
 
-        A tick starts one interval after the start of the previous tick, or at the end of that tick if it took longer.
+        A tick starts one interval after the start of the previous tick, or later if the previous tick has not ended.
         """
         async with trio.open_nursery() as loads:
             loads.start_soon(self.lists.run)
             while True:
+                # Random, so that servers that started together do not ask a shared store at the same moments.
                 pause = self.settings.watch_interval_s * random.uniform(1 - JITTER, 1 + JITTER)
                 async with trio.open_nursery() as tick:
                     tick.start_soon(trio.sleep, pause)
@@ -144,7 +148,7 @@ class Watcher:
         self.metrics.of(metrics.WATCHER_TICK_SECONDS).observe(trio.current_time() - began)
 
     async def _guarded(self, step: Callable[..., Awaitable[object]], *arguments: Any) -> None:
-        """Await `step(*arguments)`, and log an error that no rule foresees."""
+        """Await `step(*arguments)`, and log an unexpected error instead of raising it."""
         try:
             await step(*arguments)
         except Exception as error:
@@ -152,7 +156,7 @@ class Watcher:
             self.metrics.of(metrics.WATCHER_ERRORS).inc()
 
     async def _poll(self, watched: WatchedArtifact, loads: trio.Nursery) -> None:
-        """Ask for the marker of an artifact, and start a load in `loads` if it changed."""
+        """Ask for the marker of an artifact, and start a load in `loads` if the marker has changed."""
         self.publisher.warn_of_expired(watched.name)
         marker = await self._changed_marker(watched)
         if marker is not None:
@@ -164,7 +168,7 @@ class Watcher:
         return self._watched[name].declared.loaded
 
     def try_refused_again(self) -> None:
-        """Load artifacts with a formerly unknown key on the next tick. Called when the signing keys change."""
+        """Load artifacts with an invalid signature again at the next tick, because the signing keys have changed."""
         for watched in self._watched.values():
             if watched.refusal is not None and watched.refusal.stage == "hmac":
                 watched.retry_tick = 0
@@ -172,13 +176,13 @@ class Watcher:
     # Recipes
 
     async def _rescan(self, changes: trio.Nursery) -> bool:
-        """Update the watched recipes from the folder, and return False if it cannot be listed.
+        """Update the watched recipes from the folder, and return False if the folder cannot be listed.
 
-        Changes of served models run in `changes`, so that one that waits for its recipe delays no poll. The first scan
-        has the longer timeout, because it parses every file.
+        Tasks in `changes` apply changed rules and lists to the served models, so that a slow change delays no poll.
         """
         if self._scans.outstanding(self.folder):
             return False
+        # The first scan may take longer, because it parses all files.
         timeout_s = self.stat_timeout_s if self._ticks else self.settings.load_timeout_s
         try:
             recipes = await self._scans.run(self.folder, self.folder.scan, timeout_s)
@@ -220,12 +224,12 @@ class Watcher:
         elif isinstance(watched.refusal, RehearsalFailed) and _serving(before.loaded, "rehearsal") != _serving(
             declared.loaded, "rehearsal"
         ):
-            watched.retry_tick = 0  # the artifact may pass under the new bound
+            watched.retry_tick = 0  # the artifact may pass the rehearsal with the new rules
         self.publisher.redeclare(declared, reload=reload)
         changes.start_soon(self._change, declared, reload, self.lists.declare(declared.loaded))
 
     async def _change(self, declared: Declared, reload: bool, inputs: dict[str, Any]) -> None:
-        """Apply the changed inputs of a recipe. With `reload`, its policy is applied by the load."""
+        """Apply changed rules and lists of a recipe to its served model. With `reload`, the load applies the rules."""
         if not reload:
             inputs["policy"] = Policy.of(declared.loaded.recipe)
         if inputs:
@@ -235,7 +239,11 @@ class Watcher:
     # Artifacts
 
     async def _changed_marker(self, watched: WatchedArtifact) -> str | None:
-        """Return the marker of the artifact, or None if it is unchanged, unavailable or not yet due for a retry."""
+        """Return the marker if the artifact must be loaded, or None if nothing is to do.
+
+        Nothing is to do if a call for the artifact still runs, if the marker is unavailable, or if it is unchanged and
+        no retry is due.
+        """
         if watched.loading or self._stats.outstanding(watched) or self._loads.outstanding(watched):
             return None
         marker = await self._read_marker(watched)
@@ -246,7 +254,7 @@ class Watcher:
         return None if marker == watched.marker and self._ticks < watched.retry_tick else marker
 
     async def _read_marker(self, watched: WatchedArtifact) -> str | None:
-        """Ask the store for the marker within the stat timeout. Publishes a failure and returns None."""
+        """Return the marker from the store. If the store fails or exceeds the timeout, publishes that, returns None."""
         timeout_s = self.stat_timeout_s
         try:
             return await self._stats.run(watched, partial(self._marker, watched), timeout_s)
@@ -266,15 +274,15 @@ class Watcher:
         return None
 
     def _marker(self, watched: WatchedArtifact) -> str:
-        """Return the store's marker.
+        """Return the marker from the store. Blocks.
 
-        Runs in a worker thread, which opens the store too: that may import a client library, which takes seconds.
+        Opens the store first if necessary, because importing the client library of a store may take seconds.
         """
         watched.store = watched.store or self.open_store(watched.declared.loaded)
         return watched.store.marker()
 
     async def _look_for_sidecar(self, watched: WatchedArtifact) -> None:
-        """Log once if a `.sha256` sidecar disappears. Ignores errors, because only markers decide about loads."""
+        """Log if the `.sha256` file beside the artifact has disappeared. Ignores errors, because no load needs it."""
         assert watched.store is not None, "a marker came from it"
         try:
             exists = await self._stats.run(watched, watched.store.sidecar_exists, self.stat_timeout_s)
@@ -285,7 +293,7 @@ class Watcher:
         watched.sidecar = exists
 
     async def _load(self, watched: WatchedArtifact, marker: str) -> None:
-        """Load and publish the artifact. Never raises: publishes failures, and retries if that can succeed."""
+        """Load and publish the artifact. Publishes failures and never raises."""
         assert watched.store is not None, "a marker came from it"
         watched.marker, watched.refusal, watched.retry_tick = marker, None, math.inf
         try:
@@ -307,14 +315,14 @@ class Watcher:
             watched.loading = False
 
     def _loading(self, watched: WatchedArtifact, store: Store) -> Callable[[], Loaded | None]:
-        """Return the blocking call that loads the artifact, with a reference to the live model."""
-        # A function of its own, so that the task does not keep the live model alive after the call.
+        """Return the blocking call that loads the artifact."""
+        # Not inline in `_load`, whose local variables would keep the replaced model in memory until `_load` returns.
         served = self.publisher.entry(watched.name).served
         live = None if served is None else served.model
         return partial(self.loader.load, watched.declared.loaded, store, known_sha256=watched.sha256, live=live)
 
     def _load_failed(self, watched: WatchedArtifact, error: Exception) -> None:
-        """Publish the failure. The same bytes are loaded again after 1, 2, 4, ... ticks if that can succeed."""
+        """Publish the failure. If a load of the same bytes may succeed later, retries after 1, 2, 4, ... ticks."""
         if isinstance(error, LoadFailed) and not isinstance(error.error, _RETRIED):
             watched.refusal = error.error
         else:
@@ -324,6 +332,7 @@ class Watcher:
             self.publisher.load_failed(watched.name, error)
 
     def _is_current(self, watched: WatchedArtifact) -> bool:
+        """Return False if the recipe was removed, or names another artifact now."""
         return self._watched.get(watched.name) is watched
 
 
@@ -332,7 +341,10 @@ def _serving(recipe: LoadedRecipe, field: Literal["rehearsal", "users"]) -> Any:
 
 
 def _serves_otherwise(before: LoadedRecipe, after: LoadedRecipe) -> bool:
-    """Return True if the change needs a load: another artifact or item metadata, or newly permitted user queries."""
+    """Return True if the change of a recipe requires a new load of its model.
+
+    A load is required for another artifact, for other item metadata, and if requests for users become permitted.
+    """
     if _serving(after, "users") and not _serving(before, "users"):
         return True
     return (before.recipe.output, before.recipe.item_metadata) != (after.recipe.output, after.recipe.item_metadata)
