@@ -1,6 +1,6 @@
-"""Answers the console, where recipes are tried out: items by text, users, feature columns and versions.
+"""Data for the console, the web page for trying out recipes: item search, sample users, feature columns, versions.
 
-All functions are CPU-bound or read a store: call them from a worker thread.
+All functions compute for long or read a store, so call them from a thread.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ from svc.serving.models.threads import lower_priority
 from svc.settings import Settings
 
 MAX_VALUES = 200
+"""Most values of a feature column that are shown."""
 BLOCK_BYTES = 64 * 1024
-"""Text searched in one step, which holds the GIL."""
+"""Length of the text that is searched in one step. Each step holds the GIL."""
 LONGEST_SEARCH_S = 2.0
 
 
 def find_items(
     served: Served, text: str, limit: int, longest_s: float = LONGEST_SEARCH_S
 ) -> tuple[list[dict[str, Any]], bool]:
-    """Return up to `limit` items that contain every word of `text` in id or metadata, ignoring case.
+    """Return up to `limit` items whose id or metadata contain every word of `text`, ignoring case.
 
-    The item with this very id comes first, then others by column. The second result is True if the search ended before
-    the last item, at `limit` or after `longest_s` seconds.
+    The item whose id equals `text` comes first, then other items in the order of the model. The second result is True
+    if the search stopped before the last item, because of `limit` or after `longest_s` seconds.
     """
     lower_priority()
     fragments = served.fragments
@@ -57,7 +58,10 @@ def find_items(
 
 
 def _candidates(fragments: ItemFragments, words: Sequence[str], until: float) -> Iterator[int | None]:
-    """Yield the columns with all words in their JSON, ascending, and None when the time is over."""
+    """Yield the columns of items whose JSON contains all words, in ascending order. Yields None if the time is over.
+
+    The words may occur in field names, so the caller must check each item.
+    """
     escaped = [to_json(word)[1:-1].decode().casefold() for word in words]
     stop = 0
     while stop < len(fragments):
@@ -73,7 +77,7 @@ def _candidates(fragments: ItemFragments, words: Sequence[str], until: float) ->
 
 
 def _contains(item: dict[str, Any], words: Sequence[str]) -> bool:
-    """Return True if every word occurs in the values of the item. Field names do not count."""
+    """Return True if every word occurs in a value of the item. Names of fields do not count."""
     text = "\n".join(_texts(list(item.values()))).casefold()
     return all(word in text for word in words)
 
@@ -110,9 +114,9 @@ def sample_user(served: Served, user_id: str | None, limit: int) -> dict[str, An
 
 
 def feature_columns(model: Model, is_denied: Callable[[str], bool]) -> dict[str, list[dict[str, Any]]] | None:
-    """Return the feature columns of users and items with the values seen in training, or None without features.
+    """Return the feature columns of users and items with the values of the training data, or None without features.
 
-    A column with the name of a denied metadata field is listed without its values.
+    A column for whose name `is_denied` returns True is listed without its values (SVC_METADATA_FIELD_DENY).
     """
     if model.features is None:
         return None
@@ -145,13 +149,14 @@ MOST = 100
 """Most versions in the answer."""
 
 ReadVersions = Callable[[str], dict[str, Any]]
-"""`read_versions` by the name of a recipe. Raises LookupError if no such recipe is served."""
+"""A function that returns `read_versions` for the name of a recipe. Raises LookupError for an unknown name."""
 
 
 def read_versions(recipe: LoadedRecipe, keys: SigningKeys, settings: Settings) -> dict[str, Any]:
-    """Return `{"versioning", "versions"}`, newest first, in the form of `svc history --json`. Raises ArtifactError.
+    """Return `{"versioning": ..., "versions": [...]}` with the newest versions first. Raises ArtifactError.
 
-    Reads the log but no artifact: a version without a line in the log has only its name.
+    The versions have the form of `svc history --json`. Reads only the log of versions and no artifact, so a version
+    without a line in the log has only its name.
     """
     versioning = recipe.recipe.output.versioning
     if versioning != "append_sha":

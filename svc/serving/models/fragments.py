@@ -1,7 +1,7 @@
-"""Encodes answers as JSON.
+"""Encoding of answers as JSON from pieces that are prepared when a model is loaded.
 
-The JSON of each item is encoded once, at load, and a request only adds the scores. Each item has two pieces in one
-blob: `,{"item_id":"...","score":` and `,"field":value,...}`.
+All prepared pieces are in one byte string, the blob. Each item has two pieces: `,{"item_id":"...","score":` and
+`,"field":value,...}`. A request only inserts the scores between the pieces of its items.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ _SCORE = b',"score":'
 
 
 NOTHING_MORE = Prepared(Query(limit=0), ())
-"""The facts of an answer that has only items."""
+"""The `Prepared` of an answer that has no fields besides its items."""
 
 
 class ItemFragments:
-    """The encoded pieces of all items of one model. Reading is thread-safe."""
+    """The encoded pieces of all items of one model. The instance is immutable, so threads may share it."""
 
     def __init__(self, blob: bytes | mmap, offsets: NDArray[np.integer], others: ItemFragments | None = None) -> None:
+        """Use the pieces in `blob`. Piece i is at `offsets[i]:offsets[i + 1]`. `others` are the pieces of new items."""
         self._blob = blob
         self._offsets = offsets.data
         self._others = others
@@ -46,44 +47,48 @@ class ItemFragments:
 
     @property
     def memory(self) -> tuple[bytes | mmap, NDArray[np.integer]]:
-        """The blob and the offsets, as the constructor takes them."""
+        """The blob and the offsets, for the constructor."""
         return self._blob, np.asarray(self._offsets)
 
     @classmethod
     def build(cls, item_ids: IdTable, metadata: MetadataTable | None) -> ItemFragments:
-        """Encode all items. A million items take about a second, so call it in a worker thread."""
-        blob = io.BytesIO()  # getvalue() makes no copy
+        """Encode all items. A million items take about a second, so call it from a thread."""
+        blob = io.BytesIO()  # `getvalue` of BytesIO makes no copy
         offsets = np.zeros(_PIECES * len(item_ids) + 1, dtype=np.int64)
         end = 0
         for number, piece in enumerate(_pieces(item_ids, metadata), start=1):
             end += blob.write(piece)
             offsets[number] = end
-        narrow = end <= np.iinfo(np.uint32).max
+        narrow = end <= np.iinfo(np.uint32).max  # halves the memory of the offsets
         return cls(blob.getvalue(), offsets.astype(np.uint32) if narrow else offsets)
 
     def __len__(self) -> int:
         return len(self._offsets) // _PIECES
 
     def followed_by(self, others: ItemFragments) -> ItemFragments:
-        """Return these pieces, followed by the pieces of new items, which stand in rankings only with a reason."""
+        """Return these pieces, followed by the pieces of new items."""
+        # `items` without reasons need not look into `others`, because a new item in a ranking always has a reason.
         return ItemFragments(*self.memory, others)
 
     def describe(self, column: int) -> bytes:
-        """Return the JSON object of one item: its id and its metadata, without a score."""
+        """Return the JSON object with id and metadata of one item, without a score."""
         first, middle, last = self._offsets[_PIECES * column : _PIECES * column + 3]
         return self._blob[first + 1 : middle - len(_SCORE)] + self._blob[middle:last]
 
     def text(self, start: int, stop: int) -> str:
-        """Return the JSON text of the items of columns start..stop-1, for searching."""
+        """Return the JSON of the items `start` to `stop` - 1 as a text, in which `find_items` searches."""
         return self._blob[self._offsets[_PIECES * start] : self._offsets[_PIECES * stop]].decode()
 
     def block_end(self, start: int, size: int) -> int:
-        """Return the end of a block of about `size` bytes of text from the column `start`, at least `start + 1`."""
+        """Return the item at which a text of about `size` bytes ends that begins at the item `start`.
+
+        The result is at least `start` + 1, so that a block is never empty.
+        """
         piece = bisect_right(self._offsets, self._offsets[_PIECES * start] + size, lo=_PIECES * start)
         return max((piece - 1) // _PIECES, start + 1)
 
     def items(self, ranking: Ranking, *, with_metadata: bool) -> bytes:
-        """Return the JSON array of a ranking."""
+        """Return the JSON array of the items of a ranking."""
         columns = ranking.items.tolist()
         if not columns:
             return b"[]"
@@ -98,12 +103,12 @@ class ItemFragments:
             parts.append(blob[offsets[first] : middle])
             parts.append(score)
             parts.append(blob[middle : offsets[first + 2]] if with_metadata else b"}")
-        parts[1] = parts[1][1:]
+        parts[1] = parts[1][1:]  # the first item has no comma in front
         parts.append(b"]")
         return b"".join(parts)
 
     def _items_with_notes(self, ranking: Ranking, *, with_metadata: bool) -> bytes:
-        """Return the JSON array of a ranking with reasons or explanations, or of popular items, which lack scores."""
+        """Return the JSON array of a ranking whose items have reasons, explanations, or no scores (popular items)."""
         encoded = []
         for position, (column, score) in enumerate(zip(ranking.items.tolist(), ranking.scores.tolist(), strict=True)):
             head, end = self._around(column, with_metadata=with_metadata)
@@ -137,7 +142,7 @@ class ItemFragments:
         return shown
 
     def _around(self, column: int, *, with_metadata: bool) -> tuple[bytes, bytes]:
-        """Return the JSON before and after the score of an item: the open object with the id, and the metadata."""
+        """Return the JSON before and after the score of an item: the opened object with the id, and the metadata."""
         if self._others is not None and column >= len(self):
             return self._others._around(column - len(self), with_metadata=with_metadata)
         first, middle, last = self._offsets[_PIECES * column : _PIECES * column + 3]
@@ -158,19 +163,20 @@ def _pieces(item_ids: IdTable, metadata: MetadataTable | None) -> Iterator[bytes
 
 
 def _plain(value: Any) -> Any:
-    """Return a JSON form of a value that JSON lacks, such as a numpy scalar or a time."""
+    """Return a value that JSON can hold for a value that it cannot hold, such as a numpy scalar or a time."""
     item = getattr(value, "item", None)
     return item() if callable(item) else str(value)
 
 
 class AnswerHeader(NamedTuple):
-    """The fields at the beginning of every answer. Their characters need no JSON escapes."""
+    """The fields at the beginning of every answer. Their values never need JSON escapes."""
 
     request_id: str
     recipe: str
     model_version: str
 
     def encode_opening(self) -> bytes:
+        """Return the beginning of a JSON object with these fields."""
         return b'{"request_id":"%b","recipe":"%b","model_version":"%b",' % (
             self.request_id.encode(),
             self.recipe.encode(),
@@ -178,9 +184,9 @@ class AnswerHeader(NamedTuple):
         )
 
     def before(self, fields: bytes) -> bytes:
-        """Return the body of the answer: these header fields, then the output of `encode_fields`."""
-        # Ends the line: `while read` skipped the answer, and a terminal's prompt stood behind the brace. The copy of
-        # the body takes 0.1 µs for 5 kB and 6 µs for 300 kB.
+        """Return the body of the answer: these fields, then `fields`, which `encode_fields` has returned."""
+        # The body ends with a line end, because `while read` in a shell skips a last line without it. The copy of the
+        # body takes 0.1 µs for 5 kB and 6 µs for 300 kB.
         return b"%b%b}\n" % (self.encode_opening(), fields)
 
 
@@ -191,7 +197,7 @@ def encode_batch(
     *,
     with_metadata: bool,
 ) -> bytes:
-    """Return the body of a batch: a ranking with its facts, or an error, for each request in order."""
+    """Return the body of the answer to a batch, with a ranking or an error for each request, in order."""
     elements = []
     for index, result in enumerate(results):
         if isinstance(result, ApiError):
@@ -206,7 +212,7 @@ def encode_batch(
 def encode_fields(
     ranking: Ranking, fragments: ItemFragments, about: Prepared = NOTHING_MORE, *, with_metadata: bool = True
 ) -> bytes:
-    """Return the items of one answer and the facts about them, as fields of an object."""
+    """Return the JSON fields of an answer with items, without the braces of the object."""
     items = b'"items":' + fragments.items(ranking, with_metadata=with_metadata)
     for name, fact in facts_beside(ranking, about).items():
         items += b',"%b":%b' % (name.encode(), to_json(fact))
@@ -214,14 +220,14 @@ def encode_fields(
 
 
 def encode_users(ranking: Ranking, user_ids: IdTable, about: Prepared) -> bytes:
-    """Return the users of one answer and the facts about them, as fields of an object."""
+    """Return the JSON fields of an answer with users, without the braces of the object."""
     pairs = zip(ranking.items.tolist(), ranking.scores.tolist(), strict=True)
     users = [{"user_id": user_ids.at(row), "score": score} for row, score in pairs]
     return to_json({"users": users, **facts_beside(ranking, about)})[1:-1]
 
 
 def facts_beside(ranking: Ranking, about: Prepared) -> dict[str, Any]:
-    """Return the other fields of an answer by name, without empty ones."""
+    """Return the fields of an answer besides items or users, by name. Leaves out empty fields."""
     facts: dict[str, Any] = {}
     if about.ignored_features:
         facts["ignored_features"] = list(about.ignored_features)

@@ -1,6 +1,6 @@
-"""Lists of available and of new items, read while the server runs and mapped to the items of a model.
+"""Lists of available items and of new items: reading them from a source, and mapping their ids to items of a model.
 
-A list is read whole and swapped as one reference. If a refresh fails, the last list stays, and its age grows.
+The lists change while the server runs, so `ListWatch` reads them again at intervals.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from svc.sources.base import SourceContext, TableBounds
 def available_items(
     declared: Availability, ids: Sequence[str], item_ids: IdTable, new: NewItems | None = None
 ) -> ItemSet:
-    """Return the items of the model and the new items that the list `ids` lets through.
+    """Return the items of the model, followed by the new items, that a list permits.
 
-    Unknown ids are ignored. Takes long if the list is long.
+    `ids` are the ids in the list. A list of mode "allow" permits these items, and a list of mode "deny" permits all
+    other items. Unknown ids are ignored. Takes long if the list is long.
     """
     columns, n_items = item_ids.indices(ids), len(item_ids)
     if new is not None:
@@ -46,9 +47,10 @@ def available_items(
 def read_ids(
     recipe: LoadedRecipe, settings: Settings, variables: Mapping[str, str], n_items: int = 0
 ) -> tuple[str, ...]:
-    """Read the distinct ids of the recipe's list, in order of first appearance. Blocks.
+    """Return the distinct ids in the recipe's list of available items, in order of first appearance. Blocks.
 
-    `n_items` is the number of the model's items. Raises DataSourceError, also if the list is far longer than that.
+    `n_items` is the number of the model's items. Raises DataSourceError if the list cannot be read, or is far longer
+    than `n_items`.
     """
     assert recipe.recipe.serving is not None and recipe.recipe.serving.availability is not None
     declared = recipe.recipe.serving.availability
@@ -62,33 +64,36 @@ def read_ids(
 
 @dataclass(frozen=True, slots=True)
 class NewItemList:
-    """Ids, features and metadata of the items of a list.
-
-    `filters` are None if the recipe has no filter fields. `digest` covers ids, features, metadata and filters. Lists
-    with the same digest are equal.
-    """
+    """The content of a recipe's list of new items."""
 
     ids: tuple[str, ...] = field(compare=False)
     features: tuple[Mapping[str, Any], ...] = field(compare=False)
+    """Feature values of each item by column."""
     metadata: MetadataTable | None = field(compare=False)
     filters: FilterFields | None = field(compare=False)
+    """Values of the filter fields, or None if the recipe has no filter fields."""
     digest: bytes
+    """Digest of all other fields. Two lists with the same digest are equal."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedItems:
-    """The listed items that one model does not know, with the metadata and filter fields of these items only."""
+    """The items of a list of new items that one model does not know, as the model can recommend them.
+
+    `fragments` and `filters` cover only these items.
+    """
 
     items: NewItems
     fragments: ItemFragments
     filters: FilterFields | None
 
     def behind(self, own: FilterFields | None) -> FilterFields | None:
-        """Return the filter fields of a model's items, followed by the filter fields of the new items."""
+        """Return the filter fields `own` of a model's items, followed by the filter fields of these new items."""
         return None if own is None else own.followed_by(self.filters, len(self.items))
 
 
 def declared_in(recipe: LoadedRecipe) -> serving_schema.NewItems | None:
+    """Return the declaration of the recipe's list of new items, or None without such a list."""
     serving = recipe.recipe.serving
     return None if serving is None else serving.new_items
 
@@ -96,9 +101,10 @@ def declared_in(recipe: LoadedRecipe) -> serving_schema.NewItems | None:
 def read_new_items(
     recipe: LoadedRecipe, settings: Settings, variables: Mapping[str, str], n_items: int = 0
 ) -> NewItemList:
-    """Read the list of the recipe, with the metadata of its items. Blocks.
+    """Return the content of the recipe's list of new items, with the metadata of these items. Blocks.
 
-    `n_items` is the number of the model's items. Raises DataSourceError with row and column, or MetadataError.
+    `n_items` is the number of the model's items. Raises DataSourceError, whose message names row and column, or
+    MetadataError.
     """
     declared, features = declared_in(recipe), recipe.recipe.features
     assert declared is not None and features is not None and features.item is not None, "checked with the recipe"
@@ -127,10 +133,10 @@ def place(
     *,
     yield_gil: Callable[[], None] = lambda: None,
 ) -> PlacedItems:
-    """Return the items of the list that the model does not know.
+    """Return the items of the list that the model does not know, prepared for the model.
 
-    Slow for long lists: call it in a thread. Calls `yield_gil` after each item. Raises FeaturesNotSupported or
-    FeatureValueUnusable.
+    Long lists take long, so call it from a thread. `yield_gil` is called after each item. Raises FeaturesNotSupported
+    if the model has no item features, or FeatureValueUnusable.
     """
     items = model.new_items(listed.ids, listed.features, declared.max_share, declared.min_share, yield_gil=yield_gil)
     rows = model.unknown(listed.ids)
@@ -147,7 +153,7 @@ def _digest(
     metadata: MetadataTable | None,
     filters: FilterFields | None,
 ) -> bytes:
-    """Return a digest of the list and of its items' rows in the metadata table."""
+    """Return a digest of ids, features, metadata and filter values of a list."""
     digest = blake2b(digest_size=16)
     for start in range(0, len(ids), ROWS_AT_ONCE):
         part = slice(start, start + ROWS_AT_ONCE)

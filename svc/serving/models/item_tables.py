@@ -1,6 +1,7 @@
-"""Tables with one row for each item, which the server reads within bounds, and the item metadata in them.
+"""Reading of tables of items while serving: item metadata, lists of available items, lists of new items.
 
-Tables are read without pandas if possible.
+The size of a table is bounded. Tables are read through Arrow if possible, because importing pandas takes as much memory
+as a small server.
 """
 
 from __future__ import annotations
@@ -35,42 +36,41 @@ if TYPE_CHECKING:
 
 
 ROWS_AT_ONCE = 1024
-"""Rows converted to Python values in one call, which holds the GIL."""
+"""Number of rows that are converted to Python values in one call. Such a call holds the GIL."""
 
 
 @dataclass(frozen=True, slots=True)
 class ItemTable:
-    """A table that was read.
-
-    Row i belongs to the item `texts[codes[i]]`. Code −1 is a missing id. `take` returns a column's values of some rows
-    as plain Python values.
-    """
+    """A table of items in memory, from Arrow or pandas. Row i has the item id `texts[codes[i]]`."""
 
     names: Sequence[str]
+    """Names of the columns."""
     codes: NDArray[np.int32]
+    """For each row an index of `texts`, or -1 if the row has no id."""
     texts: list[str]
+    """The distinct ids."""
     take: Callable[[str, NDArray[np.int64]], list[Any]]
+    """Returns the values of a column in the given rows, as plain Python values."""
 
 
 def read_item_table(source: SourceSpec, context: SourceContext, needed: Sequence[str], shown: str) -> ItemTable:
-    """Read the columns `needed` of the table of `source`. The first of them holds the ids. Blocks.
+    """Read the columns `needed` from a source. The first of these columns holds the ids. Blocks.
 
-    Reads through Arrow if the source can, because importing pandas takes as much memory as a small server. Raises
-    DataSourceError, also if the table lacks a needed column or exceeds the bounds of `context`. Messages call the table
-    `shown`.
+    `shown` is the name of the table in messages. Raises DataSourceError if the source cannot be read, lacks a needed
+    column, or exceeds the bounds of `context`.
     """
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # Arrow's own pool keeps freed memory
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # Arrow's default pool does not return freed memory
     built = build_source(source, context)
     try:
         return _read(built, context, needed, shown)
     except SvcError as error:
-        traceback.clear_frames(error.__traceback__)  # frees the rows read so far, which the frames hold
+        traceback.clear_frames(error.__traceback__)  # the frames of the traceback keep the rows that were read so far
         give_memory_back()
         raise
 
 
 def give_memory_back() -> None:
-    """Return freed memory to the system, because glibc and Arrow keep it for later allocations."""
+    """Return freed memory to the system, which glibc and Arrow would keep for later allocations."""
     if (arrow := sys.modules.get("pyarrow")) is not None:
         arrow.default_memory_pool().release_unused()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -100,9 +100,9 @@ def _require(needed: Sequence[str], columns: Sequence[str], shown: str) -> None:
 def ids_and_features(
     table: ItemTable, id_column: str, names: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[Mapping[str, Any], ...]]:
-    """Return the ids of a list in the order of its rows, and each item's values of the columns `names`.
+    """Return the ids of a table in the order of its rows, and for each item a mapping with the columns `names`.
 
-    Raises DataSourceError with row and column if an id is missing or repeated.
+    Raises DataSourceError, whose message names row and column, if an id is missing or repeated.
     """
     texts, codes = table.texts, table.codes.tolist()
     first_row: dict[int, int] = {}
@@ -122,11 +122,11 @@ def ids_and_features(
 
 
 def of_arrow(table: pa.Table, id_column: str) -> ItemTable:
-    """Return the item table of an Arrow table with dictionary-encoded ids."""
+    """Return the ItemTable of an Arrow table whose id column is dictionary-encoded."""
     from svc.sources import arrow
 
     ids = table.column(id_column).combine_chunks()
-    table = table.combine_chunks()  # `take` joins all chunks at each call: 15 instead of 1.2 s for a million items
+    table = table.combine_chunks()  # otherwise each `take` joins all chunks: 15 s instead of 1.2 s for a million items
 
     def take(name: str, rows: NDArray[np.int64]) -> list[Any]:
         return [_plain(value) for value in table.column(name).take(arrow.integers(rows)).to_pylist()]
@@ -148,7 +148,7 @@ def _of_frame(frame: pandas.DataFrame, id_column: str) -> ItemTable:
 
 
 def _plain(value: Any) -> Any:
-    """Return the value as JSON can hold it: infinite numbers and NaN become None, times become text."""
+    """Return a value that JSON can hold: infinite numbers and NaN become None, times become texts."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value.isoformat() if hasattr(value, "isoformat") else value
@@ -156,14 +156,15 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class MetadataTable:
-    """Item metadata. `rows[i]` has the values of `fields` for item column i, or None if the table lacks the item."""
+    """The metadata of a model's items."""
 
     fields: tuple[str, ...]
     rows: Sequence[tuple[Any, ...] | None]
+    """For each item of the model the values of `fields`, or None if the table does not have the item."""
 
 
 class ItemTables(NamedTuple):
-    """The two parts of a recipe's metadata table. A part that the recipe does not declare is None."""
+    """The metadata and the filter fields of a model's items. A part that the recipe does not declare is None."""
 
     metadata: MetadataTable | None
     filters: FilterFields | None
@@ -172,12 +173,14 @@ class ItemTables(NamedTuple):
 def load_metadata(
     recipe: LoadedRecipe, settings: Settings, item_ids: IdTable, variables: Mapping[str, str], *, n_rows: int = 0
 ) -> ItemTables:
-    """Read the metadata fields and the filter fields of all items. Fields keep the recipe's order.
+    """Read the metadata fields and the filter fields of the items `item_ids` from the recipe's table. Blocks.
 
-    The table may have about `n_rows` rows, or as many as there are items. If an item has several rows, the last one
-    counts. Fields in `SVC_METADATA_FIELD_DENY` are left out of answers and closed to filters of requests. Raises
-    `MetadataError` if the table cannot be read, lacks its id column or a field that the recipe requires, or has a
-    filter value of the wrong kind.
+    Answers show the fields in the recipe's order. If an item has several rows, the last row counts. Fields in
+    SVC_METADATA_FIELD_DENY are neither in answers nor available to filters of requests. The size of the table is
+    bounded by the number of items, or by `n_rows` if it is larger.
+
+    Raises `MetadataError` if the table cannot be read, lacks its id column or a required field, or has a filter value
+    of the wrong kind.
     """
     declared = recipe.recipe.item_metadata
     if declared is None:
@@ -223,7 +226,10 @@ def _filter_fields(declared: ItemMetadata, table: ItemTable, item_ids: IdTable, 
 
 
 class _Rows(Sequence[tuple[Any, ...] | None]):
-    """The rows of the model's items, in the model's order. Converted ROWS_AT_ONCE at a time."""
+    """The rows of a table that belong to a model's items, in the order of the model.
+
+    An iteration converts ROWS_AT_ONCE rows at a time to Python values, so it never holds the GIL for long.
+    """
 
     def __init__(self, table: ItemTable, fields: Sequence[str], item_ids: IdTable) -> None:
         self._table = table

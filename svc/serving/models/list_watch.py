@@ -1,7 +1,7 @@
-"""Reads the recipes' lists again and again, each at its own interval, apart from the ticks of the watcher.
+"""The task that reads the recipes' lists of available and new items again, each at the interval in its declaration.
 
-If a read fails or hangs, the last list stays in use, the error is logged once, and the next interval retries. While a
-read hangs, no second one is started.
+If a read fails or exceeds READ_TIMEOUT_S, the last content of the list stays in use, and the error is logged once. The
+list is read again after the next interval. While a read hangs, no second read of the same list begins.
 """
 
 from __future__ import annotations
@@ -30,30 +30,33 @@ READS_AT_ONCE = 4
 READ_TIMEOUT_S = 30.0
 TICK_S = 1.0
 ReadList = Callable[[LoadedRecipe, Settings, Mapping[str, str], int], Any]
-"""Reads the list of a recipe for a model with so many items. Blocks."""
+"""A function that reads the list of a recipe. The last argument is the number of the model's items. Blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListKind:
-    """A kind of list that recipes may declare.
-
-    `name` is a field of a recipe's `serving` block and of `Entry`. `facts` returns the fields of the event `loaded`.
-    """
+    """A kind of list that recipes may declare: available items or new items."""
 
     name: str
+    """Name of the field in a recipe's `serving` block and in `Entry`."""
     read: ReadList
     age: Metric
     loaded: Event
     failed: Event
     facts: Callable[[Entry], dict[str, Any]]
+    """Returns the fields of the event `loaded`."""
     has_metadata: bool = False
-    """True if the list has the recipe's item metadata too."""
+    """True if the content of the list includes the recipe's item metadata."""
 
     def declared(self, recipe: LoadedRecipe) -> Any:
+        """Return the declaration of this list in a recipe, or None."""
         return getattr(recipe.recipe.serving, self.name, None)
 
     def inputs(self, recipe: LoadedRecipe) -> tuple[Any, Any]:
-        """Return the parts of a recipe on which the content of the list depends. A change of one discards the list."""
+        """Return the parts of a recipe on which the content of the list depends.
+
+        If one of them changes, the content is discarded.
+        """
         return self.declared(recipe), recipe.recipe.item_metadata if self.has_metadata else None
 
 
@@ -93,15 +96,18 @@ KINDS = (
 
 @dataclass(slots=True, eq=False)
 class WatchedList:
-    """One list, the time of its next read, and its last logged state."""
+    """A list of one recipe: when it is read next, and which state was logged last."""
 
     recipe: LoadedRecipe
     kind: ListKind
     due_at: float = -math.inf
+    """Time of the next read on trio's clock."""
     refreshing: bool = False
-    """True from the start of a read until its list is in use, which may take longer than the interval."""
+    """True from the start of a read until the content is in use. This may take longer than the interval."""
     error: str | None = None
+    """The error that was logged last, or None after a successful read."""
     stale: bool = False
+    """True if it was logged that the list is too old."""
 
     @property
     def name(self) -> str:
@@ -114,7 +120,7 @@ class WatchedList:
 
 @dataclass(slots=True, eq=False)
 class ListWatch:
-    """The task that reads all lists. `declare` and `remove` set the lists, and `run` reads them until cancelled."""
+    """The reader of all lists. `declare` and `remove` choose the lists, and `run` reads them until cancelled."""
 
     publisher: Publisher
     loader: Loader
@@ -124,9 +130,10 @@ class ListWatch:
     _reads: Calls = field(default_factory=lambda: Calls(READS_AT_ONCE))
 
     def declare(self, recipe: LoadedRecipe) -> dict[str, Any]:
-        """Read the lists of a new or changed recipe from now on, and return the changed inputs for the publisher.
+        """Read the lists of a new or changed recipe from now on.
 
-        A changed declaration discards the last list.
+        Returns the lists that `Publisher.change` must replace, by name: a list without content for a new or changed
+        declaration, and None for a list that the recipe no longer declares.
         """
         changes: dict[str, Any] = {}
         for kind in self.kinds:
@@ -169,7 +176,7 @@ class ListWatch:
                 await trio.sleep(TICK_S)
 
     async def _refresh(self, watched: WatchedList) -> None:
-        """Read and publish a list. Never raises."""
+        """Read and publish a list. Logs errors and never raises."""
         watched.refreshing = True
         try:
             await self._read(watched)
@@ -183,7 +190,7 @@ class ListWatch:
             watched.refreshing = False
 
     async def _read(self, watched: WatchedList) -> None:
-        """Read and publish a list. Its `read_at` is the start of the read."""
+        """Read and publish a list. Raises CallTimeout and all errors of the source."""
         kind, began = watched.kind, trio.current_time()
         watched.due_at = began + watched.declared.refresh_seconds
         content = await self._reads.run(watched, lambda: self._content(watched), READ_TIMEOUT_S)
@@ -197,12 +204,12 @@ class ListWatch:
             logs.emit(kind.loaded, name=watched.name, **kind.facts(change[1]))
 
     def _content(self, watched: WatchedList) -> Any:
-        """Read a list, bounded by the number of items in the served model. Blocks."""
+        """Return the content of a list. The number of items in the served model bounds its length. Blocks."""
         lower_priority()
         served = self.publisher.entry(watched.name).served
         n_items = 0 if served is None else len(served.model.item_ids)
         content = watched.kind.read(watched.recipe, self.loader.settings, self.loader.variables, n_items)
-        if isinstance(content, NewItemList) and not content.ids:  # more likely a failure of its writer
+        if isinstance(content, NewItemList) and not content.ids:  # its writer has probably failed
             raise DataSourceError("the list has no items: if none are new, leave items in it that the model knows")
         return content
 
@@ -213,6 +220,7 @@ class ListWatch:
             logs.emit(watched.kind.failed, name=watched.name, error=text)
 
     def _is_current(self, watched: WatchedList) -> bool:
+        """Return False if the list was removed or replaced while it was read."""
         return self._lists.get((watched.kind.name, watched.name)) is watched
 
     def _check_age(self, watched: WatchedList) -> None:
