@@ -145,7 +145,7 @@ def _parse(text: str, name: str, mark: str = "") -> dict[str, bytes]:
 
 
 def development_keys() -> SigningKeys:
-    """Return the one key of unsigned mode. It is public, so its signatures prove nothing."""
+    """Return the development key, with which unsigned mode signs. Everyone knows it, so signatures prove nothing."""
     return SigningKeys(((DEVELOPMENT_KID, _DEVELOPMENT_KEY),))
 
 

@@ -106,7 +106,7 @@ class SerialState:
             _keep_highest(served, {kid: serial})
             try:
                 with self._hold_lock(recipe):
-                    stored = self._read(recipe, quiet=True)
+                    stored = self._read(recipe, quiet=True)  # `highest` has already reported an unusable file
                     _keep_highest(served, stored)
                     if stored != served:
                         self._write(recipe, served)

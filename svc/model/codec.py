@@ -157,7 +157,7 @@ class _Encoder(pickle.Pickler):
         if _is_allowed(type(value)):
             return _reduce_instance(value)
         if _is_allowed(value):
-            return NotImplemented
+            return NotImplemented  # a class or function, which pickle writes by name
         named = value if isinstance(value, type) or callable(value) else type(value)
         raise ForbiddenClass(f"payload: {named!r:.100} is not on the allow-list")
 

@@ -112,7 +112,7 @@ class LeastSquares(Stored):
         return None if weights is None else len(weights)
 
     def regularization(self, seeds: int, others: int) -> float:
-        """Return r for a user with `seeds` items among `others` items, or for an item among `others` users."""
+        """Return r for a user with this number of `seeds` and of items, `others`, or for an item and `others` users."""
         return self.reg * math.pow(self.alpha0 * others + seeds, self.nu)
 
     def users_from_features(self, described: Sequence[Encoded]) -> Matrix:
@@ -241,7 +241,7 @@ class LeastSquares(Stored):
 
 
 def _map_rows(features: Sequence[Encoded], matrix: Matrix | None) -> Matrix:
-    """Multiply encoded features by `matrix`, (F, K), row by row: a row's bits do not depend on the other rows."""
+    """Multiply encoded features by `matrix`, (F, K), row by row, so that each row has the same bits in any batch."""
     if matrix is None:
         raise ValueError("the model has no map for features of this side")
     if len(matrix) <= DENSE_FEATURES:

@@ -123,7 +123,7 @@ class NumberColumn(Stored):
         return np.where(np.isfinite(values), standard, 0.0)
 
     def encode(self, value: object) -> Value:
-        """Return the place and the standardized value, or nothing for the mean and for null."""
+        """Return the place and the standardized value, or NOTHING for null and for the mean, which becomes 0."""
         if value is None:
             return NOTHING
         number = self._number(value)

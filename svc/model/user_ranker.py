@@ -40,6 +40,7 @@ class UserRanker:
             moments = scorer.moments_of_users(history) if moments is None else moments
             self._own = self._of_embedder = scorer.summary_of_users(history), moments
             part = None if embedder is None else embedder.of_users
+            # New items are scored by the embedder. Its scores have other moments, unless it is the scorer itself.
             if part is not None and embedder is not None and not embedder.answers(Query(1, 0), scorer):
                 self._of_embedder = part.summary_of_users(history), part.moments_of_users(history)
 

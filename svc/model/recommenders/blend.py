@@ -110,7 +110,7 @@ class BlendScorer(Stored):
         if self.factors is None:
             return
         self.factors.ready()
-        if self._popular is not None:
+        if self._popular is not None:  # in the order of the factor index, as the offsets of a scan
             self._popular = self._popular[self.factors.index.columns]
         _, self._covariance = self.factors.index.moments()
 

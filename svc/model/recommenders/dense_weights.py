@@ -69,7 +69,7 @@ class DenseWeightsScorer(ItemWeightScorer):
 
         The copied rows stay float32 to save memory, because each is as long as the catalogue.
         """
-        rows = self.weights[items]
+        rows = self.weights[items]  # a copy, so that the weights keep their diagonal
         rows[np.arange(len(items)), items] = 0
         return cosines(rows)
 
