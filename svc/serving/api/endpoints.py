@@ -221,8 +221,7 @@ ENDPOINTS = (*PROBES, *RESOURCES, *VERBS, *PAGES)
 class Router:
     """A look-up of paths in the table of endpoints.
 
-    A path must be spelled exactly as in the table. Repeated slashes, dot segments, other case and percent signs in the
-    decoded path match no endpoint.
+    A path must be spelled exactly as in the table. Repeated slashes, dot segments or another case match no endpoint.
     """
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:

@@ -30,8 +30,8 @@ class Target(NamedTuple):
 def parse_target(target: bytes, method: str) -> Target:
     """Parse a request target (RFC 9112, 3.2). Raises MalformedRequest.
 
-    Neither merges slashes nor resolves dot segments, so a path reaches an endpoint only in its exact spelling. The
-    target may be `*` if the method is OPTIONS.
+    Neither merges slashes nor resolves dot segments, so `//v1` and `/x/../v1` match no endpoint. The target may be `*`
+    if the method is OPTIONS.
     """
     if _PLAIN.fullmatch(target):
         return Target(target.decode("ascii"), b"", None)

@@ -279,8 +279,8 @@ class KeyPolicies:
     def admit(self, kid: str, endpoint: Endpoint, recipe: str) -> Permit | None:
         """Return the permit of a request, or None for a key without a policy. Raises KeyNotAllowed or RateLimited.
 
-        Takes one token for a single request. A batch is charged after its body is read, so here the bucket must only
-        have one token.
+        Takes one token for a single request. For a batch, it only checks that the bucket has a token, because a batch
+        is charged after its body is read.
         """
         policy = self._policies.get(kid)
         if policy is None:

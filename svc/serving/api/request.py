@@ -239,7 +239,7 @@ class Request:
             await self._delay_refusal(self._checks.policies, partial(self.permit.charge, count, least))
 
     async def _delay_refusal(self, policies: KeyPolicies, decide: Callable[[], T]) -> T:
-        """Return the result of `decide`, or raise its refusal after a delay that slows floods down."""
+        """Return the result of `decide`. If `decide` raises a refusal, the refusal waits for the key's throttle."""
         try:
             return decide()
         except ApiError as refusal:

@@ -244,7 +244,7 @@ class Verbs:
         budget.require(served.lane, queries, is_batch=True)
         with self._step("rank"):
             rankings: list[Ranking] = []
-            if queries:  # `unless_gone` cancels the scoring if the client disconnects, which pays only for a batch
+            if queries:  # `unless_gone` saves the scoring of a long batch if the client disconnects
                 rankings = await request.unless_gone(partial(served.lane.rank, queries, patience=budget))
 
         results = await self._heavy.run_steps(_batch_results(elements(batch), prepared, rankings, served))

@@ -132,7 +132,6 @@ class Watcher:
         async with trio.open_nursery() as loads:
             loads.start_soon(self.lists.run)
             while True:
-                # Random, so that servers that started together do not ask a shared store at the same moments.
                 pause = self.settings.watch_interval_s * random.uniform(1 - JITTER, 1 + JITTER)
                 async with trio.open_nursery() as tick:
                     tick.start_soon(trio.sleep, pause)

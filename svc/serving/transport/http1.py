@@ -208,13 +208,17 @@ class RequestReader:
         return taken
 
     def _of_length(self, missing: int) -> Iterator[bytes | None]:
+        """Yield the next `missing` bytes in parts. Yields None if more bytes must arrive first."""
         while missing:
             part = self._take(missing)
             missing -= len(part)
             yield part or None
 
     def _in_chunks(self) -> Iterator[bytes | None]:
-        """Yield the chunks, then check and discard the trailers (RFC 9112, 7.1)."""
+        """Yield the content of the chunks, then check and discard the trailers (RFC 9112, 7.1).
+
+        Yields None if more bytes must arrive first.
+        """
         while True:
             line = yield from self._line()
             size = _chunk.fullmatch(line)

@@ -514,7 +514,7 @@ class PopularQuery(BaseModel):
     ] = None
 
     def prepares_long(self, served: Answerable) -> bool:
-        """Return True if the filter must be compiled, which takes longer than all other work for the query."""
+        """Return True if the filter is not compiled yet. Compiling takes longer than all other work for the query."""
         return _is_new(self.filter, served)
 
     def prepare(self, served: Answerable) -> Prepared:

@@ -38,7 +38,7 @@ Share = Annotated[
 
 
 class ItemReason(BaseModel):
-    """An item that changed the score: one of the user's history, a seed, or a disliked item. With its metadata."""
+    """An item that changed the score, with its metadata: an item of the user's history, a seed, or a disliked item."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra=without_null)
 
@@ -254,7 +254,7 @@ class RecipeList(_Answer):
 
 
 class LabelColumn(_Answer):
-    """A feature with one or several of the known texts. `values` are the first of those that training kept."""
+    """A feature with one or several of the known texts. `values` has the first texts that training kept."""
 
     name: str
     kind: Literal["categorical", "multi_label"]
@@ -325,7 +325,7 @@ class ItemDescription(BaseModel):
 
 
 class FoundItems(_Answer):
-    """The item with the searched id, then others, the most chosen first."""
+    """The item with the searched id, then other items, the most chosen first."""
 
     recipe: str
     model_version: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]
@@ -334,7 +334,7 @@ class FoundItems(_Answer):
 
 
 class Somebody(_Answer):
-    """One user of the training data, with the most chosen items of their history, or the latest if it has an order."""
+    """One user of the training data, with items of their history: the latest if the order is known, else the popular."""
 
     recipe: str
     model_version: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]
@@ -432,7 +432,7 @@ class Recipe(BaseModel):
 
 
 class ErrorItem(_Answer):
-    """One error in a request. It never repeats the value."""
+    """One error in a request. The error never contains the invalid value."""
 
     loc: list[str | int]
     msg: str
