@@ -94,7 +94,7 @@ class VersionLog:
         """
         stack: list[str] = []
         for line in self.lines:
-            if line.before in stack:  # versions after it never became live, because their command was killed
+            if line.before in stack:  # later versions in the stack never became live, as their commands were killed
                 del stack[stack.index(line.before) + 1 :]
             if line.live != line.sha8:
                 continue
