@@ -1,1 +1,1 @@
-"""From interactions to a signed artifact."""
+"""Train a recommender on interactions and write it as a signed artifact."""

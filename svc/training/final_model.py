@@ -1,4 +1,4 @@
-"""Train the served model after a search: the winner on all data, and a second part if needed."""
+"""Train the final model after a search: the winner on all data, and a second part for features if needed."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ KNOWN_USERS = "known users"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FinalModel:
-    """The served model, with its description for the header.
+    """The final model of a training.
 
-    `parts` describes the part for each kind of query. It is empty if one part answers all. `aware` is the trial whose
-    model handles features, or None.
+    - `matrix`, (users, items), has the interactions on which it was trained.
+    - `parts` describes the parts of the model for the header. It is empty if there is only one part.
+    - `aware` is the trial of the part that has learned from features, or None.
     """
 
     matrix: sparse.csr_matrix
@@ -52,9 +53,9 @@ class FinalModel:
 
 
 def train_final(task: Task, result: SearchResult, learned: Learned | None = None) -> FinalModel:
-    """Train the winner on all data, and for a recipe with features the best feature-aware trial if it is another one.
+    """Train the winner on all data, and the best trial with features too if the winner has not learned from features.
 
-    `learned` is the learned order of pages. If it is None, pages keep the winner's order.
+    `learned` is the ranker that reorders pages. If it is None, pages keep the winner's order.
     """
     best, interactions = result.best, task.data.interactions
     logs.emit(events.TRAINING_FINAL_MODEL, recommender=best.algorithm)
@@ -115,7 +116,7 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
 
 
 def _ranker(task: Task, learned: Learned, matrix: sparse.csr_matrix, columns: NDArray[np.int32]) -> PageRanker:
-    """Return the ranker of the model, whose items are in the order of `columns`, as in `matrix`."""
+    """Return the ranker of the final model. `columns` has the item of the interactions for each column of `matrix`."""
     ages = reorder_items(task.data.interactions.latest(), columns) if learned.ranker.record.ordered else None
     return learned.on(matrix, ages, columns.astype(np.int64))
 
@@ -126,7 +127,7 @@ def _recency_fields(recency: float) -> dict[str, float]:
 
 
 def part(trial: TrialRecord, scorer: Scorer | Stored, answers: str) -> dict[str, Any]:
-    """Return the header's description of one part."""
+    """Return the header's description of one part of a model. `answers` names the queries that the part answers."""
     return {
         "class": trial.algorithm,
         "answers": answers,

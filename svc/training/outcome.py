@@ -1,4 +1,4 @@
-"""The end of a training: its result, and the event that is its last log line."""
+"""Log the event that ends a training, and return the training's result."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ REFUSED = 9
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """The result of a training. `artifact` is None if none was written, after a failure, a skip, or `search_only`.
+    """The result of a training.
 
+    `artifact` is the location of the new artifact. It is None if the training failed, was skipped, or only searched.
     `decision` is "promoted" or "refused", or None for a recipe without `promotion`.
     """
 
@@ -35,9 +36,9 @@ class TrainResult:
 
 @dataclass(slots=True)
 class Outcome:
-    """Reports the end of one training. `kid` is the id of its signing key.
+    """Logs the event that ends a training, for each way in which it can end.
 
-    `kept` is the text of an interrupt's event about the files in place.
+    `kid` is the id of the signing key. `kept` tells in the event of an interrupted training what has been written.
     """
 
     name: str

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TrainOptions:
-    """The flags of `svc train`. `lock_timeout` is in seconds, or −1 to wait without a limit."""
+    """The options of `svc train`. `lock_timeout` is in seconds, or −1 to wait without a limit."""
 
     run_id: str
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -64,10 +64,12 @@ def train(
     progress: Progress,
     server: ForkServer | None = None,
 ) -> TrainResult:
-    """Train the recipe, and return the exit code after a final event. Only a second interrupt raises.
+    """Train the recipe, log a final event, and return the result with the exit code.
 
-    A KeyboardInterrupt ends the run at once. Its `exit_code` is returned if it has one. The lock and temporary files
-    are then removed. `server` forks the workers of the search. If it is None, the search starts its own.
+    No exception is raised, except by a second interrupt. A KeyboardInterrupt ends the training at once and removes the
+    lock and temporary files. The result then has the attribute `exit_code` of the exception, or 130 if it has none.
+
+    `server` forks the workers of the search. If it is None, the search starts a server itself.
     """
     run = _Run(loaded, options, settings, progress, server)
     try:
@@ -84,7 +86,7 @@ def train(
 
 
 def train_or_raise(loaded: LoadedRecipe, options: TrainOptions, settings: Settings, progress: Progress) -> str:
-    """Train the recipe and return its artifact, or raise the SvcError of the failure. The caller closes `progress`."""
+    """Train the recipe and return the location of its artifact, or raise an SvcError. The caller closes `progress`."""
     artifact = _Run(loaded, options, settings, progress).run().artifact
     if artifact is None:
         raise TrainingError("no artifact was written: the run was skipped, or only searched")
@@ -254,8 +256,8 @@ class _Run:
         curves = self.report.curves(task, result.best, measured.winner)
         result = replace(result, trained=None, evaluation=None)
         learned = self._learn_order(task, measured)
-        # Drop the winner's model before the final training: on large data a model needs several times the memory of
-        # its matrix, and both may not fit.
+        # Drop the winner's model before the final model is trained. On large data, a model needs several times the
+        # memory of its matrix, so memory may be too small for both. A comparison still needs the winner.
         measured = replace(measured, winner=measured.winner if self._rules else None)
         self.progress.phase("training the final model")
         final = self._final_model(task, result, learned if learned is not None and learned.ships else None)
@@ -285,7 +287,7 @@ class _Run:
         head = header(self.loaded, facts) | fresh_fields(
             self.loaded, self.settings, keys, facts.trained_at, self.inputs
         )
-        # Last, because another training may have replaced the live model in the meantime.
+        # The comparison comes last, because another training may have replaced the live model in the meantime.
         promotion = self._decide(task, measured, learned, facts.rank_ms, keys)
         head |= {} if promotion is None else {"promotion": promotion}
         earlier = self.report.earlier(keys)
@@ -299,7 +301,7 @@ class _Run:
 
     @property
     def _rules(self) -> Promotion | None:
-        """Return the conditions for going live, or None if there are none."""
+        """Return the recipe's conditions under which a model goes live, or None if there are none."""
         rules = self.loaded.recipe.promotion
         return None if rules is None or rules.mode == "off" else rules
 
@@ -323,7 +325,7 @@ class _Run:
         return decide(task, self._rules, candidate, keys, self.settings)
 
     def _learn_order(self, task: prepare.SearchTask, measured: WinnerMeasurements) -> Learned | None:
-        """Learn the order of pages. Return None if the recipe turns it off, or if it cannot be learned."""
+        """Learn a ranker that reorders pages. Return None if the recipe turns it off, or if it cannot be learned."""
         if self.loaded.recipe.training.ranker == "off":
             return None
         from svc.training.ranker.learn import learn
@@ -349,7 +351,7 @@ class _Run:
         return evaluate_cold_start(task, final.aware, result)
 
     def _new_items(self, task: prepare.SearchTask, result: SearchResult, final: FinalModel) -> Mapping[str, Any] | None:
-        """Measure the effect of new items. Return None if the recipe or the model does not recommend any."""
+        """Measure the effect of new items. Return None if the recipe or the model does not recommend new items."""
         serving = self.loaded.recipe.serving
         if serving is None or serving.new_items is None or final.aware is None:
             return None

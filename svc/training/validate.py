@@ -1,4 +1,4 @@
-"""The checks of `svc validate`: those that need only the first rows of the data."""
+"""The checks of `svc validate`, which need only the recipe and the first rows of the data."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FrameCheck = Callable[["pandas.DataFrame"], list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check. `exit_code` and `code` are those of a training that fails for this reason."""
+    """The result of one check. `exit_code` and `code` are those with which a training would fail for this reason."""
 
     name: str
     ok: bool
@@ -114,7 +114,10 @@ def _sources(
 
 
 def _served_tables(recipe: Recipe) -> dict[str, tuple[SourceSpec, tuple[str, ...]]]:
-    """Return source and columns, the id first, of each table that a server reads, by the field of the recipe."""
+    """Return the source and the columns of each table that a server reads, by the field of the recipe.
+
+    The first column is that of the ids.
+    """
     tables: dict[str, tuple[SourceSpec, tuple[str, ...]]] = {}
     if (metadata := recipe.item_metadata) is not None:
         names = (metadata.id_column, *metadata.fields, *metadata.filter_kinds)
@@ -125,9 +128,9 @@ def _served_tables(recipe: Recipe) -> dict[str, tuple[SourceSpec, tuple[str, ...
 
 
 def _row_warnings(recipe: Recipe, items: set[str], frame: pandas.DataFrame) -> list[str]:
-    """Return the effect of the filters of `cleansing` on the first rows, and warnings. Raise the errors of a training.
+    """Return lines about the first rows of the interactions: the effect of the filters of `cleansing`, and warnings.
 
-    The items of these rows are added to `items`.
+    The items of these rows are added to `items`. Raise the error of a training that could not use these rows.
     """
     schema, with_times = recipe.schema_, uses_time(recipe)
     if not len(frame):
@@ -200,7 +203,10 @@ def _count_kept(n_kept: int, n_read: int) -> str:
 
 
 def _probe_source(spec: SourceSpec, context: SourceContext, check_frame: FrameCheck | None) -> Iterator[str]:
-    """Yield the lines of the source's probe, then those of `check_frame` about its first rows, if it can be sampled."""
+    """Yield the lines of the source's probe, then the lines of `check_frame` about the first rows of the source.
+
+    The latter are left out if the source cannot return only its first rows.
+    """
     source = build_source(spec, context)
     if check_frame is None:
         yield from _probe(source)

@@ -76,7 +76,7 @@ def of_events(column: pd.Series, weights: Mapping[str, Event]) -> RowWeights:
         [np.nan if weight is None or weight == "exclude" else float(weight) for weight in worth] + [np.nan]
     )
     hides = np.asarray([weight == "exclude" for weight in worth] + [False])
-    codes = np.asarray(events.codes)  # a missing event has code −1, the last place
+    codes = np.asarray(events.codes)  # a missing event has code −1, which selects the last element: NaN and False
     return RowWeights(values[codes], hides[codes], "unlisted_events")
 
 

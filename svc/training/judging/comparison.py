@@ -1,6 +1,6 @@
 """Compare the new model with the live one and with popularity, on the same held-out users.
 
-No model is scored on data that it was trained on.
+No model is scored on interactions that it was trained on.
 """
 
 from __future__ import annotations
@@ -30,11 +30,14 @@ from svc.training.judging.task import Task, split_plan
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ComparedModel:
-    """A model that the new one is compared with. `evaluator` judges both.
+    """A model with which the new model is compared.
 
-    `ranker` ranks the rows of the search's training matrix. `scored` is "live" for the served model itself, and
-    "refitted" for a model that was trained again on the training part of the split. `excluded`, (users, items), has the
-    pairs that a live model was trained on or hides. The new model may not recommend them either.
+    - `scored` is "live" for the served model itself, and "refitted" for a model that was trained again on the training
+      part of the split.
+    - `ranker` ranks for the users of the split by this model.
+    - `evaluator` evaluates both models, on the same held-out items.
+    - `excluded`, (users, items) of the split, has the items that a live model has seen or hides. To be fair, the new
+      model may not recommend them either.
     """
 
     name: str
@@ -45,13 +48,13 @@ class ComparedModel:
 
 
 def heldout(task: Task) -> Evaluator:
-    """Return the evaluator on test users, which no trial has seen, or on validation users without test users."""
+    """Return an evaluator on the test users, on whom no trial was scored, or on validation users if there are none."""
     full = task.holdout.evaluators.full
     return full if task.split.test is None else full.of(task.split.test)
 
 
 def baseline(task: Task) -> ComparedModel:
-    """Return popularity, trained on the training part of the split."""
+    """Return the baseline: a ranking by popularity, trained on the training part of the split."""
     trial = TrialRecord(0, "TopPopRecommender", {}, "complete", None, {}, None, 0.0)
     return ComparedModel(BASELINE, "refitted", task.holdout.ranker_of(_refit(task, trial, {}), trial), heldout(task))
 
@@ -128,9 +131,10 @@ _DIGITS = 12
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Scores of the new model and another one by the recipe's metric. `change` and its interval are relative.
+    """The scores of the new model, `candidate`, and of the `other` model by the recipe's metric.
 
-    `coverage` has for both models the share of the items that stand in at least one evaluated user's list.
+    `change` is the relative change from the other model to the candidate, with its `interval`. `coverage` is the share
+    of all items that are in at least one user's ranking, for the candidate and for the other model.
     """
 
     name: str
@@ -156,7 +160,7 @@ class Comparison:
 
 
 class ExcludingRanker(Protocol):
-    """A ranker of the rows of a split that can leave out more items."""
+    """A ranker for the users of a split. `excluding` returns the same ranker that leaves out more items."""
 
     def __call__(self, users: Rows, size: int) -> Rankings: ...
     def excluding(self, pairs: sparse.csr_matrix) -> ExcludingRanker: ...
@@ -164,10 +168,11 @@ class ExcludingRanker(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """The new model, trained on the training part of the split.
+    """The new model in a comparison.
 
-    `rank_ms` is the ranking time of the final model, which was trained on all data. `choice` has the trials that the
-    winner was chosen from, scored on the validation users, or None if these scores are missing.
+    - `ranker` ranks by the winner of the search, trained on the training part of the split.
+    - `rank_ms` is the time of a single ranking by the final model, trained on all data, in milliseconds.
+    - `choice` has the scores of all trials among which the winner was chosen, or is None if they are missing.
     """
 
     ranker: ExcludingRanker
@@ -175,7 +180,10 @@ class Candidate:
     choice: Choice | None = None
 
     def choice_by(self, task: Task, evaluator: Evaluator) -> Choice | None:
-        """Return the choice on the users of `evaluator`, or None for test users, on whom nothing was chosen."""
+        """Return the choice on the users of `evaluator`, for the correction of an interval.
+
+        Return None if these are test users, because the winner was not chosen by their scores.
+        """
         if self.choice is None or task.split.test is not None:
             return None
         return self.choice.of_users(
@@ -184,7 +192,7 @@ class Candidate:
 
 
 def compare(task: Task, candidate: Candidate, compared: ComparedModel, confidence: float) -> Comparison:
-    """Evaluate the candidate and the compared model on the same users."""
+    """Evaluate the candidate and the `compared` model on the same users. `confidence` is that of the interval."""
     ranker = candidate.ranker if compared.excluded is None else candidate.ranker.excluding(compared.excluded)
     own, other = compared.evaluator.evaluate(ranker), compared.evaluator.evaluate(compared.ranker)
     first, second = own.by_user(task.holdout.metric), other.by_user(task.holdout.metric)

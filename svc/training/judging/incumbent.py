@@ -1,4 +1,4 @@
-"""The incumbent, the model that is live before a training: its artifact, its trial, and the change of its data."""
+"""Read the incumbent, which is the model that is live before a training, and check whether it can be trained again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COUNTS = ("n_rows", "n_users", "n_items")
 
 @dataclass(frozen=True, slots=True)
 class Incumbent:
-    """A live artifact. Its `header` and `payload` have been verified, `sha256` is that of the file."""
+    """The artifact of the live model, with a verified `header` and `payload`. `sha256` is that of the whole file."""
 
     header: Mapping[str, Any]
     sha256: str
@@ -46,10 +46,10 @@ class Incumbent:
 
 
 def read_incumbent(loaded: LoadedRecipe, keys: SigningKeys, settings: Settings) -> Incumbent | None:
-    """Return the live model of the recipe, or None after an event with the reason if none can be verified.
+    """Return the live model of the recipe, or log an event with the reason and return None if none can be verified.
 
-    Raise ArtifactReadError if the store has a live version but cannot read it. A training then stops, rather than
-    replace a model without a comparison.
+    Raise ArtifactReadError if the store has a live version but cannot read it. The training then stops, because the
+    model must not be replaced without a comparison.
     """
     store = open_store(loaded.output_uri, settings)
     try:
@@ -102,7 +102,7 @@ class Unfit(Exception):
 
 
 def trainable(task: Task, header: Mapping[str, Any]) -> TrialRecord:
-    """Return the trial of the model with this header, with no more components than the current data allows.
+    """Return the trial of the model with this `header`, ready to be trained again on the current data.
 
     Raise Unfit if this version of svc or the current recipe cannot train it.
     """
@@ -113,7 +113,7 @@ def trainable(task: Task, header: Mapping[str, Any]) -> TrialRecord:
 
 
 def check_trial(task: Task, trial: TrialRecord, header: Mapping[str, Any]) -> TrialRecord:
-    """Return `trial`, which was read from this header, with its components limited to what the current data allows.
+    """Return a `trial` that was read from `header`, with at most as many SVD components as the current data allows.
 
     Raise Unfit if this version of svc or the current recipe cannot train it again.
     """
@@ -125,7 +125,7 @@ def check_trial(task: Task, trial: TrialRecord, header: Mapping[str, Any]) -> Tr
 
 
 def trial_of(header: Mapping[str, Any]) -> TrialRecord:
-    """Return the class and parameters of a model from its header, as the trial that chose them."""
+    """Return the trial that led to the model with this `header`. Raise Unfit if the header lacks its parameters."""
     try:
         name, params = str(header["best_class"]), dict(header["best_params"])
         recency = float(header.get("recency", 0.0))
@@ -146,7 +146,7 @@ def trial_of(header: Mapping[str, Any]) -> TrialRecord:
 
 
 def feature_trial_of(header: Mapping[str, Any]) -> TrialRecord | None:
-    """Return the trial of the part that answers queries with features and seeds, or None without such a part."""
+    """Return the trial of the part that only answers queries with features and seeds, or None without such a part."""
     for part in header.get("parts") or ():
         if part.get("class") == FEATURE_AWARE and "weight" not in part and part["answers"] == FEATURES_AND_SEEDS:
             recency = float(part.get("recency", 0.0 if _is_by_part(header) else header.get("recency", 0.0)))
@@ -155,7 +155,7 @@ def feature_trial_of(header: Mapping[str, Any]) -> TrialRecord | None:
 
 
 def _is_by_part(header: Mapping[str, Any]) -> bool:
-    """Return whether the parts of a blend differ in recency."""
+    """Return whether the header has a recency for each part of a blend."""
     return any("recency" in part and "weight" in part for part in header.get("parts") or ())
 
 
@@ -165,7 +165,7 @@ def _record(name: str, params: dict[str, Any]) -> TrialRecord:
 
 
 def _limit_components(task: Task, trial: TrialRecord) -> TrialRecord:
-    """Return `trial` with no more components than the current data allows."""
+    """Return `trial` with fewer components than users and items, which a truncated SVD requires."""
     most = min(task.holdout.train.shape) - 1
     wanted = trial.params.get("n_components")
     if trial.algorithm != "TruncatedSVDRecommender" or not isinstance(wanted, int) or wanted <= most:

@@ -1,9 +1,10 @@
-"""Intervals of a search's scores, the winner's lead, and its scores by groups and on test users.
+"""Measure how reliable the scores of a search are: their intervals, the winner's lead, and scores by groups of users.
 
-Intervals come from a bootstrap over the evaluated users. If a trial was chosen on the same users, its interval is
-corrected for that choice (see judging/intervals.py). The search keeps the per-user scores of its own trials. If another
-process trained the best trial of an algorithm, that trial is trained again here if time allows. The other trials of
-that process count as independent. If the split has test users, the lead is measured on them.
+Intervals come from a bootstrap over the evaluated users. If a trial was chosen by its score on the same users, its
+interval is corrected for that choice (see judging/intervals.py). This needs the scores for each user, which the search
+keeps only for the trials of its process. If another process trained the best trial of an algorithm, that trial is
+trained again here, if time allows. The other trials of that process count as independent. If the split has test users,
+the lead is measured on them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from svc.training.judging.task import Task
 
 MOST_SHARE_OF_SEARCH = 0.25
 ALWAYS_ALLOWED_S = 10.0
-"""Algorithms ranked third or lower are trained again only within this share of the search time, or these seconds."""
+"""The best trial of an algorithm that ranks third or lower is trained again only within this share of the search time,
+or within these seconds if that is more.
+"""
 _DIGITS = 12
 
 Scores = NDArray[np.float64]
@@ -38,11 +41,12 @@ Scores = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class WinnerMeasurements:
-    """The header's figures about the reliability of scores.
+    """Figures about the reliability of scores, for the header, and objects that later steps of a training need.
 
-    `evaluation` joins the header's `evaluation`. `intervals` are those of the best trial of each algorithm. `winner`
-    ranks by the winner, trained again on the training part of the split. `choice` has the trials that the winner was
-    chosen from, scored on the validation users. Each of these two is None if it could not be computed.
+    - `evaluation` has fields for the block `evaluation` of the header.
+    - `intervals` has the interval of the best trial of each algorithm.
+    - `winner` ranks by the winner, trained on the training part of the split. It is None if this training failed.
+    - `choice` has the scores of all trials among which the winner was chosen, or is None if they are missing.
     """
 
     evaluation: Mapping[str, Any] = field(default_factory=dict)
@@ -52,7 +56,7 @@ class WinnerMeasurements:
 
 
 def measure_winner(task: Task, result: SearchResult) -> WinnerMeasurements:
-    """Measure the reliability of the scores, and log the winner's interval and lead."""
+    """Measure the reliability of the scores in `result`, and log the winner's interval and lead."""
     seed = task.loaded.recipe.training.split.seed
     winner, evaluated_users = result.best, task.holdout.evaluators.full.evaluated_users
     by_trial = {**result.by_user, **dict(_scores_of_users(task, result))}
@@ -71,7 +75,8 @@ def measure_winner(task: Task, result: SearchResult) -> WinnerMeasurements:
             "unknown": choice.n_unknown,
             "stretch": round(stretch, _DIGITS),
         }
-    others = _runner_up_on_test(task, result)  # before the winner's training: both models may not fit into memory
+    # Before the winner is trained, because memory may be too small for both models.
+    others = _runner_up_on_test(task, result)
     trained = _train(task, winner) if result.trained is None else result.trained
     ranker = None if trained is None else task.holdout.ranker_of(trained, winner)
     if trained is not None and ranker is not None:
@@ -86,7 +91,7 @@ def measure_winner(task: Task, result: SearchResult) -> WinnerMeasurements:
 
 
 def _choice(result: SearchResult, by_trial: Mapping[int, Scores]) -> Choice | None:
-    """Return the complete trials, best first, or None if the winner's per-user scores are missing."""
+    """Return the complete trials as a choice, or None if the winner's scores for each user are missing."""
     if result.best.number not in by_trial:
         return None
     ranked = by_score(result.completed)
@@ -98,16 +103,17 @@ def _choice(result: SearchResult, by_trial: Mapping[int, Scores]) -> Choice | No
 
 
 def _different(trials: Sequence[TrialRecord]) -> set[str]:
-    """Return one key for each distinct training. The sampler may propose the same parameters twice."""
+    """Return a key for each distinct algorithm with its parameters, because the sampler may suggest them twice."""
     return {json.dumps([trial.algorithm, trial.params], sort_keys=True) for trial in trials}
 
 
 def _spans(
     result: SearchResult, by_trial: Mapping[int, Scores], choice: Choice | None, seed: int
 ) -> Iterator[tuple[str, list[float]]]:
-    """Yield the interval of the best trial of each algorithm.
+    """Yield the interval of the best trial of each algorithm, as (algorithm, [low, high]).
 
-    The winner was chosen among all trials, the others among the trials of their algorithm.
+    The winner's interval is corrected for the choice among all trials, and those of other algorithms for the choice
+    among the trials of the algorithm.
     """
     for name, trial in result.best_per_algorithm.items():
         if choice is not None and trial.number in by_trial:
@@ -116,7 +122,10 @@ def _spans(
 
 
 def _scores_of_users(task: Task, result: SearchResult) -> Iterator[tuple[int, Scores]]:
-    """Yield number and per-user scores of the best trial of each algorithm that another process trained."""
+    """Train the best trial of an algorithm again if another process trained it, and yield (number, scores).
+
+    The scores, (users,), are those of all validation users.
+    """
     allowed_s = max(MOST_SHARE_OF_SEARCH * result.seconds, ALWAYS_ALLOWED_S)
     began = time.monotonic()
     for rank, trial in enumerate(result.best_per_algorithm.values()):
@@ -139,7 +148,7 @@ def _train(task: Task, trial: TrialRecord) -> Scorer | None:
 
 
 def _lead(result: SearchResult, choice: Choice, seed: int) -> dict[str, Any]:
-    """Compare the winner with the best trial of the next algorithm, on the users on which both were chosen."""
+    """Return the winner's lead over the best trial of the next algorithm on the validation users, for the header."""
     names = list(result.best_per_algorithm)
     if len(names) < 2 or names[1] not in choice.algorithms or choice.algorithms[choice.runner_up] != names[1]:
         return {}
@@ -157,9 +166,9 @@ def _change_fields(over: str, change: Change, users: str) -> dict[str, Any]:
 
 
 def _runner_up_on_test(task: Task, result: SearchResult) -> tuple[str, Scores] | None:
-    """Return the next algorithm and the scores of its best trial on the test users.
+    """Return the second-best algorithm, and the scores of its best trial for each test user, (users,).
 
-    Return None without a next algorithm or test users.
+    Return None if there is no other algorithm or if there are no test users.
     """
     names = list(result.best_per_algorithm)
     if task.split.test is None or len(names) < 2:
@@ -174,9 +183,9 @@ def _runner_up_on_test(task: Task, result: SearchResult) -> tuple[str, Scores] |
 
 
 def _winner_on_test(task: Task, ranker: Ranker, others: tuple[str, Scores] | None) -> dict[str, Any]:
-    """Return the winner's scores on the test users, and its lead there.
+    """Return the winner's scores on the test users, and its lead over the runner-up on them.
 
-    Their intervals need no correction, because nothing was chosen on these users.
+    The intervals need no correction, because no trial was chosen by scores on these users.
     """
     if task.split.test is None:
         return {}
@@ -198,7 +207,7 @@ def _winner_on_test(task: Task, ranker: Ranker, others: tuple[str, Scores] | Non
 
 
 def _popularity_and_breakdown(task: Task, evaluation: Evaluation) -> dict[str, Any]:
-    """Return the popularity of held-out and training items, and the winner's figures by groups."""
+    """Return the mean popularity of held-out and of training items, and the winner's figures by groups."""
     trained_on, held_out = task.split.train.indices, task.holdout.evaluators.full.heldout.indices
     users_of = np.bincount(trained_on, minlength=task.split.train.shape[1])
     means = {

@@ -1,13 +1,13 @@
-"""Measure the effect of `serving.new_items`: how many users get the new items that they choose, and the cost of it.
+"""Measure the effect of `serving.new_items`: how often users get new items that they choose, and what known items lose.
 
-A tenth at a time, the items of coldstart.py's draws are removed from the training part of the split, and the winner is
-trained on the rest. The served form of this model ranks the removed items as new ones, by their features, among all
-others, for at most SAMPLE_USERS validation users a draw. Pages are as long as the cutoff of the recipe and keep both
-shares of `serving.new_items`.
+In each fold of coldstart.py, a tenth of the items is removed from the training part of the split, and the winner is
+trained on the rest. The model then ranks the removed items as new ones, by their features, among all known items. This
+is done for at most SAMPLE_USERS validation users in each fold. Pages have the length of the recipe's cutoff and obey
+both shares of `serving.new_items`.
 
-A ranking by popularity alone never shows a new item, because no user has chosen it. So the baseline keeps the places of
-new items and fills them with the new items that have the highest mean count of items that share a feature value (see
-coldstart.py). These are the same for every user. If features say nothing, this is a random choice.
+A ranking by popularity alone never shows a new item, because no user has chosen it. So the baseline has new items at
+the same places, but fills these with the new items of highest popularity by their features (see
+`popularity_of_unseen`). They are the same items for every user, and a random choice if features do not help.
 """
 
 from __future__ import annotations
@@ -59,9 +59,10 @@ Pages = list[list[int]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Fold:
-    """A model trained without the items `held`, columns of the training part of the split.
+    """One fold: a model that was trained without the items `held`.
 
-    Its own items are `kept`. `new_items` are the held-out ones, in the order of `held`.
+    `kept` and `held` are columns of the training part of the split. `new_items` are the items `held`, in this order, as
+    the model ranks them.
     """
 
     model: Model
@@ -70,7 +71,10 @@ class _Fold:
     new_items: NewItems
 
     def pages(self, users: Sequence[int], cutoff: int, *, with_new: bool) -> Pages:
-        """Return the first `cutoff` items recommended to each user, as columns of the training part of the split."""
+        """Return the first `cutoff` items recommended to each user, as columns of the training part of the split.
+
+        New items are among them only if `with_new` is set.
+        """
         restriction = Restriction(new=self.new_items) if with_new else UNRESTRICTED
         queries = [self.model.known_user(user, limit=cutoff, restriction=restriction) for user in users]
         columns = np.concatenate([self.kept, self.held])
@@ -81,13 +85,17 @@ class _Fold:
 def evaluate_new_items(
     task: Task, result: SearchResult, aware: TrialRecord, declared: serving_schema.NewItems
 ) -> dict[str, Any]:
-    """Return the figures of the header, or `{"skipped": reason}`.
+    """Return the figures for the header, or `{"skipped": reason}`.
 
-    These are MEASURES as means over draws, `intervals`, n_draws, n_held, cutoff and both shares. `recall` is the mean
-    share of a user's new items that stand on the page, over the users who chose one. `popularity_recall` is that of the
-    baseline. `share` is the mean share of new items on the pages of all users. `known_change` is the relative change of
-    the ndcg of known items against pages without new items: −0.01 is a loss of 1%. `aware` is the trial that learned
-    from features.
+    `aware` is the trial that learned from features, and `declared` the block `serving.new_items`. The figures are means
+    over the folds, with `intervals`:
+
+    - `recall` is the share of the new items chosen by a user that are on the user's page. It is a mean over the users
+      who chose a new item.
+    - `popularity_recall` is the recall of the baseline.
+    - `share` is the mean share of new items on the pages of all users.
+    - `known_change` is the relative change of the ndcg of known items against pages without new items. −0.01 is a loss
+      of 1%.
     """
     if _is_too_much(task, result, aware):
         return {"skipped": "ten trainings would take more than half of the work of the search"}
@@ -110,9 +118,9 @@ def evaluate_new_items(
 
 
 def _is_too_much(task: Task, result: SearchResult, aware: TrialRecord) -> bool:
-    """Return whether the trainings exceed the limit of coldstart.py for one side, in addition to its own.
+    """Return whether the trainings of all folds would take more work than coldstart.py allows for one side.
 
-    Work is counted, not timed, so that a busy machine measures the same.
+    Work is counted in multiplications, so that the decision does not depend on the load of the machine.
     """
     matrix = task.holdout.train
     search = sum(_work(trial, matrix) for trial in result.completed if not trial.parts)
@@ -121,18 +129,15 @@ def _is_too_much(task: Task, result: SearchResult, aware: TrialRecord) -> bool:
 
 
 def _trained_trials(best: TrialRecord, aware: TrialRecord) -> tuple[TrialRecord, ...]:
-    """Return the trials that each draw trains.
-
-    These are the winner, and the feature-aware trial if it is no part of the winner.
-    """
+    """Return the trials to train in each fold: the winner, and the feature-aware trial if the winner lacks it."""
     return (best,) if aware is best or aware in best.parts else (best, aware)
 
 
 def _work(trial: TrialRecord, matrix: sparse.csr_matrix) -> float:
     """Return the approximate number of multiplications of one training.
 
-    A dense solve takes the cube of the items. Other item weights take the pairs of items in all histories. This is also
-    an upper bound for factor models without least squares.
+    A dense solve needs about the cube of the number of items. Other item weights need one multiplication for each pair
+    of items in a history. The latter is also an upper bound for SVD and BPR.
     """
     if trial.parts:
         return sum(_work(part, matrix) for part in trial.parts)
@@ -144,7 +149,7 @@ def _work(trial: TrialRecord, matrix: sparse.csr_matrix) -> float:
 
 
 def _held_columns(task: Task) -> Iterator[Columns]:
-    """Yield the items of each draw of coldstart.py as ascending columns of the training part of the split."""
+    """Yield the items held out in each fold, as ascending columns of the training part of the split."""
     item_order = task.split.item_order
     column_of = np.empty(len(item_order), dtype=np.int64)
     column_of[item_order] = np.arange(len(item_order))
@@ -204,10 +209,7 @@ def _fold(
 
 
 def _measure(fold: _Fold, task: Task, number: int) -> Mapping[str, float] | None:
-    """Return MEASURES of one draw.
-
-    Return None if none of its users chose a new item, or none a known one.
-    """
+    """Return the MEASURES of one fold, or None if no user chose a new item or no user chose a known item."""
     holdout, training = task.holdout, task.loaded.recipe.training
     sample = holdout.evaluators.full.sample(SAMPLE_USERS, training.split.seed + number)
     validated = sample.evaluated_users
@@ -240,9 +242,9 @@ def _mean(metric: str, pages: Pages, truth: sparse.csr_matrix) -> float:
 
 
 def _by_popularity(fold: _Fold, task: Task, n_new: Sequence[int]) -> Pages:
-    """Return `n_new` new items for each user, the most popular by their features first.
+    """Return the baseline: for each user, as many of the most popular new items as `n_new` says.
 
-    Equally popular items keep the order of the split's columns, which is random.
+    Equally popular items are in the order of the split's columns, which is random.
     """
     item_order, train = task.split.item_order, task.holdout.train[:, fold.kept]
     counts = popularity_of_unseen("item", train, task.data.sides["item"], item_order[fold.kept], item_order[fold.held])

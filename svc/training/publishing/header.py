@@ -23,12 +23,12 @@ from svc.training.judging.search_result import SearchResult
 _DIGITS = 10
 _MOST_TRIALS = 400
 _MAX_RECIPE_BYTES = 32 << 10
-"""Longest recipe in a header. A header has at most 64 KiB, and a recipe with long queries may have more."""
+"""Longest recipe that a header has as a whole. A recipe with long queries may be longer than the 64 KiB of a header."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Contents of the header beyond the recipe: the run, the data, and the search that chose the winner."""
+    """The contents of a header that do not come from the recipe: about the run, the data, the search and the model."""
 
     run_id: str
     trained_at: str
@@ -51,7 +51,7 @@ class Facts:
 
 
 def header(loaded: LoadedRecipe, facts: Facts) -> dict[str, Any]:
-    """Return all fields, as plain JSON values."""
+    """Return all fields of the header, as plain JSON values."""
     training, best = loaded.recipe.training, facts.result.best
     fields = {
         "kid": facts.kid,
@@ -100,7 +100,7 @@ def header(loaded: LoadedRecipe, facts: Facts) -> dict[str, Any]:
 
 
 def _recipe(unexpanded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recipe as parsed, without the blocks about data sources if it is too long for a header."""
+    """Return the recipe before variables were replaced, without blocks with data sources if it is too long."""
     if len(json.dumps(unexpanded)) <= _MAX_RECIPE_BYTES:
         return dict(unexpanded)
     return {key: block for key, block in unexpanded.items() if key not in ("source", "features", "item_metadata")}
@@ -154,8 +154,8 @@ def _tuning(facts: Facts) -> dict[str, Any]:
 def _course(result: SearchResult) -> dict[str, list[Any]]:
     """Return algorithm, score and ranking time of each complete trial, in the order of the search, for the report.
 
-    Above `_MOST_TRIALS` trials, only every n-th is kept, so that the header stays small. Each algorithm's best is in
-    `best_per_algorithm`.
+    If there are more than _MOST_TRIALS trials, only every n-th is kept, so that the header stays small. The best trial
+    of each algorithm is in the field `best_per_algorithm` in any case.
     """
     complete = result.completed
     shown = complete[:: -(-len(complete) // _MOST_TRIALS)] if complete else []
@@ -170,7 +170,7 @@ def _course(result: SearchResult) -> dict[str, list[Any]]:
 
 
 def _features(facts: Facts) -> dict[str, Any]:
-    """Return the features of the model. `active` is True if it answers requests with features, by a part of iALS."""
+    """Return the block `features`. `active` is True if a part of the model answers requests with features."""
     sides = facts.data.sides
     return {
         "version": FEATURE_VERSION,

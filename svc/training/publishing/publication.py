@@ -1,6 +1,7 @@
-"""Publish a model: rehearse it as a server would, write its artifact, and move the pointer to it if that is allowed.
+"""Publish a model: check that a server can load it, write its artifact, and make it live if that is allowed.
 
-Serial, expiry and input digests are added if settings or recipe require them.
+The pointer is the path that servers read. The model goes live when the pointer leads to its artifact. A serial, an
+expiry time and digests of the input files are added to the header if settings or recipe require them.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ from svc.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A written artifact.
+    """A written artifact, and whether it is live.
 
-    `pointer` is the path that servers read, if it leads to the new artifact. `held` is True if a hold kept the pointer
-    in place. `live` is the version that stayed live instead of the new one, if any.
+    - `artifact` is its location, and `pointer` the path that servers read, or None if this leads to another artifact.
+    - `promoted` is True if the new artifact went live. `held` is True if it did not because an operator holds the live
+      version.
+    - `live` is the version that stayed live instead, if any.
     """
 
     artifact: str
@@ -43,7 +46,7 @@ class Publication:
 
     @property
     def kept(self) -> str:
-        """Return the part of an interrupt's message that names the artifact in place."""
+        """Return the words about the new artifact in the message of an interrupted training."""
         if not self.promoted:
             return f"the new artifact {self.artifact} is written, and not live"
         return f"the new artifact {self.pointer or self.artifact} is in place"
@@ -55,7 +58,8 @@ def publish(
     """Write `model` with the header `head`, and move the pointer if `move` is set and there is no hold.
 
     A recipe with `output.keep` or a `promotion` block starts a log of versions. An existing log is always continued.
-    Raise ModelNotServable or ArtifactWriteError. Readers then still see the previous artifact.
+    Raise ModelNotServable if a server could not load the model, and ArtifactWriteError if the artifact cannot be
+    written. Servers then still read the previous artifact.
     """
     kid, key = keys.active
     payload = codec.encode(model)
@@ -68,8 +72,8 @@ def publish(
     try:
         done = _publish(loaded, head, write, keys, settings, move=move)
     finally:
-        # Prevents a crash of CPython 3.11, whose garbage collector may fail on views of exported buffers in a reference
-        # cycle. A store's library may keep this frame in such a cycle.
+        # Without this, CPython 3.11 may crash: its garbage collector may fail on a reference cycle with views of
+        # exported buffers, and the library of a store may keep this frame in such a cycle.
         payload.clear()
     pointer = {} if done.pointer is None else {"pointer": done.pointer}
     logs.emit(
@@ -119,7 +123,7 @@ def _warn_of_caps(written: Written, settings: Settings) -> None:
 def require_servable(header: Mapping[str, Any], payload: Sequence[bytes | memoryview], *, name: str) -> None:
     """Raise ModelNotServable if a server would not load an artifact with this header and payload.
 
-    `payload` is in pieces, as `codec.encode` returns it. The check needs memory for a second copy of it.
+    `payload` is a list of pieces, as `codec.encode` returns it. The check needs memory for a second copy of all pieces.
     """
     try:
         rehearse(load_model(header, memoryview(b"".join(payload)), name=name, allow_skew=False))
@@ -131,7 +135,7 @@ def require_servable(header: Mapping[str, Any], payload: Sequence[bytes | memory
 
 
 MAX_INPUTS: Final = 64
-"""Most files that are named one by one. More files are combined into one digest."""
+"""Most input files that a header lists. If there are more, it has one digest of all of them."""
 
 
 def needs_serial(loaded: LoadedRecipe, settings: Settings) -> bool:
@@ -141,7 +145,7 @@ def needs_serial(loaded: LoadedRecipe, settings: Settings) -> bool:
 
 
 class Inputs:
-    """The files that a training has read, by name, with the sha256 of each."""
+    """Collects the names and sha256 digests of the files that a training reads."""
 
     def __init__(self, base_dir: Path) -> None:
         self._base_dir = base_dir
@@ -153,9 +157,9 @@ class Inputs:
         self._found[str(path.relative_to(self._base_dir)) if inside else where] = sha256
 
     def list_files(self) -> list[dict[str, str]]:
-        """Return name and sha256 of each file, or one entry for more than MAX_INPUTS files.
+        """Return the name and sha256 of each file, or a single entry if there are more than MAX_INPUTS files.
 
-        The sha256 of this entry is over lines as `sha256sum` prints them.
+        The single entry has the sha256 of the lines that `sha256sum` would print for the files.
         """
         if len(self._found) <= MAX_INPUTS:
             return [{"name": name, "sha256": sha256} for name, sha256 in self._found.items()]
@@ -167,7 +171,10 @@ class Inputs:
 def fresh_fields(
     loaded: LoadedRecipe, settings: Settings, keys: SigningKeys, trained_at: str, inputs: Inputs
 ) -> dict[str, Any]:
-    """Return `serial`, `inputs` and, with output.expires_after, `expires_at`, or nothing if they are not required."""
+    """Return the header's fields `serial`, `inputs` and, with `output.expires_after`, `expires_at`.
+
+    Return nothing if neither settings nor recipe require them.
+    """
     if not needs_serial(loaded, settings):
         return {}
     expires_after_s = loaded.recipe.output.expires_after_s
@@ -179,9 +186,10 @@ def fresh_fields(
 
 
 def next_serial(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys) -> int:
-    """Return milliseconds since 1970, or the highest serial so far plus one if the clock was set back.
+    """Return a serial that is higher than all earlier ones: milliseconds since 1970.
 
-    Only serials that this key has signed for this output count, because another key may have leaked.
+    If the clock was set back, it is the highest earlier serial plus one. Only serials that were signed with the active
+    key for this recipe count, because another key may have leaked and signed a huge serial.
     """
     kid = keys.active[0]
     before = [_serial_of_incumbent(loaded, settings, keys, kid), *_serials_in_log(loaded, settings, keys, kid)]
@@ -198,7 +206,10 @@ def _serial_of_incumbent(loaded: LoadedRecipe, settings: Settings, keys: Signing
 
 
 def _serials_in_log(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys, kid: str) -> list[int]:
-    """Return the serials that were live before each rollback or promotion, below which servers refuse an artifact."""
+    """Return the serials that were live before each rollback or promotion in the log of versions.
+
+    Servers refuse an artifact with a lower serial.
+    """
     try:
         log = open_store(loaded.output_uri, settings).read_log(version_log.MAX_LOG_BYTES)
     except SvcError:

@@ -1,4 +1,7 @@
-"""Compute the features of the candidates of pages, from which the weights are learned.
+"""Compute the features of the candidates of pages, from which the ranker's weights are learned.
+
+A candidate is an item that the winner of the search ranks high for a user. The ranker reorders the candidates of a
+page.
 
 | symbol | meaning |
 |---|---|
@@ -6,9 +9,9 @@
 | h | the history: the latest items of the query, at most MOST_HISTORY |
 | F | the features, in the order of `item_record.names` |
 
-A missing value is 0. If it can be missing for some candidates only, a second feature marks these.
+A missing value is 0. If it is missing for some candidates only, a second feature marks these candidates.
 
-Requests add up whole groups of features instead (`svc.model.ranker.page_ranker`).
+A server computes the same weighted sums without this table (`svc.model.ranker.page_ranker`).
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ Table = NDArray[np.float64]
 
 
 class PageFeatures:
-    """The features of pages over one item record."""
+    """Computes the features of pages from an item record, which has the facts about all items."""
 
     def __init__(self, record: ItemRecord) -> None:
         self._record = record
@@ -71,7 +74,10 @@ class PageFeatures:
         return rows
 
     def _mean_shares(self, h: Items, items: Items) -> Table:
-        """Return by column, (c, n), the mean over the labels of each item of the share of `h` with that label."""
+        """Return how common the labels of each item are in the history `h`, for each column of labels, (columns, n).
+
+        This is the share of the items in `h` that have a label, averaged over the labels of the item.
+        """
         record, n, n_columns = self._record, len(items), len(self._record.label_names)
         chosen, _ = self._entries(h)
         entries, owners = self._entries(items)
@@ -83,7 +89,7 @@ class PageFeatures:
         return sums.reshape(n, n_columns).T
 
     def _entries(self, items: Items) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return the entries of the labels of `items`, one item after the other, and the place of each one's item."""
+        """Return the positions of the labels of `items` in the record, and for each the position of its item."""
         offsets = self._record.label_offsets.astype(np.intp, copy=False)
         starts, lengths = offsets[items], offsets[items + 1] - offsets[items]
         owners = np.repeat(np.arange(len(items)), lengths)

@@ -25,11 +25,13 @@ from svc.training.judging.intervals import Change, paired_change
 from svc.training.judging.metrics import user_scores
 
 L2: Final = (1.0, 0.1, 0.01, 0.001, 0.0001)
-"""Candidates, from strong to weak. Each fit starts from the weights of the one before."""
+"""The strengths of L2 regularization to try, from strong to weak. Each fit starts from the weights of the last one."""
 FOLDS: Final = 4
 """The number of parts of the users in the cross-validation."""
 _STEPS: Final = {"maxiter": 200, "ftol": 1e-6}
-"""Halves the steps of SciPy's tolerance, 2e-9, which is finer than the products in single precision."""
+"""Options of SciPy's optimizer. SciPy's default tolerance, 2e-9, is finer than products in single precision, and takes
+twice as many steps.
+"""
 
 Values = NDArray[np.float64]
 
@@ -38,8 +40,9 @@ Values = NDArray[np.float64]
 class Pages:
     """Pages of recommendations, one for each user.
 
-    `features` are standardized, (U, C, F). `is_item`, (U, C), is False at padded places. `chosen`, (U, C), has the
-    held-out values of the items, 0 for items that the user did not choose.
+    - `features`, (U, C, F), are the standardized features of the items.
+    - `is_item`, (U, C), is False at padded places.
+    - `chosen`, (U, C), is the value of each item among the user's held-out items, 0 if the user did not choose it.
     """
 
     features: NDArray[np.float32]
@@ -50,18 +53,20 @@ class Pages:
         return len(self.chosen)
 
     def of(self, pages: NDArray[np.intp]) -> Pages:
-        """Return the pages with these numbers."""
+        """Return only the pages at these positions."""
         return Pages(self.features[pages], self.is_item[pages], self.chosen[pages])
 
     def telling(self) -> Pages:
-        """Return the pages with a choice. The others say nothing about the order."""
+        """Return only the pages with a chosen item. No order can be learned from the other pages."""
         return self.of(np.flatnonzero(self.chosen.any(axis=1)))
 
 
 class Fitted(NamedTuple):
-    """The weights of all pages, (F,), with their L2, and for each page weights that were fitted without it.
+    """The weights that were fitted on all pages, and for each page weights that were fitted without it.
 
-    Page u is in part `fold[u]`, (U,). `of_others[fold[u]]`, (F,), are fitted on the pages of other parts.
+    - `weights`, (F,), are fitted on all pages, with regularization `l2`.
+    - `fold`, (U,), is the part of the cross-validation to which each page belongs.
+    - `of_others[fold[u]]`, (F,), are weights that were fitted on the pages of all other parts than that of page u.
     """
 
     weights: Values
@@ -73,8 +78,9 @@ class Fitted(NamedTuple):
 def fit(pages: Pages, *, seed: int) -> Fitted:
     """Return the weights with the least loss, with an L2 chosen by cross-validation over pages.
 
-    The L2 for a part of the pages is chosen by the losses on the other parts. All parts share one cross-validation,
-    because a nested one took three times as long. So a part has a slight influence on its L2, but none on its weights.
+    The weights for a part of the pages are fitted on the other parts, and their L2 is chosen by the losses on the other
+    parts. The latter come from the same cross-validation, because a nested one took three times as long. So a part has
+    a slight influence on the choice of its L2, but none on its weights.
     """
     fold = np.random.default_rng([seed, 31]).permutation(len(pages)) % FOLDS
     losses, paths = np.zeros((FOLDS, len(L2))), []
@@ -91,7 +97,7 @@ def fit(pages: Pages, *, seed: int) -> Fitted:
 
 
 def _path(pages: Pages, values: tuple[float, ...]) -> list[Values]:
-    """Return the weights for each L2 of `values`, in their order, or zeros if no page has a choice."""
+    """Return the weights for each L2 in `values`, or zeros if no page has a chosen item."""
     pages = pages.telling()
     weights, path = np.zeros(pages.features.shape[2]), []
     if not len(pages):
@@ -103,7 +109,7 @@ def _path(pages: Pages, values: tuple[float, ...]) -> list[Values]:
 
 
 def _loss(weights: Values, pages: Pages, l2: float) -> tuple[float, Values]:
-    """Return the loss and its gradient."""
+    """Return the loss of `weights` and its gradient, (F,)."""
     scores = np.where(pages.is_item, pages.features @ weights.astype(np.float32), -np.inf).astype(np.float64)
     scores -= scores.max(axis=1, keepdims=True)
     shares = np.exp(scores)
@@ -117,7 +123,7 @@ def _loss(weights: Values, pages: Pages, l2: float) -> tuple[float, Values]:
 
 
 def reorder_pages(pages: Pages, rankings: Sequence[Sequence[int]], weights: Values) -> list[list[int]]:
-    """Return the rankings with the best REORDERED items of each in the order of the weights."""
+    """Return `rankings` with the first REORDERED items of each sorted by the weighted sum of their features."""
     scores = pages.features[:, :REORDERED] @ weights
     scores[~pages.is_item[:, :REORDERED]] = -np.inf
     orders = np.argsort(-scores, axis=1, kind="stable")
@@ -138,9 +144,10 @@ def judge(
     cutoff: int,
     seed: int,
 ) -> Change:
-    """Return the gain by `metric` over `rankings`, one for each page, by weights that were fitted on other pages.
+    """Return the change of `metric` at `cutoff` by reordering `rankings`, one for each page.
 
-    Row u of `truth`, (users, items), has the choices of user u.
+    Each page is reordered by weights that were fitted on other pages. `truth`, (users, items), has the items that the
+    user of each page chose.
     """
     gained = np.zeros(len(pages))
     before = user_scores([ranking[:cutoff] for ranking in rankings], truth)[metric]

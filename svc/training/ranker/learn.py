@@ -1,4 +1,4 @@
-"""Learn the ranker of a training from the winner's pages for the validation users, and keep it only if it is better."""
+"""Learn a ranker that reorders the winner's pages, from the validation users, and keep it only if it scores better."""
 
 from __future__ import annotations
 
@@ -38,9 +38,13 @@ _DIGITS = 6
 class Learned:
     """A fitted ranker and its cross-validated gain.
 
-    `ranker` has the record of the items in the training part of the split, and `history` the items of its users.
-    `judges` has for each row of a user on whom the ranker was fitted a ranker that was fitted without this user. `gain`
-    is the change from the winner, with these rankers.
+    - `ranker` is fitted on all pages. Its item record is that of the training part of the split.
+    - `judges` has a ranker that was fitted without the user, for each row of a user on whose page `ranker` was fitted.
+    - `history` has the histories of the users in the training part of the split.
+    - `windows` and `tables` are the inputs of the item record, from which `on` makes that of the final model.
+    - `gain` is the change from the winner's score to that of its pages reordered by `judges`.
+    - `n_users` is the number of pages, and `l2` the regularization of the weights.
+    - `strengths` says how far each group of features moves items (see `_strengths`).
     """
 
     ranker: PageRanker
@@ -60,7 +64,7 @@ class Learned:
         return self.gain.low > 0.0
 
     def as_fields(self) -> dict[str, Any]:
-        """Return the fields for the header of the artifact, with weights only if the ranker ships."""
+        """Return the fields for the artifact's header. Weights are included only if the ranker ships."""
         gain = {name: round(getattr(self.gain, name), _DIGITS) for name in ("value", "low", "high")}
         fields = {"ships": self.ships, "gain": gain, "n_users": self.n_users, "l2": self.l2, "seconds": self.seconds}
         if not self.ships:
@@ -70,21 +74,30 @@ class Learned:
         return {**fields, "groups": self.strengths, "features": rows}
 
     def over(self, own: ServedRanker) -> OrderedRanker:
-        """Return a ranker that orders pages as the new model will, with weights that were not fitted on their users."""
+        """Return a ranker that orders pages like the new model, but with weights that were fitted without their user.
+
+        `own` ranks by the winner, trained on the training part of the split.
+        """
         return OrderedRanker(own, self.ranker, self.judges, self.history)
 
     def on(self, matrix: sparse.csr_matrix, ages: sparse.csr_matrix | None, items: NDArray[np.int64]) -> PageRanker:
-        """Return the ranker for the items of `matrix`, (users, items), which are `items` of the interactions."""
+        """Return a ranker with the same weights and an item record computed from `matrix`, for the final model.
+
+        Column c of `matrix`, (users, items), is item `items[c]` of the interactions. `ages` has the time of each entry,
+        or is None.
+        """
         record = item_record(matrix, ages, self.windows, self.tables.of(items))
         return _ranker(record, self.ranker.weights, self.ranker.means, self.ranker.deviations)
 
 
 def learn(task: Task, own: ServedRanker | None, tables: ItemTables) -> Learned | None:
-    """Learn the order of the winner's pages for the validation users.
+    """Learn how to reorder the winner's pages, from the validation users and their held-out items.
 
-    `own` ranks by the winner. It is None if the winner could not be trained again. `tables` have rows in the order of
-    the items of the interactions. Return None after an event with the reason: no pages, too few users to tell a gain
-    from chance, or rankings that would take longer than the recipe allows.
+    `own` ranks by the winner, or is None if the winner could not be trained again. `tables` have rows in the order of
+    the items of the interactions.
+
+    Return None and log an event with the reason if there are no pages, too few users to tell a gain from chance, or if
+    a ranking would take longer than the recipe allows.
     """
     began = time.monotonic()
     training, holdout, parts = task.loaded.recipe.training, task.holdout, task.split
@@ -147,7 +160,10 @@ def learn(task: Task, own: ServedRanker | None, tables: ItemTables) -> Learned |
 
 
 def _strengths(pages: Pages, ranker: PageRanker) -> dict[str, float]:
-    """Return how far each group of features moves items: the deviation of its part of the score within pages."""
+    """Return how far each group of features moves items within a page.
+
+    This is the standard deviation of the group's part of the score, over the items of a page and all pages.
+    """
     counts = pages.is_item.sum(axis=1, keepdims=True)
     strengths: dict[str, float] = {}
     for group in dict.fromkeys(feature.group for feature in ranker.features):
@@ -168,7 +184,10 @@ def _ranker(
 
 
 def _standard(rows: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return means and deviations of the features, (rows, F). The deviation of a constant feature is 1."""
+    """Return the mean and the standard deviation of each feature, (F,), with 1 for a feature that is constant.
+
+    `rows`, (items of all pages, F), are the raw features.
+    """
     means, deviations = rows.mean(axis=0), rows.std(axis=0)
     varies = deviations > 1e-6 * np.maximum(np.abs(means), 1.0)
     return means.astype(np.float32), np.where(varies, deviations, 1.0).astype(np.float32)
@@ -181,7 +200,11 @@ def _pages(
     means: NDArray[np.float32],
     deviations: NDArray[np.float32],
 ) -> Pages:
-    """Return the pages of users with the features `raw`, (items, F) each."""
+    """Return the pages of users, with standardized features.
+
+    For each user, `raw` has the features, (items, F), of the page with these `items`. `truth`, (users, items), has the
+    user's held-out items.
+    """
     shape = (len(raw), max(map(len, raw)))
     table = np.zeros((*shape, len(means)), dtype=np.float32)
     is_item, chosen = np.zeros(shape, dtype=np.bool_), np.zeros(shape)
@@ -197,9 +220,9 @@ def _pages(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OrderedRanker:
-    """A ranker by the winner, `own`, whose best items `ranker` reorders by the histories of the split.
+    """A ranker by the winner, `own`, whose best items are then reordered by the histories of the split.
 
-    Rows in `judges` are reordered by their own ranker, whose weights were fitted without their user.
+    The page of a user in `judges` is reordered by the user's ranker there, and the other pages by `ranker`.
     """
 
     own: ServedRanker
@@ -208,7 +231,7 @@ class OrderedRanker:
     history: History
 
     def excluding(self, pairs: sparse.csr_matrix) -> OrderedRanker:
-        """Return the same ranker without these items, (users, items) of the split."""
+        """Return the same ranker that also leaves out the items in `pairs`, (users, items) of the split."""
         return replace(self, own=self.own.excluding(pairs))
 
     def __call__(self, users: Rows, size: int) -> Rankings:

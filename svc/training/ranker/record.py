@@ -1,6 +1,6 @@
-"""Compute the item record of the ranker from training data and item tables.
+"""Compute the ranker's item record, which has the popularity, neighbours, labels and numbers of all items.
 
-The tables are `features.item` and the filter fields of `item_metadata`.
+Labels and numbers come from two tables of the recipe: `features.item` and the filter fields of `item_metadata`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from svc.training.fitting.algorithms.registry import ALGORITHMS
 
 DAY_NS: Final = 86_400 * 1_000_000_000
 WINDOWS: Final = (7, 30, 90)
-"""Days."""
+"""The windows of recent popularity, in days."""
 MOST_LABELS: Final = 5_000
-"""Columns with more labels are left out: they act like ids, and would slow down requests."""
+"""Most labels of a column. Columns with more are left out, because they act like ids and would slow down requests."""
 SHRINKAGE: Final = 10.0
-"""Added to the norms of a cosine, so that two items of the same single user are not strong neighbours."""
+"""Added to the divisor of a cosine, so that two items of the same single user are not strong neighbours."""
 
 
 class ItemTables(NamedTuple):
-    """Encoded tables of items, all with the same order of rows."""
+    """The encoded tables with labels and numbers of items. All have the same items in the same order of rows."""
 
     sides: tuple[FittedSide, ...] = ()
 
@@ -59,7 +59,8 @@ def item_record(
 ) -> ItemRecord:
     """Return the record of the items of `matrix`, (users, items).
 
-    `ages` has the times of its entries in nanoseconds since any fixed time, or None if histories have no order.
+    `ages` has the time of each entry of `matrix`, in nanoseconds since any fixed time, or is None if histories have no
+    order. `tables` have rows in the order of the columns of `matrix`.
     """
     names, popularity = _popularity(matrix, ages, windows)
     neighbours, similarities = _neighbours(matrix)
@@ -99,7 +100,11 @@ def _popularity(
 
 
 def _neighbours(matrix: sparse.csr_matrix) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Return the nearest items of each item by the cosine of their users, with ties broken by column."""
+    """Return the nearest items of each item by cosine similarity of their users, and the similarities.
+
+    Both are (items, NEIGHBOURS), nearest first, with ties broken by column. Missing neighbours have the column
+    `n_items` and the similarity 0.
+    """
     n_items = matrix.shape[1]
     neighbours = np.full((n_items, NEIGHBOURS), n_items, dtype=np.int32)
     similarities = np.zeros((n_items, NEIGHBOURS), dtype=np.float32)

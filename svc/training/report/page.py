@@ -182,7 +182,7 @@ def _tail_share(item_counts: NDArray[np.int64]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """The report of one training, to be written at `path`. If that is None, every method does nothing."""
+    """The report of one training, to be written at `path`. If `path` is None, every method does nothing."""
 
     path: Path | None
     loaded: LoadedRecipe
@@ -196,7 +196,7 @@ class RunReport:
             check_report(self.path)
 
     def curves(self, task: Task, best: TrialRecord, winner: ServedRanker | None) -> Mapping[str, Any]:
-        """Measure what only a report shows of the winner. Return nothing if there is no report or no such ranker."""
+        """Return figures of the winner that only a report shows, or nothing without a report or without `winner`."""
         if self.path is None or winner is None:
             return {}
         from svc.training.judging.curves import measure_curves
@@ -205,7 +205,7 @@ class RunReport:
         return measure_curves(task, best, winner)
 
     def earlier(self, keys: SigningKeys) -> Mapping[str, Any] | None:
-        """Return the header of the artifact that will be replaced, or None if none can be verified."""
+        """Return the header of the live artifact, to compare it in the report, or None if it cannot be verified."""
         if self.path is None:
             return None
         try:

@@ -55,7 +55,7 @@ FEW_USERS = 200
 
 
 class Headline(NamedTuple):
-    """The winner's score, and sentences about its certainty."""
+    """The winner's score, and sentences about how certain it is."""
 
     score: float
     lines: Sequence[str]
@@ -78,7 +78,7 @@ def headline(header: Mapping[str, Any]) -> Headline:
 
 
 def _correction(evaluation: Mapping[str, Any]) -> str:
-    """Return the words about the interval's correction for the choice among trials.
+    """Return the words that say how the interval was corrected for the choice among trials.
 
     Return "" if there were fewer than two trials, or if the header is of an earlier version.
     """
@@ -188,7 +188,7 @@ def tried_values(header: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 
 def recency_by_part(header: Mapping[str, Any]) -> dict[str, float]:
-    """Return the recency of each part of a blend whose parts differ in it, or nothing for any other model."""
+    """Return the recency of each part of a blend, or nothing if the parts have the same recency."""
     parts = [part for part in header.get("parts", ()) if "weight" in part and part["class"] != TOP_POP]
     is_by_part = any("recency" in part for part in parts)
     return {short_name(str(part["class"])): float(part.get("recency", 0.0)) for part in parts if is_by_part}
@@ -280,14 +280,14 @@ def plain_name(metric: str) -> str:
 
 
 def definitions(header: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return (name, definition) of each metric of the evaluation that has one, the search's metric first."""
+    """Return the name and definition of each metric in the evaluation. The metric of the search comes first."""
     searched = str(header["metric"])
     names = [searched, *(name for name in _METRICS if name in header["evaluation"] and name != searched)]
     return [(plain_name(name), _METRICS[name]) for name in names if name in _METRICS]
 
 
 def feature_sentences(header: Mapping[str, Any]) -> list[str]:
-    """Return whether answers depend on the features of the recipe, or nothing for a recipe without features."""
+    """Return a sentence on whether the model uses the recipe's features, or nothing for a recipe without features."""
     features = header.get("features")
     if not features:
         return []

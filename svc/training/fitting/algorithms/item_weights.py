@@ -27,7 +27,10 @@ Vector = NDArray[np.float64]
 
 
 class UnlockedDenseSLIMRecommender(DenseSLIMRecommender, register_class=False):
-    """DenseSLIM: Steck, "Embarrassingly Shallow Autoencoders for Sparse Data", WWW 2019, arXiv:1905.03375."""
+    """DenseSLIM with a faster inversion that releases the interpreter lock.
+
+    Steck, "Embarrassingly Shallow Autoencoders for Sparse Data", WWW 2019, arXiv:1905.03375.
+    """
 
     def _learn(self) -> None:
         self._W = _weights(self.X_train_all, np.full(self.n_items, float(self.reg)))

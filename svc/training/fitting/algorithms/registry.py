@@ -325,7 +325,7 @@ def _guesses(
 
 
 def _within(distribution: BaseDistribution, wanted: Sequence[Any]) -> BaseDistribution:
-    """Return the range `wanted` by the recipe, logarithmic if `distribution` is, and linear if it has choices."""
+    """Return the recipe's range `wanted`, (low, high), on a logarithmic scale if `distribution` has one."""
     low, high = wanted
     if isinstance(distribution, IntDistribution):
         return IntDistribution(low, high, log=distribution.log and low > 0)
