@@ -74,7 +74,7 @@ Result = tuple[Ranking, Prepared] | ApiError
 
 
 class EncodedAnswer(NamedTuple):
-    """The part of an answer that can be cached: the encoded ranking, without request id and other headers."""
+    """The part of an answer that can be cached: the encoded items, without request id, recipe and model version."""
 
     encoded: bytes
     facts: Facts

@@ -334,7 +334,7 @@ class FoundItems(_Answer):
 
 
 class Somebody(_Answer):
-    """One user of the training data, with items of their history: the latest if the order is known, else the popular."""
+    """One user of the training data, with the latest items of their history, or the most chosen without an order."""
 
     recipe: str
     model_version: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]
