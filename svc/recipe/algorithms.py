@@ -32,15 +32,15 @@ BLENDED: tuple[str, ...] = (
     "EDLAERecommender",
     "TransitionsRecommender",
 )
-"""The algorithms that a blend may combine, besides popularity. Each ranks for every user, and for new users."""
+"""The algorithms that a blend may combine, besides popularity. Each can rank items for known and new users."""
 TOP_POP = "TopPopRecommender"
-"""Popularity, which a blend may have as one more part."""
+"""Popularity. A blend may combine it with the algorithms in BLENDED."""
 TRANSITIONS = "TransitionsRecommender"
-"""The one recommender that learns which item follows which, so it needs the time of each interaction."""
+"""The only recommender that learns which item follows another. It needs the time of each interaction."""
 FACTORS = ("IALSRecommender", "TruncatedSVDRecommender")
-"""The algorithms with user and item factors. A blend has at most one of them."""
+"""The algorithms with user and item factors. A blend combines at most one of these two."""
 TAKES_RECENCY: tuple[str, ...] = (*BLENDED, BLEND)
-"""The algorithms with a `recency`. Their scores depend only on a history, so its later items may count more."""
+"""The algorithms with a `recency`, which raises the weight of later items. They score from a user's history alone."""
 ITEM_WEIGHTS: tuple[str, ...] = (
     "CosineKNNRecommender",
     "RP3betaRecommender",
@@ -49,22 +49,22 @@ ITEM_WEIGHTS: tuple[str, ...] = (
     "EDLAERecommender",
     "TransitionsRecommender",
 )
-"""The algorithms with weights between pairs of items, so that an item may have a weight for itself."""
+"""The algorithms that learn a weight for each pair of items. So they can also have `self_weight`, an item's own."""
 LEAST_SQUARES = "IALSRecommender"
-"""The one recommender with user vectors from least squares, which training solves approximately."""
+"""The only recommender with user vectors from least squares. Training solves these only approximately."""
 FEATURE_AWARE = "IALSRecommender"
-"""The one recommender that learns from features."""
+"""The only recommender that learns from features of users and items."""
 DEFAULT_ALGORITHMS: tuple[str, ...] = (*ALGORITHMS[:6], BLEND)
 
 
 def short_name(algorithm: str) -> str:
-    """Return the name that people read: `IALS` for `IALSRecommender`."""
+    """Return the name to show to people, such as `IALS` for `IALSRecommender`."""
     return algorithm.removesuffix("Recommender")
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """Bounds or choices of a parameter in `training.search_space`."""
+    """The values that a recipe may give a parameter in `training.search_space`: a range, or some of `choices`."""
 
     low: float = 0.0
     high: float = float("inf")

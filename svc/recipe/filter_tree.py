@@ -33,7 +33,7 @@ MAX_TEXT_CHARACTERS: Final = 8192
 VALUES_OF_A_CONDITION: Final = 100
 """Number of values in a list that take about as long to compile as one condition."""
 GROUPS: Final = ("all", "any", "not")
-"""Keys of nodes that are no fields. Fields must not have these names."""
+"""Keys of nodes that combine other nodes. No field may have such a name."""
 COMPARISONS: Final = ("gt", "gte", "lt", "lte", "eq")
 OPERATORS: Final[Mapping[str, tuple[str, ...]]] = {
     "categorical": ("any", "exists"),
@@ -71,7 +71,10 @@ _MAX_NAME_CHARACTERS: Final = 1024
 
 
 class FilterProblem(ValueError):
-    """A tree that is no filter, with the place of the mistake, a message for its author, and a type for programs."""
+    """An invalid filter.
+
+    `place` is the path to the mistake in the tree, `message` is for the author of the filter, and `type` for programs.
+    """
 
     def __init__(self, path: Place, message: str, type: str) -> None:
         super().__init__(message)
@@ -158,7 +161,7 @@ class _Parser:
 
 
 def group_hint(name: object) -> str:
-    """Return the message for a group as other query languages name it, or "" for other names."""
+    """Return a hint if `name` is a group of other query languages, such as `and`, or "" for other names."""
     group = _OTHER_GROUPS.get(str(name)[:64].lower())
     return f'`{name}` is written `{group}`: {{"{group}": [...]}}' if group else ""
 
@@ -257,7 +260,7 @@ def _cut(name: object) -> str:
 class RowFilter:
     """A checked filter in its canonical form, and the kind of each column that it names.
 
-    A column with the operator `exists` only has the kind `categorical`, but its values are never compared.
+    If `exists` is the only operator of a column, the kind is `categorical`, but its values are never compared.
     """
 
     tree: Filter

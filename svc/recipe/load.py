@@ -29,11 +29,15 @@ CheckSource = Callable[[SourceSpec, str], None]
 _SERVED = ("name", "output", "item_metadata", "serving")
 _Loc = tuple[int | str, ...]
 _TABLES = {**dict.fromkeys((".csv", ".tsv", ".txt", ".gz"), "csv"), ".parquet": "parquet"}
-"""File endings of tables, and the source type that reads each."""
+"""The source type that reads each kind of table, by file extension."""
 
 
 def normalize(tree: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
-    """Return a normalized copy of `tree`, and the shorthand keys that `tree` had."""
+    """Return a copy of `tree` with one spelling for each field, and the shorthand keys that `tree` used.
+
+    A shorthand key moves to its block, such as `metric` to `training.metric`. The `encoding` of a feature column is
+    renamed to `kind`. Raises RecipeError if a field has both spellings.
+    """
     result = dict(tree)
     used = frozenset(SHORTHAND) & tree.keys()
     for key in sorted(used):
@@ -189,6 +193,11 @@ class _Loading:
         }
 
     def _validate(self, tree: dict[str, Any], expanded: dict[str, Any], shorthand: frozenset[str]) -> Recipe:
+        """Return the recipe in `expanded`. Raises RecipeError, which shows the values of `tree`.
+
+        A server does not expand the blocks that only training uses. If all errors are values there that contain a
+        variable, validation is repeated without these values.
+        """
         try:
             return Recipe.model_validate(expanded)
         except ValidationError as error:
@@ -200,7 +209,7 @@ class _Loading:
             raise RecipeError(problems.explain(error, tree, Recipe, show, self._is_python)) from None
 
     def _is_python(self, loc: _Loc) -> bool:
-        """Return whether the value at `loc` comes from a program: an argument, or a key of a recipe that is a dict."""
+        """Return whether Python code gave the value at `loc`, as an argument or in a recipe that is a dict."""
         given: Any = normalize(dict(self.overrides))[0]
         for part in loc[:2]:
             if not isinstance(given, Mapping) or part not in given:
@@ -251,7 +260,7 @@ def _read(path: Path) -> bytes:
 
 
 def _no_table(path: Path, text: bytes) -> bytes:
-    """Return `text`. Raises RecipeError if the file's name ends like that of a table or an artifact."""
+    """Return `text`. Raises RecipeError if the file has the extension of a table or an artifact."""
     if path.suffix.lower() in _TABLES:
         source = f"source: {{type: {_TABLES[path.suffix.lower()]}, path: {path.name}}}"
         raise RecipeError(f"is a table of data; write a recipe, a YAML file, that names it as {source}")
@@ -269,7 +278,7 @@ def _mapping(tree: Any) -> dict[str, Any]:
 
 
 def _show(shorthand: frozenset[str], loc: _Loc) -> str:
-    """Return the field path, in shorthand if the file uses it."""
+    """Return the field path as the file writes it: `metric` if the file uses this shorthand for `training.metric`."""
     if len(loc) > 1 and loc[1] in shorthand and SHORTHAND[str(loc[1])] == loc[0]:
         loc = loc[1:]
     return problems.field_path(loc)

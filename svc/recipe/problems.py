@@ -107,7 +107,7 @@ _EXAMPLES: Mapping[tuple[type[BaseModel], str], str] = {
     (Recipe, "schema"): "{user_column: user_id, item_column: item_id}",
     (SourceSpec, "type"): "csv, parquet, sql or bigquery",
 }
-"""A value for keys that are often missing."""
+"""An example value for each key that is often missing."""
 _UNITS = {
     **dict.fromkeys(("sec", "secs", "second", "seconds", "unix", "epoch", "timestamp"), "s"),
     **dict.fromkeys(("milli", "millis", "millisecond", "milliseconds"), "ms"),
@@ -128,8 +128,8 @@ def explain(
 ) -> str:
     """Return one line for each problem in `error`.
 
-    `tree` has the values of the file. `show` formats a location. Hints for a location that `is_python` are expressions
-    of Python, else YAML.
+    `tree` has the values of the file. `show` formats a location. Hints are Python expressions if
+    `is_python` returns true for the location, else YAML.
     """
     details = error.errors(include_url=False, include_context=True, include_input=False)
     by_place: dict[Path, list[ErrorDetails]] = {}
@@ -270,11 +270,11 @@ def _example(key: str, model: type[BaseModel] | None, *, python: bool) -> str:
 
 
 def _in_python(text: str) -> str:
-    """Return the YAML in `text` as an expression of Python. What follows its last bracket is kept."""
+    """Return `text` with its YAML as a Python expression. The text after the last bracket stays as it is."""
     end = max(text.rfind("}"), text.rfind("]")) + 1
     try:
         return f"{yaml.safe_load(text[:end])!r}{text[end:]}"
-    except yaml.YAMLError:  # the caller's value has brackets or colons of its own
+    except yaml.YAMLError:  # brackets or colons in the user's value can make the text invalid YAML
         return text
 
 
@@ -300,7 +300,7 @@ def _one_of(expected: str, value: Any) -> str:
 def _way_out(kind: str, value: Any, model: type[BaseModel] | None, loc: Path, *, python: bool) -> str:
     """Return a hint with the correct form of the value, or "" if the value suggests none.
 
-    In Python it is an argument of `svc.train`, because the recipe's keys are arguments.
+    With `python` the hint is an argument of `svc.train`, because its arguments have the names of the recipe's keys.
     """
     if isinstance(value, Mapping | list) or has_reference(value) or value is None:
         return ""
@@ -378,7 +378,7 @@ def split_key(key: str) -> str | None:
 
 
 def _home_of(key: str, model: type[BaseModel], prefix: str) -> str | None:
-    """Return the path of the block of the recipe that has a field called `key`, or None."""
+    """Return the path of the first field called `key` inside a block of the recipe, or None."""
     for name, field in model.model_fields.items():
         own = field.alias or name
         inner = _model_in(field.annotation)

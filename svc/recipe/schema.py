@@ -159,13 +159,13 @@ Opponent = Annotated[Literal["incumbent", "TopPop"], BeforeValidator(_baseline)]
 
 
 class Guardrail(Block):
-    """The permitted fall of a figure from the live model's: -0.3 allows a drop of 30%."""
+    """The lowest permitted change of a figure, relative to the live model. -0.3 allows a drop of 30%."""
 
     min_relative_change: LowestChange
 
 
 class CostGuardrail(Block):
-    """The permitted rise of a cost from the live model's: 1.0 allows twice the cost."""
+    """The highest permitted change of a cost, relative to the live model. 1.0 allows twice the cost."""
 
     max_relative_change: HighestChange
 
@@ -293,7 +293,10 @@ class Recipe(Block):
 
     @property
     def orders_pages(self) -> bool:
-        """Return whether the ranker uses times. It needs held-out rows that are later than the others."""
+        """Return whether the ranker uses the times of interactions.
+
+        Random splits do not permit this, because held-out rows must be later than the rows to learn from.
+        """
         has_times = self.schema_.time_column is not None and self.training.split.scheme != "random"
         return self.training.ranker == "search" and has_times
 
@@ -337,7 +340,7 @@ class Recipe(Block):
 
     @property
     def popular(self) -> Popular | None:
-        """Return the weights of choices in popularity by age, or None if all count alike."""
+        """Return how popularity weighs choices by their age, or None if all choices count alike."""
         return None if self.serving is None else self.serving.popular
 
     @model_validator(mode="after")

@@ -55,7 +55,7 @@ def unique_names(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class Block(BaseModel):
-    """A mapping of a recipe: unknown keys are errors, values never change."""
+    """A mapping in a recipe. Unknown keys are errors, and values cannot be changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -79,7 +79,10 @@ class Located(Block):
 
     @cached_property
     def location(self) -> Location:
-        """Return the address of `path`, parsed once. Raises RecipeSecurityError, but not in a loaded recipe."""
+        """Return the address of `path`, parsed once. Raises RecipeSecurityError for a forbidden address.
+
+        Never raises for a block of a loaded recipe, because the loader has checked all addresses.
+        """
         return parse_location(self.path)
 
 
@@ -125,7 +128,7 @@ class CsvOptions(FileOptions):
 
 
 class ParquetOptions(FileOptions):
-    """A Parquet file. Types are those of its columns."""
+    """A Parquet file. Columns have the types that the file declares."""
 
 
 class QueryOptions(Block):

@@ -1,6 +1,6 @@
 """The training block of a recipe and the features of users and items.
 
-Interactions weigh by their time: they decay with age, and recency goes by their order.
+Two options weigh interactions by time. `time_decay` uses their age, and `recency` uses their order in a history.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ _FIELDS_OF_KINDS = {
     "analyzer": ("text",),
     "dimensions": ("vector",),
 }
-"""The kinds of columns that accept each field. Other older kinds accept the first two without effect."""
+"""The kinds of feature columns that each field is for.
+
+All kinds except `text` and `vector` accept `delimiter` and `min_frequency`, even if they have no effect.
+"""
 
 
 def seconds(duration: str | None) -> float | None:

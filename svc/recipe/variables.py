@@ -1,6 +1,7 @@
-"""`${SVC_RECIPE_X}` in the strings of a recipe: the permitted variables and their places.
+"""Expansion of `${SVC_RECIPE_X}` in the strings of a recipe.
 
-One pass, no defaults, no escapes. Messages name a variable, never its value.
+Expanded text is not expanded again. There is no syntax for defaults or escapes. Messages name a variable, but never
+show its value.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def references(tree: Any, where: str = "") -> Iterator[tuple[str, str]]:
 
 
 def unexpanded_references(tree: Any, where: str = "") -> Iterator[str]:
-    """Yield the field paths of queries with a reference to a variable. It is sent unexpanded."""
+    """Yield the field paths of queries with a reference to a variable, which the database receives unexpanded."""
     if not isinstance(tree, Mapping):
         return
     for key, value in tree.items():

@@ -31,6 +31,7 @@ MAX_SIZE = 20_000
 MAX_NUMBER_CHARACTERS = 128
 """Longer numbers mean nothing in a recipe, and Python spends quadratic time on them or cannot print them."""
 _CHARACTERS_A_UNIT = 32
+"""Characters of a text that count as one more value, because aliases could repeat a long text many times."""
 
 _PREFIX = "tag:yaml.org,2002:"
 _VARIABLE = re.compile(r"(?<![\"'\w])\$\{")
