@@ -1,7 +1,7 @@
 """svc turns a recipe into a recommendation API: `svc train` writes one signed file, `svc serve` answers from it.
 
-Python programs and notebooks use `svc.train`, `svc.load` and `svc.evaluate`. Their libraries are imported with the
-first use, so that `svc --help` stays light.
+Python programs and notebooks use `svc.train`, `svc.load` and `svc.evaluate`. Their libraries are imported on first
+use, so that `svc --help` stays light.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Any
 
 __version__ = "2.1.2"
 DISTRIBUTION = "svc-recommender"
-"""The distribution, which no package index has. The index has `svc`, the name of package and command, from another
-project."""
+"""The name of the distribution, which is on no package index. There, the name `svc` belongs to another project."""
 
 
 def install_command(extra: str) -> str:

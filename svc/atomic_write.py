@@ -17,7 +17,7 @@ from typing import BinaryIO, TypeVar
 
 T = TypeVar("T")
 LONGEST_BASE = 100
-"""Characters of `base` in a temporary name: file systems limit the length of names."""
+"""Most characters of `base` in a temporary name, because file systems limit the length of names."""
 
 
 def replace_file(path: Path, content: bytes, *, mode: int | None = None, durable: bool = True) -> None:
@@ -41,11 +41,11 @@ def write_file(
     mode: int | None = None,
     durable: bool = True,
 ) -> T:
-    """Let `write` fill a new file of `folder`, then name it by the result.
+    """Let `write` fill a new file in `folder`, then rename it to `name_of(result)`. Return the result of `write`.
 
     `base` begins the temporary name. Without a `mode` the umask decides who may read the file. A `durable` file
-    survives a power failure once this returns. Raises the exceptions of `write`, and OSError. The old file is then
-    intact.
+    survives a power failure once this returns. Raises the exceptions of `write`, and OSError. After an
+    exception the old file is intact.
     """
     temporary, descriptor = _create(folder, base, 0o666 if mode is None else mode)
     try:
@@ -53,7 +53,7 @@ def write_file(
             result = write(file)
             file.flush()
             if mode is not None:
-                os.fchmod(descriptor, mode)
+                os.fchmod(descriptor, mode)  # the umask may have removed permissions when the file was created
             if durable:
                 os.fsync(descriptor)
             target = folder / name_of(result)
@@ -80,13 +80,13 @@ def remove_leftovers(folder: Path, base: str) -> None:
 def _create(folder: Path, base: str, mode: int) -> tuple[Path, int]:
     """Create an empty file and return it with its descriptor.
 
-    This process holds its lock for as long as the descriptor is open. The file is never more open than `mode`, also
-    while it is written.
+    This process holds its lock for as long as the descriptor is open. Even while it is
+    written, the file has no permissions beyond `mode`.
     """
     while True:
         path = folder / f".{base[:LONGEST_BASE]}.{secrets.token_hex(8)}.tmp"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        with suppress(OSError):  # a file system without locks: no process cleans up here either
+        with suppress(OSError):  # on a file system without locks, remove_leftovers removes nothing either
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
             return path, descriptor
@@ -106,7 +106,7 @@ def _remove_if_unlocked(path: Path) -> None:
 def _sync_or_withdraw(folder: Path, new: Path | None) -> None:
     """Make a renamed file survive a power failure.
 
-    If that fails, a `new` file is removed before this raises, because its name may be lost.
+    If that fails, `new` is removed before this raises, because a power failure could still lose its name.
     """
     try:
         _sync(folder)

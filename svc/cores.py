@@ -11,9 +11,10 @@ _OWN_GROUP = Path("/proc/self/cgroup")
 
 
 def usable_cores(root: Path = CGROUPS, own_group: Path = _OWN_GROUP) -> int:
-    """Return the cores by affinity, at most the processor quota of the surrounding control groups, and at least 1.
+    """Return the number of cores in this process's affinity, or the processor quota of its control groups if lower.
 
-    Fractions are rounded down: one process or thread more than there is time for slows down all of them.
+    The result is at least 1. A fractional quota is rounded down, because one process or thread too many slows down all
+    of them.
     """
     try:
         by_affinity = len(os.sched_getaffinity(0))
@@ -54,16 +55,16 @@ def _quota(folder: Path) -> float | None:
 
 VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 
-# 2^20 cycles. A refit on film ratings takes 6.4 instead of 8.3 s of processor time.
+# A wait of 2^20 cycles. With it, a refit on film ratings takes 6.4 instead of 8.3 s of processor time.
 _WAIT_CYCLES_LOG2 = 20
 
 
 def shorten_blas_waits() -> None:
     """Let the threads of OpenBLAS sleep after a fraction of a millisecond without work, instead of after 25 ms.
 
-    Saves a fifth of the processor time of a training without a search: waiting threads use their processors fully, and
-    between two matrix products there is mostly longer work of a single thread. OpenBLAS reads the variable when numpy
-    is imported, so this has no effect afterwards.
+    Saves a fifth of the processor time of a training without a search, because a waiting thread keeps its core busy,
+    and the work of a single thread between two matrix products mostly takes longer than the wait. OpenBLAS reads the
+    variable when numpy is imported, so this has no effect afterwards.
     """
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", str(_WAIT_CYCLES_LOG2))
 

@@ -1,7 +1,7 @@
 """Variables in a file: the file that SVC_ENV_FILE names, or `keys.env` beside the recipes of a developer.
 
 A file has lines `NAME=value`, blank lines and lines that begin with `#`. Only names with svc's prefix are used, because
-others would also reach the processes that a command starts. Variables of the environment are never replaced.
+other variables would also reach the processes that a command starts. Variables of the environment are never replaced.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DEVELOPMENT = frozenset({"", "development", "dev", "test"})
 def key_list(inline: str, file: str | None, variable: str) -> str:
     """Return the entries, separated by commas, of `variable` or of the file that `<variable>_FILE` names.
 
-    In a file each line holds entries too. Blank lines and text behind a `#` are ignored. Raises ConfigError, which
+    In a file, line ends separate entries too. Blank lines and text behind a `#` are ignored. Raises ConfigError, which
     never shows an entry.
     """
     if file is None:
@@ -44,9 +44,9 @@ def key_list(inline: str, file: str | None, variable: str) -> str:
 
 
 class Environment(dict[str, str]):
-    """Variables by name.
+    """Environment variables by name, joined with the variables of a file.
 
-    `file` is the file that some variables come from. It has other values for the `overridden` variables.
+    `file` is that file, or None. `overridden` are the variables of the file whose value in the environment differs.
     """
 
     file: Path | None = None
@@ -88,7 +88,7 @@ def _path(recipes: Path | None, environ: Mapping[str, str]) -> Path | None:
 def keys_hint(artifact: str) -> str:
     """Return a note that names the `keys.env` in the folder of a local artifact or beside that folder, or no text.
 
-    The file is only named: keys that came with an artifact would prove nothing about it.
+    The file is not read, because keys that come with an artifact prove nothing about the artifact.
     """
     folder = Path(artifact.removeprefix("file://")).absolute().parent
     key_file = next((path for path in _candidates(folder) if path.is_file()), None)
@@ -116,10 +116,10 @@ def _variables(path: Path) -> dict[str, str]:
 
 
 def _is_private(status: os.stat_result) -> bool:
-    """Return True if only its owner reaches the file, or only root and a group of this process.
+    """Return whether no stranger on this machine can read the file.
 
-    In the second case root owns the file and the group reads it. Root is in no group of a service that it makes keys
-    for.
+    Either only the owner has access, or root owns the file and a group of this process may read it. For a process of
+    root any group will do, because root makes keys for services and is in none of their groups.
     """
     open_to = status.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
     ours = os.geteuid() == 0 or status.st_gid in {os.getegid(), *os.getgroups()}

@@ -12,7 +12,7 @@ Level = Literal["debug", "info", "warning", "error"]
 class Event:
     """One kind of log record.
 
-    `fields` are the fields that it always carries. Other fields may join them.
+    Every record of this kind has the `fields`. A record may have further fields.
     """
 
     name: str

@@ -27,8 +27,8 @@ _READABLE = frozenset(
 _SECRET_NAME = re.compile(
     r"secret|password|passwd|token|key(?!s)|auth|bearer|cred|private|^cookie$|^(aws|gcp|google|azure)_", re.IGNORECASE
 )
-# Redaction holds the interpreter while it scans text of strangers, so each expression is linear by construction: the
-# text that one attempt may run over ends before the next place where another attempt could begin.
+# Redaction holds the interpreter lock while it scans text from clients, so a slow expression would stop all threads.
+# Each expression takes linear time, because an attempt to match ends before the next place where one could begin.
 _USER_INFO = re.compile(r"://[^/\s\"']*@")
 _OPEN_USER_INFO = re.compile(r"://[^/\s\"']*\Z")
 _PARAMETER = re.compile(r"[?&;#][\w.\-]+=")
@@ -40,13 +40,13 @@ _KEY_LIKE = re.compile(
 )
 """The form of a signing key, 64 hex digits, and of an API key, 43 letters, digits, `-` and `_`.
 
-Digests and public keys stand behind the name of their algorithm and are no secrets."""
+Digests and public keys are no secrets. They follow the name of their algorithm, so they do not match."""
 _LONGEST_KEY: Final = 64
 _SHORTEST_KEY: Final = 43
 _KEY_CHARACTERS: Final = "".join(map(chr, (*range(48, 58), *range(65, 91), *range(97, 123), 45, 95)))
 _BLANK = re.compile(r"\s")
 MAX_TEXT: Final = 32 << 10
-"""The most characters of a text that are read and written. Of a longer text, they are its beginning and its end."""
+"""Most characters of a text that are scanned and logged. Of a longer text, the beginning and the end are logged."""
 _TAIL: Final = 8 << 10
 _MAX_DEPTH = 6
 _EVENT_WIDTH = 20
@@ -70,10 +70,10 @@ def redact_text(text: str) -> str:
 
 
 def _cut(text: str) -> str:
-    """Return the beginning and the end of `text`, without parts of secrets that the cut split.
+    """Return the beginning and the end of `text`, without the parts of a secret that the cut would split.
 
-    The beginning may stop within user-info, before the `@` that reveals it. It stops before a word that may be a key.
-    The end starts after a blank, thus in no URL and no key.
+    User-info is redacted even if the `@` that ends it is cut off. A word at the cut is dropped, because it may be part
+    of a key. The end starts after a blank, so it does not start inside a URL or a key.
     """
     head = _OPEN_USER_INFO.sub(f"://{REDACTED}", text[: MAX_TEXT - _TAIL])
     head = head[:-_LONGEST_KEY] + head[-_LONGEST_KEY:].rstrip(_KEY_CHARACTERS)
@@ -166,7 +166,7 @@ def _json_escape(character: str) -> str:
 
 
 class _StreamLogger:
-    """A logger that writes one line a record.
+    """A logger that writes one line per record.
 
     The stream is looked up at each write, because tests and progress bars replace it.
     """
@@ -184,7 +184,7 @@ def _write_line(message: str) -> None:
     try:
         sys.stderr.write(message + "\n")
         sys.stderr.flush()
-    except (BrokenPipeError, ValueError):  # the reader of the log has gone: work goes on without it
+    except (BrokenPipeError, ValueError):  # nobody reads the log any more, but the command goes on
         pass
 
 
@@ -227,7 +227,7 @@ def configure(settings: Settings, write: Callable[[str], None] | None = None, *,
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             *([_outcomes_alone] if quiet else []),
-            structlog.processors.format_exc_info,  # before the redaction: a traceback quotes messages
+            structlog.processors.format_exc_info,  # before the redaction, because tracebacks quote messages
             *(_for_people() if wants_console(settings) else _for_machines()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -306,9 +306,9 @@ class _LastWord:
 
 
 def error_line(text: str, *, colour: bool) -> str:
-    """Return the first words of an error that ends a command on a terminal.
+    """Return the text of an error that ends a command, with the prefix `error:`, which is red if `colour` is true.
 
-    Line breaks of the text stay.
+    Line breaks in the text stay.
     """
     return f"{_RED if colour else ''}error: {_PLAIN if colour else ''}{text}"
 
@@ -336,7 +336,7 @@ class _ToStructlog(logging.Handler):
 
 
 def _describe_error(error: BaseException) -> str:
-    """Return the class and the text of an error. For a group, return those of its members."""
+    """Return the class and the text of an error. For a group, return the classes and texts of its members."""
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(_describe_error(member) for member in error.exceptions)
     return f"{type(error).__name__}: {error}"
@@ -353,14 +353,14 @@ def _show_warning(message: Any, category: type[Warning], *_place: Any, **_more: 
 
 
 def bound(name: str) -> str:
-    """Return the value of a field that was bound in this task."""
+    """Return the value of a field that `bind` added in this task or thread."""
     return str(structlog.contextvars.get_contextvars()[name])
 
 
 def unbind(*names: str) -> None:
-    """Remove bound fields.
+    """Remove fields that `bind` added.
 
-    A connection handles several requests in one task, so fields would leak to the next.
+    A connection handles several requests in one task, so the fields of one request would leak into the next request.
     """
     structlog.contextvars.unbind_contextvars(*names)
 

@@ -12,9 +12,9 @@ Value = TypeVar("Value")
 
 
 class LruCache(Generic[Key, Value]):
-    """A cache of at most `most` values, of at most `most_bytes` together.
+    """A cache of at most `most` values, which together take at most `most_bytes`.
 
-    The least recently used value goes first. Not thread-safe.
+    It evicts the least recently used value first. It is not thread-safe.
     """
 
     def __init__(self, most: int, most_bytes: float = math.inf) -> None:
@@ -31,7 +31,7 @@ class LruCache(Generic[Key, Value]):
         return entry[0]
 
     def put(self, key: Key, value: Value, size: int = 0) -> None:
-        """Keep `value`, which takes `size` bytes with its key."""
+        """Keep `value`. `size` is the number of bytes that it takes, together with its key."""
         replaced = self._entries.pop(key, None)
         if replaced is not None:
             self.n_bytes -= replaced[1]

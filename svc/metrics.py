@@ -140,7 +140,7 @@ COUNTED_BY_REQUESTS = (
     AUTH_FAILURES,
     KEY_REFUSALS,
 )
-"""Metrics of processes that answer requests. The others are those of the process that watches and loads."""
+"""Metrics of processes that answer requests. The process that watches recipes and loads models has all others."""
 
 TRAINING_METRICS: tuple[Metric, ...] = (
     Metric("svc_train_last_exit_code", "gauge", ("recipe",), "Exit code of the last training."),
@@ -196,9 +196,10 @@ class Metrics:
 
     @classmethod
     def create(cls, collector: Any = None) -> Metrics:
-        """Create real metrics in a new registry, with those of the process. Needs the extra `metrics`.
+        """Create metrics that count, in a new registry that also has metrics of the process, such as its memory.
 
-        A `collector` of prometheus-client's kind gives the families of COUNTED_BY_REQUESTS and of the process instead.
+        A `collector` of prometheus-client replaces COUNTED_BY_REQUESTS and the metrics of the process. Raises
+        ConfigError without the extra `metrics`.
         """
         try:
             import prometheus_client as prometheus
@@ -244,7 +245,7 @@ class Metrics:
     def forget(self, metric: Metric, **labels: str) -> None:
         """Drop the series of `metric` with these label values, as for a recipe that was removed."""
         family = self._families.get(metric.name)
-        self._known.clear()
+        self._known.clear()  # a cached instrument of a dropped series would count without ever being shown
         if family is not None:
             with contextlib.suppress(KeyError):
                 family.remove(*(labels[name] for name in metric.labels))

@@ -26,7 +26,7 @@ from svc.settings import Settings
 
 MAX_REDIRECTS: Final = 5
 LEAST_BYTES_PER_SECOND: Final = 1024
-"""A body that has taken longer than the timeout must have arrived at least this fast."""
+"""Lowest average speed of a body that takes longer than the timeout."""
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 MAX_LOCATION_CHARACTERS: Final = 8192
 """A redirect to a longer address is refused before anything else looks at it."""
@@ -95,7 +95,7 @@ class Response:
         """Yield the body as it was sent, never decompressed.
 
         Raises FetchTooLarge before the first byte if the length is known, else at the chunk that exceeds the cap.
-        Raises FetchTimedOut for silence or a trickle, and FetchError for a body that is cut.
+        Raises FetchTimedOut if the server is silent or too slow, and FetchError for a body that is cut.
         """
         if (self.length or 0) > max_bytes:
             raise self._too_large(0, max_bytes)
@@ -191,7 +191,7 @@ def _send(client: httpx.Client, asked: _Request, url: httpx.URL, rules: HttpRule
     for address in addresses(url, rules):
         if asked.body is not None:
             asked.body.seek(0)
-        pinned = url.copy_with(host=address)
+        pinned = url.copy_with(host=address)  # a second lookup could return an address that nobody checked
         request = client.build_request(
             asked.method, pinned, headers=headers, content=asked.body, extensions={"sni_hostname": host}
         )
@@ -226,7 +226,7 @@ def addresses(url: httpx.URL, rules: HttpRules) -> list[str]:
 
 
 def is_public(address: str) -> bool:
-    """Return whether an address belongs to the open internet. An IPv4 address embedded in an IPv6 one decides."""
+    """Return whether an address belongs to the open internet. An IPv4 address that is embedded in IPv6 decides."""
     parsed: Address = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(parsed, ipaddress.IPv6Address):
         inner = parsed.ipv4_mapped or parsed.sixtofour or (parsed.teredo or (None, None))[1]
@@ -245,9 +245,9 @@ def _trust() -> ssl.SSLContext:
 
 @lru_cache(maxsize=4)
 def _trust_of(_file: str | None, _folder: str | None) -> ssl.SSLContext:
-    """Return one context for each setting of the two variables, because making one takes 20 ms.
+    """Return a TLS context. It is cached for each pair of values of the two variables, because making one takes 20 ms.
 
-    httpx reads the variables itself.
+    The arguments are only the key of the cache. httpx reads the variables itself.
     """
     return httpx.create_ssl_context()
 

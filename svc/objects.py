@@ -20,7 +20,7 @@ from svc.errors import ConfigError
 from svc.names import EXTRAS_OF_SCHEMES
 
 LEAST_BYTES_PER_S: Final = 256 << 10
-"""A transfer may take as long as one at this speed, beyond the timeout of every call."""
+"""Lowest permitted speed of a transfer. Its timeout is that of a call, plus the time that it takes at this speed."""
 _IDENTITY: Final = ("VersionId", "generation", "ETag", "etag", "size")
 _EXPIRED: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"})
 _GIVEN_UP: Final = (FSTimeoutError, TimeoutError)
@@ -56,7 +56,7 @@ class ObjectStore:
         return str(self._fs._strip_protocol(uri))
 
     def info(self, uri: str) -> Mapping[str, Any]:
-        """Return the store's facts about an object without fetching it. Raises FileNotFoundError if it is none."""
+        """Return the store's facts about an object without fetching it. Raises FileNotFoundError without an object."""
         info: Mapping[str, Any] = self._call("info", self._path(uri))
         if info.get("type") != "file":
             raise FileNotFoundError(uri)
@@ -89,7 +89,7 @@ class ObjectStore:
     def read(self, uri: str, start: int, end: int, *, expected: int | None = None) -> bytes:
         """Return the bytes from `start` to `end`, or fewer if the object ends before.
 
-        `expected` is their probable number, from which the timeout follows.
+        `expected` is the probable number of bytes, if it is lower. The timeout is computed from it.
         """
         n_bytes = end - start if expected is None else expected
         content: bytes = self._call("cat_file", self._path(uri), n_bytes=n_bytes, start=start, end=end)
@@ -134,10 +134,10 @@ def is_missing(error: BaseException) -> bool:
 def status_of(error: BaseException) -> int | None:
     """Return the HTTP status behind a client's error, or None.
 
-    botocore, azure and gcsfs each keep it in another place.
+    botocore, azure and gcsfs each keep the status in another place.
     """
     for cause in _causes(error):
-        if type(cause) is OSError and str(cause).startswith("Forbidden: "):  # gcsfs keeps no more of a 403
+        if type(cause) is OSError and str(cause).startswith("Forbidden: "):  # all that gcsfs keeps of a 403
             return 403
         told = _answer_of(cause).get("ResponseMetadata", {}).get("HTTPStatusCode")
         for status in (told, getattr(cause, "status_code", None), getattr(cause, "code", None)):
@@ -155,7 +155,7 @@ def _answer_of(error: BaseException) -> Mapping[str, Any]:
 def explain(error: BaseException) -> str:
     """Return one line about the failure.
 
-    It shows only the status and the code of the store's answer: its text may repeat the request.
+    It shows only the status and the code of the store's answer, because the text of the answer may repeat the request.
     """
     if isinstance(error, TimeoutError):
         last = [cause for cause in _causes(error) if isinstance(cause, Exception) and type(cause) not in _GIVEN_UP]

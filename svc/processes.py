@@ -1,8 +1,8 @@
-"""Forked processes: their ends, and memory that they share without a file name.
+"""Forked processes: when they end, and memory that they share.
 
-Ends are set by Linux's prctl: the kernel can end a process with its parent, and can give orphans to a process that
-adopts them. Memory is sealed files for models, and pages for counts. A file is sealed before any process maps it, so
-no process can change or remove the bytes that another one reads.
+Linux's prctl lets the kernel end a process together with its parent, or give orphans to a process that adopts them.
+Models are shared in sealed memory files, which have no name in a folder, and counts in writable pages. A file is sealed
+before any process maps it, so no process can change or remove the bytes that another process reads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from svc.errors import ConfigError
 _PDEATHSIG, _SUBREAPER = 1, 36
 CHUNK_BYTES = 16 << 20
 ALIGNMENT = 64
-"""Bytes of which the offset of each array in a file is a multiple."""
+"""The offset in bytes of each array in a file is a multiple of this."""
 _FIXED_SIZE = ("F_SEAL_GROW", "F_SEAL_SHRINK", "F_SEAL_SEAL")
 SEALED = ("F_SEAL_WRITE", *_FIXED_SIZE)
 
@@ -31,11 +31,11 @@ SEALED = ("F_SEAL_WRITE", *_FIXED_SIZE)
 def end_with(parent: int) -> None:
     """Let the kernel end this process when `parent` ends.
 
-    Works for every end of the parent, and while this process runs C++ code.
+    Works however the parent ends, and even while this process runs C++ code.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
+    if os.getppid() != parent:  # the parent ended before prctl could take effect
         os._exit(1)
 
 
@@ -63,7 +63,7 @@ def _seals(names: Iterable[str]) -> int:
 def _closed_on_error(descriptor: int) -> Iterator[None]:
     """Close the descriptor if the block raises.
 
-    An open memory file holds its memory: without this, a file that no process maps would keep a whole model's memory.
+    Otherwise a file that no process maps would keep the memory of a whole model for as long as it is open.
     """
     try:
         yield
@@ -120,7 +120,7 @@ class SealedMemory(mmap.mmap):
     def take(cls, view: memoryview) -> Self:
         """Create a file with the bytes of a private buffer, without needing memory for both.
 
-        The buffer's pages are given back chunk by chunk while they are copied. Do not read the buffer afterwards.
+        The buffer's pages go back to the system chunk by chunk during the copy. Do not read the buffer afterwards.
         """
         pages = view.obj
 
@@ -143,7 +143,7 @@ def _append(descriptor: int, part: bytes | memoryview) -> int:
 class SharedPage(mmap.mmap):
     """Writable memory of fixed size that several processes map.
 
-    It is sealed, so no process can shorten it under the others.
+    Its size is sealed, so no process can shorten it while other processes use it.
     """
 
     descriptor: int

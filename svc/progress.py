@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 _IN_SECONDS = 100
-"""From this many on, times are shown in the next larger unit."""
+"""Number of seconds, and of minutes, from which a time is shown in the next larger unit."""
 EVERY_S = 10.0
-"""Seconds between two lines in a log or a file. Lines stay, so there are few of them."""
+"""Seconds between two lines in a log or a file. They are few because lines, unlike a bar, stay visible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Display(Protocol):
 
 
 class Progress:
-    """The reports of one piece of work. Without a display they go nowhere."""
+    """A reporter of the progress of one piece of work. Without a display its reports are dropped."""
 
     def __init__(self, display: Display | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._display = display
@@ -175,7 +175,7 @@ class NotebookBar:
         if state.total != self._bar.total:
             began = self._bar.start_t
             self._bar.reset(total=state.total)
-            self._bar.start_t = began
+            self._bar.start_t = began  # reset has restarted the clock
         self._bar.n = state.done
         self._bar.set_postfix_str(state.detail)
 
@@ -185,7 +185,7 @@ class NotebookBar:
 
 
 class Lines:
-    """Lines on standard error: the begin of a phase, its end if that is known, and one every EVERY_S between."""
+    """A display of lines on standard error: when a phase begins, every EVERY_S, and at the end if `total` is known."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -127,7 +127,7 @@ def _var(env: str, default: Any, parse: Callable[[str], Any], **bounds: Any) -> 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of the environment. `_s` is seconds, `_bytes` bytes.
+    """The settings of the environment. Names that end in `_s` have seconds, in `_bytes` bytes.
 
     The reference page is made from the docstrings of the fields, and its headings from the comments.
     """
@@ -289,7 +289,7 @@ def variables() -> list[tuple[str, Any, Variable]]:
 
 
 def clamped_variables(environ: Mapping[str, str]) -> list[tuple[str, str, Any]]:
-    """Return numbers out of bounds: name, text, and the bound that replaces it. Leave out unreadable values."""
+    """Return (variable, its text, the bound used instead) for each number out of bounds. Skip unreadable values."""
     clamped = []
     for _, _, variable in variables():
         if text := environ.get(variable.env, ""):
@@ -303,11 +303,13 @@ def clamped_variables(environ: Mapping[str, str]) -> list[tuple[str, str, Any]]:
 
 
 _MISSPELT_FROM = 0.85
-"""Likeness that makes a name a misspelt one. Clusters set SVC_PORT_8080_TCP for a service called svc."""
+"""Similarity to a setting's name, from 0 to 1, from which a variable counts as misspelt.
+
+It is high because Kubernetes sets variables such as SVC_PORT_8080_TCP for a service called svc."""
 
 
 def misspelt_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return variables with svc's prefix that are almost those of settings, each with the likely one."""
+    """Return (variable, likely setting) for each variable with svc's prefix that is almost the name of a setting."""
     names = [item.metadata["variable"].env for item in fields(Settings)]
     strangers = sorted(name for name in environ if name.startswith("SVC_") and name not in names)
     near = ((name, difflib.get_close_matches(name, names, n=1, cutoff=_MISSPELT_FROM)) for name in strangers)

@@ -36,7 +36,7 @@ EnvVar = Annotated[
 
 
 def log_overridden(environ: Environment) -> None:
-    """Log the variables with a value in the environment that overrides the value in the file of variables."""
+    """Log which variables of the environment override the file of variables (SVC_ENV_FILE or keys.env)."""
     if environ.overridden:
         logs.emit(events.VARIABLES_OVERRIDDEN, file=str(environ.file), variables=environ.overridden)
 
@@ -46,8 +46,8 @@ def load(
 ) -> tuple[LoadedRecipe, dict[str, str]]:
     """Return the checked recipe, and the variables for its `${...}`.
 
-    With `for_serving` it is as a server reads it: fields that only training uses may refer to variables that are not
-    set.
+    With `for_serving` the recipe is read as a server reads it, so fields that only training uses may refer to variables
+    that are not set.
     """
     from svc.recipe.load import load_recipe
     from svc.recipe.variables import recipe_variables
@@ -91,8 +91,8 @@ def check_unsigned(settings: Settings, *, wanted: bool, confirmed: bool, runs_pa
 def verifying_keys(settings: Settings, *, unsigned: bool, artifact: str | None = None) -> SigningKeys:
     """Return the keys that an artifact may be signed with.
 
-    Raises UsageError if `artifact` is a table, ConfigError if no keys are set, or ArtifactReadError if also the local
-    file `artifact` is missing.
+    Raises UsageError if `artifact` is a table. If no keys are set, raises ArtifactReadError if `artifact` is a missing
+    local file, else ConfigError.
     """
     from svc.artifact.keys import development_keys, load_signing_keys
     from svc.artifact.store import require_file
@@ -139,7 +139,8 @@ def _raise(signum: int, _frame: FrameType | None) -> None:
 def interrupts() -> Iterator[None]:
     """Raise `Interrupted` in the main thread for these signals inside the block.
 
-    The previous handlers are restored after the block. An ignored SIGHUP stays ignored: nohup started the command.
+    The previous handlers are restored after the block. An ignored SIGHUP stays ignored, because nohup may
+    have started the command.
     """
     ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
     previous = {signum: signal.signal(signum, _raise) for signum in SIGNALS if signum not in ignored}

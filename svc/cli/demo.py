@@ -277,8 +277,8 @@ def _train_and_serve(folder: Path, keys: Keys, port: int) -> int:
 def _child(arguments: list[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     """Run one svc command during the block.
 
-    It is terminated at the end, and killed if it does not end within STOP_TIMEOUT_S. It has its own process group, so
-    that it does not get Ctrl-C a second time from the terminal.
+    At the end of the block the command is terminated, and killed if it still runs after STOP_TIMEOUT_S. It runs in its
+    own process group, so that Ctrl-C in the terminal reaches only the demo, which then ends the command.
     """
     program = [sys.executable] if getattr(sys, "frozen", False) else [sys.executable, "-m", "svc"]
     child = subprocess.Popen([*program, *arguments], env=environment, process_group=0)

@@ -58,7 +58,7 @@ def _provenance(header: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(artifact: str, keys: SigningKeys, settings: Settings) -> dict[str, Any]:
-    """Return the header, with the address, digest, sizes and kid of the file."""
+    """Return the header of a verified artifact, together with the address, digest, sizes and kid of its file."""
     from svc.artifact.store import read_verified
 
     blob, parsed = read_verified(artifact, keys, settings)
@@ -69,7 +69,7 @@ def _read(artifact: str, keys: SigningKeys, settings: Settings) -> dict[str, Any
         "artifact_bytes": len(blob.view),
         "payload_bytes": len(parsed.payload),
     }
-    # The file's own fields come first, and the header cannot override them.
+    # Listed twice: first so that they are printed first, last so that fields of the header cannot override them.
     return {**of_the_file, **parsed.header, **of_the_file}
 
 
@@ -87,7 +87,7 @@ def _columns(side: dict[str, Any]) -> str:
 def _summary(header: dict[str, Any]) -> dict[str, str]:
     """Return the most important fields of the header, each as one line.
 
-    Every field is looked up with care: the header of a foreign program may lack it or have another type.
+    Another program may have written the header, so any field may be missing or have another type.
     """
     tuning, evaluation, stats = (_mapping(header.get(name)) for name in ("tuning", "evaluation", "data_stats"))
     best = _mapping(tuning.get("best_per_algorithm"))
@@ -118,7 +118,7 @@ def _summary(header: dict[str, Any]) -> dict[str, str]:
 
 
 def _recency(header: dict[str, Any]) -> dict[str, str]:
-    """Return the recency of the model, or of each part of a blend that has its own.
+    """Return the recency of the model, or the recency of each part of a blend that has one.
 
     The result is empty for a model that ignores the order of histories.
     """

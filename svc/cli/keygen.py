@@ -34,7 +34,7 @@ def add_entry(path: Path, variable: str, entry: str) -> None:
     """Append `entry`, which begins with its kid, to the list of `variable` in a file. A missing file is created.
 
     Existing entries never change, so the first signing key keeps signing. Raises UsageError for a kid that is listed
-    already. Raises ConfigError for a file of another form, a file that others may read, and one that cannot be written.
+    already. Raises ConfigError if the file is malformed, readable by others, or cannot be written.
     """
     try:
         before = path.stat() if path.exists() else None

@@ -3,8 +3,8 @@
 The exit code is 0, the `exit_code` of an SvcError, 1 for an unexpected error, 2 for wrong usage, 130 after SIGINT, and
 143 after SIGTERM.
 
-Commands import their libraries inside functions: `svc --help` takes 0.5 s of a processor, and would take 4.5 s with
-training and serving imported.
+Commands import their libraries inside functions, so that `svc --help` takes 0.5 s of processor time. With the imports
+of training and serving it would take 4.5 s.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def main() -> None:
     """Run the console script."""
     code = run(sys.argv[1:])
     if code in INTERRUPTED:
-        # The command has cleaned up. Skip Python's own exit: a trial inside C++ would delay it and print errors.
+        # The command has cleaned up. Skip Python's own exit, which a trial inside C++ would delay with errors printed.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

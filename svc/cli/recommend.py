@@ -78,7 +78,7 @@ def allowed_items(
 ) -> ItemSet | None:
     """Return the items that pass `serving.filter`, the list of available items and the filter `tree` of --filter.
 
-    None means all items. With `new` items the set has columns for these too.
+    None means all items. With `new` items the set covers these too.
 
     Raises UsageError for a tree that is no filter, MetadataError and DataSourceError for tables that cannot be read.
     """
@@ -132,7 +132,10 @@ def _available_items(
     *,
     new: PlacedItems | None,
 ) -> ItemSet | None:
-    """Return the items of the current list. Raises if it cannot be read: an export has no earlier list to use."""
+    """Return the items that the recipe's list makes available, or None without a list.
+
+    Raises an error if the list cannot be read, because an export has no earlier list to use instead.
+    """
     serving = recipe.recipe.serving
     if serving is None or serving.availability is None:
         return None
@@ -247,7 +250,7 @@ def _check_engine(engine: str | None, shard: str | None, shards: int | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class _How:
-    """Engine of the export, and the steps after it."""
+    """How to run an export: its engine and number of shards, whether to merge, and whether unsigned mode is on."""
 
     engine: str | None
     shards: int | None
@@ -327,8 +330,8 @@ def new_items(
 ) -> PlacedItems | None:
     """Return the new items that the recipe's server would recommend at this moment.
 
-    Returns None if the recipe has no list. Raises DataSourceError and MetadataError: an export has no earlier list to
-    use instead.
+    Returns None if the recipe has no list. Raises DataSourceError or MetadataError if the list cannot be read, because
+    an export has no earlier list to use instead.
     """
     from svc.serving.models.item_lists import declared_in, place, read_new_items
 

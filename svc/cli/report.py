@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from svc.artifact.keys import SigningKeys
 
 _MOST_VERSIONS = 6
-"""Number of newest files to search for the previous version. Each is read whole to verify it."""
+"""Number of newest files to search for the previous version. It is low because each file is read whole to verify it."""
 EPILOG = """
 [bold]Examples[/bold]
   svc report artifacts/movies.svc

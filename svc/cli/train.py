@@ -94,7 +94,7 @@ def _line(metric: Metric, labels: Mapping[str, str], value: float) -> str:
 def _promotions(recipe: str, decision: str | None, before: str) -> str:
     """Return the lines of both decisions' counters, or "" before the first decision.
 
-    Both start together, because Prometheus sees no increase in a series that begins at 1.
+    The first decision writes both counters, because Prometheus sees no increase in a series that begins at 1.
     """
     counts = {match[1]: float(match[2]) for match in _PROMOTION_LINE.finditer(before)}
     if decision is None and not counts:
@@ -233,7 +233,7 @@ def _train(recipe_file: Path, env_var: list[str], options: dict[str, Any], setti
         from svc.training.search.workers import work
 
         train_options = TrainOptions(variables=variables, **options)
-        # Fork now, before the training starts threads for the bar and the sources.
+        # Fork now, before the training starts threads for the sources, because a fork copies only one thread.
         with nullcontext() if train_options.refit else closing(ForkServer.from_fork(work)) as server:
             result = train(loaded, train_options, settings, progress or Progress(), server)
         ran = result.exit_code != 0 or result.artifact is not None

@@ -55,7 +55,10 @@ def _line(result: str, name: str, detail: str) -> str:
 
 
 def check_new_items(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str]) -> Iterator[Check]:
-    """Yield the numbers of items of the recipe's list that are new to the model and that it knows, if it has a list."""
+    """Check the recipe's list of new items, if it has one.
+
+    The check counts the listed items that are new to the model, and those that the model knows.
+    """
     from svc.serving.models.item_lists import declared_in, place, read_new_items
     from svc.training.validate import Check
 

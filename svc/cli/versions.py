@@ -153,7 +153,7 @@ def _table(uri: str, versions: list[Version]) -> Table:
     from rich.table import Table
 
     with_refits = any(version.reused_from for version in versions)
-    space = (0, 0 if with_refits else 1)  # a row of eight columns has 80 characters
+    space = (0, 0 if with_refits else 1)  # without padding, a row of eight columns fits into 80 characters
     table = Table(title=escape(uri), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=space)
     headings = ("version", "trained at (UTC)", "algorithm", "score", "rank ms", "decision", "state")
     for heading in (*headings, "refit of") if with_refits else headings:

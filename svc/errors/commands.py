@@ -136,7 +136,7 @@ class DataChangedTooMuch(TrainingError):
 
 
 class RowFilterMismatch(TrainingError):
-    """A value that cleansing.where or hide cannot compare. `fields` holds column and row, which counts from 1."""
+    """A value that cleansing.where or hide cannot compare. `fields` holds its column, and its row counted from 1."""
 
     code = "row_filter_mismatch"
 

@@ -15,11 +15,11 @@ class ApiError(SvcError):
     """An HTTP answer other than 200. `message` goes to the client as `detail`.
 
     - `detail` is the usual message of the class, and the example in the OpenAPI document.
-    - `template` is the message with a gap, if it contains a value of the moment. `detail` then has an example value.
+    - `template` is the message as a format string, if parts of it vary. `detail` then has example values.
     - `metric_status` is the `status` label of `svc_v1_requests_total`. Unless the class sets another, it is the code
       in lower case for 4xx and `error` for 5xx.
     - `protects_others` marks answers that may be very frequent. The log counts them, without a line for each.
-    - `ends_connection` closes the connection: bytes after a message that is not HTTP may mean anything.
+    - `ends_connection` closes the connection, because bytes after a message that is not HTTP may mean anything.
     - `fields["retry_after"]`, in whole seconds, becomes the header Retry-After.
     """
 
@@ -75,7 +75,7 @@ class UnknownUser(ApiError):
     code = "UNKNOWN_USER"
     http_status = 404
     bare: ClassVar[str] = "user_id is not in the training data"
-    """The text for an endpoint that has no other field."""
+    """The text for an endpoint that takes no other description of a user."""
     without_features: ClassVar[str] = (
         f"{bare}; fallback: popular answers anyway, history takes items that the user has chosen"
     )
@@ -159,7 +159,7 @@ class AmbiguousLength(ApiError):
 
 
 class ValidationFailed(ApiError):
-    """`errors` is a list of {"loc", "msg", "type"} that never echoes a value."""
+    """The body does not fit its schema. Each of `errors` has "loc", "msg" and "type", and never repeats a value."""
 
     code = "VALIDATION_ERROR"
     http_status = 422

@@ -119,7 +119,7 @@ def _run(client: Any, tasks: list[_Task], progress: Progress) -> None:
 
 
 def _as_svc_error(error: BaseException, task: _Task) -> SvcError:
-    """Return svc's own errors unchanged, and others as an ExportIncomplete that names the shard."""
+    """Return svc's own errors unchanged, and all other errors as an ExportIncomplete that names the shard."""
     if isinstance(error, SvcError):
         return error
     shard = task.request.shard
@@ -138,7 +138,7 @@ def run_task(task: _Task) -> Manifest:
         )
     from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(limits=1, user_api="blas"):  # several threads score, and other tasks keep their own limit
+    with threadpool_limits(limits=1, user_api="blas"):  # because export starts scoring threads of its own
         return export(task.request, opened, settings, Progress())  # the client shows the progress of all shards
 
 
@@ -155,7 +155,7 @@ def _worker_settings() -> Settings:
 
 
 class _LastArtifact:
-    """The artifact that a worker process used last."""
+    """A cache of one artifact, the last that this worker process used."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

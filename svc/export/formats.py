@@ -42,7 +42,7 @@ class Scored(NamedTuple):
 
 
 class HashingFile:
-    """File that passes written bytes on to `out` and computes their sha256 and size."""
+    """A file that passes written bytes on to `out` and computes their sha256 and size."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
@@ -65,14 +65,14 @@ class HashingFile:
 
 
 class Writer(Protocol):
-    """Writer of rankings in the order of `add`. `close` writes the buffered rest and leaves the file open."""
+    """A writer of rankings, in the order of the calls. `close` writes the buffered rows, but leaves the file open."""
 
     def add(self, scored: Scored) -> None: ...
     def close(self) -> None: ...
 
 
 def ranked_by(leader: str) -> str:
-    """Return the column of the ranked ids, for the column `leader` of the ids that they are ranked for."""
+    """Return the name of the column of ranked ids. `leader` is the column of the ids to rank for."""
     return "user_id" if leader == "item_id" else "item_id"
 
 
@@ -127,7 +127,7 @@ class ParquetWriter:
 class CsvWriter:
     """Writer of csv files by RFC 4180, with a header line and `\\n` line ends.
 
-    Only ids that need quotes are quoted.
+    An id is quoted only if it needs quotes.
     """
 
     def __init__(self, out: HashingFile, leader: str, leaders: IdTable, items: IdTable) -> None:

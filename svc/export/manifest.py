@@ -35,7 +35,7 @@ _CHUNK: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Manifest of one written file.
+    """The manifest of one written file.
 
     `skipped` counts ids that the model does not know. `empty` counts ids with no item left to recommend. `asked` is
     the request, which is the same in all parts of one export.
@@ -58,7 +58,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class MergedManifest:
-    """Manifest of an export in several files. Each of `parts` has `path`, `rows` and `sha256`."""
+    """The manifest of an export in several files. Each of `parts` has `path`, `rows` and `sha256`."""
 
     rows: int
     model_version: str
@@ -120,9 +120,9 @@ def merge(output: str, count: int | None, settings: Settings) -> MergedManifest:
 def merge_if_complete(output: str, count: int, settings: Settings) -> MergedManifest | None:
     """Merge the parts if all of them exist.
 
-    Every shard of a job may end with this call: the last one to finish finds all parts. Emits an event and returns None
-    if a part is missing or of another export. Two shards that finish at the same moment write the same manifest. Raises
-    ExportDamaged.
+    Every shard of a job may end with this call, because the last shard to finish finds all parts. Emits an event and
+    returns None if a part is missing or of another export. Two shards that finish at the same moment write the same
+    manifest. Raises ExportDamaged.
     """
     try:
         return merge(output, count, settings)

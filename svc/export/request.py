@@ -1,4 +1,4 @@
-"""The request for one export, and the rows of the model that it selects, in an order that depends on it alone."""
+"""The request for one export, and the rows of the model that it selects. Their order depends only on the request."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ExportRequest:
     - `to_users` ranks users for each item, by `order`. `items` is `all` or an address, like `users`.
     - `filter` is the filter tree of the request, for the manifest.
     - `allowed` are the items that the filter and the recipe's server permit. None means all items.
-    - `new` are new items to recommend as well. `allowed` then has columns for them.
+    - `new` are new items to recommend as well. `allowed` then covers them too.
     """
 
     output: str
@@ -119,10 +119,10 @@ class Selection:
 
 
 def row_chunks(table: IdTable, request: ExportRequest, context: SourceContext) -> tuple[Selection, Iterator[Rows]]:
-    """Return counts, and chunks of at most CHUNK rows of `table`.
+    """Return the selected rows of `table` as an iterator over chunks of at most CHUNK rows, and their counts.
 
-    The counts are complete after the last chunk. For a file `total` is an estimate. Raises DataSourceError for a file
-    that cannot be read, also between chunks.
+    The counts are complete after the last chunk. If the ids come from a file, `total` is an estimate, and the iterator
+    raises DataSourceError if the file cannot be read.
     """
     if request.leaders == EVERYBODY:
         rows = _shard_rows(table, request.shard)

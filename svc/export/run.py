@@ -1,4 +1,4 @@
-"""One export, whole or one shard of it: verify the model, score, write the file, publish it, write the manifest.
+"""Run one export or one shard of it: verify the model, score, write the file, publish it, write the manifest.
 
 Several threads rank many rows. The results keep the order of the rows.
 """
@@ -182,7 +182,7 @@ def score_all(model: Model, request: ExportRequest, chunks: Iterator[Rows], thre
 
 
 class LogDisplay:
-    """Display that writes one log record every EVERY_S. `done` and `total` count users, seeds or shards."""
+    """A display that logs one record every EVERY_S. `done` and `total` count users, items or shards."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
