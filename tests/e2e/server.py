@@ -94,7 +94,8 @@ class Server:
             self._end()
             raise
         self.url = f"http://{started['host']}:{started['port']}" if "port" in started else ""
-        self.client = httpx.Client(base_url=self.url, timeout=30)
+        # Without `verify=False` httpx parses the certificates of all authorities: 72 ms of a processor.
+        self.client = httpx.Client(base_url=self.url, timeout=30, verify=False)
         return self
 
     def _start(self, command: list[str]) -> subprocess.Popen[str] | Forked:

@@ -63,7 +63,10 @@ def connections(server: Server, pid: int) -> int:
 
 def await_workers(server: Server, restarts: int) -> None:
     server.wait_for("worker_restarted", times=restarts)
-    until(lambda: httpx.get(f"{server.url}/v1/health").json()["workers"]["ready"] == N_WORKERS, server.log)
+    until(
+        lambda: httpx.get(f"{server.url}/v1/health", verify=False).json()["workers"]["ready"] == N_WORKERS,
+        server.log,
+    )
 
 
 def late(answers: list[tuple[float, str]], loaded: list[dict[str, Any]]) -> list[float]:
@@ -176,7 +179,7 @@ def test_a_stopped_worker_is_replaced_and_sigterm_drains_all_workers(tmp_path: P
             assert all(line.split()[1] == "r--s" for line in maps)
         statuses = []
         for _ in range(12):
-            with httpx.Client(base_url=server.url, headers={"x-api-key": SHOP}) as client:
+            with httpx.Client(base_url=server.url, headers={"x-api-key": SHOP}, verify=False) as client:
                 statuses.append(client.post("/v1/recipes/a:recommend", json={"user_id": "u1"}).status_code)
         assert sorted(statuses) == [200] * 5 + [429] * 7
 
@@ -184,9 +187,9 @@ def test_a_stopped_worker_is_replaced_and_sigterm_drains_all_workers(tmp_path: P
         assert server.wait_for("worker_restarted", reason="silent")["pid"] == workers[0]
         monitoring = server.said("monitoring_started")[0]
         port = monitoring["port"]
-        text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+        text = httpx.get(f"http://127.0.0.1:{port}/metrics", verify=False).text
         assert 'svc_key_refusals_total{code="RATE_LIMITED",kid="shop"} 7.0' in text
-        until(lambda: httpx.get(f"http://127.0.0.1:{port}/v1/health").json()["workers"]["ready"] == 3)
+        until(lambda: httpx.get(f"http://127.0.0.1:{port}/v1/health", verify=False).json()["workers"]["ready"] == 3)
 
         left = children(server)
         server.send(signal.SIGTERM)
@@ -244,7 +247,7 @@ def clients_of_all(server: Server, stack: ExitStack) -> list[httpx.Client]:
     """Two clients, each of another worker."""
     workers = children(server)[1:]
     for _ in range(100):
-        clients = [stack.enter_context(httpx.Client(base_url=server.url, timeout=30)) for _ in range(2)]
+        clients = [stack.enter_context(httpx.Client(base_url=server.url, timeout=30, verify=False)) for _ in range(2)]
         for client in clients:
             client.get("/v1/health")
         if [connections(server, pid) for pid in workers] == [1, 1]:
