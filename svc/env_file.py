@@ -64,7 +64,8 @@ def environment(recipes: Path | None = None, environ: Mapping[str, str] | None =
     path = _path(recipes, environ)
     if path is None:
         return Environment(environ)
-    own = {name: value for name, value in environ.items() if value}
+    own = {name: value for name, value in environ.items() if value}  # the file may set what is empty
+    # SVC_API_KEYS and SVC_API_KEYS_FILE exclude each other, so each of them in the environment hides both in the file.
     lists_set = {name.removesuffix("_FILE") for name in own if name != VARIABLE}
     in_file = _variables(path)
     from_file = {name: value for name, value in in_file.items() if name.removesuffix("_FILE") not in lists_set}

@@ -152,7 +152,7 @@ def _visible(text: str) -> str:
 def _escape_unprintable(_logger: Any, _method: str, line: str) -> str:
     """Replace unprintable characters by JSON escapes.
 
-    This structlog processor runs behind the JSON renderer. JSON itself keeps U+009B, U+202E and U+2028, which steer a
+    This structlog processor runs after the JSON renderer. JSON itself keeps U+009B, U+202E and U+2028, which steer a
     terminal or split the line in a viewer.
     """
     if line.isprintable():

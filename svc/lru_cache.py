@@ -1,4 +1,4 @@
-"""A mapping of bounded size that keeps the most recently used values."""
+"""A cache of bounded size that keeps the most recently used values."""
 
 from __future__ import annotations
 

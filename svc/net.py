@@ -51,9 +51,10 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 @dataclass(frozen=True, slots=True)
 class HttpRules:
-    """Rules of all exchanges.
+    """Limits of HTTP exchanges.
 
-    `timeout_s` bounds each step: connecting, one wait for bytes, one write.
+    `timeout_s` limits each step: connecting, one wait for bytes, or one write. `allow_private` permits addresses that
+    are not of the open internet.
     """
 
     timeout_s: float

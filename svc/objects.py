@@ -98,6 +98,7 @@ class ObjectStore:
     def write(self, uri: str, descriptor: int) -> None:
         """Upload the whole of an open file, in one call of the client."""
         size = os.fstat(descriptor).st_size
+        # put_file takes a path, but the temporary file has no name.
         self._call("put_file", f"/proc/self/fd/{descriptor}", self._path(uri), n_bytes=size)
 
 
@@ -107,7 +108,7 @@ def _options(scheme: str, timeout_s: float) -> dict[str, Any]:
         timeouts = {"connect_timeout": timeout_s, "read_timeout": timeout_s, "retries": {"max_attempts": 2}}
         return options | {"config_kwargs": timeouts}
     if scheme == "gs":
-        # without this, gcsfs asks over gRPC for the kind of a bucket, and waits a minute if gRPC is blocked.
+        # Otherwise gcsfs asks over gRPC for the kind of a bucket, and waits a minute if gRPC is blocked.
         os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
         return options | {"requests_timeout": timeout_s}
     return options | {"connection_timeout": int(timeout_s), "read_timeout": int(timeout_s)}

@@ -137,10 +137,10 @@ def _raise(signum: int, _frame: FrameType | None) -> None:
 
 @contextmanager
 def interrupts() -> Iterator[None]:
-    """Raise `Interrupted` in the main thread for these signals inside the block.
+    """Raise `Interrupted` in the main thread for SIGINT, SIGTERM and SIGHUP inside the block.
 
-    The previous handlers are restored after the block. An ignored SIGHUP stays ignored, because nohup may
-    have started the command.
+    The previous handlers are restored after the block. An ignored SIGHUP stays ignored, because nohup may have started
+    the command.
     """
     ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
     previous = {signum: signal.signal(signum, _raise) for signum in SIGNALS if signum not in ignored}

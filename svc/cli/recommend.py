@@ -283,7 +283,7 @@ def _export(source: str, request: ExportRequest, env_var: list[str], settings: S
     from svc.cores import limit_blas_threads
     from svc.export.run import check, export
 
-    limit_blas_threads(1)  # the export scores in several threads of its own
+    limit_blas_threads(1)  # one for each thread in which the export scores
     check(request)
     with progress_for(settings) as progress:
         opened, request = _open(source, request, env_var, settings, unsigned=how.unsigned)

@@ -70,7 +70,7 @@ class SourceTooLarge(DataSourceError):
 
 
 class FetchError(SvcError):
-    """An http(s) exchange failed: no connection, no trust in the certificate, an answer that was cut."""
+    """An http(s) exchange failed. No connection, an untrusted certificate and a cut answer are examples."""
 
     code = "fetch_error"
     exit_code = 3
@@ -178,7 +178,7 @@ class ArtifactError(SvcError):
 
 
 class ArtifactReadError(ArtifactError):
-    """The bytes could not be fetched: missing, refused, cut short, or a store that failed."""
+    """The artifact could not be fetched. It is missing, access is refused, the store failed, or bytes are missing."""
 
     stage = "read"
     reason = "read"

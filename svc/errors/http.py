@@ -245,7 +245,7 @@ class RecipeUnavailable(ApiError):
 
 
 class AvailabilityStale(ApiError):
-    """The recipe serves only available items, and the list of these is missing or too old."""
+    """The recipe serves only the items that a list makes available, and the list is missing or too old."""
 
     code = "AVAILABILITY_STALE"
     http_status = 503

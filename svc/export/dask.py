@@ -138,12 +138,12 @@ def run_task(task: _Task) -> Manifest:
         )
     from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(limits=1, user_api="blas"):  # because export starts scoring threads of its own
+    with threadpool_limits(limits=1, user_api="blas"):  # for each of the threads that export starts
         return export(task.request, opened, settings, Progress())  # the client shows the progress of all shards
 
 
 def _worker_settings() -> Settings:
-    """Return the settings of the worker's environment. By default its Dask threads share the cores evenly."""
+    """Return the worker's settings. Unless SVC_SCORING_THREADS is set, its Dask threads share the cores evenly."""
     from distributed import get_worker
 
     settings = Settings.from_env(environment())
@@ -163,7 +163,7 @@ class _LastArtifact:
         self._last: OpenedArtifact | None = None
 
     def get(self, address: str, model_version: str, settings: Settings) -> OpenedArtifact:
-        """Return the verified artifact at an address, read again if the last one has another version.
+        """Return the verified artifact at an address. It is read if the last artifact has another address or version.
 
         One thread of the worker verifies it while the others wait.
         """

@@ -77,7 +77,7 @@ def ranked_by(leader: str) -> str:
 
 
 class ParquetWriter:
-    """Writer of Parquet files with row groups of about ROW_GROUP rows."""
+    """A writer of Parquet files with row groups of about ROW_GROUP rows."""
 
     def __init__(self, out: HashingFile, leader: str, leaders: IdTable, items: IdTable) -> None:
         import pyarrow as pa
@@ -125,7 +125,7 @@ class ParquetWriter:
 
 
 class CsvWriter:
-    """Writer of csv files by RFC 4180, with a header line and `\\n` line ends.
+    """A writer of csv files by RFC 4180, with a header line and `\\n` line ends.
 
     An id is quoted only if it needs quotes.
     """
@@ -143,7 +143,7 @@ class CsvWriter:
 
 
 class JsonLinesWriter:
-    """Writer of JSON lines, one object a line. Ids and scores are written exactly as in the API's answers."""
+    """A writer of JSON lines, one object per line. Ids and scores are written exactly as in the API's answers."""
 
     def __init__(self, out: HashingFile, leader: str, leaders: IdTable, items: IdTable) -> None:
         self._out = out
@@ -177,7 +177,7 @@ def format_of(output: str) -> str:
 
 
 def _lines(scored: Scored, items: Sequence[bytes], begin: Callable[[int], bytes], *, end: bytes) -> bytes:
-    """Return all entries as text: beginning, rank, item, score, end."""
+    """Return the text of all entries. An entry is `begin(row)`, its rank, its item, its score and `end`."""
     scores = to_json(scored.scores.tolist())[1:-1].split(b",")
     counts = scored.counts.tolist()
     begins = [

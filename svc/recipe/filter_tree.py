@@ -84,7 +84,7 @@ class FilterProblem(ValueError):
 
 
 def parse_filter(tree: object, kinds: Mapping[str, str]) -> Filter:
-    """Return the canonical form of `tree` over fields of these `kinds`. Raises FilterProblem."""
+    """Return the canonical form of `tree`. `kinds` has the kind of each permitted field. Raises FilterProblem."""
     return _Parser(kinds).node(tree, (), 1)
 
 
@@ -208,7 +208,7 @@ def _number(value: object, path: Place) -> float:
         except OverflowError:
             number = math.inf
         if math.isfinite(number):
-            return number + 0.0  # turns -0.0 into 0.0
+            return number + 0.0  # -0.0 becomes 0.0, because equal filters need one canonical form
     words = "a number field is compared with a finite number"
     if isinstance(value, datetime.date) or (isinstance(value, str) and _DATE.match(value)):
         words += "; this is a date: keep it as a number in the table, such as seconds since 1970, and compare with that"

@@ -39,7 +39,7 @@ _FORMER_DEFAULTS = {"parallelism": 1}
 
 
 def strip_defaults(recipe: Recipe, tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the canonical form, as JSON values, of `recipe` and of its normalized `tree` before expansion."""
+    """Return the canonical form of `recipe` as JSON values. `tree` is its normalized tree before expansion."""
     return _model(recipe, tree)
 
 
@@ -96,7 +96,7 @@ def _source(raw: Mapping[str, Any]) -> dict[str, Any]:
         if key not in fields
         or fields[key].is_required()
         or value != fields[key].get_default(call_default_factory=True)
-        or isinstance(value, bool)
+        or isinstance(value, bool)  # True == 1 in Python, so a Boolean could pass for the default of a number
     }
 
 

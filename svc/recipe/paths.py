@@ -78,7 +78,7 @@ def _without_detours(path: Path) -> Path:
 
 
 def require_below(path: Path, root: Path) -> None:
-    """Raise RecipeSecurityError unless `path`, with its symlinks followed, is below `root`. Neither needs to exist."""
+    """Raise RecipeSecurityError unless `path`, after its symlinks, is below `root`. Neither path needs to exist."""
     if not path.resolve().is_relative_to(root.resolve()):
         raise RecipeSecurityError(f"{path} lies outside SVC_ARTIFACT_ROOT ({root})")
 

@@ -1,4 +1,4 @@
-"""What a recipe serves: item metadata, the fields of filters, lists of available items, and rules for every request."""
+"""The blocks of a recipe that a server uses: item metadata, filter fields, lists of items, rules for all requests."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class _Builder:
     """A builder of values from the events of one parser. An alias shares the value of its anchor."""
 
     def __init__(self, text: str, where: str) -> None:
-        self._loader: Any = yaml.SafeLoader(text)  # its methods carry no types
+        self._loader: Any = yaml.SafeLoader(text)  # PyYAML has no types for its methods
         self._where = where
         self._anchors: dict[str, _Built] = {}
 
@@ -161,7 +161,7 @@ class _Builder:
         if tag is None or tag == "!":
             tag = loader.resolve(ScalarNode, event.value, event.implicit)
         if tag not in _SCALAR_TAGS and event.tag is None:
-            return event.value  # `=` and `<<` have tags of their own in YAML 1.1
+            return event.value  # YAML 1.1 has special tags for `=` and `<<`, which are plain text here
         if tag not in _SCALAR_TAGS:
             self._refuse(event, f"tag {tag!r} is not allowed: a recipe holds plain values only")
         if _SURROGATE.search(event.value):

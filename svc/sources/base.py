@@ -63,9 +63,9 @@ class TableBounds:
 
     @classmethod
     def for_serving(cls, n_items: int, n_columns: int) -> TableBounds:
-        """Return ten times the rows and bytes of `n_items` rows with `n_columns` cells of 512 bytes.
+        """Return bounds of ten times the need of `n_items` rows, each with `n_columns` cells of 512 bytes.
 
-        The bounds are at least 1,048,576 rows and 64 MiB.
+        The bounds are never below 1,048,576 rows and 64 MiB.
         """
         needed = n_items * n_columns * BYTES_A_CELL
         return cls(max(LEAST_ROWS, TIMES_NEEDED * n_items), max(LEAST_BYTES, TIMES_NEEDED * needed))

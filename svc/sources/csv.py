@@ -322,7 +322,7 @@ class CsvSource:
         return find_fault(self._text(file), self._config.delimiter, len(header.names))
 
     def _schema(self, header: _Header) -> pa.Schema:
-        """Return a schema with the type of each column in `dtype`, and text for all others."""
+        """Return a schema with the type of each column in `dtype`, and text for all other columns."""
         dtype = self._config.dtype
         return pa.schema([(name, dtype_of(dtype.get(name, "str"))) for name in header.wanted])
 
@@ -340,7 +340,7 @@ class CsvSource:
 
     def _encoding(self) -> str:
         name = codecs.lookup(self._config.encoding).name
-        return "utf-8-sig" if name == "utf-8" else name
+        return "utf-8-sig" if name == "utf-8" else name  # skips a byte order mark
 
     def _stream(self, file: DataFile) -> CappedReader:
         codec = self._codec(file.where)

@@ -217,6 +217,7 @@ def _open(location: Location, sha256: str | None, context: SourceContext, part: 
             yield remote
     else:
         path = location.resolve(context.base_dir)
+        # Checked before the file is opened, because opening a pipe would wait for its writer.
         if not stat.S_ISREG(path.stat().st_mode):
             raise IsADirectoryError if path.is_dir() else DataSourceError(f"{path} is no regular file")
         with path.open("rb") as file:
@@ -253,7 +254,7 @@ def _object(location: Location, sha256: str | None, context: SourceContext, part
         if part != "all" or (sha256 is None and not records_digests()):
             yield DataFile(remote, where, size, None)
             return
-        with _spool(where) as copy:  # so that the verified bytes are the ones that are read
+        with _spool(where) as copy:  # a second read of the object could return other bytes than the verified ones
             while chunk := remote.read(_CHUNK):
                 copy.write(chunk)
             copy.seek(0)

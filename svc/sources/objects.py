@@ -28,7 +28,7 @@ def open_object(location: Location, settings: Settings) -> Iterator[tuple[Binary
         info = _info(store, location.uri)
     remote = _RemoteFile(store, location.uri, int(info["size"]))
     yield cast("BinaryIO", io.BufferedReader(remote, _PIECE_BYTES)), remote.size
-    if remote.n_pieces > 1:
+    if remote.n_pieces > 1:  # a single piece comes from a single version
         with _store_errors(location.uri):
             if identity(store.info(location.uri)) != identity(info):
                 raise DataSourceError(f"{redact_text(location.uri)} changed while it was read; run it again")
@@ -49,6 +49,7 @@ def list_files(uri: str, settings: Settings) -> list[tuple[str, int]]:
 def read_whole(location: Location, size: int, settings: Settings) -> bytes:
     """Read an object of `size` bytes in one request, so that all bytes are of one version. Raises DataSourceError."""
     with _store_errors(location.uri):
+        # One byte more than `size`, to notice that the object has grown.
         content = ObjectStore(location.uri, settings.http_timeout_s).read(location.uri, 0, size + 1)
     if len(content) != size:
         raise DataSourceError(f"{redact_text(location.uri)} changed while it was read; run it again")

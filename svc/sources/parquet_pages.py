@@ -151,12 +151,12 @@ def _text_lengths(content: bytes) -> NDArray[np.int64]:
 def _coded_bytes(content: IO[bytes], n_values: int, lengths: NDArray[np.int64]) -> int:
     """Return the bytes of the texts that the codes of a page stand for. `lengths` are those of the dictionary's texts.
 
-    A page stores either one code and how often it repeats, or groups of eight codes, in any order.
+    A page is a sequence of runs. A run stores either one code and how often it repeats, or groups of eight codes.
     """
     first = content.read(1)
     width, n_bytes, n_left = first[0] if first else 0, 0, n_values
     while n_left > 0 and (head := _run(content)):
-        if head & 1:  # groups of eight codes
+        if head & 1:  # a run of groups of eight codes
             groups = min(head >> 1, -(-n_left // 8))
             for start in range(0, groups, _MOST_AT_ONCE // 8):
                 count = 8 * min(groups - start, _MOST_AT_ONCE // 8)

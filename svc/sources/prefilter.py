@@ -46,9 +46,9 @@ Term = TypeVar("Term")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prefiltered:
-    """The rows of a source that may satisfy a filter, in their order, and the number of all rows of the source.
+    """The n rows of a source that may satisfy a filter, in the source's order, and the number of all its rows.
 
-    `positions`, (n,), has the position of each row in the source.
+    `positions`, (n,), has the position of each of these rows in the source.
     """
 
     frame: pandas.DataFrame
@@ -115,7 +115,7 @@ class ParquetSieve:
                 if operator_name not in _REACHES or statistics is None or not statistics.has_min_max:
                     return None
                 low, high = float(statistics.min), float(statistics.max)
-                if math.isnan(low) or math.isnan(high):  # some writers compare NaN, which makes statistics useless
+                if math.isnan(low) or math.isnan(high):  # a writer that compares NaN writes useless bounds
                     return None
                 return _REACHES[operator_name](low, high, operand)
 

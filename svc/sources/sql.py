@@ -114,7 +114,7 @@ class SqlSource:
             return lines
 
     def probe_and_sample(self, n_rows: int) -> Generator[str, None, pandas.DataFrame]:
-        """Yield the lines of `probe`, then return the first rows of the same query run, without reading the others."""
+        """Yield the lines of `probe`, then return the first rows of the same query run. Later rows are not read."""
         with self._session() as (connection, dialect, _), self._execute(connection, dialect, n_rows) as result:
             try:
                 yield from self._probe_lines(dialect, result)

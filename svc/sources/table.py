@@ -80,7 +80,7 @@ class TableBuilder:
         self._n_bytes = 0
 
     def begin(self, part: Part, schema: pa.Schema) -> None:
-        """Start a file: its batches follow, with the columns of `schema` and the file's partitions.
+        """Start a file. The next batches come from this file, with the columns of `schema` and the file's partitions.
 
         Raises DataSourceError, which names both files, if its columns differ from those of earlier files.
         """
