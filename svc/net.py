@@ -71,7 +71,7 @@ class _Request(NamedTuple):
     body: BinaryIO | None
 
 
-class Response:
+class RemoteResponse:
     """A final answer whose body has not been read yet. Use it inside the block of `exchange`."""
 
     def __init__(self, response: httpx.Response, url: httpx.URL, rules: HttpRules) -> None:
@@ -125,7 +125,7 @@ def exchange(
     headers: Mapping[str, str] | None = None,
     body: BinaryIO | None = None,
     on_redirect: OnRedirect | None = None,
-) -> Iterator[Response]:
+) -> Iterator[RemoteResponse]:
     """Send a request and yield its final answer.
 
     The connection is closed at the end of the block. `on_redirect(from_, to, status)` is called for each redirect,
@@ -139,7 +139,7 @@ def exchange(
             response = _send(client, asked, hop, rules)
             try:
                 if response.status_code not in _REDIRECTS or method not in ("GET", "HEAD"):
-                    yield Response(response, hop, rules)
+                    yield RemoteResponse(response, hop, rules)
                     return
                 hop = _next_hop(response, hop, on_redirect)
             finally:

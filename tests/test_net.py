@@ -355,7 +355,7 @@ def test_a_slow_trickle_causes_a_timeout(monkeypatch: pytest.MonkeyPatch) -> Non
             while True:
                 yield b"x"
 
-    response = net.Response(httpx.Response(200, stream=Trickle()), httpx.URL("http://h/"), RULES)
+    response = net.RemoteResponse(httpx.Response(200, stream=Trickle()), httpx.URL("http://h/"), RULES)
     with pytest.raises(FetchTimedOut, match="too slow"):
         for _ in response.chunks(10_000):
             pass

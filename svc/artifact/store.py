@@ -33,7 +33,7 @@ from svc.errors import (
 )
 from svc.logs import redact_text
 from svc.names import HTTP_SCHEMES, OBJECT_SCHEMES, Versioning
-from svc.net import HttpRules, Response, exchange
+from svc.net import HttpRules, RemoteResponse, exchange
 from svc.settings import Settings
 
 _GONE = (404, 410)
@@ -55,12 +55,12 @@ class HttpFolder:
         return urlunsplit((self._parts.scheme, self._parts.netloc, f"{folder}/{quote(name)}", query, ""))
 
     @contextmanager
-    def _answer(self, method: str, name: str, body: BinaryIO | None = None) -> Iterator[Response]:
+    def _answer(self, method: str, name: str, body: BinaryIO | None = None) -> Iterator[RemoteResponse]:
         with exchange(method, self._url(name, self._parts.query), self._rules, body=body) as response:
             yield response
 
     @contextmanager
-    def _reading(self, method: str, name: str) -> Iterator[Response]:
+    def _reading(self, method: str, name: str) -> Iterator[RemoteResponse]:
         """Yield the successful response to a request for `name`."""
         try:
             with self._answer(method, name) as response:

@@ -56,7 +56,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class TrainedVersion:
     """A version that a training wrote.
 
     `promoted` tells whether the pointer moved to the version. `held` tells whether a hold prevented the move. `live` is
@@ -170,7 +170,7 @@ class Versions:
 
     def publish(
         self, write: Callable[[BinaryIO], Written], header: Mapping[str, Any], *, move: bool, keep: int | None
-    ) -> Training:
+    ) -> TrainedVersion:
         """Write a new version. If `move` is True and no hold is set, make the version live.
 
         If there is no pointer yet, a hold does not prevent this. With `keep`, older versions than the newest `keep` are
@@ -195,7 +195,9 @@ class Versions:
             self._move(line, live)
             if keep is not None:
                 self._tidy(keep)
-        return Training(sha8, self._store.uri_of_version(sha8), written, promoted, log.held and not promoted, line.live)
+        return TrainedVersion(
+            sha8, self._store.uri_of_version(sha8), written, promoted, log.held and not promoted, line.live
+        )
 
     @contextmanager
     def _withdrawn_on_error(self, sha8: str) -> Iterator[None]:

@@ -47,7 +47,7 @@ FILES = Path(__file__).with_name("demo_files")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SampleRequest:
     title: str
     path: str
     body: dict[str, Any]
@@ -66,7 +66,7 @@ def print_requests(url: str, folder: Path, api_key: str) -> None:
     typer.echo(f"\nServing at {url}. Ctrl-C ends it. Everything is in {folder}: recipes, data, artifacts, keys.")
 
 
-def _requests(data: Path) -> list[Request]:
+def _requests(data: Path) -> list[SampleRequest]:
     titles = {row["item_id"]: row["title"] for row in _rows(data / "books.csv")}
     baskets: dict[str, list[str]] = {}
     for row in _rows(data / "purchases.csv"):
@@ -74,13 +74,13 @@ def _requests(data: Path) -> list[Request]:
     reader = next(user for user in sorted(baskets) if 8 <= len(baskets[user]) <= 12)
     seed = Counter(item for basket in baskets.values() for item in basket).most_common(40)[-1][0]
     return [
-        Request(
+        SampleRequest(
             f"For reader {reader}, who bought {', '.join(titles[item] for item in baskets[reader][-3:])}",
             "books:recommend",
             {"user_id": reader, "limit": 5},
         ),
-        Request(f"Like {titles[seed]}", "books:recommend-related", {"seed_items": [seed], "limit": 5}),
-        Request(
+        SampleRequest(f"Like {titles[seed]}", "books:recommend-related", {"seed_items": [seed], "limit": 5}),
+        SampleRequest(
             "For the same reader, only crime since 1990",
             "books:recommend",
             {
@@ -89,27 +89,27 @@ def _requests(data: Path) -> list[Request]:
                 "limit": 5,
             },
         ),
-        Request(
+        SampleRequest(
             "For a visitor who looked at two books a minute ago",
             "books:recommend",
             {"history": [seed, baskets[reader][-1]], "limit": 5},
         ),
-        Request(
+        SampleRequest(
             "For a visitor without a history",
             "books:recommend",
             {"user_id": "nobody", "fallback": "popular", "limit": 5},
         ),
-        Request(
+        SampleRequest(
             "For somebody new, of whom only the age is known",
             "books-cold-start:recommend",
             {"user_features": {"age_band": "18-29"}, "limit": 5},
         ),
-        Request(
+        SampleRequest(
             f"For reader {reader} again, with a book that nobody has bought yet",
             "books-cold-start:recommend",
             {"user_id": reader, "limit": 5},
         ),
-        Request(
+        SampleRequest(
             "Like a book that is not in the shop yet",
             "books-cold-start:recommend-related",
             {"item_features": {"categories": ["Crime", "History"], "year": 2025}, "limit": 5},
@@ -122,7 +122,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _curl(url: str, request: Request, api_key: str) -> str:
+def _curl(url: str, request: SampleRequest, api_key: str) -> str:
     body = shlex.quote(json.dumps(request.body))
     return (
         f"curl -s {url}/v1/recipes/{request.path} -H 'X-API-Key: {api_key}'"
@@ -130,7 +130,7 @@ def _curl(url: str, request: Request, api_key: str) -> str:
     )
 
 
-def _ask(url: str, request: Request, api_key: str) -> Any:
+def _ask(url: str, request: SampleRequest, api_key: str) -> Any:
     call = urllib.request.Request(
         f"{url}/v1/recipes/{request.path}",
         data=json.dumps(request.body).encode(),

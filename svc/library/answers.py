@@ -17,7 +17,7 @@ from svc.errors import UnknownUser, UsageError, ValidationFailed
 from svc.export.request import CHUNK
 from svc.library.items import ItemTable
 from svc.library.tables import id_series
-from svc.model.explain import POPULAR, Because, Disliked, Popular, Reasons
+from svc.model.explain import POPULAR, Because, Disliked, PopularityReason, Reasons
 from svc.model.model import Model
 from svc.model.ranking.filter_fields import FilterFields
 from svc.model.ranking.item_sets import ItemSet, intersect
@@ -327,6 +327,6 @@ def _reasons_of(answerer: Answerer, reasons: Reasons) -> list[dict[str, Any]]:
             **({} if items is None else items.facts(reason)),
         }
         if isinstance(reason, int)
-        else {"reason" if isinstance(reason, Popular) else "feature": str(reason), "share": share}
+        else {"reason" if isinstance(reason, PopularityReason) else "feature": str(reason), "share": share}
         for reason, share in reasons
     ]

@@ -50,7 +50,7 @@ class Disliked(int):
     """The column of a disliked item, as a reason."""
 
 
-class Popular(str):
+class PopularityReason(str):
     """Popularity as a reason. Its own type distinguishes it from a feature with the same text."""
 
     __slots__ = ()
@@ -72,7 +72,7 @@ class Because(NamedTuple):
     in_spite_of: Reasons = ()
 
 
-_POPULARITY = Popular("popular")
+_POPULARITY = PopularityReason("popular")
 POPULAR = Because(((_POPULARITY, 1.0),), 0.0)
 """The explanation for models that give every user the same ranking."""
 

@@ -72,7 +72,7 @@ CROWDED_S = 1.0
 _MILLISECONDS = re.compile(rb"[0-9]{1,9}")
 
 
-class Queue(Protocol):
+class QueueWaits(Protocol):
     """The queue of a model, as far as admission asks about it (see `Lane`)."""
 
     @property
@@ -113,7 +113,7 @@ class Admission:
         """True if a request was refused because of its wait in the last CROWDED_S seconds."""
         return trio.current_time() < self._crowded_until
 
-    def late_s(self, queue: Queue | None, turn_s: float, timeout: bytes | None, *, is_batch: bool) -> float:
+    def late_s(self, queue: QueueWaits | None, turn_s: float, timeout: bytes | None, *, is_batch: bool) -> float:
         """Return the expected wait of an unparsed request in seconds if the wait exceeds the limit, else 0.
 
         `turn_s` is the expected wait before the request is parsed, and `queue` the queue of its model. `timeout` is the
@@ -159,7 +159,7 @@ class WaitBudget:
 
     def require(
         self,
-        queue: Queue,
+        queue: QueueWaits,
         queries: Sequence[Query] | None = None,
         *,
         is_batch: bool = False,

@@ -22,7 +22,7 @@ from svc import install_command
 from svc.cores import limit_blas_threads
 from svc.errors import ConfigError
 from svc.serving.models.threads import SWITCH_INTERVAL_S
-from svc.serving.transport.connection import Limits
+from svc.serving.transport.connection import ConnectionLimits
 from svc.settings import Settings
 
 if TYPE_CHECKING:
@@ -78,10 +78,10 @@ async def close_spans(spans: Spans) -> None:
         await trio.to_thread.run_sync(spans.close, abandon_on_cancel=True)
 
 
-def limits(settings: Settings) -> Limits:
+def limits(settings: Settings) -> ConnectionLimits:
     """Return the time limits of client connections from the settings."""
     drain_s = settings.drain_s
-    return Limits(settings.keep_alive_s, settings.client_timeout_s, drain_s, min(LEAVE_TAKING_S, drain_s))
+    return ConnectionLimits(settings.keep_alive_s, settings.client_timeout_s, drain_s, min(LEAVE_TAKING_S, drain_s))
 
 
 def unwrap_single(error: BaseException) -> BaseException:

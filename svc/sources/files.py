@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, cast
 from svc import events, logs
 from svc.errors import DataSourceError, FetchError, FetchTooLarge, SourceTooLarge
 from svc.logs import redact_text
-from svc.net import HttpRules, Response, exchange
+from svc.net import HttpRules, RemoteResponse, exchange
 from svc.recipe.paths import Location
 from svc.sources import objects
 from svc.sources.base import Purpose, SourceContext
@@ -106,7 +106,7 @@ def download_end(url: str, out: BinaryIO, context: SourceContext, n_bytes: int) 
 
 
 @contextmanager
-def _answer(url: str, context: SourceContext, headers: Mapping[str, str] | None = None) -> Iterator[Response]:
+def _answer(url: str, context: SourceContext, headers: Mapping[str, str] | None = None) -> Iterator[RemoteResponse]:
     """Yield the final response to a GET. Logs redirects. Every failure becomes a DataSourceError."""
     redirect = events.METADATA_SOURCE_REDIRECT if context.purpose == "metadata" else events.CSV_SOURCE_REDIRECT
 

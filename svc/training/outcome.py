@@ -22,7 +22,7 @@ REFUSED = 9
 
 
 @dataclass(frozen=True, slots=True)
-class TrainResult:
+class TrainingOutcome:
     """The result of a training.
 
     `artifact` is the location of the new artifact. It is None if the training failed, was skipped, or only searched.
@@ -77,12 +77,12 @@ class Outcome:
             **{name: stats[name] for name in ("n_rows", "n_users", "n_items")},
         )
 
-    def log_defect(self, error: Exception) -> TrainResult:
+    def log_defect(self, error: Exception) -> TrainingOutcome:
         """Log an error that svc does not raise on purpose, with its innermost stack frames."""
         message = f"{type(error).__name__}: {error}"
         return self.log_failure(message, INTERNAL_ERROR, _FAILED, {"traceback": _frames(error)})
 
-    def log_failure(self, message: str, code: str, exit_code: int, fields: Mapping[str, Any]) -> TrainResult:
+    def log_failure(self, message: str, code: str, exit_code: int, fields: Mapping[str, Any]) -> TrainingOutcome:
         """Log an error, with additional `fields` of the event."""
         self.progress.close()
         kid_field = {} if self.kid is None else {"kid": self.kid}
@@ -97,9 +97,9 @@ class Outcome:
             **kid_field,
             **fields,
         )
-        return TrainResult(exit_code)
+        return TrainingOutcome(exit_code)
 
-    def log_interrupt(self, exit_code: int) -> TrainResult:
+    def log_interrupt(self, exit_code: int) -> TrainingOutcome:
         """Log that a signal ended the training, with the files in place."""
         self.progress.close()
         logs.emit(
@@ -109,7 +109,7 @@ class Outcome:
             exit_code=exit_code,
             kept=self.kept,
         )
-        return TrainResult(exit_code)
+        return TrainingOutcome(exit_code)
 
 
 def now() -> str:

@@ -23,8 +23,8 @@ from svc.training.fitting.algorithms.registry import check_available
 from svc.training.judging.incumbent import check_data_change, read_incumbent
 from svc.training.judging.search_result import SearchResult
 from svc.training.judging.task import check_scores, split_data
-from svc.training.outcome import REFUSED, Outcome, TrainResult, now
-from svc.training.publishing.header import Facts, header
+from svc.training.outcome import REFUSED, Outcome, TrainingOutcome, now
+from svc.training.publishing.header import RunFacts, header
 from svc.training.publishing.publication import Inputs, fresh_fields, needs_serial, publish
 from svc.training.report.page import RunReport
 from svc.training.search import prepare
@@ -63,7 +63,7 @@ def train(
     settings: Settings,
     progress: Progress,
     server: ForkServer | None = None,
-) -> TrainResult:
+) -> TrainingOutcome:
     """Train the recipe, log a final event, and return the result with the exit code.
 
     No exception is raised, except by a second interrupt. A KeyboardInterrupt ends the training at once and removes the
@@ -114,7 +114,7 @@ class _Run:
     def name(self) -> str:
         return self.loaded.recipe.name
 
-    def run(self) -> TrainResult:
+    def run(self) -> TrainingOutcome:
         logs.emit(events.TRAINING_STARTED, recipe=self.name, run_id=self.options.run_id)
         for warning in self.loaded.warnings:
             self._warn(warning)
@@ -139,7 +139,7 @@ class _Run:
             logs.emit(
                 events.RECIPE_LOCK_CONTENDED_SKIPPING, recipe=self.name, run_id=self.options.run_id, lock=error.message
             )
-            return TrainResult(0)
+            return TrainingOutcome(0)
 
     def _warn(self, warning: Any) -> None:
         if warning.code == "algorithm_duplicate":
@@ -231,14 +231,14 @@ class _Run:
         check_scores(self.loaded, task.data, best.score or 0.0)
         return result
 
-    def _search_only(self, location: StorageLocation) -> TrainResult:
+    def _search_only(self, location: StorageLocation) -> TrainingOutcome:
         if not location.shared:
             raise TrainingError("--search-only joins a shared search: set training.storage_path")
         result = self._search(self._task(), location)
         logs.emit(events.SEARCH_ONLY_DONE, run_id=self.options.run_id, n_completed=len(result.completed), exit_code=0)
-        return TrainResult(0)
+        return TrainingOutcome(0)
 
-    def _train(self, location: StorageLocation, keys: signing.SigningKeys) -> TrainResult:
+    def _train(self, location: StorageLocation, keys: signing.SigningKeys) -> TrainingOutcome:
         from svc.training.judging.measurements import measure_winner
         from svc.training.judging.rankers import rank_ms
 
@@ -264,7 +264,7 @@ class _Run:
         matrix, model = final.matrix, final.model
         cold_start = self._cold_start(task, result, final)
         new_items = self._new_items(task, result, final)
-        facts = Facts(
+        facts = RunFacts(
             run_id=self.options.run_id,
             trained_at=now(),
             kid=keys.active[0],
@@ -297,7 +297,7 @@ class _Run:
         self.report.write(head, model, earlier)
         exit_code = 0 if published.promoted or published.held else REFUSED
         self.outcome.done(head, published, result, self.loaded.path, exit_code)
-        return TrainResult(exit_code, published.artifact, None if promotion is None else promotion["decision"])
+        return TrainingOutcome(exit_code, published.artifact, None if promotion is None else promotion["decision"])
 
     @property
     def _rules(self) -> Promotion | None:

@@ -17,7 +17,7 @@ from svc.artifact import layout
 from svc.artifact.keys import SigningKeys
 from svc.artifact.store import open_store
 from svc.artifact.version_log import is_rolled_back_to, verified_lines
-from svc.artifact.versions import Training, Versions
+from svc.artifact.versions import TrainedVersion, Versions
 from svc.errors import ArtifactError, NoSuchVersion
 from svc.settings import Settings
 
@@ -38,7 +38,7 @@ class Shelf:
     def versions(self) -> Versions:
         return Versions(self.uri, KEYS, self.settings)
 
-    def train(self, *, move: bool = True, keep: int | None = None, decision: str | None = None) -> Training:
+    def train(self, *, move: bool = True, keep: int | None = None, decision: str | None = None) -> TrainedVersion:
         self.minute += 1
         header: dict[str, Any] = {
             "trained_at": f"2099-01-01T00:{self.minute:02d}:00+00:00",

@@ -13,14 +13,14 @@ import trio
 from structlog.testing import capture_logs
 
 from svc.serving.transport import server
-from svc.serving.transport.connection import Limits
+from svc.serving.transport.connection import ConnectionLimits
 from svc.serving.transport.server import BACKLOG
 from tests.faults.failing_calls import STRIDE, Failure
 from tests.faults.failing_sockets import PASSING, SOCKET_KINDS, FailingListener
 from tests.serving.transport.echo import KEPT, LARGE, REQUEST, Echo
 
 pytestmark = pytest.mark.anyio
-LIMITS = Limits(idle_s=30, unread_s=30, drain_s=5)
+LIMITS = ConnectionLimits(idle_s=30, unread_s=30, drain_s=5)
 LONGEST_S = 60.0
 FAULTS = [
     (kind, failure)

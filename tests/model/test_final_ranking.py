@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from svc.model.explain import Popular
+from svc.model.explain import PopularityReason
 from svc.model.final_ranking import candidate_query
 from svc.model.ranker.page_ranker import GROUPS, REORDERED
 from svc.model.ranking.item_sets import ItemSet
@@ -70,12 +70,12 @@ def test_reasons_are_groups_of_features_and_within_one_those_of_the_winner(name:
             scaled = own.of_columns[position] * ranker.scale_of_score
             expected |= dict(zip(own.columns.tolist(), scaled, strict=True))
             if own.of_popularity is not None:
-                expected[Popular("of the winner")] = own.of_popularity[position] * ranker.scale_of_score
+                expected[PopularityReason("of the winner")] = own.of_popularity[position] * ranker.scale_of_score
         unnamed = page.scores[position] - sum(expected.values())
         in_favour = sum(max(0.0, addend) for addend in (unnamed, *expected.values()))
         assert sorted(share * in_favour for _, share in (*because.reasons, *because.in_spite_of)) == pytest.approx(
             sorted(addend for addend in expected.values() if addend)
         )
         for reason, addend in expected.items():
-            if not isinstance(reason, Popular):
+            if not isinstance(reason, PopularityReason):
                 assert shares.get(reason, 0.0) == pytest.approx(addend / in_favour, abs=1e-9)

@@ -10,7 +10,7 @@ import trio
 
 from svc.serving.transport import server
 from svc.serving.transport.certificate import Tls
-from svc.serving.transport.connection import Limits
+from svc.serving.transport.connection import ConnectionLimits
 from svc.serving.transport.messages import Application
 from svc.serving.transport.server import BACKLOG
 
@@ -31,7 +31,7 @@ async def listening(
     async with trio.open_nursery() as nursery:
 
         async def serve() -> None:
-            limits = Limits(idle_s, unread_s, drain_s)
+            limits = ConnectionLimits(idle_s, unread_s, drain_s)
             await server.serve(application, listener, limits, until=over.wait, tls=tls)
 
         nursery.start_soon(serve)

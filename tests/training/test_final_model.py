@@ -17,7 +17,7 @@ from svc.model.model import Model
 from svc.model.ranking.query import Interaction, Query
 from svc.settings import Settings
 from svc.training.fitting.trial import TrialRecord
-from svc.training.outcome import TrainResult
+from svc.training.outcome import TrainingOutcome
 from tests.training.test_run import Make, item_features, run, small_training
 
 
@@ -102,7 +102,7 @@ def last_first(trials: list[TrialRecord]) -> list[TrialRecord]:
     return sorted(trials, key=lambda trial: (trial.algorithm != "CosineKNNRecommender", trial.number))
 
 
-def loaded(result: TrainResult) -> tuple[Any, dict[str, Any]]:
+def loaded(result: TrainingOutcome) -> tuple[Any, dict[str, Any]]:
     """Return the loaded model of a training, and its header."""
     assert result.artifact is not None
     _, parsed = read_verified(result.artifact, development_keys(), Settings())

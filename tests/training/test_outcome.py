@@ -9,7 +9,7 @@ import pytest
 from svc import logs
 from svc.events import Event
 from svc.progress import Progress
-from svc.training.outcome import Outcome, TrainResult
+from svc.training.outcome import Outcome, TrainingOutcome
 
 Emitted = list[tuple[str, dict[str, Any]]]
 
@@ -28,7 +28,7 @@ def emitted(monkeypatch: pytest.MonkeyPatch) -> Emitted:
 def test_a_failure_has_the_key_id_if_it_is_known(emitted: Emitted) -> None:
     """The error's fields are added to the event."""
     outcome = Outcome("books", "run-1", Progress())
-    assert outcome.log_failure("no rows", "min_data_violation", 5, {"n_rows": 0}) == TrainResult(5)
+    assert outcome.log_failure("no rows", "min_data_violation", 5, {"n_rows": 0}) == TrainingOutcome(5)
     outcome.kid = "k1"
     outcome.log_failure("no rows", "min_data_violation", 5, {})
     (first, fields), (second, later) = emitted
@@ -43,7 +43,7 @@ def test_a_defect_has_the_exit_code_of_a_failed_training_and_its_frames(emitted:
     try:
         {}["missing"]
     except KeyError as error:
-        assert outcome.log_defect(error) == TrainResult(4)
+        assert outcome.log_defect(error) == TrainingOutcome(4)
     ((name, fields),) = emitted
     assert (name, fields["code"], fields["error"]) == ("train_error", "internal_error", "KeyError: 'missing'")
     assert __file__ in fields["traceback"][-1]
@@ -52,7 +52,7 @@ def test_a_defect_has_the_exit_code_of_a_failed_training_and_its_frames(emitted:
 def test_an_interrupt_names_the_files_in_place(emitted: Emitted) -> None:
     """By default nothing was written."""
     outcome = Outcome("books", "run-1", Progress())
-    assert outcome.log_interrupt(130) == TrainResult(130)
+    assert outcome.log_interrupt(130) == TrainingOutcome(130)
     outcome.kept = "the artifact a.svc is live"
     outcome.log_interrupt(143)
     assert [fields["kept"][:19] for _, fields in emitted] == ["nothing was written", "the artifact a.svc "]

@@ -26,7 +26,7 @@ from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training import final_model
 from svc.training.judging import measurements
-from svc.training.outcome import TrainResult
+from svc.training.outcome import TrainingOutcome
 from svc.training.run import TrainOptions, train
 
 Make = Callable[..., LoadedRecipe]
@@ -36,7 +36,7 @@ ORDER = [
 ]  # fmt: skip
 
 
-def run(loaded: LoadedRecipe, settings: Settings | None = None, **options: Any) -> TrainResult:
+def run(loaded: LoadedRecipe, settings: Settings | None = None, **options: Any) -> TrainingOutcome:
     chosen = TrainOptions(run_id="r1", dev_unsigned=True, **options)
     return train(loaded, chosen, settings or Settings(), Progress())
 
@@ -280,7 +280,7 @@ def test_search_only_writes_no_artifact_and_a_later_run_reuses_its_trials(
 ) -> None:
     """The second process finds the budget used, and trains only the winner."""
     loaded = make_recipe(training=small_training(storage_path="s.db"))
-    assert run(loaded, search_only=True) == TrainResult(0)
+    assert run(loaded, search_only=True) == TrainingOutcome(0)
     assert last(log)["event"] == "search_only_done"
     log.clear()
     assert run(loaded).artifact is not None

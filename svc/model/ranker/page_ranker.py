@@ -43,7 +43,7 @@ Items = NDArray[np.int32]
 Values = NDArray[np.float64]
 
 
-class Contributions:
+class GroupContributions:
     """Computes the contributions of feature groups to scores: Σ weight · (feature − mean) / deviation over the group.
 
     `_facts`, (n_items, 3 + G + 2q), has a row for each item. Its columns are the number of the item's labels, the end
@@ -199,7 +199,7 @@ class PageRanker(Stored):
     def ready(self) -> None:
         """Compute the addends that depend on the item alone."""
         weights, means, deviations = (array.astype(np.float64) for array in (self.weights, self.means, self.deviations))
-        self._contributions = Contributions(self.record, weights, means, deviations, REORDERED)
+        self._contributions = GroupContributions(self.record, weights, means, deviations, REORDERED)
 
     def check(self, n_items: int) -> None:
         """Raise PayloadInvalid unless the ranker was made for `n_items` items, with a weight for each feature."""

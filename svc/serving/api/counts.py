@@ -26,7 +26,7 @@ CHARACTERS_OF_AN_ITEM = 1024
 ColdStart = Literal["history", "features", "features+history", "item_features"]
 
 
-class Facts(NamedTuple):
+class AnswerFacts(NamedTuple):
     """The properties of an answer that metrics count. They are cached with the answer, so cached answers count too."""
 
     is_popular: bool
@@ -37,7 +37,7 @@ class Facts(NamedTuple):
     """Number of features that the model ignored."""
 
     @classmethod
-    def of(cls, ranking: Ranking, prepared: Prepared) -> Facts:
+    def of(cls, ranking: Ranking, prepared: Prepared) -> AnswerFacts:
         """Return the facts of a ranking and its query."""
         return cls(ranking.popular, _cold_start(prepared), len(prepared.ignored_features))
 

@@ -17,11 +17,11 @@ from svc.serving.api.endpoints import PROBES
 from svc.serving.api.pages.routes import METRICS_TYPE
 from svc.serving.api.request import ServerState
 from svc.serving.transport import server
-from svc.serving.transport.connection import Limits
+from svc.serving.transport.connection import ConnectionLimits
 from svc.serving.transport.messages import Incoming, Opening, Response
 
 TIMEOUT_S = 10.0
-LIMITS = Limits(idle_s=TIMEOUT_S, unread_s=TIMEOUT_S, drain_s=0)
+LIMITS = ConnectionLimits(idle_s=TIMEOUT_S, unread_s=TIMEOUT_S, drain_s=0)
 _PROBES = {row.path: DOCUMENTS[row.name] for row in PROBES}
 
 

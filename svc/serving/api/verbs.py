@@ -36,7 +36,7 @@ from svc.serving.api.bodies.requests import (
     elements,
     parse_batch,
 )
-from svc.serving.api.counts import Facts, cost_of_request, count_request
+from svc.serving.api.counts import AnswerFacts, cost_of_request, count_request
 from svc.serving.api.endpoint import Endpoint, Route
 from svc.serving.api.failures import log_failure, nothing_left
 from svc.serving.api.key_policies import elements_in
@@ -77,7 +77,7 @@ class EncodedAnswer(NamedTuple):
     """The part of an answer that can be cached: the encoded items, without request id, recipe and model version."""
 
     encoded: bytes
-    facts: Facts
+    facts: AnswerFacts
 
 
 class Verbs:
@@ -193,7 +193,7 @@ class Verbs:
             encoded = encode()
         else:
             encoded = await self._light.run(encode)
-        return EncodedAnswer(encoded, Facts.of(ranking, prepared))
+        return EncodedAnswer(encoded, AnswerFacts.of(ranking, prepared))
 
     def _thread(self, cost: Cost, body: Body) -> WorkThread:
         """Return the thread for the work on a single request, by the request's cost and the length of its body."""
@@ -255,7 +255,7 @@ class Verbs:
             if isinstance(result, ApiError):
                 metrics.of(BATCH_ERRORS, code=result.code).inc()
             else:
-                Facts.of(*result).add_to(metrics, header.recipe, verb)
+                AnswerFacts.of(*result).add_to(metrics, header.recipe, verb)
         return answer
 
 

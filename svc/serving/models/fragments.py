@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic_core import to_json
 
 from svc.errors import ApiError
-from svc.model.explain import POPULAR, Because, Disliked, Popular, Reasons
+from svc.model.explain import POPULAR, Because, Disliked, PopularityReason, Reasons
 from svc.model.ids import IdTable
 from svc.model.ranking.query import Prepared, Query, Ranking
 
@@ -137,7 +137,7 @@ class ItemFragments:
                     head + b',"share":' + to_json(share) + (_DISLIKED if isinstance(reason, Disliked) else b"") + end
                 )
             else:
-                kind = "reason" if isinstance(reason, Popular) else "feature"
+                kind = "reason" if isinstance(reason, PopularityReason) else "feature"
                 shown.append(to_json({kind: reason, "share": share}))
         return shown
 

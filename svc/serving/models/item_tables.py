@@ -40,7 +40,7 @@ ROWS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class ItemTable:
+class ReadTable:
     """A table of items in memory, from Arrow or pandas. Row i has the item id `texts[codes[i]]`."""
 
     names: Sequence[str]
@@ -53,7 +53,7 @@ class ItemTable:
     """Returns the values of a column in the given rows, as plain Python values."""
 
 
-def read_item_table(source: SourceSpec, context: SourceContext, needed: Sequence[str], shown: str) -> ItemTable:
+def read_item_table(source: SourceSpec, context: SourceContext, needed: Sequence[str], shown: str) -> ReadTable:
     """Read the columns `needed` from a source. The first of these columns holds the ids. Blocks.
 
     `shown` is the name of the table in messages. Raises DataSourceError if the source cannot be read, lacks a needed
@@ -78,7 +78,7 @@ def give_memory_back() -> None:
         trim(0)
 
 
-def _read(built: DataSource, context: SourceContext, needed: Sequence[str], shown: str) -> ItemTable:
+def _read(built: DataSource, context: SourceContext, needed: Sequence[str], shown: str) -> ReadTable:
     fetch_arrow: Callable[[], pa.Table] | None = getattr(built, "fetch_arrow", None)
     if fetch_arrow is not None:
         table = fetch_arrow()
@@ -98,7 +98,7 @@ def _require(needed: Sequence[str], columns: Sequence[str], shown: str) -> None:
 
 
 def ids_and_features(
-    table: ItemTable, id_column: str, names: Sequence[str]
+    table: ReadTable, id_column: str, names: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[Mapping[str, Any], ...]]:
     """Return the ids of a table in the order of its rows, and for each item a mapping with the columns `names`.
 
@@ -121,7 +121,7 @@ def ids_and_features(
     return tuple(texts[code] for code in codes), tuple(features)
 
 
-def of_arrow(table: pa.Table, id_column: str) -> ItemTable:
+def of_arrow(table: pa.Table, id_column: str) -> ReadTable:
     """Return the ItemTable of an Arrow table whose id column is dictionary-encoded."""
     from svc.sources import arrow
 
@@ -131,10 +131,10 @@ def of_arrow(table: pa.Table, id_column: str) -> ItemTable:
     def take(name: str, rows: NDArray[np.int64]) -> list[Any]:
         return [_plain(value) for value in table.column(name).take(arrow.integers(rows)).to_pylist()]
 
-    return ItemTable(table.column_names, arrow.codes(ids.indices), ids.dictionary.to_pylist(), take)
+    return ReadTable(table.column_names, arrow.codes(ids.indices), ids.dictionary.to_pylist(), take)
 
 
-def _of_frame(frame: pandas.DataFrame, id_column: str) -> ItemTable:
+def _of_frame(frame: pandas.DataFrame, id_column: str) -> ReadTable:
     def take(name: str, rows: NDArray[np.int64]) -> list[Any]:
         values = frame[name].iloc[rows]
         missing = values.isna().to_list()
@@ -144,7 +144,7 @@ def _of_frame(frame: pandas.DataFrame, id_column: str) -> ItemTable:
 
     ids = frame[id_column].cat
     codes = ids.codes.to_numpy().astype(np.int32)
-    return ItemTable(list(frame.columns), codes, [str(text) for text in ids.categories], take)
+    return ReadTable(list(frame.columns), codes, [str(text) for text in ids.categories], take)
 
 
 def _plain(value: Any) -> Any:
@@ -212,7 +212,7 @@ def load_metadata(
     return ItemTables(metadata, _filter_fields(declared, table, item_ids, hidden))
 
 
-def _filter_fields(declared: ItemMetadata, table: ItemTable, item_ids: IdTable, denied: Sequence[str]) -> FilterFields:
+def _filter_fields(declared: ItemMetadata, table: ReadTable, item_ids: IdTable, denied: Sequence[str]) -> FilterFields:
     n_items = len(item_ids)
     fields: dict[str, Field] = {}
     for field in declared.filter_fields:
@@ -231,7 +231,7 @@ class _Rows(Sequence[tuple[Any, ...] | None]):
     An iteration converts ROWS_AT_ONCE rows at a time to Python values, so it never holds the GIL for long.
     """
 
-    def __init__(self, table: ItemTable, fields: Sequence[str], item_ids: IdTable) -> None:
+    def __init__(self, table: ReadTable, fields: Sequence[str], item_ids: IdTable) -> None:
         self._table = table
         self._fields = fields
         self._places = np.full(len(item_ids), -1, dtype=np.int64)

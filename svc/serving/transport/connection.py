@@ -70,7 +70,7 @@ PRECISION_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     """Time limits of connections, in seconds."""
 
     idle_s: float
@@ -90,7 +90,7 @@ class Shared:
     """State that all connections of one process share."""
 
     application: Application
-    limits: Limits
+    limits: ConnectionLimits
     turns: TurnScheduler
     spread: Spread
     ending: bool = False

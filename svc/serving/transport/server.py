@@ -14,7 +14,7 @@ import trio
 from svc import events, logs
 from svc.errors import ConfigError
 from svc.serving.transport.certificate import Tls
-from svc.serving.transport.connection import Connection, Limits, Shared, Spread
+from svc.serving.transport.connection import Connection, ConnectionLimits, Shared, Spread
 from svc.serving.transport.messages import Application
 from svc.serving.transport.pacing import TurnScheduler
 
@@ -126,7 +126,7 @@ async def run_until(over: Callable[[], Awaitable[None]], work: Callable[[], Awai
 async def serve(
     application: Application,
     listener: socket.socket,
-    limits: Limits,
+    limits: ConnectionLimits,
     *,
     until: Callable[[], Awaitable[None]],
     spread: Spread | None = None,

@@ -25,7 +25,7 @@ from hypercorn.typing import ConnectionState
 from svc import events, logs
 from svc.errors import ApiError, HeadersTooLarge, MalformedRequest
 from svc.serving.transport.certificate import Tls
-from svc.serving.transport.connection import LINGER_S, READ_BYTES, Limits, Shared
+from svc.serving.transport.connection import LINGER_S, READ_BYTES, ConnectionLimits, Shared
 from svc.serving.transport.http1 import MAX_HEAD_BYTES, MAX_HEADERS
 from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, Application, ClientGone, Head, Response
 from svc.serving.transport.pacing import Rank
@@ -223,7 +223,7 @@ class _Leaving(EventWrapper):
         return False
 
 
-def _config(limits: Limits) -> Config:
+def _config(limits: ConnectionLimits) -> Config:
     config = Config()
     config.accesslog = config.errorlog = None
     config.include_server_header = False

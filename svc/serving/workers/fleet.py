@@ -45,7 +45,7 @@ Order = tuple[tuple[Any, ...], tuple[SealedMemory, ...]]
 
 
 @dataclass(slots=True, eq=False)
-class Worker:
+class WorkerRecord:
     """The parent's record of one running worker."""
 
     slot: int
@@ -99,7 +99,7 @@ class Fleet:
         """Number of open connections in each slot."""
         self._is_accepting = False
         self._key_cells = KeyCells(self._cells)
-        self._workers: set[Worker] = set()
+        self._workers: set[WorkerRecord] = set()
         self._packages: dict[int, Package] = {}
         self._kept: dict[str, tuple[Any, ...]] = {}
         """Arguments of the last order by kind. A worker that starts later gets these orders first."""
@@ -123,7 +123,7 @@ class Fleet:
         """Send a change of the registry to all workers."""
         self.tell(kind, *(mirror_entry(*arguments) if kind == "entry" else arguments))
 
-    def _order(self, worker: Worker, kind: str, *arguments: Any, files: tuple[SealedMemory, ...] = ()) -> None:
+    def _order(self, worker: WorkerRecord, kind: str, *arguments: Any, files: tuple[SealedMemory, ...] = ()) -> None:
         seq = next(self._seqs)
         worker.pending.add(seq)
         worker.orders.send_nowait(((seq, kind, *arguments), files))
@@ -152,7 +152,7 @@ class Fleet:
         await self.wait_until_executed()
         return WorkerLanes(number, self._drop)
 
-    def _give_model(self, worker: Worker, number: int) -> None:
+    def _give_model(self, worker: WorkerRecord, number: int) -> None:
         package = self._packages[number]
         self._order(worker, "model", number, package.pickled, package.extents, files=package.files)
 
@@ -192,7 +192,7 @@ class Fleet:
             logs.emit(events.WORKER_RESTARTED, pid=worker.pid, exit=code, reason=why, pause_seconds=pause_s)
             await trio.sleep(pause_s)
 
-    async def _start_worker(self, slot: int) -> Worker | None:
+    async def _start_worker(self, slot: int) -> WorkerRecord | None:
         """Fork a worker, queue its first orders and return it. Returns None if `end` was called."""
         while not self.is_ending:
             control, worker_end = channel.pair()
@@ -207,13 +207,13 @@ class Fleet:
                     await trio.sleep(PAUSE_S)
                     continue
             orders, unsent = trio.open_memory_channel[Order](float("inf"))
-            worker = Worker(slot, pid, handle, control, WorkerPage(page), orders, unsent)
+            worker = WorkerRecord(slot, pid, handle, control, WorkerPage(page), orders, unsent)
             self._order_current_state(worker)
             self._workers.add(worker)
             return worker
         return None
 
-    def _order_current_state(self, worker: Worker) -> None:
+    def _order_current_state(self, worker: WorkerRecord) -> None:
         """Queue the orders that give a new worker the state of all other workers."""
         for kind, arguments in self._kept.items():
             self._order(worker, kind, *arguments)
@@ -228,12 +228,12 @@ class Fleet:
         if self.is_ending:
             self._order(worker, "end")
 
-    async def _send(self, worker: Worker) -> None:
+    async def _send(self, worker: WorkerRecord) -> None:
         with suppress(OSError):
             async for order, files in worker.unsent:
                 await channel.send(worker.control, order, files)
 
-    async def _attend(self, worker: Worker) -> int:
+    async def _attend(self, worker: WorkerRecord) -> int:
         """Exchange messages with the worker until it ends, release its resources, and return its exit code."""
         async with trio.open_nursery() as tasks:
             tasks.start_soon(self._send, worker)
@@ -251,7 +251,7 @@ class Fleet:
         worker.changed.set()
         return code
 
-    async def _hear(self, worker: Worker) -> None:
+    async def _hear(self, worker: WorkerRecord) -> None:
         """Handle the messages of a worker. Kills the worker if it sends an invalid message or closes its socket."""
         places = trio.Semaphore(ASKED_AT_ONCE)
         async with trio.open_nursery() as answers:
@@ -265,7 +265,7 @@ class Fleet:
                         answers.start_soon(self._answer, worker, places, fields)
             worker.kill()
 
-    def _done(self, worker: Worker, seq: int) -> None:
+    def _done(self, worker: WorkerRecord, seq: int) -> None:
         """Note that the worker has executed an order. It is ready when all its orders are executed."""
         worker.pending.discard(seq)
         changed, worker.changed = worker.changed, trio.Event()
@@ -274,7 +274,7 @@ class Fleet:
             worker.is_ready, worker.ready_at = True, trio.current_time()
             self._say_state()
 
-    async def _answer(self, worker: Worker, places: trio.Semaphore, fields: dict[str, Any]) -> None:
+    async def _answer(self, worker: WorkerRecord, places: trio.Semaphore, fields: dict[str, Any]) -> None:
         try:
             assert self.answer is not None, "the server has set it"
             answer = await self.answer(fields["what"], fields["name"])

@@ -55,7 +55,7 @@ class SplitPlan:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Split:
+class SplitMatrices:
     """The training and validation matrices of a search.
 
     - `train`, (users, items) float32, has the number or the weights of the training interactions.
@@ -104,7 +104,7 @@ class _Pairs:
         return _Pairs(self.users[chosen], self.items[chosen], self.counts[chosen], times, self.source_rows[chosen])
 
 
-def split(interactions: Interactions, plan: SplitPlan) -> Split:
+def split(interactions: Interactions, plan: SplitPlan) -> SplitMatrices:
     """Split `interactions` by `plan`. All random draws are seeded, so every process makes the same split."""
     pairs = _pairs_to_split(interactions, plan)
     n_users = len(interactions.user_ids)
@@ -177,7 +177,7 @@ def _reference(interactions: Interactions, pairs: _Pairs, plan: SplitPlan) -> in
     return min(interactions.reference, _cutoff(pairs.times, plan.heldout_ratio))
 
 
-def _times(trained: _Pairs, ages: NDArray[np.int64], result: Split) -> sparse.csr_matrix:
+def _times(trained: _Pairs, ages: NDArray[np.int64], result: SplitMatrices) -> sparse.csr_matrix:
     """Return the `ages` of the pairs in `trained`, (m,), as an int64 matrix with the entries of `result.train`."""
     return _csr(ages, _inverse(result.order)[trained.users], trained.items, result.train.shape)
 
@@ -198,7 +198,7 @@ def _inverse(order: NDArray[np.int64]) -> NDArray[np.int32]:
     return positions
 
 
-def _set_aside(result: Split, plan: SplitPlan) -> Split:
+def _set_aside(result: SplitMatrices, plan: SplitPlan) -> SplitMatrices:
     """Make test users of some users with held-out items, and move their held-out items to `test`.
 
     At least one user with held-out items must remain, so nothing is moved if there is only one.
@@ -216,7 +216,7 @@ def _set_aside(result: Split, plan: SplitPlan) -> Split:
     return replace(result, heldout=heldout, n_heldout=int(heldout.nnz), test=test)
 
 
-def order_items(result: Split, seed: int) -> Split:
+def order_items(result: SplitMatrices, seed: int) -> SplitMatrices:
     """Return the same split with items sorted by descending number of training users, and ties in random order.
 
     Of items with equal scores, a ranking puts the lowest column first, as in a served model. Before this, columns are
@@ -346,14 +346,14 @@ def _after_cutoff(
     return held, late & ~held
 
 
-def _assemble(interactions: Interactions, trained: _Pairs, heldout: _Pairs) -> Split:
+def _assemble(interactions: Interactions, trained: _Pairs, heldout: _Pairs) -> SplitMatrices:
     n_users, n_items = len(interactions.user_ids), len(interactions.item_ids)
     validated = np.zeros(n_users, dtype=bool)
     validated[heldout.users] = True
     order = np.concatenate([np.flatnonzero(~validated), np.flatnonzero(validated)])
     row_of = _inverse(order)
     offset = n_users - int(np.count_nonzero(validated))
-    return Split(
+    return SplitMatrices(
         train=_csr(trained.counts, row_of[trained.users], trained.items, (n_users, n_items)),
         heldout=_csr(
             heldout.counts if interactions.has_weights else np.ones(len(heldout.users), np.float32),

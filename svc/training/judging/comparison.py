@@ -130,7 +130,7 @@ _DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ModelComparison:
     """The scores of the new model, `candidate`, and of the `other` model by the recipe's metric.
 
     `change` is the relative change from the other model to the candidate, with its `interval`. `coverage` is the share
@@ -191,7 +191,7 @@ class Candidate:
         )
 
 
-def compare(task: Task, candidate: Candidate, compared: ComparedModel, confidence: float) -> Comparison:
+def compare(task: Task, candidate: Candidate, compared: ComparedModel, confidence: float) -> ModelComparison:
     """Evaluate the candidate and the `compared` model on the same users. `confidence` is that of the interval."""
     ranker = candidate.ranker if compared.excluded is None else candidate.ranker.excluding(compared.excluded)
     own, other = compared.evaluator.evaluate(ranker), compared.evaluator.evaluate(compared.ranker)
@@ -199,7 +199,7 @@ def compare(task: Task, candidate: Candidate, compared: ComparedModel, confidenc
     seed = task.loaded.recipe.training.seed
     choice = candidate.choice_by(task, compared.evaluator)
     change = paired_change(first, second, seed=seed, confidence=confidence, relative=True, choice=choice)
-    return Comparison(
+    return ModelComparison(
         name=compared.name,
         candidate=float(first.mean()),
         other=float(second.mean()),

@@ -25,7 +25,7 @@ It returns at most this number of items for each user, best first, without items
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Evaluation:
+class ModelEvaluation:
     """The metrics of the rankings of the evaluated users.
 
     - `metrics` has all METRICS.
@@ -92,11 +92,11 @@ class Evaluator:
         self.heldout.eliminate_zeros()
         return np.flatnonzero(np.diff(self.heldout.indptr))
 
-    def evaluate(self, ranker: Ranker) -> Evaluation:
+    def evaluate(self, ranker: Ranker) -> ModelEvaluation:
         """Rank the items of all users with held-out items by `ranker`, and evaluate the rankings."""
         return self._evaluation(self.rankings(ranker))
 
-    def complete(self, ranker: Ranker, sample: Evaluator, ranked: Rankings) -> Evaluation:
+    def complete(self, ranker: Ranker, sample: Evaluator, ranked: Rankings) -> ModelEvaluation:
         """Return the same as `evaluate`, if `ranker` has already ranked the users of `sample` with the result `ranked`.
 
         This avoids ranking these users twice.
@@ -114,12 +114,12 @@ class Evaluator:
         """Return all METRICS at the cutoff."""
         return self.evaluate(ranker).metrics
 
-    def _evaluation(self, rankings: Rankings) -> Evaluation:
+    def _evaluation(self, rankings: Rankings) -> ModelEvaluation:
         truth = self.heldout[self.evaluated_users]
         scores = user_scores(rankings, truth)
         metrics = {name: values.mean() for name, values in scores.items()} | list_metrics(rankings, truth)
         rounded = {name: round(float(metrics[name]), _SCORE_DIGITS) for name in METRICS}
-        return Evaluation(rounded, rankings, truth, scores)
+        return ModelEvaluation(rounded, rankings, truth, scores)
 
     def rankings(self, ranker: Ranker) -> Rankings:
         """Return the best items of each evaluated user: as many as the cutoff, or fewer if fewer may be shown."""

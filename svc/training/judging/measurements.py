@@ -22,7 +22,7 @@ from svc import events, logs
 from svc.errors import FeatureRidgeFailed
 from svc.model.recommenders.base import Scorer
 from svc.training.fitting.trial import TrialRecord
-from svc.training.judging.evaluator import Evaluation, Ranker
+from svc.training.judging.evaluator import ModelEvaluation, Ranker
 from svc.training.judging.intervals import CONFIDENCE, Change, Choice, interval, lead, paired_change
 from svc.training.judging.metrics import PER_USER, TrainingCounts, breakdown, mean_popularity
 from svc.training.judging.rankers import ServedRanker
@@ -206,7 +206,7 @@ def _winner_on_test(task: Task, ranker: Ranker, others: tuple[str, Scores] | Non
     return measured
 
 
-def _popularity_and_breakdown(task: Task, evaluation: Evaluation) -> dict[str, Any]:
+def _popularity_and_breakdown(task: Task, evaluation: ModelEvaluation) -> dict[str, Any]:
     """Return the mean popularity of held-out and of training items, and the winner's figures by groups."""
     trained_on, held_out = task.split.train.indices, task.holdout.evaluators.full.heldout.indices
     users_of = np.bincount(trained_on, minlength=task.split.train.shape[1])
@@ -217,7 +217,7 @@ def _popularity_and_breakdown(task: Task, evaluation: Evaluation) -> dict[str, A
     return {"mean_popularity": means, "breakdown": _breakdown(task, evaluation)}
 
 
-def _breakdown(task: Task, evaluation: Evaluation) -> list[Mapping[str, Any]]:
+def _breakdown(task: Task, evaluation: ModelEvaluation) -> list[Mapping[str, Any]]:
     """Return the winner's figures by activity of the validation users and popularity of the items, as rows."""
     train, full = task.split.train, task.holdout.evaluators.full
     lengths = np.diff(train.indptr)[full.offset + full.evaluated_users]

@@ -21,7 +21,7 @@ from svc.model.model import Model
 from svc.model.ranking.query import NO_ITEMS, Query
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
-from svc.training.data.split import Split
+from svc.training.data.split import SplitMatrices
 from svc.training.judging.evaluator import Rankings, Rows
 
 _BLOCK_BYTES = 2 << 20
@@ -119,7 +119,12 @@ class ServedRanker:
 
     @classmethod
     def of(
-        cls, model: Model, split: Split, user_ids: Sequence[str], item_ids: Sequence[str], excluded: sparse.csr_matrix
+        cls,
+        model: Model,
+        split: SplitMatrices,
+        user_ids: Sequence[str],
+        item_ids: Sequence[str],
+        excluded: sparse.csr_matrix,
     ) -> ServedRanker:
         """Return a ranker by a model whose users and items may differ from those of the split.
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from svc.model.recommenders.base import Scorer
 from svc.training.fitting.trial import TrialRecord
 from svc.training.fitting.warm_start import WarmStart
-from svc.training.judging.evaluator import Evaluation
+from svc.training.judging.evaluator import ModelEvaluation
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class SearchResult:
     workers: int = 1
     by_user: Mapping[int, NDArray[np.float64]] = field(default_factory=dict)
     trained: Scorer | None = None
-    evaluation: Evaluation | None = None
+    evaluation: ModelEvaluation | None = None
     reused: Reused | None = None
 
     @property

@@ -19,7 +19,7 @@ from svc.model.recommenders.blend import BlendScorer
 from svc.recipe.load import LoadedRecipe
 from svc.training.data.features import SideName
 from svc.training.data.fetch import TrainingData
-from svc.training.data.split import Split, SplitPlan, order_items, smallest_working_ratio, split
+from svc.training.data.split import SplitMatrices, SplitPlan, order_items, smallest_working_ratio, split
 from svc.training.data.weights import HALF_LIFE, decay_matrix, positions_of
 from svc.training.fitting.algorithms.registry import Params
 from svc.training.fitting.export import fold_in_users, recency_of_histories, to_history
@@ -120,7 +120,7 @@ class Task:
 
     loaded: LoadedRecipe
     data: TrainingData
-    split: Split
+    split: SplitMatrices
     builder: Builder
     holdout: Holdout
 
@@ -152,7 +152,7 @@ class Task:
         return {side: fitted.matrix for side, fitted in self.data.sides.items()}
 
 
-def split_data(loaded: LoadedRecipe, data: TrainingData) -> Split:
+def split_data(loaded: LoadedRecipe, data: TrainingData) -> SplitMatrices:
     """Split the data as the recipe says.
 
     Raise CutoffTooLarge if there are fewer items than in a ranking, and ZeroScore if nothing is held out.

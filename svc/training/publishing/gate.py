@@ -20,7 +20,15 @@ from svc.artifact.keys import SigningKeys
 from svc.errors import ArtifactError, TrainingError
 from svc.recipe.schema import BASELINE, GUARDED, INCUMBENT, Promotion, Recipe
 from svc.settings import Settings
-from svc.training.judging.comparison import Candidate, Comparison, baseline, compare, heldout, live_model, round_value
+from svc.training.judging.comparison import (
+    Candidate,
+    ModelComparison,
+    baseline,
+    compare,
+    heldout,
+    live_model,
+    round_value,
+)
 from svc.training.judging.incumbent import Incumbent, counts
 from svc.training.judging.intervals import Choice, paired_change
 from svc.training.judging.rankers import rank_ms
@@ -38,7 +46,7 @@ def decide(
             "the winner cannot be compared: training it a second time failed, because the system for its feature "
             "weights is singular. Raise min_frequency of the feature columns, so that rare values are left out."
         )
-    comparisons: list[Comparison] = []
+    comparisons: list[ModelComparison] = []
     guardrails: dict[str, dict[str, Any]] = {}
     live = live_model(task, keys, settings) if INCUMBENT in rules.against else None
     if live is not None:
@@ -65,7 +73,7 @@ def decide(
 
 
 def measure_guardrails(
-    task: Task, incumbent: Incumbent, against: Comparison, rules: Promotion
+    task: Task, incumbent: Incumbent, against: ModelComparison, rules: Promotion
 ) -> dict[str, dict[str, Any]]:
     """Return the guarded figures of both models for the header, without figures that the live header lacks."""
     now = counts(task.data.interactions)
@@ -107,7 +115,9 @@ def cost(candidate: Candidate, incumbent: Incumbent, rules: Promotion, settings:
     return {"rank_ms": {**figures, "max_relative_change": bound, "passed": change <= bound}}
 
 
-def _is_allowed(comparisons: list[Comparison], guardrails: Mapping[str, Mapping[str, Any]], rules: Promotion) -> bool:
+def _is_allowed(
+    comparisons: list[ModelComparison], guardrails: Mapping[str, Mapping[str, Any]], rules: Promotion
+) -> bool:
     reach_bound = all(comparison.interval[0] >= rules.min_relative_change for comparison in comparisons)
     return reach_bound and all(guardrail["passed"] for guardrail in guardrails.values())
 

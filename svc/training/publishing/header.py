@@ -27,7 +27,7 @@ _MAX_RECIPE_BYTES = 32 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class RunFacts:
     """The contents of a header that do not come from the recipe: about the run, the data, the search and the model."""
 
     run_id: str
@@ -50,7 +50,7 @@ class Facts:
     ranker: Mapping[str, Any] | None = None
 
 
-def header(loaded: LoadedRecipe, facts: Facts) -> dict[str, Any]:
+def header(loaded: LoadedRecipe, facts: RunFacts) -> dict[str, Any]:
     """Return all fields of the header, as plain JSON values."""
     training, best = loaded.recipe.training, facts.result.best
     fields = {
@@ -106,7 +106,7 @@ def _recipe(unexpanded: Mapping[str, Any]) -> dict[str, Any]:
     return {key: block for key, block in unexpanded.items() if key not in ("source", "features", "item_metadata")}
 
 
-def data_stats(facts: Facts) -> dict[str, Any]:
+def data_stats(facts: RunFacts) -> dict[str, Any]:
     interactions = facts.data.interactions
     n_users, n_items = len(interactions.user_ids), len(interactions.item_ids)
     return {
@@ -122,7 +122,7 @@ def data_stats(facts: Facts) -> dict[str, Any]:
     }
 
 
-def _tuning(facts: Facts) -> dict[str, Any]:
+def _tuning(facts: RunFacts) -> dict[str, Any]:
     result, intervals = facts.result, facts.measured.intervals
     return {
         **({} if result.reused is None else {"reused_from": result.reused.as_fields()}),
@@ -169,7 +169,7 @@ def _course(result: SearchResult) -> dict[str, list[Any]]:
     }
 
 
-def _features(facts: Facts) -> dict[str, Any]:
+def _features(facts: RunFacts) -> dict[str, Any]:
     """Return the block `features`. `active` is True if a part of the model answers requests with features."""
     sides = facts.data.sides
     return {

@@ -61,7 +61,7 @@ class Pages:
         return self.of(np.flatnonzero(self.chosen.any(axis=1)))
 
 
-class Fitted(NamedTuple):
+class FittedWeights(NamedTuple):
     """The weights that were fitted on all pages, and for each page weights that were fitted without it.
 
     - `weights`, (F,), are fitted on all pages, with regularization `l2`.
@@ -75,7 +75,7 @@ class Fitted(NamedTuple):
     of_others: tuple[Values, ...]
 
 
-def fit(pages: Pages, *, seed: int) -> Fitted:
+def fit(pages: Pages, *, seed: int) -> FittedWeights:
     """Return the weights with the least loss, with an L2 chosen by cross-validation over pages.
 
     The weights for a part of the pages are fitted on the other parts, and their L2 is chosen by the losses on the other
@@ -93,7 +93,7 @@ def fit(pages: Pages, *, seed: int) -> Fitted:
         best = int(losses.sum(axis=0).argmin())
         weights = _path(pages, L2[: best + 1])[-1]
     of_others = (losses.sum(axis=0) - losses).argmin(axis=1).tolist()
-    return Fitted(weights, L2[best], fold, tuple(path[own] for path, own in zip(paths, of_others, strict=True)))
+    return FittedWeights(weights, L2[best], fold, tuple(path[own] for path, own in zip(paths, of_others, strict=True)))
 
 
 def _path(pages: Pages, values: tuple[float, ...]) -> list[Values]:
@@ -136,7 +136,7 @@ def reorder_pages(pages: Pages, rankings: Sequence[Sequence[int]], weights: Valu
 
 def judge(
     pages: Pages,
-    fitted: Fitted,
+    fitted: FittedWeights,
     rankings: Sequence[Sequence[int]],
     truth: sparse.csr_matrix,
     *,

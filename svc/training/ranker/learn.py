@@ -25,7 +25,7 @@ from svc.training.judging.rankers import ServedRanker, rank_ms
 from svc.training.judging.task import Task
 from svc.training.ranker.features import PageFeatures
 from svc.training.ranker.fit import Pages, fit, judge
-from svc.training.ranker.record import ItemTables, item_record, windows_within
+from svc.training.ranker.record import EncodedTables, item_record, windows_within
 
 CANDIDATES: Final = 100
 """The number of items of a page on which the weights are fitted."""
@@ -51,7 +51,7 @@ class Learned:
     judges: Mapping[int, PageRanker]
     history: History
     windows: tuple[int, ...]
-    tables: ItemTables
+    tables: EncodedTables
     gain: Change
     n_users: int
     l2: float
@@ -90,7 +90,7 @@ class Learned:
         return _ranker(record, self.ranker.weights, self.ranker.means, self.ranker.deviations)
 
 
-def learn(task: Task, own: ServedRanker | None, tables: ItemTables) -> Learned | None:
+def learn(task: Task, own: ServedRanker | None, tables: EncodedTables) -> Learned | None:
     """Learn how to reorder the winner's pages, from the validation users and their held-out items.
 
     `own` ranks by the winner, or is None if the winner could not be trained again. `tables` have rows in the order of

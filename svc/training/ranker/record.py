@@ -33,14 +33,14 @@ SHRINKAGE: Final = 10.0
 """Added to the divisor of a cosine, so that two items of the same single user are not strong neighbours."""
 
 
-class ItemTables(NamedTuple):
+class EncodedTables(NamedTuple):
     """The encoded tables with labels and numbers of items. All have the same items in the same order of rows."""
 
     sides: tuple[FittedSide, ...] = ()
 
-    def of(self, items: NDArray[np.int64]) -> ItemTables:
+    def of(self, items: NDArray[np.int64]) -> EncodedTables:
         """Return the tables with the rows of `items`."""
-        return ItemTables(tuple(FittedSide(side.encoder, side.matrix[items]) for side in self.sides))
+        return EncodedTables(tuple(FittedSide(side.encoder, side.matrix[items]) for side in self.sides))
 
 
 def windows_within(ages: sparse.csr_matrix | None) -> tuple[int, ...]:
@@ -55,7 +55,7 @@ def windows_within(ages: sparse.csr_matrix | None) -> tuple[int, ...]:
 
 
 def item_record(
-    matrix: sparse.csr_matrix, ages: sparse.csr_matrix | None, windows: Sequence[int], tables: ItemTables
+    matrix: sparse.csr_matrix, ages: sparse.csr_matrix | None, windows: Sequence[int], tables: EncodedTables
 ) -> ItemRecord:
     """Return the record of the items of `matrix`, (users, items).
 
@@ -129,7 +129,7 @@ class _Labels(NamedTuple):
     parts: NDArray[np.float32]
 
 
-def _labels(tables: ItemTables, n_items: int) -> _Labels:
+def _labels(tables: EncodedTables, n_items: int) -> _Labels:
     blocks = [
         (name, block)
         for name, block, column in _blocks(tables)
@@ -154,7 +154,7 @@ def _labels(tables: ItemTables, n_items: int) -> _Labels:
     )
 
 
-def _numbers(tables: ItemTables, n_items: int) -> tuple[tuple[str, ...], NDArray[np.float32]]:
+def _numbers(tables: EncodedTables, n_items: int) -> tuple[tuple[str, ...], NDArray[np.float32]]:
     columns_by_name = [
         (name, _with_nan(block))
         for name, block, column in _blocks(tables)
@@ -173,7 +173,7 @@ def _with_nan(block: sparse.csr_matrix) -> NDArray[np.float32]:
     return values
 
 
-def _blocks(tables: ItemTables) -> list[tuple[str, sparse.csr_matrix, object]]:
+def _blocks(tables: EncodedTables) -> list[tuple[str, sparse.csr_matrix, object]]:
     """Return each encoded column with its name. If several tables share a name, the first one is used."""
     columns_by_name: dict[str, tuple[str, sparse.csr_matrix, object]] = {}
     for side in tables.sides:
@@ -187,7 +187,7 @@ def _blocks(tables: ItemTables) -> list[tuple[str, sparse.csr_matrix, object]]:
 
 def item_tables(
     loaded: LoadedRecipe, data: TrainingData, settings: Settings, variables: Mapping[str, str]
-) -> ItemTables:
+) -> EncodedTables:
     """Return the encoded tables, with rows in the order of the items of the interactions.
 
     Metadata that cannot be read or encoded is left out with an event, because a server answers without it too.
@@ -207,4 +207,4 @@ def item_tables(
             sides.append(fit_side(frame, side, "item", data.interactions.item_ids, settings))
         except (SvcError, ValueError) as error:
             logs.emit(events.RANKER_METADATA_LEFT_OUT, recipe=loaded.recipe.name, reason=str(error))
-    return ItemTables(tuple(sides))
+    return EncodedTables(tuple(sides))

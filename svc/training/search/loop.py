@@ -38,7 +38,7 @@ _AHEAD = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TrialLimits:
     """Limits of time and memory for trials.
 
     - `timeout_s` limits all trials of this process together, and `per_trial_timeout_s` limits each trial.
@@ -91,7 +91,7 @@ class Search:
     sampler: AlgorithmSampler
     workers: Workers
     metric: str
-    limits: Limits
+    limits: TrialLimits
     progress: Progress
     by_user: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     quiet: bool = False

@@ -22,7 +22,7 @@ from svc.recipe.load import LoadedRecipe
 from svc.recipe.training_schema import Training
 from svc.settings import Settings
 from svc.training.data.fetch import TrainingData
-from svc.training.data.split import Split
+from svc.training.data.split import SplitMatrices
 from svc.training.data.weights import HALF_LIFE, positions_of
 from svc.training.fitting.algorithms.registry import Space, nearest, search_space
 from svc.training.fitting.train import Builder, Threads, how_many_fit
@@ -31,7 +31,7 @@ from svc.training.judging.recency import HistoryOrder
 from svc.training.judging.task import Holdout, Task
 from svc.training.search.budget import TrialPlan, plan_trials
 from svc.training.search.fork_server import ForkServer
-from svc.training.search.loop import Limits, Search
+from svc.training.search.loop import Search, TrialLimits
 from svc.training.search.objective import TrialObjective
 from svc.training.search.sampler import AlgorithmSampler
 from svc.training.search.storage import StorageLocation, open_storage
@@ -53,7 +53,7 @@ class SearchTask(Task):
     parallelism: Parallelism
 
 
-def make_task(loaded: LoadedRecipe, data: TrainingData, parts: Split, settings: Settings) -> SearchTask:
+def make_task(loaded: LoadedRecipe, data: TrainingData, parts: SplitMatrices, settings: Settings) -> SearchTask:
     """Return the inputs of a search with the split `parts` of `data`."""
     training = loaded.recipe.training
     plan = _plan(loaded, data)
@@ -89,7 +89,7 @@ def make_task(loaded: LoadedRecipe, data: TrainingData, parts: Split, settings: 
     return SearchTask(loaded, data, parts, builder(usable_cores()), holdout, plan, objective, parallelism)
 
 
-def _order(loaded: LoadedRecipe, parts: Split) -> HistoryOrder | None:
+def _order(loaded: LoadedRecipe, parts: SplitMatrices) -> HistoryOrder | None:
     """Return the positions of items in histories and the recencies to try, or None if the recipe ignores order."""
     wanted = loaded.recipe.recency
     if wanted == 0.0:
@@ -225,7 +225,7 @@ def open_search(
             raise
         storage.release_dead_trials(study)
     fitting = {name: how_many_fit(name, _n_items(task.data)) for name in task.plan.shares}
-    limits = Limits(
+    limits = TrialLimits(
         training.timeout_seconds,
         training.per_trial_timeout_seconds,
         training.max_rank_ms,

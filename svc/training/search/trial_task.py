@@ -46,7 +46,7 @@ class Objective(Protocol):
     ) -> Fitted: ...
 
 
-class Stop(Exception):
+class TrialStopped(Exception):
     """Raised by a `check` to end a training, because its time is over or its score is too low."""
 
 
@@ -98,7 +98,7 @@ def run_trial(objective: Objective, task: TrialTask, check: Callable[[], None]) 
     try:
         fitted = objective(task.algorithm, task.params, check=check, report=report)
         state: State = "complete"
-    except (TrialPruned, Stop):
+    except (TrialPruned, TrialStopped):
         state = "pruned"
     except Exception as caught:
         state, error = "failed", f"{type(caught).__name__}: {caught}"

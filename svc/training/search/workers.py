@@ -29,7 +29,7 @@ from svc import events, logs
 from svc.cores import VARIABLES, limit_blas_threads, usable_cores
 from svc.processes import SealedMemory
 from svc.training.search.fork_server import ForkServer
-from svc.training.search.trial_task import Objective, Stop, TrialOutcome, TrialTask, run_trial
+from svc.training.search.trial_task import Objective, TrialOutcome, TrialStopped, TrialTask, run_trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class ThreadWorkers:
 
         def check() -> None:
             if stop.is_set():
-                raise Stop
+                raise TrialStopped
 
         def work() -> None:
             ended(run_trial(self._objective, task, check))

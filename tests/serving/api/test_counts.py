@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from svc.model.ranking.query import Audience, Prepared, Query, Ranking
-from svc.serving.api.counts import Facts
+from svc.serving.api.counts import AnswerFacts
 
 VECTOR = np.zeros(2)
 ITEMS = np.array([1], np.int32)
@@ -29,4 +29,4 @@ NOTHING = Ranking(ITEMS, VECTOR[:1])
 )
 def test_a_cold_start_is_a_ranking_without_a_trained_user_or_item(prepared: Prepared, kind: str | None) -> None:
     """A related request with known seeds is not a cold start, for any user."""
-    assert Facts.of(NOTHING, prepared).cold_start == kind
+    assert AnswerFacts.of(NOTHING, prepared).cold_start == kind

@@ -26,7 +26,7 @@ from svc.errors import DataSourceError, MetadataError
 from svc.recipe.load import LoadedRecipe, load_recipe
 from svc.recipe.source_options import SourceSpec
 from svc.serving.models import item_tables
-from svc.serving.models.item_tables import ItemTable, MetadataTable, load_metadata, read_item_table
+from svc.serving.models.item_tables import MetadataTable, ReadTable, load_metadata, read_item_table
 from svc.settings import Settings
 from svc.sources import base
 from svc.sources.base import SourceContext, TableBounds
@@ -34,7 +34,7 @@ from svc.sources.parquet import ParquetSource
 from tests.serving.artifacts import ids
 
 
-def read(folder: Path, *, with_arrow: bool) -> ItemTable:
+def read(folder: Path, *, with_arrow: bool) -> ReadTable:
     (folder / "t.csv").write_text("id,year\n007,1999\n,2001\nb,\n007,inf\n", encoding="utf-8")
     source = SourceSpec.model_validate({"type": "csv", "path": "t.csv"})
     bounds = TableBounds.for_serving(4, 2)

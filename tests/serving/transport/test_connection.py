@@ -17,7 +17,7 @@ import trio
 from structlog.testing import capture_logs
 
 from svc.serving.transport import connection, server
-from svc.serving.transport.connection import LINGER_S, PRECISION_S, VACANT, Limits, Spread
+from svc.serving.transport.connection import LINGER_S, PRECISION_S, VACANT, ConnectionLimits, Spread
 from svc.serving.transport.http1 import CONTINUE
 from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, Incoming, Response
 from svc.serving.transport.pacing import Rank, TurnScheduler
@@ -344,7 +344,7 @@ async def test_a_busy_connection_is_not_idle() -> None:
         assert (await stream.receive_some()).endswith(b"well")
 
 
-LIMITS = Limits(idle_s=30, unread_s=30, drain_s=5)
+LIMITS = ConnectionLimits(idle_s=30, unread_s=30, drain_s=5)
 
 
 def counts_of(size: int) -> memoryview[int]:

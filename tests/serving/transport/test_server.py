@@ -16,13 +16,13 @@ from structlog.testing import capture_logs
 
 from svc.errors import ConfigError
 from svc.serving.transport import server
-from svc.serving.transport.connection import Limits
+from svc.serving.transport.connection import ConnectionLimits
 from svc.serving.transport.server import ENDED_A_TURN, PAUSE_S, bind, check_exposure, listen, run_until, stop
 from tests.serving.sockets import everything, exchange
 from tests.serving.transport.echo import KEPT, LARGE, REQUEST, Echo
 
 pytestmark = pytest.mark.anyio
-LIMITS = Limits(idle_s=30, unread_s=30, drain_s=5)
+LIMITS = ConnectionLimits(idle_s=30, unread_s=30, drain_s=5)
 
 
 class Running:

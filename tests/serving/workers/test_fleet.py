@@ -27,7 +27,7 @@ from svc.serving.models.registry import Registry, WorkersState
 from svc.serving.transport.connection import VACANT
 from svc.serving.workers import channel
 from svc.serving.workers.counters import BEAT_S, DOUBTFUL_CHECKS, WorkerPage
-from svc.serving.workers.fleet import Fleet, Order, Worker, answer
+from svc.serving.workers.fleet import Fleet, Order, WorkerRecord, answer
 from svc.settings import Settings
 
 
@@ -55,17 +55,17 @@ def fleet_of(size: int) -> Fleet:
     return Fleet(size, {}, listener)
 
 
-def add_worker(fleet: Fleet, pid: int, slot: int = 0) -> tuple[Worker, socket.socket]:
+def add_worker(fleet: Fleet, pid: int, slot: int = 0) -> tuple[WorkerRecord, socket.socket]:
     """Return a worker without orders, and its end of the socket to the parent."""
     orders, unsent = trio.open_memory_channel[Order](float("inf"))
     control, theirs = channel.pair()
     ENDS.extend((control, theirs))
-    worker = Worker(slot, pid, -1, control, WorkerPage(SharedPage.of(8192)), orders, unsent)
+    worker = WorkerRecord(slot, pid, -1, control, WorkerPage(SharedPage.of(8192)), orders, unsent)
     fleet._workers.add(worker)
     return worker, theirs
 
 
-def kinds(worker: Worker) -> list[str]:
+def kinds(worker: WorkerRecord) -> list[str]:
     found = []
     while True:
         try:
@@ -74,7 +74,7 @@ def kinds(worker: Worker) -> list[str]:
             return found
 
 
-def carry_out(fleet: Fleet, worker: Worker) -> None:
+def carry_out(fleet: Fleet, worker: WorkerRecord) -> None:
     for seq in sorted(worker.pending):
         fleet._done(worker, seq)
 
@@ -148,7 +148,7 @@ def messages(rng: random.Random) -> bytes:
 async def test_no_message_of_a_worker_ends_the_parent(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker is killed for an invalid message, or for closing its socket. A repeated number is no error."""
     rng, fleet, killed = random.Random(seed), fleet_of(1), list[int]()
-    monkeypatch.setattr(Worker, "kill", lambda worker: killed.append(worker.pid))
+    monkeypatch.setattr(WorkerRecord, "kill", lambda worker: killed.append(worker.pid))
 
     async def answer(what: str, name: str) -> str:
         await trio.sleep(rng.random())

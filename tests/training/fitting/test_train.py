@@ -30,7 +30,7 @@ from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.evaluator import Evaluator, Evaluators
 from svc.training.judging.rankers import ScoreRanker
 from svc.training.judging.recency import Fitted, RecencySearch, judge
-from svc.training.search.trial_task import Stop
+from svc.training.search.trial_task import TrialStopped
 
 
 class Singular:
@@ -148,9 +148,9 @@ def test_an_exception_of_a_check_ends_the_training(evaluators: Evaluators) -> No
 
     def check() -> None:
         if learner.epoch == 3:
-            raise Stop
+            raise TrialStopped
 
-    with pytest.raises(Stop):
+    with pytest.raises(TrialStopped):
         trained(learner, Epochs(most=9, every=1, patience=9), evaluators, check)
     assert learner.epoch == 3
 

@@ -16,7 +16,7 @@ from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.data import fetch
 from svc.training.judging.task import Task, split_data
-from svc.training.outcome import TrainResult
+from svc.training.outcome import TrainingOutcome
 from svc.training.run import TrainOptions, train
 from svc.training.search import prepare
 
@@ -30,7 +30,7 @@ def training(algorithm: str = "CosineKNN", **changes: Any) -> dict[str, Any]:
     return {"algorithms": [algorithm], "n_trials": 1, "cutoff": 5, "split": SPLIT, **changes}
 
 
-def run(loaded: LoadedRecipe, **options: Any) -> TrainResult:
+def run(loaded: LoadedRecipe, **options: Any) -> TrainingOutcome:
     return train(loaded, TrainOptions(run_id="r1", dev_unsigned=True, **options), Settings(), Progress())
 
 

@@ -19,7 +19,7 @@ from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.fitting.train import train_trial
 from svc.training.judging import comparison
-from svc.training.judging.comparison import Comparison, heldout, live_model
+from svc.training.judging.comparison import ModelComparison, heldout, live_model
 from svc.training.judging.evaluator import Rankings
 from svc.training.judging.incumbent import read_incumbent, trial_of
 from svc.training.judging.intervals import paired_change
@@ -274,7 +274,7 @@ def test_a_live_model_with_singular_feature_weights_is_not_compared(
 
 def test_figures_of_a_comparison_are_rounded_to_twelve_digits() -> None:
     """Coverage is not among them, as it is a guardrail."""
-    comparison = Comparison("incumbent", 0.2 + 0.1, 0.3, 1 / 3, (0.1 + 0.2, 1.0), 9, "live", (0.5, 0.6))
+    comparison = ModelComparison("incumbent", 0.2 + 0.1, 0.3, 1 / 3, (0.1 + 0.2, 1.0), 9, "live", (0.5, 0.6))
     assert comparison.as_fields() == {
         "name": "incumbent",
         "candidate": 0.3,

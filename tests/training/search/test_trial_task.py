@@ -19,8 +19,8 @@ from svc.training.search import budget
 from svc.training.search.objective import TrialObjective
 from svc.training.search.trial_task import (
     SCREENING_STEP,
-    Stop,
     TrialPruned,
+    TrialStopped,
     TrialTask,
     is_outclassed,
     known_curves,
@@ -59,7 +59,7 @@ def test_a_complete_trial_has_its_result_and_its_curve() -> None:
     assert outcome.seconds >= 0
 
 
-@pytest.mark.parametrize("end", [TrialPruned("too hopeless"), Stop()])
+@pytest.mark.parametrize("end", [TrialPruned("too hopeless"), TrialStopped()])
 def test_parameters_that_cannot_be_trained_are_pruned(end: Exception) -> None:
     """The outcome has no error."""
     outcome = run_trial(Objective({1: 0.1}, end), task(), lambda: None)
@@ -83,7 +83,7 @@ def test_a_trial_over_its_time_limit_ends_at_the_next_report() -> None:
     """`check` raises the exception that ends it."""
 
     def check() -> None:
-        raise Stop
+        raise TrialStopped
 
     assert run_trial(Objective({1: 0.9}), task(), check).state == "pruned"
 
