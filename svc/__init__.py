@@ -13,7 +13,7 @@ from typing import Any
 
 __version__ = "2.1.2"
 DISTRIBUTION = "svc-recommender"
-"""The name of the distribution, which is on no package index. There, the name `svc` belongs to another project."""
+"""The name of the distribution. It is on no package index, and `svc` is the name of another project there."""
 
 
 def install_command(extra: str) -> str:

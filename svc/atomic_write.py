@@ -1,4 +1,4 @@
-"""Write a file whole: under a temporary name in the same folder, which then replaces the old file in one step.
+"""Write a file under a temporary name in the same folder, then let it replace the old file in one step.
 
 The writer holds a lock on its temporary file. A temporary file without a lock was left by a process that died, and
 `remove_leftovers` removes it.

@@ -37,9 +37,9 @@ def _groups(root: Path, own_group: Path) -> list[Path]:
 
 
 def _quota(folder: Path) -> float | None:
-    """Return the cores that a group may use, or None without a bound.
+    """Return the number of cores that a control group may use, or None if it has no limit.
 
-    Reads `cpu.max` of version 2, or `cpu.cfs_quota_us` of version 1.
+    Reads `cpu.max` of cgroup version 2, or `cpu.cfs_quota_us` of cgroup version 1.
     """
     try:
         quota, period = (folder / "cpu.max").read_text(encoding="ascii").split()

@@ -20,7 +20,7 @@ from svc.errors import ConfigError
 from svc.names import EXTRAS_OF_SCHEMES
 
 LEAST_BYTES_PER_S: Final = 256 << 10
-"""Lowest permitted speed of a transfer. Its timeout is that of a call, plus the time that it takes at this speed."""
+"""Lowest permitted speed of a transfer. The time at this speed is added to the timeout of a call."""
 _IDENTITY: Final = ("VersionId", "generation", "ETag", "etag", "size")
 _EXPIRED: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"})
 _GIVEN_UP: Final = (FSTimeoutError, TimeoutError)
@@ -115,7 +115,7 @@ def _options(scheme: str, timeout_s: float) -> dict[str, Any]:
 
 
 def identity(info: Mapping[str, Any]) -> str:
-    """Return a text that changes with every write: a version or generation if the store has them, else the ETag."""
+    """Return a text that changes with every write. It joins the version, generation, ETag and size of the object."""
     return "|".join(str(info[key]) for key in _IDENTITY if info.get(key) is not None)
 
 

@@ -266,7 +266,7 @@ class Settings:
         return cls(**values)
 
     def is_denied(self, field: str) -> bool:
-        """Return whether SVC_METADATA_FIELD_DENY names `field`, in any case of letters."""
+        """Return whether SVC_METADATA_FIELD_DENY names `field`, in upper or lower case."""
         return field.casefold() in {name.casefold() for name in self.metadata_field_deny}
 
     @property

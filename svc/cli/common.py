@@ -116,9 +116,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal that asks this command to end.
+    """Raised when a signal asks this command to end.
 
-    As a `KeyboardInterrupt` it passes every `except Exception`.
+    It is a `KeyboardInterrupt`, so no `except Exception` catches it.
     """
 
     def __init__(self, signum: int) -> None:

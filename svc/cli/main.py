@@ -40,7 +40,7 @@ COMMANDS: dict[str, tuple[Callable[..., int | None], str]] = {
     "schema": (schema.command, schema.EPILOG),
     "demo": (demo.command, demo.EPILOG),
 }
-"""The function of each command, whose docstring is its help, and the end of that help."""
+"""The function of each command and the epilog of its help. The docstring of the function is the text of the help."""
 EPILOG = """
 [bold]See it work[/bold]
   svc demo                        data, keys, training and a server in one go

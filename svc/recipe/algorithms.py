@@ -49,7 +49,7 @@ ITEM_WEIGHTS: tuple[str, ...] = (
     "EDLAERecommender",
     "TransitionsRecommender",
 )
-"""The algorithms that learn a weight for each pair of items. So they can also have `self_weight`, an item's own."""
+"""The algorithms that learn a weight for each pair of items. `self_weight` is the weight of an item for itself."""
 LEAST_SQUARES = "IALSRecommender"
 """The only recommender with user vectors from least squares. Training solves these only approximately."""
 FEATURE_AWARE = "IALSRecommender"

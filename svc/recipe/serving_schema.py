@@ -230,7 +230,7 @@ class Serving(Block):
         return pins
 
     def _filters(self) -> dict[str, dict[str, Any]]:
-        """Return every filter of the block by its place."""
+        """Return every filter of the block by its field path in the recipe."""
         filters = {} if self.filter is None else {"serving.filter": self.filter}
         return filters | {f"serving.boosts[{index}].filter": boost.filter for index, boost in enumerate(self.boosts)}
 

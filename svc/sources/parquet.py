@@ -1,4 +1,4 @@
-"""Parquet files: only the needed columns, batch by batch."""
+"""A source that reads Parquet files batch by batch, and only the columns that it needs."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class ParquetSource:
         coded = [name for name, kind in zip(texts, kinds, strict=True) if pa.types.is_string(kind) and name in codable]
         if self._context.bounds is not None:
             self._check_size(file, columns, builder, data_file)
-            coded = codable  # so that repeated texts are in memory once
+            coded = codable  # all texts as dictionaries, which hold a repeated text once
         file = pq.ParquetFile(
             data_file.file, metadata=file.metadata, read_dictionary=coded, buffer_size=buffer_bytes, pre_buffer=False
         )

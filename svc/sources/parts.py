@@ -42,7 +42,10 @@ Opener = Callable[[], AbstractContextManager[DataFile]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One file. `hive` has the value of each partition column, None for Hive's null."""
+    """One file of a source. `where` names it in messages.
+
+    `hive` has the value of each Hive partition column, or None for Hive's null.
+    """
 
     where: str
     open: Opener

@@ -198,6 +198,7 @@ class SqlSource:
         arguments = dialect.connect_arguments(self._config.connect_timeout_seconds)
         engine = create_engine(dialect.url, poolclass=NullPool, connect_args=arguments, hide_parameters=True)
         if dialect.name == "postgresql":  # libpq, unlike PyMySQL, has no read timeout after connecting
+            # `insert` puts the watchdog before SQLAlchemy's own listener, which sends the first queries.
             event.listen(engine, "connect", lambda raw, _: watchdog.over(raw.fileno()), insert=True)
         return engine
 

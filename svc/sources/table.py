@@ -176,7 +176,10 @@ class _Agreement:
         self._fields = {field.name: field for field in schema}
 
     def check(self, part: Part, schema: pa.Schema) -> None:
-        """Raise DataSourceError if `part` has other columns or partitions than the first file, or types clash."""
+        """Raise DataSourceError if `part` does not fit the earlier files.
+
+        It must have the same columns and partitions, and a common type must exist for each column.
+        """
         for what, in_part, in_first in (
             ("columns", set(schema.names), set(self._fields)),
             ("partitions", set(part.hive), set(self._first.hive)),
