@@ -1,7 +1,7 @@
 """Every metric, its labels and its help.
 
-One `Metrics` is made for a process and passed to its users. Without `SVC_METRICS_ENABLED=1` or without the extra
-`metrics` the same object counts nothing. `docs/reference/events.md` is made from this module.
+One `Metrics` is made for a process and passed to the code that counts. Without `SVC_METRICS_ENABLED=1` it counts
+nothing. `docs/reference/events.md` is made from this module.
 """
 
 from __future__ import annotations
