@@ -91,7 +91,8 @@ def parse_workers(text: str) -> int | None:
     """Return a number of workers, or None for `auto`. Raises ValueError."""
     if text == "auto":
         return None
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:3]) <= MOST_WORKERS:
+    is_short_number = text.isascii() and text.isdigit() and len(text) <= len(str(MOST_WORKERS))
+    if not is_short_number or not 1 <= int(text) <= MOST_WORKERS:
         raise ValueError(f"is neither a whole number from 1 to {MOST_WORKERS} nor auto")
     return int(text)
 

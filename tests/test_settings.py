@@ -58,6 +58,19 @@ def test_a_value_that_cannot_be_parsed_names_its_variable(name: str, text: str) 
         Settings.from_env({name: text})
 
 
+@pytest.mark.parametrize(("text", "workers"), [("1", 1), ("08", 8), ("64", 64), ("auto", None)])
+def test_workers_are_a_number_up_to_the_maximum_or_auto(text: str, workers: int | None) -> None:
+    """`auto` is one worker for each processor."""
+    assert Settings.from_env({"SVC_WORKERS": text}).workers == workers
+
+
+@pytest.mark.parametrize("text", ["0", "65", "0641", "1000", "-1", "1.0", "\u0663", "many", "9" * 5000])
+def test_other_numbers_of_workers_are_refused(text: str) -> None:
+    """The bounds hold for every form of a number."""
+    with pytest.raises(ConfigError, match="from 1 to 64"):
+        Settings.from_env({"SVC_WORKERS": text})
+
+
 def test_an_empty_value_counts_as_unset() -> None:
     """Compose files and charts pass empty strings for what is not set."""
     blank = {"SVC_PORT": "", "SVC_API_KEYS": "", "SVC_ALLOWED_HOSTS": " "}
