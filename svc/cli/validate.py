@@ -83,9 +83,10 @@ def check_new_items(loaded: LoadedRecipe, settings: Settings, variables: Mapping
 
 
 def _unknown_words(listed: NewItemList, model: Model) -> str:
-    """Return a note on the words of each text column and the labels of each other column of the new items.
+    """Return a note on how many words and labels of the new items the model does not know, to follow other text.
 
-    It counts the distinct words or labels, and how many of them the model does not know.
+    For each text column, the note counts the distinct words and the unknown ones among them. For each column of labels
+    with unknown labels, it does the same and shows one of them.
     """
     from svc.model.columns.text_column import TextColumn
     from svc.model.features import TokenColumn

@@ -40,7 +40,7 @@ _FILTERING = ("filter", "limits", "boosts")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answerer:
-    """Prepares requests for a model, with the item table, the recipe's serving policy and the new items.
+    """The data for turning requests into queries: a model, its item table, the recipe's serving policy and new items.
 
     The rows of `items` are the items of the model, followed by the items of `new`.
     """

@@ -507,6 +507,6 @@ def load(
 
 
 def id_column_of(opened: OpenedArtifact) -> str:
-    """Return the column of item ids that the training named."""
+    """Return the name of the item id column in the artifact's recipe, or `item_id` if the recipe does not name it."""
     recipe = opened.header.get("recipe") or {}
     return str((recipe.get("schema") or {}).get("item_column", "item_id"))

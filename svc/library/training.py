@@ -267,7 +267,10 @@ def _offer_tables(
 
 
 def _further_columns(overrides: Mapping[str, Any]) -> list[str]:
-    """Return the columns that the recipe's `schema` and `cleansing` name besides the arguments of `train`."""
+    """Return the columns that `schema` and `cleansing` in `overrides` name.
+
+    They are read from the data in addition to the columns that arguments of `train` name.
+    """
     schema = overrides.get("schema") or {}
     named = [value for key, value in schema.items() if key.endswith("_column") and isinstance(value, str)]
     cleansing = overrides.get("cleansing") or {}

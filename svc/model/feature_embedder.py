@@ -3,7 +3,7 @@
 | symbol | meaning |
 |---|---|
 | embedder | the factor model that turns item features into item vectors |
-| candidate | an item of the model that may come back for a query |
+| candidate | an item of the model that may be recommended for a query |
 | new item | an item that training never saw; see `new_items` |
 | rank | of a new item: the number of candidates that the embedder scores at least as high for this user |
 

@@ -64,7 +64,7 @@ def apply_rules(
 
 
 def is_complete(ranking: Ranking, asked: int, n_items: int) -> bool:
-    """Return whether a ranking from a query with the limit `asked` holds every item of the model that may come back."""
+    """Return whether a ranking from a query with the limit `asked` holds all items that the model may recommend."""
     return asked == n_items or int(np.count_nonzero(ranking.items < n_items)) < asked
 
 

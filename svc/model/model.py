@@ -181,9 +181,9 @@ class Model(Stored):
         - `history`: items that are added to the history of a known user, or replace it with `replace`. For an unknown
           user they are the whole history. Unknown items are ignored. If an unknown user's history has only new items,
           their features describe the user.
-        - `include_seen`: whether items of these histories may come back. None: as the model was trained.
-        - `dislikes`: items that never come back. If the scorer reads dislikes, they also change the scores of other
-          items. Dislikes alone are not enough for a profile.
+        - `include_seen`: whether items of these histories may be recommended. None: as the model was trained.
+        - `dislikes`: items that are never recommended. If the scorer reads dislikes, they change the scores of other
+          items, too. Dislikes alone are not enough for a profile.
         - `fallback`: whether a user without a profile gets the most chosen items.
 
         Raises UnknownUser, FeaturesNotSupported and FeatureValueUnusable.
@@ -350,7 +350,7 @@ class Model(Stored):
         return rows[rows >= 0]
 
     def rank(self, queries: Sequence[Query]) -> list[Ranking]:
-        """Return one ranking per query, in order. A ranking is empty if no item may come back.
+        """Return one ranking per query, in order. A ranking is empty if no item may be recommended.
 
         A ranking has the same bits in any batch. Long array operations release the GIL.
         """

@@ -190,7 +190,7 @@ class QueryBuilder:
 
 
 def with_candidates(query: Query, restriction: Restriction, excluded: Sequence[str]) -> Query:
-    """Add the new items that may come back to the query. Items with the `excluded` ids may not."""
+    """Add the new items that may be recommended to the query. Items with the `excluded` ids may not."""
     new = restriction.new
     assert new is not None, "asked only where there are new items"
     rows = new.candidates(excluded, restriction.include_items, restriction.allowed)
@@ -201,7 +201,7 @@ def with_candidates(query: Query, restriction: Restriction, excluded: Sequence[s
 
 
 def _why_not_shown(column: np.int32, query: Query, excluded: NDArray[np.int32]) -> PinFault:
-    """Return the reason for leaving out the item of a pin. `excluded` are all columns that must not come back."""
+    """Return the reason for leaving out the item of a pin. `excluded` are all columns that must not be recommended."""
     if column < 0:
         return "unknown"
     if column in query.exclude:

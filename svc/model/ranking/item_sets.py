@@ -220,7 +220,7 @@ def group_maxima(scores: NDArray[Any], groups: int) -> NDArray[Any]:
 def best(scores: NDArray[np.float64], limit: int) -> NDArray[np.intp]:
     """Return the indices of the `limit` largest of `scores`, (n,), best first, ties by lower index.
 
-    Entries of minus infinity never come back, so there may be fewer than `limit`. No entry may be NaN.
+    Entries of minus infinity are never returned, so there may be fewer than `limit`. No entry may be NaN.
     """
     if len(scores) <= SORT_BELOW:
         order = (-scores).argsort(kind="stable")[:limit]

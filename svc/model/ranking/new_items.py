@@ -94,7 +94,7 @@ class NewItems:
     def candidates(
         self, excluded: Sequence[str], included: Sequence[str] | None, allowed: ItemSet | None
     ) -> NDArray[np.int32]:
-        """Return the rows, ascending, of the new items that may come back.
+        """Return the rows, ascending, of the new items that may be recommended.
 
         `excluded` and `included` are ids, and `allowed` is a set over the columns of the model's and the new items.
         None: all.

@@ -32,7 +32,7 @@ NO_ITEMS: NDArray[np.int32] = np.empty(0, dtype=np.int32)
 
 
 class NewCandidates(NamedTuple):
-    """The new items that may come back for a query. `rows`, (c,) int32, are their rows in `items`, ascending."""
+    """The new items that may be recommended for a query. `rows`, (c,) int32, are their rows in `items`, ascending."""
 
     items: NewItems
     rows: NDArray[np.int32]
@@ -42,11 +42,11 @@ Order = Literal["score", "lift", "balanced"]
 
 
 class Audience(NamedTuple):
-    """An item for which training users are ranked, and the users who may come back.
+    """An item for which training users are ranked, and the users who may be named.
 
     The item is a `column`, or the `vector`, (K,), of an item that training never saw. Users with fewer than
     `min_history` items and the rows of `exclude` are left out. With `include`, only its rows are ranked. Users who have
-    the item are left out unless the query includes seen items. Users from whom the item is hidden come back only with
+    the item are left out unless the query includes seen items. Users from whom the item is hidden are named only with
     `brings_back`, and never if it is hidden permanently.
     """
 
@@ -71,8 +71,8 @@ class Query(NamedTuple):
     | `seed_weights` | values of `seeds`, (s,) float64; None: all are 1 |
     | `seed_positions` | positions of `seeds`, (s,), if each part weighs them by its own recency (`at_recency`) |
     | `seeds_beside` | values and positions of `seeds`, if the cold-start part weighs them by its own recency |
-    | `exclude` | item columns that must not come back, (e,) int32 |
-    | `include_seen` | whether the seeds and the history of `user` may come back |
+    | `exclude` | item columns that must not be recommended, (e,) int32 |
+    | `include_seen` | whether the seeds and the history of `user` may be recommended |
     | `allowed` | the only items to rank |
     | `popular` | rank the most chosen items of the training data, the same for every user |
     | `of_trained_user` | whether the seeds hold the history of a training user |
@@ -196,9 +196,9 @@ NOTHING_GIVEN = Given(NO_ITEMS, None, ())
 class Restriction(NamedTuple):
     """The conditions on the answer to a request.
 
-    Only items that are both in `allowed` and in `include_items` may come back. None: all. The answer leaves out the
-    first `offset` items of the ranking. `rules`, `pins` (ids with their positions) and `variation` change the order.
-    `explain` is the number of reasons for each item. With `new` items, the item sets of `allowed` and of the rules have
+    Only items that are both in `allowed` and in `include_items` may be recommended. None: all. The answer leaves out
+    the first `offset` items of the ranking. `rules`, `pins` (ids with their positions) and `variation` change the
+    order. `explain` is the number of reasons for each item. With `new` items, the item sets of `allowed` and of the rules have
     columns for the new items too.
     """
 

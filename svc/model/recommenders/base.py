@@ -68,7 +68,7 @@ class Scorer(Protocol):
 
 
 def excluded_columns(query: Query, history: History) -> NDArray[np.int32]:
-    """Return the item columns that must not come back. Some may be repeated."""
+    """Return the item columns that must not be recommended. Some may be repeated."""
     excluded = query.exclude
     if not query.include_seen:
         if len(query.seeds):
@@ -80,7 +80,11 @@ def excluded_columns(query: Query, history: History) -> NDArray[np.int32]:
 
 
 def best_items(scores: NDArray[np.float64], query: Query, history: History) -> NDArray[np.int32]:
-    """Return the columns of the best items that may come back, by the `scores` of all items, (n,). Changes `scores`."""
+    """Return the columns of the `query.limit` best items that the query allows, by the `scores` of all items, (n,).
+
+    The best item is first. If the query is unordered and its limit covers all items, they are in ascending order of
+    columns. `scores` are changed in place.
+    """
     scores[excluded_columns(query, history)] = -np.inf
     allowed = query.allowed
     if query.unordered and query.limit >= len(scores):

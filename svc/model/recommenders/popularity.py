@@ -77,7 +77,7 @@ def by_count(counts: NDArray[Any]) -> NDArray[np.int32]:
 
 
 def first_of(order: NDArray[np.int32], query: Query, excluded: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the first items of `order`, (n,), that may come back, at most `query.limit`."""
+    """Return the first items of `order`, (n,), that may be recommended, at most `query.limit`."""
     if query.allowed is None:
         return without(order[: query.limit + len(excluded)], excluded, len(order))[: query.limit]
     return without(order[query.allowed.flags()[order]], excluded, len(order))[: query.limit]

@@ -76,7 +76,9 @@ def small_products_pay() -> bool:
     products = np.empty((16, 2048), dtype=np.float32)
 
     def seconds(multiply: Callable[[Matrix, Matrix, Matrix], object]) -> float:
-        """Return the least of several times, because interruptions by other threads only add to a time."""
+        """Return the seconds that `multiply` takes: the shortest of TIMED runs, because interruptions only lengthen a
+        run.
+        """
         taken = []
         for _ in range(TIMED):
             started = time.perf_counter()

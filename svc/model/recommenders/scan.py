@@ -1,6 +1,6 @@
 r"""Find the items with the best scores by inner product exactly, for one question or for several together.
 
-A question is a user vector, the number of items wanted, and the items that may not come back.
+A question is a user vector, the number of items wanted, and the items that may not be recommended.
 
 | symbol | meaning |
 |---|---|
@@ -256,7 +256,10 @@ class _Question:
         return self.ranking()
 
     def _look_alone(self) -> None:
-        """Scan all blocks for this question. For a small index this takes two thirds of the time of `_Looks`."""
+        """Scan the index block by block for this question alone, until no later item can be in the answer.
+
+        For a small index this takes two thirds of the time of `_Looks`, the scan for several questions.
+        """
         layout, start, size = self.layout, 0, _first_block(self.layout, [self.wanted], LONE_HEAD_SHARE)
         approximate = self.vector.astype(np.float32)
         while start < self.end:
@@ -271,7 +274,7 @@ class _Question:
             self.slack += OFFSET_ROUNDINGS * UNIT_ROUNDOFF * reach if reach < MOST else math.inf
 
     def flags(self) -> NDArray[np.bool_]:
-        """Return whether each column may come back, (n,)."""
+        """Return whether each column may be recommended, (n,)."""
         if self._flags is None:
             allowed = self.wanted.allowed
             self._flags = np.ones(len(self.layout.columns), dtype=np.bool_) if allowed is None else allowed.flags()
@@ -327,7 +330,7 @@ class _Question:
         return max(self.bound - self.slack - error, LOWEST)
 
     def _columns(self, most: int) -> NDArray[np.int32]:
-        """Return the columns that may come back, ascending. Columns from `most` on may be missing."""
+        """Return the columns that may be recommended, ascending. Columns from `most` on may be missing."""
         allowed, excluded, n_items = self.wanted.allowed, self.wanted.excluded, len(self.layout.columns)
         if allowed is not None:
             return allowed.columns_without(excluded)

@@ -1,6 +1,7 @@
-"""Scoring of queries from several requests in one call of a model, and the distribution of the rankings.
+"""Score queries from several requests in one call of a model, and give each request its own rankings.
 
-A *caller* is a request that waits for its rankings. Its *weight* is the cost of its queries in plain queries.
+A *caller* is a request that waits for its rankings. Its *weight* is the cost of its queries, measured as a number of
+plain queries (see `Cost`).
 """
 
 from __future__ import annotations

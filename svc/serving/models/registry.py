@@ -340,6 +340,6 @@ def _rounded(age_s: float | None) -> float | None:
 
 
 def _shown(error: str) -> str:
-    """Return the part of an error that clients may see."""
+    """Return the text of an error for clients: valid UTF-8, cut to SHOWN_ERROR_CHARACTERS."""
     # Paths and variables may contain bytes that are not UTF-8, which JSON cannot encode.
     return error.encode("utf-8", "backslashreplace").decode()[:SHOWN_ERROR_CHARACTERS]

@@ -175,7 +175,7 @@ class Watcher:
     # Recipes
 
     async def _rescan(self, changes: trio.Nursery) -> bool:
-        """Update the watched recipes from the folder, and return False if the folder cannot be listed.
+        """Update the watched recipes. Return False if the folder cannot be listed or is still being scanned.
 
         Tasks in `changes` apply changed rules and lists to the served models, so that a slow change delays no poll.
         """

@@ -253,7 +253,10 @@ class Worker:
         self._models[number] = Opened(loaded, lane)
 
     async def _drop(self, seq: int, opened: Opened) -> None:
-        """Close the lane of a model, wait until no request uses the model, and report the order as done."""
+        """Carry out the parent's order `seq` to drop a model: close its lane, and report the order as done.
+
+        The report waits until no request uses the model, but at most LONGEST_FAREWELL_S.
+        """
         opened.lane.close()
         opened.is_dropped = True
         opened.note_end(0)

@@ -174,7 +174,8 @@ def interaction_context(
     optional = (schema.time_column, schema.weight_column, schema.event_column)
     columns = dict.fromkeys([*ids, *(name for name in optional if name is not None), *filtered])
     texts = {*ids, schema.event_column} if schema.event_column is not None else {*ids}
-    if loaded.recipe.source.type == "csv":  # only CSV guesses types, and would read the id 007 as the number 7
+    # Only the csv reader guesses types. It would read 007 as 7 in a filter column that is compared with text.
+    if loaded.recipe.source.type == "csv":
         numeric = {schema.time_column, schema.weight_column}
         texts |= {name for name, is_text in filtered.items() if is_text and name not in numeric}
     return SourceContext(

@@ -131,10 +131,11 @@ def split(interactions: Interactions, plan: SplitPlan) -> SplitMatrices:
 def _known_hidden(
     hidden: HiddenRows | None, pairs: _Pairs, held: NDArray[np.bool_], plan: SplitPlan
 ) -> HiddenRows | None:
-    """Return the hidden rows that were known before the held-out rows.
+    """Return the hidden rows that are earlier than the held-out rows.
 
-    A later hidden row would leave out an item that the user met only afterwards. Scores would be 1 to 2% too high.
-    Without times, and under `random`, which ignores them, return all rows.
+    Rankings leave out a user's hidden items. A hidden row that is later than the held-out rows would leave out an item
+    that the user had not met at that time, and scores would be 1 to 2% too high. Return all rows if there are no
+    times, or under the scheme `random`, which ignores times.
     """
     if hidden is None or hidden.times is None or pairs.times is None or plan.scheme == "random":
         return hidden

@@ -275,11 +275,12 @@ N_BINS = 10
 
 
 def shared_values(fitted: FittedSide, trained: NDArray[np.int64]) -> sparse.csr_matrix:
-    """Return a matrix, (items, feature values), that is 1 if an item has a feature value.
+    """Return a matrix, (items, feature values), with 1 where an item has a feature value, and 0 elsewhere.
 
-    A feature value is a token, a word, or a bin of a number. There are N_BINS bins, with equal numbers of `trained`
-    items. Equal numbers get the same bin, by their mean rank. A missing number counts as the mean of the column, as for
-    the model. The constant feature is left out.
+    A feature value is a token, a word, or one of the N_BINS bins of a numerical column. The bins are cut by rank, so
+    that each gets about as many of the `trained` items as any other. Items with the same number are in the same bin,
+    by their mean rank. A missing number counts as the mean of the column, as for the model. Vector columns and the
+    constant feature are left out.
     """
     blocks, start = [], 0
     for column in fitted.encoder.encoders:

@@ -155,7 +155,10 @@ def feature_trial_of(header: Mapping[str, Any]) -> TrialRecord | None:
 
 
 def _is_by_part(header: Mapping[str, Any]) -> bool:
-    """Return whether the header has a recency for each part of a blend."""
+    """Return whether the parts of a blend have recencies of their own, and not all the recency of the model.
+
+    A part without a recency in such a header has recency 0.
+    """
     return any("recency" in part and "weight" in part for part in header.get("parts") or ())
 
 

@@ -182,7 +182,10 @@ class Search:
         return budget.n_finished(self._trials()) < self.sampler.plan.total
 
     def _ask_next(self) -> bool:
-        """Ask for one trial: create it and suggest its parameters. Return False if none may be asked for now."""
+        """Create one trial and suggest its parameters. Return False if no further trial may be created at present.
+
+        If other processes have used up the budget in the meantime, the new trial is marked as failed.
+        """
         if len(self._asked) >= self._ahead or budget.n_used(self._trials()) >= self.sampler.plan.total:
             return False
         trial = self.storage.new_trial(self.study, {budget.OWNER: self._identity})

@@ -182,7 +182,10 @@ def _with_half_life(space: Space, half_lives: Sequence[str]) -> Space:
 
 
 def _most_seconds(training: Training) -> float | None:
-    """Return the longest useful time of one trial, or None without a time limit."""
+    """Return the time limit by which the sampler judges model sizes, in seconds, or None without a time limit.
+
+    It is the limit of a trial, or a quarter of the limit of the search if that is less.
+    """
     # A trial that takes more than a quarter of the search leaves too little time for others.
     limits = [training.per_trial_timeout_seconds, training.timeout_seconds and training.timeout_seconds / 4]
     return min((limit for limit in limits if limit is not None), default=None)
