@@ -155,7 +155,11 @@ _CHANGED: Final = "it was changed after it was signed, and does not count"
 
 
 def _position_problem(line: Line, lines: Sequence[Line], recipe: str | None, *, follows: bool) -> str:
-    """Return why a line with a valid signature does not count at its position, or "" when it counts."""
+    """Return why a line with a valid signature must be ignored, or "" if it is accepted.
+
+    A line of another recipe is ignored. So is a line that is not later than the last accepted line. An equal time is
+    accepted if the line `follows`, that is, names the signature of the line before it.
+    """
     if recipe is not None and line.recipe not in (None, recipe):
         return f"it is of the recipe {line.recipe}, and does not count"
     if not lines or line.at > lines[-1].at or (line.at == lines[-1].at and follows):

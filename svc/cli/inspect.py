@@ -35,7 +35,8 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Print every field, one a line.")] = False,
     provenance: Annotated[
-        bool, typer.Option("--provenance", help="Print an in-toto statement: what was read, and what made it.")
+        bool,
+        typer.Option("--provenance", help="Print an in-toto statement of the training's inputs and software versions."),
     ] = False,
     dev_allow_unsigned: DevAllowUnsigned = False,
     confirmed: Confirmed = False,

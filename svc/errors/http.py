@@ -39,7 +39,7 @@ class ApiError(SvcError):
 
 
 class MalformedRequest(ApiError):
-    """The target or the host of the request is not valid in HTTP."""
+    """The request is not valid HTTP, for example its first line, its target, a header, or a chunk of its body."""
 
     code = "MALFORMED_REQUEST"
     http_status = 400

@@ -182,7 +182,10 @@ def score_all(model: Model, request: ExportRequest, chunks: Iterator[Rows], thre
 
 
 class LogDisplay:
-    """A display that logs one record every EVERY_S. `done` and `total` count users, items or shards."""
+    """Logs the progress of an export, at most once every EVERY_S seconds.
+
+    The logged `done` and `total` count users, items or shards.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -162,7 +162,7 @@ def train(
         weight: The column of the weights of interactions.
         time_unit: The unit of a numeric time column: "s", "ms", "us" or "ns".
         items: As in `svc.load`.
-        new_items: As in `svc.load`. None: the list in the recipe's `serving.new_items`, read once, and its shares.
+        new_items: As in `svc.load`. None: the recipe's `serving.new_items`, list (read once) and shares.
         new_items_share: As in `svc.load`.
         new_items_min_share: As in `svc.load`.
         keys: As in `svc.load`. The first key signs the artifact at `output`.

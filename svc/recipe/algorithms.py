@@ -138,9 +138,9 @@ _OTHER_NAMES = {
 
 
 def canonical_name(text: str) -> str:
-    """Return the irspack class name for `text`, in any case, with or without `Recommender`.
+    """Return the name in ALGORITHMS that `text` means, ignoring letter case and whether `Recommender` is at the end.
 
-    Raises ValueError, which names the nearest algorithm.
+    Raises ValueError for any other text. The message suggests the most similar algorithm, if there is one.
     """
     short = text.strip().lower().removesuffix(_SUFFIX)
     if short in _BY_SHORT_NAME:

@@ -77,7 +77,10 @@ def _column(where: str, column: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class RecipeWarning:
-    """A warning about a valid recipe with a probable mistake. `value` is the algorithm or the key concerned."""
+    """A probable mistake in a valid recipe.
+
+    `field` is its path in the recipe. `value` is the algorithm, key or variable concerned.
+    """
 
     code: Literal["algorithm_duplicate", "option_unused", "query_not_expanded", "variable_empty"]
     field: str

@@ -43,7 +43,11 @@ GRACE_S = 10
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One kind of database. `url` names the driver, `extra` installs it, and `shown` is the address without secrets."""
+    """A database to read from, and how svc connects to its kind.
+
+    `url` includes the driver's name. `extra` is svc's optional extra that installs the driver, or "" if none is
+    needed. `shown` is the address without secrets, for messages.
+    """
 
     name: str
     extra: str

@@ -198,8 +198,8 @@ class Restriction(NamedTuple):
 
     Only items that are both in `allowed` and in `include_items` may be recommended. None: all. The answer leaves out
     the first `offset` items of the ranking. `rules`, `pins` (ids with their positions) and `variation` change the
-    order. `explain` is the number of reasons for each item. With `new` items, the item sets of `allowed` and of the rules have
-    columns for the new items too.
+    order. `explain` is the number of reasons for each item. With `new` items, the item sets of `allowed` and of the
+    rules have columns for the new items too.
     """
 
     offset: int = 0
