@@ -18,6 +18,7 @@ from svc.errors import PayloadInvalid
 from svc.export.request import ExportRequest
 from svc.export.run import score_all
 from svc.model import codec
+from svc.model.load_model import check_sizes
 from svc.model.model import Model
 from svc.model.ranking.query import Interaction, Restriction
 from svc.settings import Settings
@@ -174,7 +175,7 @@ def test_each_part_of_a_blend_has_its_own_recency(
     again = codec.decode(memoryview(payload))
     again.history.recency_by_part = False
     with pytest.raises(PayloadInvalid, match="disagree on whether each part has its own recency"):
-        again.ready()
+        check_sizes(again)
 
 
 @pytest.mark.parametrize("detailed", [False, True])
@@ -403,7 +404,7 @@ def test_the_part_for_features_weights_histories_by_its_own_recency(
     if again.history.recency_beside:
         again.cold = None
         with pytest.raises(PayloadInvalid, match="recency of the second part"):
-            again.ready()
+            check_sizes(again)
 
 
 @pytest.mark.parametrize("algorithms", [["IALS"], ["IALS", "RP3beta", "Blend"]])
