@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from itertools import permutations
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -190,6 +191,13 @@ class Crowd:
             nursery.cancel_scope.cancel()
 
 
+@pytest.fixture
+def virtual_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure turns by the virtual clock, so that the machine's speed does not decide how many enter in a turn."""
+    monkeypatch.setattr(pacing, "time", SimpleNamespace(perf_counter=trio.current_time))
+
+
+@pytest.mark.usefixtures("virtual_turns")
 async def test_the_expected_wait_grows_with_the_queue() -> None:
     """It is 0 for probes and an empty queue, and known after a few measured turns."""
     crowd, work_s = Crowd(), 3e-3
@@ -199,6 +207,7 @@ async def test_the_expected_wait_grows_with_the_queue() -> None:
     assert crowd.waits[-1] == (0, 0)
 
 
+@pytest.mark.usefixtures("virtual_turns")
 @pytest.mark.parametrize("paused_s", [0.1, 1.0, 10.0])
 @pytest.mark.parametrize("seed", range(5))
 async def test_one_pause_of_the_machine_does_not_change_the_pace(paused_s: float, seed: int) -> None:
