@@ -151,6 +151,7 @@ async def test_a_worker_follows_orders_about_models_keys_and_drain(tmp_path: Pat
             restricted = await put(1, ItemSet.of_columns(np.arange(20), 30))
             assert await put(1, ItemSet.of_columns(np.arange(20), 30)) is restricted  # so its kept answers stay valid
             assert await put(1, ItemSet.of_columns(np.arange(10), 30)) is not restricted
+            del restricted  # a model is dropped when nothing refers to it
             await put(1)
             await tell("policies", parse_policies(b"k: {rate: 1/h, burst: 2}", "p"), {"k": (1, 2)})
             answers = [await asked(address) for _ in range(3)]
