@@ -202,7 +202,7 @@ async def test_the_expected_wait_grows_with_the_queue() -> None:
     """It is 0 for probes and an empty queue, and known after a few measured turns."""
     crowd, work_s = Crowd(), 3e-3
     await crowd.during([(rank, work_s) for rank in [Rank.KNOWN] * MANY + [Rank.NEWCOMER] * MANY])
-    known, newcomer = crowd.waits[MANY // 2]
+    known, newcomer = crowd.waits[MANY * 3 // 4]  # trio shuffles tasks: known from the 105th to 121st on
     assert newcomer > known > work_s * MANY / 20
     assert crowd.waits[-1] == (0, 0)
 
