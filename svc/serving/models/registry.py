@@ -115,8 +115,8 @@ class Served:
         always = self.always
         if served is not self or policy != self.policy:
             always = None if policy.filter is None or served.filters is None else served.filters.items(policy.filter)
-        elif available is self.available:
-            return self
+        elif available is self.available or (available is not None and available.equals(self.available)):
+            return self  # an equal set, such as an unpickled one, would lose the kept answers
         return replace(served, available=available, policy=policy, always=always)
 
 

@@ -108,10 +108,7 @@ def _beside(served: Served, state: ServedState) -> Served:
     new: PlacedItems | None = served.new if state.keeps_new else None
     if state.new is not None:
         new = pickle.loads(state.new)
-    items = state.items
-    if items is not None and items.equals(served.available):
-        items = served.available  # an unpickled equal set would replace `served`, which loses the kept answers
-    return served.beside(items, new, state.policy)
+    return served.beside(state.items, new, state.policy)
 
 
 class Worker:
