@@ -18,8 +18,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
@@ -27,6 +25,7 @@ from svc import events, logs
 from svc.progress import Progress
 from svc.training.judging.search_result import SearchResult
 from svc.training.search import budget, trials
+from svc.training.search.kept_scores import KeptScores
 from svc.training.search.sampler import AlgorithmSampler, own_parameters
 from svc.training.search.storage import StudyStorage, own_identity
 from svc.training.search.trial_task import TrialOutcome, TrialTask, known_curves
@@ -80,10 +79,7 @@ class Search:
 
     A `quiet` search logs no event for a finished trial. A `verbose` search also logs the parameters of each trial.
 
-    The search adds the scores of each complete trial for each user, (users,), to `by_user`. Their mean is the trial's
-    score. The correction for choosing the best of many trials needs the scores for each user, because the scores of
-    different trials are correlated over users (see judging/intervals.py). They are too large to be stored in the study,
-    so `by_user` lacks the trials of other processes.
+    The search keeps the scores of each complete trial for each user in `scores`. Their mean is the trial's score.
     """
 
     study: Study
@@ -93,7 +89,7 @@ class Search:
     metric: str
     limits: TrialLimits
     progress: Progress
-    by_user: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+    scores: KeptScores = field(default_factory=KeptScores)
     quiet: bool = False
     verbose: bool = False
     _identity: str = field(default_factory=own_identity)
@@ -128,7 +124,7 @@ class Search:
             time.monotonic() - started,
             self._n_orphaned,
             self.workers.count,
-            self.by_user,
+            self.scores.by_user,
         )
 
     @property
@@ -283,7 +279,7 @@ class Search:
             self._tell(attempt, TrialState.PRUNED)
             return
         if outcome.fitted.by_user is not None:
-            self.by_user[attempt.task.number] = outcome.fitted.by_user
+            self.scores.keep(attempt.task.number, attempt.task.algorithm, score, outcome.fitted.by_user)
         self._tell(attempt, TrialState.COMPLETE, score)
 
     def _reuse(self, attempt: _Attempt) -> None:

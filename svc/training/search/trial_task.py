@@ -84,7 +84,8 @@ class TrialOutcome:
 def run_trial(objective: Objective, task: TrialTask, check: Callable[[], None]) -> TrialOutcome:
     """Train and score the trial of `task`.
 
-    `check` may raise Stop to end the trial. No exception is raised. The returned outcome has the text of an error.
+    `check` may raise TrialStopped to end the trial. No exception leaves this function. The outcome has the text of an
+    error.
     """
     begin, curve = time.monotonic(), Curve()
 
