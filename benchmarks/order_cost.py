@@ -55,10 +55,20 @@ def neighbours(rng: np.random.Generator) -> NeighbourScorer:
     return NeighbourScorer(np.arange(0, N_ITEMS * NEIGHBOURS + 1, NEIGHBOURS), columns, weights)
 
 
-def histories(rng: np.random.Generator, **order: Any) -> History:
-    """LENGTH different items a user; they rise, so that they are in order and sorted alike."""
-    columns = np.sort(rng.integers(0, N_ITEMS - LENGTH, (N_USERS, LENGTH)), axis=1) + np.arange(LENGTH)
-    return History(np.arange(0, N_USERS * LENGTH + 1, LENGTH), columns.astype(np.int32).ravel(), **order)
+def histories(rng: np.random.Generator, n_users: int = N_USERS, length: int = LENGTH, **order: Any) -> History:
+    """`length` different items a user; they rise, so that they are in order and sorted alike."""
+    columns = np.sort(rng.integers(0, N_ITEMS - length, (n_users, length)), axis=1) + np.arange(length)
+    return History(np.arange(0, n_users * length + 1, length), columns.astype(np.int32).ravel(), **order)
+
+
+def model_of(scorer: Scorer, history: History) -> Model:
+    """Return a ready model of N_ITEMS items."""
+    made = Model(
+        user_ids=IdTable.from_ids(ids("u", len(history))), item_ids=IdTable.from_ids(ids("i", N_ITEMS)),
+        history=history, scorer=scorer, features=None,
+    )  # fmt: skip
+    made.ready()
+    return made
 
 
 def model(scorer: Scorer, recencies: tuple[float, ...] = (), **order: Any) -> Model:
@@ -68,12 +78,7 @@ def model(scorer: Scorer, recencies: tuple[float, ...] = (), **order: Any) -> Mo
         scorer.recencies = recencies
         scorer.ready()
         scorer.measure(history)
-    model = Model(
-        user_ids=IdTable.from_ids(ids("u", N_USERS)), item_ids=IdTable.from_ids(ids("i", N_ITEMS)),
-        history=history, scorer=scorer, features=None,
-    )  # fmt: skip
-    model.ready()
-    return model
+    return model_of(scorer, history)
 
 
 def asking(asked: Model, *, known: bool, given: bool) -> Callable[[int], Any]:

@@ -16,11 +16,9 @@ from typing import Any, get_args
 
 import numpy as np
 
-from benchmarks.common import ids, origin, side_by_side
-from benchmarks.order_cost import N_ITEMS, factors, neighbours
+from benchmarks.common import origin, side_by_side
+from benchmarks.order_cost import N_ITEMS, factors, histories, model_of, neighbours
 from svc.cores import limit_blas_threads
-from svc.model.history import History
-from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.model.ranking.query import Interaction, Order, Restriction, Shown, Variation
 from svc.model.recommenders.base import Scorer
@@ -39,16 +37,8 @@ def scorers(rng: np.random.Generator, n_users: int) -> dict[str, Scorer]:
 
 
 def model(scorer: Scorer, n_users: int) -> Model:
-    """Return a model whose users have LENGTH different items each, in ascending order."""
-    rng = np.random.default_rng(1)
-    columns = np.sort(rng.integers(0, N_ITEMS - LENGTH, (n_users, LENGTH)), axis=1) + np.arange(LENGTH)
-    history = History(np.arange(0, n_users * LENGTH + 1, LENGTH), columns.astype(np.int32).ravel())
-    made = Model(
-        user_ids=IdTable.from_ids(ids("u", n_users)), item_ids=IdTable.from_ids(ids("i", N_ITEMS)),
-        history=history, scorer=scorer, features=None,
-    )  # fmt: skip
-    made.ready()
-    return made
+    """Return a model whose users have LENGTH different items each."""
+    return model_of(scorer, histories(np.random.default_rng(1), n_users, LENGTH))
 
 
 def pages(asked: Model, *, rejects: bool) -> Callable[[int], Any]:
