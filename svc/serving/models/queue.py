@@ -76,8 +76,9 @@ class Turns:
 
         Assumes that a turn scores one query and moves its request behind the other requests of its key.
         """
-        # In `count` turns of the new request, each other request of the same key has at most `count` turns. While the
-        # key has n turns, every other key has at most n turns.
+        # The requests of one key alternate. So until the new request has had `count` turns, each other request of its
+        # key gets at most `count`. `turns` adds up all these turns. The keys alternate too. So every other key gets at
+        # most `turns` turns meanwhile.
         turns, weight = count, 0
         for caller in self._keys.get(key, ()):
             turns += min(caller.waiting, count)
