@@ -115,13 +115,17 @@ def checked_id(name: str, value: object) -> str:
     if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
         raise UsageError(f"{name}: an id is missing (NaN); leave such rows out, as dropna() does")
     if isinstance(value, Iterable):
-        plural = "; recommend_many takes several users" if name == "user_id" else ""
-        raise UsageError(f"{name}: one id belongs here, not a {type(value).__name__}{plural}")
+        is_list = name == "user_id" and not isinstance(value, bytes)
+        plural = "; recommend_many takes several users" if is_list else ""
+        raise UsageError(f"{name}: an id is text, not a {type(value).__name__}{plural}")
     raise UsageError(f"{name}: ids are text, and {value!r} is of type {type(value).__name__}: use str({value!r})")
 
 
 def checked_ids(name: str, values: object) -> list[str]:
-    """Return the ids of any iterable, such as a column of a DataFrame. Raises UsageError."""
+    """Return the ids in an iterable, such as a column of a DataFrame.
+
+    Raises UsageError for text, a mapping, a DataFrame, other values that are no iterables, and members that are no ids.
+    """
     return [checked_id(name, value) for value in _as_list(name, values)]
 
 
@@ -159,8 +163,8 @@ def _plain(value: Any) -> Any:
         value = value.item()
     if value is pd.NA or value is pd.NaT or (isinstance(value, float) and math.isnan(value)):
         return None
-    if isinstance(value, pd.Series) and not isinstance(value.index, pd.RangeIndex):
-        value = value.to_dict()  # such a Series is a row of a frame, so its index has column names
+    if isinstance(value, pd.Series) and value.index.inferred_type in ("string", "empty"):
+        value = value.to_dict()  # labels of text are names of columns, so the Series is a row of a frame
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, Sequence | np.ndarray | pd.Series | pd.Index | set) and not isinstance(value, str | bytes):

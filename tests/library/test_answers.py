@@ -67,8 +67,10 @@ def test_numbers_and_lists_of_numpy_and_pandas_are_accepted(books: svc.Recommend
     ("ask", "words"),
     [
         (lambda shop: shop.recommend(5), r"user_id: ids are text, and 5 is of type int: use str\(5\)"),
-        (lambda shop: shop.recommend(["ü 1"]), "user_id: one id belongs here, not a list; recommend_many"),
-        (lambda shop: shop.recommend(pd.Series(["ü 1"])), "one id belongs here, not a Series"),
+        (lambda shop: shop.recommend(["ü 1"]), "user_id: an id is text, not a list; recommend_many"),
+        (lambda shop: shop.recommend(pd.Series(["ü 1"])), "an id is text, not a Series"),
+        (lambda shop: shop.recommend(b"u1"), "user_id: an id is text, not a bytes$"),
+        (lambda shop: shop.recommend("ü 1", exclude_items=[["i1"]]), "exclude_items: an id is text, not a list$"),
         (lambda shop: shop.recommend(float("nan")), "an id is missing"),
         (lambda shop: shop.recommend("ü 1", exclude_items="i1"), r"exclude_items: give a list, such as \['i1'\]"),
         (lambda shop: shop.recommend("ü 1", exclude_items=[1]), r"use str\(1\)"),
@@ -299,6 +301,21 @@ async def test_popular_items_agree_with_the_api() -> None:
             shop.popular(limit=1000, offset=1)
         with pytest.raises(errors.UsageError, match="no filter field has this name; did you mean 'genres'"):
             shop.popular(filter={"genre": {"any": ["Drama"]}})
+
+
+async def test_a_series_is_a_list_unless_its_labels_are_names() -> None:
+    """A column after a selection, whose labels are numbers, is a list. A row of a frame is a mapping."""
+    table = pd.DataFrame({"genre": ["War", "Drama"], "tag": ["a", "b"], "age": [1.0, 2.0]})
+    async with both(model_with_features()) as (_, shop):
+        chosen = table[table["genre"] == "Drama"]["genre"]
+        pd.testing.assert_frame_equal(
+            shop.popular(filter={"genres": {"any": chosen}}), shop.popular(filter={"genres": {"any": ["Drama"]}})
+        )
+        row = table[["tag", "age"]].iloc[1]
+        pd.testing.assert_frame_equal(
+            shop.recommend(user_features=row),  # type: ignore[arg-type]
+            shop.recommend(user_features={"tag": "b", "age": 2.0}),
+        )
 
 
 @pytest.mark.anyio
