@@ -67,9 +67,9 @@ def check_new_items(loaded: LoadedRecipe, settings: Settings, variables: Mapping
         return
     model = _verified_model(loaded, settings)
     try:
-        listed = read_new_items(loaded, settings, variables, 0 if model is None else model.n_items)
-        if model is None:
-            detail = f"{len(listed.ids)} items; there is no model yet that may know some of them"
+        listed = read_new_items(loaded, settings, variables, 0 if isinstance(model, SvcError) else model.n_items)
+        if isinstance(model, SvcError):
+            detail = f"{len(listed.ids)} items, not compared with a model: {model.message}"
         else:
             n_new = len(place(listed, model, declared).items)
             detail = f"{len(listed.ids)} items: {n_new} are new, {len(listed.ids) - n_new} the model knows"
@@ -110,11 +110,12 @@ def _unknown_words(listed: NewItemList, model: Model) -> str:
     return note
 
 
-def _verified_model(loaded: LoadedRecipe, settings: Settings) -> Model | None:
-    """Return the model of the recipe, or None if no model can be verified."""
+def _verified_model(loaded: LoadedRecipe, settings: Settings) -> Model | SvcError:
+    """Return the recipe's live model, or the error for which it cannot be verified, such as a missing file or key."""
     from svc.export.run import open_artifact
 
+    uri = loaded.output_uri
     try:
-        return open_artifact(loaded.output_uri, verifying_keys(settings, unsigned=False), settings).model
-    except SvcError:
-        return None
+        return open_artifact(uri, verifying_keys(settings, unsigned=False, artifact=uri), settings).model
+    except SvcError as error:
+        return error

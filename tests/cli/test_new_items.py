@@ -39,8 +39,10 @@ def test_validate_counts_new_and_known_items(tmp_path: Path) -> None:
         assert (check.exit_code, check.code) == ((0, "") if check.ok else (3, "data_source_error"))
         return check.ok, check.detail
 
-    assert detail() == (True, "2 items; there is no model yet that may know some of them")
+    assert detail() == (True, f"2 items, not compared with a model: {tmp_path / 'a.svc'} does not exist")
     write_artifact(tmp_path / "a.svc", model(), head=HEAD)
+    (without_keys,) = check_new_items(recipe, Settings(), {})
+    assert "2 items, not compared with a model: SVC_SIGNING_KEYS is not set" in without_keys.detail
     assert detail() == (True, "2 items: 1 are new, 1 the model knows")
     (tmp_path / "new.csv").write_text("item_id,tag,age\nx,Crime,1\ny,a,1\ni3,z,2\n", encoding="utf-8")
     unseen = "it has never seen 1 of the 2 labels in their 'tag', such as 'Crime', which say nothing of an item"
