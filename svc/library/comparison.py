@@ -33,7 +33,7 @@ BLOCKS = ("training", "cleansing")
 
 
 class Comparison(pd.DataFrame):
-    """The result of `svc.compare`: one row a candidate, with `mean`, `low` and `high` for each metric.
+    """The result of `svc.compare`: one row per candidate, with `mean`, `low` and `high` for each metric.
 
     Attributes:
         differences: Paired differences of each other candidate from the first, with `diff`, `low` and `high` for each
@@ -44,7 +44,7 @@ class Comparison(pd.DataFrame):
     differences: pd.DataFrame
 
     def plot(self) -> Axes:  # type: ignore[override]
-        """Plot the means with their intervals, one group of points a metric. Needs matplotlib (extra `report`)."""
+        """Plot the means with their intervals, one group of points per metric. Needs matplotlib (extra `report`)."""
         try:
             from matplotlib import pyplot
         except ImportError:
@@ -111,7 +111,7 @@ def compare(
     if not 0.0 < heldout < 1.0:
         raise UsageError(f"heldout: {heldout} is not between 0 and 1")
     if not is_table(data):
-        raise UsageError(f"data: give a DataFrame with one row an interaction, not a {type(data).__name__}")
+        raise UsageError(f"data: give a DataFrame with one row per interaction, not a {type(data).__name__}")
     columns = {"user": user, "item": item, "time": time, "weight": weight}
     data = as_table(data, "data")
     require({name: column for name, column in columns.items() if column}, column_names(data, "data"), "data")

@@ -135,7 +135,7 @@ def evaluate(
 def id_columns(data: Any, user_column: str, item_column: str) -> pd.DataFrame:
     """Return a frame with at least the two id columns. Raises UsageError if `data` is not a table or lacks a column."""
     if not is_table(data):
-        raise UsageError(f"interactions: give a DataFrame with one row an interaction, not a {type(data).__name__}")
+        raise UsageError(f"interactions: give a DataFrame with one row per interaction, not a {type(data).__name__}")
     data = as_table(data, "interactions")
     columns = {"user_column": user_column, "item_column": item_column}
     require(columns, column_names(data, "interactions"), "interactions")

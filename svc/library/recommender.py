@@ -437,8 +437,9 @@ None: read the variable SVC_SIGNING_KEYS.
 def keys_text(keys: Keys, settings: Settings, artifact: str | None = None) -> str:
     """Return the keys in the form of SVC_SIGNING_KEYS.
 
-    Raises ConfigError if keys are missing or malformed. If keys are missing and the local file `artifact` does not
-    exist, raises ArtifactReadError instead.
+    `artifact` is the address of the artifact to verify, or None for keys that sign. Raises ConfigError if keys are
+    missing, or if `keys` are malformed. If keys are missing and the local file `artifact` does not exist, raises
+    ArtifactReadError instead.
     """
     if keys is None:
         text = key_list(settings.signing_keys, settings.signing_keys_file, "SVC_SIGNING_KEYS")
@@ -447,11 +448,12 @@ def keys_text(keys: Keys, settings: Settings, artifact: str | None = None) -> st
     else:
         text = ",".join(f"{kid}:{key}" for kid, key in keys.items())
     if not text.strip():
-        if artifact is not None:
-            require_file(artifact)
+        if artifact is None:
+            raise ConfigError("no signing keys: give `keys`, or set SVC_SIGNING_KEYS; `svc keygen` makes a key")
+        require_file(artifact)
         raise ConfigError(
-            "no signing keys: give `keys`, or set SVC_SIGNING_KEYS to those that the artifact is signed with"
-            f"{'' if artifact is None else keys_hint(artifact)}"
+            "no keys to verify with: give `keys`, or set SVC_SIGNING_KEYS or SVC_VERIFY_KEYS to those that the "
+            f"artifact may be signed with{keys_hint(artifact)}"
         )
     if keys is not None:
         parse_signing_keys(text, "keys")

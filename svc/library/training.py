@@ -236,7 +236,7 @@ def _recipe(
         yield data if isinstance(data, Mapping) else Path(data)
         return
     raise UsageError(
-        f"data: give a DataFrame with one row an interaction, or a recipe (a path or a dict), not a "
+        f"data: give a DataFrame with one row per interaction, or a recipe (a path or a dict), not a "
         f"{type(data).__name__}"
     )
 

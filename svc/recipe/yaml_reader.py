@@ -93,7 +93,9 @@ class _Builder:
         loader = self._loader
         loader.get_event()  # start of the stream
         if loader.check_event(StreamEndEvent):
-            raise RecipeError(f"{self._where}: the file is empty; a recipe begins with `name:`")
+            raise RecipeError(
+                f"{self._where}: the file is empty; a recipe is a mapping with keys such as `name` and `source`"
+            )
         loader.get_event()  # start of the document
         built = self._node(loader.get_event(), depth=0)
         while not loader.check_event(StreamEndEvent):

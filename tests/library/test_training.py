@@ -81,7 +81,7 @@ def test_a_refused_model_is_written_and_not_promoted(recipe: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"keys": None}, errors.ConfigError, "no signing keys"),
+        ({"keys": None}, errors.ConfigError, "no signing keys.*svc keygen"),
         ({"n_trial": 3}, errors.RecipeError, "n_trial"),
         ({"cutoff": 0}, errors.RecipeError, "training.cutoff"),
         ({"cutoff": 5000}, errors.CutoffTooLarge, "5000"),

@@ -315,12 +315,12 @@ RECIPES: list[tuple[dict[str, Any] | str, str]] = [
     ({"source": {"type": "csv", "path": "${SVC_RECIPE_TOKEN}.csv"}}, "looks like a secret by its name"),
     ({"source": {"type": "csv", "path": "${DATA}.csv"}}, "only ${SVC_RECIPE_<NAME>} is expanded"),
     ({"source": {"type": "csv", "path": "${SVC_RECIPE_DAY}.csv"}}, "export it or give --env-var SVC_RECIPE_DAY="),
-    ("", "the file is empty; a recipe begins with `name:`"),
-    ("- a\n- b\n", "a recipe is a mapping that begins with `name:`"),
+    ("", "the file is empty; a recipe is a mapping with keys such as `name` and `source`"),
+    ("- a\n- b\n", "a recipe is a mapping with keys such as `name` and `source`; found a list of 2"),
     ("name: a\n\tsource: b\n", "indent with spaces, not tabs"),
     ("name: a: b\n", "a value that holds ': ' needs quotes"),
     ("name: a\nname: b\n", "appears twice; keep one"),
-    ("user,item\nu1,i1\n", "a recipe is a mapping that begins with `name:`"),
+    ("user,item\nu1,i1\n", "a recipe is a mapping with keys such as `name` and `source`; found the text"),
     ("name: a\n---\nname: b\n", "a recipe is one document"),
 ]
 
@@ -526,8 +526,8 @@ TRAININGS: list[tuple[Any, dict[str, Any], str]] = [
     (FRAME.assign(user_id=[1.0, 2, 3]), {}, "write data['user_id'] = data['user_id'].astype('Int64').astype(str)"),
     (FRAME.assign(user_id=[None, "a", "b"]), {}, "data.dropna"),
     (FRAME.assign(item_id=[["x"], ["y"], ["z"]]), {}, "data.explode('item_id') makes a row of each"),
-    (7, {}, "give a DataFrame with one row an interaction, or a recipe"),
-    ([("a", "x")], {}, "give a DataFrame with one row an interaction, or a recipe"),
+    (7, {}, "give a DataFrame with one row per interaction, or a recipe"),
+    ([("a", "x")], {}, "give a DataFrame with one row per interaction, or a recipe"),
     ("absent.yaml", {}, "there is no such file"),
     ({"name": "a"}, {}, "source: is missing; write {'type': 'csv', 'path': 'data.csv'}"),
 ]
@@ -560,7 +560,7 @@ QUESTIONS: list[tuple[str, dict[str, Any], str]] = [
 ]
 LOADS: list[tuple[str, dict[str, Any], str]] = [
     ("absent.svc", {}, "absent.svc does not exist"),
-    ("a.svc", {}, "no signing keys: give `keys`"),
+    ("a.svc", {}, "no keys to verify with: give `keys`"),
     ("a.svc", {"keys": "abc"}, "keys: entry 1 has no valid kid; give <kid>:<64 hex characters>"),
     ("a.svc", {"keys": "b:" + "22" * 32}, "the kids here are b: add k1:<64 hex characters>"),
     ("a.svc", {"keys": SIGNING_KEYS, "items": 7}, "give a DataFrame with a row for each item"),
