@@ -33,7 +33,7 @@ EPILOG = """
 def command(
     artifact: Annotated[str, typer.Argument(metavar="ARTIFACT", help="Path or s3://, gs://, az://, https:// URI.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Print every field, one a line.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Print every field, one per line.")] = False,
     provenance: Annotated[
         bool,
         typer.Option("--provenance", help="Print an in-toto statement of the training's inputs and software versions."),

@@ -154,7 +154,7 @@ def command(
         str, typer.Option("--output", help="Path or URI that ends with .parquet, .csv or .jsonl.", show_default=False)
     ] = "",
     users: Annotated[
-        str, typer.Option("--users", help="`all`, or a file with one user id a line (path or URI).")
+        str, typer.Option("--users", help="`all`, or a file with one user id per line (path or URI).")
     ] = "all",
     limit: Annotated[
         int, typer.Option("--limit", min=1, max=1000, help="Items for each user, or users for each item.")
@@ -166,7 +166,7 @@ def command(
         bool, typer.Option("--to-users", help="The users for every item instead: item_id, rank, user_id, score.")
     ] = False,
     items: Annotated[
-        str, typer.Option("--items", help="With --to-users: `all`, or a file with one item id a line (path or URI).")
+        str, typer.Option("--items", help="With --to-users: `all`, or a file with one item id per line (path or URI).")
     ] = "all",
     order: Annotated[
         str, typer.Option("--order", metavar="ORDER", help="With --to-users: score, lift or balanced.")

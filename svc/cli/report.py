@@ -1,4 +1,4 @@
-"""`svc report`: write the HTML report of a training again, from its artifact."""
+"""`svc report`: write the HTML report of a training from its artifact, without training again."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class ExportRequest:
     """The recommendations to write, and their address.
 
     - `output` is the address of the whole export. A shard derives its own name from it.
-    - `users` is `all`, or the address of a file with one id a line.
+    - `users` is `all`, or the address of a file with one id per line.
     - `related` ranks items for each item of the model instead of for users.
     - `to_users` ranks users for each item, by `order`. `items` is `all` or an address, like `users`.
     - `filter` is the filter tree of the request, for the manifest.

@@ -1,4 +1,4 @@
-"""A data source for svc that reads JSON Lines: one object a line."""
+"""A data source for svc that reads JSON Lines: one object per line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class JsonLinesConfig(BaseModel):
 
 
 class JsonLinesSource:
-    """One file with one JSON object a line."""
+    """One file with one JSON object per line."""
 
     type_name: ClassVar[str] = "jsonl"
     Config: ClassVar[type[JsonLinesConfig]] = JsonLinesConfig
