@@ -33,15 +33,17 @@ from svc.training.data.weights import in_order, weigh_rows
 from svc.training.fitting.trial import TrialRecord
 
 Columns = NDArray[np.int32] | slice
-"""The column of the training matrix for each column of the model."""
+"""The column of the training matrix for each column of the model, or AS_TRAINED if they are the same."""
 AS_TRAINED: Final[slice] = slice(None)
 
 
 def to_scorer(recommender: Any, class_name: str, columns: Columns = AS_TRAINED) -> Scorer:
     """Return the scorer to serve for a trained `recommender`, with its items in the order of `columns`.
 
-    `class_name` is the irspack class in the recipe. Raise TrainingError for a class that cannot be served, for values
-    that are not finite, and for iALS parameters with which no new user or item can be solved for.
+    `class_name` is the algorithm's name in a recipe.
+
+    Raise TrainingError for a class that cannot be served, for vectors or weights that are not finite in float32, and
+    for iALS parameters with which the vector of a new user or item may not be unique.
     """
     try:
         make = _SCORERS[class_name]
@@ -78,9 +80,11 @@ def to_history(
     """Return the rows of `X`, (users, items), as histories for a model.
 
     - `with_values` keeps the values of `X` as weights, unless all are 1.
-    - `positions` has the position of each entry of `X` in its history. If given, items are ordered oldest first.
-    - `recency` weights the histories. If it is None, each part of a blend has a different recency.
-    - `beside` is True if the scorer for queries with features and seeds has another recency than the main scorer.
+    - `positions` has the position of each entry of `X` in its history (see `positions_of`). If given, items are ordered
+      oldest first. Otherwise they are in the order of columns, and `recency` and `beside` are ignored.
+    - `recency` is the rate by which a model with these histories weighs earlier items less (see `svc.model.history`).
+      It is None if the parts of a blend have different recencies.
+    - `beside` is True if the scorer for users outside the training data has another recency than the main scorer.
     """
     matrix = X.tocsr(copy=True)
     matrix.sum_duplicates()
@@ -154,10 +158,10 @@ def _popularity(recommender: Any, columns: Columns) -> Scorer:
 
 
 def build_blend(parts: Sequence[Scorer], trial: TrialRecord) -> BlendScorer:
-    """Return the blend of `trial`, with the scorers of its `parts` and their weights. The factor model comes first.
+    """Return the blend of `parts`, the scorers of `trial.parts` in the same order, with the weights of `trial`.
 
-    The blend cannot score before `fold_in_users` has solved for its users and measured the deviation of each part's
-    scores.
+    The factor model comes first. The blend cannot rank for training users before `fold_in_users` has solved for their
+    vectors and measured the deviation of each part's scores.
     """
     weighted = list(zip(parts, trial.params["weights"].values(), strict=True))
     factors = [(part, weight) for part, weight in weighted if isinstance(part, IALSScorer | SVDScorer)]
@@ -184,10 +188,13 @@ def fold_in_users(
     """Set the vectors of all users in the scorer of `trial`, or only of `rows`, by solving for them exactly.
 
     - `matrix`, (users, items), has the histories. `positions` has the position of each entry in its history. If it is
-      given, histories are weighted by the recency of the trial.
+      given, histories are weighted by recency.
     - `features`, (users, F), are the encoded features of the users.
 
-    For a blend, also measure the deviation of each part's scores over these users.
+    A scorer without user vectors stays as it is. For a blend, also set the recencies of its parts, and measure the
+    deviation of each part's scores for each of these users.
+
+    Raise TrainingError if vectors cannot be solved for (see `solve_users`).
     """
     recency = factors_first(trial.parts or (trial,))[0].recency
     histories = weigh_rows(matrix, positions, recency) if recency and positions is not None else matrix
@@ -212,7 +219,7 @@ def recency_of_histories(trial: TrialRecord) -> float | None:
 def finite_float32(values: Any, name: str) -> NDArray[np.float32]:
     """Return a float32 copy of `values` in C order.
 
-    Raise TrainingError, which calls them `name`, if a value is not finite or too large for float32.
+    Raise TrainingError if a value is not finite or too large for float32. Its message calls the values `name`.
     """
     with np.errstate(over="ignore"):
         array = np.array(values, dtype=np.float32, order="C")
@@ -263,9 +270,10 @@ def _weights(weights: Any, features: Any, name: str) -> NDArray[np.float32] | No
 
 
 def _check_least_squares(least_squares: LeastSquares) -> None:
-    """Raise TrainingError for parameters with which the vector of a new user or item is not unique.
+    """Raise TrainingError for parameters with which the vector of a new user or item may not be unique.
 
-    If alpha0 = 0 and nu > 0, an empty history is not regularized.
+    If alpha0 = 0 and nu > 0, an empty history is not regularized. This is refused only for a side with features,
+    because features alone may then describe a new user or item.
     """
     if least_squares.regularization(1, least_squares.n_items) <= 0:
         raise TrainingError("reg must be above 0: without it, iALS cannot place a user from seed items")
@@ -281,7 +289,7 @@ def _check_least_squares(least_squares: LeastSquares) -> None:
 
 
 def svd_scorer(recommender: Any, columns: Columns = AS_TRAINED) -> SVDScorer:
-    """Return the scorer of a truncated SVD. `scales` are its factors for the items of a history, None if all are 1."""
+    """Return the scorer of a truncated SVD, with its factors for the items of a history, or None if all are 1."""
     scales = recommender.history_scales_[columns]
     return SVDScorer(
         finite_float32(recommender.z, "user vectors"),
@@ -327,10 +335,11 @@ def assemble(
 
     - `X`, (n_users, n_items) CSR, is the training matrix, with its items in the order of `scorer`. `keep_values` keeps
       its values even if the scorer does not read them, for requests that add to a history.
-    - `positions` has the position of each entry of `X` in its history. If given, histories keep their order. They are
-      weighted by `recency`, or by a different recency for each part of a blend if it is None.
-    - `cold` answers queries with features and seeds instead of `scorer`, and weights histories by `cold_recency`.
-    - `features` are the feature encoders. They are kept only if the scorer that answers such queries reads features.
+    - `positions` has the position of each entry of `X` in its history. If given, histories keep their order.
+    - `recency` is the recency of `scorer`. It is None if the parts of a blend have different recencies.
+    - `cold` answers the queries for users outside the training data instead of `scorer`, by features or seeds.
+      `cold_recency` is its recency.
+    - `features` are the feature encoders. They are kept only if the scorer that answers these queries reads features.
     - `hidden`, (n_users, n_items), is 1 at items that a user is never shown. A smaller value marks an item that a
       request with `include_seen` may show.
     - `hidden_new`, (n_users, ids of `hidden_new_ids`), has the same values for items that are not in the training

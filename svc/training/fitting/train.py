@@ -27,7 +27,7 @@ from svc.training.fitting.warm_start import WarmStart
 Matrices = Mapping[SideName, sparse.csr_matrix]
 
 _DENSE_COPIES = 4
-"""Dense float32 item matrices for which a training of DenseSLIM or EDLAE needs memory."""
+"""The memory that one training of DenseSLIM or EDLAE needs, as a number of dense float32 (items, items) matrices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Threads:
 
     @classmethod
     def choose(cls, wanted: int | None, *, available: int) -> Threads:
-        """Return the user's `wanted` number for both, or by default 1 for `exact` and `available` for `free`.
+        """Return the configured number `wanted` for both, or 1 for `exact` and `available` for `free` if it is None.
 
         iALS, BPR and SLIM add floats in the order in which threads finish. With two threads, the last bits of their
         results would differ from run to run.
@@ -68,8 +68,10 @@ class Builder:
     ) -> Any:
         """Return an untrained recommender of algorithm `name` over `matrix`, (users, items).
 
-        The caller has already applied the half-life in `params` to `matrix`. `times` has the time of each entry of
-        `matrix`. `features` and `times` are passed only to algorithms that accept them.
+        - The caller has already applied the half-life in `params` to `matrix`. A half-life of popularity is applied
+          here.
+        - `times` has the time of each entry of `matrix`, in nanoseconds from the reference time.
+        - `features` and `times` are passed only to algorithms that accept them.
         """
         algorithm = ALGORITHMS[name]
         fixed: Params = {}
@@ -100,8 +102,14 @@ def train_trial(
 ) -> Scorer:
     """Return the scorer of a trial, trained on `matrix` for the trial's best number of epochs.
 
-    With `start`, iALS starts from the vectors of the live model and trains fewer epochs. The items of the scorer are in
-    the order of `columns`. Raise FeatureRidgeFailed if the feature weights cannot be solved for.
+    - The caller has already applied the half-life of the trial to `matrix`.
+    - With `start`, iALS starts from the vectors of the live model and trains half as many epochs.
+    - The items of the scorer are in the order of `columns`.
+
+    All parts of a blend are trained. A blend cannot rank for training users before `fold_in_users`.
+
+    Raise FeatureRidgeFailed if the feature weights cannot be solved for, and TrainingError if the trained model cannot
+    be served (see `to_scorer`).
     """
     name = trial.algorithm
     if trial.parts:
@@ -123,7 +131,7 @@ def train_trial(
 
 
 def failures(name: str) -> tuple[type[Exception], ...]:
-    """Return the errors that irspack raises when parameters of algorithm `name` cannot be trained."""
+    """Return the errors that irspack raises if algorithm `name` cannot be trained with some parameters."""
     errors: tuple[type[Exception], ...] = ALGORITHMS[name].irspack_class.optuna_trial_failure_exceptions
     return errors
 
@@ -131,7 +139,8 @@ def failures(name: str) -> tuple[type[Exception], ...]:
 def how_many_fit(name: str, n_items: int) -> int | None:
     """Return how many trainings of an algorithm fit into the memory that is free now, or None without a limit.
 
-    Only algorithms that train with dense item matrices are limited.
+    Only algorithms that train with dense (items, items) matrices are limited, and only if /proc/meminfo tells how much
+    memory is free.
     """
     if not ALGORITHMS[name].needs_dense_items:
         return None
@@ -163,8 +172,11 @@ def train_to_best_epoch(
     irspack's own loop draws a progress bar on standard output, cannot be interrupted, and scores the best state a
     second time. So this function repeats its few lines with the same irspack objects.
 
-    `check` is called before each epoch. The best epoch has the highest `score(recommender)`. `report(epoch, score)`
-    gets each score. An exception of `check` or `report` ends the training.
+    - The best epoch is the first with the highest `score(recommender)`, of the epochs that `epochs.every` selects.
+    - `check` is called before the training and before each epoch.
+    - `report(epoch, score)` gets each score except one that ends the training by `epochs.patience`.
+
+    An exception of `check` or `report` ends the training.
     """
     check()
     if epochs is None:
@@ -191,9 +203,9 @@ def train_to_best_epoch(
 
 
 def train_epochs(recommender: Any, epochs: int | None, start: WarmStart | None = None) -> Any:
-    """Train `recommender` for `epochs`, or for fewer epochs from the vectors of `start`, and return it.
+    """Train `recommender` for `epochs`, or with `start` for half as many from the live model's vectors, and return it.
 
-    `epochs` is None for an algorithm that does not train in epochs.
+    `epochs` is None for an algorithm that does not train in epochs. `start` is then ignored.
     """
     if epochs is None:
         return recommender.learn()
@@ -209,8 +221,8 @@ def train_epochs(recommender: Any, epochs: int | None, start: WarmStart | None =
 def run_in_thread(work: Callable[[], Any]) -> Any:
     """Run `work` in a new thread, and return its result or raise its exception.
 
-    This keeps Ctrl-C effective: Python raises KeyboardInterrupt only in the main thread, which waits here. The daemon
-    thread is then abandoned.
+    Ctrl-C stays effective, because the main thread only waits here, and Python raises KeyboardInterrupt in it. The new
+    thread is a daemon, and is then abandoned.
     """
     ended: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
@@ -230,9 +242,10 @@ def run_in_thread(work: Callable[[], Any]) -> Any:
 def set_self_weights(recommender: Any, params: Params) -> None:
     """Set the weight of each item for itself in a trained `recommender`, if `params` contain a self-weight.
 
-    These weights, the diagonal of the item weights, matter only with `training.repeats`, where seen items are
-    recommended again. With a self-weight of 0, a seen item gets its score from the other items of the history. With 1,
-    an item counts for itself as much as for its strongest neighbour. With 100, the items of the history come first.
+    The self-weight is a factor on the item's largest weight for another item (see `with_diagonal`). It matters only
+    with `training.repeats`, which recommends seen items again. With 0, a seen item gets its score from the other items
+    of the history. With 1, an item counts for itself as much as for its strongest neighbour. With 100, items of the
+    history almost always come first.
     """
     if SELF_WEIGHT in params:
         recommender._W = with_diagonal(recommender._W, float(params[SELF_WEIGHT]))

@@ -8,19 +8,20 @@ from svc.recipe.algorithms import TOP_POP
 from svc.training.fitting.algorithms.registry import Params
 
 FEATURES_AND_SEEDS = "features and seeds"
-"""The value of `answers` in a header for the part of a model that answers only queries with features and seeds."""
+"""The value of `answers` in a header for the part that answers only queries for users outside the training data."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialRecord:
     """One finished trial of a search.
 
-    - `state` is "complete", "pruned" or "failed". Only a complete trial has a `score` and `metrics`.
+    - `state` is "complete", "pruned" or "failed". `score` is None unless the trial is complete and was evaluated.
     - `epochs` is the best number of epochs, or None for an algorithm that does not train in epochs.
     - `seconds` is the time of training and evaluation.
     - `parts` are the trials of a blend's parts, in the order of its weights, each with its recency in the blend.
-    - `recency` is the value that scored best on the validation users. For a blend, it is the highest of its parts.
-    - `rank_ms` is the measured time of a single ranking by its model in milliseconds, or None.
+    - `recency` says how much less each item of a history counts than the next later one. It was fixed by the recipe, or
+      chosen on the validation users. For a blend, it is the highest of its parts.
+    - `rank_ms` is the measured time of a single ranking by its model in milliseconds, or None if it was not measured.
     - `too_slow` is True if `rank_ms` exceeds the recipe's limit. Such a trial counts as pruned.
     """
 
@@ -39,7 +40,7 @@ class TrialRecord:
 
     @property
     def final_params(self) -> Params:
-        """Return the parameters, including the best number of epochs on the validation users."""
+        """Return the parameters, with the best number of epochs as `train_epochs` if the algorithm has epochs."""
         return dict(self.params) if self.epochs is None else {**self.params, "train_epochs": self.epochs}
 
     @property
@@ -48,7 +49,7 @@ class TrialRecord:
 
     @property
     def recency_by_part(self) -> bool:
-        """Return whether the parts of a blend have different recencies. Popularity does not depend on recency."""
+        """Return whether the parts of a blend have different recencies. Popularity has none, so it is ignored."""
         return len({part.recency for part in self.parts if part.algorithm != TOP_POP}) > 1
 
     def at_recency(self, recency: float) -> TrialRecord:

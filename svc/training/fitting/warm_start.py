@@ -38,8 +38,8 @@ class WarmStart:
     def of(cls, live: Model, sha8: str, user_ids: Sequence[str], item_ids: Sequence[str]) -> WarmStart | None:
         """Return the vectors of `live` for a training whose rows and columns are `user_ids` and `item_ids`.
 
-        Return None if `live` has no iALS, or if it has learned from features. The vocabulary of features changes with
-        the data, so the rows of feature weights would not match.
+        Return None if `live` has no iALS, or if its iALS has learned from features. The vocabulary of features changes
+        with the data, so the rows of feature weights would not match.
         """
         scorer = live.scorer.factors if isinstance(live.scorer, BlendScorer) else live.scorer
         if not isinstance(scorer, IALSScorer):
@@ -53,7 +53,10 @@ class WarmStart:
         return cls(sha8, scorer.users, items, prior.user_mean, *rows)
 
     def place(self, recommender: Any) -> None:
-        """Set the vectors of a recommender after `start_learning`. New users and items keep their random vectors."""
+        """Set the vectors and the mean of a recommender, which has the same number of components, after start_learning.
+
+        New users and items keep their random vectors.
+        """
         core = recommender.trainer.core_trainer
         core.user = _with_live(core.user, self.users, self.user_rows)
         core.item = _with_live(core.item, self.items, self.item_rows)
@@ -65,7 +68,7 @@ class WarmStart:
         """Return the number of epochs from these vectors that score as well as `cold` epochs from random vectors.
 
         A quarter suffices if the live model was trained the day before (benchmarks/warm_start.py). The result is half,
-        which also suffices for older models.
+        rounded up, which also suffices for older models.
         """
         return -(-cold // 2)
 

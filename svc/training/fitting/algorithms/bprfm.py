@@ -9,7 +9,7 @@ from irspack.recommenders.bpr import BPRFMRecommender, BPRFMTrainer
 
 
 class SeededBPRFMRecommender(BPRFMRecommender, register_class=False):
-    """irspack's BPRFMRecommender, which gives the same model again for the same `random_seed` and one thread."""
+    """irspack's BPRFMRecommender, which trains the same model again with the same `random_seed` on one thread."""
 
     def __init__(self, matrix: Any, *, random_seed: int = 42, **parameters: Any) -> None:
         super().__init__(matrix, **parameters)

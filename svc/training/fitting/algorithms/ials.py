@@ -22,8 +22,8 @@ _MEAN_RIDGE = 1.0
 over all users in that system.
 """
 _INIT_STD = 1.0
-"""Standard deviation of the initial vectors. With irspack's 0.1, the mean takes dozens of epochs to reach its final
-size.
+"""irspack's `init_std` for a model with a learned mean. With irspack's default 0.1, the mean takes dozens of epochs to
+reach its final size.
 """
 
 
@@ -104,7 +104,8 @@ class _Side(NamedTuple):
     ) -> NDArray[np.float32]:
         """Return the weights of the features, (P, K), after a step that gave `vectors`, (n, K).
 
-        A wide side solves for the weights, starting at the weights `before` the step. Other sides have irspack's.
+        A wide side solves for the weights, starting at the weights `before` the step. Any other side returns the
+        weights `by_irspack`. Raise FeatureRidgeCholeskyError as `solve_ridge` does.
         """
         if not self.is_wide:
             return by_irspack
@@ -220,7 +221,7 @@ def solve_ridge(
     need memory for a copy of the values of F and for five arrays of the size of W. All K columns of W are solved
     together, and each step multiplies F and Fᵀ by K vectors.
 
-    Raise FeatureRidgeCholeskyError, as irspack does, if the system is too nearly singular to be solved.
+    Raise FeatureRidgeCholeskyError, which irspack raises for a singular system, if MOST_STEPS steps do not suffice.
     """
     parts = _scaled_parts(features, np.sqrt(row_weights))
     right = np.zeros(start.shape)
@@ -256,7 +257,7 @@ def solve_ridge(
 def _scaled_parts(
     features: sparse.csr_matrix, root_weights: NDArray[np.float64]
 ) -> list[tuple[sparse.csr_matrix, NDArray[np.float64]]]:
-    """Return √R·F in blocks of rows, and the √r of each block's rows. The blocks are views of the indices of F."""
+    """Return √R·F in blocks of rows, and the √r of each block's rows. The blocks share the column indices of F."""
     parts = []
     for begin in range(0, features.shape[0], _ROWS_AT_ONCE):
         bounds = features.indptr[begin : begin + _ROWS_AT_ONCE + 1]
@@ -276,11 +277,14 @@ def _product(parts: list[tuple[sparse.csr_matrix, NDArray[np.float64]]], ridge: 
 
 
 def _squares(left: Matrix, right: Matrix) -> NDArray[np.float64]:
-    """Return the inner product of each pair of columns, (K,)."""
+    """Return the inner product of each column of `left` with the same column of `right`, (K,)."""
     # The last bits of sums by BLAS depend on its number of threads. Those of einsum do not.
     return np.asarray(np.einsum("pk,pk->k", left, right), dtype=np.float64)
 
 
 def _ratio(above: NDArray[np.float64], below: NDArray[np.float64], unsolved: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return above / below for each column. It is 0 for a solved column, which then no longer changes."""
+    """Return above / below for each column, (K,).
+
+    It is 0 for a solved column, which then no longer changes, and if `below` is not above 0.
+    """
     return np.divide(above, below, out=np.zeros_like(above), where=unsolved & (below > 0))

@@ -39,8 +39,9 @@ class UnlockedDenseSLIMRecommender(DenseSLIMRecommender, register_class=False):
 class SparseEDLAERecommender(EDLAERecommender, register_class=False):
     """EDLAE: Steck, "Autoencoders that don't overfit towards the Identity", NeurIPS 2020.
 
-    Of each source item, only the `top_k` weights with the largest absolute values are kept, so that a model of many
-    items stays small. A search scores the model with only these weights.
+    Each item keeps only the `top_k` weights for other items with the largest absolute values, and ties with the last of
+    these, so that a model of many items stays small. Without `top_k`, it keeps all. A search scores the model with only
+    these weights.
     """
 
     def __init__(self, matrix: Any, *, top_k: int | None = None, **parameters: Any) -> None:
@@ -55,7 +56,10 @@ class SparseEDLAERecommender(EDLAERecommender, register_class=False):
 
 
 def _weights(matrix: Any, ridge: Vector) -> NDArray[np.float32]:
-    """Return the weights −P_ij / P_jj of item i for item j, and 0 for i = j, with P = (XᵀX + diag(`ridge`))⁻¹."""
+    """Return the weights −P_ij / P_jj of item i for item j, and 0 for i = j, with P = (XᵀX + diag(`ridge`))⁻¹.
+
+    X is `matrix`, (users, items).
+    """
     weights = _System(matrix, ridge).inverse()
     weights /= -weights.diagonal()
     np.fill_diagonal(weights, 0.0)
@@ -69,9 +73,10 @@ class _System:
     5,106 of 10,506 on this data.
 
     A set A of rarely chosen items is set `apart`, and R is the `rest`. A user may have chosen several items of A only
-    if nobody else chose them. So S_AA is block diagonal, and its inverse has a formula: 1 / S_tt for an item t of
-    several users, and a diagonal plus a matrix of rank one (Sherman and Morrison) for the items of a single user. Only
-    the Schur complement S_RR − S_RA S_AA⁻¹ S_AR is inverted numerically. It is computed from X like this:
+    if nobody else chose any of these. So S_AA is block diagonal, and its inverse has a formula. It is 1 / S_tt for an
+    item t of several users or none, and a diagonal plus a matrix of rank one (Sherman and Morrison) for the items of a
+    single user. Only the Schur complement S_RR − S_RA S_AA⁻¹ S_AR is inverted numerically. It is computed from X like
+    this:
 
     - For a user u with items t that nobody else chose, u's part of XᵀX is divided by 1 + s_u, with
       s_u = Σ_t x_ut² / ridge_t.
@@ -139,7 +144,7 @@ def _are_apart(x: Any) -> NDArray[np.bool_]:
     """Return which items are set apart, (items,): all items with at most one user, and some items with few users.
 
     Items with few users are visited in ascending number of users. An item is set apart if none of its users has another
-    item that is set apart.
+    item that is set apart. `x`, (users, items), is in CSC format.
     """
     counts = np.diff(x.indptr)
     is_apart: NDArray[np.bool_] = counts <= 1
@@ -161,7 +166,11 @@ def _blocks(items: NDArray[np.intp]) -> Iterator[tuple[NDArray[np.intp], slice]]
 
 
 def _inverse(system: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Invert a symmetric positive definite matrix in C order, in place, and return it."""
+    """Return the inverse of `system`, a symmetric positive definite matrix in C order.
+
+    The inverse overwrites `system`, unless it is singular in single precision. Raise LinAlgError if it is singular in
+    double precision too.
+    """
     diagonal = system.diagonal().copy()
     if _lapack("spotrf", system) == 0 and _lapack("spotri", system) == 0:
         _mirror(system)
@@ -175,9 +184,9 @@ def _inverse(system: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _lapack(name: str, matrix: NDArray[np.float32]) -> int:
-    """Apply a LAPACK routine to the upper triangle of `matrix`, and return its status, 0 if it succeeded.
+    """Apply a LAPACK routine to the upper triangle of `matrix` in place, and return its status, 0 if it succeeded.
 
-    ctypes releases the interpreter lock.
+    ctypes releases the interpreter lock during the call.
     """
     capsule = ctypes.py_object(cython_lapack.__pyx_capi__[name])
     ctypes.pythonapi.PyCapsule_GetName.restype = ctypes.c_char_p
@@ -201,7 +210,10 @@ def _mirror(matrix: NDArray[np.float32]) -> None:
 
 
 def _strongest(weights: NDArray[np.float32], top_k: int) -> sparse.csr_matrix:
-    """Return the `top_k` entries of each row with the largest absolute values, without zeros."""
+    """Return the `top_k` entries of each row with the largest absolute values, without zeros.
+
+    Entries that tie with the last of these are kept too.
+    """
     blocks = []
     for start in range(0, len(weights), _ROWS_AT_ONCE):
         block = weights[start : start + _ROWS_AT_ONCE].copy()
@@ -216,7 +228,9 @@ def _strongest(weights: NDArray[np.float32], top_k: int) -> sparse.csr_matrix:
 class TransitionRP3betaRecommender(RP3betaRecommender, register_class=False):
     """RP3beta, item weights by a random walk, with svc's changes.
 
-    The weight of item i for item j is Σ_u p(u|i)^alpha · p(j|u)^alpha / popularity(j)^beta, over all users u.
+    The weight of item i for item j is Σ_u p(u|i)^alpha · p(j|u)^alpha / popularity(j)^beta, over all users u. A step
+    from an item to its users, or from a user to their items, has probabilities p in proportion to the interactions.
+    popularity(j) is the sum of the interactions with j, at least 1.
 
     Two things differ from irspack:
 
@@ -224,9 +238,9 @@ class TransitionRP3betaRecommender(RP3betaRecommender, register_class=False):
       and Paudel et al., "Updatable, Accurate, Diverse, and Scalable Recommendations for Interactive Applications", TiiS
       2016. irspack raises the interactions instead, which changes nothing if all are 1.
     - The `top_k` largest weights of each source item i are kept, or with `strongest_of="TARGET"` those of each target
-      item j. irspack always does the latter, which may leave a rare source item without weights. If users have many
-      items, it is far better, because popular and rare targets have the same number of sources. So the search tries
-      both.
+      item j. irspack always keeps those of each target, which may leave a rare source item without weights. If users
+      have many items, that is still far better, because popular and rare targets then have the same number of sources.
+      So the search tries both.
 
     With `normalize_weight`, the weights of each i sum to 1, so that all items of a history count equally.
     """

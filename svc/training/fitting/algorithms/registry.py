@@ -23,8 +23,8 @@ Params = dict[str, Any]
 GROWS_FROM = 128
 """Initial upper end of the search range of `n_components`. It is raised while larger values score better."""
 _UNOBSERVED_WEIGHT = 500.0
-"""A good value of alpha0 · (number of items) for iALS with little regularization. It fits dense and sparse data.
-`alpha0` is the weight of items that a user has not chosen.
+"""A good value of alpha0 · (number of items) for iALS with little regularization, on dense and sparse data. `alpha0` is
+the weight of items that a user has not chosen.
 """
 
 _LARGE_CATALOGUE = 20_000
@@ -35,8 +35,8 @@ _LARGE_CATALOGUE = 20_000
 class Space(Mapping[str, BaseDistribution]):
     """The search space of one algorithm: a distribution for each parameter to tune, by name.
 
-    `guesses` are the parameters of the first trials, in turn. `grows` names model sizes, whose upper limit begins at
-    GROWS_FROM and is raised while larger values score better.
+    `guesses` are the parameters of the first trials, in turn. `grows` names the parameters that are model sizes. Their
+    upper limit begins at GROWS_FROM and is raised while larger values score better.
     """
 
     distributions: Mapping[str, BaseDistribution] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Space(Mapping[str, BaseDistribution]):
 
     @property
     def is_one_number(self) -> bool:
-        """Return whether there is only one parameter and it is a number. A line search then needs few trials."""
+        """Return whether there is only one parameter, a number that varies. A line search then needs few trials."""
         ranges = [
             values for values in self.values() if not (isinstance(values, CategoricalDistribution) or values.single())
         ]
@@ -81,7 +81,7 @@ class Algorithm:
     - `guesses` are the parameters of the first trials. A value may be a function of the number of items.
     - `guesses_in_order` are further guesses for recipes that use the order of histories.
     - `ranges` replace irspack's ranges of single parameters, and add parameters that irspack does not tune.
-    - `grows` names model sizes whose upper limit is raised during the search (see `Space`).
+    - `grows` names the parameters whose upper limit is raised during the search (see `Space`).
     - `epochs` are the settings of early stopping, or None if the algorithm does not train in epochs.
     - `seed` and `threads` are the names of the constructor's arguments for them, or None.
     - `threads_change_bits` is True if the number of threads changes the last bits of the result.
@@ -140,15 +140,16 @@ _TABLE = (
             # items that were not chosen.
             {
                 "n_components": _by_catalogue(128, 64),
-                # A third of the weight suits small catalogues. With the full weight and twice the components, the score
-                # was 0.058 instead of 0.105 on sparse data, 0.114 instead of 0.139 on film ratings, and 0.413 instead
-                # of 0.384 on dense data.
+                # A third of the weight suits small catalogues. The full weight with twice the components loses on
+                # sparse data (0.058 instead of 0.105) and film ratings (0.114 instead of 0.139), and wins only on dense
+                # data (0.413 instead of 0.384).
                 "alpha0": _by_catalogue(_of_items, lambda n_items: _of_items(n_items) / 3),
                 "reg": _by_catalogue(0.003, 0.012),
                 "mean_prior": _by_catalogue(large=False, other=True),
             },
         ),
-        # Sessions are short and need even less regularization, and less weight on items that were not chosen.
+        # For every recipe that uses the order of histories, whose histories may be sessions. These are short. They need
+        # as little regularization as a large catalogue, and a ninth of the weight on items that were not chosen.
         guesses_in_order=(
             {"n_components": 128, "alpha0": lambda n_items: _of_items(n_items) / 9, "reg": 0.003, "mean_prior": True},
         ),
@@ -159,8 +160,8 @@ _TABLE = (
             "mean_prior": CategoricalDistribution((True, False)),
         },
         grows=("n_components",),
-        # A patience of 2 finds the same epoch on 14 of 15 learning curves, and ends three epochs too early on the
-        # other. Scoring every second epoch misses the best score by up to 0.0004.
+        # A patience of 2 instead of 3 finds the same epoch on 14 of 15 learning curves, and ends three epochs too early
+        # on the other. Scoring every second epoch misses the best score by up to 0.0004.
         epochs=Epochs(most=16, every=1, patience=3),
         seed="random_seed",
         threads="n_threads",
@@ -287,8 +288,9 @@ def search_space(
 ) -> Space:
     """Return the search space of algorithm `name` for data of this size. It is empty if there is nothing to tune.
 
-    - `feature_sides` are the sides with features, "user" or "item". Their regularization is tuned too.
-    - `wanted` has the recipe's bounds or choices of single parameters.
+    - `feature_sides` are the sides with features, "user" or "item". If the algorithm learns from features, their
+      regularization is tuned too.
+    - `wanted` has the recipe's bounds or choices of single parameters. Parameters that are not tuned are ignored.
     - `in_order` is True if the recipe uses the order of histories. This adds the guesses for such recipes.
     """
     algorithm, wanted = ALGORITHMS[name], wanted or {}
@@ -316,7 +318,10 @@ def search_space(
 def _guesses(
     wanted: tuple[Mapping[str, Any], ...], space: Mapping[str, BaseDistribution], n_items: int
 ) -> tuple[Params, ...]:
-    """Return the guesses of the table, clamped to the search space, which is narrower for small data."""
+    """Return the guesses `wanted`, clamped to the search space, which is narrower for small data.
+
+    A parameter without a guess gets the middle of its range, or its first choice.
+    """
     guesses = []
     for guess in wanted or ({},):
         values = {key: value(n_items) if callable(value) else value for key, value in guess.items()}
@@ -325,7 +330,7 @@ def _guesses(
 
 
 def _within(distribution: BaseDistribution, wanted: Sequence[Any]) -> BaseDistribution:
-    """Return the recipe's range `wanted`, (low, high), on a logarithmic scale if `distribution` has one."""
+    """Return the recipe's range `wanted`, (low, high), on a logarithmic scale if `distribution` has one and low > 0."""
     low, high = wanted
     if isinstance(distribution, IntDistribution):
         return IntDistribution(low, high, log=distribution.log and low > 0)
@@ -353,7 +358,7 @@ def nearest(value: Any, distribution: BaseDistribution) -> Any:
     """Return the value of `distribution` that is nearest to `value`.
 
     If `value` is not among the choices of a categorical distribution, return the first choice. If `value` is None,
-    return the middle of the range, the geometric mean if the range is logarithmic.
+    return the middle of the range, or the geometric mean of a logarithmic range, rounded down for integers.
     """
     if isinstance(distribution, CategoricalDistribution):
         return value if value in distribution.choices else distribution.choices[0]

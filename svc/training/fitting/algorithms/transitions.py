@@ -19,7 +19,7 @@ from scipy import sparse
 
 _MINUTE_NS = 60 * 10**9
 MAX_GAPS_NS = {"none": None, "30m": 30 * _MINUTE_NS, "1d": 1_440 * _MINUTE_NS, "30d": 43_200 * _MINUTE_NS}
-"""The longest time between the two items of a pair, in nanoseconds, by its name in a recipe."""
+"""The longest time between the two items of a pair, in nanoseconds, by its name in a recipe. None means no limit."""
 _MOST_PAIRS = 4_000_000
 """Most pairs of an item and a nearby position that are in memory at once."""
 
@@ -32,9 +32,9 @@ class TransitionsRecommender(BaseSimilarityRecommender, register_class=False):
     C(i, j) is the sum of 1/distance over all pairs of items in a history with i before j, plus `backward` times the
     same sum with j before i. The distance is a number of positions. Items of one user with the same time share a
     position and form no pair. Pairs more than `max_steps` positions or `max_gap` apart do not count. The `top_k`
-    largest weights of each item i are kept, with ties broken by column.
+    largest weights of each item i are kept. Of equal weights, those in the lower columns are kept first.
 
-    `times`, (users, items) CSR, has the time of each entry of `matrix`.
+    `times`, (users, items) CSR, has the time of each entry of `matrix`, in nanoseconds since any fixed time.
     """
 
     default_tune_range: list[Any] = []  # noqa: RUF012 - the form that irspack reads
@@ -170,7 +170,7 @@ class _Near:
 
 
 def _strongest(weights: sparse.csr_matrix, top_k: int) -> sparse.csr_matrix:
-    """Return the `top_k` largest entries of each row, with ties broken by column."""
+    """Return the `top_k` largest entries of each row. Of equal entries, those in the lower columns are kept first."""
     is_kept = np.ones(weights.nnz, dtype=bool)
     for row in np.flatnonzero(np.diff(weights.indptr) > top_k):
         begin, end = weights.indptr[row], weights.indptr[row + 1]

@@ -1,9 +1,10 @@
 """irspack's TruncatedSVDRecommender over an interaction matrix whose rows and columns are weighted first.
 
 Without weights, the first components of a long-tailed matrix describe its most popular items and most active users.
-Division by the square roots of both degrees gives all of them equal weight: the symmetric normalization of Shen et al.,
-"How Powerful is Graph Convolution for Recommendation?", CIKM 2021. Scores are scaled back, so that popular items keep
-their higher scores.
+The weighting "DEGREES" divides each entry by the square roots of the number of its user's items and of its item's
+users. This gives all users and items equal weight. It is the symmetric normalization of Shen et al., "How Powerful is
+Graph Convolution for Recommendation?", CIKM 2021. Scores are scaled back, so that popular items keep their higher
+scores.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from sklearn.decomposition import TruncatedSVD
 _K1, _B = 1.2, 0.75  # the usual defaults of Okapi BM25
 _EXACT_FROM = 2
 """Train in double precision if more than 1/_EXACT_FROM of all components are kept. Such a model nearly reproduces the
-interactions, and the scores of unseen items come near the rounding error of single precision. Otherwise single
-precision is used. It takes half the time, and served models have it anyway."""
+interactions. The scores of unseen items are then not far above the rounding errors of single precision, which depend on
+the items' popularity and would spoil the ranking. Otherwise single precision is used. It takes half the time, and
+served models have it anyway.
+"""
 
 Vector = NDArray[np.float64]
 
@@ -55,8 +58,6 @@ class WeightedSVDRecommender(TruncatedSVDRecommender, register_class=False):
         interactions = self.X_train_all.astype(np.float64).tocsr()
         weights = _weights(interactions, self.weighting)
         weighted = (sparse.diags(weights.users) @ interactions @ sparse.diags(weights.before)).tocsr()
-        # If nearly all components are kept, the scores of unseen items are mostly rounding errors. In float32, these
-        # errors depend on the items' popularity, which spoils the ranking.
         precision = np.float32 if _EXACT_FROM * self.n_components <= min(weighted.shape) else np.float64
         decomposer = TruncatedSVD(n_components=self.n_components, random_state=self.random_seed)
         self.decomposer_ = decomposer.fit(weighted.astype(precision))
