@@ -2,7 +2,7 @@
 
 A thread cannot be cancelled, so a call that exceeds its timeout is abandoned. Its slot becomes free for other calls.
 The call stays *outstanding* for its key, such as an artifact, until the thread ends. Callers start no second call for
-an outstanding key, so a store that hangs occupies at most one thread for each artifact.
+an outstanding key, so a store that hangs occupies at most one thread for each key.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ class Calls:
         return key in self._outstanding
 
     async def run(self, key: Hashable, call: Callable[[], T], timeout_s: float) -> T:
-        """Return `call()`, called in a thread. Raises the error of `call`, or `CallTimeout`.
+        """Return `call()`, called in a thread.
 
-        The time in which the call waits for a free slot does not count. Cancellation abandons the thread too.
+        Raises the error of `call`, `CallTimeout` after `timeout_s` seconds, or RuntimeError if no thread can be
+        started. Waiting for a free slot does not count towards `timeout_s`. Cancellation abandons the thread too.
         """
         async with self._slots:
             self._outstanding.add(key)

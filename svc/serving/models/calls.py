@@ -62,7 +62,9 @@ class Caller:
         self.costs = [cost_of(query) for query in queries]
         self.cost = max(self.costs)
         self.each_s = 0.0
-        """Measured processor seconds for one unit of weight in the last call, or 0 before the first call."""
+        """Processor seconds for one unit of weight, measured in the last thread that scored queries of this request.
+
+        0 before the first measurement."""
         self.done = trio.Event()
         self._rankings: list[Ranking | None] = [None] * len(queries)
         self._waiting = deque(range(len(queries)))
@@ -71,7 +73,10 @@ class Caller:
 
     @property
     def key(self) -> Hashable:
-        """API key of the request. Keys take turns in a queue, so all requests with one key share the key's turns."""
+        """API key of the request, or None without `patience`.
+
+        Keys take turns in a queue, so all requests with one key share the key's turns.
+        """
         return None if self.patience is None else self.patience.key
 
     @property
@@ -81,11 +86,11 @@ class Caller:
 
     @property
     def has_begun(self) -> bool:
-        """True if at least one query has been taken for scoring."""
+        """True if at least one query has been taken for scoring and not put back."""
         return len(self._waiting) < len(self.queries)
 
     def take(self, most: int) -> list[PendingQuery]:
-        """Take at most `most` of the waiting queries."""
+        """Remove and return the first `most` waiting queries, or fewer if fewer wait."""
         return [PendingQuery(self, self._waiting.popleft()) for _ in range(min(most, len(self._waiting)))]
 
     def put_back(self, position: int) -> None:
@@ -93,7 +98,10 @@ class Caller:
         self._waiting.appendleft(position)
 
     def give(self, position: int, outcome: Outcome) -> None:
-        """Store the outcome of the query at `position`. An error fails the whole request."""
+        """Store the outcome of the query at `position`. Sets `done` if it is the last one or an error.
+
+        An error fails the whole request.
+        """
         if isinstance(outcome, Exception):
             self.fail(outcome)
             return
@@ -103,12 +111,12 @@ class Caller:
             self.done.set()
 
     def fail(self, error: Exception) -> None:
-        """Make `rankings` raise this error, unless an earlier error is stored."""
+        """Make `rankings` raise this error, unless an earlier error is stored, and set `done`."""
         self._error = self._error or error
         self.done.set()
 
     def rankings(self) -> list[Ranking]:
-        """Return all rankings in the order of the queries, or raise the first error."""
+        """Return all rankings in the order of the queries, or raise the first error. Call it once `done` is set."""
         if self._error is not None:
             raise self._error
         return [ranking for ranking in self._rankings if ranking is not None]
@@ -134,7 +142,8 @@ def rank_groups(
 ) -> list[tuple[list[Outcome], float]]:
     """Score groups of queries one after the other. Returns the outcomes and the processor seconds of each group.
 
-    Stops after `most_s` processor seconds. The result then has fewer groups.
+    Starts no further group after `most_s` processor seconds. The result then has fewer groups, but at least one. If a
+    group fails, its queries are scored one by one, and the outcome of a faulty query is its error.
     """
     scored = []
     began = ended = time.thread_time()

@@ -12,14 +12,21 @@ from enum import IntEnum
 from svc.model.ranking.query import Query
 
 PLAIN_LIMIT, PLAIN_PROFILE = 32, 64
-"""Longest answer and longest history of a PLAIN query. PLAIN_LIMIT also bounds the described items of a LONG query."""
+"""Most items that a PLAIN query returns, and most items in its history, with dislikes.
+
+PLAIN_LIMIT is also the largest number of items given by features in a LONG query. PLAIN_PROFILE is also the longest
+history of a RULED query."""
 LONG_PROFILE = 1000
-"""Longest history of a LONG query. A request can bring this many items, but the history of a known user may be longer.
+"""Most items in the history of a LONG query, with dislikes.
+
+A request can name this many items as history and as many again as dislikes. The history of a known user may be longer.
 """
 PLAIN_CONDITIONS, LONG_CONDITIONS, RULED_CONDITIONS = 8, 16, 64
-"""Most conditions of filters and boosts in each class. Finding the items of a condition takes 0.1 to 2 ms."""
+"""Most conditions in the filter and the boosts of a PLAIN, LONG and RULED request.
+
+Finding the items of a condition takes 0.1 to 2 ms."""
 RULED_LIMIT = 100
-"""Longest answer of a RULED query."""
+"""Most items that a RULED query returns."""
 LARGEST_CALL = 256
 """Most queries that are scored together."""
 UNKNOWN_PLAIN_S = 1e-3
@@ -34,11 +41,17 @@ class Cost(IntEnum):
     PLAIN = 1
     """Few items for a known user or a short history."""
     LONG = 4
-    """Many items, a long history, features, or popular items."""
+    """Many items or conditions, a long history, items given by features, or cheap rules such as pins.
+
+    Also a query without a known user and without history items, such as a query for popular items."""
     RULED = 16
-    """Limits, boosts, diversity, rotation, reasons, users for an item, many described items, or a very long history."""
+    """Limits, boosts, diversity, rotation, reasons, or users for an item.
+
+    Also more than LONG_CONDITIONS conditions, or more than PLAIN_LIMIT items given by features."""
     HEAVY = 64
-    """A query as in RULED, but for many items or with a long history."""
+    """A RULED query for more than RULED_LIMIT items, or with more than PLAIN_PROFILE items in its history.
+
+    Also more than LONG_PROFILE items in the history, or more than RULED_CONDITIONS conditions."""
 
     @property
     def is_expensive(self) -> bool:
@@ -66,7 +79,7 @@ def cost_class(
 
 
 def cost_of(query: Query) -> Cost:
-    """Return the cost class of a query."""
+    """Return the cost class of a query. Filter conditions do not count, because they have already been compiled."""
     rules, seeds = query.rules, len(query.seeds)
     return cost_class(
         limit=query.limit,
@@ -84,8 +97,8 @@ def cost_of(query: Query) -> Cost:
 class Median:
     """A running estimate of a median. It is infinite before the first measurement.
 
-    The n-th measurement moves the estimate by one n-th, but at least by LEAST_STEP. So the first measurements count
-    much, and a single slow measurement counts little.
+    The first measurement sets the estimate. The n-th measurement multiplies or divides it by 1 + 1/n, but at least by
+    1 + LEAST_STEP. So the first measurements count much, and a single slow measurement counts little.
     """
 
     __slots__ = ("_count", "value")
@@ -117,7 +130,11 @@ class PlainCosts:
         return self._medians[count.bit_length()].value
 
     def expected_s(self, weight: int) -> float:
-        """Return the expected processor seconds of a call that scores `weight` plain queries, at most LARGEST_CALL."""
+        """Return the expected processor seconds of a call that scores `weight` plain queries.
+
+        `weight` is at most LARGEST_CALL. If no call of about this size was measured, the result is `weight` times the
+        cost of a single query, or UNKNOWN_PLAIN_S if that was not measured either.
+        """
         measured_s, one_s = self.measured_s(weight), self.measured_s(1)
         if measured_s < math.inf:
             return measured_s

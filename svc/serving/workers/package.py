@@ -2,7 +2,7 @@
 
 The parent has verified, decoded and tested the model. The arrays of the model lie in sealed memory files, which all
 workers map. All other values are pickled. Unpickling runs code, so workers accept packages only from their parent. The
-state of the recipe changes more often than the model, so it is sent in a separate message (`ServedState`).
+rules and lists of the recipe change more often than the model, so they are sent separately (`ServedState`).
 """
 
 from __future__ import annotations
@@ -35,18 +35,19 @@ from svc.serving.models.threads import ScoringThreads
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedState:
-    """The state of a recipe with which workers serve a model: rules, available items and new items."""
+    """The rules, available items and new items of a recipe, with which workers serve a model."""
 
     number: int
     """Number of the model's package."""
     loaded_at: float
+    """Unix time in seconds."""
     policy: Policy
     items: ItemSet | None
-    """The available items, or None without a list of available items."""
+    """The available items, or None without a list of available items or before its first read."""
     new: bytes | None
-    """The new items, pickled."""
+    """The pickled `PlacedItems`, or None without new items or with `keeps_new`."""
     keeps_new: bool
-    """True if the new items have not changed since the previous order. `new` is then None."""
+    """True if the new items have not changed since the previous order `entry` for this recipe."""
 
 
 class WorkerLanes(Lane):
@@ -66,10 +67,10 @@ class WorkerLanes(Lane):
 
 
 def on_clock(entry: Entry, shift_s: float) -> Entry:
-    """Return an entry whose lists have their times shifted by `shift_s`, and have no ids.
+    """Return an entry whose lists have their times shifted by `shift_s` seconds, and have no content.
 
     trio's clock has a different zero in each process, so the parent sends times of `time.perf_counter`. Workers do not
-    need the ids, because `ServedState` has the items.
+    need the content, because `ServedState` has the items.
     """
     available, new = entry.availability, entry.new_items
     return replace(
@@ -78,9 +79,10 @@ def on_clock(entry: Entry, shift_s: float) -> Entry:
 
 
 def mirror_entry(entry: Entry, before: Served | None = None) -> tuple[Entry, ServedState | None]:
-    """Return an entry without its model, and the model's state, both in the form that is sent to workers.
+    """Return an entry without its model, and the state of its model, both in the form that is sent to workers.
 
-    `before` is the state of the model that was sent last, or None.
+    The state is None if the entry has no model. `before` is the model in the entry that was last sent to the same
+    workers, or None. If it has the same new items, they are not sent again.
     """
     state, served = None, entry.served
     if served is not None:
