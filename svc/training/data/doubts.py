@@ -21,7 +21,7 @@ from svc.training.data.times import looks_like_time
 from svc.training.data.weights import of_numbers
 
 MANY_REPEATS: Final = 0.1
-"""Share of rows that repeat an earlier choice from which a training warns."""
+"""A training warns if at least this share of rows repeats an earlier choice."""
 FAR_MORE: Final = 3
 """Ratio of items to users above which one suspicious column name suffices for the warning of swapped columns."""
 SAMPLED_ROWS: Final = 1000
@@ -47,7 +47,7 @@ class Doubt(NamedTuple):
 def doubts(frame: pd.DataFrame, interactions: Interactions, recipe: Recipe) -> Iterator[Doubt]:
     """Yield the warnings about the rows of `frame`, which became `interactions`.
 
-    Raises MinDataViolation if no row has a weight.
+    Raise MinDataViolation if the recipe has a weight column in which no number is above 0.
     """
     yield from _repeats(interactions, recipe)
     yield from _swapped_columns(interactions, recipe)
@@ -85,9 +85,9 @@ def _swapped_columns(interactions: Interactions, recipe: Recipe) -> Iterator[Dou
 
 
 def _weights(column: pd.Series, name: str) -> Iterator[Doubt]:
-    """Warn of weights that look like times, and of values that are no weights.
+    """Warn of weights that look like times, and of values that are no finite numbers above 0.
 
-    Raise MinDataViolation if no row has a weight.
+    Raise MinDataViolation if all values are such.
     """
     values = of_numbers(column).values
     n_unusable = int(pd.isna(values).sum())
@@ -113,9 +113,11 @@ def _weights(column: pd.Series, name: str) -> Iterator[Doubt]:
 def rating_hint(loaded: LoadedRecipe, context: SourceContext) -> Doubt | None:
     """Return a hint about the first column that looks like a rating and is not used well, or None without one.
 
-    The recipe does not use such a column, or uses it only to drop rows by `cleansing.where` and not in
-    `cleansing.hide`. `context` has the columns that the recipe uses. Only the first rows are read, and only from a
-    local file or a table in memory. From a remote store or a database, this would cost more than the hint is worth.
+    Such a column is not used by the recipe, or is only compared with numbers by `cleansing.where` and not by
+    `cleansing.hide`. `context` has the columns that the recipe uses.
+
+    Only the first rows are read, and only if the source has a `sample` method and is not remote. From a remote store or
+    a database, this would cost more than the hint is worth.
     """
     spec = loaded.recipe.source
     if spec.type in BUILT_IN_OPTIONS:

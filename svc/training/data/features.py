@@ -59,9 +59,10 @@ class _Table:
 
 
 def fit_side(frame: pd.DataFrame, side: Any, name: SideName, ids: Sequence[str], settings: Settings) -> FittedSide:
-    """Fit an encoder on all rows of the feature table `frame`, and encode `ids`.
+    """Fit an encoder on the feature table `frame`, and encode `ids`.
 
-    `side` is the block of the recipe with `id_column` and `columns`. If an id has several rows, the first row counts.
+    `side` is the block of the recipe with `id_column` and `columns`. The encoder is fitted on the first row of each id
+    of the table, also of ids that are not in `ids`. Each of `ids` gets the features of its row and a constant feature.
     Ids without a row get only the constant feature.
 
     Raise FeatureAxisError if none of `ids` is in the table, and FeatureDimensionExceeded for too many features. Raise
@@ -143,7 +144,8 @@ def _no_overlap(name: SideName, id_column: str, ids: Sequence[str], own_ids: Seq
 def _fit_column(values: pd.Series, declared: Any, limit: int) -> tuple[Column, sparse.csr_matrix]:
     """Return the encoder of a column, and the encoded rows of the table, (rows, width).
 
-    `declared` is the column's block in the recipe. `limit` is the largest number of frequent values.
+    `declared` is the column's block in the recipe. `limit` is the most values of a categorical or multi-label column.
+    Raise FeatureDimensionExceeded above it, and UnusableRow for an unreadable text or vector.
     """
     if declared.kind == "numerical":
         return _fit_numbers(values, declared.name)
@@ -216,9 +218,9 @@ _MANY = 0.01
 
 
 def described_sample(side: FeatureSide, name: SideName, frame: pd.DataFrame) -> list[str]:
-    """Return a line about each text and vector column of the first rows of a table, and warnings about them.
+    """Return a line about each text and vector column of `frame`, the first rows of a table, and warnings about them.
 
-    Raise FeatureTableError if a training with these rows would.
+    Without such columns, return an empty list. Raise FeatureTableError for a text or vector that cannot be read.
     """
     columns = [column for column in side.columns if column.kind in ("text", "vector")]
     lines = []
@@ -254,7 +256,7 @@ def _summary(column: FeatureColumn, values: pd.Series) -> str:
 
 
 def _markup(name: str, values: pd.Series) -> str | None:
-    """Return a warning if texts hold HTML tags or entities, because their names would count as words."""
+    """Return a warning if over 1% of the texts hold HTML tags or entities, because their names would count as words."""
     marked = [row for row, value in enumerate(values) if isinstance(value, str) and _MARKUP.search(value)]
     if len(marked) <= _MANY * len(values):
         return None

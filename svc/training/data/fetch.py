@@ -142,9 +142,10 @@ def uses_time(recipe: Recipe) -> bool:
 
 
 def doubtful_unit(frame: pandas.DataFrame, recipe: Recipe) -> str | None:
-    """Check the time column, even if the training does not use it, and return a warning if its unit seems wrong.
+    """Return a warning if the unit of the time column seems wrong, or None.
 
-    Raise TimeUnitRequired or MinDataViolation if a training that uses the column would.
+    A time column that the training does not use is also checked (see `check_unused_times`). Raise TimeUnitRequired,
+    TimeMixture or MinDataViolation if that check fails.
     """
     schema = recipe.schema_
     if schema.time_column is None:
@@ -155,7 +156,7 @@ def doubtful_unit(frame: pandas.DataFrame, recipe: Recipe) -> str | None:
 
 
 def _filtered_columns(recipe: Recipe) -> dict[str, bool]:
-    """Return the columns that `cleansing.where` and `hide` name, and whether each is compared with text."""
+    """Return the columns that `cleansing.where` and `cleansing.hide` name, and whether each is compared with text."""
     wanted = either(recipe.cleansing.hide, recipe.cleansing.where)
     if wanted is None:
         return {}
@@ -231,7 +232,7 @@ def _sides(
 
 
 def check_thresholds(interactions: Interactions, cleansing: Cleansing) -> None:
-    """Raise MinDataViolation below `cleansing.min_*`.
+    """Raise MinDataViolation if there are fewer rows, users or items than `cleansing.min_*`.
 
     One row, one user and two items are required in any case.
     """
@@ -262,9 +263,10 @@ def _at_least(counted: str, minimum: int, model_needs: int) -> str:
 
 
 def _what_to_do(interactions: Interactions) -> str:
-    """Return the advice for too little data.
+    """Return the causes of too little data and an advice.
 
-    If most rows were dropped, the advice is to fix them. Else it is to get more data or lower the minimum.
+    The advice is to correct `cleansing.where` if it left no usable row, and to mend rows if more rows were unusable
+    than remain. Otherwise it is to provide more data or lower the minimum.
     """
     lost = [
         f"{count} dropped {'by cleansing.where' if reason == 'where' else f'as {reason}'}"

@@ -77,7 +77,7 @@ class HiddenRows(NamedTuple):
 
 
 class HiddenUnknown(NamedTuple):
-    """Hidden rows of items that no user chose. The `items` of `rows` are positions in `item_ids`."""
+    """Hidden rows of items without a choice in the cleaned data. The `items` of `rows` are positions in `item_ids`."""
 
     rows: HiddenRows
     item_ids: list[str]
@@ -101,7 +101,8 @@ class Interactions:
 
     - `users` and `items`, (n,), are positions in `user_ids` and `item_ids`, which are in order of first appearance.
     - `times`, (n,), are nanoseconds since 1970, or None if the recipe does not use time.
-    - `dropped` has the number of rows that cleansing removed, by reason. `reasons` has messages about unusable rows.
+    - `dropped` has the number of rows that cleansing removed, by reason, without reasons that removed no row.
+    - `reasons` has messages about rows without a usable id or time, by the same keys.
     - `weights`, (n,) float32, is None if every row counts 1.
     - `hidden` are the rows that hide their item from their user, if the item is in `item_ids`. `hidden_unknown` are
       such rows of other items. Both are None if there are none.
@@ -141,7 +142,10 @@ class Interactions:
 
     @property
     def filter_counts(self) -> dict[str, int]:
-        """Return the number of rows that each filter dropped or hid, by the field's name in events and headers."""
+        """Return the number of rows that each filter dropped or hid, by the field's name in events and headers.
+
+        A filter that the recipe does not have is left out.
+        """
         counts = {"dropped_by_where": self.dropped_by_where, "hidden_by_rule": self.hidden_by_rule}
         return {name: count for name, count in counts.items() if count is not None}
 
@@ -152,7 +156,7 @@ class Interactions:
 
     @property
     def has_weights(self) -> bool:
-        """Return whether pairs have weights, from a column or from the sum or count of their rows."""
+        """Return whether pairs have weights, from a weight column, from events, or from joined rows."""
         return self.weights is not None or self.deferred_dedup in {"sum", "count"}
 
     def of_rows(self, rows: NDArray[np.int64]) -> Interactions:
@@ -190,8 +194,8 @@ class Interactions:
     def matrix(self) -> sparse.csr_matrix:
         """Return the float32 interaction matrix, (users, items).
 
-        An entry is the number of rows of a user and an item, or the sum of their weights. Raise WeightOutOfRange if a
-        sum is infinite.
+        An entry is the number of rows of a user and an item, or the sum of their weights. Rows that are still to be
+        joined by `deferred_dedup` are joined first. Raise WeightOutOfRange if a sum is infinite.
         """
         if self.deferred_dedup != "none":
             return self.collapse().matrix()
@@ -206,7 +210,10 @@ class Interactions:
         return None if self.hidden is None else self.hidden.matrix(len(self.user_ids), len(self.item_ids))
 
     def latest(self) -> sparse.csr_matrix:
-        """Return the latest time of each entry of `matrix`, (users, items) int64, in nanoseconds from `reference`."""
+        """Return the latest time of each entry of `matrix`, (users, items) int64, in nanoseconds from `reference`.
+
+        The times must have been read. Times in the future count as the start of the training.
+        """
         assert self.times is not None and self.reference is not None, "whoever asks for times has had them read"
         order = np.lexsort((self.times, self.items, self.users))
         users, items = self.users[order], self.items[order]
@@ -245,8 +252,8 @@ def from_rows(
     - `repeats` keeps duplicates until the rows have been split.
     - `popular` is the rule for the recent popularity of items. It requires `with_times`.
 
-    Raise TimeUnitRequired for numeric times without a unit, and WeightOutOfRange for a weight that does not fit into
-    float32.
+    Raise TimeUnitRequired for numeric times without a unit, TimeMixture for a text column of times with numbers and
+    dates, and WeightOutOfRange for a weight that does not fit into float32.
     """
     frame, positions = rows.frame, rows.positions
     users, user_names = _codes(frame[schema.user_column])
@@ -319,7 +326,7 @@ def from_rows(
 def _of_present(values: NDArray[np.float64], column_of: Codes, n_items: int) -> NDArray[np.float64]:
     """Return `values`, one for each code of an item, by the item's final number, (n_items,).
 
-    `column_of` has the final number of each code, or −1 for items that were dropped.
+    `column_of` has the final number of each code, or −1 for an item that has no row left.
     """
     by_number = np.empty(n_items)
     by_number[column_of[column_of >= 0]] = values[column_of >= 0]
@@ -376,8 +383,8 @@ def _known_ids(users: Codes, items: Codes, dropped: dict[str, int]) -> NDArray[n
 def check_unused_times(frame: pd.DataFrame, schema: InteractionSchema) -> None:
     """Check the time column of a training that does not use it, so that mistakes are found before it is used.
 
-    Raise TimeUnitRequired for numbers without a unit, and MinDataViolation if no value is a time. To save time, all
-    rows are read only if none of the first rows has a time.
+    To save time, all rows are read only if none of the first rows has a time. Raise TimeUnitRequired for numbers
+    without a unit, TimeMixture for a text column with numbers and dates, and MinDataViolation if no value is a time.
     """
     name = schema.time_column
     if name is None or not len(frame):
@@ -408,8 +415,10 @@ def _distinct_pairs(
 ) -> tuple[NDArray[np.int64], Weights | None]:
     """Return the position of the latest row of each (user, item) pair, ascending, and the joined weight of the pair.
 
-    Rows are ordered by time if times are read, else by position. A pair has the position and the time of its latest row
-    under every `dedup`. Under `keep_first`, only its weight comes from the first row.
+    Rows are ordered by time if times are read, and then by position. A pair has the position and the time of its latest
+    row under every `dedup`. Under `keep_first`, only its weight comes from the first row.
+
+    The weights are None if every pair weighs 1: without `weights`, unless rows are summed or counted.
     """
     keys = pairs[0].astype(np.int64) * max(n_items, 1) + pairs[1]
     order = stable_order([keys] if times is None else [keys, times])
@@ -429,10 +438,10 @@ def _distinct_pairs(
 
 
 def _by_first_appearance(codes: Codes, names: NDArray[np.object_]) -> tuple[Codes, list[str], Codes]:
-    """Renumber `codes`, (n,), positions in `names`, by first appearance.
+    """Renumber `codes`, (n,), which are positions in `names`, by first appearance.
 
-    Return the new number of each row, (n,), the names that occur in this order, and the new number of each old code, −1
-    if it does not occur.
+    Return three results: the new number of each row, (n,), the name of each new number, and the new number of each old
+    code, (names,), −1 if no row has this code.
     """
     n = len(codes)
     first = np.full(len(names), n, dtype=np.int64)

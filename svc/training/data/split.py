@@ -12,8 +12,8 @@ time_global  the items after one cut-off for the whole table, the 1−r quantile
 leave_one_out  the latest item of each validation user who has two or more. r is ignored. Without a time column, the
              latest item is the one in the last row of the table
 
-With a test share t, floor(v·t) of the v users with held-out items, at least one, become test users. No trial is scored
-on them.
+With a test share t, floor(v·t) of the v users with held-out items become test users, but at least 1 and at most v − 1.
+No trial is scored on them.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _SLACK = 1e-9  # 0.29 × 100 is 28.999999999999996 in floating point and must st
 class SplitPlan:
     """How to split the interactions.
 
-    - `heldout_ratio`, in (0, 1), is the share of a user's items that are held out.
-    - `test_user_ratio`, in (0, 1), is the share of validation users.
-    - `test`, in [0, 1), is the share of validation users that become test users.
+    - `heldout_ratio`, in (0, 1), is the share r of items to hold out. `leave_one_out` ignores it.
+    - `test_user_ratio`, in (0, 1], is the share of users that are validation users, rounded down to at least one user.
+    - `test`, in [0, 1), is the share of users with held-out items that become test users.
     - `keep_times` keeps the times of the training interactions, for models that learn from them.
     - `repeats` is True if users are recommended seen items again. Rows are then split instead of distinct items.
     """
@@ -58,19 +58,19 @@ class SplitPlan:
 class SplitMatrices:
     """The training and validation matrices of a search.
 
-    - `train`, (users, items) float32, has the number or the weights of the training interactions.
+    - `train`, (users, items) float32, has the number or the sum of weights of the training interactions.
     - `heldout`, (users with held-out items, items), is 1.0 at held-out items, or their weight.
     - `order` has the user of each row of `train`, as a row of the interactions. Users without held-out items come
       first. Users with held-out items begin at row `val_offset` of `train`, in the order of the rows of `heldout`.
     - `item_order` has the item of each column of all matrices, as an item of the interactions.
-    - `n_heldout` is the number of held-out pairs of a user and an item.
+    - `n_heldout` is the number of pairs of a user and an item in `heldout`.
     - `test` has the held-out items of test users, in the same shape as `heldout`, where their rows are empty. It is
-      None without a test share.
+      None if there are no test users.
     - `times` has the time of each entry of `train` if the plan keeps times, in nanoseconds from the same reference time
-      as in the final training. Under `time_global` they count from the cut-off, because the search must not know of
-      anything later.
+      as in the final training. Under `time_global` they count from the cut-off if it is earlier, because the search
+      must not know of anything later.
     - `hidden`, in the shape of `train`, has the items hidden from each user, if they were known before the held-out
-      rows. No hidden pair is held out.
+      rows. No hidden pair is held out. It is None if there are no such items.
     """
 
     train: sparse.csr_matrix
@@ -86,10 +86,10 @@ class SplitMatrices:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pairs:
-    """The units that a split divides: distinct (user, item) pairs, or single rows with `repeats`. Sorted by user.
+    """The units that a split divides, sorted by user: distinct (user, item) pairs, or with `repeats` single rows.
 
-    All arrays are (m,). `counts` is the number or the weight of a pair's rows, and `source_rows` its latest row in the
-    interactions.
+    All arrays are (m,). `counts` has the number or the sum of weights of a pair's rows. `source_rows` has the position
+    of its latest row in the interactions.
     """
 
     users: NDArray[np.int32]
@@ -105,7 +105,10 @@ class _Pairs:
 
 
 def split(interactions: Interactions, plan: SplitPlan) -> SplitMatrices:
-    """Split `interactions` by `plan`. All random draws are seeded, so every process makes the same split."""
+    """Split `interactions` by `plan`. All random draws are seeded, so every process makes the same split.
+
+    Raise WeightOutOfRange if the weights of one user and item add up to infinity in float32.
+    """
     pairs = _pairs_to_split(interactions, plan)
     n_users = len(interactions.user_ids)
     chosen = _validation_users(n_users, plan)
@@ -131,11 +134,13 @@ def split(interactions: Interactions, plan: SplitPlan) -> SplitMatrices:
 def _known_hidden(
     hidden: HiddenRows | None, pairs: _Pairs, held: NDArray[np.bool_], plan: SplitPlan
 ) -> HiddenRows | None:
-    """Return the hidden rows that are earlier than the held-out rows.
+    """Return the hidden rows that are earlier than the held-out rows of their user, or None if there are none.
+
+    Under `time_global`, return the hidden rows up to the cut-off. Return all rows if there are no times, or under
+    `random`, which ignores times.
 
     Rankings leave out a user's hidden items. A hidden row that is later than the held-out rows would leave out an item
-    that the user had not met at that time, and scores would be 1 to 2% too high. Return all rows if there are no
-    times, or under the scheme `random`, which ignores times.
+    that the user had not met at that time, and scores would be 1 to 2% too high.
     """
     if hidden is None or hidden.times is None or pairs.times is None or plan.scheme == "random":
         return hidden
@@ -220,7 +225,7 @@ def _set_aside(result: SplitMatrices, plan: SplitPlan) -> SplitMatrices:
 def order_items(result: SplitMatrices, seed: int) -> SplitMatrices:
     """Return the same split with items sorted by descending number of training users, and ties in random order.
 
-    Of items with equal scores, a ranking puts the lowest column first, as in a served model. Before this, columns are
+    Of items with equal scores, a ranking puts the lowest column first, as in a served model. `result` has the columns
     in order of the items' first appearance in the data, which includes held-out rows and so would favour their items.
     """
     order = np.random.default_rng([seed, 17]).permutation(result.train.shape[1])
@@ -234,9 +239,10 @@ def order_items(result: SplitMatrices, seed: int) -> SplitMatrices:
 
 
 def smallest_working_ratio(interactions: Interactions, plan: SplitPlan) -> float | None:
-    """Return the smallest `heldout_ratio` that holds out a pair if nothing else in `plan` changes.
+    """Return the smallest `heldout_ratio`, slightly rounded up, that holds out a pair if `plan` is otherwise unchanged.
 
-    Return None if no ratio holds out a pair.
+    Return None if no ratio holds out a pair, or under `leave_one_out`, which ignores the ratio. Hidden pairs, which are
+    never held out, are not taken into account.
     """
     if plan.scheme == "leave_one_out":
         return None
@@ -249,7 +255,10 @@ def smallest_working_ratio(interactions: Interactions, plan: SplitPlan) -> float
 
 
 def _distinct(interactions: Interactions) -> _Pairs:
-    """Return each (user, item) pair once, at its latest row. `counts` is the number of its rows, or their weight."""
+    """Return each (user, item) pair once, at its latest row. `counts` has the number or the sum of weights of its rows.
+
+    Raise WeightOutOfRange if a sum is infinite in float32.
+    """
     keys, order = _by_pair(interactions)
     times = interactions.times
     ordered = keys[order]

@@ -2,7 +2,7 @@
 
 numpy sorts 64-bit integers with vector instructions, but argsort and lexsort, which sort positions, make one comparison
 at a time. So each pass packs a key and the row's position into one integer, sorts the integers, and reads the positions
-back.
+back. If both do not fit into one integer, the pass uses argsort.
 """
 
 from __future__ import annotations

@@ -33,13 +33,17 @@ def frequent_tokens(
 ) -> tuple[dict[str, int], int]:
     """Return the number of rows of each frequent token, and the number of distinct tokens.
 
-    A token is frequent if at least `min_frequency` rows have it. `weights[j]` is the number of rows with the value
-    `values[j]`. The number of distinct tokens is a lower bound if there are very many. Raise FeatureDimensionExceeded
-    as soon as more than `limit` tokens are known to be frequent.
+    - A token is frequent if at least `min_frequency` rows have it.
+    - `weights[j]` is the number of rows with the value `values[j]`.
+    - `tokenize` returns each token of a value once.
+
+    The number of distinct tokens is a lower bound, because tokens in the same bucket may count as one.
 
     Memory stays bounded, even if there are millions of rare tokens. The first pass counts tokens in a fixed number of
     buckets, so the count of a bucket is an upper bound for each of its tokens. The second pass counts exactly, but only
     tokens whose bucket reaches `min_frequency`.
+
+    Raise FeatureDimensionExceeded as soon as more than `limit` tokens are known to be frequent.
     """
     buckets = np.zeros(_BUCKETS, dtype=np.int64)
     for value, weight in zip(values, weights.tolist(), strict=True):
@@ -125,7 +129,8 @@ def _check_texts(column: TextColumn, categories: list[object], codes: NDArray[An
 def fit_vectors(values: pd.Series, declared: Any) -> tuple[VectorColumn, sparse.csr_matrix]:
     """Return the encoder of a column of vectors, and the encoded rows, (rows, dimensions) float32.
 
-    `declared` is the column's block in the recipe. Raise UnusableRow for a value that cannot be read.
+    If all vectors are missing or zero, the encoded rows are (rows, 0). `declared` is the column's block in the recipe.
+    Raise UnusableRow for a value that cannot be read.
     """
     column = VectorColumn(declared.name, dimensions=declared.dimensions, delimiter=declared.delimiter, length=1.0)
     squares = [float(np.square(vector).sum()) for vector in _vectors(column, values) if vector is not None]
@@ -135,7 +140,7 @@ def fit_vectors(values: pd.Series, declared: Any) -> tuple[VectorColumn, sparse.
 
 
 def _vectors(column: VectorColumn, values: pd.Series) -> Iterator[NDArray[np.float64] | None]:
-    """Yield the vector of each row, or None for a row without a vector.
+    """Yield the vector of each row, or None for a row without a vector. Raise UnusableRow for an unreadable value.
 
     Callers iterate twice instead of keeping all vectors, because these may need more memory than the column.
     """
@@ -147,7 +152,7 @@ def _vectors(column: VectorColumn, values: pd.Series) -> Iterator[NDArray[np.flo
 
 
 def _stack(rows: Iterator[tuple[NDArray[np.intp], NDArray[np.float64]]], n_rows: int, width: int) -> sparse.csr_matrix:
-    """Return a float32 matrix, (n_rows, width), from the columns and values of each row's nonzero entries."""
+    """Return a float32 matrix, (n_rows, width), from the columns and values of each row's stored entries."""
     indptr = np.zeros(n_rows + 1, dtype=np.int64)
     indices, data = [], []
     for row, (places, values) in enumerate(rows):

@@ -21,18 +21,21 @@ _NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 _MOST_STRAYS = 0.01
 """Largest share of numbers in a column of dates, or of dates in a column of numbers, that are dropped as typing errors.
-A column with more is refused, because its format is unclear.
+If a unit is given, a column with more is refused, because its format is unclear.
 """
 
 
 def to_nanoseconds(column: pd.Series, unit: str | None, weights: Weights | None = None) -> NDArray[np.int64]:
     """Return the times of `column` in nanoseconds since 1970, UTC, (n,), with BAD_TIME for a value that is no time.
 
-    - `unit` is the unit of numbers: s, ms, us or ns. Dates and times without a time zone count as UTC.
-    - Text is read as ISO 8601, or as numbers if a unit is given and most rows are numbers.
-    - `weights` has the number of rows for each value of `column`, if these values are distinct.
+    - `unit` is the unit of numbers: s, ms, us or ns. If it is None, a column of a numeric type counts as ns.
+    - Dates and times without a time zone count as UTC.
+    - Text is read as ISO 8601, or as numbers if a unit is given and no more rows have dates than numbers.
+    - `weights` has the number of rows for each value of `column`, if `column` has only the distinct values of a longer
+      column. If it is None, each value is one row.
 
-    Raise TimeMixture if text has dates and numbers, and TimeUnitRequired if it has numbers without a unit.
+    Raise TimeMixture if text has numbers and dates, each in more than one percent of the readable rows, and a unit is
+    given. Raise TimeUnitRequired if more rows of a text have numbers than dates, and no unit is given.
     """
     if pd.api.types.is_numeric_dtype(column.dtype):
         return _from_numbers(column, unit or "ns")
@@ -44,10 +47,11 @@ def to_nanoseconds(column: pd.Series, unit: str | None, weights: Weights | None 
 
 
 def reference_time(times: NDArray[np.int64], started_ns: int) -> int:
-    """Return the time from which ages count: the latest of `times` that is not after the start of the training.
+    """Return the time from which ages count, in nanoseconds since 1970.
 
-    Times in the future are ignored, because a mistaken one would make all other rows old. If all times are in the
-    future, return the start of the training.
+    It is the latest of `times`, (n,), that is not after `started_ns`, the start of the training. Times in the future
+    are ignored, because a mistaken one would make all other rows old. If all times are in the future, return
+    `started_ns`.
     """
     return int(times.max(where=times <= started_ns, initial=BAD_TIME)) if (times <= started_ns).any() else started_ns
 
@@ -123,9 +127,9 @@ def _with_missing(dates: pd.Series) -> NDArray[np.int64]:
 
 
 Rows = NDArray[np.int64] | None
-"""The position of each row in the source, (n,), or None if no row of the source is missing."""
+"""The position of each row in the source, (n,), or None if all rows of the source are there."""
 MANY = 0.05
-"""Share of unusable rows from which a training warns. Duplicates do not count as unusable."""
+"""A training warns if more than this share of rows has no usable id or time."""
 
 _UNIT_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _PLAUSIBLE_S = (631_152_000.0, 4_102_444_800.0)  # 1990 to 2100
@@ -133,7 +137,7 @@ _SHOWN_CHARACTERS = 40
 
 
 def blank_ids(columns: dict[str, NDArray[np.bool_]], positions: Rows = None) -> str:
-    """Return the message for blank ids.
+    """Return the message for blank ids, with their number and the first row for each id column that has any.
 
     `columns` has a mask of the blank rows for each id column.
     """
@@ -167,7 +171,10 @@ def future_times(column: pd.Series, future: NDArray[np.bool_], name: str, positi
 
 
 def odd_years(column: pd.Series, unit: str | None) -> str | None:
-    """Return a warning if the first time lies between 1990 and 2100 only in another unit than `unit`, else None."""
+    """Return a warning if the first time is a number that lies between 1990 and 2100 in another unit but not in `unit`.
+
+    Return None otherwise, or if `unit` is None.
+    """
     times = column.dropna()
     if unit is None or times.empty or _number(times.iloc[0]) is None:
         return None
@@ -179,7 +186,7 @@ def odd_years(column: pd.Series, unit: str | None) -> str | None:
 
 
 def unit_of(column: pd.Series) -> str:
-    """Return a note with the unit in which the first number lies between 1990 and 2100, or an empty text if none."""
+    """Return a note with the unit in which the first value lies between 1990 and 2100, or an empty text if none."""
     numbers = column.dropna()
     fitting = None if numbers.empty else _fitting_unit(numbers.iloc[0])
     return f"; {numbers.iloc[0]} is a time near today in {fitting}" if fitting else ""

@@ -46,7 +46,7 @@ class UserSample:
 def draw_users(all_users: Interactions, n_users: int, seed: int) -> UserSample | None:
     """Draw `n_users` of the users, each equally likely, or return None if there are no more than `n_users`.
 
-    The same seed draws the same users.
+    The same seed draws the same users. Hidden rows of items that no user chose are left out.
     """
     n_all = len(all_users.user_ids)
     if n_all <= n_users:
@@ -80,9 +80,11 @@ def solve_users(
 ) -> None:
     """Set the exact vector of each user of `matrix`, (users, items), in `scorer`, if it is a factor model.
 
-    `features`, (users, F), are encoded user features. If `rows` is given, only these users are solved for, and the
-    other users get zeros. Raise TrainingError for BPR if `matrix` has users that it was not trained on, because their
-    vectors cannot be solved for.
+    - `features`, (users, F), are encoded user features. Only iALS reads them.
+    - If `rows` is given, only these users are solved for, and the other users get zeros.
+
+    The vectors of BPR cannot be solved for. It keeps those from its training. Raise TrainingError if `matrix` has
+    another number of users than this training, or if a vector is not finite.
     """
     if not isinstance(scorer, FactorScorer):
         return
@@ -111,9 +113,9 @@ def solve_users(
 def solve_rows(
     scorer: FactorScorer, matrix: sparse.csr_matrix, rows: NDArray[Any], features: sparse.csr_matrix | None = None
 ) -> NDArray[np.float64]:
-    """Return the user vectors, (r, K), that `scorer` computes from the histories in `rows` of `matrix`.
+    """Return the user vectors, (r, K), that `scorer` computes from the histories in `rows`, (r,), of `matrix`.
 
-    `ready` of the scorer must have been called.
+    `features`, (users, F), are encoded user features. `ready` of the scorer must have been called.
     """
     vectors: NDArray[np.float64] = scorer.embed_cold(list(_histories(matrix, rows, features)))
     return vectors

@@ -68,7 +68,10 @@ def in_single_precision(values: NDArray[np.floating], name: Callable[[int], str]
 
 
 def of_events(column: pd.Series, weights: Mapping[str, Event]) -> RowWeights:
-    """Return the weight of each row's event, compared as text without surrounding blanks."""
+    """Return the weight of each row's event, NaN if the event is missing, excluded or not in `weights`.
+
+    Events are compared with the names in `weights` as text without surrounding blanks.
+    """
     events = column.astype("category").array
     names = [str(name).strip() for name in events.categories]
     worth = [weights.get(name) for name in names]
@@ -95,7 +98,9 @@ def decay_matrix(
     """Return `matrix`, (users, items), with weights decayed by the half-life in `params`, or unchanged without one.
 
     `times` has the time of each entry of `matrix`, in nanoseconds from the reference time. Interactions at or after the
-    reference time keep their full weight.
+    reference time keep their full weight. If `times` is None, `matrix` is returned unchanged.
+
+    Raise WeightOutOfRange if a weight becomes infinite or 0 in float32.
     """
     half_life_s = seconds(params.get(HALF_LIFE, NO_DECAY))
     if half_life_s is None or times is None or not matrix.nnz:
@@ -163,8 +168,11 @@ def recent_choices(
 ) -> NDArray[np.float64]:
     """Return the recent popularity of each item, (n_items,), up to a common factor.
 
-    It is the number of users who chose the item, each weighted by the age of the latest choice as `rule` says. `users`,
-    `items` and `times` (nanoseconds since 1970) have one element for each row. A user may have several rows of an item.
+    It is the number of users who chose the item, each weighted by the age of the latest choice as `rule` says. A choice
+    in the future counts like one at `started_ns`, the start of the training.
+
+    `users`, `items` and `times` (nanoseconds since 1970) have one element for each row. A user may have several rows of
+    an item.
     """
     order = stable_order([users, items, times])
     ordered_users, ordered_items = users[order], items[order]

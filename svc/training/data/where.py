@@ -46,9 +46,10 @@ class KeptRows:
 
 
 def fetch_kept(source: DataSource, where: Mapping[str, Any] | None, hide: Mapping[str, Any] | None = None) -> KeptRows:
-    """Fetch the rows of `source` that satisfy `where` or `hide`.
+    """Fetch the rows of `source` that satisfy `where` or `hide`, or all rows if there is no `where`.
 
-    A source with `fetch_where` leaves out some of the other rows while it reads, which saves memory.
+    A source with `fetch_where` leaves out some of the other rows while it reads, which saves memory. Raise
+    DataSourceError if the table cannot be fetched or lacks a column, and RowFilterMismatch as `kept_rows` does.
     """
     fetch_where = getattr(source, "fetch_where", None)
     fetched: Prefiltered | None = None
@@ -116,9 +117,9 @@ def _all(parts: list[Flags]) -> Flags:
 
 
 class _Column(ABC):
-    """A column on which conditions are evaluated. Each distinct value is tested once, for all rows with this value.
+    """A column on which conditions are evaluated. `exists`, (n,), is False for a missing value.
 
-    `exists`, (n,), is False for a missing value.
+    Each distinct value is tested once, for all rows with this value, except in a column of a numeric type.
     """
 
     exists: Flags
@@ -175,7 +176,7 @@ class _Numbers(_Column):
 
 
 class _Texts(_Column):
-    """A column that conditions compare with text. Whole numbers and booleans are converted to text as in ids."""
+    """A column that conditions compare with text. Whole numbers become digits, and booleans "true" or "false"."""
 
     def __init__(self, column: pd.Series, name: str) -> None:
         super().__init__(column, name)
@@ -192,7 +193,10 @@ class _Texts(_Column):
 
 
 def _encode_values(column: pd.Series, name: str) -> tuple[NDArray[Any], list[Any]]:
-    """Return a code for each row, (n,), and the distinct values to which the codes refer. The code of null is −1."""
+    """Return a code for each row, (n,), and the distinct values to which the codes refer. The code of null is −1.
+
+    Raise RowFilterMismatch for a list or a mapping.
+    """
     if isinstance(column.dtype, pd.CategoricalDtype):
         return np.asarray(column.cat.codes), list(column.cat.categories)
     try:
@@ -212,7 +216,10 @@ def _refuse(name: str, column: pd.Series, row: int, why: str) -> None:
 
 
 def _as_number(value: Any) -> float:
-    """Return `value` as a number, or NaN if it is neither a number nor text with a number. Booleans give NaN."""
+    """Return `value` as a number, or NaN if it is neither a number nor text with a number. Booleans give NaN.
+
+    An integer that is too large for float64 gives infinity.
+    """
     if isinstance(value, bool | np.bool_) or (isinstance(value, str) and "_" in value):
         return math.nan
     try:
@@ -224,10 +231,7 @@ def _as_number(value: Any) -> float:
 
 
 def _is_number_or_nothing(value: Any) -> bool:
-    """Return whether `value` is a number or missing.
-
-    Infinity counts as missing, as in filters of requests.
-    """
+    """Return whether `value` is a number or missing: NaN, infinity, or one of WORDS_FOR_NOTHING."""
     if isinstance(value, str) and value.strip() in WORDS_FOR_NOTHING:
         return True
     return not math.isnan(_as_number(value)) or (isinstance(value, float | np.floating) and math.isnan(value))

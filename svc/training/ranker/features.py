@@ -27,7 +27,7 @@ Table = NDArray[np.float64]
 
 
 class PageFeatures:
-    """Computes the features of pages from an item record, which has the facts about all items."""
+    """Computes the features of pages from an item record."""
 
     def __init__(self, record: ItemRecord) -> None:
         self._record = record
@@ -39,7 +39,7 @@ class PageFeatures:
         """Return the features, (F, n), of `items`, (n,), which come best first.
 
         `scores`, (n,), are the scores of these items by the winner of the search. `history` are distinct item columns,
-        oldest first if the record is ordered.
+        oldest first if the record is ordered. Only the last MOST_HISTORY of them count.
         """
         record, h, n = self._record, history[-MOST_HISTORY:], len(items)
         popularity = record.popularity[items].T.astype(np.float64)
@@ -76,7 +76,8 @@ class PageFeatures:
     def _mean_shares(self, h: Items, items: Items) -> Table:
         """Return how common the labels of each item are in the history `h`, for each column of labels, (columns, n).
 
-        This is the share of the items in `h` that have a label, averaged over the labels of the item.
+        This is the share of the items in `h` that have a label, averaged over the labels of the item. It is 0 if `h` is
+        empty or the item has no label in the column.
         """
         record, n, n_columns = self._record, len(items), len(self._record.label_names)
         chosen, _ = self._entries(h)
@@ -89,7 +90,7 @@ class PageFeatures:
         return sums.reshape(n, n_columns).T
 
     def _entries(self, items: Items) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return the positions of the labels of `items` in the record, and for each the position of its item."""
+        """Return the positions in `record.labels` of all labels of `items`, and for each the position of its item."""
         offsets = self._record.label_offsets.astype(np.intp, copy=False)
         starts, lengths = offsets[items], offsets[items + 1] - offsets[items]
         owners = np.repeat(np.arange(len(items)), lengths)

@@ -1,5 +1,7 @@
 """Fit weights of features to the choices on many pages, by listwise softmax regression with L2, and measure their gain.
 
+A page has the items that the winner of the search ranks best for one user.
+
 | symbol | meaning |
 |---|---|
 | U | number of pages, one for each user |
@@ -65,8 +67,8 @@ class FittedWeights(NamedTuple):
     """The weights that were fitted on all pages, and for each page weights that were fitted without it.
 
     - `weights`, (F,), are fitted on all pages, with regularization `l2`.
-    - `fold`, (U,), is the part of the cross-validation to which each page belongs.
-    - `of_others[fold[u]]`, (F,), are weights that were fitted on the pages of all other parts than that of page u.
+    - `fold`, (U,), is the number of the part of the cross-validation to which each page belongs.
+    - `of_others[fold[u]]`, (F,), are the weights for page u. They were fitted on the pages of all other parts.
     """
 
     weights: Values
@@ -78,9 +80,12 @@ class FittedWeights(NamedTuple):
 def fit(pages: Pages, *, seed: int) -> FittedWeights:
     """Return the weights with the least loss, with an L2 chosen by cross-validation over pages.
 
-    The weights for a part of the pages are fitted on the other parts, and their L2 is chosen by the losses on the other
-    parts. The latter come from the same cross-validation, because a nested one took three times as long. So a part has
-    a slight influence on the choice of its L2, but none on its weights.
+    The weights for a part of the pages are fitted on the other parts. Their L2 is the one with the least loss on the
+    other parts in the same cross-validation, because a nested one took three times as long. These losses are those of
+    weights that were fitted on the part too. So a part slightly influences the choice of its L2, but not its weights
+    otherwise.
+
+    All weights are 0 if no page has a chosen item.
     """
     fold = np.random.default_rng([seed, 31]).permutation(len(pages)) % FOLDS
     losses, paths = np.zeros((FOLDS, len(L2))), []
@@ -109,7 +114,7 @@ def _path(pages: Pages, values: tuple[float, ...]) -> list[Values]:
 
 
 def _loss(weights: Values, pages: Pages, l2: float) -> tuple[float, Values]:
-    """Return the loss of `weights` and its gradient, (F,)."""
+    """Return the loss of `weights` and its gradient, (F,). Each page must have a chosen item."""
     scores = np.where(pages.is_item, pages.features @ weights.astype(np.float32), -np.inf).astype(np.float64)
     scores -= scores.max(axis=1, keepdims=True)
     shares = np.exp(scores)
@@ -123,7 +128,10 @@ def _loss(weights: Values, pages: Pages, l2: float) -> tuple[float, Values]:
 
 
 def reorder_pages(pages: Pages, rankings: Sequence[Sequence[int]], weights: Values) -> list[list[int]]:
-    """Return `rankings` with the first REORDERED items of each sorted by the weighted sum of their features."""
+    """Return `rankings` with the first REORDERED items of each sorted by the weighted sum of their features.
+
+    The highest sum comes first. Items with equal sums keep their order.
+    """
     scores = pages.features[:, :REORDERED] @ weights
     scores[~pages.is_item[:, :REORDERED]] = -np.inf
     orders = np.argsort(-scores, axis=1, kind="stable")
@@ -146,8 +154,8 @@ def judge(
 ) -> Change:
     """Return the change of `metric` at `cutoff` by reordering `rankings`, one for each page.
 
-    Each page is reordered by weights that were fitted on other pages. `truth`, (users, items), has the items that the
-    user of each page chose.
+    Each page is reordered by weights that were fitted on other pages. `truth`, (U, items), has the items that the user
+    of each page chose.
     """
     gained = np.zeros(len(pages))
     before = user_scores([ranking[:cutoff] for ranking in rankings], truth)[metric]

@@ -1,4 +1,7 @@
-"""Learn a ranker that reorders the winner's pages, from the validation users, and keep it only if it scores better."""
+"""Learn a ranker that reorders the winner's pages, from the validation users, and judge whether it scores better.
+
+The winner is the best model of the search. A page has the items that it ranks best for one user.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from svc.training.ranker.fit import Pages, fit, judge
 from svc.training.ranker.record import EncodedTables, item_record, windows_within
 
 CANDIDATES: Final = 100
-"""The number of items of a page on which the weights are fitted."""
+"""The most items of a page on which the weights are fitted."""
 LEAST_USERS: Final = 200
 MOST_USERS: Final = 5_000
 _DIGITS = 6
@@ -39,12 +42,14 @@ class Learned:
     """A fitted ranker and its cross-validated gain.
 
     - `ranker` is fitted on all pages. Its item record is that of the training part of the split.
-    - `judges` has a ranker that was fitted without the user, for each row of a user on whose page `ranker` was fitted.
+    - `judges` has a ranker for each user on whose page `ranker` was fitted, by the user's row in the split. It was
+      fitted without this user's page.
     - `history` has the histories of the users in the training part of the split.
-    - `windows` and `tables` are the inputs of the item record, from which `on` makes that of the final model.
+    - `windows`, in days, and `tables` are inputs of the item record. `on` makes the final model's record from them.
     - `gain` is the change from the winner's score to that of its pages reordered by `judges`.
     - `n_users` is the number of pages, and `l2` the regularization of the weights.
     - `strengths` says how far each group of features moves items (see `_strengths`).
+    - `seconds` is the time of learning and judging.
     """
 
     ranker: PageRanker
@@ -64,7 +69,7 @@ class Learned:
         return self.gain.low > 0.0
 
     def as_fields(self) -> dict[str, Any]:
-        """Return the fields for the artifact's header. Weights are included only if the ranker ships."""
+        """Return the fields for the artifact's header. Weights and strengths are included only if the ranker ships."""
         gain = {name: round(getattr(self.gain, name), _DIGITS) for name in ("value", "low", "high")}
         fields = {"ships": self.ships, "gain": gain, "n_users": self.n_users, "l2": self.l2, "seconds": self.seconds}
         if not self.ships:
@@ -74,7 +79,7 @@ class Learned:
         return {**fields, "groups": self.strengths, "features": rows}
 
     def over(self, own: ServedRanker) -> OrderedRanker:
-        """Return a ranker that orders pages like the new model, but with weights that were fitted without their user.
+        """Return a ranker that orders pages like the new model, but by weights that were not fitted on these pages.
 
         `own` ranks by the winner, trained on the training part of the split.
         """
@@ -84,7 +89,7 @@ class Learned:
         """Return a ranker with the same weights and an item record computed from `matrix`, for the final model.
 
         Column c of `matrix`, (users, items), is item `items[c]` of the interactions. `ages` has the time of each entry,
-        or is None.
+        in nanoseconds since any fixed time. It is None if the record is not ordered.
         """
         record = item_record(matrix, ages, self.windows, self.tables.of(items))
         return _ranker(record, self.ranker.weights, self.ranker.means, self.ranker.deviations)
@@ -96,8 +101,8 @@ def learn(task: Task, own: ServedRanker | None, tables: EncodedTables) -> Learne
     `own` ranks by the winner, or is None if the winner could not be trained again. `tables` have rows in the order of
     the items of the interactions.
 
-    Return None and log an event with the reason if there are no pages, too few users to tell a gain from chance, or if
-    a ranking would take longer than the recipe allows.
+    Return None and log an event with the reason if `own` is None, if there are fewer than LEAST_USERS users, or if a
+    ranking with the ranker takes longer than the recipe allows.
     """
     began = time.monotonic()
     training, holdout, parts = task.loaded.recipe.training, task.holdout, task.split
@@ -162,7 +167,8 @@ def learn(task: Task, own: ServedRanker | None, tables: EncodedTables) -> Learne
 def _strengths(pages: Pages, ranker: PageRanker) -> dict[str, float]:
     """Return how far each group of features moves items within a page.
 
-    This is the standard deviation of the group's part of the score, over the items of a page and all pages.
+    This is the root mean square, over all items of all pages, of the difference between the group's part of an item's
+    score and the mean of this part over the page.
     """
     counts = pages.is_item.sum(axis=1, keepdims=True)
     strengths: dict[str, float] = {}
@@ -184,7 +190,7 @@ def _ranker(
 
 
 def _standard(rows: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return the mean and the standard deviation of each feature, (F,), with 1 for a feature that is constant.
+    """Return the mean and the standard deviation of each feature, (F,). The deviation of a constant feature is 1.
 
     `rows`, (items of all pages, F), are the raw features.
     """
@@ -202,8 +208,8 @@ def _pages(
 ) -> Pages:
     """Return the pages of users, with standardized features.
 
-    For each user, `raw` has the features, (items, F), of the page with these `items`. `truth`, (users, items), has the
-    user's held-out items.
+    For each user, `raw` has the features, (n, F), of the items on the page, `items` has their columns, (n,), and
+    `truth`, (users, items), has the held-out items.
     """
     shape = (len(raw), max(map(len, raw)))
     table = np.zeros((*shape, len(means)), dtype=np.float32)
@@ -220,9 +226,10 @@ def _pages(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OrderedRanker:
-    """A ranker by the winner, `own`, whose best items are then reordered by the histories of the split.
+    """Ranks by the winner, `own`, and then reorders the best items of each user.
 
-    The page of a user in `judges` is reordered by the user's ranker there, and the other pages by `ranker`.
+    The items of a user in `judges` are reordered by the ranker there, those of other users by `ranker`. `history` has
+    the histories in the training part of the split, which these rankers read.
     """
 
     own: ServedRanker

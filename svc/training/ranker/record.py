@@ -1,6 +1,7 @@
 """Compute the ranker's item record, which has the popularity, neighbours, labels and numbers of all items.
 
-Labels and numbers come from two tables of the recipe: `features.item` and the filter fields of `item_metadata`.
+Labels are the values of categorical and multi-label columns. Labels and numbers come from two tables of the recipe:
+`features.item` and the filter fields of `item_metadata`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ DAY_NS: Final = 86_400 * 1_000_000_000
 WINDOWS: Final = (7, 30, 90)
 """The windows of recent popularity, in days."""
 MOST_LABELS: Final = 5_000
-"""Most labels of a column. Columns with more are left out, because they act like ids and would slow down requests."""
+"""Most labels of a column. Columns with more are left out, because they act like ids and would slow down requests.
+Columns with only one label are left out too.
+"""
 SHRINKAGE: Final = 10.0
 """Added to the divisor of a cosine, so that two items of the same single user are not strong neighbours."""
 
@@ -39,14 +42,15 @@ class EncodedTables(NamedTuple):
     sides: tuple[FittedSide, ...] = ()
 
     def of(self, items: NDArray[np.int64]) -> EncodedTables:
-        """Return the tables with the rows of `items`."""
+        """Return the tables with only the rows `items`, (n,), in this order."""
         return EncodedTables(tuple(FittedSide(side.encoder, side.matrix[items]) for side in self.sides))
 
 
 def windows_within(ages: sparse.csr_matrix | None) -> tuple[int, ...]:
-    """Return the windows that are not longer than the time span of the training data.
+    """Return the WINDOWS, in days, that are not longer than the time span of the training data.
 
-    `ages` are nanoseconds since any fixed time, or None if there are no times.
+    `ages`, (users, items), has the time of each interaction, in nanoseconds since any fixed time. It is None if there
+    are no times.
     """
     if ages is None or not ages.nnz:
         return ()
@@ -59,8 +63,10 @@ def item_record(
 ) -> ItemRecord:
     """Return the record of the items of `matrix`, (users, items).
 
-    `ages` has the time of each entry of `matrix`, in nanoseconds since any fixed time, or is None if histories have no
-    order. `tables` have rows in the order of the columns of `matrix`.
+    - `ages` has the time of each entry of `matrix`, in nanoseconds since any fixed time. It is None if histories have
+      no order. The record then has no recent popularity.
+    - `windows` are those of recent popularity, in days.
+    - `tables` have rows in the order of the columns of `matrix`.
     """
     names, popularity = _popularity(matrix, ages, windows)
     neighbours, similarities = _neighbours(matrix)
@@ -166,7 +172,10 @@ def _numbers(tables: EncodedTables, n_items: int) -> tuple[tuple[str, ...], NDAr
 
 
 def _with_nan(block: sparse.csr_matrix) -> NDArray[np.float32]:
-    """Return the numbers of a column, (n_items,), with NaN for missing ones, which are encoded as 0."""
+    """Return the standardized numbers of a column, (n_items,), with NaN for missing ones.
+
+    A missing number is encoded as 0. So is a number that equals the mean of the column, which thus counts as missing.
+    """
     values = np.full(block.shape[0], np.nan, dtype=np.float32)
     rows = np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
     values[rows[block.data != 0]] = block.data[block.data != 0]
@@ -174,7 +183,7 @@ def _with_nan(block: sparse.csr_matrix) -> NDArray[np.float32]:
 
 
 def _blocks(tables: EncodedTables) -> list[tuple[str, sparse.csr_matrix, object]]:
-    """Return each encoded column with its name. If several tables share a name, the first one is used."""
+    """Return each encoded column with its name. If several tables have a column of this name, the first one is used."""
     columns_by_name: dict[str, tuple[str, sparse.csr_matrix, object]] = {}
     for side in tables.sides:
         start = 0
