@@ -43,7 +43,7 @@ def run_lock(output_uri: str, *, timeout_s: float, settings: Settings) -> Iterat
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=timeout_s)
     except Timeout:
-        raise LockContestedError(f"another run holds the lock {path}") from None
+        raise LockContestedError(f"another run or command holds the lock {path}") from None
     except (OSError, NotImplementedError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(

@@ -221,7 +221,10 @@ def _check_side(side: Side, declared: Mapping[str, Any] | None, encoder: SideEnc
     held = None if encoder is None else (encoder.dim, list(encoder.columns))
     stated = None if declared is None else (declared.get("dimension"), declared.get("columns"))
     if held != stated:
-        raise FeatureStateMismatch(f"feature state check failed: {side} is {stated}, the payload holds {held}")
+        raise FeatureStateMismatch(
+            f"feature state check failed: for the {side}, the header declares {stated} and the payload holds {held}"
+            " (dimension, columns)"
+        )
     scorer_dim = scorer.feature_dim(side)
     if encoder is not None and encoder.dim != scorer_dim:
         raise FeatureStateMismatch(
@@ -298,6 +301,8 @@ def _answer(model: Model, asked: list[_Question]) -> list[Ranking]:
         who = asked[0][1] if len(asked) == 1 else f"a batch of {len(asked)}"
         raise RehearsalFailed(f"rehearsal: {who} got no answer: {type(error).__name__}: {error!s:.100}") from error
     for ranking, (_, who) in zip(rankings, asked, strict=True):
-        if not len(ranking.scores) or not np.isfinite(ranking.scores).all():
-            raise RehearsalFailed(f"rehearsal: {who} got scores that are not finite numbers, or no items")
+        if not len(ranking.scores):
+            raise RehearsalFailed(f"rehearsal: {who} got no items, because no item has a finite score")
+        if not np.isfinite(ranking.scores).all():
+            raise RehearsalFailed(f"rehearsal: {who} got scores that are not finite numbers")
     return rankings

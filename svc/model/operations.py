@@ -172,5 +172,5 @@ class _Stack:
 
 def _texts(keys: list[_Value]) -> list[_Value]:
     if not all(key.is_text for key in keys):
-        raise PayloadInvalid("payload: keys of a dict and members of a set are texts in every model")
+        raise PayloadInvalid("payload: a key of a dict or a member of a set is neither a string nor bytes")
     return keys

@@ -28,7 +28,7 @@ def test_a_second_run_is_refused_and_a_later_one_is_not(tmp_path: Path) -> None:
     output = str(tmp_path / "m.svc")
     with (
         run_lock(output, timeout_s=0, settings=Settings()),
-        pytest.raises(LockContestedError, match="another run holds"),
+        pytest.raises(LockContestedError, match="another run or command holds the lock"),
         run_lock(output, timeout_s=0, settings=Settings()),
     ):
         pass
