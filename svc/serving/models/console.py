@@ -1,6 +1,6 @@
 """Data for the console, the web page for trying out recipes: item search, sample users, feature columns, versions.
 
-All functions compute for long or read a store, so call them from a thread.
+The functions may compute for long or read a store, so call them from a thread.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ from svc.settings import Settings
 MAX_VALUES = 200
 """Most values of a feature column that are shown."""
 BLOCK_BYTES = 64 * 1024
-"""Length of the text that is searched in one step. Each step holds the GIL."""
+"""Approximate length of the JSON that is searched in one step. Each step holds the GIL."""
 LONGEST_SEARCH_S = 2.0
 
 
 def find_items(
     served: Served, text: str, limit: int, longest_s: float = LONGEST_SEARCH_S
 ) -> tuple[list[dict[str, Any]], bool]:
-    """Return up to `limit` items whose id or metadata contain every word of `text`, ignoring case.
+    """Return up to `limit` items whose id and metadata together contain every word of `text`, ignoring case.
 
-    The item whose id equals `text` comes first, then other items in the order of the model. The second result is True
-    if the search stopped before the last item, because of `limit` or after `longest_s` seconds.
+    The item whose id equals `text` without outer blanks comes first, then other items in the order of the model. New
+    items are not searched. The second result is True if the search stopped early, because of `limit` or after
+    `longest_s` seconds, so that more items may match.
     """
     lower_priority()
     fragments = served.fragments
@@ -58,9 +59,9 @@ def find_items(
 
 
 def _candidates(fragments: ItemFragments, words: Sequence[str], until: float) -> Iterator[int | None]:
-    """Yield the columns of items whose JSON contains all words, in ascending order. Yields None if the time is over.
+    """Yield the columns of items whose JSON contains all words, in ascending order. Yields None once `until` is past.
 
-    The words may occur in field names, so the caller must check each item.
+    `until` is a time of `time.perf_counter`. The words may occur in field names, so the caller must check each item.
     """
     escaped = [to_json(word)[1:-1].decode().casefold() for word in words]
     stop = 0
@@ -114,9 +115,10 @@ def sample_user(served: Served, user_id: str | None, limit: int) -> dict[str, An
 
 
 def feature_columns(model: Model, is_denied: Callable[[str], bool]) -> dict[str, list[dict[str, Any]]] | None:
-    """Return the feature columns of users and items with the values of the training data, or None without features.
+    """Return the feature columns of users and items as JSON objects, or None if the model has no features.
 
-    A column for whose name `is_denied` returns True is listed without its values (SVC_METADATA_FIELD_DENY).
+    A column of tokens has its first MAX_VALUES values, and a column of numbers has their range and mean. Both are left
+    out for a column whose name `is_denied` accepts (SVC_METADATA_FIELD_DENY).
     """
     if model.features is None:
         return None
@@ -146,17 +148,17 @@ def _column(column: Column, *, open_values: bool) -> dict[str, Any]:
 
 
 MOST = 100
-"""Most versions in the answer."""
+"""Most versions that `read_versions` returns."""
 
 ReadVersions = Callable[[str], dict[str, Any]]
 """A function that returns `read_versions` for the name of a recipe. Raises LookupError for an unknown name."""
 
 
 def read_versions(recipe: LoadedRecipe, keys: SigningKeys, settings: Settings) -> dict[str, Any]:
-    """Return `{"versioning": ..., "versions": [...]}` with the newest versions first. Raises ArtifactError.
+    """Return `{"versioning": ..., "versions": [...]}` with the newest MOST versions, newest first.
 
-    The versions have the form of `svc history --json`. Reads only the log of versions and no artifact, so a version
-    without a line in the log has only its name.
+    Without the versioning `append_sha` there are no versions. They have the form of `svc history --json`. Reads the log
+    of versions but no artifact, so a version without a line in the log has no facts. Raises ArtifactError.
     """
     versioning = recipe.recipe.output.versioning
     if versioning != "append_sha":

@@ -1,7 +1,7 @@
 """Encoding of answers as JSON from pieces that are prepared when a model is loaded.
 
 All prepared pieces are in one byte string, the blob. Each item has two pieces: `,{"item_id":"...","score":` and
-`,"field":value,...}`. A request only inserts the scores between the pieces of its items.
+`,"field":value,...}`, or only `}` without metadata. A request inserts the scores between the pieces of its items.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ class ItemFragments:
     """The encoded pieces of all items of one model. The instance is immutable, so threads may share it."""
 
     def __init__(self, blob: bytes | mmap, offsets: NDArray[np.integer], others: ItemFragments | None = None) -> None:
-        """Use the pieces in `blob`. Piece i is at `offsets[i]:offsets[i + 1]`. `others` are the pieces of new items."""
+        """Use the pieces in `blob`. Piece i is at `offsets[i]:offsets[i + 1]`.
+
+        `others` has the pieces of new items, or is None without new items.
+        """
         self._blob = blob
         self._offsets = offsets.data
         self._others = others
@@ -67,11 +70,11 @@ class ItemFragments:
 
     def followed_by(self, others: ItemFragments) -> ItemFragments:
         """Return these pieces, followed by the pieces of new items."""
-        # `items` without reasons need not look into `others`, because a new item in a ranking always has a reason.
+        # `items` looks into `others` only for a ranking with reasons, because each new item has the reason "new".
         return ItemFragments(*self.memory, others)
 
     def describe(self, column: int) -> bytes:
-        """Return the JSON object with id and metadata of one item, without a score."""
+        """Return the JSON object with id and metadata of one item, without a score. New items are not supported."""
         first, middle, last = self._offsets[_PIECES * column : _PIECES * column + 3]
         return self._blob[first + 1 : middle - len(_SCORE)] + self._blob[middle:last]
 
@@ -80,7 +83,7 @@ class ItemFragments:
         return self._blob[self._offsets[_PIECES * start] : self._offsets[_PIECES * stop]].decode()
 
     def block_end(self, start: int, size: int) -> int:
-        """Return the item at which a text of about `size` bytes ends that begins at the item `start`.
+        """Return the largest `stop` for which `text(start, stop)` has at most `size` bytes.
 
         The result is at least `start` + 1, so that a block is never empty.
         """
@@ -142,7 +145,10 @@ class ItemFragments:
         return shown
 
     def _around(self, column: int, *, with_metadata: bool) -> tuple[bytes, bytes]:
-        """Return the JSON before and after the score of an item: the opened object with the id, and the metadata."""
+        """Return the JSON of an item before and after its score. The second part closes the object.
+
+        The first part has the id, and the second has the metadata, if any.
+        """
         if self._others is not None and column >= len(self):
             return self._others._around(column - len(self), with_metadata=with_metadata)
         first, middle, last = self._offsets[_PIECES * column : _PIECES * column + 3]
@@ -184,7 +190,10 @@ class AnswerHeader(NamedTuple):
         )
 
     def before(self, fields: bytes) -> bytes:
-        """Return the body of the answer: these fields, then `fields`, which `encode_fields` has returned."""
+        """Return the body of the answer, with `fields` after these fields.
+
+        `fields` is a result of `encode_fields` or `encode_users`.
+        """
         # The body ends with a line end, because `while read` in a shell skips a last line without it. The copy of the
         # body takes 0.1 µs for 5 kB and 6 µs for 300 kB.
         return b"%b%b}\n" % (self.encode_opening(), fields)

@@ -31,10 +31,11 @@ from svc.sources.base import SourceContext, TableBounds
 def available_items(
     declared: Availability, ids: Sequence[str], item_ids: IdTable, new: NewItems | None = None
 ) -> ItemSet:
-    """Return the items of the model, followed by the new items, that a list permits.
+    """Return the items that a list of available items permits, among the items of the model and the new items.
 
-    `ids` are the ids in the list. A list of mode "allow" permits these items, and a list of mode "deny" permits all
-    other items. Unknown ids are ignored. Takes long if the list is long.
+    The columns of `new` follow the columns of `item_ids`, the model's items. `ids` are the ids in the list. A list of
+    mode "allow" permits these items, and a list of mode "deny" permits all other items. Unknown ids are ignored. Takes
+    long if the list is long.
     """
     columns, n_items = item_ids.indices(ids), len(item_ids)
     if new is not None:
@@ -49,8 +50,8 @@ def read_ids(
 ) -> tuple[str, ...]:
     """Return the distinct ids in the recipe's list of available items, in order of first appearance. Blocks.
 
-    `n_items` is the number of the model's items. Raises DataSourceError if the list cannot be read, or is far longer
-    than `n_items`.
+    Empty ids are left out. `n_items` is the number of the model's items, or 0 without a model. It bounds the size of
+    the list (`TableBounds.for_serving`). Raises DataSourceError if the list cannot be read or is too large.
     """
     assert recipe.recipe.serving is not None and recipe.recipe.serving.availability is not None
     declared = recipe.recipe.serving.availability
@@ -88,7 +89,10 @@ class PlacedItems:
     filters: FilterFields | None
 
     def behind(self, own: FilterFields | None) -> FilterFields | None:
-        """Return the filter fields `own` of a model's items, followed by the filter fields of these new items."""
+        """Return the filter fields `own` of a model's items, followed by the filter fields of these new items.
+
+        Returns None if `own` is None.
+        """
         return None if own is None else own.followed_by(self.filters, len(self.items))
 
 
@@ -103,8 +107,11 @@ def read_new_items(
 ) -> NewItemList:
     """Return the content of the recipe's list of new items, with the metadata of these items. Blocks.
 
-    `n_items` is the number of the model's items. Raises DataSourceError, whose message names row and column, or
-    MetadataError.
+    `n_items` is the number of the model's items. The bounds of the metadata table follow from it and from the length of
+    the list.
+
+    Raises DataSourceError if the list cannot be read, has more than `max_items` items, or lacks or repeats an id.
+    Raises MetadataError if the metadata cannot be read.
     """
     declared, features = declared_in(recipe), recipe.recipe.features
     assert declared is not None and features is not None and features.item is not None, "checked with the recipe"
@@ -135,8 +142,9 @@ def place(
 ) -> PlacedItems:
     """Return the items of the list that the model does not know, prepared for the model.
 
-    Long lists take long, so call it from a thread. `yield_gil` is called after each item. Raises FeaturesNotSupported
-    if the model has no item features, or FeatureValueUnusable.
+    `declared` has the bounds for the share of new items in a ranking. Long lists take long, so call it from a thread.
+    `yield_gil` is called after each item. Raises FeaturesNotSupported if the model has no item features, or
+    FeatureValueUnusable.
     """
     items = model.new_items(listed.ids, listed.features, declared.max_share, declared.min_share, yield_gil=yield_gil)
     rows = model.unknown(listed.ids)

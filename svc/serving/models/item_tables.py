@@ -54,8 +54,9 @@ class ReadTable:
 
 
 def read_item_table(source: SourceSpec, context: SourceContext, needed: Sequence[str], shown: str) -> ReadTable:
-    """Read the columns `needed` from a source. The first of these columns holds the ids. Blocks.
+    """Read a table from a source. Blocks.
 
+    `context` has the columns to read. The table must have the columns `needed`, and the first of them holds the ids.
     `shown` is the name of the table in messages. Raises DataSourceError if the source cannot be read, lacks a needed
     column, or exceeds the bounds of `context`.
     """
@@ -100,9 +101,9 @@ def _require(needed: Sequence[str], columns: Sequence[str], shown: str) -> None:
 def ids_and_features(
     table: ReadTable, id_column: str, names: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[Mapping[str, Any], ...]]:
-    """Return the ids of a table in the order of its rows, and for each item a mapping with the columns `names`.
+    """Return the ids of a table in the order of its rows, and for each row its values in the columns `names`, by name.
 
-    Raises DataSourceError, whose message names row and column, if an id is missing or repeated.
+    Raises DataSourceError, whose message names row and column, if an id is missing, blank or repeated.
     """
     texts, codes = table.texts, table.codes.tolist()
     first_row: dict[int, int] = {}
@@ -122,7 +123,7 @@ def ids_and_features(
 
 
 def of_arrow(table: pa.Table, id_column: str) -> ReadTable:
-    """Return the ItemTable of an Arrow table whose id column is dictionary-encoded."""
+    """Return an Arrow table as a ReadTable. Its id column must be dictionary-encoded."""
     from svc.sources import arrow
 
     ids = table.column(id_column).combine_chunks()
@@ -156,15 +157,19 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class MetadataTable:
-    """The metadata of a model's items."""
+    """The metadata of a model's items, or of new items."""
 
     fields: tuple[str, ...]
+    """Names of the fields that answers show."""
     rows: Sequence[tuple[Any, ...] | None]
-    """For each item of the model the values of `fields`, or None if the table does not have the item."""
+    """For each item the values of `fields`, or None if the table does not have the item."""
 
 
 class ItemTables(NamedTuple):
-    """The metadata and the filter fields of a model's items. A part that the recipe does not declare is None."""
+    """The metadata and the filter fields of a model's items.
+
+    A part for which the recipe declares no fields is None. `metadata` is also None if all its fields are denied.
+    """
 
     metadata: MetadataTable | None
     filters: FilterFields | None
@@ -176,11 +181,12 @@ def load_metadata(
     """Read the metadata fields and the filter fields of the items `item_ids` from the recipe's table. Blocks.
 
     Answers show the fields in the recipe's order. If an item has several rows, the last row counts. Fields in
-    SVC_METADATA_FIELD_DENY are neither in answers nor available to filters of requests. The size of the table is
-    bounded by the number of items, or by `n_rows` if it is larger.
+    SVC_METADATA_FIELD_DENY are neither in answers nor available to filters of requests. The bounds of the table's size
+    follow from the number of items, or from `n_rows` if it is larger (`TableBounds.for_serving`).
 
-    Raises `MetadataError` if the table cannot be read, lacks its id column or a required field, or has a filter value
-    of the wrong kind.
+    Raises `MetadataError` if the table cannot be read, exceeds its bounds, lacks its id column, or has a filter value
+    of the wrong kind. A missing field raises it too, unless the recipe declares `on_field_missing: null`. Then the
+    field has no values, and its name is logged.
     """
     declared = recipe.recipe.item_metadata
     if declared is None:
@@ -226,7 +232,7 @@ def _filter_fields(declared: ItemMetadata, table: ReadTable, item_ids: IdTable, 
 
 
 class _Rows(Sequence[tuple[Any, ...] | None]):
-    """The rows of a table that belong to a model's items, in the order of the model.
+    """The values of `fields` for each item of `item_ids`, in this order, or None for an item without a row.
 
     An iteration converts ROWS_AT_ONCE rows at a time to Python values, so it never holds the GIL for long.
     """

@@ -103,11 +103,11 @@ class WatchedList:
     due_at: float = -math.inf
     """Time of the next read on trio's clock."""
     refreshing: bool = False
-    """True from the start of a read until the content is in use. This may take longer than the interval."""
+    """True from the start of a read until it fails or its content is in use. This may take longer than the interval."""
     error: str | None = None
     """The error that was logged last, or None after a successful read."""
     stale: bool = False
-    """True if it was logged that the list is too old."""
+    """True if this list of available items was too old at the last check. The event is logged when this begins."""
 
     @property
     def name(self) -> str:
@@ -132,8 +132,8 @@ class ListWatch:
     def declare(self, recipe: LoadedRecipe) -> dict[str, Any]:
         """Read the lists of a new or changed recipe from now on.
 
-        Returns the lists that `Publisher.change` must replace, by name: a list without content for a new or changed
-        declaration, and None for a list that the recipe no longer declares.
+        Returns the fields of `Entry` that `Publisher.declare` or `Publisher.change` must replace. The value is a list
+        without content for a new or changed declaration, and None for a list that the recipe no longer declares.
         """
         changes: dict[str, Any] = {}
         for kind in self.kinds:
@@ -159,7 +159,7 @@ class ListWatch:
         self.metrics.forget(watched.kind.age, recipe=watched.name)
 
     async def start(self) -> None:
-        """Read every list once, concurrently."""
+        """Read every list once, at most READS_AT_ONCE at a time. Returns when all reads have succeeded or failed."""
         async with trio.open_nursery() as nursery:
             for watched in self._lists.values():
                 nursery.start_soon(self._refresh, watched)
@@ -190,7 +190,7 @@ class ListWatch:
             watched.refreshing = False
 
     async def _read(self, watched: WatchedList) -> None:
-        """Read and publish a list. Raises CallTimeout and all errors of the source."""
+        """Read and publish a list. Raises CallTimeout, and the errors of the source and of `Publisher.change`."""
         kind, began = watched.kind, trio.current_time()
         watched.due_at = began + watched.declared.refresh_seconds
         content = await self._reads.run(watched, lambda: self._content(watched), READ_TIMEOUT_S)
@@ -204,7 +204,10 @@ class ListWatch:
             logs.emit(kind.loaded, name=watched.name, **kind.facts(change[1]))
 
     def _content(self, watched: WatchedList) -> Any:
-        """Return the content of a list. The number of items in the served model bounds its length. Blocks."""
+        """Return the content of a list, read from its source. Blocks.
+
+        Raises the errors of the source, and DataSourceError for an empty list of new items.
+        """
         lower_priority()
         served = self.publisher.entry(watched.name).served
         n_items = 0 if served is None else len(served.model.item_ids)
@@ -220,7 +223,7 @@ class ListWatch:
             logs.emit(watched.kind.failed, name=watched.name, error=text)
 
     def _is_current(self, watched: WatchedList) -> bool:
-        """Return False if the list was removed or replaced while it was read."""
+        """Return False if the recipe has removed or replaced the declaration of the list."""
         return self._lists.get((watched.kind.name, watched.name)) is watched
 
     def _check_age(self, watched: WatchedList) -> None:

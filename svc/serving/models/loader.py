@@ -1,8 +1,9 @@
 """Loading of a model from an artifact.
 
-The steps are: read the bytes, check the size, parse the layout, verify the signature, check name, expiry and serial
-number, check versions, decode, compute derived arrays, read the item metadata, rehearse answers, store the serial
-number. Header and payload are not used before their signature is verified.
+The steps are: read the bytes up to the size limit, parse the layout, verify the signature, compare the digest with the
+name of a version's file, check expiry and serial number, check versions, decode, compute derived arrays, read the item
+metadata, rehearse answers, store the serial number. Header and payload are not used before their signature is verified,
+except the key id.
 
 A *rehearsal* computes and encodes answers for a few users, so that a model that cannot answer is never served.
 """
@@ -37,7 +38,8 @@ UNKNOWN_KID = "<unknown>"
 def rehearse_answers(recipe: LoadedRecipe, model: Model, fragments: ItemFragments, live: Model | None) -> None:
     """Raise RehearsalFailed if `model` cannot answer, or knows too few of the users of `live`.
 
-    `live` is the model that is served now, or None. Blocks, so call it from a thread.
+    `live` is the model that is served now, or None. Its users count only if the recipe declares `serving.rehearsal`.
+    Blocks, so call it from a thread.
     """
     serving = recipe.recipe.serving
     rehearsal = None if serving is None else serving.rehearsal
@@ -48,7 +50,7 @@ def rehearse_answers(recipe: LoadedRecipe, model: Model, fragments: ItemFragment
 
 
 def _encode(fragments: ItemFragments, ranking: Ranking) -> None:
-    """Raise RehearsalFailed if the ranking cannot be encoded."""
+    """Raise RehearsalFailed if the ranking cannot be encoded, except for lack of memory (MemoryError)."""
     try:
         fragments.items(ranking, with_metadata=True)
     except MemoryError:
@@ -58,7 +60,7 @@ def _encode(fragments: ItemFragments, ranking: Ranking) -> None:
 
 
 class LoadFailed(Exception):
-    """A load has failed with `error`. `kid` is the key id that the artifact names."""
+    """A load has failed with `error`. `kid` is the key id that the artifact names, or UNKNOWN_KID."""
 
     def __init__(self, error: ArtifactError, kid: str) -> None:
         super().__init__(error.message)
@@ -95,7 +97,7 @@ class Loader:
     variables: Mapping[str, str]
     """Variables that recipes may use."""
     guard: ReplayGuard = field(default_factory=ReplayGuard)
-    """Refuses expired artifacts, and artifacts that are older than one loaded before."""
+    """Refuses expired artifacts, and with SVC_STATE_DIR also artifacts that are older than one served before."""
     pack: Callable[[Loaded, Blob], Loaded] | None = None
     """Moves a model to memory that workers can map, and returns it with its package. None without workers."""
 
@@ -104,7 +106,8 @@ class Loader:
     ) -> Loaded | None:
         """Load the model of the artifact in `store`. Returns None if the artifact has the digest `known_sha256`.
 
-        `live` is the model that will be replaced, or None. Blocks, so call it from a thread. Raises `LoadFailed`.
+        `live` is the model that will be replaced, or None. Blocks, so call it from a thread. Raises `LoadFailed` for
+        each ArtifactError, and other errors as they are.
         """
         lower_priority()
         began = time.perf_counter()
@@ -149,7 +152,7 @@ class Loader:
 
 
 def _kid(name: str, blob: Blob) -> str:
-    """Return the key id in an artifact whose signature may be invalid, or UNKNOWN_KID if the id cannot be read."""
+    """Return the key id in an artifact whose signature may be invalid. Logs an unreadable id, returns UNKNOWN_KID."""
     try:
         return kid_of(blob.view)
     except ArtifactError as error:

@@ -1,7 +1,8 @@
 """The recipe files of the recipes folder: scan and parse them, choose a file for each name, prepare the serving rules.
 
 Only files `*.yaml` directly in the folder are recipes, and files `*.yml` if the settings permit them. A file is parsed
-again only if its bytes have changed. `scan` blocks, so call it from a thread.
+again only if its bytes or the target of its link have changed, or if it could not be read. `scan` blocks, so call it
+from a thread.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The reason why a recipe file is not served."""
+    """The reason why the present content of a recipe file is not served."""
 
     error: str
     why: Literal["parse", "security", "duplicate"]
@@ -36,7 +37,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """The recipe file that is served under one name."""
+    """A recipe file whose recipe is served under the name that it declares."""
 
     file: str
     loaded: LoadedRecipe
@@ -131,10 +132,12 @@ def _reason(path: Path, error: Exception) -> str:
 def declare(
     outcomes: Mapping[str, LoadedRecipe | Refused], before: Mapping[str, Declared]
 ) -> tuple[dict[str, Declared], dict[str, Refused]]:
-    """Choose the recipe file that is served under each name. Returns these files by name, and all other files.
+    """Choose the recipe file that is served under each name.
 
-    `outcomes` is a result of `scan`, and `before` the files that were served until now. A file that is no longer valid
-    keeps its name and its last valid recipe. If two files declare the same name, the first by file name is served.
+    Returns these files by recipe name, and the reasons why the other files are not served, by file name. `outcomes` is
+    a result of `scan`, and `before` has the files that were served until now, by recipe name. A file that is no longer
+    valid keeps its name and its last valid recipe. If two files declare the same name, the first by file name is
+    served.
     """
     last = {declared.file: declared for declared in before.values()}
     declared: dict[str, Declared] = {}
@@ -188,7 +191,7 @@ class Policy:
 
     @property
     def timed(self) -> bool:
-        """True if the rules may change with the time, because boosts and pins may have a begin and an end."""
+        """True if the rules have boosts or pins, each of which may have a beginning and an end."""
         return bool(self.boosts or self.pins)
 
     @property

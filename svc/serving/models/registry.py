@@ -61,10 +61,11 @@ class Served:
     """Filter fields of the model's items, followed by the new items."""
     policy: Policy = DEFAULT_POLICY
     available: ItemSet | None = None
-    """Items that the list of available items permits, or None without such a list."""
+    """Items that the list of available items permits, or None without such a list or before its first read."""
     always: ItemSet | None = None
     """Items that satisfy the recipe's own filter, or None without such a filter."""
     new: PlacedItems | None = None
+    """The new items, or None without a list of new items or before its first read."""
     alone: Served | None = None
     """The same model without its new items, or None without new items."""
     number: int = field(init=False, default_factory=_numbers.__next__)
@@ -104,7 +105,8 @@ class Served:
     def beside(self, available: ItemSet | None, new: PlacedItems | None, policy: Policy) -> Served:
         """Return the same model with these available items, new items and rules, or `self` if nothing differs.
 
-        Blocks, because filters are computed for all items. Shares unchanged parts with `self`.
+        The same new items must be the same object. Blocks, because the recipe's filter is computed for all items.
+        Shares unchanged parts with `self`.
         """
         served = self
         if new is not self.new:
@@ -116,7 +118,7 @@ class Served:
         if served is not self or policy != self.policy:
             always = None if policy.filter is None or served.filters is None else served.filters.items(policy.filter)
         elif available is self.available or (available is not None and available.equals(self.available)):
-            return self  # an equal set, such as an unpickled one, would lose the kept answers
+            return self  # cached answers stay valid, although an unpickled set is equal but never identical
         return replace(served, available=available, policy=policy, always=always)
 
 
@@ -143,16 +145,18 @@ class ListState(Generic[Declared]):
     declared: Declared
     """The declaration in the recipe."""
     content: Any = None
-    """The content of the list, or None before the first read. Always None in workers."""
+    """Ids of available items, or a `NewItemList`. None before the first read, and always None in workers."""
     read_at: float | None = field(default=None, compare=False)
-    """Start of the last successful read on trio's clock. It is not compared: equal content is no change."""
+    """Start of the last successful read on trio's clock, or None before that.
+
+    Not compared, because another read of equal content changes nothing."""
 
     def age_s(self) -> float | None:
         """Return the seconds since the start of the last successful read, or None before the first."""
         return None if self.read_at is None else max(0.0, trio.current_time() - self.read_at)
 
     def on_clock(self, shift_s: float) -> ListState[Declared]:
-        """Return the state without content for another process, whose clock is ahead by `shift_s` seconds."""
+        """Return the state without content, and with `read_at` on a clock that is ahead by `shift_s` seconds."""
         return ListState(self.declared, None, None if self.read_at is None else self.read_at + shift_s)
 
 
@@ -174,23 +178,25 @@ class Entry:
     faults: Faults = Faults()
     policy: Policy = DEFAULT_POLICY
     availability: ListState[Availability] | None = None
+    """The list of available items, or None if the recipe declares none."""
     new_items: ListState[NewItemsDeclared] | None = None
+    """The list of new items, or None if the recipe declares none."""
     artifact_folder: str = ""
     """Path or URI of the artifact's folder with its last slash. Health documents remove it from error messages."""
 
     @property
     def error(self) -> str | None:
-        """Reason why there is no model, or None while a model is served."""
+        """Reason why no model is served, or None while a model is served."""
         return None if self.served else self.faults.first() or "not loaded yet"
 
     @property
     def last_load_error(self) -> str | None:
-        """Current error while an earlier model is still served, or None without a model."""
+        """Most important current error while a model is served, or None without an error or without a model."""
         return self.faults.first() if self.served else None
 
     @property
     def is_closed(self) -> bool:
-        """True if requests must be refused, because the recipe permits only listed items and the list is too old."""
+        """True if requests must be refused, because only listed items are permitted and the list `is_stale`."""
         return (
             self.availability is not None and self.availability.declared.mode == "allow" and is_stale(self.availability)
         )
@@ -210,7 +216,7 @@ class WorkersState:
     ready: int
     """Workers that can answer."""
     failing: int
-    """Workers that die at their start again and again."""
+    """Workers that end again and again soon after their start (`Pauses.is_failing`)."""
 
 
 class Registry:
@@ -220,7 +226,11 @@ class Registry:
     """
 
     def __init__(self, changed: Callable[..., None] = lambda *_: None) -> None:
-        """Create an empty registry. `changed` is called for each change, with the kind of the change and arguments."""
+        """Create an empty registry.
+
+        `changed` is called for each change, with "entry", the new entry and the model served before, with "remove" and
+        the name, or with "skip" and the errors of skipped files.
+        """
         self._entries: Mapping[str, Entry] = {}
         self._skipped: Mapping[str, str] = {}
         self._changed = changed
@@ -237,7 +247,7 @@ class Registry:
         return entry
 
     def entries(self) -> tuple[Entry, ...]:
-        """Return all entries, sorted by name."""
+        """Return the entries of all recipes, sorted by name."""
         return tuple(self._entries.values())
 
     def skipped_files(self) -> Mapping[str, str]:
@@ -245,7 +255,7 @@ class Registry:
         return self._skipped
 
     def put(self, entry: Entry) -> None:
-        """Add or replace the entry of this name."""
+        """Add the entry, or replace the entry of the same name."""
         before = self.get(entry.name)
         self._entries = dict(sorted({**self._entries, entry.name: entry}.items()))
         self._changed("entry", entry, None if before is None else before.served)
@@ -261,7 +271,7 @@ class Registry:
         self._skipped = dict(sorted(errors.items()))
 
     def ready(self) -> bool:
-        """Return True if a recipe is loaded, or if there are no recipes."""
+        """Return True if at least one recipe has a model, or if there are no recipes."""
         entries = self._entries
         return not entries or any(entry.served for entry in entries.values())
 
@@ -278,10 +288,11 @@ class Registry:
         return document, 503 if degraded else 200
 
     def details(self, may_ask: Callable[[str], bool] = bool) -> tuple[dict[str, Any], int]:
-        """Return the document of `/v1/health/details`, and its HTTP status, which is 503 while any recipe has an error.
+        """Return the document of `/v1/health/details`, and its HTTP status.
 
-        The document has only the recipes whose name `may_ask` accepts. Skipped recipe files are shown under their stem,
-        and do not count as errors.
+        The status is 503 while any recipe has an error or no model, or must refuse requests (`Entry.is_closed`). The
+        document and the status count only the recipes whose name `may_ask` accepts. Skipped recipe files are shown
+        under their stem, or under their file name if a recipe has that name. They do not count as errors.
         """
         entries = {name: entry for name, entry in self._entries.items() if may_ask(name)}
         recipes = {name: _details(entry) for name, entry in entries.items()}

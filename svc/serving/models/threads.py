@@ -19,9 +19,9 @@ from svc.cores import usable_cores
 from svc.settings import Settings
 
 SWITCH_INTERVAL_S = 500e-6
-"""Longest time that the event loop waits for the GIL while a thread computes. A tenth of Python's default."""
+"""Time after which a thread that runs Python code must hand over the GIL. A tenth of Python's default."""
 LATE_S, LATE_TIMES = 2e-3, 2
-"""A call is overdue after LATE_TIMES its usual processor time plus LATE_S."""
+"""A call is overdue after LATE_TIMES times its usual processor time plus LATE_S."""
 REST_S = 200e-6
 """Sleep of the event loop in each turn while a call is overdue."""
 WORK_S, BREAK_S = 1e-3, 3e-3
@@ -69,7 +69,7 @@ class ScoringThreads(trio.abc.Instrument):
 
     @classmethod
     def of(cls, settings: Settings) -> ScoringThreads:
-        """Return a pool of SVC_SCORING_THREADS threads, or by default of one thread less than cores."""
+        """Return a pool of SVC_SCORING_THREADS threads, or by default of one less than usable cores, but at least one."""
         # The event loop needs a core too.
         return cls(settings.scoring_threads or max(1, usable_cores() - 1))
 
@@ -88,7 +88,8 @@ class ScoringThreads(trio.abc.Instrument):
         """Return `function(*arguments)`, called in a thread of low priority when one is free.
 
         `usual_s` is the usual processor time of such a call. `expensive` calls share one thread. With
-        `abandon_on_cancel`, cancellation does not wait for the thread.
+        `abandon_on_cancel`, cancellation does not wait for the thread. Raises the error of `function`, or RuntimeError
+        if no thread can be started.
         """
         limiter = _WatchedLimiter(
             self._expensive_limiter if expensive else self._limiter, self._late_at, LATE_S + LATE_TIMES * usual_s
@@ -102,7 +103,10 @@ class ScoringThreads(trio.abc.Instrument):
         )
 
     def before_io_wait(self, timeout: float) -> None:
-        """Sleep for REST_S if a call is overdue and the event loop has tasks to run. Trio calls this in each turn."""
+        """Sleep for REST_S if a call is overdue and the event loop has tasks to run (`timeout` is 0).
+
+        Trio calls this in each turn of the event loop.
+        """
         if self._late_at and not timeout and min(self._late_at.values()) < time.perf_counter():
             time.sleep(REST_S)
 
