@@ -118,7 +118,8 @@ class Served:
         if served is not self or policy != self.policy:
             always = None if policy.filter is None or served.filters is None else served.filters.items(policy.filter)
         elif available is self.available or (available is not None and available.equals(self.available)):
-            return self  # cached answers stay valid, although an unpickled set is equal but never identical
+            # Sets are compared by content, because a new instance would lose the cached answers (`number`).
+            return self
         return replace(served, available=available, policy=policy, always=always)
 
 

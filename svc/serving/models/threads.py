@@ -69,7 +69,7 @@ class ScoringThreads(trio.abc.Instrument):
 
     @classmethod
     def of(cls, settings: Settings) -> ScoringThreads:
-        """Return a pool of SVC_SCORING_THREADS threads, or by default of one less than usable cores, but at least one."""
+        """Return a pool of SVC_SCORING_THREADS threads. By default, it has one less than cores, but at least one."""
         # The event loop needs a core too.
         return cls(settings.scoring_threads or max(1, usable_cores() - 1))
 
