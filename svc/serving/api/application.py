@@ -51,7 +51,7 @@ def _ready(state: ServerState) -> Document:
 
 
 DOCUMENTS: Mapping[str, Callable[[ServerState], Document]] = {"health": _health, "live": _live, "ready": _ready}
-"""Functions that return a document and its HTTP status, by the name of the endpoint."""
+"""Functions that return the document and the HTTP status of a health probe, by the name of its endpoint."""
 
 
 _PROBE_TARGETS = frozenset(row.path.encode() for row in PROBES)
@@ -60,10 +60,11 @@ _SUCCESS = range(200, 300)
 
 
 class AccessLog:
-    """The access log (`SVC_ACCESS_LOG`), with one line for each failed request or, if set to `all`, for each request.
+    """The access log. `SVC_ACCESS_LOG` selects its lines: one for each answer (`all`), one for each failure, or none.
 
-    A line has the recipe and the verb of a request, but no path, query or body. Failed health probes are logged only
-    with `all`, because orchestrators repeat them every second and other events give the reason.
+    A line has the recipe and the verb of a request, but no path, query or body. Two kinds of failures are logged only
+    with `all`: failed health probes, which orchestrators repeat every second and other events explain, and refusals
+    that the event `requests_refused` counts.
     """
 
     def __init__(self, settings: Settings, auth: Authenticator) -> None:
@@ -74,10 +75,11 @@ class AccessLog:
     def note(
         self, began: float, response: Response, client: str, request: Request | None = None, *, is_summed: bool = False
     ) -> None:
-        """Write the line of one answer. The caller has bound the request id to the log.
+        """Write the line of one answer, unless the setting excludes it. The caller has bound the request id to the log.
 
-        `began` is a value of `time.perf_counter`. `request` is None if the client sent no valid HTTP request. With
-        `is_summed` the answer is a refusal that the event `requests_refused` counts, so it is logged only with `all`.
+        `began` is the time at which the work on the answer began, a value of `time.perf_counter`. `client` is the
+        client's address. `request` is None if the client sent no valid HTTP request. `is_summed` is True for a refusal
+        that the event `requests_refused` counts. Such a refusal is logged only with `all`.
         """
         route = None if request is None else request.route
         status = response.status
@@ -111,13 +113,15 @@ class Application:
 
     @property
     def is_leaving(self) -> bool:
-        """True during the drain. Clients must send their next requests to another server."""
+        """True during the drain. Each answer then announces the end of its connection."""
         return self._state.draining
 
     def late_s(self, opening: Opening, turn_s: float) -> float:
-        """Return the expected wait of an unparsed request in seconds if the wait exceeds the limit, else 0.
+        """Return the expected wait of an unparsed request in seconds if the wait is too long, else 0.
 
-        `turn_s` is the expected wait before the request is parsed. The result is 0 for a request that needs no model.
+        See `Admission.late_s` for the limit. `turn_s` is the expected wait before the request is parsed. The result is
+        0 for a request that needs no model. It is also 0 if `turn_s` is 0 and the admission is not crowded, which saves
+        the look-up.
         """
         if not (turn_s or self._state.admission.is_crowded):
             return 0.0
@@ -130,7 +134,10 @@ class Application:
         return self._state.admission.late_s(queue, turn_s, opening.timeout(), is_batch=endpoint.is_batch)
 
     def _look_up(self, method: str, target: bytes) -> tuple[Endpoint | None, str]:
-        """Return the endpoint of a request, or None, and the name of the recipe in its path, or ""."""
+        """Return the endpoint of a request, and the name of the recipe in its path, or "".
+
+        The endpoint is None if the target is invalid, or if no endpoint has this path and method.
+        """
         try:
             route = self._router.find(parse_target(target, method).path)
         except ApiError:  # `_respond` parses the target again, and answers with this error
@@ -156,7 +163,10 @@ class Application:
         return response and _with_header(response, trace.step().header())
 
     async def _answer_in_span(self, spans: Spans, incoming: Incoming, request: Request) -> Response | None:
-        """Answer a request, and record a span. The answer has the header `traceparent` if the request has it."""
+        """Answer a request as `__call__`, and record a span.
+
+        The answer has the header `traceparent` if the request has a valid one.
+        """
         trace = request.trace
         scheme = "http" if self._state.tls is None else "https"
         with spans.request(incoming.head, incoming.client, scheme, trace) as span:
@@ -169,12 +179,15 @@ class Application:
         return response if response is None or trace is None else _with_header(response, span.trace.header())
 
     def _recipe_of(self, route: Route | None) -> str | None:
-        """Return the recipe in the path, or None if no such recipe exists."""
+        """Return the recipe in the path, or None if the path names none or no such recipe exists."""
         name = route.name if route is not None else ""
         return name if name and self._state.registry.get(name) is not None else None
 
     async def _answer(self, request: Request) -> Response | None:
-        """Answer a request, log the answer, and turn an exception into an error answer."""
+        """Answer a request, log the answer, and turn an exception into an error answer.
+
+        Returns None if the client has disconnected.
+        """
         began = time.perf_counter()
         is_summed = False
         try:
@@ -202,7 +215,10 @@ class Application:
         return _complete(response, request_id, ())
 
     async def _respond(self, request: Request) -> Response:
-        """Return the answer of the request's endpoint. Raises an ApiError if the request is refused."""
+        """Return the answer of the request's endpoint, or the answer to a CORS preflight.
+
+        Raises an ApiError if the request is refused, and ClientGone if the client disconnects.
+        """
         try:
             target, route, _, preflight = request.admit(self._router)
         except ApiError as error:
@@ -217,7 +233,7 @@ class Application:
         return await self._from_row(request, route, target)
 
     async def _from_row(self, request: Request, route: Route, target: Target) -> Response:
-        """Return the answer of an endpoint that is not a verb."""
+        """Return the answer of an endpoint that is not a verb. Raises as `_respond`."""
         endpoint = route.endpoint(request.method)
         if endpoint.name in DOCUMENTS:
             document, status = DOCUMENTS[endpoint.name](self._state)
@@ -234,8 +250,9 @@ class Application:
     async def _from_quart(self, request: Request, path: str, query: bytes) -> Response:
         """Return the answer of a quart handler, or raise the handler's error.
 
-        `path` is the path as quart routes it. quart gets neither the body nor the headers of the client, so it cannot
-        interpret them in a different way than the checks that the request has passed.
+        `path` is the path of the endpoint with the name of the recipe, and `query` the raw query string. quart gets
+        neither the body nor the headers of the client, so it cannot interpret them in a different way than the checks
+        that the request has passed.
         """
         scope: dict[str, Any] = {
             "type": "http",
@@ -272,10 +289,10 @@ def _with_header(response: Response, header: tuple[bytes, bytes]) -> Response:
 
 
 def _complete(response: Response, request_id: str, origin_headers: Headers) -> Response:
-    """Return the answer with the headers that all answers have, and with a line end after a JSON body.
+    """Return the answer with X-Request-ID, the CORS headers in `origin_headers`, and a line end after a JSON body.
 
-    A long answer already has the line end, which its encoder has added in a thread. Adding it here copies the body, and
-    a copy of 20 MB blocks the event loop for 8 ms.
+    Answers with items already have the line end, because adding it here copies the body. A copy of 20 MB blocks the
+    event loop for 8 ms.
     """
     headers = [(b"x-request-id", request_id.encode()), *response.headers, *origin_headers]
     body = response.body

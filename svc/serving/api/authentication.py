@@ -1,8 +1,8 @@
 """Authentication of clients by API keys.
 
 scrypt is slow, so a flood of wrong keys could take the processor from other clients. Four measures prevent this: scrypt
-runs only for values that have the form of a key, one thread runs it, accepted keys are cached, and refusals above a
-rate are delayed.
+runs only for values that have the form of a key, one thread of low priority runs it, accepted keys are cached, and
+refusals above a rate are delayed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from svc.settings import Settings
 # The same salt for all keys, so that a request needs only one scrypt digest to be compared with all keys. Keys have 256
 # random bits, so nobody can precompute their digests.
 SALT = b"svc.api-key.v1"
-# Fixed by the format of SVC_API_KEYS, although the digest is scrypt.
+# The format of SVC_API_KEYS requires this word, although the digest is scrypt.
 PREFIX = "sha256:"
 
 _KEY = re.compile(rb"[A-Za-z0-9_-]{43}")
@@ -39,14 +39,15 @@ def new_api_key() -> str:
 
 
 def hash_api_key(plaintext: str) -> str:
-    """Return the digest of a key as an entry of SVC_API_KEYS has it, `sha256:` and the scrypt digest in hex."""
+    """Return the part of an entry of SVC_API_KEYS after the key id: `sha256:` and the scrypt digest in hex."""
     return PREFIX + digest(plaintext.encode()).hex()
 
 
 def parse_api_keys(text: str) -> dict[str, bytes]:
     """Return the digests of API keys by key id (kid). `text` has entries `<kid>:sha256:<hex64>`, separated by commas.
 
-    Raises ConfigError, whose message names an invalid entry by its number and never shows its value.
+    Raises ConfigError for an invalid entry, which the message names by its number and never shows. Also raises it for a
+    key id that occurs twice.
     """
     keys: dict[str, bytes] = {}
     entries = [entry.strip() for entry in text.split(",") if entry.strip()]
@@ -82,10 +83,10 @@ def digest(plaintext: bytes) -> bytes:
 
 
 class RefusalThrottle:
-    """A delay of refusals that keeps clients with wrong keys from using much processor time.
+    """A delay of refusals, which keeps a flood of refused requests from using much processor time.
 
     The first `burst` refusals are sent at once, and further refusals at `per_s` a second. No refusal waits longer than
-    `longest_s`, so a flood delays nobody longer than `longest_s` after its end.
+    `longest_s` seconds, even if refusals then exceed this rate.
     """
 
     def __init__(self, per_s: float, burst: float, longest_s: float) -> None:
@@ -99,15 +100,18 @@ class RefusalThrottle:
         return max(self._next_s - now_s, 0.0)
 
     def next_time(self, last_s: float, now_s: float) -> float:
-        """Return the time at which the next refusal is sent. The last refusal was sent at `last_s`."""
+        """Return the time of the next refusal in seconds. If it has passed, the refusal is sent at once.
+
+        `last_s` is the result for the last refusal, or −inf before the first, and `now_s` the current time.
+        """
         return min(max(last_s, now_s - self.burst / self.per_s) + 1 / self.per_s, now_s + self.longest_s)
 
 
 FIRST_SEEN_CLIENTS = 1024
-"""Number of clients without a key that are remembered, so that the log names each client once."""
+"""Most clients that a server without keys remembers, so that the log names each of them only once."""
 ACCEPTED_KEYS = 1024
-"""Number of accepted keys in the cache."""
-# At this rate of refusals, a flood of wrong keys lowers the rate of clients with accepted keys by less than a fifth.
+"""Most accepted keys in the cache."""
+# With these limits, a flood of wrong keys lowers the rate of answers to other clients by less than a fifth.
 REFUSALS_PER_S, REFUSALS_AT_ONCE = 50.0, 50.0
 LONGEST_WAIT_S = 20.0
 
@@ -163,7 +167,7 @@ class Authenticator:
         return self._accepted.get(self._fingerprint(value))
 
     def passes(self, value: bytes | None, client: str) -> bool:
-        """Return True if no keys are configured, or if this key was accepted before."""
+        """Return True if no keys are configured, or if this key is in the cache of accepted keys."""
         if not self._keys:
             self._note_bypass(client)
             return True
@@ -202,7 +206,7 @@ class Authenticator:
         return hashlib.blake2b(value, key=self._secret, digest_size=16).digest()
 
     def _note_bypass(self, client: str) -> None:
-        """Log that a client uses a server without keys."""
+        """Log the first request of a client to a server without keys, and each request with `log_each_bypass`."""
         if self._seen.get(client) is None:
             self._seen.put(client, True)
             logs.emit(events.AUTH_ANONYMOUS_BYPASS_FIRST_SEEN, client=client)

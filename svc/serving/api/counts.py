@@ -1,4 +1,4 @@
-"""Request metrics, and the cost of a request that is charged to the rate limit of its API key."""
+"""Request metrics, and the costs of requests, which are charged to the rate limits of API keys."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class AnswerFacts(NamedTuple):
     is_popular: bool
     """True if the answer is the fallback to popular items."""
     cold_start: ColdStart | None
-    """The input that described a user or item which training never saw, or None for known users and items."""
+    """The input that described the user or item in place of training data, or None if there was none."""
     unknown_features: int
     """Number of features that the model ignored."""
 
@@ -52,7 +52,7 @@ class AnswerFacts(NamedTuple):
 
 
 def _cold_start(prepared: Prepared) -> ColdStart | None:
-    """Return the input that described a user or item which training never saw, or None."""
+    """Return `AnswerFacts.cold_start`."""
     query = prepared.query
     if query.seed_features or (query.audience is not None and query.audience.vector is not None):
         return "item_features"
@@ -60,13 +60,13 @@ def _cold_start(prepared: Prepared) -> ColdStart | None:
         case "history" | "features" | "features+history" as kind:
             return kind
         case None if query.user_features is not None and not len(query.seeds):
-            return "features"  # `profile` is None here, because only requests with a history show it in their answer
+            return "features"  # the answer does not show `profile`, so `prepare` has removed it
         case _:
             return None
 
 
 def count_request(metrics: Metrics, recipe: str, verb: str, status: str, seconds: float) -> None:
-    """Count a request to a verb, successful or not."""
+    """Count a request to a verb, successful or not, and the `seconds` that it took."""
     metrics.of(REQUESTS, recipe=recipe, status=status).inc()
     metrics.of(VERB_REQUESTS, recipe=recipe, verb=verb, status=status).inc()
     metrics.of(LATENCY, recipe=recipe).observe(seconds)
@@ -74,7 +74,10 @@ def count_request(metrics: Metrics, recipe: str, verb: str, status: str, seconds
 
 
 def cost_of_request(question: AnyQuestion | Rejected) -> Cost:
-    """Return the cost class of a request. Rules of the recipe cost nothing, because the client did not choose them."""
+    """Return the cost class of a request. An invalid element of a batch costs as much as a plain request.
+
+    Rules of the recipe cost nothing, because the client did not choose them.
+    """
     if isinstance(question, Rejected):
         return Cost.PLAIN
     if isinstance(question, UsersRequest):
@@ -102,7 +105,7 @@ def cost_of_request(question: AnyQuestion | Rejected) -> Cost:
 
 
 def _long_texts(features: Mapping[str, Any]) -> int:
-    """Return the cost of encoding the texts in `features`, as the number of described items that cost as much.
+    """Return the cost of encoding the texts in `features`, as the whole number of described items that cost as much.
 
     Stops counting above PLAIN_LIMIT, because all higher numbers have the same cost class.
     """

@@ -113,12 +113,18 @@ class Route(NamedTuple):
         return next(iter(self.endpoints.values())).path
 
     def label(self, method: str) -> str:
-        """Return the verb or the name of the endpoint for the log, or those of the first row for a wrong method."""
+        """Return the name of the endpoint for the log: its verb, or its name if it is not a verb.
+
+        If no row has `method`, the first row gives the name.
+        """
         endpoint = self.endpoints.get("GET" if method == "HEAD" else method, next(iter(self.endpoints.values())))
         return endpoint.verb or endpoint.name
 
     def endpoint(self, method: str) -> Endpoint:
-        """Return the row for `method`. Methods are case-sensitive (RFC 9110, 9.1). Raises MethodNotAllowed."""
+        """Return the row for `method`. HEAD gets the row of GET. Raises MethodNotAllowed if there is no such row.
+
+        Methods are case-sensitive (RFC 9110, 9.1).
+        """
         endpoint = self.endpoints.get("GET" if method == "HEAD" else method)
         if endpoint is None:
             allowed = [*self.endpoints, *(["HEAD"] if "GET" in self.endpoints else [])]

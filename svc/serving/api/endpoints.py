@@ -222,6 +222,7 @@ class Router:
     """A look-up of paths in the table of endpoints.
 
     A path must be spelled exactly as in the table. Repeated slashes, dot segments or another case match no endpoint.
+    `{name}` matches every valid name of a recipe, even if no such recipe exists.
     """
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:

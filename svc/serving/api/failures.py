@@ -28,10 +28,11 @@ _SHARE = (
 def nothing_left(tree: object, filters: FilterFields | None, query: Query) -> NoCandidates:
     """Return the error for a query whose ranking is empty, with the reason if it is known.
 
-    `tree` is the valid filter of the request, or None. `filters` are the fields that filters may use.
+    `tree` is the valid filter of the request, or None. `filters` are the fields that filters may use, or None.
     """
     share = None if query.new is None else query.new.items.max_share
-    if query.new is not None and share is not None:  # new items are left, but a share of an empty page is 0 items
+    if query.new is not None and share is not None:
+        # New items are left, but no known item. A new item cannot come first, because floor(max_share * 1) is 0.
         return NoCandidates(_SHARE.format(count=len(query.new.rows), share=share))
     reasons = () if tree is None or filters is None else _reasons(tree, filters)
     reason = next(iter(reasons), None)
@@ -39,7 +40,7 @@ def nothing_left(tree: object, filters: FilterFields | None, query: Query) -> No
 
 
 def _reasons(tree: Any, filters: FilterFields) -> Iterator[str]:
-    """Yield a message for each condition of the filter that no item satisfies.
+    """Yield a message for each condition that no item satisfies, because no item has its values or is in its range.
 
     Skips conditions below `not`. If no item satisfies such a condition, it excludes no item.
     """
@@ -87,8 +88,8 @@ _last_tracebacks: deque[float] = deque(maxlen=TRACEBACKS_A_MINUTE)
 def log_failure(error: Exception) -> None:
     """Log an unexpected error, with a traceback if fewer than TRACEBACKS_A_MINUTE were logged in the last minute.
 
-    An error because the system cannot start another thread has no traceback, because its place in the code says
-    nothing about the cause.
+    If the system could not start another thread, the traceback is left out, because the place in the code says nothing
+    about the cause.
     """
     now = time.monotonic()
     shown = len(_last_tracebacks) < TRACEBACKS_A_MINUTE or now - _last_tracebacks[0] > 60

@@ -20,7 +20,7 @@ _BROKEN_CODE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
 class Target(NamedTuple):
-    """A request target: the decoded path, the raw query, and the host if the target is a full URL."""
+    """A request target: the decoded path, the raw query, and the host with its port if the target is a full URL."""
 
     path: str
     query: bytes
@@ -67,7 +67,8 @@ _HOST = re.compile(rf"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>{_LABEL}(?:\.{
 class HostRules:
     """The host names under which clients may address the server. They protect servers without keys from DNS rebinding.
 
-    A rule is a host name, `*.example.com` for all names that end with `.example.com`, or `*` for all names.
+    A rule is a host name, `*.example.com` for all names that end with `.example.com`, or `*` for all names. Without
+    SVC_ALLOWED_HOSTS a server with keys has the rule `*`, and a server without keys has the rules LOOPBACK_NAMES.
     """
 
     def __init__(self, settings: Settings, *, has_keys: bool) -> None:
@@ -94,7 +95,9 @@ def _normal(rule: str) -> str:
 
 
 def parse_host(host: bytes) -> str:
-    """Return the name or address of a Host header in lower case without the port, or "" for a missing header.
+    """Return the name or address in `host`, in lower case and without port, brackets and final dot.
+
+    `host` is the value of a Host header, or the host of a full URL. The result for an empty value is "".
 
     Raises MalformedRequest for an invalid host, such as `a..b`, `[::1].evil.com` or `localhost:80@evil.com`.
     """
@@ -129,7 +132,7 @@ class Origins:
         self._allowed = frozenset(origin.encode() for origin in settings.allowed_origins)
 
     def headers(self, origin: bytes | None) -> Headers:
-        """Return the headers that let a page of `origin` read the answer, or none if the origin is not allowed."""
+        """Return the headers that let a page of `origin` read the answer, or () if `origin` is None or not allowed."""
         if origin is None or not (self._any or origin in self._allowed):
             return ()
         return [
@@ -168,7 +171,7 @@ class Trace(NamedTuple):
         return b"traceparent", b"00-%b-%b-%b" % self
 
     def step(self) -> Trace:
-        """Return the same trace with a new span id. Answers need such an id if the server records no spans."""
+        """Return the same trace with a new span id, which an answer gets if the server records no spans."""
         return self._replace(span_id=b"%016x" % (random.getrandbits(64) or 1))
 
 

@@ -139,7 +139,10 @@ def _names(patterns: list[str]) -> re.Pattern[str]:
 
 
 def _rate_of(text: str, burst: int | None) -> Rate:
-    """Return the rate that a text such as "30/min" means. By default `burst` is the requests of one second."""
+    """Return the rate that a text such as "30/min" means.
+
+    By default `burst` is the number of requests in one second, at least 1.
+    """
     match = _RATE.fullmatch(text)
     assert match is not None, "the specification was validated"
     per_s = float(match["count"]) / _SECONDS[match["unit"]]
@@ -154,7 +157,8 @@ def _beginning_of(day: str) -> float:
 def parse_policies(data: bytes, where: str) -> dict[str, KeyPolicy]:
     """Return the policies in the content of a policy file, by key id (kid).
 
-    `where` names the file in messages. Raises ConfigError, whose message names the key id and the field.
+    `where` names the file in messages. Raises ConfigError if the file is invalid. If a single policy is invalid, the
+    message names its key id and field.
     """
     try:
         tree = parse_yaml(data, where) if data.strip() else None
@@ -186,7 +190,10 @@ def _message_of(error: ValidationError) -> str:
 
 
 class Bucket:
-    """A token bucket, which limits the rate of the requests of one key. It is full in the beginning."""
+    """A token bucket, which limits the rate of the requests of one key. It is full in the beginning.
+
+    A request takes one token, or several if it is expensive. Times are on trio's clock.
+    """
 
     def __init__(self, rate: Rate, now_s: float) -> None:
         self.rate = rate
@@ -194,7 +201,7 @@ class Bucket:
         self._at_s = now_s
 
     def lacks_s(self, count: float, now_s: float) -> float:
-        """Return the seconds until `count` requests can pass, or 0 if they can pass now. `count` is at most `burst`."""
+        """Return the seconds until the bucket has `count` tokens, at most `burst`, or 0 if it has them now."""
         self.tokens = min(self.rate.burst, self.tokens + (now_s - self._at_s) * self.rate.per_s)
         self._at_s = now_s
         return self.time_for(count - self.tokens)
@@ -221,7 +228,7 @@ class Permit:
         self._policies = policies
 
     def require(self, count: int) -> None:
-        """Raise RateLimited if `count` requests cannot pass now. Takes no tokens."""
+        """Raise RateLimited if the bucket has fewer than `count` tokens now. Takes no tokens."""
         if self._bucket is None:
             return
         burst = self._bucket.rate.burst
@@ -237,9 +244,10 @@ class Permit:
     def charge(self, count: int, least: int | None = None) -> None:
         """Take `count` tokens for this request in total, or raise RateLimited and take none.
 
-        An earlier charge of the same request is given back first. Without `least`, `count` is a number of requests, and
-        a `count` above the burst is always refused. With `least`, `count` is a cost estimate for `least` requests. A
-        cost above the burst is reduced to the burst, because otherwise the request could never pass.
+        An earlier charge of the same request is given back first, even if this charge is refused. Without `least`,
+        `count` is a number of requests, and a `count` above the burst is always refused. With `least`, `count` is the
+        cost of `least` requests. A cost above the burst is then reduced to the burst, because otherwise the requests
+        could never pass. If `least` itself exceeds the burst, nothing is reduced.
         """
         if self._bucket is None:
             return
@@ -305,7 +313,7 @@ class KeyPolicies:
         return bucket
 
     def next_wait_s(self, refusal: ApiError) -> float:
-        """Return the seconds to wait before this refusal is sent."""
+        """Count a refusal of a key, and return the seconds to wait before it is sent."""
         kid = refusal.fields["kid"]
         throttle = self._throttles.get(kid)
         if throttle is None:
@@ -319,7 +327,10 @@ class KeyPolicies:
 
 
 def elements_in(body: bytes | Mapping[str, Any]) -> int:
-    """Return the number of requests in a batch that has not been validated, or 1 if the batch is invalid."""
+    """Return the number of requests in a batch that has not been validated.
+
+    Returns 1 if the body is no JSON, or has no list `requests` of 1 to MAX_BATCH elements.
+    """
     try:
         whole = from_json(body) if isinstance(body, bytes) else body
     except ValueError:
@@ -331,7 +342,7 @@ def elements_in(body: bytes | Mapping[str, Any]) -> int:
 class PolicyFile:
     """A watcher of the policy file, which passes new policies to all functions in `uses`.
 
-    `kids` returns the key ids of all keys. Policies for unknown key ids are logged.
+    `kids` returns the key ids of all keys. Policies for other key ids are logged.
     """
 
     def __init__(
@@ -355,7 +366,8 @@ class PolicyFile:
     async def run(self) -> None:
         """Read the file again every `interval_s` if it has changed, until cancelled.
 
-        If the file is invalid, the policies stay as they are, and the error is logged once for each change of the file.
+        If the file is invalid or unreadable, the policies stay as they are. The error is logged once, and again only
+        after a change of the file or of the error.
         """
         while True:
             await trio.sleep(self._interval_s)
@@ -389,7 +401,7 @@ class PolicyFile:
             logs.emit(events.KEY_POLICIES_WITHOUT_KEY, unknown_kids=unknown)
 
     def _read(self) -> Mapping[str, KeyPolicy] | None:
-        """Return the policies, or None if the file is unchanged. Raises ConfigError."""
+        """Return the policies, or None if the file has not changed since the last read. Raises ConfigError."""
         try:
             status = self._path.stat()  # before the read, so that the next check notices a write in between
             marker = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

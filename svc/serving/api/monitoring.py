@@ -43,7 +43,10 @@ class Monitoring:
         self._renderer = trio.CapacityLimiter(1)
 
     async def __call__(self, incoming: Incoming) -> Response:
-        """Return the metrics, or the answer of a health probe. Looks only at method and path."""
+        """Return the metrics, or the answer of a health probe. Looks only at method and path.
+
+        Returns status 400 for methods other than GET and HEAD, and 404 for other paths.
+        """
         if incoming.head.method not in ("GET", "HEAD"):
             return _text(400, "only GET is answered here")
         path = incoming.head.target.partition(b"?")[0].decode("latin-1")

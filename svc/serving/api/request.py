@@ -1,4 +1,4 @@
-"""A request as the application handles it: the checks of its head and its key, and its body."""
+"""A request as the application handles it, with the checks of its head and its key, and the state of the server."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ REPORT_S = 10.0
 
 
 class Refusals:
-    """Counts of refused requests for the event `requests_refused`, by error code and key id (kid).
+    """Counts of refusals for the event `requests_refused`, by error code and key id (kid).
 
-    The server logs such summaries, because logging each refusal of an overloaded server would cost too much. The key id
-    is None unless the policy of a key refused the request.
+    Counts only errors with `protects_others`. They may be very frequent, and logging each of them would cost too much.
+    The key id is None unless the policy of a key refused the request.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Refusals:
         self._some.set()
 
     async def run(self) -> None:
-        """Log the counts every REPORT_S while requests are refused, until cancelled."""
+        """Log the counts every REPORT_S while requests are refused, until cancelled. Then logs the last counts."""
         while True:
             await self._some.wait()
             began = trio.current_time()
@@ -117,7 +117,8 @@ class Checks:
 class Admitted(NamedTuple):
     """The result of the checks that depend only on the head of a request.
 
-    `route` is None if no endpoint has the path. `preflight` is the answer if the request is a CORS preflight.
+    `route` is None if no endpoint has the path. `preflight` is the answer to a CORS preflight from an allowed origin,
+    and None for all other requests.
     """
 
     target: Target
@@ -127,9 +128,10 @@ class Admitted(NamedTuple):
 
 
 class ParsedHead:
-    """The values that the application derives from a head. Requests with equal heads share one instance.
+    """The values that the application derives from a head. Requests that share a `Head` share one instance.
 
-    A shared instance contains no API key, because the transport keeps the key apart (`Head.credential`).
+    A shared instance contains no API key, because the transport keeps the key apart (`Head.credential`). `request_id`
+    is "" if the client sent none or an invalid one.
     """
 
     __slots__ = ("admitted", "headers", "request_id", "trace")
@@ -151,7 +153,11 @@ class ParsedHead:
 
 
 class Request:
-    """A request of a client. `headers` has the names in lower case."""
+    """A request whose head is parsed, with methods that check it and read its body.
+
+    `headers` maps header names in lower case to values. The API key is in `key`, which is None without a key, and may
+    be missing from `headers`. `route` and `origin_headers` are set by `admit`, and `permit` by `authenticate`.
+    """
 
     __slots__ = (
         "_checks", "_parsed", "headers", "incoming", "key", "method", "origin_headers", "permit", "request_id", "route",
@@ -181,7 +187,7 @@ class Request:
         return WaitBudget(admission, self.headers.get(TIMEOUT_HEADER), incoming.arrived_s, incoming.late_s, key)
 
     def may_ask(self, recipe: str) -> bool:
-        """Return True if the key may use the recipe of this name."""
+        """Return True if the policy of the key permits the recipe of this name, or if the key has no policy."""
         return self.permit is None or self.permit.policy.may_ask(recipe)
 
     def admit(self, router: Router) -> Admitted:
@@ -216,7 +222,7 @@ class Request:
         """Check that the request has a valid key, and that the key's policy permits the endpoint and the recipe.
 
         Raises MissingApiKey, InvalidApiKey, KeyNotAllowed or RateLimited. A refusal may be delayed. Raises ClientGone
-        if the client disconnects before the refusal.
+        if the client disconnects while the key is checked or the refusal is delayed.
         """
         auth, key, client, policies = self._checks.auth, self.key, self.incoming.client, self._checks.policies
         if auth.passes(key, client):
@@ -233,13 +239,16 @@ class Request:
     async def charge(self, count: int, least: int | None = None) -> None:
         """Charge `count` requests to the key's rate limit (see `Permit.charge`).
 
-        Raises RateLimited after a delay, or ClientGone if the client disconnects before the refusal.
+        Raises RateLimited, which may be delayed, or ClientGone if the client disconnects during the delay.
         """
         if self.permit is not None and self._checks.policies is not None:
             await self._delay_refusal(self._checks.policies, partial(self.permit.charge, count, least))
 
     async def _delay_refusal(self, policies: KeyPolicies, decide: Callable[[], T]) -> T:
-        """Return the result of `decide`. If `decide` raises a refusal, the refusal waits for the key's throttle."""
+        """Return the result of `decide`. If `decide` raises a refusal, the refusal waits for the key's throttle.
+
+        Raises ClientGone if the client disconnects during this wait.
+        """
         try:
             return decide()
         except ApiError as refusal:
@@ -250,13 +259,16 @@ class Request:
     async def body(self) -> Body:
         """Return the body. Raises the errors of `Bodies.take`.
 
-        The body is JSON for every Content-Type, because many clients do not set this header.
+        The body is read as JSON for every Content-Type, because many clients do not set this header.
         """
         incoming = self.incoming
         return await self._checks.bodies.take(incoming.receive, self.headers, incoming.whole_body)
 
     async def unless_gone(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `work`, or cancel `work` and raise ClientGone if the client disconnects."""
+        """Return the result of `work`, or cancel `work` and raise ClientGone if the client disconnects.
+
+        Raises an exception of `work` as it is, not in an exception group.
+        """
         failed: Exception | None = None
         results: list[T] = []
 

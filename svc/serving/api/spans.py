@@ -42,7 +42,7 @@ _SHOWN_CHARACTERS = 256
 def create() -> Spans:
     """Return a tracer whose spans are exported in a background thread.
 
-    Raises ConfigError if an `OTEL_*` variable is invalid.
+    Raises ConfigError if OpenTelemetry refuses the value of an `OTEL_*` variable.
     """
     names = {"service.name": "svc", "service.version": __version__}
     resource = Resource.create(names).merge(OTELResourceDetector().detect())
@@ -85,7 +85,10 @@ class Spans:
         return step
 
     def close(self) -> None:
-        """Export the remaining spans. Blocks until the collector has accepted or refused them."""
+        """Export the remaining spans.
+
+        Blocks until the collector has accepted or refused them, but at most for the time limit of the SDK (30 s).
+        """
         self._provider.shutdown()
 
 
@@ -132,7 +135,7 @@ def _method(method: str) -> dict[str, str]:
 
 
 def _address(head: Head) -> dict[str, str]:
-    """Return the span's attributes for path, host and user agent, without the invalid values.
+    """Return the span's attributes for path, host and user agent, without missing or invalid values.
 
     Clients choose these texts, so the values are shortened, and secrets in them are redacted as in the log.
     """
@@ -148,7 +151,7 @@ def _address(head: Head) -> dict[str, str]:
 def _context(trace: Trace | None) -> Context:
     """Return an OpenTelemetry context whose parent span is the client's span in `trace`.
 
-    Without a trace the context is empty. The context of the current task may still have the span of another request.
+    Without a trace the context is empty, because the current task's context may have the span of another request.
     """
     if trace is None:
         return Context()
@@ -159,8 +162,8 @@ def _context(trace: Trace | None) -> Context:
 class ReportingExporter(SpanExporter):
     """An exporter that logs an event when exports begin to fail, and another event when they work again.
 
-    The event quotes the SDK's last two log messages. Every failed batch writes several messages, so they are not logged
-    otherwise.
+    The first event quotes the SDK's last two log messages. The SDK logs several messages for every failed batch, so
+    svc logs them in no other way.
     """
 
     def __init__(self, exporter: Any, messages: LastMessages) -> None:

@@ -1,6 +1,7 @@
 """The handler of the recommendation verbs: parse the body, prepare queries, score them in the model's queue, encode.
 
-Short work runs on the event loop. Long work runs in two threads, one for light and one for heavy requests.
+Short work runs on the event loop. Long work other than scoring runs in two threads, one for light and one for heavy
+requests.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ from svc.serving.transport.messages import Response
 INLINE_BODY_BYTES = 4096
 """Longest body that is parsed and prepared on the event loop."""
 INLINE_CHARACTERS = 256
-"""The same for a model that splits text features into characters, which takes 10 ms for 4,096 bytes."""
+"""The limit of INLINE_BODY_BYTES for a model that splits texts into characters, which takes 10 ms for 4,096 bytes."""
 INLINE_ITEMS = 100
 """Most items of an answer that is encoded on the event loop."""
 LIGHT_BODY_BYTES = 16384
-"""Longest body whose work goes to the thread for light work."""
+"""Longest body whose work goes to the thread for light requests, if the query is not expensive."""
 CACHED_BYTES = 4096
 """Longest body, and longest answer, that is cached."""
 ENTRY_BYTES = 512
@@ -93,7 +94,10 @@ class Verbs:
         self._step: Callable[[str], AbstractContextManager[object]] = state.spans.step if state.spans else nullcontext
 
     async def answer(self, request: Request, route: Route, query: bytes) -> Response:
-        """Answer a request, and count it in the request metrics. Raises an ApiError if the request is refused."""
+        """Answer a request, and count it in the request metrics. `query` is the raw query string.
+
+        Raises an ApiError if the request is refused, and ClientGone if the client disconnects.
+        """
         started = time.perf_counter()
         status = "error"
         try:
@@ -144,7 +148,8 @@ class Verbs:
     async def _single(self, request: Request, verb: str, served: Served, budget: WaitBudget) -> EncodedAnswer:
         """Return the answer to a single request, from the cache if possible.
 
-        An overloaded server still sends cached answers, because they do not wait in the queue of the model.
+        An overloaded server still sends cached answers to requests whose body came with the head, because they do not
+        wait in the queue of the model.
         """
         answer = self._recall(served, verb, request.incoming.whole_body)
         if answer is not None:
@@ -159,7 +164,7 @@ class Verbs:
         return answer
 
     def _recall(self, served: Served, verb: str, body: Body | None) -> EncodedAnswer | None:
-        """Return the cached answer of this model to the same body, or None."""
+        """Return the cached answer of this model to the same verb and body, or None. Large bodies have none."""
         return self._cached_answers.get((served.number, verb, body)) if isinstance(body, bytes) else None
 
     def _keep(self, served: Served, verb: str, body: Body, answer: EncodedAnswer) -> None:
@@ -205,7 +210,8 @@ class Verbs:
     ) -> tuple[AnyQuestion, Cost]:
         """Return the parsed request and its cost class. Parses a long body in a thread.
 
-        Raises ValidationFailed, and Overloaded if the expected wait for the thread is too long.
+        Raises ValidationFailed. For a long body, also raises Overloaded if the expected waits for the thread and for
+        the model's queue are too long together.
         """
         if _is_short(body, served):
             return _parse(schema, body)
@@ -216,7 +222,10 @@ class Verbs:
     async def _prepare(
         self, question: AnyQuestion, cost: Cost, body: Body, served: Served, budget: WaitBudget
     ) -> Prepared:
-        """Return the query of a request. Prepares it in a thread if the body is long or a filter must be compiled."""
+        """Return the query of a request. Prepares it in a thread if the body is long or `prepares_long` is True.
+
+        Raises the errors of `prepare`, and Overloaded if a thread is needed and the expected wait is too long.
+        """
         if _is_short(body, served) and not question.prepares_long(served):
             return question.prepare(served)
         thread = self._thread(cost, body)
@@ -260,7 +269,10 @@ class Verbs:
 
 
 def _is_short(body: Body, served: Served) -> bool:
-    """Return True if the body is short enough to be parsed and prepared on the event loop. It depends on the model."""
+    """Return True if the body is short enough to be parsed and prepared on the event loop.
+
+    The limit is lower for a model that splits texts into characters.
+    """
     longest = INLINE_CHARACTERS if served.model.reads_characters else INLINE_BODY_BYTES
     return isinstance(body, bytes) and len(body) <= longest
 
@@ -274,7 +286,10 @@ def _parse(schema: type[AnyQuestion], body: Body) -> tuple[AnyQuestion, Cost]:
 def _parse_batch(
     schema: type[RecommendBatch] | type[RelatedBatch], body: Body
 ) -> Iterator[tuple[AnyBatch, int] | None]:
-    """Yield None after each parsed element, then the batch and its cost. A time slice can end at each yield."""
+    """Yield the batch and its cost, for a large body after one None for each parsed element. Raises ValidationFailed.
+
+    A time slice can end at each yield.
+    """
     for batch in parse_batch(schema, body):
         yield None if batch is None else (batch, sum(map(cost_of_request, elements(batch))))
 
@@ -308,10 +323,10 @@ def _batch_results(
     rankings: Sequence[Ranking],
     served: Served,
 ) -> Iterator[Result]:
-    """Yield the result of each element, a ranking or an error, in the order of the requests.
+    """Yield the result of each element, a ranking with its query or an error, in the order of the requests.
 
     `rankings` has a ranking for each element of `prepared` that is a query. An empty ranking becomes an error. Finding
-    the reason for this error takes a pass over all items.
+    the reason for this error may take a pass over all items.
     """
     answers = iter(rankings)
     for request, element in zip(requests, prepared, strict=True):
@@ -339,7 +354,10 @@ class WorkThread:
 
     @property
     def wait_s(self) -> float:
-        """Expected seconds until new work begins. Assumes SLICE_S for each piece of work before any is measured."""
+        """Expected seconds until new work begins, without the work that runs now.
+
+        Assumes SLICE_S for each waiting piece of work until enough pieces have been measured.
+        """
         return self._limiter.statistics().tasks_waiting * (self._pace.each_s or SLICE_S)
 
     async def run(self, work: Callable[[], T]) -> T:
@@ -366,7 +384,7 @@ class WorkThread:
 
 
 def _take_some(steps: Iterator[T], results: list[T]) -> bool:
-    """Append the next results of `steps` to `results` for SLICE_S of processor time, at least one.
+    """Append the next results of `steps` to `results` for SLICE_S of processor time, at least one if there is one.
 
     Returns True if `steps` may have further results.
     """

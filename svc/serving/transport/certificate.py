@@ -25,7 +25,7 @@ class Certificate:
     chain: bytes
     key: bytes = field(repr=False)
     client_ca: bytes = b""
-    """The authority that signs client certificates. Empty if clients need no certificate."""
+    """Certificates of the authorities that sign client certificates, in PEM. Empty if clients need no certificate."""
 
     def context(self) -> ssl.SSLContext:
         """Return a server's TLS context with this certificate. Raises OSError or ValueError if OpenSSL refuses it."""
@@ -54,7 +54,7 @@ class Tls:
         self.context = certificate.context()
 
     def replace(self, certificate: Certificate) -> None:
-        """Use another certificate for new connections."""
+        """Use another certificate for new connections. Raises OSError or ValueError if OpenSSL refuses it."""
         self.certificate, self.context = certificate, certificate.context()
 
 
@@ -84,9 +84,9 @@ def read_certificate(settings: Settings) -> Certificate | None:
 
 
 def _read(variable: str, path: str) -> bytes:
-    """Return the content of a file.
+    """Return the content of a file, cut after MAX_BYTES. `variable` is the setting that names the file.
 
-    Raises ConfigError if the file is unreadable, or if it is the private key and other users may read it.
+    Raises ConfigError if the file is unreadable, or if it is the private key and its group or others may read it.
     """
     try:
         with Path(path).open("rb") as file:
@@ -99,7 +99,10 @@ def _read(variable: str, path: str) -> bytes:
 
 
 def _check_pair(certificate: Certificate, settings: Settings) -> None:
-    """Raise ConfigError if the first certificate of the chain does not match the key or has expired."""
+    """Raise ConfigError if the first certificate of the chain does not match the key or has expired.
+
+    Also raises it if the certificate or the key is not valid PEM, or if the key has a passphrase.
+    """
     from cryptography import x509
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_private_key

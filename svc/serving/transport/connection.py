@@ -1,7 +1,7 @@
 """HTTP/1.1 connections: reading requests from a socket, sending answers, and the state that all connections share.
 
 An error in one connection never affects another connection. Processes that share a listener also share their numbers of
-open connections. The process with the fewest open connections accepts the next connection first.
+open connections. A process with more connections than another waits up to PATIENCE_S before it accepts the next.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, Application, Cli
 from svc.serving.transport.pacing import Rank, TurnScheduler
 
 PATIENCE_S = 0.002
-"""Longest time that a process waits for less loaded processes to accept first."""
+"""Longest time that a process waits for processes with fewer connections to accept first."""
 VACANT = 1 << 62
 """Number of open connections written for a slot without a process. It is so large that no process waits for it."""
 
@@ -28,8 +28,8 @@ VACANT = 1 << 62
 class Spread:
     """The number of open connections of this process, in shared memory beside the numbers of the other processes.
 
-    `counts` has one number for each process. This process writes `counts[slot]`. The parent writes VACANT there when
-    this process looks dead.
+    `counts` has one number for each process. This process writes `counts[slot]`. The parent writes VACANT there
+    while this process sends no heartbeats or has ended.
     """
 
     def __init__(self, counts: memoryview[int], slot: int = 0) -> None:
@@ -57,8 +57,8 @@ class Spread:
 
     async def wait_for_others(self) -> None:
         """Return when no other process has fewer connections, or after PATIENCE_S."""
-        # Waits by turns of the event loop. A sleep takes at least 1 ms, which lowers the rate of short connections by
-        # three quarters.
+        # Waits in turns of the event loop, because a sleep takes at least 1 ms, which lowers the rate of short
+        # connections by three quarters.
         until_s = time.perf_counter() + PATIENCE_S
         while self._n_open > min(self._counts) and time.perf_counter() < until_s:
             await trio.lowlevel.checkpoint()
@@ -74,11 +74,11 @@ class ConnectionLimits:
     """Time limits of connections, in seconds."""
 
     idle_s: float
-    """Longest wait for the head of the next request."""
+    """Longest wait for the complete head of the next request."""
     unread_s: float
-    """Time for a client to read an answer. Large answers get a second more for each MiB."""
+    """Time for a client to read an answer, which each MiB of the answer extends by a second."""
     drain_s: float
-    """Time for requests in flight when the server stops."""
+    """Longest time for requests in flight when the server stops, counted from the end of `leave_s`."""
     leave_s: float = 0.0
     """Time that idle connections stay open after the server has stopped accepting.
 
@@ -87,17 +87,17 @@ class ConnectionLimits:
 
 @dataclass(slots=True)
 class Shared:
-    """State that all connections of one process share."""
+    """State that all connections of a listener share in one process."""
 
     application: Application
     limits: ConnectionLimits
     turns: TurnScheduler
     spread: Spread
     ending: bool = False
-    """True when the server stops. Connections then answer only requests that have fully arrived."""
+    """True from the end of `leave_s` on. Connections then answer only requests whose head has fully arrived."""
     heads: Heads = field(default_factory=Heads)
     idle: dict[socket.socket, float] = field(default_factory=dict)
-    """Sockets that wait for a request, with the time when the wait began. The longest wait comes first.
+    """Sockets that wait for a request, with the time on trio's clock when the wait began. The longest wait comes first.
 
     One task watches all sockets, because a trio deadline for each request costs as much as parsing the request.
     """
@@ -118,7 +118,10 @@ class Shared:
 
 
 async def next_bytes(connected: socket.socket) -> bytes:
-    """Return the next received bytes, or empty bytes if the client has ended its side of the connection."""
+    """Return the next received bytes, or empty bytes if the client has ended its side of the connection.
+
+    Raises OSError if the client has reset the connection, and ClosedResourceError if `notify_closing` ends the wait.
+    """
     while True:
         await trio.lowlevel.wait_readable(connected)
         with suppress(BlockingIOError):  # a socket that is reported as readable may still have no bytes
@@ -176,7 +179,8 @@ class Connection:
     async def _next_head(self) -> Head | None:
         """Return the head of the next request, or None if the client has disconnected or was idle for too long.
 
-        Raises an ApiError if the head is invalid.
+        Also returns None if the server stops before the head is complete. Raises an ApiError if the head is invalid,
+        and OSError if the client has reset the connection.
         """
         idle, self.late_s = self._shared.idle, 0.0
         idle[self._socket] = self.arrived_s = trio.current_time()
@@ -202,7 +206,8 @@ class Connection:
     async def _paced_head(self) -> Head | None:
         """Wait for this connection's turn, and return the next head, or None if the head is incomplete.
 
-        Sets `late_s` if the expected wait is too long. The request then gets its turn at the pace of refusals.
+        Does not wait if no bytes have arrived. Sets `late_s` if the expected wait is too long. The request then gets
+        its turn at the pace of refusals.
         """
         if not self._reader.waiting:
             return None
@@ -213,7 +218,7 @@ class Connection:
         return self._reader.head()
 
     def _last_head(self) -> Head | None:
-        """Return the next head if all of it has arrived, because a stopping server still answers such a request."""
+        """Return the next head if all of it has arrived, else None. A stopping server still answers such a request."""
         with suppress(BlockingIOError):
             while (head := self._reader.head()) is None and (data := self._socket.recv(READ_BYTES)):
                 self._reader.feed(data)
@@ -221,7 +226,10 @@ class Connection:
         return None
 
     async def _answer(self, head: Head) -> bool:
-        """Answer one request, and return True if another may follow. Raises ClientGone."""
+        """Answer one request, and return True if another may follow.
+
+        Raises OSError or BrokenResourceError if the answer cannot be sent.
+        """
         # Does not use ASGI, because building the ASGI scope takes 9 to 13 µs a request.
         response = await self._shared.application(Exchange(head, self, self._reader))
         if response is None:
@@ -242,7 +250,7 @@ class Connection:
         return self._reader.body_ended
 
     async def receive(self) -> bytes:
-        """Return the next received bytes, or empty bytes if the client has disconnected.
+        """Return the next received bytes, or empty bytes if the client has ended its side or reset the connection.
 
         A cancelled call loses no bytes.
         """
@@ -265,9 +273,9 @@ class Connection:
         """Return when a client that sends no more requests has closed the connection.
 
         A client that only shuts down its sending side still waits for the answer, but the server receives the same end
-        of stream from a client that has closed. With `probes` the server sends "100 Continue" every PROBE_S: the kernel
-        of a client that has closed replies with a reset. Without `probes` the call returns only if the client resets
-        the connection without being asked.
+        of stream from a client that has closed. With `probes` the server sends "100 Continue" every PROBE_S, because
+        the kernel of a client that has closed replies with a reset. Without `probes` the call returns only if the
+        client resets the connection by itself.
         """
         with suppress(ConnectionError):
             while not self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
@@ -283,7 +291,7 @@ class Connection:
     async def _send_all(self, parts: list[bytes]) -> None:
         """Send all bytes, in one system call if the kernel has room for them.
 
-        Raises BrokenResourceError if the client does not read.
+        Raises BrokenResourceError if the client does not read in time, and OSError if it has reset the connection.
         """
         try:
             sent = self._socket.sendmsg(parts)
@@ -305,7 +313,7 @@ class Connection:
         raise trio.BrokenResourceError("the client does not take its answer")
 
     async def _linger(self) -> None:
-        """Read and discard bytes that the client still sends, for at most LINGER_S."""
+        """End the server's side, then read and discard bytes that the client still sends, for at most LINGER_S."""
         with suppress(OSError), trio.move_on_after(LINGER_S):
             self._socket.shutdown(socket.SHUT_WR)
             while await next_bytes(self._socket):
@@ -349,7 +357,7 @@ class Exchange:
     async def until_gone(self) -> None:
         """Return when the client has disconnected. A client that only stopped sending still waits for the answer.
 
-        Keeps at most READ_BYTES that arrive meanwhile. If the client sends more, the call never returns.
+        Keeps received bytes for `receive`. Once READ_BYTES or more wait there, it reads no further and never returns.
         """
         with suppress(ClientGone):
             while self._reader.waiting < READ_BYTES:

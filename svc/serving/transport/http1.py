@@ -1,7 +1,7 @@
 """HTTP/1.1 without sockets: a parser of received requests and an encoder of responses.
 
 httptools, the Python binding of llhttp, parses the head of a request. Checks before and after llhttp refuse all
-requests that h11 refuses, which `tests/serving/transport/test_http1.py` compares. After a malformed request, the reader
+requests that h11 refuses (compared in `tests/serving/transport/test_http1.py`). After a malformed request, the reader
 of that connection refuses everything that follows.
 """
 
@@ -66,7 +66,8 @@ class Heads:
     def parse(self, raw: bytes) -> Head:
         """Return the parsed head, from the cache if possible. Raises an ApiError if the head is invalid.
 
-        The only API key in a short head is in `credential` of the result. All other keys are in `headers`.
+        If exactly one header of a head of at most KEPT_BYTES may have an API key (X-API-Key or Authorization), it is in
+        `credential` of the result. Otherwise such headers are in `headers`.
         """
         if len(raw) > KEPT_BYTES:
             return parse_head(raw)
@@ -85,8 +86,8 @@ class RequestReader:
     """An incremental parser of the requests of one connection.
 
     The caller passes received bytes to `feed`. For each request the caller takes the head from `head`, and then the
-    body from `part` until `part` returns empty bytes. After an ApiError all further bytes are dropped, and `head` and
-    `part` raise an ApiError again.
+    body from `whole_body`, or from `part` until it returns empty bytes. After an ApiError all further bytes are
+    dropped, and these methods raise an ApiError again.
     """
 
     def __init__(self, parse: Callable[[bytes], Head] | None = None) -> None:
@@ -116,19 +117,23 @@ class RequestReader:
     def method_and_target(self) -> tuple[bytes, bytes]:
         """Return method and target of the next request without parsing the head.
 
-        Both are empty if the first line is invalid or longer than MAX_LINE_BYTES.
+        Both are empty unless the first line, cut after MAX_LINE_BYTES, has three parts.
         """
         line = self._data[self._at : self._at + MAX_LINE_BYTES].partition(b"\r\n")[0]
         parts = line.split(b" ")
         return (parts[0], parts[1]) if len(parts) == 3 else (b"", b"")
 
     def timeout(self) -> bytes | None:
-        """Return the value of X-Request-Timeout-Ms in the next request without parsing the head."""
+        """Return the value of X-Request-Timeout-Ms in the next request without parsing the head.
+
+        Returns the last of several values. Returns None if there is no value of at most 32 bytes, or if the head is
+        incomplete.
+        """
         matches = _timeout.findall(self._data, self._at, self._data.find(b"\r\n\r\n", self._at) + 2)
         return matches[-1] if matches else None
 
     def head(self) -> Head | None:
-        """Return the next head, or None while it is incomplete. Raises an ApiError."""
+        """Return the next head, or None while it is incomplete. Raises an ApiError if it is invalid."""
         return self._unless_broken(self._head)
 
     def part(self) -> bytes | None:
@@ -141,7 +146,7 @@ class RequestReader:
     def whole_body(self) -> bytes | None:
         """Return the whole body of the current request, or None if the body must be read by `part`.
 
-        The whole body is only available if it is not chunked, is at most WHOLE_BYTES long, and has been received.
+        The body must be read by `part` if it is chunked, longer than WHOLE_BYTES, or not completely received.
         """
         return self._unless_broken(self._whole_body)
 
@@ -297,7 +302,8 @@ def _parse_headers(raw: bytes, line: re.Match[bytes]) -> list[tuple[bytes, bytes
     except httptools.HttpParserUpgrade:
         pass  # a server may ignore a request to upgrade (RFC 9110, 7.8)
     except httptools.HttpParserInvalidMethodError:
-        # llhttp refuses unknown methods, but the application answers them with 405. So the headers are parsed as GET.
+        # llhttp refuses unknown methods, but the application answers them with 405. So the headers are parsed as those
+        # of a GET.
         return _parse_headers(b"GET / HTTP/1.1\r\n" + raw[line.end() :], line)
     except httptools.HttpParserError as error:
         lower = raw.lower()
@@ -308,7 +314,10 @@ def _parse_headers(raw: bytes, line: re.Match[bytes]) -> list[tuple[bytes, bytes
 
 
 def _body_length(named: dict[bytes, list[bytes]]) -> int | None:
-    """Return the length of the body in bytes, or None if the body is chunked."""
+    """Return the length of the body in bytes, or None if the body is chunked. Raises an ApiError.
+
+    `named` has the values of the headers by name in lower case.
+    """
     codings = named.get(b"transfer-encoding")
     if codings:
         if b"content-length" in named:

@@ -11,11 +11,13 @@ from svc.errors import ApiError
 Headers = Sequence[tuple[bytes, bytes]]
 JSON = b"application/json"
 SLOWEST_BYTES_PER_S = 1 << 20
-"""Lowest permitted rate of a transfer. A body of n bytes extends the client timeout by n / SLOWEST_BYTES_PER_S."""
+"""Lowest permitted rate of a transfer.
+
+A body or answer of n bytes extends its time limit by n / SLOWEST_BYTES_PER_S seconds."""
 
 
 class ClientGone(Exception):
-    """The client closed its connection before the request was complete."""
+    """The client closed its connection before its request was answered."""
 
 
 class Response(NamedTuple):
@@ -50,7 +52,7 @@ class Head:
     """True if the client understands answers such as "100 Continue", which HTTP/1.0 does not have."""
 
     credential: tuple[bytes, bytes] | None = field(default=None, repr=False)
-    """Name and value of the header with the API key, or None if that header is among `headers`.
+    """Name and value of the header with the API key, or None if there is no such header or it is among `headers`.
 
     The key is kept apart so that a head in the cache holds no secret."""
 
@@ -69,23 +71,23 @@ class Incoming(Protocol):
     """Time of arrival on trio's clock."""
 
     late_s: float
-    """Expected wait in seconds if the wait exceeds the limit of the request, else 0 (see `Application.late_s`)."""
+    """Expected wait in seconds if the wait is too long, else 0 (see `Application.late_s`)."""
 
     whole_body: bytes | None
-    """The whole body if it has already been received, as most bodies have, else None.
+    """The whole body if it has already been received, or None if `receive` must read it.
 
-    The application then needs no deadline for reading the body."""
+    For a whole body, as in most requests, the application needs no deadline."""
 
     async def receive(self) -> bytes:
         """Return the next part of the body, or empty bytes after the last part.
 
-        Raises ClientGone if the client has disconnected.
+        Raises ClientGone if the client has disconnected, and an ApiError if the body is malformed.
         """
 
     async def until_gone(self) -> None:
         """Return when the client has disconnected. A client that only stopped sending still waits for its answer.
 
-        A bounded number of bytes that arrive meanwhile is kept for `receive`.
+        Bytes that arrive meanwhile are kept for `receive`, up to a bound. After more bytes the call never returns.
         """
 
 
@@ -107,10 +109,10 @@ class Application(Protocol):
 
     @property
     def is_leaving(self) -> bool:
-        """True if the server stops, so that each answer must announce the end of its connection."""
+        """True if each answer must announce the end of its connection, as when the server stops."""
 
     def late_s(self, opening: Opening, turn_s: float) -> float:
-        """Return the expected wait of a request in seconds if the wait exceeds the limit of the request, else 0.
+        """Return the expected wait of a request in seconds if the wait is too long, else 0.
 
         `turn_s` is the expected wait before the request is parsed. The connection does not let a late request wait for
         that time. It passes the request on at the pace of refusals.

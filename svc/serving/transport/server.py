@@ -29,6 +29,7 @@ def check_exposure(host: str, *, has_api_keys: bool, insecure_no_auth: bool) -> 
     """Raise `ConfigError` if other machines could use the server without an API key.
 
     `insecure_no_auth` permits such a server. The command line accepts this option in a development environment only.
+    Also raises `ConfigError` if the host must be checked and cannot be resolved.
     """
     if has_api_keys or insecure_no_auth or _is_loopback(host):
         return
@@ -43,7 +44,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _resolve(host: str, port: int) -> list[tuple[socket.AddressFamily, str]]:
-    """Return the addresses of a host, IPv4 first. Raises `ConfigError`."""
+    """Return the addresses of a host with their families, IPv4 first. Raises `ConfigError` if there are none."""
     try:
         resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
@@ -55,8 +56,9 @@ def _resolve(host: str, port: int) -> list[tuple[socket.AddressFamily, str]]:
 def bind(host: str, port: int, *, unread_timeout_s: float) -> socket.socket:
     """Return a TCP socket that is bound to `host` and `port` but does not listen. Port 0 takes any free port.
 
-    Clients that connect before `listen` are refused at once. Otherwise they would wait until all models are loaded. The
-    kernel resets a connection whose client leaves an answer unread for `unread_timeout_s`. Raises `ConfigError`.
+    If the host has several addresses, the first is bound, IPv4 before IPv6. Clients that connect before `listen` are
+    refused at once. Otherwise they would wait until all models are loaded. The kernel resets a connection whose client
+    leaves an answer unread for `unread_timeout_s`. Raises `ConfigError`.
     """
     family, address = _resolve(host, port)[0]
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -74,7 +76,7 @@ def bind(host: str, port: int, *, unread_timeout_s: float) -> socket.socket:
 def listen(listener: socket.socket) -> tuple[str, int]:
     """Let clients connect from now on, and return host and port.
 
-    Raises `ConfigError` if another process listens on this address.
+    Raises `ConfigError` if the system refuses, for example because another process listens on this address.
     """
     host, port = listener.getsockname()[:2]
     try:
@@ -135,8 +137,9 @@ async def serve(
     """Answer requests from `listener` until `until()` returns, then close the listener and drain the connections.
 
     Requests that have arrived by then are answered. Idle connections end after `limits.leave_s`. Busy connections end
-    after their answer, at the latest after `limits.drain_s`. `spread` holds the numbers of open connections of all
-    processes that share the listener. With `tls` the connections use TLS, and hypercorn reads them.
+    after their answer, at the latest after a further `limits.drain_s`. `spread` holds the numbers of open connections
+    of all processes that share the listener, and is None if it is not shared. With `tls` the connections use TLS, and
+    hypercorn reads them.
     """
     shared = Shared(application, limits, TurnScheduler(), spread or Spread.alone())
     secure = None
@@ -197,7 +200,8 @@ class Acceptor:
     async def run(self) -> None:
         """Accept connections until cancelled.
 
-        If the system has no more files or memory, the error is logged once, and the loop retries every PAUSE_S.
+        If a connection cannot be accepted, for example because file descriptors or memory have run out, the loop
+        retries every PAUSE_S. Only the first of several failures in a row is logged.
         """
         failing = False
         while True:
@@ -214,16 +218,16 @@ class Acceptor:
                 await trio.sleep(PAUSE_S)
 
     def accept_backlog(self) -> None:
-        """Accept all connections in the kernel's queue, because closing the listener would reset them."""
+        """Stop listening, and accept all connections in the kernel's queue. Closing the listener would reset them."""
         try:
             self._accept(BACKLOG)
-        except OSError as error:  # the system has no more files or memory, so closing resets the remaining connections
+        except OSError as error:  # for example no more file descriptors: closing resets the remaining connections
             logs.emit(events.CONNECTION_FAILED, error=f"{type(error).__name__}: {error}")
         for connected in stop(self._listener):
             self._take(connected)
 
     def _accept(self, most: int) -> None:
-        """Accept at most `most` waiting connections. Raises OSError if the system has no more files or memory."""
+        """Accept at most `most` waiting connections. Raises OSError, for example if file descriptors have run out."""
         for _ in range(most):
             try:
                 connected, _ = self._listener.accept()

@@ -36,7 +36,7 @@ HANDSHAKE_S = 10.0
 PREFACE_BYTES, FRAME_HEAD_BYTES = 24, 9
 """Sizes of the connection preface and of the head of a frame in HTTP/2 (RFC 9113, 3.4 and 4.1)."""
 FRAMES_A_PIECE, PIECE_BYTES = 16, 4096
-"""Most HTTP/2 frames, and most bytes of HTTP/1.1, that hypercorn gets in one turn of the event loop.
+"""Most HTTP/2 frames, and most bytes of HTTP/1.1, that hypercorn gets from one connection in a turn of the event loop.
 
 If four clients flood PING, SETTINGS or empty DATA frames, the longest turn takes 2 ms. It takes 56 to 71 ms if
 hypercorn gets 64 KiB at once."""
@@ -65,8 +65,9 @@ class AsgiApplication:
         """Answer one request. Sends nothing if the client has disconnected.
 
         Reads the rest of the body before it sends the answer. In HTTP/2, an answer to an incomplete request would end
-        the connection, and with it the requests on all other streams. The client has `unread_s` to send the body, and
-        another `unread_s` to read the answer.
+        the connection, and with it the requests on all other streams. The client has `unread_s` to send the body, or
+        LINGER_S before an answer that ends the connection. It has `unread_s` to read the answer, and a second more for
+        each MiB.
         """
         kind = _KINDS.get(scope["type"])
         if kind is None:
@@ -104,7 +105,10 @@ class AsgiApplication:
 
 
 def _head(scope: Mapping[str, Any]) -> Head:
-    """Return the head of a request. Raises an ApiError if the head exceeds a limit of svc's HTTP/1.1 parser."""
+    """Return the head of a request.
+
+    Raises an ApiError if the target is not visible ASCII, or if there are more than MAX_HEADERS headers.
+    """
     query = scope["query_string"]
     target = scope["raw_path"] + (b"?" + query if query else b"")
     if not _target.fullmatch(target):
@@ -116,7 +120,10 @@ def _head(scope: Mapping[str, Any]) -> Head:
 
 
 def _messages(kind: str, response: Response, *, closing: bool) -> Iterator[Message]:
-    """Yield the ASGI messages of an answer. hypercorn drops the body if the request is HEAD."""
+    """Yield the ASGI messages of an answer, whose types begin with `kind`.
+
+    hypercorn drops the body if the request is HEAD.
+    """
     headers = [(b"content-type", response.content_type)]
     if response.status != HTTPStatus.NO_CONTENT:
         headers.append((b"content-length", b"%d" % len(response.body)))
@@ -129,9 +136,10 @@ def _messages(kind: str, response: Response, *, closing: bool) -> Iterator[Messa
 
 
 class AsgiRequest:
-    """One ASGI request as the application sees it (`messages.Incoming`). The caller sets `head` before it is used.
+    """One ASGI request as the application sees it (`messages.Incoming`).
 
-    Keeps parts of the body that arrive while `until_gone` waits.
+    Its creator sets `head` before the application gets it. It keeps parts of the body that arrive while `until_gone`
+    waits.
     """
 
     late_s: float = 0.0
@@ -152,7 +160,7 @@ class AsgiRequest:
         return self._ahead.popleft() if self._ahead else b""
 
     async def until_gone(self) -> None:
-        """Return when the client has disconnected. Never returns if the client has sent more than READ_BYTES."""
+        """Return when the client has disconnected. Never returns once READ_BYTES or more wait for `receive`."""
         with suppress(ClientGone):
             while sum(map(len, self._ahead)) < READ_BYTES:
                 await self._read()
@@ -211,8 +219,8 @@ class TlsServer:
 class _Leaving(EventWrapper):
     """The event by which hypercorn learns that the server stops. It ends idle connections, and busy ones once idle.
 
-    hypercorn waits for this event in idle connections. `is_set` stays False, because hypercorn also asks it in busy
-    connections: it would then reset new requests, and close an HTTP/2 connection before the last frame of an answer.
+    hypercorn waits for this event in idle connections. It also asks `is_set` in busy connections. If the result were
+    True, it would reset new requests, and close an HTTP/2 connection before the last frame of an answer.
     """
 
     async def wait(self) -> None:

@@ -125,7 +125,7 @@ ItemFeatures = Annotated[
 
 
 def whole(value: object) -> object:
-    """Convert 10.0 to the integer 10, because JSON has only one type of number."""
+    """Convert 10.0 to the integer 10, because JSON has only one type of number. Other values stay unchanged."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -210,14 +210,20 @@ Tree = Annotated[
 
 
 def invalid(path: Sequence[str | int], message: str, type: str, *, part: Part = "body") -> ValidationFailed:
-    """Return the error for the invalid value at `path` in the body or the query string. `type` is the error's type."""
+    """Return the error for the invalid value at `path` in `part` of the request.
+
+    `message` is for people, and `type`, such as "repeated_pin", for programs.
+    """
     where = ".".join(map(str, path))
     text = f"{where}: {message}" if part == "body" else f"{part}: {where}: {message}"
     return ValidationFailed(text, errors=[{"loc": [part, *path], "msg": message, "type": type}])
 
 
 def digits(value: object) -> object:
-    """Convert a text of decimal digits to an integer, because all values of a query string are texts."""
+    """Convert a text of 1 to 4 digits to an integer, because all values of a query string are texts.
+
+    Other values stay unchanged, and pydantic refuses them.
+    """
     return int(value) if isinstance(value, str) and re.fullmatch("[0-9]{1,4}", value) else value
 
 
@@ -247,7 +253,10 @@ class PinAsked(_Asked):
 
 
 def filter_at(tree: object, kinds: Mapping[str, str], *path: str | int, part: Part = "body") -> Filter:
-    """Return the canonical form of the filter at `path`. Raises ValidationFailed."""
+    """Return the canonical form of the filter `tree`. Raises ValidationFailed, which has the place below `path`.
+
+    `kinds` has the kind of each field that filters may use, by name.
+    """
     try:
         return parse_filter(tree, kinds)
     except FilterProblem as problem:

@@ -63,7 +63,7 @@ def unknown_parameter(name: str, parameters: Collection[str]) -> str:
 
 
 def parameter_of_body(name: str, fields: Collection[str]) -> str:
-    """Return the message for a query parameter of an endpoint that reads a body instead. `fields` are its fields."""
+    """Return the message for a query parameter of an endpoint that reads a body with these fields instead."""
     meant = meant_field(name, fields)
     field = "fields" if meant is None else meant
     return f"unknown parameter; this endpoint reads {field} from the JSON body, not from the address"
@@ -89,7 +89,10 @@ def meant_field(name: object, fields: Collection[str]) -> str | None:
 
 
 def whole_number(description: str | None) -> str:
-    """Return the message for a value that is not a whole number, such as "10" in quotes."""
+    """Return the message for a value that is not a whole number, such as "10" in quotes.
+
+    `description` is that of the field, for a hint at its purpose.
+    """
     purpose = f": {description[0].lower()}{description[1:].rstrip('.')}" if description else ""
     return f"Input should be a whole number without quotes, such as 3{purpose}"
 
@@ -119,7 +122,7 @@ def wrong_value(path: tuple[int | str, ...], message: str, kind: str, value: obj
 
 
 def wrong_shape(path: tuple[int | str, ...], message: str, schema: type[BaseModel]) -> str:
-    """Return the message for a value that must be an object or a list, with an example."""
+    """Return the message for a missing value, or one that must be an object or a list, with an example if possible."""
     if not path:
         return NOT_AN_OBJECT
     if path == ("requests",):
@@ -133,7 +136,7 @@ def wrong_shape(path: tuple[int | str, ...], message: str, schema: type[BaseMode
 
 
 def invalid_json(message: str, schema: type[BaseModel]) -> str:
-    """Return the message for a body that is not JSON, with an example."""
+    """Return the message for a body that is not JSON, with an example if its first byte is missing or wrong."""
     if message.endswith("EOF while parsing a value at line 1 column 0"):
         return f"the body is empty; send JSON such as {_body(schema)}"
     if message.endswith("expected value at line 1 column 1"):
@@ -142,7 +145,7 @@ def invalid_json(message: str, schema: type[BaseModel]) -> str:
 
 
 def _body(schema: type[BaseModel]) -> str:
-    """Return the first example of a body in the OpenAPI document."""
+    """Return the first example of a body in the OpenAPI document, as JSON."""
     documented: Any = schema.model_config["json_schema_extra"]
     return json.dumps(documented["examples"][0])
 

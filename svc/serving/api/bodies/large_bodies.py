@@ -31,7 +31,9 @@ _SEARCHED_BYTES = 2 * LONGEST_RUN_BYTES  # longest distance to the end of a stri
 # parser never sees half a token.
 AHEAD_BYTES = 4 * LONGEST_RUN_BYTES
 SLICE_S = 0.0005
-"""Longest time in seconds that one slice of parsing blocks the event loop. A body of 128 MiB at once took 0.3 s."""
+"""Longest time in seconds that one slice of parsing blocks the event loop.
+
+Parsing a body of 128 MiB in one call blocks it for 0.3 s."""
 MAX_SHOWN_CHARACTERS = 256
 KEPT_BLANKS = 16 * 1024
 """Longest run of blanks that is kept in memory.
@@ -60,11 +62,11 @@ class Longest(NamedTuple):
     names: int
     """Most names of an object."""
     at_top: Mapping[str, int]
-    """Most elements of each list of the outermost object, by its name."""
+    """Most elements of a list of the outermost object, by the name of the list. Other lists have at most `items`."""
 
 
 def refusal(message: str, kind: str, *path: str) -> ValidationFailed:
-    """Return the error that refuses a whole body. `kind` is the type of the error, `path` the place of the value."""
+    """Return the error that refuses a whole body. `kind` is the error's type, and `path` the place of the value."""
     where = "".join(f"{part}: " for part in path)
     errors = [{"loc": ["body", *path], "msg": message, "type": kind}]
     return ValidationFailed(f"request body: {where}{message}", errors=errors)
@@ -103,7 +105,7 @@ class LargeBody:
 
     @property
     def hungry(self) -> bool:
-        """True if nothing can be parsed before more bytes arrive."""
+        """True if nothing can be parsed before more bytes arrive, or if the whole body is parsed."""
         return self.value is not None or (self._is_short() and len(self._received) < AHEAD_BYTES)
 
     def feed(self, part: bytes) -> None:
@@ -196,7 +198,11 @@ class LargeBody:
         return (yield from (self._list(depth + 1) if start == b"[" else self._object(depth + 1)))
 
     def _flat(self, start: bytes) -> Any:
-        """Parse the next list or object in one call, or return None if it is long, nested or has a repeated name."""
+        """Parse the next list or object in one call.
+
+        Returns None if this is not possible, because the value is long or nested, may have a repeated name, or has a
+        string with a closing bracket.
+        """
         end = self._window.find(b"]" if start == b"[" else b"}", self._at, self._at + PIECE_BYTES) + 1
         if any(self._window.find(bracket, self._at + 1, end) >= 0 for bracket in (b"[", b"{")):
             return None
@@ -248,7 +254,7 @@ class LargeBody:
         return False
 
     def _scalars(self, items: list[Any], depth: int) -> bool:
-        """Parse all following scalars that a comma follows in one call. Returns False if there are none."""
+        """Parse in one call the next scalars that each end in a comma. Returns False if there are none."""
         match = _scalars.match(self._window, self._at, self._at + PIECE_BYTES)
         if match is None:
             return False
@@ -257,7 +263,10 @@ class LargeBody:
         return True
 
     def _keep(self, items: list[Any], values: list[Any], depth: int) -> None:
-        """Append parsed values to a list, or append None for each value if the list is already too long."""
+        """Append parsed values to a list, or None for each value if the list is already too long.
+
+        Raises ValidationFailed if the list belongs to the outermost object and is now too long.
+        """
         items += values if len(items) <= self._longest.items else [None] * len(values)
         if depth == 2:
             self._refuse_long_list(len(items))

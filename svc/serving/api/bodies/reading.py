@@ -17,7 +17,7 @@ SMALL_BYTES = 64 * 1024
 """Longest body that is kept as bytes. Longer bodies are parsed while they arrive."""
 
 Receive = Callable[[], Awaitable[bytes]]
-"""A function that returns the next part of a body, or empty bytes after the last part. Raises ClientGone."""
+"""A function that returns the next part of a body, or empty bytes after the last part (`Incoming.receive`)."""
 Body = bytes | dict[str, Any]
 """A small body as bytes, or a large body as a parsed JSON object."""
 
@@ -34,7 +34,8 @@ class Bodies:
         """Return the body of a request. `whole` is the body if it came with the head, else `receive` returns its parts.
 
         Raises PayloadTooLargeForRequest if the body or its Content-Length exceeds the limit, BodyTimeout if the body
-        takes longer than `client_timeout_s` plus a second for each MiB, and ClientGone if the client disconnects.
+        takes longer than `client_timeout_s` plus a second for each MiB, ClientGone if the client disconnects, and
+        MalformedRequest if the body is chunked and a chunk is malformed.
 
         Raises ValidationFailed if a large body is invalid. It does so only after the end of the body, because a client
         that is still sending may not read the answer.

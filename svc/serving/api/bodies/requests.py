@@ -321,7 +321,7 @@ class RecommendRequest(Request):
                 raise invalid(["dislikes", position], message, "also_in_history")
 
     def _shows_profile(self) -> bool:
-        """Return True if the answer has the field `profile`, as answers to requests with a history or fallback have."""
+        """Return True if the answer must have the field `profile`, because the request sets a history or fallback."""
         has_history = self.history is not None or "history_mode" in self.model_fields_set
         return has_history or self.fallback is not None
 
@@ -357,7 +357,7 @@ class RelatedRequest(Request):
     user_features: Annotated[Features | None, Field(description="Features of the user, added to the seeds.")] = None
 
     def prepares_long(self, served: Answerable) -> bool:
-        """Return True for a filter that must be compiled, and for many described items, of which 100 take 5 ms."""
+        """Return True if a filter must be compiled, or if `item_features` is long (100 items take 5 ms)."""
         return len(self.item_features or ()) > PLAIN_LIMIT or super().prepares_long(served)
 
     def prepare(self, served: Answerable) -> Prepared:
@@ -448,7 +448,7 @@ class UsersRequest(BaseModel):
         return self.prepare_for(served.model)
 
     def prepare_for(self, model: Model) -> Prepared:
-        """Return the query without checking that the recipe permits requests for users."""
+        """Return the query without checking that the recipe permits requests for users. Raises as `prepare`."""
         if self.item_id is None and self.item_features is None:
             raise _lacks("item_id", "item_features")
         if self.offset + self.limit > MAX_LIMIT:
@@ -581,7 +581,7 @@ AnyBatch = RecommendBatch | RelatedBatch
 def parse_batch(schema: type[AnyBatch], body: bytes | Mapping[str, Any]) -> Iterator[AnyBatch | None]:
     """Yield None after each validated element of a large body, then the batch. Raises ValidationFailed.
 
-    A caller can stop between two elements, to let other requests use its thread. Validating 256 histories of 1,000
+    A caller can pause between two elements, to let other requests use its thread. Validating 256 histories of 1,000
     items takes 0.3 s.
     """
     if not isinstance(body, bytes) and isinstance(body.get("requests"), list):

@@ -57,8 +57,8 @@ class RuleInput(Protocol):
 def rules_of(request: RuleInput, served: Answerable) -> tuple[Rules | None, Pins]:
     """Return the rules and the pins for a request, compiled for the items of the served model.
 
-    Fields that the request leaves out get the recipe's values. The rules are None if there are none. Raises
-    ValidationFailed.
+    Fields that the request leaves out get the recipe's values, without the boosts and pins whose time it is not. The
+    rules are None if there are none. Raises ValidationFailed.
     """
     policy = served.policy
     if not policy.has_rules and request.model_fields_set.isdisjoint(RULES):

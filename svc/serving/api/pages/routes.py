@@ -44,7 +44,8 @@ async def popular_items(
 ) -> bytes:
     """Return the body of the answer with the most popular items. Raises an ApiError if the request is refused.
 
-    `arguments` are the query parameters. Long work runs in a thread, and `limiter` bounds the number of threads.
+    `asked` is charged for the filter. `arguments` are the query parameters. Long work runs in a thread, and `limiter`
+    bounds the number of threads.
     """
     budget.require(served.lane)
     in_thread = partial(trio.to_thread.run_sync, limiter=limiter, abandon_on_cancel=True)
@@ -193,7 +194,7 @@ def _document(state: ServerState) -> Response:
 
 
 async def _in_thread(work: Callable[..., T], *args: Any, limiter: trio.CapacityLimiter) -> T:
-    """Return `work(*args)`, called in a thread. Does not wait for the thread if the client disconnects."""
+    """Return `work(*args)`, called in a thread. Cancellation does not wait for the thread."""
     return await trio.to_thread.run_sync(work, *args, limiter=limiter, abandon_on_cancel=True)
 
 
