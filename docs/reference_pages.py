@@ -145,9 +145,9 @@ def events_and_metrics() -> str:
         )
         + "\n## Metrics\n\n"
         "`GET /v1/metrics` answers in the Prometheus text format with `SVC_METRICS_ENABLED=1` and the extra `metrics`. It "
-        "needs an API key if keys are configured. With `SVC_METRICS_PORT` the same text is at `/metrics` and `/v1/metrics` of "
-        f"that port, without a key. Names that are no recipe count under `{metrics.UNKNOWN_RECIPE}`. Metrics of the process "
-        "(`process_*`, `python_*`) come along. `svc train --metrics-file FILE.prom` writes those of trainings.\n"
+        "needs an API key if keys are configured, a [second port](environment.md#svc_metrics_port) none. Requests for a recipe "
+        f'that does not exist have the label `recipe="{metrics.UNKNOWN_RECIPE}"`. Metrics of the process (`process_*`, '
+        "`python_*`) come along. `svc train --metrics-file FILE.prom` writes the metrics of trainings.\n"
         + _grouped((counted[metric.name], metric.name, _metric(metric)) for metric in metrics.METRICS.values())
         + _grouped(("Metrics of trainings", metric.name, _metric(metric)) for metric in metrics.TRAINING_METRICS)
     )

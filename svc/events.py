@@ -35,151 +35,151 @@ def _event(name: str, level: Level, fields: str) -> Event:
 TRAINING_STARTED = _event("training_started", "info", "recipe run_id")
 """A run begins."""
 RECIPE_LOCK_LOCAL_ONLY = _event("recipe_lock_local_only", "warning", "recipe output lock")
-"""The lock of a remote output guards this host only."""
+"""The output is remote. The lock keeps out trainings on this host only."""
 RECIPE_LOCK_CONTENDED_SKIPPING = _event("recipe_lock_contended_skipping", "info", "recipe run_id lock")
-"""Another run holds the lock. This one ends with 0."""
+"""Another run holds the lock. This one ends with exit code 0."""
 FETCHING_DATA = _event("fetching_data", "info", "")
 """The source is about to be read."""
 DATA_FETCHED = _event("data_fetched", "info", "n_rows")
-"""The source has been read."""
+"""The source has been read. `n_rows` counts rows before cleansing."""
 DATA_CLEANSED = _event("data_cleansed", "info", "n_rows drop_count")
-"""Cleansing ended. `dropped_by_where` and `hidden_by_rule` count rows, if the recipe has such filters."""
+"""Cleansing ended. `dropped_by_where` and `hidden_by_rule` count rows, if `cleansing.where` and `hide` are set."""
 USERS_SAMPLED = _event("users_sampled", "info", "n_users n_sampled n_rows")
-"""Training uses some users only (`training.sample_users`)."""
+"""Training uses `n_sampled` of the `n_users` users (`training.sample_users`)."""
 SPLITTING_DATA = _event("splitting_data", "info", "scheme")
-"""The validation split begins."""
+"""The split into training data and held-out interactions begins."""
 SPLIT_DONE = _event("split_done", "info", "val_offset n_heldout_interactions")
-"""`val_offset` is the training row of the first validation user."""
+"""The split ended. `val_offset` is the training row of the first validation user."""
 SEARCH_STARTED = _event("search_started", "info", "algorithms n_trials workers")
-"""The hyperparameter search begins."""
+"""The hyperparameter search begins, with `workers` trials at once."""
 REFIT_STARTED = _event("refit_started", "info", "recipe reused_from vectors_from reason")
-"""With --refit: the versions whose parameters and vectors are used, or the reason to search."""
+"""With --refit: the versions whose parameters and vectors are reused, or the `reason` to search."""
 TRIAL_DONE = _event("trial_done", "info", "number algorithm state score best_score seconds")
-"""One trial ended."""
+"""A trial ended: `complete`, `pruned` or `fail`."""
 TRIAL_PARAMETERS = _event("trial_parameters", "info", "number algorithm params")
-"""With --verbose: values of a trial."""
+"""With --verbose: a trial begins."""
 SEARCH_DONE = _event("search_done", "info", "best_class best_score n_completed")
 """The search ended with a winner."""
 SEARCH_ONLY_DONE = _event("search_only_done", "info", "run_id n_completed exit_code")
-"""With --search-only: the budget is used."""
+"""With --search-only: the search ended."""
 BLEND_SEARCHED = _event("blend_searched", "info", "weights score seconds rank_ms")
-"""The best trials were blended."""
+"""A blend of the best trials was scored."""
 RANKER_JUDGED = _event("ranker_judged", "info", "ships metric gain n_users seconds")
-"""The learned order of pages was compared with the winner's."""
+"""The learned order of the first page was compared with the winner's. It is served if `ships`."""
 TRAINING_FINAL_MODEL = _event("training_final_model", "info", "recommender")
-"""The winner is refitted on all data."""
+"""The training of the winner on all data begins."""
 FINAL_MODEL_TRAINED = _event("final_model_trained", "info", "recommender")
-"""The refit ended."""
+"""The training of the winner on all data ended."""
 WINNER_MEASURED = _event("winner_measured", "info", "best_class metric score interval n_scored_users n_users lead")
-"""How sure the winner's score and lead are."""
+"""The interval of the winner's score, and its lead over the next algorithm."""
 COLD_START_PART_TRAINED = _event("cold_start_part_trained", "info", "recommender score bytes")
-"""The best feature-aware trial was refitted beside the winner."""
+"""The best trial with features was trained on all data too, because the winner used none."""
 FEATURES_INACTIVE = _event("features_inactive", "warning", "reason")
-"""Requests to this model cannot use features."""
+"""No trial learned from features, so requests cannot use them."""
 COLD_START_EVALUATED = _event("cold_start_evaluated", "info", "side metric score popularity_score")
-"""Held-out ids were scored from features alone."""
+"""Users or items that were held out were ranked from features alone, and by popularity."""
 ARTIFACT_WRITTEN = _event("artifact_written", "info", "versioning artifact kid artifact_bytes payload_bytes")
-"""The artifact is in place."""
+"""The artifact is written."""
 ARTIFACT_PAYLOAD_EXCEEDS_SERVE_CAP = _event(
     "artifact_payload_exceeds_serve_cap",
     "warning",
     "artifact_bytes payload_bytes max_artifact_bytes max_payload_bytes setting",
 )
-"""Servers with this host's settings refuse the file: raise SVC_MAX_PAYLOAD_BYTES there."""
+"""Servers with this host's settings refuse the file: raise the variable in `setting` there."""
 REPORT_WRITTEN = _event("report_written", "info", "path")
-"""The HTML report is in place."""
+"""The HTML report is written."""
 TRAIN_DONE = _event(
     "train_done",
     "info",
     "name run_id exit_code artifact best_class best_score rank_ms trials n_orphaned trained_at kid recipe_hash"
     " n_rows n_users n_items",
 )
-"""The run ended well."""
+"""The artifact is written. `exit_code` is 9 if the model was refused."""
 TRAIN_ERROR = _event("train_error", "error", "error code name run_id exit_code trained_at")
-"""The run failed. Always the last line."""
+"""The run failed. This is its last line."""
 TRAIN_INTERRUPTED = _event("train_interrupted", "warning", "name run_id exit_code kept")
-"""A signal ended the run."""
+"""SIGINT or SIGTERM ended the run. `kept` says what is written."""
 ALGORITHM_DUPLICATE = _event("algorithm_duplicate_ignored", "warning", "algorithm")
-"""An algorithm is listed twice."""
+"""An algorithm is listed twice. It counts once."""
 ALGORITHM_SKIPPED = _event("algorithm_skipped", "warning", "algorithm reason")
-"""A listed algorithm gets no trial, for lack of budget or memory."""
+"""A listed algorithm gets no trial, or no blend is made."""
 RANKER_SKIPPED = _event("ranker_skipped", "warning", "reason")
-"""No order of pages is learned. The winner is served as it is."""
+"""No learned order of the first page is used."""
 RANKER_METADATA_LEFT_OUT = _event("ranker_metadata_left_out", "warning", "recipe reason")
-"""The order of pages is learned without item_metadata, which cannot be read."""
+"""The order of the first page is learned without item_metadata, which is unreadable or cannot be encoded."""
 RECIPE_WARNING = _event("recipe_warning", "warning", "code field message")
 """A part of the recipe works, but probably not as intended."""
 INCUMBENT_NOT_COMPARABLE = _event("incumbent_not_comparable", "warning", "recipe reason")
-"""No earlier model that can be verified and compared. The run goes on."""
+"""There is no live model, or none that can be verified or trained again. The run goes on."""
 PROMOTION_DECIDED = _event("promotion_decided", "info", "recipe decision mode metric against guardrails")
-"""Whether the new model may go live. With mode report it does anyway."""
+"""The new model is promoted or refused. With mode `report` it goes live anyway."""
 PROMOTION_HELD = _event("promotion_held", "warning", "recipe artifact")
-"""A rollback holds the pointer: the new version is not live until `svc promote`."""
+"""`svc rollback --hold` keeps an earlier version live until `svc promote`."""
 VERSION_LOG_LINES_IGNORED = _event("version_log_lines_ignored", "warning", "path count held reason")
-"""The newest lines of a version log are not believed. `held` says whether a hold stands."""
+"""The newest lines of a version log are invalid. `held`: whether a rollback's hold stands."""
 DATA_LOST_ROWS = _event("rows_dropped", "info", "reason count")
 """Cleansing dropped rows for one reason."""
 FUTURE_TIMES = _event("future_times", "warning", "count detail")
-"""Rows are later than the start of the training. `time_decay` weighs them like the last event."""
+"""Rows are later than the start of the training. They count as if they were from then."""
 MANY_ROWS_DROPPED = _event("many_rows_dropped", "warning", "count n_rows detail")
-"""More than 5% of rows lack an id or readable time."""
+"""More than 5% of rows lack an id or a readable time."""
 IDS_HARDLY_MEANT = _event("ids_hardly_meant", "warning", "side reason count example")
-"""Ids that no request can name (`too_long`), or that became `7.0` (`floating_point`)."""
+"""Ids are too long for requests (`too_long`), or read as `7.0` (`floating_point`)."""
 TRIAL_TIMED_OUT = _event("trial_timed_out", "warning", "number algorithm seconds")
-"""A trial went over its time."""
+"""A trial took longer than `per_trial_timeout_seconds`."""
 TRIAL_FAILED = _event("trial_failed", "warning", "number algorithm error")
 """A trial failed. The search goes on."""
 # Sources.
 CSV_SOURCE_REDIRECT = _event("csv_source_redirect", "info", "from_ to status")
-"""A data fetch was redirected."""
+"""A fetch of training data was redirected."""
 CSV_SOURCE_SIZE_EXCEEDED = _event("csv_source_size_exceeded", "error", "path bytes_read cap")
-"""A data fetch reached its byte cap."""
+"""Training data is larger than its `cap`, or expands to more (SVC_MAX_DOWNLOAD_BYTES)."""
 METADATA_SOURCE_REDIRECT = _event("metadata_source_redirect", "info", "from_ to status")
-"""A metadata fetch was redirected."""
+"""A fetch of item metadata or a list of items was redirected."""
 METADATA_SOURCE_SIZE_EXCEEDED = _event("metadata_source_size_exceeded", "error", "path bytes_read cap")
-"""A metadata fetch reached its byte cap."""
+"""Item metadata or a list of items is larger than its `cap`, or expands to more."""
 DATABASE_NOT_ENCRYPTED = _event("database_not_encrypted", "warning", "database")
-"""Rows and password crossed the network without TLS: require it in the database's URL."""
+"""The connection to a database has no TLS: require it in the database's URL."""
 BIGQUERY_STORAGE_FALLBACK = _event("bigquery_storage_fallback", "warning", "reason")
-"""Rows come over REST, because the fast path is unavailable."""
+"""Rows come over REST, which is slower than the Storage Read API."""
 # Features.
 FEATURE_VOCABULARY_PRUNED = _event(
     "feature_vocabulary_pruned",
     "warning",
     "column min_frequency distinct_values kept_values rows_without_signal n_rows",
 )
-"""Pruning left 20% of a column's rows or more without signal."""
+"""Rare values of a feature column are left out, and 20% of the rows or more have no other."""
 FEATURE_EMPTY_VOCABULARY_COLUMN = _event("feature_empty_vocabulary_column", "warning", "column side")
-"""A declared column encodes to nothing."""
+"""A feature column has no effect: its values are missing, left out, or one number."""
 FEATURE_AXIS_COVERAGE = _event("feature_axis_coverage", "info", "side matched total")
-"""How many interaction ids have features."""
+"""How many ids of the interactions are in the feature table."""
 FEATURE_ROWS_DROPPED = _event("feature_rows_dropped", "warning", "side duplicates blank_ids")
-"""Unusable rows of a feature table."""
+"""Rows of a feature table without an id, or with the id of an earlier row, are dropped."""
 # Server: start, keys and end.
 SECURITY_POSTURE = _event(
     "security.posture", "info", "signing_keys api_keys_configured client_certificates env tls unsafe_modes"
 )
-"""At start: kid and fingerprint of each key, and the unsafe modes that are on."""
+"""At start: kid and fingerprint of each signing key, and the unsafe modes that are on."""
 SERVE_STARTED = _event("serve_started", "info", "host port recipes version workers")
 """The server accepts connections at this address."""
 WORKER_RESTARTED = _event("worker_restarted", "warning", "pid exit reason pause_seconds")
 """The worker `pid` ended, or was killed because it stopped answering (`silent`). Another takes its place."""
 WORKER_TEMPLATE_RESTARTED = _event("worker_template_restarted", "warning", "error")
-"""The process that workers are copied from is started again. Workers go on."""
+"""The process that workers are copied from ended and is started again. Workers go on."""
 MONITORING_STARTED = _event("monitoring_started", "info", "host port")
-"""With SVC_METRICS_PORT: metrics and probes are here too."""
+"""With SVC_METRICS_PORT: metrics and probes are served here too."""
 SPANS_EXPORT_FAILED = _event("spans_export_failed", "warning", "spans error")
-"""No collector accepts spans. Logged once, until one does."""
+"""An export of spans failed. Logged once, until one succeeds."""
 SPANS_EXPORT_RESUMED = _event("spans_export_resumed", "info", "lost")
-"""Spans are exported again."""
+"""Spans are exported again. `lost` counts those that were not."""
 SERVE_DRAINING = _event("serve_draining", "info", "signal drain_seconds")
-"""A signal began the drain."""
+"""A signal ends the server. Requests in flight get `drain_seconds`."""
 SERVE_SHUTDOWN = _event("serve_shutdown", "info", "drain_seconds")
-"""The drain ended."""
+"""The server ends, `drain_seconds` after the signal."""
 VARIABLE_UNKNOWN = _event("variable_unknown", "warning", "variable did_you_mean")
-"""svc reads a variable of almost this name."""
+"""`variable` is not read, and is probably misspelt."""
 VARIABLE_CLAMPED = _event("variable_clamped", "warning", "variable value used")
-"""A number is out of its bounds."""
+"""The number in `variable` is out of bounds."""
 VARIABLES_OVERRIDDEN = _event("variables_overridden", "info", "file variables")
 """The environment wins over the file (SVC_ENV_FILE, keys.env)."""
 DENIED_FIELDS_UNKNOWN = _event("denied_fields_unknown", "warning", "fields")
@@ -191,20 +191,20 @@ KEYS_RELOADED = _event("keys_reloaded", "info", "signing_keys api_keys_configure
 KEYS_RELOAD_FAILED = _event("keys_reload_failed", "error", "error")
 """After SIGHUP: keys or certificate cannot be used. The earlier ones stay."""
 KEY_POLICIES_LOADED = _event("key_policies_loaded", "info", "policies unknown_kids")
-"""SVC_API_KEY_POLICIES was read."""
+"""The file of SVC_API_KEY_POLICIES was read, at start or after a change."""
 KEY_POLICIES_WITHOUT_KEY = _event("key_policies_without_key", "warning", "unknown_kids")
-"""Policies name kids that no API key has."""
+"""Policies name kids of no API key."""
 KEY_POLICIES_FAILED = _event("key_policies_failed", "error", "error")
-"""SVC_API_KEY_POLICIES changed and cannot be used. The earlier policies stay."""
+"""The file of SVC_API_KEY_POLICIES changed and is unreadable or invalid. The earlier policies stay."""
 UNSAFE_MODE_ACTIVE = _event("unsafe_mode_active", "warning", "modes")
-"""Repeated while an unsafe mode is on."""
+"""Every five minutes while an unsafe mode is on."""
 # Server: recipes.
 RECIPE_DISCOVERED = _event("recipe_discovered", "info", "name file")
-"""A recipe file appeared."""
+"""A recipe file appeared after the start."""
 RECIPE_REMOVED = _event("recipe_removed", "info", "name file")
-"""A recipe file vanished."""
+"""A recipe file vanished. Its model is no longer served."""
 RECIPE_CHANGED = _event("recipe_changed", "info", "name file reload")
-"""A served recipe file changed."""
+"""A served recipe file changed. `reload`: whether its model is loaded again."""
 RECIPE_DUPLICATE_NAME = _event("recipe_duplicate_name", "warning", "name file kept")
 """Two files carry one name. The first by file name is served."""
 RECIPE_SECURITY_VIOLATION_SKIPPED = _event("recipe_security_violation_skipped", "error", "name file error")
@@ -212,110 +212,110 @@ RECIPE_SECURITY_VIOLATION_SKIPPED = _event("recipe_security_violation_skipped", 
 RECIPE_LOAD_ERROR_SKIPPED = _event("recipe_load_error_skipped", "warning", "name file error")
 """A recipe cannot be parsed or validated."""
 RECIPE_PARSE_FAILED = _event("recipe_parse_failed", "error", "name file error")
-"""A served recipe stopped parsing. Its model stays, but a restart would lose it."""
+"""The file of a served recipe became invalid. Its model stays, but a restart would lose it."""
 RECIPE_NOT_LOADED_AT_STARTUP = _event("recipe_not_loaded_at_startup", "warning", "name error")
 """A recipe starts without a model."""
 RECIPES_DIR_SCAN_FAILED = _event("recipes_dir_scan_failed", "error", "error")
 """The recipes folder cannot be listed."""
 # Server: artifacts.
 ARTIFACT_REPLAYED = _event("artifact_replayed", "error", "name kid serial highest")
-"""An artifact is older than one served before, and no signed rollback names it (SVC_STATE_DIR)."""
+"""An artifact is refused as older than one served before (SVC_STATE_DIR): no signed rollback names it."""
 ARTIFACT_EXPIRED = _event("artifact_expired", "warning", "name expires_at")
-"""The served model has expired. It stays, and none is loaded anew."""
+"""The served model has expired. It stays, but a restart would lose it."""
 REPLAY_STATE_UNUSABLE = _event("replay_state_unusable", "warning", "name path error")
-"""The file of highest serials is lost, damaged or unwritable. Serving goes on."""
+"""The file of highest serials (SVC_STATE_DIR) is missing, damaged or inaccessible. Serving goes on."""
 ARTIFACT_REHEARSAL_FAILED = _event("artifact_rehearsal_failed", "error", "name kid reason")
-"""A new model answers wrongly, or knows too few users. The served one stays."""
+"""A new model answers wrongly, or knows too few users. A served one stays."""
 INITIAL_ARTIFACT_READ_FAILED = _event("initial_artifact_read_failed", "error", "name error")
-"""At start: cannot be read."""
+"""At start: an artifact or its metadata cannot be read."""
 INITIAL_ARTIFACT_READ_ERROR = _event("initial_artifact_read_error", "error", "name error")
-"""At start: refused by a size cap."""
+"""At start: an artifact exceeds a size cap."""
 INITIAL_ARTIFACT_PARSE_FAILED = _event("initial_artifact_parse_failed", "error", "name error")
-"""At start: magic, version or header is wrong."""
+"""At start: magic, version or header is wrong, or it is misplaced, replayed or expired."""
 INITIAL_ARTIFACT_HMAC_FAILED = _event("initial_artifact_hmac_failed", "error", "name error kid")
 """At start: unknown kid or wrong signature."""
 INITIAL_ARTIFACT_DESERIALIZE_FAILED = _event("initial_artifact_deserialize_failed", "error", "name error")
-"""At start: the payload is refused or broken."""
+"""At start: the payload is refused or broken, or the model fails its rehearsal."""
 INITIAL_ARTIFACT_HMAC_SKIPPED_DEV = _event("initial_artifact_hmac_skipped_dev", "warning", "name kid")
-"""Loaded in development mode without trust in its signature."""
+"""An artifact with the built-in key is accepted (--dev-allow-unsigned)."""
 ARTIFACT_LOADED = _event("artifact_loaded", "info", "name model_version kid best_class seconds")
-"""A model is published, at start or by a swap."""
+"""A model is served, at start or after a swap."""
 ARTIFACT_LOAD_FAILED = _event("artifact_load_failed", "error", "name error kid")
-"""A changed artifact cannot be loaded. The old model stays."""
+"""After the start: an artifact cannot be loaded. A served model stays."""
 ARTIFACT_LOAD_UNEXPECTED_ERROR = _event("artifact_load_unexpected_error", "error", "name error")
-"""Loading failed unexpectedly."""
+"""Loading failed by a defect, or for lack of memory, threads or files."""
 ARTIFACT_LOAD_ERROR_CLEARED = _event("artifact_load_error_cleared", "info", "name reason previous_error")
-"""A load error is over."""
+"""An error of a recipe file, a load or a poll is over."""
 ARTIFACT_RECIPE_HASH_MISMATCH = _event(
     "artifact_recipe_hash_mismatch", "warning", "name artifact_recipe_hash current_recipe_hash"
 )
 """The recipe changed since the training. Serving goes on."""
 ARTIFACT_OF_ANOTHER_RECIPE = _event("artifact_of_another_recipe", "warning", "name artifact_recipe")
-"""The model was trained for a recipe of another name."""
+"""The model was trained for a recipe of another name. It is served."""
 IRSPACK_VERSION_SKEW_ALLOWED = _event(
     "irspack_version_skew_allowed", "warning", "name artifact_version running_version"
 )
-"""A refusal was turned off."""
+"""A model of another version of irspack is accepted (SVC_ALLOW_IRSPACK_VERSION_SKEW)."""
 IRSPACK_VERSION_UNKNOWN = _event("irspack_version_unknown", "warning", "name artifact_version running_version")
-"""The skew check had nothing to compare."""
+"""A version of irspack is unknown, so none were compared."""
 KID_EXTRACTION_FAILED = _event("kid_extraction_failed", "warning", "name error")
-"""The kid could not be parsed."""
+"""The kid of an artifact that does not load is unreadable."""
 SIZE_CAP_PROBE_FAILED = _event("size_cap_probe_failed", "warning", "name error")
 """A store did not report a size. The read itself is capped."""
 ARTIFACT_STAT_TIMEOUT = _event("artifact_stat_timeout", "warning", "name timeout_s")
-"""A stat call went over its time."""
+"""A store did not answer a poll within `timeout_s`."""
 ARTIFACT_STAT_FAILED = _event("artifact_stat_failed", "warning", "name error")
-"""A stat call failed."""
+"""A store answered a poll with an error."""
 ARTIFACT_DISAPPEARED = _event("artifact_disappeared", "warning", "name")
-"""The artifact is gone. The model stays."""
+"""A poll found no artifact. A served model stays."""
 SIDECAR_DISAPPEARED = _event("sidecar_disappeared", "warning", "name")
 """The .sha256 file beside an artifact is gone."""
 WATCHER_UNHANDLED_ERROR = _event("watcher_unhandled_error", "error", "error")
-"""A tick failed. The next one runs."""
+"""A scan or poll failed by a defect. The next one runs."""
 METADATA_FIELD_MISSING = _event("metadata_field_missing", "warning", "name fields")
-"""Metadata lacks declared fields, answered as null."""
+"""Item metadata lacks declared columns, answered as null."""
 AVAILABILITY_LOADED = _event("availability_loaded", "info", "name mode n_ids n_items")
-"""A list of available items is in force."""
+"""A new or changed list of available items is in force."""
 AVAILABILITY_LOAD_FAILED = _event("availability_load_failed", "warning", "name error")
-"""A list cannot be read. The last one stays."""
+"""A list of available items cannot be read. The last one stays."""
 AVAILABILITY_STALE = _event("availability_stale", "warning", "name mode age_seconds")
-"""A list is older than max_stale_seconds, or unread: mode allow answers 503."""
+"""A list of available items is older than `max_stale_seconds` or was never read: mode allow answers 503."""
 NEW_ITEMS_LOADED = _event("new_items_loaded", "info", "name n_ids n_new")
-"""A list of new items is in force."""
+"""A new or changed list of new items is in force."""
 NEW_ITEMS_LOAD_FAILED = _event("new_items_load_failed", "warning", "name error")
-"""A list of new items cannot be used. The last one stays."""
+"""A list of new items cannot be read or used. The last one stays."""
 # Server: requests.
 REQUEST_FAILED = _event("request_failed", "error", "error")
 """A request ended with 500."""
 CONNECTION_FAILED = _event("connection_failed", "warning", "error")
-"""One connection was closed over a defect, or not accepted."""
+"""A connection was closed over a defect, or could not be accepted."""
 REQUEST_ANSWERED = _event("request_answered", "info", "method recipe verb status ms client kid")
-"""The access log (SVC_ACCESS_LOG). `verb` is the endpoint's name for endpoints other than the four verbs."""
+"""A line of the access log (SVC_ACCESS_LOG). `verb` is a recommendation verb, else the endpoint's name."""
 REQUESTS_REFUSED = _event("requests_refused", "warning", "code kid count seconds")
-"""KEY_NOT_ALLOWED, RATE_LIMITED or OVERLOADED refusals of one key in the last seconds."""
+"""Refusals KEY_NOT_ALLOWED and RATE_LIMITED of one key, or OVERLOADED without `kid`, in the last seconds."""
 RECIPE_NOT_FOUND = _event("recipe_not_found", "info", "name")
 """A request named no registered recipe."""
 AUTH_ANONYMOUS_BYPASS = _event("auth_anonymous_bypass", "debug", "client")
 """No keys are configured: a request passed."""
 AUTH_ANONYMOUS_BYPASS_FIRST_SEEN = _event("auth_anonymous_bypass_first_seen", "info", "client")
-"""First request of a client without a key."""
+"""The first request of a client to a server without keys."""
 AUTH_INVALID_KEY = _event("auth_invalid_key", "warning", "client reason")
 """A request came with a missing or wrong key."""
 # Exports.
 EXPORT_STARTED = _event("export_started", "info", "output model_version")
-"""The model is verified."""
+"""The artifact is verified."""
 EXPORT_PROGRESS = _event("export_progress", "info", "done total rows rows_per_s seconds_left")
-"""Every ten seconds: users or seeds done, rows written, time left."""
+"""At most every ten seconds. `done` counts users, items or shards."""
 EXPORT_DONE = _event("export_done", "info", "output rows skipped seconds rows_per_s")
-"""The file and its manifest are in place."""
+"""The file and its manifest are written. `skipped` counts unknown ids."""
 EXPORT_NOT_MERGED = _event("export_not_merged", "info", "output reason")
-"""With --shard and --merge: other parts are not there yet."""
+"""With --shard and --merge: a part is missing or of another export."""
 EXPORT_MERGED = _event("export_merged", "info", "output parts rows")
-"""All parts and their manifest are there."""
+"""The manifest of all parts is written."""
 # Commands and libraries.
 COMMAND_ERROR = _event("command_error", "error", "command error code exit_code")
-"""A command other than a training failed. Its last line."""
+"""A command other than a training failed. This is its last line."""
 PYTHON_WARNING = _event("python_warning", "warning", "category message")
 """A Python warning."""
 LIBRARY_LOG = _event("library_log", "warning", "logger message library_level")
-"""A record of a library's logger."""
+"""A warning or error of a library's logger."""

@@ -45,55 +45,70 @@ def _metric(
 # Metrics of recipes and models.
 MODEL_LOADED = _metric("svc_model_loaded", "gauge", "recipe", "1 while a model of the recipe is served, else 0.")
 MODEL_TRAINED_AT = _metric(
-    "svc_model_trained_timestamp_seconds", "gauge", "recipe", "When the served model was trained."
+    "svc_model_trained_timestamp_seconds", "gauge", "recipe", "Unix time at which the served model was trained."
 )
 MODEL_SEARCHED_AT = _metric(
     "svc_model_searched_timestamp_seconds",
     "gauge",
     "recipe",
-    "When the search of the served model ended, earlier than its training after a refit.",
+    "Unix time of the search behind the served model, earlier than its training after a refit.",
 )
-ACTIVE_RECIPES = _metric("svc_active_recipes", "gauge", "", "Registered recipes, loaded or not.")
+ACTIVE_RECIPES = _metric("svc_active_recipes", "gauge", "", "Recipes that are served, with or without a model.")
 SKIPPED_RECIPES = _metric(
-    "svc_skipped_recipes", "gauge", "", "Unusable recipe files, also those whose last recipe is served."
+    "svc_skipped_recipes", "gauge", "", "Invalid recipe files, including those whose last valid recipe is served."
 )
 RECIPE_PARSE_FAILED = _metric(
-    "svc_recipe_parse_failed", "gauge", "recipe", "1 while the file of a served recipe does not parse, else 0."
+    "svc_recipe_parse_failed", "gauge", "recipe", "1 while the file of a served recipe is invalid, else 0."
 )
 AVAILABILITY_AGE = _metric(
-    "svc_availability_age_seconds", "gauge", "recipe", "Since the list of available items was last read; +Inf: never."
+    "svc_availability_age_seconds", "gauge", "recipe", "Age of the list of available items, +Inf before the first."
 )
 NEW_ITEMS_AGE = _metric(
-    "svc_new_items_age_seconds", "gauge", "recipe", "Since the list of new items was last read; +Inf: never."
+    "svc_new_items_age_seconds", "gauge", "recipe", "Age of the list of new items, +Inf before the first."
 )
 # Metrics of loads and polls.
-SWAPS = _metric("svc_swap_total", "counter", "result", "Hot swaps, ok or error.")
-LOAD_FAILURES = _metric("svc_artifact_load_failures_total", "counter", "recipe reason", "Failed loads.")
+SWAPS = _metric("svc_swap_total", "counter", "result", "Loads of artifacts after the start, ok or error.")
+LOAD_FAILURES = _metric("svc_artifact_load_failures_total", "counter", "recipe reason", "Failed loads, also at start.")
 STAT_FAILURES = _metric(
-    "svc_artifact_stat_failures_total", "counter", "recipe", "Polls that could not stat an artifact."
+    "svc_artifact_stat_failures_total",
+    "counter",
+    "recipe",
+    "Polls that found no artifact or got no answer.",
 )
-WATCHER_ERRORS = _metric("svc_watcher_unhandled_errors_total", "counter", "", "Failed watcher ticks.")
+WATCHER_ERRORS = _metric(
+    "svc_watcher_unhandled_errors_total", "counter", "", "Scans and polls that failed by a defect."
+)
 SCAN_FAILURES = _metric("svc_recipes_dir_scan_failures_total", "counter", "", "Failed listings of the recipes folder.")
 WATCHER_TICK_SECONDS = _metric(
-    "svc_watcher_tick_seconds", "histogram", "", "Time of one watcher tick.", LATENCY_BUCKETS_S
+    "svc_watcher_tick_seconds",
+    "histogram",
+    "",
+    "Seconds for one scan and the polls of all artifacts.",
+    LATENCY_BUCKETS_S,
 )
 BIGQUERY_FALLBACK = _metric(
     "svc_bigquery_storage_fallback_total",
     "counter",
     "",
-    "Never grows in a server: alert on the trainer's event.",
+    "Always 0 in a server. Alert on bigquery_storage_fallback of trainings.",
 )
 # Metrics of requests.
-REQUESTS = _metric("svc_v1_requests_total", "counter", "recipe status", "Recommendation requests.")
+REQUESTS = _metric("svc_v1_requests_total", "counter", "recipe status", "Requests to recommendation verbs.")
 LATENCY = _metric(
-    "svc_v1_request_latency_seconds", "histogram", "recipe", "Time from request to answer.", LATENCY_BUCKETS_S
+    "svc_v1_request_latency_seconds",
+    "histogram",
+    "recipe",
+    "Seconds from the head of a request to its answer.",
+    LATENCY_BUCKETS_S,
 )
-VERB_REQUESTS = _metric("svc_v1_verb_requests_total", "counter", "recipe verb status", "Recommendation requests.")
+VERB_REQUESTS = _metric(
+    "svc_v1_verb_requests_total", "counter", "recipe verb status", "Requests to recommendation verbs."
+)
 VERB_LATENCY = _metric(
     "svc_v1_verb_latency_seconds",
     "histogram",
     "recipe verb",
-    "Time from request to answer.",
+    "Seconds from the head of a request to its answer.",
     LATENCY_BUCKETS_S,
 )
 BATCH_SIZE = _metric("svc_v1_batch_size", "histogram", "recipe verb", "Elements of a batch.", BATCH_SIZE_BUCKETS)
@@ -102,7 +117,7 @@ FALLBACKS = _metric(
     "svc_v1_fallbacks_total",
     "counter",
     "recipe verb",
-    "Answers with popular items for lack of a known user.",
+    "Answers with popular items, because nothing is known of the user.",
 )
 COLD_STARTS = _metric(
     "svc_v1_cold_starts_total",
@@ -114,7 +129,7 @@ UNKNOWN_FEATURES = _metric(
     "svc_v1_unknown_feature_values_total",
     "counter",
     "recipe",
-    "Entries of ignored_features in answers.",
+    "Features that answers name in ignored_features.",
 )
 HEAD_REFUSALS = _metric(
     "svc_head_refusals_total",
@@ -144,19 +159,19 @@ COUNTED_BY_REQUESTS = (
 
 TRAINING_METRICS: tuple[Metric, ...] = (
     Metric("svc_train_last_exit_code", "gauge", ("recipe",), "Exit code of the last training."),
-    Metric("svc_train_last_run_timestamp_seconds", "gauge", ("recipe",), "When the last training ended."),
-    Metric("svc_train_last_duration_seconds", "gauge", ("recipe",), "How long the last training took."),
+    Metric("svc_train_last_run_timestamp_seconds", "gauge", ("recipe",), "Unix time at which the last training ended."),
+    Metric("svc_train_last_duration_seconds", "gauge", ("recipe",), "Seconds that the last training took."),
     Metric(
         "svc_train_last_success_timestamp_seconds",
         "gauge",
         ("recipe",),
-        "When a training last ended well, its model live or refused.",
+        "Unix time of the last training with exit code 0 or 9.",
     ),
     Metric(
         "svc_promotion_total",
         "counter",
         ("recipe", "decision"),
-        "Decisions about going live, promoted or refused, with a promotion block.",
+        "Models that a promotion block promoted or refused.",
     ),
 )
 """Metrics that `svc train --metrics-file` writes. A server has none of them."""

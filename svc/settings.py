@@ -135,121 +135,125 @@ class Settings:
 
     # Keys and trust.
     signing_keys: str = _var("SVC_SIGNING_KEYS", "", str, secret=True)
-    """Signing keys, `<kid>:<hex64>` separated by commas; the first one signs."""
+    """Signing keys, `<kid>:<hex64>` separated by commas. The first one signs."""
     signing_keys_file: str | None = _var("SVC_SIGNING_KEYS_FILE", None, str)
-    """A file that holds SVC_SIGNING_KEYS; a server reads it again on SIGHUP."""
+    """A file of such keys instead of SVC_SIGNING_KEYS. A server reads it again on SIGHUP."""
     verify_keys: str = _var("SVC_VERIFY_KEYS", "", str)
     """Public keys that verify and cannot sign, `<kid>:ed25519:<hex64>` separated by commas."""
     artifact_signature: Literal["hmac", "ed25519"] = _var("SVC_ARTIFACT_SIGNATURE", "hmac", _choice("hmac", "ed25519"))
     """How trainings sign: `hmac` (format version 1) or `ed25519` (version 2)."""
     api_keys: str = _var("SVC_API_KEYS", "", str, secret=True)
-    """Client keys, `<kid>:sha256:<hex64>` separated by commas; empty: no key is asked."""
+    """API keys of clients, `<kid>:sha256:<hex64>` separated by commas. Unset: no key is asked for."""
     api_keys_file: str | None = _var("SVC_API_KEYS_FILE", None, str)
-    """A file that holds SVC_API_KEYS; a server reads it again on SIGHUP."""
+    """A file of such keys instead of SVC_API_KEYS. A server reads it again on SIGHUP."""
     api_key_policies: str | None = _var("SVC_API_KEY_POLICIES", None, str)
-    """A YAML file that bounds what each API key may ask, by kid; read again when it changes."""
+    """A YAML file of what each API key may ask, by kid. A server reads it again when it changes."""
     artifact_root: str | None = _var("SVC_ARTIFACT_ROOT", None, str)
-    """Local artifacts must lie under this folder."""
+    """The folder that must contain every local `output.path`."""
     state_dir: str | None = _var("SVC_STATE_DIR", None, str)
-    """Folder for the highest serials served; with it older artifacts are refused."""
+    """Folder in which a server remembers the highest serials served, to refuse older artifacts."""
     allow_version_skew: bool = _var("SVC_ALLOW_IRSPACK_VERSION_SKEW", False, _flag)
-    """1 turns a version-skew refusal into a warning."""
+    """1 loads models of another minor version of irspack, with a warning."""
 
     # Kind of environment, and its log.
     env: str = _var("SVC_ENV", "", _choice(*_ENVS))
-    """`development` admits unsigned mode and, like `dev` and `test`, --insecure-no-auth; `production`, `prod`,
-    `staging` close extras; any case."""
+    """`development` permits --dev-allow-unsigned and, like `dev` and `test`, --insecure-no-auth. `production`, `prod`
+    and `staging` close OpenAPI and the console. Any case."""
     env_file: str | None = _var("SVC_ENV_FILE", None, str)
-    """A file of `SVC_...=value` lines that only its owner may read, or root and a group of svc; it never replaces what
-    is set. Unset: in development, `keys.env` in the recipes' folder or beside it."""
+    """A file of `SVC_...=value` lines, readable by its owner alone, or root's and readable by a group of svc. It
+    replaces no variable that is set. Unset: `keys.env` in the recipes' folder or beside it, if SVC_ENV closes
+    nothing."""
     log_format: str = _var("SVC_LOG_FORMAT", "auto", _choice("auto", "json", "console"))
     """`json`, `console`, or `auto`: JSON lines unless on a terminal."""
     log_level: str = _var("SVC_LOG_LEVEL", "info", _choice("debug", "info", "warning", "error"))
     """Lowest level that is written: `debug`, `info`, `warning` or `error`."""
     access_log: str = _var("SVC_ACCESS_LOG", "errors", _choice("off", "errors", "all"))
-    """Answers that have a line: none (`off`), those without success but no probes (`errors`), or `all`."""
+    """Answers that have a line: none (`off`), `all`, or failures other than of probes and those in `requests_refused`
+    (`errors`)."""
 
     # Address and recipes of a server.
     host: str = _var("SVC_HOST", "127.0.0.1", str)
     """Address to bind."""
     port: int = _var("SVC_PORT", 8080, _port, low=0, high=65535)
-    """Port to bind; 0 takes any free one."""
+    """Port to bind. 0 takes any free one."""
     workers: int | None = _var("SVC_WORKERS", 1, parse_workers)
-    """Processes that answer, 1 to 64; `auto`: as many as there are usable cores. Above 1, one more loads for all."""
+    """Processes that answer, 1 to 64, or `auto`: one per usable core. Above 1, one more loads for all."""
     yml_recipes: bool = _var("SVC_YML_RECIPES", False, _flag)
     """1 serves `.yml` files of the recipes folder like `.yaml` ones."""
     watch_interval_s: float = _var("SVC_WATCH_INTERVAL", 5.0, _number, low=1, high=30)
-    """Seconds between two polls."""
+    """Seconds between two polls, more or less by 10%."""
     startup_parallelism: int | None = _var("SVC_STARTUP_PARALLELISM", None, _integer, low=1, high=64)
-    """Artifacts loaded at once at start; unset: up to 8."""
+    """Artifacts loaded at once. Unset: 8."""
     load_timeout_s: float = _var("SVC_LOAD_TIMEOUT_SECONDS", 120.0, _number, low=1, high=3600)
-    """Seconds that loading one artifact may take; one that takes longer is left behind and tried again."""
+    """Seconds that loading one artifact may take. A slower load is given up and tried again."""
     drain_s: float = _var("SVC_DRAIN_SECONDS", 30.0, _number, low=0, high=3600)
     """Seconds that requests in flight get after SIGTERM."""
 
     # Load and waiting.
     scoring_threads: int | None = _var("SVC_SCORING_THREADS", None, _integer, low=1, high=64)
-    """Threads that score; unset: one less than the cores. One more scores expensive requests."""
+    """Threads that score. Unset: one less than the cores, for exports all. Servers add one for expensive requests."""
     max_queue_s: float = _var("SVC_MAX_QUEUE_SECONDS", 2.0, _number, low=0, high=3600)
-    """Seconds that a request may wait for its turn; one that would wait longer is refused with 503. 0: no limit."""
+    """Seconds that a request may wait for its turn. One that would wait longer is refused with 503. 0: no limit."""
     cached_answers: int = _var("SVC_CACHED_ANSWERS", 4096, _integer, low=0, high=1_000_000)
-    """Answers that are kept for repeats of a request to the same model, at most 4 KiB each. 0: none."""
+    """Answers of at most 4 KiB that are kept for repeated requests to the same model. 0: none."""
     cached_answers_bytes: int = _var("SVC_CACHED_ANSWERS_BYTES", 16 * MIB, _size, low=0, high=GIB)
     """Memory for the kept answers and their requests. 0: none are kept."""
     client_timeout_s: float = _var("SVC_CLIENT_TIMEOUT_SECONDS", 30.0, _number, low=1, high=600)
-    """Seconds a client may take to send a body or to read an answer; each MiB gives one more."""
+    """Seconds a client may take to send a body or to read an answer. Each MiB gives one more."""
     keep_alive_s: float = _var("SVC_KEEP_ALIVE_SECONDS", 75.0, _number, low=1, high=3600)
-    """Seconds an idle connection is kept, and a header may take; above the balancer's own."""
+    """Seconds that an idle connection is kept, or a header may take. Set it above that of the load balancer."""
 
     # Sizes.
     max_artifact_bytes: int = _var("SVC_MAX_ARTIFACT_BYTES", 2 * GIB, _size, low=MIB, high=16 * GIB)
     """Largest artifact file that is loaded."""
     max_payload_bytes: int = _var("SVC_MAX_PAYLOAD_BYTES", 512 * MIB, _size, low=MIB, high=16 * GIB)
-    """Largest payload that is decoded; unset, it follows a smaller SVC_MAX_ARTIFACT_BYTES."""
+    """Largest payload that is decoded. The default falls to a smaller SVC_MAX_ARTIFACT_BYTES."""
     max_body_bytes: int = _var("SVC_MAX_BODY_BYTES", 128 * MIB, _size, low=MIB, high=2 * GIB)
     """Largest request body."""
     max_feature_dim: int = _var("SVC_MAX_FEATURE_DIM", 32_768, _integer, low=16, high=100_000)
-    """Largest encoded feature dimension of one side."""
+    """Most encoded features of users, and most of items."""
     max_download_bytes: int = _var("SVC_MAX_DOWNLOAD_BYTES", 256 * MIB, _size, low=MIB, high=16 * GIB)
-    """Largest http(s) body that is read."""
+    """Largest table that is read over http(s). It may expand to eight times as much."""
     max_sql_rows: int = _var("SVC_MAX_SQL_ROWS", 50_000_000, _integer, low=1, high=10**12)
-    """Most rows read from a database."""
+    """Most rows of a SQL or BigQuery source."""
 
     # TLS, browsers and hidden fields.
     tls_cert_file: str | None = _var("SVC_TLS_CERT_FILE", None, str)
-    """A certificate with its chain, in PEM: the server speaks TLS alone, HTTP/1.1 and HTTP/2; read again on SIGHUP."""
+    """A certificate with its chain, in PEM. With it the server speaks only TLS, HTTP/1.1 and HTTP/2. Read again on
+    SIGHUP."""
     tls_key_file: str | None = _var("SVC_TLS_KEY_FILE", None, str)
     """The private key of SVC_TLS_CERT_FILE, in PEM, which only its owner may read."""
     tls_client_ca_file: str | None = _var("SVC_TLS_CLIENT_CA_FILE", None, str)
-    """Certificates in PEM: clients must show one that these have signed."""
+    """Authorities' certificates in PEM. Clients must show a certificate signed by one."""
     console: bool | None = _var("SVC_CONSOLE", None, _flag)
-    """1 serves the console at `/`, 0 does not; unset: it is there unless SVC_ENV closes it."""
+    """1 serves the console at `/`, 0 does not. Unset: it is there unless SVC_ENV closes it."""
     allowed_hosts: tuple[str, ...] | None = _var("SVC_ALLOWED_HOSTS", None, _hosts)
-    """Host names that requests may ask for; unset: any with keys, else loopback names."""
+    """Host names of requests, separated by commas: `shop.com`, `*.shop.com` or `*`. Unset: any with API keys, else
+    loopback names."""
     allowed_origins: tuple[str, ...] = _var("SVC_ALLOWED_ORIGINS", (), _names)
-    """Origins that browsers may call from (CORS)."""
+    """Origins that browsers may call from (CORS), separated by commas, or `*`."""
     metadata_field_deny: tuple[str, ...] = _var("SVC_METADATA_FIELD_DENY", (), _names)
-    """Metadata fields that are never returned, whatever a recipe says; in any case of letters."""
+    """Item fields that no answer shows, whatever a recipe says, separated by commas. Case does not count."""
 
     # Metrics and spans.
     metrics_enabled: bool = _var("SVC_METRICS_ENABLED", False, _flag)
     """1 enables `/v1/metrics` (extra `metrics`)."""
     metrics_port: int | None = _var("SVC_METRICS_PORT", None, _port, low=0, high=65535)
-    """A second port for metrics and probes alone, without a key; 0 takes any free one. Needs SVC_METRICS_ENABLED=1."""
+    """A second port for metrics and probes alone, without a key. 0 takes any free one. Needs SVC_METRICS_ENABLED=1."""
     otel_enabled: bool = _var("SVC_OTEL_ENABLED", False, _flag)
-    """1 exports spans of requests by OTLP over HTTP (extra `otel`), as OpenTelemetry's own OTEL_* variables say."""
+    """1 exports spans of requests by OTLP over HTTP (extra `otel`). OpenTelemetry's OTEL_* variables configure it."""
 
     # Data and training.
     http_timeout_s: float = _var("SVC_HTTP_TIMEOUT_SECONDS", 30.0, _number, low=1, high=600)
-    """Seconds for one step of an http(s) fetch."""
+    """Seconds for one step of an http(s) fetch, or one call of an object store or BigQuery."""
     http_allow_private: bool = _var("SVC_HTTP_ALLOW_PRIVATE", False, _flag)
     """1 lets http(s) fetches reach private, loopback and link-local addresses."""
     bq_require_storage_api: bool = _var("SVC_BQ_REQUIRE_STORAGE_API", False, _flag)
     """1 turns BigQuery's fallback to REST into an error."""
     lock_dir: str | None = _var("SVC_LOCK_DIR", None, str)
-    """Folder for the locks of remote outputs; unset: the user's cache folder."""
+    """Folder for the locks of remote outputs. Unset: in the user's cache folder."""
     training_threads: int | None = _var("LIB_NUM_THREADS_DEFAULT", None, _integer, low=1, high=1024)
-    """Threads that training uses; unset: all cores."""
+    """Threads of a trial. Unset: 1 for iALS, BPR and SLIM, so that results can be repeated, else all free cores."""
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
