@@ -36,7 +36,7 @@ EnvVar = Annotated[
 
 
 def log_overridden(environ: Environment) -> None:
-    """Log which variables of the environment override the file of variables (SVC_ENV_FILE or keys.env)."""
+    """Log the variables of the file (SVC_ENV_FILE or keys.env) that the environment overrides, if there are any."""
     if environ.overridden:
         logs.emit(events.VARIABLES_OVERRIDDEN, file=str(environ.file), variables=environ.overridden)
 
@@ -44,10 +44,10 @@ def log_overridden(environ: Environment) -> None:
 def load(
     recipe_file: Path, extra: Sequence[str] | None, settings: Settings, *, for_serving: bool = False
 ) -> tuple[LoadedRecipe, dict[str, str]]:
-    """Return the checked recipe, and the variables for its `${...}`.
+    """Return the checked recipe, and the variables for its `${...}`. `extra` are the `KEY=VALUE` pairs of --env-var.
 
     With `for_serving` the recipe is read as a server reads it, so fields that only training uses may refer to variables
-    that are not set.
+    that are not set. Raises RecipeError, UsageError for an invalid pair, and ConfigError for an invalid keys.env.
     """
     from svc.recipe.load import load_recipe
     from svc.recipe.variables import recipe_variables
@@ -72,10 +72,10 @@ Confirmed = Annotated[bool, typer.Option(CONFIRMATION, help="Confirms --dev-allo
 
 
 def check_unsigned(settings: Settings, *, wanted: bool, confirmed: bool, runs_payload: bool = True) -> bool:
-    """Return whether unsigned mode is on.
+    """Return whether unsigned mode, --dev-allow-unsigned, is on: the command then uses a key that anybody knows.
 
-    Raises ConfigError for a flag without its requirements. Only commands that decode or make a payload (`runs_payload`)
-    require the confirmation.
+    Raises ConfigError outside SVC_ENV=development, and if the confirmation stands alone. Raises it too if the
+    confirmation is missing and the command decodes or makes a payload (`runs_payload`).
     """
     if not wanted:
         if confirmed:
@@ -89,10 +89,10 @@ def check_unsigned(settings: Settings, *, wanted: bool, confirmed: bool, runs_pa
 
 
 def verifying_keys(settings: Settings, *, unsigned: bool, artifact: str | None = None) -> SigningKeys:
-    """Return the keys that an artifact may be signed with.
+    """Return the keys that an artifact may be signed with. In unsigned mode this is the development key alone.
 
-    Raises UsageError if `artifact` is a table. If no keys are set, raises ArtifactReadError if `artifact` is a missing
-    local file, else ConfigError.
+    Raises UsageError if `artifact` has the extension of a table. If no keys are set, raises ArtifactReadError if
+    `artifact` is a missing local file, else ConfigError. Raises ConfigError for invalid keys too.
     """
     from svc.artifact.keys import development_keys, load_signing_keys
     from svc.artifact.store import require_file
@@ -153,9 +153,10 @@ def interrupts() -> Iterator[None]:
 
 @contextmanager
 def progress_for(settings: Settings, *, quiet: bool = False) -> Iterator[Progress | None]:
-    """Set up logging, and a bar if standard error is a terminal and `quiet` is False.
+    """Set up logging, and yield the progress that a bar shows, or None without a bar.
 
-    The bar is removed at the end of the block.
+    There is a bar if standard error is a terminal, SVC_LOG_FORMAT is not `json` and `quiet` is False. It is removed at
+    the end of the block.
     """
     if quiet or not (logs.wants_console(settings) and sys.stderr.isatty()):
         logs.configure(settings, quiet=quiet)

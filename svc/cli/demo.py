@@ -54,7 +54,10 @@ class SampleRequest:
 
 
 def print_requests(url: str, folder: Path, api_key: str) -> None:
-    """Print example requests as curl commands, each with the answer of the server at `url`."""
+    """Print example requests as curl commands, each with the answer of the server at `url`, then the console's address.
+
+    `folder` is the folder of the demo, which has the data of the examples.
+    """
     for request in _requests(folder / "data"):
         typer.echo(f"\n# {request.title}")
         typer.echo(_curl(url, request, api_key))
@@ -142,16 +145,17 @@ def _ask(url: str, request: SampleRequest, api_key: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Keys of the demo: `environment` for the commands, `api_key` for the client's X-API-Key."""
+    """Keys of the demo. `environment` has the variables of its commands, and `api_key` is the client's X-API-Key."""
 
     environment: dict[str, str]
     api_key: str
 
 
 def prepare(folder: Path, *, force: bool = False) -> Keys:
-    """Write data and recipes, and keys if the folder has none.
+    """Write data and recipes into `folder`, and keys if it has no keys.env. Return the keys.
 
-    Raises UsageError if the folder has other content. Raises it too for a changed file of the demo, unless `force`.
+    Raises UsageError if `folder` is a file, if it has content but no keys.env, and, unless `force` overwrites it, for a
+    changed file of the demo. Raises ConfigError if a folder cannot be made, or if keys.env lacks a key.
     """
     _check_free(folder)
     shipped = {folder / path.relative_to(FILES): path.read_bytes() for path in FILES.rglob("*.*")}
@@ -208,7 +212,7 @@ def _write_keys(path: Path) -> None:
 
 
 class DemoFailed(SvcError):
-    """A command of the demo failed. It has printed its own error, and its exit code becomes the demo's."""
+    """`svc serve` ended, or did not answer in time, before it was ready. It has printed its own error."""
 
     code = "demo_failed"
 
@@ -243,9 +247,9 @@ def command(
 
 
 def _usable_port(wanted: int | None) -> int:
-    """Return the port to serve on: `wanted`, else 8080, else any free port.
+    """Return the port to serve on: `wanted`, or if it is None, 8080 or any free port. 0 means any free port.
 
-    Raises ConfigError if `wanted` is in use. The check comes before a minute of training.
+    Raises ConfigError if `wanted` is in use. Checked before the trainings, which take a minute.
     """
     for port in (DEFAULT_PORT, 0) if wanted is None else (wanted,):
         with socket.socket() as probe:
@@ -277,8 +281,8 @@ def _train_and_serve(folder: Path, keys: Keys, port: int) -> int:
 def _child(arguments: list[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     """Run one svc command during the block.
 
-    At the end of the block the command is terminated, and killed if it still runs after STOP_TIMEOUT_S. It runs in its
-    own process group, so that Ctrl-C in the terminal reaches only the demo, which then ends the command.
+    At the end of the block the command is terminated, and killed if it still runs after STOP_TIMEOUT_S. The command has
+    its own process group, so that Ctrl-C in the terminal reaches only the demo, which then ends the command.
     """
     program = [sys.executable] if getattr(sys, "frozen", False) else [sys.executable, "-m", "svc"]
     child = subprocess.Popen([*program, *arguments], env=environment, process_group=0)

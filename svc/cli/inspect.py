@@ -75,7 +75,10 @@ def _read(artifact: str, keys: SigningKeys, settings: Settings) -> dict[str, Any
 
 
 def _columns(side: dict[str, Any]) -> str:
-    """Return the feature columns of one side, and the number of words that the model keeps of each text column."""
+    """Return the feature columns of one side, and the number of words that the model keeps of each text column.
+
+    `side` is `features.user` or `features.item` of the header.
+    """
     texts = side.get("texts")
     words = [
         f"{_number(text.get('words'))} words of {_text(text.get('column'))}"
@@ -119,7 +122,7 @@ def _summary(header: dict[str, Any]) -> dict[str, str]:
 
 
 def _recency(header: dict[str, Any]) -> dict[str, str]:
-    """Return the recency of the model, or the recency of each part of a blend that has one.
+    """Return the line `recency` by its name: the recency of the model, or of each part of a blend that has one.
 
     The result is empty for a model that ignores the order of histories.
     """
@@ -132,8 +135,9 @@ def _recency(header: dict[str, Any]) -> dict[str, str]:
 
 
 def _ranker(header: dict[str, Any]) -> dict[str, str]:
-    """Return whether the learned ranker ships, its gain, and its groups of features, strongest first.
+    """Return the line `ranker` by its name, about the learned order of the first page.
 
+    It tells whether the model uses this order, its gain, and the strength of each group of features, strongest first.
     The result is empty if the training judged no ranker.
     """
     ranker = _mapping(header.get("ranker"))

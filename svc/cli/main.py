@@ -1,7 +1,7 @@
 """The `svc` command: its subcommands, and the handling of their errors.
 
-The exit code is 0, the `exit_code` of an SvcError, 1 for an unexpected error, 2 for wrong usage, 130 after SIGINT, and
-143 after SIGTERM.
+The exit code is the command's own, by default 0, or the `exit_code` of an SvcError, 1 for an unexpected error, 2 for
+wrong usage, and 129, 130 or 143 after SIGHUP, SIGINT or SIGTERM.
 
 Commands import their libraries inside functions, so that `svc --help` takes 0.5 s of processor time. With the imports
 of training and serving it would take 4.5 s.
@@ -106,7 +106,7 @@ def usage_text(error: TyperException) -> str:
 
 
 def _hint_for_option(option: str) -> str:
-    """Return a hint for an option that is a field of recipes, or "" for any other option."""
+    """Return a hint for `--recipe` and for an option that is a field of recipes, or "" for any other option."""
     from svc.recipe.schema import Recipe
     from svc.recipe.training_schema import Training
 
@@ -119,7 +119,7 @@ def _hint_for_option(option: str) -> str:
 
 
 def report_error(error: SvcError, *, command: str) -> int:
-    """Report an error and return its exit code."""
+    """Write an error to standard error, as a line for people or as a log record, and return its exit code."""
     fields = {"code": error.code, "exit_code": error.exit_code, **error.fields}
     return _write(error.message, fields, error, command)
 
@@ -127,7 +127,7 @@ def report_error(error: SvcError, *, command: str) -> int:
 def report_unexpected(error: Exception, *, command: str) -> int:
     """Report an error that svc does not raise on purpose, and return exit code 1.
 
-    The message tells how to see the traceback.
+    SVC_LOG_LEVEL=debug shows the traceback. Otherwise the message says so.
     """
     text = f"unexpected {type(error).__name__}: {error}"
     if not _debugging():
@@ -198,7 +198,7 @@ def _warn_of_variables() -> None:
 
 
 def _ending_on_signals(command: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Wrap `command` so that it returns the exit code of the signal that interrupted it."""
+    """Wrap `command` so that it returns the exit code of the signal that interrupted it, or its own result."""
 
     @wraps(command)
     def guarded(*args: Any, **options: Any) -> int | None:
@@ -241,10 +241,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> None:
-    """Run the console script."""
+    """Run the command line of this process, and exit with its code."""
     code = run(sys.argv[1:])
     if code in INTERRUPTED:
-        # The command has cleaned up. Skip Python's own exit, which a trial inside C++ would delay with errors printed.
+        # The command has cleaned up. Python's own exit would wait for a trial inside C++, and print errors.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -58,7 +58,7 @@ not know.
 
 
 def parse_json(text: str | None) -> Any:
-    """Return the tree of --filter. Raises UsageError for text that is not JSON."""
+    """Return the value of --filter, or None without a text. Raises UsageError for text that is not JSON."""
     if text is None:
         return None
     try:
@@ -78,7 +78,8 @@ def allowed_items(
 ) -> ItemSet | None:
     """Return the items that pass `serving.filter`, the list of available items and the filter `tree` of --filter.
 
-    None means all items. With `new` items the set covers these too.
+    None means all items. `item_ids` are the ids of the model's items. With `new`, the set covers the model's items,
+    followed by these new items.
 
     Raises UsageError for a tree that is no filter, MetadataError and DataSourceError for tables that cannot be read.
     """
@@ -134,7 +135,7 @@ def _available_items(
 ) -> ItemSet | None:
     """Return the items that the recipe's list makes available, or None without a list.
 
-    Raises an error if the list cannot be read, because an export has no earlier list to use instead.
+    Raises DataSourceError if the list cannot be read, because an export has no earlier list to use instead.
     """
     serving = recipe.recipe.serving
     if serving is None or serving.availability is None:
@@ -283,7 +284,7 @@ def _export(source: str, request: ExportRequest, env_var: list[str], settings: S
     from svc.cores import limit_blas_threads
     from svc.export.run import check, export
 
-    limit_blas_threads(1)  # one for each thread in which the export scores
+    limit_blas_threads(1)  # the export scores in several threads, which share the cores
     check(request)
     with progress_for(settings) as progress:
         opened, request = _open(source, request, env_var, settings, unsigned=how.unsigned)
@@ -304,7 +305,9 @@ def _open(
 ) -> tuple[OpenedArtifact, ExportRequest]:
     """Return the verified model and the request.
 
-    If `source` is a recipe, a request for items is limited to those that the recipe's server would allow.
+    If `source` is a recipe, a request for items is limited to those that the recipe's server would allow. It also gets
+    the recipe's new items, unless it asks for related items. Raises UsersNotServed for a request for users if the
+    recipe does not set `serving.users`.
     """
     from svc.export.run import open_artifact
 
@@ -330,8 +333,8 @@ def new_items(
 ) -> PlacedItems | None:
     """Return the new items that the recipe's server would recommend at this moment.
 
-    Returns None if the recipe has no list. Raises DataSourceError or MetadataError if the list cannot be read, because
-    an export has no earlier list to use instead.
+    Returns None if the recipe has no list of new items. Raises DataSourceError or MetadataError if the list cannot be
+    read or the model cannot use it, because an export has no earlier list to use instead.
     """
     from svc.serving.models.item_lists import declared_in, place, read_new_items
 

@@ -87,9 +87,11 @@ def _counts(payload: memoryview) -> Any:
 def _trained_before(
     resolved: str, header: Mapping[str, Any], keys: SigningKeys, settings: Settings
 ) -> Mapping[str, Any] | None:
-    """Return the header of the last version that was trained before the local version at `resolved`.
+    """Return the header of the version that was trained last before the local version at `resolved`.
 
-    Only its folder is searched. Returns None if no earlier version can be verified.
+    `header` is the header of that version. Only the newest _MOST_VERSIONS files of the same name in its folder are
+    read. Returns None if none of them is verified, of the same recipe and not later. Returns None too if `resolved` is
+    remote or its name is not that of a version.
     """
     from svc.artifact.store import local_path, read_verified, scheme_of
     from svc.errors import SvcError

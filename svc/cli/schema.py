@@ -38,7 +38,7 @@ def command(
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the schema: every field and shorthand key with type, bounds, default and help.
+    """Return the JSON Schema of recipes: every field and shorthand key with type, bounds, default and help.
 
     The options of a source depend on its type.
     """

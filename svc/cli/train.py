@@ -50,7 +50,7 @@ EPILOG = """
 _EXIT_CODE, _ENDED, _SECONDS, _SUCCESS, _PROMOTIONS = TRAINING_METRICS
 _DECISIONS = ("promoted", "refused")
 _SUCCESSFUL = (0, 9)
-"""Exit codes of successful trainings. After 9 the artifact was refused and is not live."""
+"""Exit codes of successful trainings. With 9 the artifact was written, but it was refused and is not live."""
 _SUCCESS_LINE = re.compile(rf"^{_SUCCESS.name}\{{[^}}\n]*\}} ([0-9.]+)$", re.MULTILINE)
 _PROMOTION_LINE = re.compile(
     rf'^{_PROMOTIONS.name}\{{recipe="[^"\n]*",decision="(promoted|refused)"\}} ([0-9.]+)$', re.MULTILINE
@@ -58,7 +58,11 @@ _PROMOTION_LINE = re.compile(
 
 
 def check_metrics_file(path: Path) -> None:
-    """Check before a training that its file of metrics can be written. Raises UsageError and ConfigError."""
+    """Check before a training that its file of metrics can be written.
+
+    Raises UsageError if the name does not end in .prom, and ConfigError if `path` is a folder or its folder is missing
+    or not writable.
+    """
     if path.suffix != ".prom":
         raise UsageError(f"--metrics-file: {path} must end in .prom, or the textfile collector does not read it")
     folder = path.absolute().parent
@@ -67,9 +71,10 @@ def check_metrics_file(path: Path) -> None:
 
 
 def write_metrics_file(path: Path, recipe: str, exit_code: int, seconds: float, decision: str | None = None) -> None:
-    """Replace the file of metrics atomically.
+    """Replace the file of metrics atomically. `seconds` is the duration of the run.
 
-    A failed run keeps the time of the last success. `decision` is added to the counts in the file. Raises ConfigError.
+    A failed run keeps the time of the last success. `decision`, "promoted" or "refused", is added to the counts in the
+    file. Raises ConfigError if the file cannot be written.
     """
     now, before = time.time(), _content(path)
     success = now if exit_code in _SUCCESSFUL else _last_success(before)
@@ -207,7 +212,9 @@ def _run_id(text: str | None) -> str:
 class _Outcome(NamedTuple):
     """Outcome of a training.
 
-    `name` is the name of the recipe, or of its file if the recipe cannot be loaded. `ran` is False for a skipped run.
+    `name` is the name of the recipe, or of its file if the recipe cannot be loaded. `decision` is "promoted" or
+    "refused", or None for a recipe without `promotion`. `ran` is False if a run ended with 0 and no artifact, because
+    another run held the lock or with --search-only.
     """
 
     name: str

@@ -31,7 +31,7 @@ EPILOG = """
 
 
 def command(recipe_file: RecipeFile, env_var: EnvVar = None) -> int:
-    """Check a recipe and probe its sources without reading them whole, one line for each check."""
+    """Check a recipe, its sources and its search storage, without training. Prints one line for each check."""
     settings = Settings.from_env(environment(recipe_file.parent))
     with progress_for(settings):
         loaded, variables = load(recipe_file, env_var, settings)
@@ -55,9 +55,10 @@ def _line(result: str, name: str, detail: str) -> str:
 
 
 def check_new_items(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str]) -> Iterator[Check]:
-    """Check the recipe's list of new items, if it has one.
+    """Yield one check of the recipe's list of new items, if it has one.
 
-    The check counts the listed items that are new to the model, and those that the model knows.
+    The check reads the whole list. If the recipe's model can be verified, it counts the items that are new to the model
+    and those that the model knows. Otherwise it counts the items, and tells why there is no model.
     """
     from svc.serving.models.item_lists import declared_in, place, read_new_items
     from svc.training.validate import Check
@@ -83,10 +84,10 @@ def check_new_items(loaded: LoadedRecipe, settings: Settings, variables: Mapping
 
 
 def _unknown_words(listed: NewItemList, model: Model) -> str:
-    """Return a note on how many words and labels of the new items the model does not know, to follow other text.
+    """Return a note on how many words and labels of the new items the model does not know, or "".
 
     For each text column, the note counts the distinct words and the unknown ones among them. For each column of labels
-    with unknown labels, it does the same and shows one of them.
+    with unknown labels, it does the same and shows one of them. The note begins with "; ", because it follows a count.
     """
     from svc.model.columns.text_column import TextColumn
     from svc.model.features import TokenColumn

@@ -120,7 +120,7 @@ def rollback(
 def _open_versions(recipe_file: Path, env_var: Sequence[str] | None, *, unsigned: bool) -> Versions:
     """Return the versions of the recipe.
 
-    Raises UsageError for a recipe without versions, ConfigError without keys.
+    Raises UsageError if output.versioning is not append_sha, RecipeError, and ConfigError without keys.
     """
     from svc.artifact.versions import Versions
 
