@@ -1,4 +1,4 @@
-"""Train the final model after a search: the winner on all data, and a second part for features if needed."""
+"""Train the final model after a search: the winner without holding out data, and a part for features if needed."""
 
 from __future__ import annotations
 
@@ -41,9 +41,11 @@ KNOWN_USERS = "known users"
 class FinalModel:
     """The final model of a training.
 
-    - `matrix`, (users, items), has the interactions on which it was trained.
+    - `matrix`, (users, items), has the interactions of all users, with the winner's half-life and in the model's order
+      of items. If the recipe asks for a sample of users, only some of the rows were trained on.
     - `parts` describes the parts of the model for the header. It is empty if there is only one part.
-    - `aware` is the trial of the part that has learned from features, or None.
+    - `aware` is the trial that has learned from features: the winner, one of its parts or the extra part. It is None if
+      there is none.
     """
 
     matrix: sparse.csr_matrix
@@ -53,9 +55,14 @@ class FinalModel:
 
 
 def train_final(task: Task, result: SearchResult, learned: Learned | None = None) -> FinalModel:
-    """Train the winner on all data, and the best trial with features too if the winner has not learned from features.
+    """Train the winner without holding out data, and build the model to serve.
 
-    `learned` is the ranker that reorders pages. If it is None, pages keep the winner's order.
+    If the recipe has features and the winner has not learned from them, the best trial that has becomes an extra part.
+    It answers for users and items outside the training data. If the recipe asks for a sample of users, both are trained
+    on the sample, and the vectors of all users are solved for afterwards.
+
+    `learned` is the ranker that reorders the items recommended to a user. If it is None, they keep the winner's order.
+    Raise FeatureRidgeFailed if the feature weights cannot be solved for.
     """
     best, interactions = result.best, task.data.interactions
     logs.emit(events.TRAINING_FINAL_MODEL, recommender=best.algorithm)
@@ -161,9 +168,9 @@ def _train(task: Task, trial: TrialRecord, columns: Columns, start: WarmStart | 
 
 
 def _feature_aware(task: Task, result: SearchResult) -> TrialRecord | None:
-    """Return the best trial that learned from features.
+    """Return the trial that learned from features: a part of the winning blend, a reused one, or the search's best.
 
-    If the recipe has features and no trial learned from them, log an event and return None.
+    Return None if the recipe has no features. If it has and no trial learned from them, also log an event.
     """
     if not task.data.sides:
         return None

@@ -25,8 +25,10 @@ REFUSED = 9
 class TrainingOutcome:
     """The result of a training.
 
-    `artifact` is the location of the new artifact. It is None if the training failed, was skipped, or only searched.
-    `decision` is "promoted" or "refused", or None for a recipe without `promotion`.
+    - `artifact` is the location of the new artifact. It is None if the training failed, was interrupted or skipped, or
+      only searched. A training that failed or was interrupted at its end may still have written an artifact.
+    - `decision` is "promoted" or "refused", or None if nothing was decided. With the mode "report", a refused model
+      still goes live.
     """
 
     exit_code: int
@@ -36,9 +38,10 @@ class TrainingOutcome:
 
 @dataclass(slots=True)
 class Outcome:
-    """Logs the event that ends a training, for each way in which it can end.
+    """Logs the last event of a training that wrote an artifact, failed or was interrupted.
 
-    `kid` is the id of the signing key. `kept` tells in the event of an interrupted training what has been written.
+    `name` is that of the recipe. `kid` is the id of the signing key, or None before it is known. `kept` is a text about
+    the files and trials that an interrupted training leaves.
     """
 
     name: str
@@ -50,7 +53,7 @@ class Outcome:
     def done(
         self, head: Mapping[str, Any], published: Publication, result: SearchResult, recipe: Path, exit_code: int
     ) -> None:
-        """Log that a training wrote an artifact. `head` is its header, `recipe` the file of the recipe."""
+        """Log that a training wrote an artifact. `head` is the artifact's header, `recipe` the file of the recipe."""
         stats = head["data_stats"]
         is_gated = "promotion" in head or published.held
         promotion_fields: dict[str, Any] = {"promoted": published.promoted} if is_gated else {}
@@ -78,7 +81,7 @@ class Outcome:
         )
 
     def log_defect(self, error: Exception) -> TrainingOutcome:
-        """Log an error that svc does not raise on purpose, with its innermost stack frames."""
+        """Log an error that svc does not raise on purpose, with its innermost stack frames. The exit code is 4."""
         message = f"{type(error).__name__}: {error}"
         return self.log_failure(message, INTERNAL_ERROR, _FAILED, {"traceback": _frames(error)})
 
@@ -100,7 +103,7 @@ class Outcome:
         return TrainingOutcome(exit_code)
 
     def log_interrupt(self, exit_code: int) -> TrainingOutcome:
-        """Log that a signal ended the training, with the files in place."""
+        """Log that the training was interrupted, with the text `kept`."""
         self.progress.close()
         logs.emit(
             events.TRAIN_INTERRUPTED,
@@ -118,7 +121,7 @@ def now() -> str:
 
 
 def _frames(error: Exception) -> list[str]:
-    """Return the innermost stack frames of an unexpected error, for a bug report."""
+    """Return the four innermost stack frames of an unexpected error, for a bug report."""
     import traceback
 
     return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)[-4:]]

@@ -22,11 +22,13 @@ from svc.training.judging.task import Task
 from svc.training.search.storage import StorageLocation
 
 _COMPARED = ("training", "features", "schema", "cleansing")
-"""Blocks of the recipe that must be the same as at the search. The parameters may not suit another recipe."""
+"""Blocks of the recipe that must be the same as at the search, apart from _NO_PARAMETERS. The parameters may not suit
+another recipe.
+"""
 _NO_PARAMETERS = frozenset(
     {"max_search_age", "n_trials", "parallelism", "timeout_seconds", "per_trial_timeout_seconds"}
 )
-"""Keys of `training` that set the length of a search and when to repeat it. They may differ in a refit."""
+"""Keys of `training` that set how long a search takes and when to repeat it. They may differ in a refit."""
 _LONG_AS_HASHED = "source"
 """A block that the recipe in a header lacks if the whole recipe was too long for the header. It then also lacks
 `features`.
@@ -42,7 +44,7 @@ class Reusable:
 
 
 def check_alone(location: StorageLocation, *, search_only: bool) -> None:
-    """Raise UsageError or RefitRefused if the training is part of a shared search, which a refit cannot join."""
+    """Raise UsageError if `search_only` is set, and RefitRefused if the recipe has a `training.storage_path`."""
     if search_only:
         raise UsageError("--refit searches nothing, so it does not go with --search-only: leave one of them out")
     if location.shared:
@@ -54,7 +56,8 @@ def check_alone(location: StorageLocation, *, search_only: bool) -> None:
 def find_reusable(loaded: LoadedRecipe, keys: SigningKeys, settings: Settings) -> Reusable | str:
     """Return the live model of the recipe, or the reason why a search is needed instead.
 
-    Raise RefitRefused with the differences if the recipe has changed since the search.
+    Raise RefitRefused with the differences if the recipe has changed since the search (see _COMPARED). Raise
+    ArtifactReadError if there is a live model that cannot be read.
     """
     incumbent = read_incumbent(loaded, keys, settings)
     if incumbent is None:
@@ -78,9 +81,9 @@ def find_reusable(loaded: LoadedRecipe, keys: SigningKeys, settings: Settings) -
 
 
 def _origin(incumbent: Incumbent) -> Reused | None:
-    """Return the version whose search found the parameters: the live version, or an earlier one if it is a refit.
+    """Return the version whose search found the parameters: the live version, or an earlier one after refits.
 
-    Return None if the header does not have the time of that search.
+    Return None if the live header does not have the time of that search with a time zone.
     """
     tuning = incumbent.header.get("tuning")
     searched = tuning.get("reused_from") if isinstance(tuning, Mapping) else None
@@ -98,14 +101,18 @@ def _origin(incumbent: Incumbent) -> Reused | None:
 
 
 def _stretch(evaluation: Mapping[str, Any]) -> float:
-    """Return the stretch of the live model's interval (see `Reused`), or 1 if its header is older than this field."""
+    """Return the stretch of the live model's interval (see `Reused`), at least 1, or 1 if its header lacks it."""
     choice = evaluation.get("chosen_among")
     stretch = choice.get("stretch") if isinstance(choice, Mapping) else None
     return max(1.0, float(stretch)) if isinstance(stretch, int | float) else 1.0
 
 
 def _differences(loaded: LoadedRecipe, header: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a text for each key of the recipe that has changed since the search, with both values."""
+    """Yield a text for each key in the blocks _COMPARED that has changed since the search, with both values.
+
+    A header without a recipe counts as a difference. So do features that cannot be compared, because the header lacks
+    them and the hash of the recipe has changed.
+    """
     before, now = header.get("recipe"), loaded.unexpanded
     if loaded.recipe_hash == header.get("recipe_hash"):
         return
@@ -144,8 +151,9 @@ def start_refit(
 ) -> tuple[TrialRecord, Reused] | None:
     """Return the trial to train and the origin of its parameters, or None if a search is needed. Log an event.
 
-    `reusable` is the live model, or the reason why a search is needed. With `cold`, the final model starts from random
-    vectors instead of those of the live model.
+    `reusable` is the live model, or the reason why a search is needed. A search is also needed if the live model cannot
+    be trained again (see `trainable`). With `cold`, the final model starts from random vectors instead of those of the
+    live model.
     """
     start, reason = _start(task, reusable, settings, cold=cold)
     reused = None if start is None else start[1]
@@ -175,7 +183,11 @@ def _start(
 
 
 def _warm_start(task: Task, trial: TrialRecord, live: Incumbent, settings: Settings) -> WarmStart | None:
-    """Return the vectors of the live model, or None if the trial has no iALS part or the artifact cannot be loaded."""
+    """Return the vectors of the live model, from which iALS starts.
+
+    Return None if the trial has no iALS part, if the artifact cannot be loaded, or if the live model has no iALS or has
+    learned from features.
+    """
     if LEAST_SQUARES not in (trial.algorithm, *(part.algorithm for part in trial.parts)):
         return None
     trained = task.data.trained
@@ -186,7 +198,7 @@ def _warm_start(task: Task, trial: TrialRecord, live: Incumbent, settings: Setti
 
 
 def measure(task: Task, trial: TrialRecord, reused: Reused) -> SearchResult:
-    """Train and score `trial` on the current split, and return it like the result of a search with one trial.
+    """Train and score `trial` on the current split, and return the result of a search with only this trial.
 
     Raise FeatureRidgeFailed if its feature weights cannot be solved for.
     """

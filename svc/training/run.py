@@ -40,7 +40,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TrainOptions:
-    """The options of `svc train`. `lock_timeout` is in seconds, or −1 to wait without a limit."""
+    """The options of `svc train`.
+
+    `lock_timeout` is the longest wait for the recipe's lock in seconds: 0 does not wait, −1 waits without a limit.
+    """
 
     run_id: str
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -86,7 +89,11 @@ def train(
 
 
 def train_or_raise(loaded: LoadedRecipe, options: TrainOptions, settings: Settings, progress: Progress) -> str:
-    """Train the recipe and return the location of its artifact, or raise an SvcError. The caller closes `progress`."""
+    """Train the recipe and return the location of its artifact, even if `promotion` refused it.
+
+    Raise TrainingError if no artifact was written. Other errors are not caught either, and the caller closes `progress`
+    after them.
+    """
     artifact = _Run(loaded, options, settings, progress).run().artifact
     if artifact is None:
         raise TrainingError("no artifact was written: the run was skipped, or only searched")
@@ -257,7 +264,7 @@ class _Run:
         result = replace(result, trained=None, evaluation=None)
         learned = self._learn_order(task, measured)
         # Drop the winner's model before the final model is trained. On large data, a model needs several times the
-        # memory of its matrix, so memory may be too small for both. A comparison still needs the winner.
+        # memory of its matrix, so memory may be too small for both. With `promotion`, the comparison needs the winner.
         measured = replace(measured, winner=measured.winner if self._rules else None)
         self.progress.phase("training the final model")
         final = self._final_model(task, result, learned if learned is not None and learned.ships else None)
@@ -301,7 +308,7 @@ class _Run:
 
     @property
     def _rules(self) -> Promotion | None:
-        """Return the recipe's conditions under which a model goes live, or None if there are none."""
+        """Return the recipe's block `promotion`, or None if it is missing or its mode is "off"."""
         rules = self.loaded.recipe.promotion
         return None if rules is None or rules.mode == "off" else rules
 
@@ -325,7 +332,10 @@ class _Run:
         return decide(task, self._rules, candidate, keys, self.settings)
 
     def _learn_order(self, task: prepare.SearchTask, measured: WinnerMeasurements) -> Learned | None:
-        """Learn a ranker that reorders pages. Return None if the recipe turns it off, or if it cannot be learned."""
+        """Learn a ranker that reorders the items recommended to a user.
+
+        Return None if the recipe turns it off, or if it cannot be learned (see `learn`).
+        """
         if self.loaded.recipe.training.ranker == "off":
             return None
         from svc.training.ranker.learn import learn
@@ -351,7 +361,10 @@ class _Run:
         return evaluate_cold_start(task, final.aware, result)
 
     def _new_items(self, task: prepare.SearchTask, result: SearchResult, final: FinalModel) -> Mapping[str, Any] | None:
-        """Measure the effect of new items. Return None if the recipe or the model does not recommend new items."""
+        """Return figures on the effect of `serving.new_items`, for the header. A refit takes them from the live header.
+
+        Return None if the recipe has no `serving.new_items`, or if no part of the model has learned from features.
+        """
         serving = self.loaded.recipe.serving
         if serving is None or serving.new_items is None or final.aware is None:
             return None

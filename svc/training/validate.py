@@ -1,4 +1,4 @@
-"""The checks of `svc validate`, which need only the recipe and the first rows of the data."""
+"""The checks of `svc validate`. They open the search storage and read at most the first rows of each table."""
 
 from __future__ import annotations
 
@@ -37,7 +37,11 @@ FrameCheck = Callable[["pandas.DataFrame"], list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check. `exit_code` and `code` are those with which a training would fail for this reason."""
+    """The result of one check.
+
+    `name` is the field of the recipe, or "algorithms". `exit_code` and `code` are those of the error if the check
+    failed, and otherwise 0 and "".
+    """
 
     name: str
     ok: bool
@@ -47,9 +51,10 @@ class Check:
 
 
 def validate(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str]) -> Iterator[Check]:
-    """Check algorithms, search storage and every source in turn. The checks continue after a failure.
+    """Check algorithms, search storage and every source in turn, and yield each result. A failed check ends no others.
 
-    Errors that show only in the whole data, such as an empty vocabulary of features, are not found.
+    A source may yield several results. Errors that show only in the whole data, such as an empty vocabulary of
+    features, are not found.
     """
     training = loaded.recipe.training
     items: set[str] = set()
@@ -130,7 +135,8 @@ def _served_tables(recipe: Recipe) -> dict[str, tuple[SourceSpec, tuple[str, ...
 def _row_warnings(recipe: Recipe, items: set[str], frame: pandas.DataFrame) -> list[str]:
     """Return lines about the first rows of the interactions: the effect of the filters of `cleansing`, and warnings.
 
-    The items of these rows are added to `items`. Raise the error of a training that could not use these rows.
+    The items of these rows are added to `items`. Raise MinDataViolation if there are no rows or if none is usable, and
+    the errors of a training for values that it would refuse.
     """
     schema, with_times = recipe.schema_, uses_time(recipe)
     if not len(frame):
@@ -163,7 +169,7 @@ def _row_warnings(recipe: Recipe, items: set[str], frame: pandas.DataFrame) -> l
 def _metadata_warnings(declared: ItemMetadata, items: set[str], frame: pandas.DataFrame) -> list[str]:
     """Return warnings about the first rows of a metadata table. Raise MetadataError if a server would refuse them.
 
-    `items` are those of the first interactions, or empty if these could not be read.
+    `items` are those of the first interactions. It is empty if these could not be read.
     """
     for field in declared.filter_fields:
         values = [
@@ -195,7 +201,7 @@ def _metadata_warnings(declared: ItemMetadata, items: set[str], frame: pandas.Da
 
 
 def _count_kept(n_kept: int, n_read: int) -> str:
-    """Return how many of the first rows `cleansing.where` keeps, as a warning if it keeps none."""
+    """Return a line with the number of first rows that `cleansing.where` keeps, as a warning if all are dropped."""
     counts = f"cleansing.where keeps {n_kept} of the first {n_read} rows"
     if n_kept or not n_read:
         return counts
@@ -205,7 +211,7 @@ def _count_kept(n_kept: int, n_read: int) -> str:
 def _probe_source(spec: SourceSpec, context: SourceContext, check_frame: FrameCheck | None) -> Iterator[str]:
     """Yield the lines of the source's probe, then the lines of `check_frame` about the first rows of the source.
 
-    The latter are left out if the source cannot return only its first rows.
+    The lines of `check_frame` are left out if the source cannot return its first rows alone.
     """
     source = build_source(spec, context)
     if check_frame is None:

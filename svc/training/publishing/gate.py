@@ -1,9 +1,12 @@
 """Decide whether a new model may go live, by comparison with the live one and with popularity.
 
 Both models of a comparison are evaluated on the same held-out users. The interval of their relative difference is a
-bootstrap over these users. If the split has no test users, the new model was chosen on the same users, and the interval
-is corrected for that choice. A model may go live if the lower end of each interval reaches the recipe's bound, and if
-each guarded figure is within its guardrail's bound of the live model's.
+bootstrap over these users. If the split has no test users, the new model won the search by its scores on the same
+users, and the interval is corrected for that choice.
+
+A model may go live if the lower end of each interval reaches the recipe's bound, and if no guarded figure has changed
+from the live model's by more than its guardrail allows. Without a live model that can be compared, only popularity
+counts.
 """
 
 from __future__ import annotations
@@ -40,7 +43,10 @@ _TINY = float(np.finfo(np.float64).tiny)
 def decide(
     task: Task, rules: Promotion, candidate: Candidate | None, keys: SigningKeys, settings: Settings
 ) -> dict[str, Any]:
-    """Return the header's `promotion` block for a new model, the candidate. Raise TrainingError if it is None."""
+    """Compare a new model, the `candidate`, and return the header's block `promotion`. Log the decision.
+
+    Raise TrainingError if `candidate` is None, and ArtifactReadError if there is a live model that cannot be read.
+    """
     if candidate is None:
         raise TrainingError(
             "the winner cannot be compared: training it a second time failed, because the system for its feature "
@@ -75,7 +81,11 @@ def decide(
 def measure_guardrails(
     task: Task, incumbent: Incumbent, against: ModelComparison, rules: Promotion
 ) -> dict[str, dict[str, Any]]:
-    """Return the guarded figures of both models for the header, without figures that the live header lacks."""
+    """Return the figures GUARDED of both models for the header, each with its change and whether it passes.
+
+    Figures without a guardrail in the recipe are left out, and so are figures that the live header lacks. `against` is
+    the comparison with the live model.
+    """
     now = counts(task.data.interactions)
     figures: dict[str, tuple[float, Any]] = {"catalog_coverage": against.coverage}
     figures |= {name: (now[name], incumbent.data_stats.get(name)) for name in ("n_users", "n_items")}
@@ -97,9 +107,9 @@ def measure_guardrails(
 
 
 def cost(candidate: Candidate, incumbent: Incumbent, rules: Promotion, settings: Settings) -> dict[str, dict[str, Any]]:
-    """Return the time of a ranking by both models on this machine, for the header.
+    """Return the milliseconds of a ranking by both models on this machine, for the header.
 
-    Return nothing without a guardrail, or if this version of svc cannot load the live model.
+    Return nothing without a guardrail `rank_ms`, or if this version of svc cannot load the live model.
     """
     guardrail = rules.guardrails.rank_ms
     if guardrail is None:
@@ -127,7 +137,10 @@ _GUARDED = {"catalog_coverage": "coverage", "n_users": "users", "n_items": "item
 
 
 def refusal(decision: Mapping[str, Any], recipe_file: Path, artifact: str, live: str | None) -> str:
-    """Return the reasons of a refusal as one sentence. `artifact` is the refused file, `live` the live version."""
+    """Return the reasons of a refusal as one sentence, with the command that overrides it.
+
+    `artifact` is the refused file. `live` is the live version, or None.
+    """
     sha8 = artifact.rpartition(".")[0].rpartition(".")[2]
     stays = f"{live} stays live" if live else "no version is live"
     way_out = f"`svc promote {recipe_file} {sha8}` overrides"
@@ -148,7 +161,11 @@ def _reasons(decision: Mapping[str, Any], live: str | None) -> Iterator[str]:
 
 
 class _Precision(NamedTuple):
-    """The distance from the change of a comparison down to the lower end of its interval, and its number of users."""
+    """The precision of a comparison.
+
+    `reach` is the distance from the relative change down to the lower end of its interval. `n_users` is the number of
+    users of the comparison. `compared_with` names the other model in a warning.
+    """
 
     reach: float
     n_users: int
@@ -158,8 +175,9 @@ class _Precision(NamedTuple):
 def warn_of_tight_bound(recipe: Recipe, decision: Mapping[str, Any], rules: Promotion, choice: Choice | None) -> None:
     """Warn if `min_relative_change` is so tight that a model equal to the live one would be refused.
 
-    The check uses the interval of the comparison with the live model. A first run has no live model, and uses the
-    interval of the winner's lead over the next algorithm. `choice` is the choice on the evaluated users, if known.
+    The check uses the interval of the comparison with the live model. Without one, as in a first run, it uses the
+    interval of the winner's relative lead over the best trial of the next algorithm. This interval comes from `choice`,
+    the trials of the search with their scores for the evaluated users. If `choice` is None, there is no warning then.
     """
     precision = _precision(recipe, decision, rules, choice)
     if precision is None or not 0 < precision.reach < 1:  # 0 for the same model, above 1 for scores near 0

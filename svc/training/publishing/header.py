@@ -23,12 +23,22 @@ from svc.training.judging.search_result import SearchResult
 _DIGITS = 10
 _MOST_TRIALS = 400
 _MAX_RECIPE_BYTES = 32 << 10
-"""Longest recipe that a header has as a whole. A recipe with long queries may be longer than the 64 KiB of a header."""
+"""Longest JSON of a recipe that a header has as a whole. A header may have 64 KiB, and a recipe with long queries more.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """The contents of a header that do not come from the recipe: about the run, the data, the search and the model."""
+    """What `header` needs besides the loaded recipe: facts about the run, the data, the search and the final model.
+
+    - `fingerprint` identifies the signing key `kid`.
+    - `n_interactions` is the number of pairs in the final model's matrix, and `n_heldout` the number of held-out pairs.
+    - `n_trials` is the planned number of trials, and one more for a blend. It is 1 for a refit.
+    - `measured`, `curves`, `cold_start` and `new_items` have fields of the header's block `evaluation`.
+    - `parts` describes the parts of the final model (see `FinalModel`).
+    - `rank_ms` is the time of a single ranking by the final model, in milliseconds.
+    - `ranker` describes the ranker that was learned, or is None if none was.
+    """
 
     run_id: str
     trained_at: str
@@ -51,7 +61,7 @@ class RunFacts:
 
 
 def header(loaded: LoadedRecipe, facts: RunFacts) -> dict[str, Any]:
-    """Return all fields of the header, as plain JSON values."""
+    """Return the fields of the header as plain JSON values, without `promotion` and those of `fresh_fields`."""
     training, best = loaded.recipe.training, facts.result.best
     fields = {
         "kid": facts.kid,
@@ -100,7 +110,10 @@ def header(loaded: LoadedRecipe, facts: RunFacts) -> dict[str, Any]:
 
 
 def _recipe(unexpanded: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the recipe before variables were replaced, without blocks with data sources if it is too long."""
+    """Return the recipe before variables were replaced.
+
+    If it is longer than _MAX_RECIPE_BYTES, `source`, `features` and `item_metadata` are left out.
+    """
     if len(json.dumps(unexpanded)) <= _MAX_RECIPE_BYTES:
         return dict(unexpanded)
     return {key: block for key, block in unexpanded.items() if key not in ("source", "features", "item_metadata")}
@@ -152,10 +165,10 @@ def _tuning(facts: RunFacts) -> dict[str, Any]:
 
 
 def _course(result: SearchResult) -> dict[str, list[Any]]:
-    """Return algorithm, score and ranking time of each complete trial, in the order of the search, for the report.
+    """Return number, algorithm, score and ranking time of each complete trial, in the order of the search.
 
-    If there are more than _MOST_TRIALS trials, only every n-th is kept, so that the header stays small. The best trial
-    of each algorithm is in the field `best_per_algorithm` in any case.
+    They are for the report. At most _MOST_TRIALS are kept, every n-th of more, so that the header stays small. The best
+    trial of each algorithm is in the field `best_per_algorithm` in any case.
     """
     complete = result.completed
     shown = complete[:: -(-len(complete) // _MOST_TRIALS)] if complete else []

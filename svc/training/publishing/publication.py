@@ -31,10 +31,11 @@ from svc.settings import Settings
 class Publication:
     """A written artifact, and whether it is live.
 
-    - `artifact` is its location, and `pointer` the path that servers read, or None if this leads to another artifact.
+    - `artifact` is its location. `pointer` is the path that servers read. It is None if it leads to another artifact,
+      and for `always_overwrite`, where servers read `artifact` itself.
     - `promoted` is True if the new artifact went live. `held` is True if it did not because an operator holds the live
       version.
-    - `live` is the version that stayed live instead, if any.
+    - `live` is the version that stayed live instead. It is None if there is none or if the new artifact went live.
     """
 
     artifact: str
@@ -46,7 +47,7 @@ class Publication:
 
     @property
     def kept(self) -> str:
-        """Return the words about the new artifact in the message of an interrupted training."""
+        """Return the words about the new artifact in the event of a training that is interrupted later."""
         if not self.promoted:
             return f"the new artifact {self.artifact} is written, and not live"
         return f"the new artifact {self.pointer or self.artifact} is in place"
@@ -55,11 +56,15 @@ class Publication:
 def publish(
     loaded: LoadedRecipe, head: Mapping[str, Any], model: Any, keys: SigningKeys, settings: Settings, *, move: bool
 ) -> Publication:
-    """Write `model` with the header `head`, and move the pointer if `move` is set and there is no hold.
+    """Write `model` with the header `head`, and make it live if that is allowed.
 
     A recipe with `output.keep` or a `promotion` block starts a log of versions. An existing log is always continued.
+    With a log, the pointer moves only if `move` is set and no operator holds the live version. Without a log, and with
+    `always_overwrite`, the model always goes live.
+
     Raise ModelNotServable if a server could not load the model, and ArtifactWriteError if the artifact cannot be
-    written. Servers then still read the previous artifact.
+    written. Raise LockContestedError if another command holds the lock of the log. Servers then still read the previous
+    artifact.
     """
     kid, key = keys.active
     payload = codec.encode(model)
@@ -186,10 +191,11 @@ def fresh_fields(
 
 
 def next_serial(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys) -> int:
-    """Return a serial that is higher than all earlier ones: milliseconds since 1970.
+    """Return the milliseconds since 1970, or the highest earlier serial plus one if that is more.
 
-    If the clock was set back, it is the highest earlier serial plus one. Only serials that were signed with the active
-    key for this recipe count, because another key may have leaked and signed a huge serial.
+    It is more if the clock was set back. Earlier serials are those in the live artifact and in the log of versions.
+    They count only if they were signed with the active key for this recipe, because another key may have leaked and
+    signed a huge serial. The result is at most MAX_SERIAL.
     """
     kid = keys.active[0]
     before = [_serial_of_incumbent(loaded, settings, keys, kid), *_serials_in_log(loaded, settings, keys, kid)]
@@ -206,9 +212,9 @@ def _serial_of_incumbent(loaded: LoadedRecipe, settings: Settings, keys: Signing
 
 
 def _serials_in_log(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys, kid: str) -> list[int]:
-    """Return the serials that were live before each rollback or promotion in the log of versions.
+    """Return the field `from_serial` of the log's lines, the highest serial before each rollback or promotion.
 
-    Servers refuse an artifact with a lower serial.
+    Servers with SVC_STATE_DIR refuse an artifact with a lower serial than they have served.
     """
     try:
         log = open_store(loaded.output_uri, settings).read_log(version_log.MAX_LOG_BYTES)
