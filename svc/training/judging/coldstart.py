@@ -1,14 +1,14 @@
-"""Measure how well the winner scores unseen users and items, from their features alone.
+"""Measure how well a trial that learned from features scores unseen users and items, from their features alone.
 
 This is a ten-fold cross-validation, for users and for items if they have features. A tenth of the users or items is
-removed from the data, the winner is trained on the rest, and the removed ones are scored from their features. Each user
+removed from the data, the trial is trained on the rest, and the removed ones are scored from their features. Each user
 or item is held out once, up to 50,000 of them.
 
 - For held-out users, all items are ranked, and the ranking is compared with the user's history.
-- For held-out items, these are ranked for each known user, and the ranking is compared with the user's choices.
+- For held-out items, these are ranked for each known user, and the ranking is compared with the user's choices of them.
 
 The baselines are a random order and popularity. The popularity of a known item is its number of users. The popularity
-of an unseen item is the mean over the items that share a feature value with it.
+of an unseen item is a mean over the known items that share a feature value with it (see `popularity_of_unseen`).
 
 A fold of few items may contain a very popular one by chance, which then helps or hurts all users together. So the
 intervals are computed over the ten folds (Student's t), not over users.
@@ -61,15 +61,16 @@ Figures = TypeVar("Figures")
 
 
 def evaluate_cold_start(task: Task, trial: TrialRecord, result: SearchResult) -> dict[str, Any]:
-    """Return the figures of `_evaluate_side` for users and for items with features, or `{"skipped": reason}`.
+    """Return the figures of `_evaluate_side` by side, for each of users and items that has features.
 
-    `trial` is the best trial of the search that learned from features. A side is skipped if the measurement would take
-    too much work compared with the search, or if no held-out user or item has an interaction.
+    `trial` is the trial that learned from features. The value of a skipped side is `{"skipped": reason}`. A side is
+    skipped if the measurement would take too much work compared with the search, if no held-out user or item has an
+    interaction, or if the feature weights of a fold cannot be solved for.
     """
     matrix = task.matrix(trial.params)
     sides: dict[str, Any] = {}
     for count, side in enumerate(task.features, start=1):
-        # Work is counted in multiplications. When it was timed, a busy machine skipped a side that an idle one did not.
+        # Work is counted in multiplications and not timed, so that a busy machine skips the same sides as an idle one.
         work = count * N_DRAWS * training_work(trial, matrix)
         if work > max(MOST_SHARE_OF_SEARCH * search_work(result, matrix), ALWAYS_ALLOWED_WORK):
             sides[side] = {"skipped": "ten trainings would take more than half of the work of the search"}
@@ -82,7 +83,8 @@ def evaluate_cold_start(task: Task, trial: TrialRecord, result: SearchResult) ->
 def training_work(trial: TrialRecord, matrix: sparse.csr_matrix) -> float:
     """Return the approximate number of multiplications of one iALS training.
 
-    In each epoch, each interaction adds a K × K product to two systems, and each user and item has a system to solve.
+    With K components, each interaction adds a K × K product to two systems of equations in each epoch, and each user
+    and item has a system to solve.
     """
     n = float(trial.params.get("n_components", DEFAULT_COMPONENTS))
     return float((trial.epochs or 1) * (2.0 * matrix.nnz * n**2 + sum(matrix.shape) * n**3))
@@ -106,10 +108,11 @@ def _emit(side: str, task: Task, measured: Mapping[str, Any]) -> None:
 
 
 def _evaluate_side(side: SideName, task: Task, winner: TrialRecord, matrix: sparse.csr_matrix) -> dict[str, Any]:
-    """Return the figures of one side for the header.
+    """Return the figures of one side for the header, or `{"skipped": reason}`.
 
-    - `n_draws` is the number of folds. `n_held` and `n_interactions` are the held-out users or items and their
-      interactions in all folds.
+    - `n_draws` is the number of measured folds. `n_held` and `n_interactions` are the numbers of held-out users or
+      items and of their interactions in these folds.
+    - `cutoff` is that of the recipe, or the number of ranked items if that is less.
     - `model`, `popularity` and `random` have the means of METRICS over the folds.
     - `intervals` are those of the recipe's metric for these three, and for the lead of the model over popularity.
     """
@@ -145,7 +148,8 @@ def measure_folds(
     """Return `n_draws` and `n_held` for the header, and the figures of each fold.
 
     `held_out` yields the held-out users or items of each fold. `measure(number, held)` returns the figures of a fold,
-    or None if the fold cannot be measured. If no fold can be measured, return `{"skipped": nothing}` and no figures.
+    or None if the fold cannot be measured. If no fold can be measured, return `{"skipped": nothing}` and no figures. If
+    `measure` raises FeatureRidgeFailed for any fold, return another reason and no figures.
     """
     figures_of_folds, n_held = [], 0
     try:
@@ -189,9 +193,10 @@ def _measure(
 
 
 def draws(n: int, seed: int, axis: int) -> Iterator[NDArray[np.int64]]:
-    """Yield the users or items of each fold, sorted. Folds are disjoint tenths of `n`, of at most MOST_IDS each.
+    """Yield the numbers of the users or items of each fold, sorted, from a random division of all `n` into tenths.
 
-    There are fewer folds if `n` is small. `axis` is 0 for users and 1 for items.
+    A fold has at most MOST_IDS of them. If `n` is 10 or less, there are n − 1 folds, but at least one. `axis` is 0 for
+    users and 1 for items, and makes their divisions independent.
     """
     order = np.random.default_rng([seed, 5, axis]).permutation(n)[: N_DRAWS * MOST_IDS]
     for held in np.array_split(order, min(N_DRAWS, max(n - 1, 1))):
@@ -209,7 +214,10 @@ def _intervals(measured: Sequence[Measured], metric: str) -> dict[str, list[floa
 
 
 def intervals_of_draws(scores: Mapping[str, NDArray[np.float64]]) -> dict[str, list[float]]:
-    """Return the interval of the mean of each of `scores`, (folds,), rounded for the header."""
+    """Return the interval of the mean of each of `scores`, (folds,), rounded for the header.
+
+    With fewer than two folds, there is no interval.
+    """
     spans = {name: mean_interval(values) for name, values in scores.items() if len(values) > 1}
     return {name: [round(end, _DIGITS) for end in span] for name, span in spans.items()}
 
@@ -257,6 +265,9 @@ def popularity_of_unseen(
     The popularity of a known item is its number of users in `train`. For each feature value of an unseen item, this is
     averaged over the known items with the value, and then over the values of the item. An item without a value in
     common with any known item gets the mean over all known items.
+
+    `fitted` has the features of all items. `keep` are the items of the columns of `train`, and `held` the unseen items.
+    All three are ignored for users.
     """
     counts = np.asarray((train != 0).sum(axis=0), dtype=np.float64).ravel()
     if side == "user":

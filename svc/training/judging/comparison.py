@@ -36,8 +36,9 @@ class ComparedModel:
       part of the split.
     - `ranker` ranks for the users of the split by this model.
     - `evaluator` evaluates both models, on the same held-out items.
-    - `excluded`, (users, items) of the split, has the items that a live model has seen or hides. To be fair, the new
-      model may not recommend them either.
+    - `excluded`, (users, items) of the split, has the items that a live model does not recommend to a user: hidden
+      items, and without `training.repeats` those in the user's history. To be fair, the new model may not recommend
+      them either. It is None for a refitted model.
     """
 
     name: str
@@ -62,9 +63,12 @@ def baseline(task: Task) -> ComparedModel:
 def live_model(task: Task, keys: SigningKeys, settings: Settings) -> tuple[Incumbent, ComparedModel] | None:
     """Return the live model of the recipe, with a ranker that was not trained on held-out interactions.
 
-    Under `time_global`, a model that was trained before the cut-off is scored as it is. Otherwise its class and
-    parameters are trained again on the training part of the split. Return None and log an event if there is no live
-    model, or if it cannot be trained again.
+    Under `time_global`, a model that was trained before the cut-off is scored as it is, if this version of svc can load
+    it and if a user that it knows has held-out items that it may recommend. Otherwise its class and parameters are
+    trained again on the training part of the split.
+
+    Return None and log an event if there is no live model, or if it cannot be trained again. Raise ArtifactReadError if
+    there is one that cannot be read.
     """
     incumbent = read_incumbent(task.loaded, keys, settings)
     if incumbent is None:
@@ -160,7 +164,10 @@ class ModelComparison:
 
 
 class ExcludingRanker(Protocol):
-    """A ranker for the users of a split. `excluding` returns the same ranker that leaves out more items."""
+    """A ranker for the users of a split.
+
+    `excluding` returns a ranker that also leaves out the items in `pairs`, (users, items) of the split.
+    """
 
     def __call__(self, users: Rows, size: int) -> Rankings: ...
     def excluding(self, pairs: sparse.csr_matrix) -> ExcludingRanker: ...
@@ -170,9 +177,11 @@ class ExcludingRanker(Protocol):
 class Candidate:
     """The new model in a comparison.
 
-    - `ranker` ranks by the winner of the search, trained on the training part of the split.
-    - `rank_ms` is the time of a single ranking by the final model, trained on all data, in milliseconds.
-    - `choice` has the scores of all trials among which the winner was chosen, or is None if they are missing.
+    - `ranker` ranks by the winner of the search, trained on the training part of the split. If the final model reorders
+      items by a learned ranker, so does `ranker`.
+    - `rank_ms` is the time of a single ranking by the final model, in milliseconds.
+    - `choice` is the table of trials with their scores for each user (see `Choice`). It is None if the winner's scores
+      are missing.
     """
 
     ranker: ExcludingRanker
@@ -180,9 +189,12 @@ class Candidate:
     choice: Choice | None = None
 
     def choice_by(self, task: Task, evaluator: Evaluator) -> Choice | None:
-        """Return the choice on the users of `evaluator`, for the correction of an interval.
+        """Return `choice` with only the scores for the users of `evaluator`.
 
-        Return None if these are test users, because the winner was not chosen by their scores.
+        With it, an interval of the winner's score over these users is corrected for choosing the best of many trials.
+
+        Return None if `choice` is None. Return None also if the split has test users: `evaluator` is then on these, and
+        the winner was not chosen by their scores.
         """
         if self.choice is None or task.split.test is not None:
             return None

@@ -36,7 +36,8 @@ Items = NDArray[np.int32]
 class _Lists:
     """The lists of all users at one value of diversity.
 
-    `rankings` has the item columns of each user, and `distances` the mean distance of the pairs of items in each list.
+    `rankings` has the item columns of each user. `distances` has the mean distance between the items of each list, for
+    the lists with at least two items.
     """
 
     rankings: list[list[int]] = field(default_factory=list)
@@ -53,9 +54,12 @@ class _Lists:
 def measure_diversity(ranker: ServedRanker, sample: Evaluator, *, seed: int) -> dict[str, Any]:
     """Return the effect of diversity on the users of `sample`, as `{"n_users": ..., "values": [...]}` for the header.
 
-    `values` has a row for each of VALUES. A row has the value as `diversity`, and `ndcg` at the cutoff with its
-    `interval`. Its `distance` is the mean of 1 − cosine similarity over the pairs of items in a list. Its `coverage` is
-    the share of all items that are in at least one list.
+    `values` has a row for each of VALUES, with these fields:
+
+    - `diversity` is the value, and `ndcg` the score at the cutoff with its `interval`.
+    - `distance` is 1 − cosine similarity, as a mean over the pairs of items in a list and then over lists. It is None
+      if no list has two items.
+    - `coverage` is the share of all items that are in at least one list.
     """
     lists_by_value = {value: _Lists() for value in VALUES}
     size = Rules(diversity=1.0).pool(sample.cutoff)
@@ -108,9 +112,11 @@ _DIGITS = 12
 
 
 def measure_curves(task: Task, winner: TrialRecord, ranker: ServedRanker) -> dict[str, Any]:
-    """Return the fields `cutoffs`, `recency` and `diversity` of the header's evaluation, as far as they apply.
+    """Return the fields `cutoffs`, `recency` and `diversity` of the header's evaluation.
 
-    `ranker` ranks by the `winner`, trained on the training part of the split.
+    `cutoffs` is missing if there are fewer items than in the shortest list, `recency` if no second value was searched,
+    and `diversity` without `training.report_diversity`. `ranker` ranks by the `winner`, trained on the training part of
+    the split.
     """
     training, evaluators = task.loaded.recipe.training, task.holdout.evaluators
     curves = _at_cutoffs(evaluators.full, ranker) | _by_recency(task, winner, ranker.model.scorer)
@@ -120,7 +126,10 @@ def measure_curves(task: Task, winner: TrialRecord, ranker: ServedRanker) -> dic
 
 
 def _at_cutoffs(evaluator: Evaluator, ranker: ServedRanker) -> dict[str, Any]:
-    """Return the metrics that are means over users, at each of CUTOFFS. Users are ranked once, for the longest."""
+    """Return the means of PER_USER at each of CUTOFFS that does not exceed the number of items.
+
+    Items are ranked once for each user, for the longest list.
+    """
     users = evaluator.evaluated_users
     rankings, truth = ranker(evaluator.offset + users, max(CUTOFFS)), evaluator.heldout[users]
     cutoffs = {}
@@ -132,10 +141,10 @@ def _at_cutoffs(evaluator: Evaluator, ranker: ServedRanker) -> dict[str, Any]:
 
 
 def _by_recency(task: Task, winner: TrialRecord, trained: Scorer) -> dict[str, Any]:
-    """Return the winner's score at each recency that the search tried, on the sample of users on which it was chosen.
+    """Return the winner's score at each recency of its search, on the sample of validation users.
 
-    If the parts of a blend have different recencies, each value is tried for all parts together. The score with the
-    different recencies is then added as `by_part`.
+    Return nothing if there are fewer than two values to try. If the parts of a blend have different recencies, each
+    value is tried for all parts together. The score with the different recencies is then added as `by_part`.
     """
     holdout, order = task.holdout, task.holdout.order
     values = () if order is None else order.values(winner.algorithm)

@@ -16,7 +16,7 @@ _SCORE_DIGITS = 12
 
 Rows = NDArray[np.int64]
 Rankings = list[list[int]]
-"""The best items of each user, best first."""
+"""The best items of each user, best first, as columns of the training matrix."""
 Ranker = Callable[[Rows, int], Rankings]
 """A function of users, (r,) ascending rows of the training matrix, and a number of items.
 
@@ -49,8 +49,8 @@ class Evaluator:
     - `heldout`, (validation users, items), has the held-out items. Users without held-out items are ignored.
     - `offset` is the row of the training matrix that belongs to row 0 of `heldout`. The other rows follow in order.
     - `cutoff` is the number of items in a ranking.
-    - `weighted` makes items count by their values in `heldout`, in the metrics of PER_USER. Without it, all held-out
-      items count 1.
+    - `weighted` makes items count by their values in `heldout`, in the metrics of PER_USER except `hit`. Without it,
+      all held-out items count 1.
     """
 
     def __init__(self, heldout: sparse.csr_matrix, *, offset: int, cutoff: int, weighted: bool = False) -> None:
@@ -60,7 +60,10 @@ class Evaluator:
         self.cutoff = cutoff
 
     def sample(self, n_users: int, seed: int) -> Evaluator:
-        """Return an evaluator of at most `n_users` random validation users. The same seed draws the same users."""
+        """Return an evaluator of at most `n_users` random validation users with held-out items.
+
+        The same seed draws the same users. With a smaller `n_users`, it draws some of these.
+        """
         with_items = np.flatnonzero(np.diff(self.heldout.indptr))
         if len(with_items) <= n_users:
             return self
@@ -78,7 +81,7 @@ class Evaluator:
         return other
 
     def _with_item_values(self, heldout: sparse.csr_matrix) -> sparse.csr_matrix:
-        """Return `heldout` with all values set to 1, or unchanged if items are weighted."""
+        """Return `heldout` with all values other than 0 set to 1, or unchanged if items are weighted."""
         if self.weighted or (heldout.data == 1).all():
             return heldout
         counted = heldout.copy()

@@ -28,7 +28,7 @@ COUNTS = ("n_rows", "n_users", "n_items")
 
 @dataclass(frozen=True, slots=True)
 class Incumbent:
-    """The artifact of the live model, with a verified `header` and `payload`. `sha256` is that of the whole file."""
+    """The artifact of the live model, whose signature was verified. `sha256` is that of the whole file."""
 
     header: Mapping[str, Any]
     sha256: str
@@ -48,8 +48,8 @@ class Incumbent:
 def read_incumbent(loaded: LoadedRecipe, keys: SigningKeys, settings: Settings) -> Incumbent | None:
     """Return the live model of the recipe, or log an event with the reason and return None if none can be verified.
 
-    Raise ArtifactReadError if the store has a live version but cannot read it. The training then stops, because the
-    model must not be replaced without a comparison.
+    Raise ArtifactReadError if the live model cannot be read, unless the pointer names a version that no longer exists.
+    The training then stops, because the model must not be replaced without a comparison.
     """
     store = open_store(loaded.output_uri, settings)
     try:
@@ -76,7 +76,11 @@ def counts(interactions: Interactions) -> dict[str, int]:
 
 
 def check_data_change(before: Mapping[str, Any], interactions: Interactions, bounds: MaxChange) -> None:
-    """Raise DataChangedTooMuch if a count rose or fell by more than its bound since `before`."""
+    """Raise DataChangedTooMuch if a count rose or fell by more than its relative bound since `before`.
+
+    `before` is the block `data_stats` of the live header. A count that it lacks is not checked, and neither is a count
+    without a bound.
+    """
     after = counts(interactions)
     moved = []
     for name in COUNTS:
@@ -104,7 +108,8 @@ class Unfit(Exception):
 def trainable(task: Task, header: Mapping[str, Any]) -> TrialRecord:
     """Return the trial of the model with this `header`, ready to be trained again on the current data.
 
-    Raise Unfit if this version of svc or the current recipe cannot train it.
+    Raise Unfit if the header lacks its parameters, if this version of svc or the current recipe cannot train it, or if
+    its dense item matrices would not fit into the free memory.
     """
     trial = trial_of(header)
     if trial.recency and task.holdout.order is None:
@@ -115,7 +120,8 @@ def trainable(task: Task, header: Mapping[str, Any]) -> TrialRecord:
 def check_trial(task: Task, trial: TrialRecord, header: Mapping[str, Any]) -> TrialRecord:
     """Return a `trial` that was read from `header`, with at most as many SVD components as the current data allows.
 
-    Raise Unfit if this version of svc or the current recipe cannot train it again.
+    Raise Unfit if this version of svc or the current recipe cannot train it again, or if its dense item matrices would
+    not fit into the free memory.
     """
     declared = [side for side in ("user", "item") if side in (header.get("features") or {})]
     trial = replace(_limit_components(task, trial), parts=tuple(_limit_components(task, part) for part in trial.parts))
@@ -155,7 +161,7 @@ def feature_trial_of(header: Mapping[str, Any]) -> TrialRecord | None:
 
 
 def _is_by_part(header: Mapping[str, Any]) -> bool:
-    """Return whether the parts of a blend have recencies of their own, and not all the recency of the model.
+    """Return whether the parts of a blend have recencies of their own instead of that of the model.
 
     A part without a recency in such a header has recency 0.
     """
@@ -168,7 +174,10 @@ def _record(name: str, params: dict[str, Any]) -> TrialRecord:
 
 
 def _limit_components(task: Task, trial: TrialRecord) -> TrialRecord:
-    """Return `trial` with fewer components than users and items, which a truncated SVD requires."""
+    """Return `trial` with fewer components than users and items, as a truncated SVD requires.
+
+    A trial of another algorithm is returned unchanged.
+    """
     most = min(task.holdout.train.shape) - 1
     wanted = trial.params.get("n_components")
     if trial.algorithm != "TruncatedSVDRecommender" or not isinstance(wanted, int) or wanted <= most:
@@ -177,7 +186,10 @@ def _limit_components(task: Task, trial: TrialRecord) -> TrialRecord:
 
 
 def _check(task: Task, trial: TrialRecord, declared: list[str]) -> None:
-    """Raise Unfit if this version of svc or this recipe cannot train the trial."""
+    """Raise Unfit if this version of svc or this recipe cannot train the trial, or if it needs too much memory.
+
+    `declared` are the sides, "user" and "item", for which its header has features.
+    """
     name = trial.algorithm
     if name not in ALGORITHMS:
         raise Unfit(f"this version of svc cannot train its class {name[:64]}")

@@ -15,8 +15,8 @@ would be too high. So `Choice` resamples the scores of all trials together.
 Symbols: X_k is the score of trial k, s_k its standard error, X_k* its score over resampled users, and
 t_k = (X_k* − X_k) / s_k. In a share q of the resamplings, the largest t_k is at most r. Then, whichever trial wins, the
 probability is at most 1 − q that its score is more than r standard errors above its score over the population of all
-users. So the interval extends r standard errors below the score. Its upper half is not lengthened: the winner's score
-is never below the score of the truly best trial, and which trial is truly best does not depend on the sample of users.
+users. So the interval extends r standard errors below the score. Its upper half is not lengthened, because the winner's
+score is never below that of the truly best trial, and this trial does not depend on the sample of users.
 
 The lead over the next algorithm involves two choices: that of the winner, and that of the best trial of the other
 algorithms. A false lead needs a large chance deviation of a difference to the truly best trial, or to the truly best
@@ -46,7 +46,7 @@ The variance of the mean is then accurate to about 2%, and the width of an inter
 """
 _DRAWS_PER_BLOCK = 1 << 16  # keeps the arrays of a block in the processor cache
 _TINY = float(np.finfo(np.float64).tiny)
-"""Smallest divisor. It replaces a divisor of 0, so that a quotient stays finite."""
+"""Smallest divisor. It replaces a divisor of 0 or less, so that a quotient stays finite."""
 
 
 def resample(scores: Matrix, *, seed: int, n: int) -> Matrix:
@@ -81,7 +81,7 @@ def _group_users(scores: Matrix, rng: np.random.Generator) -> tuple[Matrix, Vect
 
 
 def central(resampled: Vector, value: float, influence: Vector, confidence: float) -> tuple[float, float]:
-    """Return the BCa interval of `value`. It always contains the value.
+    """Return the BCa interval of `value`. It always contains the value, and is only the value if no user moves it.
 
     `resampled`, (n,), are the values over resampled users. `influence`, (users,), is the amount by which each user
     moves the value. For a mean, this is the user's score minus the mean.
@@ -112,11 +112,13 @@ best only if both scores were wrong by three standard errors in opposite directi
 class Choice:
     """The trials among which a winner was chosen.
 
-    - `scores`, (users, trials), are the scores for the same users, with trials in order of descending mean score. So
-      the winner is the first column. `algorithms` has the algorithm of each trial.
+    - `scores`, (users, trials), are the scores for the same users, with trials in order of descending mean score over
+      all validation users. So the winner is the first column. `algorithms` has the algorithm of each trial.
     - `n_unknown` is the number of other trials, whose scores for each user are missing. They are taken to be
       independent of all other trials, which can only lengthen an interval.
-    - `carried` is the stretch of an earlier choice of the same parameters, a lower bound of the result of `stretch`.
+    - `resamplings` is the number of bootstrap samples.
+    - `carried` is the stretch of an earlier choice of the same parameters. `stretch` and `stretch_of_lead` return at
+      least this value.
     """
 
     scores: Matrix
@@ -163,11 +165,11 @@ class Choice:
 
     @property
     def runner_up(self) -> int:
-        """Return the column of the best trial of the next algorithm, which must exist."""
+        """Return the column of the best trial of another algorithm than the winner's, which must exist."""
         return next(column for column, name in enumerate(self.algorithms) if name != self.algorithms[0])
 
     def among(self, algorithm: str) -> Choice:
-        """Return the same choice with only the trials of `algorithm`."""
+        """Return the same choice with only the trials of `algorithm`. `n_unknown` still counts all algorithms."""
         columns = [column for column, name in enumerate(self.algorithms) if name == algorithm]
         return replace(self, scores=self.scores[:, columns], algorithms=[algorithm] * len(columns))
 
@@ -176,7 +178,10 @@ class Choice:
         return replace(self, scores=self.scores[rows])
 
     def _differences(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return pairs of columns, as two arrays: winner and runner-up, each with every trial of another algorithm."""
+        """Return pairs of columns as two arrays. The first of a pair is the winner or the runner-up.
+
+        Each of the two is paired with every trial of an algorithm other than its own.
+        """
         names, both = np.asarray(self.algorithms), (0, self.runner_up)
         others = [np.flatnonzero(names != names[column]) for column in both]
         return np.repeat(both, [len(columns) for columns in others]), np.concatenate(others)
@@ -184,7 +189,8 @@ class Choice:
     def _beside_one(self, largest: Vector, seed: int, share: float, confidence: float) -> float:
         """Return the `share` quantile of the `largest` deviations, divided by the same quantile for a single trial.
 
-        The result is at least `carried`.
+        The deviations of unknown trials are drawn from a standard normal distribution. The result is at least
+        `carried`.
         """
         if self.n_unknown:
             drawn = np.random.default_rng([seed, 23]).random(len(largest))
@@ -203,7 +209,10 @@ def _deviations(resampled: Matrix, observed: Vector) -> Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The mean `value` by which the first of two models is better, with its interval from `low` to `high`."""
+    """The difference `value` of the mean scores of two models, or their relative change, and its interval.
+
+    It is positive if the first model is better.
+    """
 
     value: float
     low: float
@@ -276,8 +285,9 @@ def mean_interval(values: Vector, confidence: float = CONFIDENCE) -> tuple[float
 def is_gain(first: Vector, second: Vector, *, comparisons: int = 1) -> bool:
     """Return whether the mean of `first` is higher than that of `second` by more than chance.
 
-    Both are scores of the same users, (users,). Pass the number of `comparisons` if there are several. Each is then
-    tested more strictly, so that all of them together are right with CONFIDENCE (Bonferroni correction).
+    Both are scores of the same users, (users,). With fewer than two users, return False. Pass the number of
+    `comparisons` if there are several. Each is then tested more strictly, so that all of them together are right with
+    CONFIDENCE (Bonferroni correction).
     """
     if len(first) < 2:
         return False
@@ -285,7 +295,7 @@ def is_gain(first: Vector, second: Vector, *, comparisons: int = 1) -> bool:
 
 
 def lead(choice: Choice, *, seed: int, confidence: float = CONFIDENCE) -> Change:
-    """Return the lead of the winner of `choice` over the best trial of the next algorithm.
+    """Return the lead of the winner of `choice` over the best trial of another algorithm, which must exist.
 
     Its interval is corrected for the choice of both trials.
     """

@@ -1,10 +1,12 @@
-"""Measure how reliable the scores of a search are: their intervals, the winner's lead, and scores by groups of users.
+"""Measure how reliable the scores of a search are: their intervals, the winner's lead, and scores by groups.
 
 Intervals come from a bootstrap over the evaluated users. If a trial was chosen by its score on the same users, its
 interval is corrected for that choice (see judging/intervals.py). This needs the scores for each user, which the search
-keeps only for the trials of its process. If another process trained the best trial of an algorithm, that trial is
-trained again here, if time allows. The other trials of that process count as independent. If the split has test users,
-the lead is measured on them.
+keeps only for the trials of its process, up to a limit of memory. If another process trained the best trial of an
+algorithm, that trial is trained again here, for the two best algorithms always and for others if time allows. All other
+trials without scores for each user count as independent.
+
+If the split has test users, the lead is measured on them.
 """
 
 from __future__ import annotations
@@ -44,9 +46,10 @@ class WinnerMeasurements:
     """Figures about the reliability of scores, for the header, and objects that later steps of a training need.
 
     - `evaluation` has fields for the block `evaluation` of the header.
-    - `intervals` has the interval of the best trial of each algorithm.
+    - `intervals` has the interval of the best trial of each algorithm, if the scores for each user are known.
     - `winner` ranks by the winner, trained on the training part of the split. It is None if this training failed.
-    - `choice` has the scores of all trials among which the winner was chosen, or is None if they are missing.
+    - `choice` is the table of trials with their scores for each user (see `Choice`). It is None if the winner's scores
+      are missing.
     """
 
     evaluation: Mapping[str, Any] = field(default_factory=dict)
@@ -91,7 +94,10 @@ def measure_winner(task: Task, result: SearchResult) -> WinnerMeasurements:
 
 
 def _choice(result: SearchResult, by_trial: Mapping[int, Scores]) -> Choice | None:
-    """Return the complete trials as a choice, or None if the winner's scores for each user are missing."""
+    """Return the complete trials as a `Choice`, or None if the winner's scores for each user are missing.
+
+    `by_trial` has the scores for each user, (users,), by trial number.
+    """
     if result.best.number not in by_trial:
         return None
     ranked = by_score(result.completed)
@@ -103,7 +109,7 @@ def _choice(result: SearchResult, by_trial: Mapping[int, Scores]) -> Choice | No
 
 
 def _different(trials: Sequence[TrialRecord]) -> set[str]:
-    """Return a key for each distinct algorithm with its parameters, because the sampler may suggest them twice."""
+    """Return a key for each distinct pair of algorithm and parameters. The sampler may suggest the same pair twice."""
     return {json.dumps([trial.algorithm, trial.params], sort_keys=True) for trial in trials}
 
 
@@ -112,8 +118,9 @@ def _spans(
 ) -> Iterator[tuple[str, list[float]]]:
     """Yield the interval of the best trial of each algorithm, as (algorithm, [low, high]).
 
-    The winner's interval is corrected for the choice among all trials, and those of other algorithms for the choice
-    among the trials of the algorithm.
+    Trials whose scores for each user are missing are left out, and all trials without a `choice`. The winner's interval
+    is corrected for the choice among all trials, and those of other algorithms for the choice among the trials of the
+    algorithm.
     """
     for name, trial in result.best_per_algorithm.items():
         if choice is not None and trial.number in by_trial:
@@ -122,9 +129,10 @@ def _spans(
 
 
 def _scores_of_users(task: Task, result: SearchResult) -> Iterator[tuple[int, Scores]]:
-    """Train the best trial of an algorithm again if another process trained it, and yield (number, scores).
+    """Train the best trial of each algorithm again if its scores for each user are missing, and yield (number, scores).
 
-    The scores, (users,), are those of all validation users.
+    The scores, (users,), are those of all validation users. The two best algorithms are always trained, and others only
+    within the allowed time. A trial that cannot be trained again is left out.
     """
     allowed_s = max(MOST_SHARE_OF_SEARCH * result.seconds, ALWAYS_ALLOWED_S)
     began = time.monotonic()
@@ -140,7 +148,7 @@ def _scores_of_users(task: Task, result: SearchResult) -> Iterator[tuple[int, Sc
 
 
 def _train(task: Task, trial: TrialRecord) -> Scorer | None:
-    """Train `trial` again on the training part of the split, and return None if that fails."""
+    """Train `trial` again on the training part of the split, or return None if feature weights cannot be solved for."""
     try:
         return task.train_on_split(trial)
     except FeatureRidgeFailed:
@@ -148,7 +156,10 @@ def _train(task: Task, trial: TrialRecord) -> Scorer | None:
 
 
 def _lead(result: SearchResult, choice: Choice, seed: int) -> dict[str, Any]:
-    """Return the winner's lead over the best trial of the next algorithm on the validation users, for the header."""
+    """Return the winner's lead over the best trial of the next algorithm on the validation users, for the header.
+
+    Return nothing if there is no other algorithm, or if the scores of that trial for each user are missing.
+    """
     names = list(result.best_per_algorithm)
     if len(names) < 2 or names[1] not in choice.algorithms or choice.algorithms[choice.runner_up] != names[1]:
         return {}
@@ -168,7 +179,7 @@ def _change_fields(over: str, change: Change, users: str) -> dict[str, Any]:
 def _runner_up_on_test(task: Task, result: SearchResult) -> tuple[str, Scores] | None:
     """Return the second-best algorithm, and the scores of its best trial for each test user, (users,).
 
-    Return None if there is no other algorithm or if there are no test users.
+    Return None if there is no other algorithm, if there are no test users, or if the trial cannot be trained again.
     """
     names = list(result.best_per_algorithm)
     if task.split.test is None or len(names) < 2:
@@ -183,9 +194,10 @@ def _runner_up_on_test(task: Task, result: SearchResult) -> tuple[str, Scores] |
 
 
 def _winner_on_test(task: Task, ranker: Ranker, others: tuple[str, Scores] | None) -> dict[str, Any]:
-    """Return the winner's scores on the test users, and its lead over the runner-up on them.
+    """Return the winner's scores on the test users, and its lead over the runner-up on them, if there is one.
 
-    The intervals need no correction, because no trial was chosen by scores on these users.
+    Return nothing without test users. The intervals need no correction, because no trial was chosen by scores on these
+    users.
     """
     if task.split.test is None:
         return {}

@@ -27,8 +27,11 @@ def user_scores(rankings: Sequence[Sequence[int]], truth: sparse.csr_matrix) -> 
     """Return the score of each ranking, (users,), by each metric of PER_USER.
 
     `truth`, (users, items), has the items that the user of each ranking chose. Each item counts by its value in
-    `truth`, which an Evaluator sets to 1 unless the metric is weighted. The definitions are irspack's: ndcg is relative
-    to the best ranking of as many items as were recommended, and map divides by the number of all chosen items.
+    `truth`, which an Evaluator sets to 1 unless the metric is weighted. Only `hit` ignores these values: it is 1 or 0.
+    The score of a user without chosen items is 0.
+
+    The definitions are those of irspack. The ndcg is relative to the best ranking of as many items as were recommended.
+    The map divides by the number of all chosen items, or the sum of their values.
     """
     truth = truth.sorted_indices()
     lengths = np.asarray([len(ranking) for ranking in rankings], dtype=np.int64)
@@ -52,7 +55,7 @@ def user_scores(rankings: Sequence[Sequence[int]], truth: sparse.csr_matrix) -> 
 
 
 def _owners(truth: sparse.csr_matrix) -> NDArray[np.int64]:
-    """Return the row of each entry, (entries,)."""
+    """Return the row of each stored value of `truth`, (n,)."""
     return np.repeat(np.arange(truth.shape[0], dtype=np.int64), np.diff(truth.indptr))
 
 
@@ -140,7 +143,8 @@ def breakdown(
 
     `rankings` has a list of item columns for each row of `truth`. `truth`, (evaluated users, items), has the chosen
     items. It may have more columns than there are training items, for items that the model does not know and so never
-    recommends. A figure of a group of items is a mean over the users who chose at least one of them.
+    recommends. A figure of a group of items is a mean over the users who chose at least one of them. A group without
+    such users is left out.
     """
 
     def means(truth: sparse.csr_matrix, part: Part, rows: NDArray[np.int64] | None = None) -> Iterator[Row]:
@@ -208,9 +212,9 @@ def _diversity(
 ) -> Iterator[Row]:
     """Yield coverage and novelty.
 
-    Coverage is the share of items that at least one ranking contains. The novelty of an item is −log2 of the share of
-    users who have it: 1 if half of the users have it, 10 if one in a thousand. The novelty of the rankings is the mean
-    over their items, then over rankings.
+    Coverage is the share of the training items that at least one ranking contains. The novelty of an item is −log2 of
+    the share of users who have it: 1 if half of the users have it, 10 if one in a thousand. The novelty of the rankings
+    is the mean over the items of a ranking, then over rankings. It is missing if every ranking is empty.
     """
     shown = np.unique(np.fromiter((item for ranking in rankings for item in ranking), dtype=np.int64))
     yield _row(EVERYTHING, COVERAGE, len(shown) / max(len(training.popularity), 1), (None, None), len(rankings))

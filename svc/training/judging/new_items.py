@@ -1,13 +1,13 @@
 """Measure the effect of `serving.new_items`: how often users get new items that they choose, and what known items lose.
 
-In each fold of coldstart.py, a tenth of the items is removed from the training part of the split, and the winner is
-trained on the rest. The model then ranks the removed items as new ones, by their features, among all known items. This
-is done for at most SAMPLE_USERS validation users in each fold. Pages have the length of the recipe's cutoff and obey
-both shares of `serving.new_items`.
+In each fold of coldstart.py, a tenth of the items is removed from the training part of the split, and the model is
+trained on the rest. It then ranks the removed items as new ones, by their features, among all known items. This is done
+for at most SAMPLE_USERS validation users in each fold. A page is the list of items recommended to a user. It has the
+length of the recipe's cutoff and obeys both shares of `serving.new_items`.
 
-A ranking by popularity alone never shows a new item, because no user has chosen it. So the baseline has new items at
-the same places, but fills these with the new items of highest popularity by their features (see
-`popularity_of_unseen`). They are the same items for every user, and a random choice if features do not help.
+A ranking by popularity alone never shows a new item, because no user has chosen it. So the baseline gives each user as
+many new items as the model does, but those of highest popularity by their features (see `popularity_of_unseen`). They
+are the first ones of one list for all users, and a random choice if features do not help.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ Pages = list[list[int]]
 class _Fold:
     """One fold: a model that was trained without the items `held`.
 
-    `kept` and `held` are columns of the training part of the split. `new_items` are the items `held`, in this order, as
-    the model ranks them.
+    `kept` and `held` are columns of the training part of the split. `new_items` has the items `held`, in this order, in
+    the form in which a model ranks new items.
     """
 
     model: Model
@@ -87,13 +87,14 @@ def evaluate_new_items(
 ) -> dict[str, Any]:
     """Return the figures for the header, or `{"skipped": reason}`.
 
-    `aware` is the trial that learned from features, and `declared` the block `serving.new_items`. The figures are means
-    over the folds, with `intervals`:
+    The measurement is skipped if it would take too much work compared with the search, if no fold has users who chose
+    new and known items, or if the feature weights of a fold cannot be solved for. `aware` is the trial that learned
+    from features, and `declared` the block `serving.new_items`. The figures are means over the folds, with `intervals`:
 
     - `recall` is the share of the new items chosen by a user that are on the user's page. It is a mean over the users
       who chose a new item.
     - `popularity_recall` is the recall of the baseline.
-    - `share` is the mean share of new items on the pages of all users.
+    - `share` is the mean share of new items on the pages of all sampled users.
     - `known_change` is the relative change of the ndcg of known items against pages without new items. −0.01 is a loss
       of 1%.
     """
@@ -137,7 +138,7 @@ def _work(trial: TrialRecord, matrix: sparse.csr_matrix) -> float:
     """Return the approximate number of multiplications of one training.
 
     A dense solve needs about the cube of the number of items. Other item weights need one multiplication for each pair
-    of items in a history. The latter is also an upper bound for SVD and BPR.
+    of items in a history. The latter is also used for SVD, BPR and popularity.
     """
     if trial.parts:
         return sum(_work(part, matrix) for part in trial.parts)
@@ -209,7 +210,10 @@ def _fold(
 
 
 def _measure(fold: _Fold, task: Task, number: int) -> Mapping[str, float] | None:
-    """Return the MEASURES of one fold, or None if no user chose a new item or no user chose a known item."""
+    """Return the MEASURES of one fold, as means over at most SAMPLE_USERS validation users.
+
+    Return None if none of them chose a new item, or if none has a held-out known item.
+    """
     holdout, training = task.holdout, task.loaded.recipe.training
     sample = holdout.evaluators.full.sample(SAMPLE_USERS, training.split.seed + number)
     validated = sample.evaluated_users
@@ -242,7 +246,7 @@ def _mean(metric: str, pages: Pages, truth: sparse.csr_matrix) -> float:
 
 
 def _by_popularity(fold: _Fold, task: Task, n_new: Sequence[int]) -> Pages:
-    """Return the baseline: for each user, as many of the most popular new items as `n_new` says.
+    """Return the new items of the baseline: for each user, as many of the most popular ones as `n_new` says.
 
     Equally popular items are in the order of the split's columns, which is random.
     """

@@ -58,10 +58,12 @@ class ScoreRanker:
 def best_columns(scores: Scores, k: int) -> Rankings:
     """Return the columns of the `k` best scores of each row, (b, items), best first, without scores of −inf.
 
-    Equal scores are ordered by column. To be faster than a sort of all scores, the g groups of columns j mod g are
-    compared by their maxima first. At least k scores reach the k-th largest maximum, which is the bound, so only groups
-    whose maximum reaches the bound are searched. If many maxima equal the bound, like the zeros of a sparse model, only
-    scores above the bound are sorted. The first columns with the bound itself fill the remaining places.
+    Equal scores are ordered by column.
+
+    To be faster than a sort of all scores, the columns are divided into g groups by j mod g, and the groups are
+    compared by their maxima first. The bound is the k-th largest maximum. At least k scores reach it, so only groups
+    whose maximum reaches it are searched. If many maxima equal the bound, like the zeros of a sparse model, only scores
+    above the bound are sorted. The first columns with the bound itself fill the remaining places.
     """
     b, n = scores.shape
     groups = min(n, max(512, 8 * k))
@@ -199,11 +201,11 @@ _DIGITS = 4
 
 
 def rank_ms(model: Model, rows: NDArray[np.int64] | None = None) -> float:
-    """Return the median milliseconds of processor time to rank one known user alone, on one thread.
+    """Return the median milliseconds of processor time to rank ten items for one known user alone, on one thread.
 
-    The users are evenly spread over `rows` of `model`, or over all rows. `ready` of the model must have been called.
-    Processor time hardly depends on the load of the machine. A server needs less time for each of several requests that
-    it ranks together.
+    The users, at most N_USERS, are evenly spread over `rows` of `model`, or over all rows. `ready` of the model must
+    have been called. Processor time hardly depends on the load of the machine. A server needs less time for each of
+    several requests that it ranks together.
     """
     known_rows = np.arange(model.n_users) if rows is None else rows
     queries = [model.known_user(int(row), limit=_LIMIT) for row in known_rows[_spread(len(known_rows))]]
@@ -211,7 +213,7 @@ def rank_ms(model: Model, rows: NDArray[np.int64] | None = None) -> float:
 
 
 def rank_ms_of(scorer: Scorer, matrix: sparse.csr_matrix) -> float:
-    """Return the same time for a `scorer` that is not yet part of a model, trained on `matrix`, (users, items)."""
+    """Return the time that `rank_ms` measures, for a `scorer` without a model, trained on `matrix`, (users, items)."""
     rows = _spread(matrix.shape[0])
     lengths = np.zeros(matrix.shape[0], dtype=np.int64)
     lengths[rows] = np.diff(matrix.indptr)[rows]

@@ -1,8 +1,9 @@
 """Choose the recency of a trained model, and evaluate the model with it.
 
-Recency says how much less each item of a history counts than the next later one. It does not affect training. A trained
-model is evaluated at several recencies on a few of the validation users. The best one is then used only if it scores
-better than the lowest one on the sample of validation users by more than chance. So 0 wins if order has no effect.
+Recency says how much less each item of a history counts than the next later one: by the factor exp(−recency). It does
+not affect training. A trained model is evaluated at several recencies on a few of the validation users. The best one is
+then used only if it scores better than the lowest one on the sample of validation users by more than chance. So the
+lowest one, by default 0, wins if order has no effect.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ _STRIDE = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HistoryOrder:
-    """The order of the histories that a search trains on, and the recencies that it may use.
+    """The order of the histories that a search trains on, and the recencies that the search may use.
 
-    - `positions` has the position of each entry of the training matrix in its history, 0 for the latest item.
-    - `fixed` is the recency of all models, or None if recency is searched.
-    - `bounds` has the lowest and highest recency to try for single algorithms.
+    - `positions` has the position of each entry of the training matrix in its user's history, 0 for the latest item.
+    - `fixed` is the recency of every model that can use order, or None if recency is searched.
+    - `bounds` has the recipe's lowest and highest recency to try, by algorithm. Other algorithms try VALUES.
     """
 
     positions: sparse.csr_matrix
@@ -72,8 +73,8 @@ def choose(search: RecencySearch, evaluators: Evaluators, check: Callable[[], No
     """Return the best of the values, or the lowest if no other value is better on the sample by more than chance.
 
     To save time, the best value is found on `evaluators.few`, and only this value and the lowest are scored on the
-    whole sample. Scores are assumed to have one peak. So every third value is scored first, and then the neighbours of
-    the best value until both are worse.
+    whole sample. Scores are assumed to have one peak. So every third value and the last are scored first, and then the
+    neighbours of the best value until both have been scored. `check` is called before each evaluation.
     """
     values = search.values
 
@@ -100,9 +101,10 @@ class Fitted:
     """The outcome of one training.
 
     - `metrics` are those of the best epoch, and `epochs` is its number, or None for training without epochs.
-    - `by_user` has the score for each validation user, (users,). The mean of these scores is the trial's score.
+    - `by_user` has the score for each validation user, (users,), or is None if they are unknown. Their mean is the
+      trial's score.
     - `recency` is the chosen recency, at which the model was evaluated.
-    - `rank_ms` is the time of a single ranking in milliseconds.
+    - `rank_ms` is the time of a single ranking in milliseconds, or None before it is measured.
     """
 
     metrics: dict[str, float]
@@ -118,7 +120,8 @@ def judge(
     """Choose the best recency of a trained model on the sample, and evaluate the model on all validation users.
 
     `report` is called with the score on the sample if there are more validation users than the sample has. `check` is
-    called between evaluations. Both may raise an exception to end the trial.
+    called before each evaluation. Both may raise an exception to end the trial. The caller adds `epochs` and `rank_ms`
+    to the result.
     """
     metric, full, sample = evaluators.metric, evaluators.full, evaluators.sample
     chosen = choose(search, evaluators, check)

@@ -37,7 +37,7 @@ class Reused:
     def figures(self, *path: str) -> Mapping[str, Any]:
         """Return figures that only a search measures, for the header of a refit, with the time of the search.
 
-        `path` are the keys to them in `evaluation`.
+        `path` are the keys to them in `evaluation`. If it lacks them, return `{"skipped": reason}`.
         """
         figures: Any = self.evaluation
         for key in path:
@@ -55,12 +55,14 @@ class Reused:
 class SearchResult:
     """The trials of a search, and figures about the part of it that this process did.
 
-    - `trials` are all finished trials of the study that used its budget, of every process.
+    - `trials` are all finished trials of the study that used its budget, of every process, and the blend if there is
+      one.
     - `seconds` is the time that this process searched, and `n_orphaned` the number of trials that it abandoned.
     - `workers` is the number of trials that this process trained at once.
-    - `by_user` has the scores for each user, (users,), of complete trials of this process, by trial number.
-    - `trained` is the model of the best trial, trained on the training part of the split, and `evaluation` is its
-      evaluation. If they are not None, the best trial need not be trained again.
+    - `by_user` has the scores for each user, (users,), of complete trials of this process, by trial number. Some trials
+      are missing if they took too much memory (see `KeptScores`).
+    - `trained` is the model of the best trial, trained on the training part of the split. If it is not None, the best
+      trial need not be trained again. `evaluation` is its evaluation on all validation users, or None.
     - `reused` is set if there was no search. `trials` then has one trial with the parameters of an earlier search.
     """
 

@@ -35,9 +35,9 @@ class Holdout:
     """The split of a search: the interactions to train on, and the evaluators by held-out items.
 
     - `train`, (users, items), is the training part of the split. Rows and columns are those of the split.
-    - `features` are the encoded features of users and items, with rows in the order of `train`.
+    - `features` are the encoded features of users and items, in the order of the rows and columns of `train`.
     - `times` has the time of each entry of `train`, or is None if no model depends on times.
-    - `hidden`, (users, items), has the items that users are never shown.
+    - `hidden`, (users, items), has the items that users are never shown, or is None if there are none.
     - `order` is the order of the histories, or None to ignore it.
     - `repeats` is True if users are recommended seen items again.
     """
@@ -56,13 +56,16 @@ class Holdout:
 
     @property
     def seen(self) -> sparse.csr_matrix:
-        """Return the matrix, (users, items), of items that are not recommended to a user: hidden and seen items."""
+        """Return a matrix, (users, items), of items that are not recommended to a user: hidden and seen items.
+
+        With `repeats`, these are only the hidden items.
+        """
         if self.repeats:
             return sparse.csr_matrix(self.train.shape, dtype=np.float32) if self.hidden is None else self.hidden
         return self.train if self.hidden is None else (self.train + self.hidden).tocsr()
 
     def decay_matrix(self, params: Params) -> sparse.csr_matrix:
-        """Return `train` with the decay of the half-life in `params`."""
+        """Return `train` with the decay of the half-life in `params`, or unchanged without one."""
         return decay_matrix(self.train, self.times, params)
 
     def ranker_of(self, trained: Scorer, trial: TrialRecord, judged: Evaluator | None = None) -> ServedRanker:
@@ -114,8 +117,9 @@ def _numbers(count: int) -> IdTable:
 class Task:
     """Inputs of a training.
 
-    `builder` builds the final model and may use all cores. The property `features` has rows in the order of the
-    interactions, while the rows of `holdout.features` are in the order of the split.
+    `builder` builds the final model and every other model outside the trials of a search, and may use all cores. The
+    property `features` has rows in the order of the interactions, while the rows of `holdout.features` are in the order
+    of the split.
     """
 
     loaded: LoadedRecipe
@@ -134,7 +138,7 @@ class Task:
         return decay_matrix(matrix, interactions.latest(), params) if HALF_LIFE in params else matrix
 
     def positions(self, *, all_users: bool = False) -> sparse.csr_matrix:
-        """Return the positions of the entries of `matrix` in the order of each history."""
+        """Return the position of each entry of `matrix` in its user's history, 0 for the latest item."""
         return positions_of((self.data.interactions if all_users else self.data.trained).latest())
 
     def train_on_split(self, trial: TrialRecord, features: Matrices | None = None) -> Scorer:
@@ -155,7 +159,7 @@ class Task:
 def split_data(loaded: LoadedRecipe, data: TrainingData) -> SplitMatrices:
     """Split the data as the recipe says.
 
-    Raise CutoffTooLarge if there are fewer items than in a ranking, and ZeroScore if nothing is held out.
+    Raise CutoffTooLarge if there are fewer items than `training.cutoff`, and ZeroScore if nothing is held out.
     """
     training = loaded.recipe.training
     n_items = len(data.interactions.item_ids)
