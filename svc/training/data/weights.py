@@ -1,9 +1,10 @@
 """Compute the weights of interactions from a weight column or events, from their age, and from their order.
 
-The half-life, after which an interaction counts half, is a parameter of a trial under the name HALF_LIFE. Recommenders
-do not have this parameter. They are trained on a matrix to which the decay has been applied. `svc.model.history`
-defines how the order of a history affects its weights, and weighs the history of one request. This module weighs the
-histories of many users at once.
+The half-life, the age at which an interaction counts half, is a parameter of a trial under the name HALF_LIFE.
+Recommenders do not have this parameter. They are trained on a matrix to which the decay has been applied.
+
+`svc.model.history` defines how the order of a history affects its weights, and weighs the history of one request. This
+module weighs the histories of many users at once.
 """
 
 from __future__ import annotations

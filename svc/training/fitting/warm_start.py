@@ -21,7 +21,7 @@ Rows = NDArray[np.int32]
 class WarmStart:
     """Vectors of the live model, from which a training of iALS starts.
 
-    - `sha8` is the version of the live model.
+    - `sha8` is the version of the live model, the first 8 digits of its SHA-256.
     - `users` and `items`, (rows of the live model, K), are its vectors.
     - `user_mean`, (K,), is the vector towards which users are regularized, or None.
     - `user_rows` and `item_rows` have the row in the live model of each user and item of the training, −1 if new.
@@ -53,9 +53,9 @@ class WarmStart:
         return cls(sha8, scorer.users, items, prior.user_mean, *rows)
 
     def place(self, recommender: Any) -> None:
-        """Set the vectors and the mean of a recommender, which has the same number of components, after start_learning.
+        """Set the vectors of `recommender` after `start_learning`, and its mean if both models have one.
 
-        New users and items keep their random vectors.
+        It must have K components. New users and items keep their random vectors.
         """
         core = recommender.trainer.core_trainer
         core.user = _with_live(core.user, self.users, self.user_rows)

@@ -9,7 +9,7 @@ page.
 | h | the history: the latest items of the query, at most MOST_HISTORY |
 | F | the features, in the order of `item_record.names` |
 
-A missing value is 0. If it is missing for some candidates only, a second feature marks these candidates.
+A missing value is 0. For each column of labels or numbers, a second feature marks the candidates without a value.
 
 A server computes the same weighted sums without this table (`svc.model.ranker.page_ranker`).
 """

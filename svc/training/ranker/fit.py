@@ -82,8 +82,8 @@ def fit(pages: Pages, *, seed: int) -> FittedWeights:
 
     The weights for a part of the pages are fitted on the other parts. Their L2 is the one with the least loss on the
     other parts in the same cross-validation, because a nested one took three times as long. These losses are those of
-    weights that were fitted on the part too. So a part slightly influences the choice of its L2, but not its weights
-    otherwise.
+    weights that were fitted on the part too. So a part slightly influences the L2 of its own weights, and nothing else
+    in them.
 
     All weights are 0 if no page has a chosen item.
     """

@@ -42,8 +42,8 @@ class Learned:
     """A fitted ranker and its cross-validated gain.
 
     - `ranker` is fitted on all pages. Its item record is that of the training part of the split.
-    - `judges` has a ranker for each user on whose page `ranker` was fitted, by the user's row in the split. It was
-      fitted without this user's page.
+    - `judges` has a ranker for each user on whose page `ranker` was fitted, by the user's row in the split. The user's
+      own ranker was fitted without this page.
     - `history` has the histories of the users in the training part of the split.
     - `windows`, in days, and `tables` are inputs of the item record. `on` makes the final model's record from them.
     - `gain` is the change from the winner's score to that of its pages reordered by `judges`.
@@ -226,7 +226,7 @@ def _pages(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OrderedRanker:
-    """Ranks by the winner, `own`, and then reorders the best items of each user.
+    """A ranker by the winner, `own`, that then reorders the best items of each user.
 
     The items of a user in `judges` are reordered by the ranker there, those of other users by `ranker`. `history` has
     the histories in the training part of the split, which these rankers read.

@@ -199,7 +199,7 @@ def item_tables(
 ) -> EncodedTables:
     """Return the encoded tables, with rows in the order of the items of the interactions.
 
-    Metadata that cannot be read or encoded is left out with an event, because a server answers without it too.
+    Metadata that cannot be read or encoded is left out, because a server answers without it too. An event is logged.
     """
     sides = [data.sides["item"]] if "item" in data.sides else []
     metadata = loaded.recipe.item_metadata

@@ -158,7 +158,7 @@ class WideFeatureTrainer(IALSTrainer):
         del user_features, item_features
         core.user, core.item = held.user, held.item
         core.user_feature_weight, core.item_feature_weight = user_start, item_start
-        # `core` has copies of the vectors. Emptied here, they are not in memory twice during the step.
+        # `core` has copies of the vectors. `held` is emptied, so that they are not in memory twice during the step.
         held.user = held.item = np.empty((0, before[0].shape[1]), dtype=np.float32)
         core.step(self.solver_config)
         held.user, held.item = core.user, core.item
