@@ -144,8 +144,9 @@ def weigh_rows(
 def in_order(positions: sparse.csr_matrix) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return how to reorder the entries of a CSR matrix so that each row is oldest first, and a mask of ties.
 
-    `positions` has the position of each entry (see `positions_of`). The first result, (nnz,), has the places of entries
-    in the new order. The mask, (nnz,), is True for an entry with the same time as the entry before it.
+    `positions` has the position of each entry in its history (see `positions_of`). Both results, (nnz,), are in the new
+    order. The first has the place of each entry in the data of `positions`. The mask is True for an entry with the same
+    time as the entry before it in its row.
     """
     rows = np.repeat(np.arange(positions.shape[0]), np.diff(positions.indptr))
     order = stable_order([rows, -positions.data])
