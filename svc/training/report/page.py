@@ -1,6 +1,7 @@
 """The HTML report of a training: one self-contained page, written by `svc train --report` and by `svc report`.
 
-All of its contents are read from the artifact, so the page can be made again without training.
+All of its contents are read from the artifact, and from the header of an earlier one to compare with. So the page can
+be made again without training.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ if TYPE_CHECKING:
 
 
 def check_report(path: Path) -> None:
-    """Raise ConfigError if a report could not be written: no extra, no folder, or a folder that is read-only."""
+    """Raise ConfigError if a report could not be written to `path`.
+
+    This is so if the extra `report` is not installed, if `path` is a folder, or if its folder is missing or read-only.
+    """
     missing = [name for name in ("matplotlib", "jinja2") if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"a report needs {missing[0]}: {install_command('report')}")
@@ -46,7 +50,7 @@ def check_report(path: Path) -> None:
 
 
 class Counts(NamedTuple):
-    """The number of interactions of each item, shape (items,), and of each user, shape (users,)."""
+    """The number of distinct users of each item, (items,), and of distinct items of each user, (users,)."""
 
     items: NDArray[np.int64]
     users: NDArray[np.int64]
@@ -61,7 +65,7 @@ def write_report(
 ) -> None:
     """Write the page for an artifact's `header`, with a comparison if the header of an `earlier` run is given.
 
-    Raise ArtifactWriteError if it cannot be written. An older page at `path` is then unchanged.
+    Raise ArtifactWriteError if the page cannot be written. An older page at `path` is then unchanged.
     """
     page = render(header, counts, earlier)
     try:
@@ -146,9 +150,9 @@ def _best(header: Mapping[str, Any]) -> list[TrialRecord]:
 
 
 def _course(header: Mapping[str, Any]) -> list[TrialRecord]:
-    """Return the completed trials of the search.
+    """Return the completed trials of the search that the header has, at most 400.
 
-    Headers of earlier versions have no trials, or trials without `rank_ms`.
+    Headers of earlier versions of svc have no trials, or trials without `rank_ms`.
     """
     trials = header["tuning"].get("trials")
     if not trials:
@@ -169,20 +173,20 @@ def _course_sentence(tuning: Mapping[str, Any]) -> str:
 
 
 def _times_popularity(best: Sequence[TrialRecord]) -> float | None:
-    """Return the winner's score divided by that of TopPop, or None if TopPop won or was not tried."""
+    """Return the winner's score divided by that of TopPop, or None if TopPop won, scored 0 or was not tried."""
     baseline = next((trial.score for trial in best if trial.algorithm == "TopPopRecommender"), None)
     return (best[0].score or 0.0) / baseline if baseline and best[0].algorithm != "TopPopRecommender" else None
 
 
 def _tail_share(item_counts: NDArray[np.int64]) -> float:
-    """Return the share of the most popular 1% of the items in all interactions."""
+    """Return the share of the most popular 1% of the items, at least one item, in all interactions."""
     falling = np.sort(item_counts)[::-1]
     return float(falling[: max(1, len(falling) // 100)].sum() / max(falling.sum(), 1))
 
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """The report of one training, to be written at `path`. If `path` is None, every method does nothing."""
+    """The report of one training, to be written to `path`. If `path` is None, every method does nothing."""
 
     path: Path | None
     loaded: LoadedRecipe
@@ -214,7 +218,10 @@ class RunReport:
             return None
 
     def write(self, header: Mapping[str, Any], model: Model, earlier: Mapping[str, Any] | None) -> None:
-        """Write the page of the new model's `header`, compared with `earlier`. Raise ArtifactWriteError."""
+        """Write the page for the new model's `header`, compared with that of an `earlier` artifact if given.
+
+        Raise ArtifactWriteError if the page cannot be written.
+        """
         if self.path is None:
             return
         self.progress.phase("writing the report")

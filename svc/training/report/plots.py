@@ -150,9 +150,9 @@ def changes_plot(against: Sequence[Mapping[str, Any]], bound: float, metric: str
 
 
 def diversity_plots(values: Sequence[Mapping[str, Any]], metric: str) -> list[Markup]:
-    """Draw accuracy with its interval against two measures of variety, one plot each.
+    """Draw the ndcg with its interval against two measures of variety, one plot each.
 
-    Each point is labelled with its `diversity`.
+    Each point is labelled with its `diversity`. A value without a mean distance has no point in the first plot.
     """
     drawn = []
     sides = (("distance", "mean distance of two items of a list"), ("coverage", "share of all items shown to somebody"))

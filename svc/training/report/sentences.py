@@ -16,7 +16,7 @@ _WEAK = 0.5
 
 
 def verdict(header: Mapping[str, Any], metric: str) -> str:
-    """Return the outcome in at most two sentences."""
+    """Return the winner's lead over popularity, and its weakness in the long tail if there is one, as sentences."""
     return " ".join(filter(None, (_beside_popularity(header, metric), _weakness(header))))
 
 
@@ -37,7 +37,7 @@ def _beside_popularity(header: Mapping[str, Any], metric: str) -> str:
 
 
 def _weakness(header: Mapping[str, Any]) -> str:
-    """Return a sentence about the long tail, or "" if its score is not low, or missing."""
+    """Return a sentence about the long tail, or "" if its score is not low (see _WEAK) or not measured."""
     name = header["metric"]
     values = {
         row["part"]: row["value"]
@@ -80,7 +80,7 @@ def headline(header: Mapping[str, Any]) -> Headline:
 def _correction(evaluation: Mapping[str, Any]) -> str:
     """Return the words that say how the interval was corrected for the choice among trials.
 
-    Return "" if there were fewer than two trials, or if the header is of an earlier version.
+    Return "" if there were fewer than two trials, or if the header does not tell their number.
     """
     choice = evaluation.get("chosen_among")
     if choice is None or choice["trials"] + choice["unknown"] < 2:
@@ -92,7 +92,7 @@ def _correction(evaluation: Mapping[str, Any]) -> str:
 
 
 def lead_sentences(header: Mapping[str, Any], metric: str) -> list[str]:
-    """Return a sentence about the winner's lead over the next algorithm, or nothing without another algorithm."""
+    """Return a sentence about the winner's lead over the next algorithm, or nothing if it was not measured."""
     lead = header["evaluation"].get("lead")
     if lead is None:
         return []
@@ -182,7 +182,10 @@ def order_sentences(header: Mapping[str, Any]) -> Markup:
 
 
 def tried_values(header: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """Return the recencies that were tried for the winner, with their scores, or nothing if none were."""
+    """Return the recencies at which the winner was measured for a report, with its scores.
+
+    Return nothing for a training without a report, or if the search had a single recency to try.
+    """
     scores: Sequence[Mapping[str, Any]] = header["evaluation"].get("recency", {}).get("values", ())
     return scores
 
@@ -248,7 +251,10 @@ def ranker_sentences(header: Mapping[str, Any], metric: str) -> str:
 
 
 def ranker_groups(header: Mapping[str, Any]) -> Mapping[str, float]:
-    """Return how far each group of features moves the items of a page, strongest first, or nothing without a ranker."""
+    """Return how far each group of the ranker's features moves recommended items, strongest first.
+
+    Return nothing if no ranker ships.
+    """
     groups: Mapping[str, float] = header.get("ranker", {}).get("groups", {})
     return dict(sorted(groups.items(), key=lambda group: -group[1]))
 
@@ -287,7 +293,10 @@ def definitions(header: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def feature_sentences(header: Mapping[str, Any]) -> list[str]:
-    """Return a sentence on whether the model uses the recipe's features, or nothing for a recipe without features."""
+    """Return a sentence on whether the model uses the recipe's features, and the list of their columns.
+
+    Return nothing for a recipe without features.
+    """
     features = header.get("features")
     if not features:
         return []

@@ -136,7 +136,10 @@ def parameters(params: Mapping[str, Any]) -> str:
 
 
 def figure(value: float) -> str:
-    """Return a number for a cell: whole numbers with separators of thousands, small others with four decimals."""
+    """Return a number for a cell: whole numbers with separators of thousands, others with four decimals.
+
+    From 1,000 on, others have one decimal. The floats 0.0, 1.0 and −1.0 have four, like other scores and shares.
+    """
     if isinstance(value, float) and not (value.is_integer() and abs(value) > 1):
         return f"{value:.4f}" if abs(value) < 1000 else f"{value:,.1f}"
     return f"{int(value):,}"
@@ -147,7 +150,7 @@ def _of_each(figures: Mapping[str, Any]) -> list[object]:
 
 
 def _cutoffs(evaluation: Mapping[str, Any], earlier: Mapping[str, Any]) -> Table:
-    """Return the winner's metrics at other cutoffs, beside those of the earlier run."""
+    """Return the winner's metrics at other cutoffs, beside those of the earlier run if it has any."""
     before = earlier.get("cutoffs", {})
     columns = ["cutoff", *PER_USER, *(f"{name}, earlier" for name in PER_USER if before)]
     rows = [
@@ -205,7 +208,7 @@ def _date(measured: Mapping[str, Any]) -> str:
 
 
 def recency_rows(header: Mapping[str, Any]) -> Iterator[Sequence[str]]:
-    """Yield recency, score and interval of each value that was tried for the winner, with a mark at the chosen one.
+    """Yield recency, score and interval of each of `tried_values`, with a mark at the chosen one.
 
     For a blend, each value is tried for all parts at once. If its parts differ in recency, the last row has the score
     with the values of the parts.

@@ -1,11 +1,11 @@
 """Search for the best blend, a weighted sum of the scores of several models, after the search for single models.
 
-The parts of a blend are the best trials of two or three algorithms, at most one of them a factor model. Each part is
+The parts of a blend are the best trials of at most three algorithms, at most one of them a factor model. Each part is
 trained again on the training part of the split. Then weights are compared by their scores on a sample of the validation
 users. The best blend becomes a trial of the search and is scored on all validation users.
 
 Popularity is an additional part. It is tried with several half-lives after the weights of the other parts are known,
-and kept if it raises the score.
+and kept if it raises the score on the sample. With popularity, one other algorithm suffices for a blend.
 
 If recency is searched, three blends are compared, each with its best weights: with the lowest recency for all parts,
 with one best recency for all parts, and with the recency of each part's trial. Of the blends that do not differ by more
@@ -60,9 +60,12 @@ Recencies = tuple[float, ...]
 
 
 def add_blend(task: SearchTask, result: SearchResult) -> SearchResult:
-    """Return `result` with the best blend as one more trial.
+    """Return `result` with the best blend as one more trial, and with the model of the best trial as `trained`.
 
-    If no blend can be trained, or if it is too slow to be served, log an event and return `result` unchanged.
+    `trained` is None if the split has test users, or if the search for a blend did not train the best trial.
+
+    If no blend can be trained, if the time of the search is over, or if a ranking by the blend takes longer than the
+    recipe allows, log an event and return `result` unchanged.
     """
     began = time.monotonic()
     limit = task.loaded.recipe.training.timeout_seconds
@@ -104,7 +107,7 @@ def add_blend(task: SearchTask, result: SearchResult) -> SearchResult:
     result = replace(result, trials=[*result.trials, record], by_user=by_user)
     is_best = result.best is record
     kept: list[ServedScorer] = [blend] if is_best else parts.models_of(result.best)
-    if task.split.test is not None:  # the test trains the runner-up next, and memory may be too small for both models
+    if task.split.test is not None:  # the runner-up is trained next, and memory may be too small for both models
         kept = []
     return replace(result, trained=next(iter(kept), None), evaluation=evaluation if is_best else None)
 
@@ -118,15 +121,15 @@ class _ScoredBlend(NamedTuple):
 
     @property
     def order(self) -> float:
-        """Return the mean recency of the parts, weighted by their weights in tenths."""
+        """Return the sum of the parts' recencies, each times its weight in tenths, to compare blends by recency."""
         return sum(weight * recency for weight, recency in zip(self.weights, self.recencies, strict=False))
 
 
 class _BlendTrainer:
     """Finds the best weights and recencies for given parts.
 
-    `trials` are the parts, of different algorithms, and `trained` has the trained model of each. The last parts are
-    popularity with different half-lives.
+    `trials` are the parts: trials of different algorithms, then popularity once for each half-life. `trained` has the
+    trained model of each.
     """
 
     def __init__(self, task: SearchTask, trials: Sequence[TrialRecord], trained: Sequence[ServedScorer]) -> None:
@@ -148,9 +151,10 @@ class _BlendTrainer:
         self._searches: dict[Recencies, WeightSearch] = {}
 
     def best(self, number: int, shared: Params) -> TrialRecord:
-        """Return the best blend on the sample as a trial with this `number`, not yet scored on all users.
+        """Return the blend that wins on the sample as a trial with this `number`, not yet scored on all users.
 
-        `shared` are the parameters that its parts have in common.
+        Of the blends that are worse than the best one only by chance, it has the lowest recency. `shared` are the
+        parameters that its parts have in common.
         """
         tried = sorted(map(self._score_blend, self._candidates()), key=lambda blend: blend.order)
         best = max(tried, key=lambda blend: float(blend.by_user.mean()))
@@ -162,7 +166,10 @@ class _BlendTrainer:
         return self._record(chosen, number, shared)
 
     def models_of(self, trial: TrialRecord) -> list[ServedScorer]:
-        """Return the trained models of the parts of `trial`. If it is no blend but a part, return its own model."""
+        """Return the trained models of the parts of `trial`, a blend, or the model of `trial` if it is one of `trials`.
+
+        Return nothing for other trials.
+        """
         models = {_identity(part): trained for part, trained in zip(self._trials, self._trained, strict=True)}
         return [models[_identity(part)] for part in trial.parts or (trial,) if _identity(part) in models]
 
@@ -170,7 +177,7 @@ class _BlendTrainer:
         """Return the sets of recencies to try, each with one recency for each part.
 
         They are the lowest recency for all parts, the best shared recency for all parts, and the recency of each part's
-        trial.
+        trial. If recency is not searched, there is only one set.
         """
         if len(self._values) < 2:
             return [self._alike(*(self._values or (0.0,)))]
@@ -244,8 +251,8 @@ def _with_weight(weights: Weights) -> list[int]:
 def candidates(result: SearchResult) -> list[TrialRecord]:
     """Return the best trial of each of at most MOST_PARTS algorithms, best first, as parts of a blend.
 
-    At most one is a factor model. All have the half-life of the best trial, because a model stores one decayed value
-    for each interaction of a history.
+    At most one is a factor model, and at most MOST_PARTS − 1 are not. Trials that scored 0 are left out. All have the
+    half-life of the best trial, because a model stores one decayed value for each interaction of a history.
     """
     best: list[TrialRecord] = []
     for trial in by_score(result.completed):
@@ -396,7 +403,7 @@ class WeightSearch:
 
 
 def simplex(n_parts: int, step: int) -> Iterator[Weights]:
-    """Yield all weights in multiples of `step` with at least two parts above zero."""
+    """Yield all weights of `n_parts` parts in multiples of `step` tenths with at least two parts above zero."""
     for first in product(range(0, _STEPS + 1, step), repeat=n_parts - 1):
         weights = (*first, _STEPS - sum(first))
         if weights[-1] >= 0 and sum(weight > 0 for weight in weights) >= 2:

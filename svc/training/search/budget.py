@@ -79,7 +79,7 @@ class TrialPlan:
         return max(1, self.n_parameters.get(name, 1))
 
     def n_taken(self, trials: Iterable[FrozenTrial], name: str) -> int:
-        """Return how many of `trials` train algorithm `name`."""
+        """Return how many of `trials` train algorithm `name` and use the budget."""
         return sum(1 for trial in trials if trial.user_attrs.get(ALGORITHM) == name and uses_budget(trial))
 
     def find_eliminated(self, trials: Sequence[FrozenTrial], names: Iterable[str]) -> frozenset[str]:
@@ -106,7 +106,7 @@ class TrialPlan:
         )
 
     def most_remaining(self, trials: Iterable[FrozenTrial]) -> str:
-        """Return the algorithm that is furthest from the number of trials in its share.
+        """Return the algorithm that is furthest below its number of trials in `shares`.
 
         This algorithm gets the trials that replace abandoned ones.
         """
@@ -130,7 +130,10 @@ def _course(trials: Iterable[FrozenTrial], name: str) -> list[float]:
 
 
 def _has_stalled(course: Sequence[float], n_trials: int) -> bool:
-    """Return whether the last `n_trials` scores of `course` have not clearly raised the best of the scores before."""
+    """Return whether the last `n_trials` scores of `course` have not raised the best of the scores before by _A_GAIN.
+
+    Return False if there are no scores before.
+    """
     before = course[:-n_trials]
     return bool(before) and max(course) < _A_GAIN * max(before)
 
@@ -147,14 +150,14 @@ def plan_trials(
     """Divide `n_trials` evenly among `algorithms`.
 
     - `own` sets the number of trials of single algorithms, and 0 drops an algorithm. The other algorithms divide the
-      remaining trials.
-    - An algorithm gets one trial if `n_parameters` says that it has nothing to tune.
+      remaining trials. If `own` adds up to more than `n_trials`, so does the plan.
+    - An algorithm gets at most one trial if `n_parameters` says that it has nothing to tune.
     - Algorithms in `one_number` tune only one number. They get at most MOST_OF_ONE_NUMBER trials if other algorithms
       can use the rest.
     - `needed` is passed to the plan.
 
     If the trials cannot be divided evenly, the first algorithms get one more. If there are more algorithms than trials,
-    the last algorithms get none.
+    those with nothing to tune come first, and the last algorithms get none.
     """
     fixed = {name for name in algorithms if n_parameters.get(name) == 0}
     shares = {name: min(own[name], 1) if name in fixed else own[name] for name in algorithms if name in own}
@@ -176,7 +179,7 @@ def plan_trials(
 
 
 def uses_budget(trial: FrozenTrial) -> bool:
-    """Return True for a trial that runs or has ended with a score or an error, and False for an abandoned trial."""
+    """Return True if a trial runs, is complete or pruned, or failed by an error, and False if it was abandoned."""
     if trial.state in (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING):
         return True
     return trial.state is TrialState.FAIL and bool(trial.user_attrs.get(SPENT))

@@ -76,7 +76,7 @@ class ForkServer:
         return Connection(own.detach())
 
     def close(self) -> None:
-        """End all workers and the server, and wait for them.
+        """End all workers and the server, and wait for them. A second call does nothing.
 
         The wait adds their processor time to this process's `RUSAGE_CHILDREN`.
         """

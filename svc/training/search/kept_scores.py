@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_BYTES = 512 << 20
-"""Above this, the trials with the lowest scores are dropped, because they are the least likely to win by chance."""
+"""Above this, the scores of the worst trials are dropped, because these are the least likely to win by chance."""
 
 
 @dataclass(slots=True)
 class KeptScores:
-    """Keeps the scores of many trials, and always those of the best trial of each algorithm, at any size.
+    """Keeps the scores of trials up to `most_bytes`, and those of the best trial of each algorithm even above.
 
     `by_user` has the scores for each user, (users,), by trial number.
     """
@@ -28,7 +28,7 @@ class KeptScores:
     _means: dict[int, tuple[float, str]] = field(default_factory=dict)
 
     def keep(self, number: int, algorithm: str, score: float, by_user: NDArray[np.float64]) -> None:
-        """Keep `by_user`, the scores with the mean `score`, of trial `number`."""
+        """Keep `by_user`, the scores of trial `number` for each user, (users,). Their mean is `score`."""
         self.by_user[number] = by_user
         self._means[number] = score, algorithm
         n_bytes = sum(scores.nbytes for scores in self.by_user.values())

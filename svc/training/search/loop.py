@@ -79,7 +79,7 @@ class Search:
 
     A `quiet` search logs no event for a finished trial. A `verbose` search also logs the parameters of each trial.
 
-    The search keeps the scores of each complete trial for each user in `scores`. Their mean is the trial's score.
+    The search keeps the scores of complete trials for each user in `scores`, up to a limit of memory.
     """
 
     study: Study
@@ -98,11 +98,11 @@ class Search:
     _n_orphaned: int = 0
 
     def run(self) -> SearchResult:
-        """Run trials until the budget or the time is used, and return all trials of the study.
+        """Run trials until the budget or the time is used, and return the finished trials of the study.
 
-        When the time is over, running trials are abandoned. But if no trial is complete by then, the search waits for
-        the first complete one. On any exception, including an interrupt, running trials are marked as failed, so that
-        other processes can use their places in the budget.
+        When the time is over, running trials are abandoned. But if no trial is complete by then, the search waits until
+        one is complete or none runs any more. Abandoned trials are marked as failed, also after an exception or an
+        interrupt, so that other processes can use their places in the budget.
         """
         started = time.monotonic()
         deadline = math.inf if self.limits.timeout_s is None else started + self.limits.timeout_s
@@ -234,7 +234,7 @@ class Search:
     def _tell_next(self) -> bool:
         """Tell the study the result of one trial, and return False if none may be told now.
 
-        In a shared search, this is the first trial that has ended. Otherwise only the oldest trial may be told.
+        In a shared search, this is the oldest trial that has ended. Otherwise only the oldest of all may be told.
         """
         for number, attempt in self._asked.items():
             if attempt.outcome is not None or self._source_is_finished(attempt):
@@ -246,7 +246,7 @@ class Search:
         return False
 
     def _source_is_finished(self, attempt: _Attempt) -> bool:
-        """Return whether `attempt` copies the result of another trial and that trial has finished."""
+        """Return whether `attempt` copies the result of another trial and that trial has finished, not abandoned."""
         if attempt.source == attempt.task.number:
             return False
         return any(trial.number == attempt.source and _has_result(trial) for trial in self._trials())

@@ -42,11 +42,11 @@ class TrialObjective:
         return QuickScores(scorer, self.holdout.decay_matrix(params), positions, self.holdout.features.get("user"))
 
     def quick_ranker(self, scores: ScoresOfUsers) -> ScoreRanker:
-        """Return a ranker of the validation users by `scores`, without the items that a user has seen."""
+        """Return a ranker by `scores`, without the items that are not recommended to a user (see `Holdout.seen`)."""
         return ScoreRanker(scores, self.holdout.seen)
 
     def _score_epoch(self, recommender: Any, *, algorithm: str, history: History) -> float:
-        """Return the score after an epoch, with the user vectors that the training holds.
+        """Return the score on the sample of validation users after an epoch, with the user vectors of the training.
 
         A server solves for user vectors exactly, but here this would take longer than an epoch.
         """
@@ -81,7 +81,7 @@ class TrialObjective:
 
 
 _DENSE_FROM = 8
-"""A matrix of item weights is multiplied faster as a dense one if at least one of this many entries is not zero."""
+"""A matrix of item weights is multiplied faster as a dense one if at least one in eight entries is not zero."""
 _ROWS_AT_ONCE = 16
 """Rows of scores to read at once, few enough to stay in the cache of a core."""
 
@@ -170,7 +170,8 @@ def _by_factors(scorer: FactorScorer, features: sparse.csr_matrix | None) -> Sco
 def standardize_scores(scorers: Sequence[ScoresOfUsers], rows: Rows) -> list[Scores]:
     """Return the scores of users `rows` by each of `scorers`, divided by their standard deviation over all items.
 
-    Parts of a blend have different scales, which this makes comparable. A user's scores become 0 if all are equal.
+    This makes the parts of a blend comparable, which have different scales. If all scores of a user are equal, they
+    become 0.
     """
     standardized_scores = []
     for scorer in scorers:

@@ -54,7 +54,11 @@ class SearchTask(Task):
 
 
 def make_task(loaded: LoadedRecipe, data: TrainingData, parts: SplitMatrices, settings: Settings) -> SearchTask:
-    """Return the inputs of a search with the split `parts` of `data`."""
+    """Return the inputs of a search with the split `parts` of `data`.
+
+    Log an event for each algorithm that gets no trial because of memory or `n_trials`. Raise TrainingError if no
+    algorithm is left.
+    """
     training = loaded.recipe.training
     plan = _plan(loaded, data)
     parallelism = Parallelism.choose(
@@ -126,7 +130,8 @@ def _plan(loaded: LoadedRecipe, data: TrainingData) -> TrialPlan:
     own = {name: len(space.guesses) for name, space in spaces.items() if set(space) == {HALF_LIFE}}
     n_parameters = {name: len(space) for name, space in spaces.items()}
     own |= training.per_algorithm_trials or {}
-    # A blend reserves a place for a factor model. It needs many trials, so it would lose them to models that use order.
+    # A blend reserves a place for a factor model. Factor models need many trials, and the search would give these to
+    # models that use order.
     needed = FACTORS if BLEND in training.algorithms and loaded.recipe.recency else ()
     one_number = {name for name, space in spaces.items() if space.is_one_number}
     plan = plan_trials(
@@ -203,8 +208,8 @@ def open_search(
 ) -> Search:
     """Join or create the study of the run `run_id` in the storage at `location`, and return a search in it.
 
-    Its worker processes are forked by `server`, if they are needed. Raise TrainingError if the study was made with
-    other data, so that scores cannot be compared.
+    Its worker processes are forked by `server`, if they are needed. Raise StoragePathUnusable if the storage cannot be
+    opened, and TrainingError if a shared study was made with other data or choices, so that scores cannot be compared.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     optuna.logging.disable_default_handler()
@@ -251,9 +256,10 @@ def open_search(
 
 
 def _check_same_data(study: optuna.Study, task: Task) -> None:
-    """Raise TrainingError if the study has trials on other data, or by another split, metric, cutoff or features.
+    """Raise TrainingError if the scores of the study's trials cannot be compared with those of this search.
 
-    A new study stores the fingerprint of this data.
+    This is so if the data, the features, or choices of the recipe that affect scores differ, such as split, metric and
+    cutoff. A new study stores a fingerprint of all of these.
     """
     fingerprint = _fingerprint(task)
     of_study = study.user_attrs.get(_FINGERPRINT)

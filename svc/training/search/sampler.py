@@ -2,7 +2,8 @@
 
 One study holds the trials of all algorithms, but TPE must learn from trials of one algorithm only. So each suggestion
 comes from a small study in memory with the trials of this algorithm. Its random generator is seeded by the recipe's
-seed and the trial's number, so every process makes the same suggestion for the same trials.
+seed and the trial's number, so every process makes the same suggestion for the same trials. Only the limit of a model
+size may differ, because it depends on scores for each user, which a process has only for its own trials.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from svc.training.search.budget import ALGORITHM, MOST_OF_ONE_NUMBER, TrialPlan
 _ATTEMPTS = 16
 _EVERY = 3
 """After the guesses, every third trial is suggested by TPE. The other trials vary the best trial, because TPE learns
-little from few trials."""
+little from few trials. An algorithm with only one parameter, a number, is searched by `next_position` instead.
+"""
 _STEPS = (0.05, 0.2)
 """The shortest and longest change of a number in the best trial, as fractions of its range. The range is logarithmic if
 the parameter is.
@@ -75,8 +77,9 @@ class AlgorithmSampler:
         """Return the algorithm of trial `number`, and the trial's place among the trials of this algorithm.
 
         `others` are the other trials of the study. A trial planned for an eliminated algorithm goes to the remaining
-        algorithm with the fewest trials. A trial beyond the plan replaces an abandoned trial, so it goes to the
-        algorithm that is furthest from its planned number.
+        algorithm with the fewest trials of those that can use more, or stays as planned if there is none. A trial
+        beyond the plan replaces an abandoned trial, so it goes to the algorithm that is furthest below its planned
+        number, and its place is `number`.
         """
         planned = self.plan.slot(number)
         if planned is None:
@@ -145,6 +148,9 @@ class AlgorithmSampler:
         The limit is twice the size of the best trial so far, so it grows as long as larger models score better. If a
         smaller model is worse only by chance, twice its size is the limit. A larger model without better scores costs
         time in the search and in each answer.
+
+        The limit is at least GROWS_FROM and at least the largest size tried. The size is not doubled if such a model is
+        unlikely to be trained in time. Before the first complete trial, there is no limit.
         """
         space = self.space(algorithm)
         complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
@@ -180,7 +186,10 @@ class AlgorithmSampler:
         )
 
     def _step(self, trials: Sequence[FrozenTrial], space: dict[str, BaseDistribution], number: int) -> dict[str, Any]:
-        """Return the next value of an algorithm's only parameter, a number (see `next_position`)."""
+        """Return the next value of an algorithm's only parameter, a number (see `next_position`).
+
+        TPE suggests it if no trial has ended, or if the next value has been tried.
+        """
         ((name, distribution),) = space.items()
         assert isinstance(distribution, IntDistribution | FloatDistribution), "only numbers are searched step by step"
         low, high = _on_scale(distribution.low, distribution), _on_scale(distribution.high, distribution)
@@ -206,7 +215,10 @@ class AlgorithmSampler:
     def _suggest(
         self, trials: Sequence[FrozenTrial], space: dict[str, BaseDistribution], number: int, share: int
     ) -> dict[str, Any]:
-        """Return the first suggestion of TPE that no trial has tried. `share` is the algorithm's number of trials."""
+        """Return the first suggestion of TPE that no trial has tried, or the last of _ATTEMPTS suggestions.
+
+        `share` is the algorithm's number of trials. About a third of them, from 3 to 10, are random before TPE learns.
+        """
 
         def suggest(attempt: int) -> dict[str, Any]:
             seed = int(np.random.SeedSequence([self._seed, number, attempt]).generate_state(1)[0])
@@ -237,8 +249,9 @@ def _near(
 ) -> dict[str, Any]:
     """Return `params` with one randomly selected parameter changed.
 
-    A choice is drawn anew. A number changes by _STEPS of its range, up or down. Among the `trials` that differ from
-    `params` only in this number, fewer lie in the chosen direction.
+    A choice is drawn anew. A number changes by _STEPS of its range, up or down: away from an end of the range, else to
+    the side where fewer of the `trials` lie that differ from `params` only in this number. If both sides have equally
+    many, the side is random.
     """
     changed = list(space)[int(rng.integers(len(space)))]
     # A study begun with another recipe may hold values outside of this space.
@@ -318,7 +331,7 @@ def next_position(scores: Mapping[float, float], running: Sequence[float], *, up
 def _peak(points: Sequence[tuple[float, float | None]]) -> float | None:
     """Return the position of the peak of the parabola through three (position, score) points.
 
-    Return None if the points are on a line or if a score is missing.
+    Return None if the points are on a line, or if a score is missing or −inf.
     """
     (x1, y1), (x2, y2), (x3, y3) = points
     if y1 is None or y2 is None or y3 is None or not all(map(math.isfinite, (y1, y2, y3))):

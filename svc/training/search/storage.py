@@ -29,8 +29,8 @@ from svc.training.search import budget
 
 HEARTBEAT_S = 10
 GRACE_S = 60
-"""Seconds without a heartbeat after which a process counts as dead. The main process does not train, so only a slow
-database delays its heartbeat.
+"""HEARTBEAT_S: seconds between two heartbeats of a process. GRACE_S: seconds without a heartbeat after which a process
+counts as dead. The main process does not train, so only a slow database delays its heartbeat.
 """
 
 _OPENING_PAUSES_S = (0.2, 0.4, 0.8, 1.6, 3.2)
@@ -77,7 +77,7 @@ _NEAREST = {"postgres": _POSTGRES, "postgresql": _POSTGRES, "mysql": _MYSQL, "ma
 class StorageLocation:
     """An accepted `training.storage_path`.
 
-    `url` is None for memory. It holds no credentials.
+    `url` is None for memory. It holds no password. `path` is the file of a SQLite database, and None otherwise.
     """
 
     url: str | None
@@ -119,7 +119,7 @@ def locate(storage_path: str, base_dir: Path) -> StorageLocation:
 def preflight(storage_path: str, base_dir: Path) -> StorageLocation:
     """Parse `storage_path`, and check that the file can be written or the server answers.
 
-    Raise StoragePathUnusable if not.
+    A missing file is not created. Raise StoragePathUnusable if the path is wrong or a check fails.
     """
     location = locate(storage_path, base_dir)
     if location.path is not None:
@@ -132,9 +132,9 @@ def preflight(storage_path: str, base_dir: Path) -> StorageLocation:
 class StudyStorage:
     """An opened storage, `shared` if other processes may use it at the same time.
 
-    A heartbeat is a counter in a trial. A process of another host counts as dead if the counter of its trial has not
-    changed for GRACE_S, so the clocks of hosts need not agree. A process of the same host counts as dead as soon as its
-    process id is gone.
+    A heartbeat is a counter in a trial. A process counts as dead if the counter of its trial has not changed for
+    GRACE_S by this process's clock, so the clocks of hosts need not agree. A process of the same host counts as dead as
+    soon as it has ended.
     """
 
     def __init__(self, location: StorageLocation, backend: Any) -> None:

@@ -47,7 +47,7 @@ class Objective(Protocol):
 
 
 class TrialStopped(Exception):
-    """Raised by a `check` to end a training, because its time is over or its score is too low."""
+    """Raised by a `check` to end a training whose outcome no longer matters, because its trial was abandoned."""
 
 
 class TrialPruned(Exception):
@@ -84,8 +84,8 @@ class TrialOutcome:
 def run_trial(objective: Objective, task: TrialTask, check: Callable[[], None]) -> TrialOutcome:
     """Train and score the trial of `task`.
 
-    `check` may raise TrialStopped to end the trial. No exception leaves this function. The outcome has the text of an
-    error.
+    `check` may raise TrialStopped to end the trial, which then counts as pruned. An error becomes an outcome with its
+    text, so it does not leave this function.
     """
     begin, curve = time.monotonic(), Curve()
 

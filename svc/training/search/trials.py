@@ -38,8 +38,9 @@ def records(trials: list[FrozenTrial]) -> list[TrialRecord]:
 def find_source(others: list[FrozenTrial], number: int, algorithm: str, params: Params, own: Collection[int]) -> int:
     """Return the number of the trial from which trial `number` copies its result, or `number` if it must be trained.
 
-    The result is copied from a trial with the same algorithm and parameters. That trial must be finished or in `own`,
-    the trials in progress in this process. A trial of another process may be lost with its process.
+    The result is copied from a trial with the same algorithm and parameters. That trial must be complete, pruned or in
+    `own`, the numbers of the trials in progress in this process. A running trial of another process may be lost with
+    its process.
     """
     finished = (TrialState.COMPLETE, TrialState.PRUNED)
     equal = (trial for trial in others if _is_equal(trial, algorithm, params))

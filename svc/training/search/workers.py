@@ -1,12 +1,12 @@
-"""Train trials in worker processes, or in threads of this process if the data is too small for processes to pay off.
+"""Train trials in worker processes, or in a thread of this process if the data is small and one worker suffices.
 
 A worker process holds its own copy of irspack and one trained recommender at a time. All workers map the matrices of
 the search instead of copying them. For this, their arrays are written to an anonymous memory file (out-of-band buffers
 of pickle protocol 5). This file has no name, so nothing remains on disk when a process is killed. Its size is not
 limited by /dev/shm.
 
-A process can be killed at any moment, even while irspack's C++ code holds its interpreter lock. So time limits and
-interrupts take effect at once.
+A worker process can be killed at any moment, even while irspack's C++ code holds its interpreter lock. So time limits
+and interrupts take effect at once.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Workers(Protocol):
 class ThreadWorkers:
     """Workers in threads of this process.
 
-    An abandoned trial ends at its next epoch.
+    An abandoned trial ends at its next call of `check`, such as before the next epoch.
     """
 
     def __init__(self, objective: Objective, count: int = 1) -> None:
@@ -166,7 +166,7 @@ class _Worker:
 class ProcessWorkers:
     """Worker processes, forked by `server`. Each uses `blas_threads` threads for linear algebra.
 
-    The first trial starts a fork server if none is given. Worker n starts when n trials are already running.
+    The first trial starts a fork server if none is given. A worker is started only when all earlier ones are busy.
     """
 
     def __init__(self, objective: Objective, count: int, blas_threads: int, server: ForkServer | None = None) -> None:
@@ -274,8 +274,9 @@ class Parallelism:
     def choose(cls, wanted: int | None, *, n_trials: int, n_interactions: int, n_items: int) -> Parallelism:
         """Return a plan with the recipe's `wanted` number of workers, or by default one for each core.
 
-        The default is lower for few trials, and 1 for small data. It does not depend on free memory or load, because
-        these change between runs and the number of workers affects which trials are suggested.
+        There are no more workers than trials. The default is lower for few trials, and 1 for small data. It does not
+        depend on free memory or load, because these change between runs and the number of workers affects which trials
+        are suggested.
         """
         cores = usable_cores()
         small = n_interactions <= _SMALL_INTERACTIONS and n_items <= _SMALL_ITEMS
