@@ -1,4 +1,4 @@
-// Calls of the API, all of them to the server that this page came from.
+// Calls of the API of the server that this page came from.
 
 const BASE = new URL("./", document.baseURI);
 const STORED = "svc.key";
@@ -13,8 +13,10 @@ export const key = {
 export const url = (path) => new URL(path, BASE).href;
 
 /**
- * GET, or POST with a body: `{ok, status, body, ms}`. `body` is the JSON, or the text of anything else.
- * A server that does not answer gives status 0 and a body in the form of every error.
+ * Send a request with the stored key, GET or with a body POST, and return `{ok, status, body, ms}`.
+ * `body` is parsed JSON, or text if the answer is not JSON. `ms` is the duration in milliseconds.
+ * If the server does not answer, status is 0 and the body has the form of an error. Status 401 also sends the event
+ * `svc:refused`. Throws an AbortError if `signal` is aborted.
  */
 export async function ask(path, { body, signal } = {}) {
   const headers = {};
@@ -41,5 +43,5 @@ export async function ask(path, { body, signal } = {}) {
   }
 }
 
-/** The path of a recipe, or of something below it. */
+/** Return the path of a recipe, followed by `rest`. */
 export const recipePath = (name, rest = "") => `v1/recipes/${encodeURIComponent(name)}${rest}`;

@@ -1,4 +1,4 @@
-// Trying a recipe: a form, the answer, and the command line that does the same.
+// The form to try out a recipe, with the answer and the same request as a curl command.
 
 import { ask, recipePath } from "./api.js";
 import { curlLine } from "./curl.js";
@@ -18,7 +18,7 @@ const NARROW = matchMedia("(max-width: 1000px)");
 let needsKey = false;
 let running = null;
 
-/** Wire the form up. `keys` says whether curl lines must name a key. */
+/** Add the listeners of the form. `keys` is true if clients need a key, which the curl command then names. */
 export function startAttempt(keys) {
   needsKey = keys;
   byId("curl-copy").replaceChildren(copyButton(byId("curl"), "the command"));
@@ -36,7 +36,7 @@ export function startAttempt(keys) {
   });
 }
 
-/** Offer the recipes that have a model, and keep what is chosen. */
+/** List the recipes that have a model, and keep the chosen recipe if it is still among them. */
 export function offer(recipes) {
   const before = select.value;
   const loaded = recipes.filter((recipe) => recipe.loaded);
@@ -50,7 +50,7 @@ export function offer(recipes) {
   now.opened = true;
 }
 
-/** What keeps the form from being sent, in words; null where nothing does. */
+/** Return the message about the first invalid field, which gets the focus, or null if the form can be sent. */
 function problemOf() {
   if (now.fields.missing?.()) return now.fields.missing();
   const wrong = [...form.elements].find((field) => field.willValidate && !field.validity.valid);
@@ -67,7 +67,7 @@ export function tryRecipe(name) {
   form.querySelector("[name=mode]:checked").focus({ preventScroll: true });
 }
 
-/** Make the form for the chosen recipe, unless it is the same form. */
+/** Make the form for the chosen recipe, unless the shown form fits it. */
 function rebuild() {
   const columns = described(select.value)?.feature_columns ?? { user: [], item: [] };
   const filters = described(select.value)?.filter_fields ?? [];
@@ -94,7 +94,7 @@ function chooseMode(mode, columns) {
   changed();
 }
 
-/** An answer belongs to the form that it was asked with: another form has none yet. */
+/** Cancel the running request, remove the answer, which belongs to the earlier input, and show the new curl command. */
 function changed() {
   running?.abort();
   byId("attempt-problem").textContent = "";
@@ -151,7 +151,7 @@ function itemFields() {
   return { node, verb: "recommend-related", names, missing, body: () => ({ seed_items: values() }) };
 }
 
-/** The users of the training data for one item, where the recipe lets them be named. */
+/** Return the fields for ranking users of the training data for one item. */
 function usersFields() {
   const { node: item, values, names } = picker({ label: "The item", hint: "Its users are ranked; those who have it are left out.",
     search: findItems, changed, own: "use as an id" });

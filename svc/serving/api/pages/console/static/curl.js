@@ -1,4 +1,4 @@
-// The command line that does what the page does. It names the variable that holds the key, never the key.
+// The curl command for a request of the page. It names the variable that holds the key, never the key.
 
 import { url } from "./api.js";
 
@@ -9,7 +9,7 @@ export function curlLine(path, body, needsKey) {
   return parts.join(" \\\n  ");
 }
 
-/** One word for a POSIX shell. */
+/** Return the text as one word for a POSIX shell, quoted if necessary. */
 export function quoted(text) {
   return /^[A-Za-z0-9_\-.:/@%+=,]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }

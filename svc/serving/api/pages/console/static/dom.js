@@ -1,13 +1,13 @@
-// Elements are made from text, never from markup: whatever a title says stays text.
+// Elements of the page. They are made from text and never from markup, so a title with tags is shown as text.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element with attributes, listeners (`onclick`, ...) and children; null, false and undefined ones are left out. */
+/** Make an element with attributes, listeners (`onclick`, ...) and children. Null, false and undefined are left out. */
 export function el(tag, attributes = {}, ...children) {
   return filled(document.createElement(tag), attributes, children);
 }
 
-/** The same for SVG. */
+/** Make an SVG element, as `el`. */
 export function svg(tag, attributes = {}, ...children) {
   return filled(document.createElementNS(SVG, tag), attributes, children);
 }
@@ -25,16 +25,16 @@ function filled(node, attributes, children) {
 export const byId = (id) => document.getElementById(id);
 
 let made = 0;
-/** An id for an element that another one points to. */
+/** Return a new id for an element to which another element refers. */
 export const newId = (prefix) => `${prefix}-${(made += 1)}`;
 
-/** Put text into a live region so that a screen reader says it, even when it is the same text again. */
+/** Put text into a live region, so that a screen reader reads it aloud even if the text has not changed. */
 export function say(region, text) {
   region.textContent = "";
   requestAnimationFrame(() => (region.textContent = text));
 }
 
-/** A button that copies the text of `source`; where the browser forbids that, it selects the text. */
+/** Make a button that copies the text of `source`, or selects it if the browser forbids copying. */
 export function copyButton(source, what) {
   const button = el("button", { type: "button", class: "quiet", "aria-label": `Copy ${what}` }, "Copy");
   button.addEventListener("click", async () => {

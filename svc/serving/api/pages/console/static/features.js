@@ -5,7 +5,7 @@ import { picker } from "./picker.js";
 
 const FEW = 16;
 
-/** `node` to show, and `values()`: the features that were given, as the API takes them. */
+/** Return `node` to show, and `values()`, which returns the filled-in features in the form of the API. */
 export function featureForm(columns, changed) {
   const fields = columns.map((column) => field(column, changed));
   return {

@@ -1,4 +1,4 @@
-// The live figures: tiles with a short history, and a line for each recipe that has traffic.
+// Live figures from the metrics: tiles with a short history, and a row for each recipe with recent requests.
 
 import { ask } from "./api.js";
 import { byId, el, svg } from "./dom.js";
@@ -14,14 +14,14 @@ const percent = (part, whole) => `${number((100 * part) / whole, 1)}%`;
 const readings = [];
 const history = [];
 
-/** A duration in seconds for people. */
+/** Return a duration in seconds as a text with a unit, or a dash for null. */
 export function duration(seconds) {
   if (seconds === null) return "–";
   if (seconds < 0.001) return `${number(seconds * 1e6)} µs`;
   return seconds < 1 ? `${number(seconds * 1000, seconds < 0.01 ? 2 : 0)} ms` : `${number(seconds, 2)} s`;
 }
 
-/** Start reading the metrics, as long as the page is visible. */
+/** Read the metrics every EVERY_MS while the page is visible. */
 export function startFigures() {
   byId("figures-off").hidden = true;
   byId("figures-on").hidden = false;
@@ -32,7 +32,7 @@ export function startFigures() {
   tick();
 }
 
-/** Without metrics the page says how to get them. */
+/** Show how to enable metrics, for a server without them. */
 export function showFiguresOff() {
   byId("figures-off").hidden = false;
 }
@@ -73,7 +73,7 @@ function tile(label, value, note, field, kind = "") {
     el("strong", {}, value), line(history.map((point) => point[field] ?? 0)), el("small", {}, note)));
 }
 
-/** The recent values as a line; the strings beside it say the same. */
+/** Draw recent values as a line. It is hidden from screen readers, because the text beside it has the last value. */
 function line(values) {
   const top = Math.max(...values, 1e-9);
   const points = (values.length > 1 ? values : [values[0], values[0]]).map((value, place, all) => {
@@ -86,7 +86,7 @@ function line(values) {
     svg("polyline", { points: points.join(" "), "vector-effect": "non-scaling-stroke" }));
 }
 
-/** A line for each recipe that was asked. Who uses no fallback sees no column for it. */
+/** Return a table with a row for each recipe with requests, and a column of fallbacks if `withFallbacks` is true. */
 function traffic(change, withFallbacks) {
   const all = [...change.recipes].sort(([one], [other]) => one.localeCompare(other));
   const busy = all.map(([name, counts]) => [name, summary([counts])]).filter(([, own]) => own.requests);

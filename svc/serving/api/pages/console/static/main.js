@@ -1,4 +1,4 @@
-// The console: first the key, if the server asks for one, then everything that the API tells.
+// The start of the console: the form for the key, if the server needs one, and then the other parts of the page.
 
 import { ask, key } from "./api.js";
 import { offer, startAttempt, tryRecipe } from "./attempt.js";
@@ -37,7 +37,7 @@ function askForKey(reason) {
   byId("key-field").focus();
 }
 
-/** Take the key if it can be one and the server accepts it. */
+/** Keep the entered key if it has the form of a key and the server accepts it. Otherwise show why not. */
 async function enter(server) {
   const value = byId("key-field").value.trim();
   const error = byId("key-error");

@@ -1,9 +1,12 @@
-// What a recommendation may show, and how it is arranged: filters, reasons, diversity.
+// The part of the form for filters, reasons and diversity.
 
 import { el, newId } from "./dom.js";
 import { featureForm } from "./features.js";
 
-/** `node` to show, and `values()`: the fields of a request that were chosen. `fields` are the recipe's filter fields. */
+/**
+ * Return `node` to show, and `values()`, which returns the chosen fields of the request.
+ * `fields` are the recipe's filter fields. `changed()` is called after each choice of a label.
+ */
 export function narrowing(fields, changed) {
   const labels = fields.filter((field) => field.kind !== "numerical");
   const picked = featureForm(labels.map((field) => ({ ...field, kind: "multi_label", n_values: field.values.length })), changed);

@@ -1,15 +1,15 @@
-// A search field that collects several choices: an ARIA combobox with a list below it and the choices as chips, which
-// can be moved where their order matters.
+// A search field for several choices: an ARIA combobox, a list of options below it, and a chip for each choice.
 
 import { el, newId, say } from "./dom.js";
 
 const WAIT_MS = 150;
 
 /**
- * `search(text, signal)` gives `{options: [{value, text, note}], more}`. `changed()` is called after each choice.
- * `own` says how to call typed text that is no option, or null where only options may be chosen.
+ * Return `node` to show, `values()` with the chosen values in their order, and `names()` with their texts by value.
+ *
+ * `search(text, signal)` returns `{options: [{value, text, note}], more}`. `changed()` is called after each change.
+ * `own` is the note beside typed text that is no option. Without `own`, only options can be chosen.
  * With `ordered`, a choice is moved by dragging it, by its two buttons, or by the arrow keys while it has the focus.
- * `values()` are the choices in their order, `names()` their texts by value; `node` is the whole.
  */
 export function picker({ label, hint, search, changed, own, ordered = false }) {
   const ids = { input: newId("pick"), list: newId("list"), hint: newId("hint") };

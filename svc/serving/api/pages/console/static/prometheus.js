@@ -4,8 +4,9 @@ const LINE = /^(svc_v1_requests_total|svc_v1_request_latency_seconds_bucket|svc_
 const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
 
 /**
- * Counts of one reading: for each recipe its requests by status, its latency buckets as [upper bound, count], and its
- * fallbacks. Those of batches are left out: they count elements, of which a request has many.
+ * Return the counts in the text of /v1/metrics that was read at the time `at`, in milliseconds.
+ * Each recipe has its requests by status, its latency buckets as [upper bound in seconds, count], and its fallbacks.
+ * Fallbacks of batches are left out, because they count elements, and a batch has many.
  */
 export function read(text, at) {
   const recipes = new Map();
@@ -22,7 +23,7 @@ export function read(text, at) {
   return { at, recipes };
 }
 
-/** What happened between two readings, as counts of the same form. A counter that fell began anew. */
+/** Return the increase of the counts between two readings. A lower count means that the server has restarted from 0. */
 export function between(before, after) {
   const recipes = new Map();
   for (const [name, now] of after.recipes) {
@@ -35,7 +36,10 @@ export function between(before, after) {
   return { seconds: (after.at - before.at) / 1000, recipes };
 }
 
-/** Requests, failures, fallbacks and percentiles in seconds of some recipes' counts taken together. */
+/**
+ * Return the sums of the counts of several recipes: requests, failures by the server and by clients, fallbacks, and the
+ * latency percentiles p50 and p99 in seconds.
+ */
 export function summary(counts) {
   const found = { requests: 0, server: 0, client: 0, fallbacks: 0 };
   const buckets = new Map();
@@ -52,7 +56,10 @@ export function summary(counts) {
   return { ...found, p50: quantile(rising, 0.5), p99: quantile(rising, 0.99) };
 }
 
-/** The quantile of a cumulative histogram, linear within a bucket; null without observations. */
+/**
+ * Return the quantile `q` of a cumulative histogram, interpolated within a bucket, or null without observations.
+ * In the last bucket, which has no upper bound, it is the lower bound.
+ */
 export function quantile(buckets, q) {
   const total = buckets.at(-1)?.[1] ?? 0;
   if (!total) return null;

@@ -1,4 +1,4 @@
-// An answer as a list for people, or why there is none.
+// An answer as a list, or the error as a text.
 
 import { copyButton, el } from "./dom.js";
 
@@ -19,13 +19,13 @@ const WHY = {
   INTERNAL_ERROR: "The server's log has the reason under the request id.",
 };
 
-/** What the form offers instead, where the model has features of that side. */
+/** Advice by error code: the side, the advice if the model has features of that side, and the advice if it has none. */
 const INSTEAD = {
   UNKNOWN_USER: ["user", " Describe a new user instead.", " The button beside the field gives one that it saw."],
   UNKNOWN_SEED_ITEMS: ["item", " Describe a new item instead.", " Search for one by its title."],
 };
 
-/** For whom an answer is. `names` are the titles of the items that were chosen in the form. */
+/** Return the heading of an answer. `names` maps the ids of the items chosen in the form to their titles. */
 export function heading(body, recipe, names) {
   const titles = (ids) => ids.map((id) => names.get(id) ?? id).join(", ");
   if (body.user_id !== undefined) return `For user ${body.user_id}, by ${recipe}`;
@@ -38,7 +38,7 @@ export function heading(body, recipe, names) {
 
 const said = (features) => Object.entries(features).map(([name, value]) => `${name} ${shownValue(value)}`).join(", ") || "no features";
 
-/** What a user chose before, as far as it is told: the latest items from the oldest to the newest where the model knows an order. */
+/** Show a part of a user's history: the latest items, oldest first, if the model knows the order of histories. */
 export function historyOf({ history, n_history: whole, oldest_first: ordered }, open) {
   const rest = whole - history.length;
   const items = history.map((item) => el("li", {}, named(item).text, " ", el("code", {}, item.item_id)));
@@ -49,13 +49,13 @@ export function historyOf({ history, n_history: whole, oldest_first: ordered }, 
     !ordered && rest > 0 && el("p", { class: "muted" }, `and ${rest} more`));
 }
 
-/** The answer as the API gave it. */
+/** Show the JSON of the answer, with a button to copy it. */
 export function rawJson(body) {
   const pre = el("pre", { tabindex: "0", role: "region", "aria-label": "JSON of the answer" }, JSON.stringify(body, null, 2));
   return el("details", { class: "raw" }, el("summary", {}, "JSON"), el("div", { class: "copied" }, pre, copyButton(pre, "the JSON")));
 }
 
-/** The field of an item that names it for people; null when the recipe has no metadata. */
+/** Return the field with the title of an item: one of TITLES, else the first text field, or null if there is none. */
 export function titleField(item) {
   const fields = Object.keys(item).filter((field) => field !== "item_id" && field !== "score");
   return TITLES.find((title) => fields.includes(title))
@@ -71,7 +71,7 @@ export function shownValue(value) {
 const OWN = ["item_id", "score", "because", "in_spite_of", "rest", "reason"];
 const shownScore = (score) => (Math.abs(score) < 10 ? score.toFixed(4) : score.toLocaleString("en", { maximumSignificantDigits: 6 }));
 
-/** The name of an item for people, and the rest of its metadata as one text. */
+/** Return the title of an item, or its id without a title, and a note with its id and other metadata. */
 export function named(item) {
   const title = titleField(item);
   const rest = Object.keys(item).filter((field) => ![title, "item_id", "score"].includes(field));
@@ -79,7 +79,10 @@ export function named(item) {
     note: [item.item_id, ...rest.map((field) => shownValue(item[field]))].join(" · ") };
 }
 
-/** The items of an answer, best first; beside them those of the answer `before` diversity, if there are any. */
+/**
+ * Show the items of an answer, best first, with notes on them.
+ * `before` are the items of the same request without diversity, to show beside them, or null.
+ */
 export function ranking(body, ms, asked = {}, before = null, labels = []) {
   const { items, ignored_features: ignored, ignored_items: unknown, profile, fallback } = body;
   const short = items.length < asked.limit;
@@ -101,7 +104,7 @@ export function ranking(body, ms, asked = {}, before = null, labels = []) {
   ].filter(Boolean);
 }
 
-/** The users of an item, best first. */
+/** Show the users ranked for an item, best first. */
 export function listOfUsers({ users, recipe, model_version: version, request_id: request }, ms) {
   return [
     el("p", { class: "muted" }, `${users.length} ${users.length === 1 ? "user" : "users"} of ${recipe} in ${ms.toFixed(0)} ms by model `,
@@ -114,14 +117,14 @@ export function listOfUsers({ users, recipe, model_version: version, request_id:
   ];
 }
 
-/** The page before and after diversity; what only one of them has is marked. */
+/** Show the items without and with diversity. Items of only one of the lists are marked. */
 function sideBySide(before, after, asked, labels) {
   const page = (title, own, other) => el("section", {}, el("h4", {}, title),
     list(own, asked, labels, new Set(other.map((item) => item.item_id))));
   return el("div", { class: "pages" }, page("Without diversity", before, after), page(`With diversity ${asked.diversity}`, after, before));
 }
 
-/** Items as a list; those that are not among `others`, where these are given, are marked. */
+/** Show items as a list. Marks the items whose ids are not in the set `others`, unless it is null. */
 function list(items, asked, labels, others = null) {
   const scores = items.map((item) => item.score ?? 0);
   const [highest, lowest] = [Math.max(...scores), Math.min(...scores, 0)];
@@ -133,13 +136,13 @@ function list(items, asked, labels, others = null) {
   }));
 }
 
-/** The reason that all of several items have alike, which is said once; null where they differ. */
+/** Return the reason that several items share, which is then shown once, or null if reasons differ. */
 function alike(items, asked) {
   const said = new Set(items.map((item) => because(item, asked)));
   return items.length > 1 && said.size === 1 ? [...said][0] : null;
 }
 
-/** The values of a field of labels, each by itself; of another one the whole. */
+/** Show the value of a field: each label by itself in a field of labels, else the value as a text. */
 function labelled(field, value, labels) {
   const of = labels.find((one) => one.name === field && one.kind !== "numerical");
   if (!of || value === null || value === undefined) return shownValue(value);
@@ -163,7 +166,7 @@ function entry(item, share, said, labels) {
     item.score === undefined ? null : el("div", { class: "score" }, el("span", { class: "unseen" }, "Score "), shownScore(item.score), bar)));
 }
 
-/** The reasons of an item: what somebody chose, or is like, and what is known of them, with shares of the score. */
+/** Return the reasons for an item as a text, with their shares of the score, or null without reasons. */
 function because({ because: reasons = [], in_spite_of: against = [] }, asked) {
   if (!reasons.length) return null;
   if (reasons.some((one) => one.reason)) return "because many chose it";
@@ -180,7 +183,7 @@ function because({ because: reasons = [], in_spite_of: against = [] }, asked) {
     against.length && `in spite of ${against.map(named).join(", ")}`].filter(Boolean).join("; ");
 }
 
-/** Why there is no answer: what the server says, and what it means. */
+/** Show an error with an explanation and the request id. `columns` are the model's feature columns. */
 export function failure({ status, body }, columns) {
   const errors = body.errors ?? [];
   const [side, described, otherwise] = INSTEAD[body.code] ?? [];

@@ -1,4 +1,4 @@
-// The list of recipes: what is served, since when, how good it was, and what is wrong.
+// The list of recipes, each with its model, score, age, errors and versions.
 
 import { ask, recipePath } from "./api.js";
 import { byId, el, say } from "./dom.js";
@@ -11,10 +11,13 @@ const UNITS = [["year", 31557600], ["month", 2629800], ["week", 604800], ["day",
 const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
 const descriptions = new Map();
 const shown = new Map();
-/** When the list of new items of a recipe was read, by its name: it grows old without any change of the row. */
+/** Times at which lists of new items were read, by recipe. They are kept apart, so that age alone changes no row. */
 const listsRead = new Map();
 
-/** `changed(recipes, describe)` is called whenever the list is another; `tried(name)` when a recipe is to be tried. */
+/**
+ * Show the recipes, and load them again every EVERY_MS while the page is visible.
+ * `changed(recipes)` is called after a change, and `tried(name)` after a click on the button "Try".
+ */
 export function startRecipes(changed, tried) {
   let last = "";
   const tick = async () => {
@@ -33,7 +36,7 @@ export function startRecipes(changed, tried) {
   tick();
 }
 
-/** The description of a recipe's model of now; null when there is none. */
+/** Return the description of a recipe's current model, or null without a model. */
 export const described = (name) => descriptions.get(name) ?? null;
 
 async function load() {
@@ -52,7 +55,7 @@ async function load() {
   return recipes;
 }
 
-/** The state of a recipe without the ages of its model and lists: these alone change no row, which may have the focus. */
+/** Return the health of a recipe without ages. An age alone must not replace a row, which may have the focus. */
 function withoutAges(name, about) {
   const { availability, new_items: listed, age_seconds, ...steady } = about;
   if (typeof listed?.age_seconds === "number") listsRead.set(name, new Date(Date.now() - 1000 * listed.age_seconds).toISOString());
@@ -66,7 +69,7 @@ function health(kind, text) {
   place.className = `state ${kind}`;
 }
 
-/** Ask for descriptions, a few at a time. */
+/** Load the descriptions of recipes, AT_ONCE at a time. */
 async function describe(recipes) {
   const waiting = [...recipes];
   const worker = async () => {
@@ -79,7 +82,7 @@ async function describe(recipes) {
   await Promise.all(Array.from({ length: AT_ONCE }, worker));
 }
 
-/** Replace the rows that changed, and leave the others, with whatever has the focus there, alone. */
+/** Replace the rows that changed. Other rows stay, because they may have the focus. */
 function show(recipes, tried) {
   const list = byId("recipes");
   for (const name of [...shown.keys()].filter((known) => !recipes.some((recipe) => recipe.name === known))) shown.delete(name);
@@ -121,7 +124,7 @@ function row(recipe, tried) {
       error.startsWith(MISSING) && el("span", {}, "\nTrain it: ", el("code", {}, `svc train FOLDER/${recipe.name}.yaml`))));
 }
 
-/** The versions of a recipe, asked for when they are opened. */
+/** Show the versions of a recipe, which are loaded when the user opens them. */
 function versions(name) {
   const place = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Versions of ${name}` }, el("p", { class: "muted" }, "Loading"));
   const open = async (event) => {
@@ -170,7 +173,7 @@ function facts(about, { name, new_items: listed }) {
   ];
 }
 
-/** Write the ages of all models anew; they grow without any other change. */
+/** Update the shown ages of models, versions and lists of new items. */
 function showAges() {
   for (const time of document.querySelectorAll("time[datetime]")) {
     const read = listsRead.get(time.dataset.list);

@@ -1,4 +1,4 @@
-// The API reference: Swagger UI over the server's own OpenAPI document, with the key of the console and the recipes served here.
+// The API reference: Swagger UI with the server's own OpenAPI document, its recipes, and the key from the console.
 
 import { byId, el } from "./dom.js";
 import { SNIPPETS } from "./snippets.js";
@@ -35,7 +35,7 @@ async function start() {
   show(whole, recipes ? key : null);
 }
 
-/** Put the names of the recipes that are served here into the document, so that they can be chosen. */
+/** Put the names of the loaded recipes into the document, so that the user can choose one. */
 function offerRecipes(whole, recipes) {
   const names = recipes.filter((recipe) => recipe.loaded).map((recipe) => recipe.name);
   if (!names.length) return;
@@ -49,7 +49,7 @@ function offerRecipes(whole, recipes) {
   }
 }
 
-/** Swagger UI shows most texts as they are, with the backticks of Markdown. */
+/** Remove the backticks of Markdown, because Swagger UI shows them in most texts. */
 function plainTexts(part) {
   for (const [name, value] of Object.entries(part)) {
     if (value && typeof value === "object") plainTexts(value);
@@ -57,7 +57,7 @@ function plainTexts(part) {
   }
 }
 
-/** All errors have one body, which the schemas show: an operation names its codes, one line a status. */
+/** Remove the bodies of errors, which the schemas show, so that an operation has one line for each status. */
 function shortenErrors(whole) {
   for (const item of Object.values(whole.paths)) {
     for (const { responses } of Object.values(item).filter((operation) => operation.responses)) {

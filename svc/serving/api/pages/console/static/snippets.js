@@ -1,11 +1,11 @@
-// A request in the languages of those who write clients. The key is named by a variable and never shown.
+// A request as code in several languages. The code names the variable that holds the key, and never shows the key.
 
 import { quoted } from "./curl.js";
 
 const KEY = "x-api-key";
 const OWN = new Set([KEY, "authorization", "accept"]);
 
-/** What Swagger UI knows of a request, as plain values. */
+/** Return the parts of a request of Swagger UI as plain values, without the key. */
 function plain(request) {
   const headers = Object.entries(request.get("headers")?.toJS?.() ?? {});
   const sent = headers.filter(([name]) => !OWN.has(name.toLowerCase()));
