@@ -7,17 +7,17 @@ The payload, big-endian, offsets from its own start:
 Each buffer holds one array. Buffers start at multiples of 64, so that the arrays are aligned. The pickle (protocol 5)
 holds only plain values and calls.
 
-Three checks come before anything is built:
+Three checks protect decoding. The first comes before anything is built, the others whenever a name or array is used:
 
 1. The operations of the pickle are compared with those that `encode` uses (`operations.py`). None of them sets state,
-   makes instances, or jumps in the memo.
+   makes instances, or stores at a chosen place of the memo.
 2. Each name must be a pair of module and name in `ALLOWED`. The name of a class resolves to a `_Builder`, which can
    only create an instance from its state, and never to the class itself.
 3. The element type of an array must be in `DTYPES`. Arrays are rebuilt by `array` alone, because numpy's own
    reconstruction functions are not in `ALLOWED`.
 
-Error messages give types and lengths of unchecked values, never the values as text, because a few hundred bytes can
-encode a value whose text has a billion characters.
+Error messages show short strings of the payload, but only the type and length of its other values, because a few
+hundred bytes can encode a value whose text has a billion characters.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from svc.model.operations import check_operations
 class Stored:
     """Base class of objects in a payload. Attributes with a leading underscore are derived and not stored.
 
-    If a class has a default for an attribute, the values None, 0, False and empty are not stored either. Therefore a
-    new optional attribute does not change the bytes of models without it. `ALWAYS_STORED` names the exceptions.
+    If a class has a default for an attribute, the values None, False, 0.0 and () are not stored either. Therefore a new
+    optional attribute does not change the bytes of models without it. `ALWAYS_STORED` names the exceptions.
 
     `STORED_NAMES` maps an attribute to its name in the payload, so that renaming it in the code changes no artifact.
     """
@@ -61,7 +61,10 @@ class Stored:
         return is_optional and isinstance(value, NoneType | bool | float | tuple) and not value
 
     def parts(self) -> dict[str, int]:
-        """Return the bytes of each stored array by attribute name. An array of a stored object is `outer.inner`."""
+        """Return the bytes of each stored array by attribute name.
+
+        An array within a stored object, a tuple or a dataclass has a path as its name, such as `sums.0.weights`.
+        """
         return {path: size for name, value in self.__getstate__().items() for path, size in _parts(name, value)}
 
 
@@ -137,7 +140,7 @@ def array(buffer: Bytes, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
 
 
 def _describe(value: object) -> str:
-    """Return the repr of a short string, and only the type and length of any other value."""
+    """Return the repr of a short string. Of any other value return only the type, and the length if it has one."""
     if type(value) is str and len(value) <= 20:
         return repr(value)
     size = f" of {len(value)}" if isinstance(value, str | bytes | tuple | list | dict | set | frozenset) else ""
@@ -241,7 +244,7 @@ def encode(value: object) -> list[Bytes]:
 
     `value` may consist of instances of allowed classes, numpy arrays of the types in `DTYPES`, None, bool, int, float,
     str, bytes, tuple, list, dict, set and frozenset. Contiguous arrays are not copied, so do not change them before the
-    pieces are written. Raises ForbiddenClass for anything else.
+    pieces are written. Raises ForbiddenClass for anything else, and PayloadInvalid for a value that is too large.
     """
     arrays: list[pickle.PickleBuffer] = []
     out = io.BytesIO()

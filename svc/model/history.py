@@ -30,7 +30,7 @@ LEAST = 1e-30
 
 
 def decay_factors(positions: NDArray[Any], recency: float) -> Weights:
-    """Return the decay factor of each position, exp(-recency · position), (h,)."""
+    """Return the decay factor of each position, exp(-recency · position) but at least LEAST, (h,)."""
     return np.maximum(np.exp(-recency * positions), LEAST)
 
 

@@ -145,11 +145,11 @@ class IdTable:
         return [data[start:end].decode() for start, end in pairwise(ends)]
 
 
-# A hash table in numpy, which is smaller than the dict and looks up all ids at once, took as long.
+# Lookups in a hash table made of numpy arrays, which is smaller than a dict, took as long as lookups in a dict.
 AT_HAND = 1 << 16
 """A finder holds a table of up to this many ids as a dict, which takes about 120 bytes an id, so at most 8 MB."""
 _FEW_IDS = 12
-"""Fewer ids than this are found faster one by one."""
+"""Fewer ids than this are found faster by `IdTable.indices`."""
 _AT_ONCE = 1 << 16
 """The ids of the table that are digested at once. Bounds the memory for preparing a large table."""
 _MULTIPLIERS = np.random.Generator(np.random.PCG64(0)).integers(0, 1 << 64, 1024, dtype=np.uint64) | np.uint64(1)
@@ -162,11 +162,14 @@ Lengths = NDArray[np.int64]
 class IdFinder:
     """Finds the rows of many ids of `table` at once. Reading is thread-safe.
 
-    A table of up to AT_HAND ids is searched by a dict, a larger table by digests that numpy computes for all ids
-    together. The digests take 12 bytes an id.
+    A table of up to AT_HAND ids is held as a dict.
+
+    For a larger table, the finder holds a digest (8 bytes) and a row (4 bytes) of each id. One call computes the
+    digests of all its ids by a few numpy operations. If it has fewer than _FEW_IDS ids, or an id that is not ASCII, all
+    its ids are looked up by `table.indices` instead.
 
     A client can choose ids with equal digests, so every match is compared byte by byte. If the bytes differ, the id is
-    looked up in `table` by itself.
+    looked up by `table.index`.
     """
 
     _at_hand: dict[str, int] | None = None

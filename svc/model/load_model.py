@@ -1,7 +1,7 @@
 """Load a model from the verified parts of an artifact, and rehearse it before it is used.
 
 Loading checks that this build can read the model and that its parts belong together. The rehearsal checks that the
-model answers queries of every kind.
+model ranks items for known users, for a seed item, and for features.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ _VERIFIED: Final = frozenset(
     }
 )
 COMPATIBLE: Final[Mapping[frozenset[Minor], frozenset[str]]] = {frozenset({(0, 4), (0, 5)}): _VERIFIED}
+"""The recommender classes whose models may pass between two irspack versions (major, minor), in either direction."""
 _MINOR = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})(?![0-9])")
 
 
@@ -76,8 +77,8 @@ def running_irspack_version() -> str:
 def check_version_skew(header: Mapping[str, Any], running: str, *, allow: bool) -> SkewResult:
     """Compare the header's `irspack_version` with the `running` one.
 
-    A missing or unreadable version passes as "unknown". Raises VersionSkew for a combination that is not in
-    `COMPATIBLE`, unless `allow`.
+    Versions with the same major and minor number are compatible. If either version is missing or unreadable, the
+    outcome is "unknown". Raises VersionSkew for a combination that is not in `COMPATIBLE`, unless `allow`.
     """
     trained = header.get("irspack_version")
     theirs, ours = _minor(trained), _minor(running)
@@ -116,9 +117,9 @@ def _class(header: Mapping[str, Any]) -> str:
 
 
 def check_feature_version(header: Mapping[str, Any]) -> None:
-    """Check that this build can read the encoder state, if there is one.
+    """Check that this build can read the feature encoders of the model, if the header declares any.
 
-    Raises FeatureVersionMismatch if `features.version` is missing, not an integer, or another version.
+    Raises FeatureVersionMismatch if the header's `features.version` is missing, not an integer, or another version.
     """
     features = header.get("features")
     if features is None:
@@ -154,7 +155,10 @@ def _check_versions(name: str, header: Mapping[str, Any], *, allow_skew: bool) -
 
 
 def _make_ready(model: Model, header: Mapping[str, Any]) -> None:
-    """Check the parts and compute the derived data. Any failure is due to the payload, so it is an ArtifactError."""
+    """Check the parts and compute the derived data.
+
+    Raises an ArtifactError for any failure but MemoryError, because the payload is the cause.
+    """
     try:
         check_features(model, header)
         check_sizes(model)

@@ -48,23 +48,32 @@ from svc.model.user_ranker import UserRanker, owners
 
 Features = Mapping[str, object]
 MIN_HISTORY_OF_LIFT = 5
-"""The default minimum history of users ranked by lift, because lift misleads for shorter histories."""
+"""The least number of items in the history of a user ranked by lift, unless a request gives another number.
+
+Lift misleads for shorter histories.
+"""
 PLACED_AT_ONCE = 256
 """The number of new items that are encoded before their vectors are computed together. Bounds memory."""
 
 
 class Model(Stored):
-    """The content of an artifact's payload. Call `ready` before the first query. After that the model never changes.
+    """The content of an artifact's payload.
 
     `scorer` answers queries for training users. If `cold` is present, it answers queries for all other users, by
-    features or seeds. After `ready`, several threads may call any method at once.
+    features or seeds.
+
+    Call `ready` before the first query. `ready`, `measure_users` and `serve_users` change the model, so call them
+    before several threads use it. All other methods may run in several threads at once.
     """
 
     cold: Scorer | None = None
     cold_recency: float = 0.0
-    """The recency by which `cold` weighs histories if it differs from the recency of `history`. Stored if above 0."""
+    """The recency (see `History`) by which `cold` weighs histories. Stored if above 0.
+
+    It is used if `history` has `recency_beside` or `recency_by_part`. Otherwise `cold` uses the recency of `history`.
+    """
     hidden: History | None = None
-    """The items that are not shown to each user. Stored only if the training data has such items.
+    """The items that must not be shown to each user. Stored only if the training data has such items.
 
     An item with a value of 1 is hidden permanently. Below 1, it comes back if a request includes seen items.
     """
@@ -78,7 +87,7 @@ class Model(Stored):
     """Whether users get items that they have chosen before, unless a request says otherwise. Stored if true."""
     _users: UserRanker | None = None
     popularity: NDArray[np.float64] | None = None
-    """Recent choices of each item, (n_items,). Stored only if they differ from the number of users of the item."""
+    """Recent popularity of each item, (n_items,). None: popularity is the number of users of the item."""
     ranker: PageRanker | None = None
     """Reorders the best items that `scorer` ranks for a user. Stored if the model has a ranker."""
     user_moments: NDArray[np.float64] | None = None
@@ -146,17 +155,18 @@ class Model(Stored):
     def measure_users(self) -> None:
         """Compute the mean and deviation of each user's scores and store them, in 16 bytes a user.
 
-        With them, `serve_users` takes 0.2 s for 100,000 users. Nothing is stored for factor models, because their
-        moments have a closed form. Computing the moments of other models scores all items for each user.
+        This scores all items for each user. Afterwards `serve_users` takes 0.2 s for 100,000 users.
+
+        Nothing is stored for factor models, whose moments have a closed form, and for models that rank all users alike.
         """
         if isinstance(self.scorer, UserScorer) and self.scorer.sums_history:
             self.user_moments = np.array(self.scorer.moments_of_users(self.history))
 
     def serve_users(self) -> None:
-        """Compute the data for ranking users for an item. `require_users` raises UsersNotServed before this call.
+        """Compute the data that ranking users for an item needs.
 
-        Takes 0.1 to 0.2 s for 100,000 users. If the model is not a factor model and `measure_users` was not called, it
-        takes about 0.1 ms a user.
+        Until this call, `require_users` raises UsersNotServed. For 100,000 users the call takes 0.1 to 0.2 s, or about
+        10 s if the moments of the users have no closed form and `measure_users` was not called.
         """
         moments = None if self.user_moments is None else (self.user_moments[0], self.user_moments[1])
         self._users = UserRanker(self.scorer, self.history, self.hidden, self._embedder, moments)
@@ -177,16 +187,18 @@ class Model(Stored):
     ) -> Prepared:
         """Return the query for a user. The profile of a known `user_id` is the training history.
 
-        - `user_features`: the features of an unknown user, for a cold start.
-        - `history`: items that are added to the history of a known user, or replace it with `replace`. For an unknown
-          user they are the whole history. Unknown items are ignored. If an unknown user's history has only new items,
-          their features describe the user.
-        - `include_seen`: whether items of these histories may be recommended. None: as the model was trained.
+        - `user_features`: the features of the user, for a cold start. They are not used if the training history is.
+        - `history`: items that are added to the history of a known user, or replace it with `replace`. If none of them
+          is known, the training history stays. For an unknown user they are the whole history. Unknown items are
+          ignored. If an unknown user's history has new items and no known ones, their features describe the user.
+        - `include_seen`: whether items of these histories may be recommended. None: as the model was trained. True also
+          allows the user's hidden items with a value below 1.
         - `dislikes`: items that are never recommended. If the scorer reads dislikes, they change the scores of other
           items, too. Dislikes alone are not enough for a profile.
         - `fallback`: whether a user without a profile gets the most chosen items.
 
-        Raises UnknownUser, FeaturesNotSupported and FeatureValueUnusable.
+        Raises UnknownUser if there is no profile and no `fallback`. Raises FeaturesNotSupported and
+        FeatureValueUnusable for `user_features`.
         """
         brings_back = include_seen is True
         include_seen = self.repeats if include_seen is None else include_seen
@@ -258,9 +270,10 @@ class Model(Stored):
 
         `item_features` are the features of one unknown item, or a mapping from item ids to features. A known item in
         the mapping is a seed, and its features are ignored. A seed among the `new` items has the features in their
-        list. Other unknown seeds are left out.
+        list, unless the mapping has others. Other unknown seeds are left out. `user_features` are a prior beside the
+        seeds.
 
-        Raises UnknownSeedItems, FeaturesNotSupported and FeatureValueUnusable.
+        Raises UnknownSeedItems if no seed is left. Raises FeaturesNotSupported and FeatureValueUnusable.
         """
         described = _by_item(item_features)
         seeds = self._queries.columns([*seed_items, *(item for item in described if item is not None)])
@@ -301,6 +314,8 @@ class Model(Stored):
     ) -> Prepared:
         """Return the query that ranks users for an item, which a known `item_id` or `item_features` describe.
 
+        Only users with at least `min_history` items are ranked. None: MIN_HISTORY_OF_LIFT for the order `lift`, else 1.
+
         Raises UsersNotServed, UnknownSeedItems, FeaturesNotSupported and FeatureValueUnusable.
         """
         users = self.require_users()
@@ -338,7 +353,10 @@ class Model(Stored):
         return self._users is not None and self._users.can_rank
 
     def require_users(self) -> UserRanker:
-        """Return the ranker of users for an item. Raises UsersNotServed."""
+        """Return the ranker of users for an item.
+
+        Raises UsersNotServed before `serve_users`, and for a model with the same scores for every user.
+        """
         if self._users is None:
             raise UsersNotServed
         if not self._users.can_rank:
@@ -350,7 +368,7 @@ class Model(Stored):
         return rows[rows >= 0]
 
     def rank(self, queries: Sequence[Query]) -> list[Ranking]:
-        """Return one ranking per query, in order. A ranking is empty if no item may be recommended.
+        """Return one ranking per query, in order. A ranking is empty if no item may be recommended, or no user named.
 
         A ranking has the same bits in any batch. Long array operations release the GIL.
         """
@@ -405,6 +423,8 @@ class Model(Stored):
     ) -> NewItems:
         """Compute vectors from features for the items of a list that the model does not know.
 
+        `ids` and `features` are the columns of the list. `max_share` and `min_share` are those of `NewItems`.
+
         This is slow for many items, so servers run it in a thread. `yield_gil` is called after each item, and lets
         other threads run.
 
@@ -439,7 +459,7 @@ class Model(Stored):
         return self.cold
 
     def _rank_by_score(self, queries: Sequence[Query]) -> list[Ranking]:
-        """Return the rankings by score. If the model has a ranker, it reorders the best items."""
+        """Return the rankings by score. The model's ranker reorders the best items for queries that ask for it."""
         ranker = self.ranker
         if ranker is None:
             return self._by_scorers(queries)
@@ -467,8 +487,8 @@ class Model(Stored):
     def _most_chosen_first(self) -> tuple[NDArray[np.int32], NDArray[Any]]:
         """Return all columns, most chosen first, and the count of each column.
 
-        Counts are recent choices. If nothing was chosen recently, they are all users of an item, because boosts
-        multiply the counts and cannot change 0. Ties stand in the order of columns, which is all-time popularity.
+        Counts are `popularity`. If it is None or all zero, they are the numbers of users, because boosts multiply the
+        counts and cannot change 0. Ties stand in the order of columns, which trainings sort by number of users.
         """
         counts: NDArray[Any] | None = self.popularity
         if counts is None or not counts.any():
@@ -481,7 +501,10 @@ class Model(Stored):
         return Ranking(items, counts[items].astype(np.float64), popular=True)
 
     def _of_user(self, query: Query, user: int, given: Given, against: Given) -> tuple[Query, Profile]:
-        """Add a training user, and `given` as further history, to the query. Return it and the kind of the profile."""
+        """Return the query for a training user, and the kind of its profile.
+
+        `given` are further items of the history, and `against` the dislikes.
+        """
         profile: Profile = "user+history" if len(given.columns) else "user"
         query = _with_dislikes(query, self.scorer, against)
         if profile == "user" and not len(query.dislikes) and not (query.explain and self.scorer.explains_by_profile):

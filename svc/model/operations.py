@@ -8,8 +8,8 @@ matter because a small pickle can be very expensive to decode:
 - A tuple nested a million levels deep overflows the C stack.
 - Numbers chosen to share one hash make a dict take quadratic time.
 
-Therefore the size of a container counts everything inside it, as often as it occurs. Keys must be strings, because
-Python randomizes the hashes of strings.
+Therefore the size of a container counts everything inside it, as often as it occurs. Keys of dicts and members of sets
+must be strings or bytes, because Python randomizes the hashes of these.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ _OBJECT_OPERATIONS: Final = frozenset(
 def check_operations(pickled: bytes | memoryview) -> None:
     """Raise ForbiddenClass or PayloadInvalid if a pickle has foreign operations or exceeds the bounds above.
 
-    An operation is foreign if `codec.encode` does not use it. A malformed pickle may raise any error of `pickletools`.
+    An operation is foreign if `codec.encode` does not use it. A malformed pickle may raise any other error, such as
+    ValueError of `pickletools` or IndexError.
     """
     end = 0
     stack = _Stack()
@@ -79,8 +80,8 @@ def check_operations(pickled: bytes | memoryview) -> None:
 class _Value:
     """The size and nesting depth of one value. The size is the number of values inside it plus 1.
 
-    `is_held` is set once a container holds the value. From then on the value must not grow, because the size of the
-    container has already been counted.
+    `is_text` tells that the value is a string or bytes. `is_held` is set once a container holds the value. From then on
+    the value must not grow, because the size of the container has already been counted.
     """
 
     __slots__ = ("depth", "is_held", "is_text", "size")

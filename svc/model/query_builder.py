@@ -53,7 +53,7 @@ class QueryBuilder:
     def given(self, history: Sequence[Interaction]) -> Given:
         """Return the known items and the unknown ids of a request's history.
 
-        The items are distinct, unless the model weighs histories by order (see `settle_history`).
+        The items are distinct, unless the model's histories are ordered (see `settle_history`).
         """
         if not history:
             return NOTHING_GIVEN
@@ -71,7 +71,7 @@ class QueryBuilder:
     def resolve_dislikes(self, dislikes: Sequence[Interaction], new: NewItems | None) -> Given:
         """Return the disliked items of the model, and the ids that are neither in the model nor new items.
 
-        Weights of a repeated item add up. Items of weight 0 are left out.
+        Weights of a repeated item add up. Dislikes with a weight below LEAST are left out.
         """
         if not dislikes:
             return NOTHING_GIVEN
@@ -91,7 +91,7 @@ class QueryBuilder:
         *,
         include_seen: bool = False,
     ) -> tuple[Query, tuple[str, ...]]:
-        """Return a query without its user, and the unknown ids of the request, first the unknown ids in `given`."""
+        """Return a query without its user, and the unknown ids of `given` and then of `restriction.include_items`."""
         allowed, ignored = restriction.allowed, dict.fromkeys(given.unknown)
         if allowed is not None and allowed.n_items > self._n_items:
             # Scorers know no columns of new items. `with_candidates` applies the restriction to these.
