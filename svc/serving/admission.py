@@ -1,4 +1,4 @@
-"""Overload protection: a request whose expected wait exceeds its limit is refused at once, with 503.
+"""Overload protection: a request whose expected wait exceeds a share of its limit is refused at once, with 503.
 
 A request waits twice. First it waits for its turn to be parsed, then for its turn in the queue of its model. The
 transport checks the sum of both expected waits before it parses a request (`Admission.late_s`). The endpoint checks the
@@ -64,9 +64,10 @@ BATCH_SHARE = 0.4
 
 The share is below WAIT_SHARE, so an overloaded server refuses batches before it refuses single requests."""
 SHORT_SHARE = 0.25
-"""The server's limit refuses no request whose expected wait is below this share of it, even if the request is late.
+"""The server's limit is ignored by `WaitBudget.require` if the expected wait is at most SHORT_SHARE of the threshold.
 
-The client's own limit in X-Request-Timeout-Ms still applies."""
+The threshold is WAIT_SHARE of the limit, or BATCH_SHARE for a batch. The client's own limit in X-Request-Timeout-Ms
+still applies."""
 CROWDED_S = 1.0
 """After a refusal, the server checks for this many seconds how late a request is before it parses the request."""
 _MILLISECONDS = re.compile(rb"[0-9]{1,9}")
@@ -86,7 +87,7 @@ class QueueWaits(Protocol):
 def parse_timeout(value: bytes | None) -> float:
     """Return the timeout in seconds from the value of X-Request-Timeout-Ms, or infinity without the header.
 
-    Raises ValidationFailed if the value is not a number of milliseconds.
+    Raises ValidationFailed if the value is not a whole number of milliseconds from 1 to 999,999,999.
     """
     if value is None:
         return math.inf
@@ -114,10 +115,15 @@ class Admission:
         return trio.current_time() < self._crowded_until
 
     def late_s(self, queue: QueueWaits | None, turn_s: float, timeout: bytes | None, *, is_batch: bool) -> float:
-        """Return the expected wait of an unparsed request in seconds if the wait exceeds the limit, else 0.
+        """Return the expected wait of an unparsed request in seconds if it must be refused, else 0.
 
-        `turn_s` is the expected wait before the request is parsed, and `queue` the queue of its model. `timeout` is the
-        value of X-Request-Timeout-Ms. The limit is the smaller of this timeout and the server's limit.
+        `turn_s` is the expected wait before the request is parsed. `queue` is the queue of its model, or None without a
+        model. `timeout` is the value of X-Request-Timeout-Ms. The limit is the smaller of this timeout and the server's
+        limit. With an invalid timeout the result is 0.
+
+        A request must be refused if `turn_s` exceeds UNPARSED_SHARE of the limit, or if both waits together exceed
+        WAIT_SHARE of it. The wait of a batch in the queue counts WAIT_SHARE / BATCH_SHARE times. The wait of a single
+        request in the queue does not count if no other single request waits there.
         """
         try:
             may_s = min(self.most_s, parse_timeout(timeout))
@@ -131,9 +137,10 @@ class Admission:
         return turn_s + queue_s if is_late else 0.0
 
     def refuse(self, wait_s: float) -> Overloaded:
-        """Return the error that refuses a request whose expected wait is `wait_s`.
+        """Return the error that refuses a request, and let `is_crowded` be True for CROWDED_S.
 
-        `retry_after` is the expected wait, because the requests that wait now are answered by then.
+        `wait_s` is the expected wait of the request, or the time that it has waited. The field `retry_after` is this
+        time in whole seconds, at least 1, because the requests that wait now are probably answered by then.
         """
         self._crowded_until = trio.current_time() + CROWDED_S
         return Overloaded(fields={"retry_after": max(1, math.ceil(wait_s))})
@@ -167,10 +174,12 @@ class WaitBudget:
     ) -> None:
         """Raise Overloaded if the expected wait in the queue is too long.
 
-        `queries` is None before the body is parsed. `threads_s` is the expected wait for a thread, which precedes the
-        queue. A request with an expected wait of 0 is never refused. The server's limit does not apply to a single
-        request that the next scoring call answers. Otherwise a batch, which makes one call long, would get single
-        requests refused.
+        `queries` is None before the body is parsed. `threads_s` is the expected wait in seconds for a thread, which
+        precedes the queue.
+
+        A request with a positive `late_s` is always refused. Any other request with an expected wait of 0 is not
+        refused. Before the body is parsed, the server's limit does not apply to a single request that the next scoring
+        call answers. Otherwise a batch, which makes one call long, would get single requests refused.
         """
         if self._late_s:
             # The time since arrival grows with the number of refusals that wait, so clients retry later under a flood.
@@ -191,10 +200,10 @@ class WaitBudget:
         return self._admission.refuse(waited_s) if waited_s > min(self._own_s, self._admission.most_s) else None
 
     def _is_too_long(self, wait_s: float, share: float, *, is_next: bool) -> bool:
-        """Return True if the wait so far plus the expected wait exceeds the limit.
+        """Return True if the wait so far plus the expected wait exceeds this share of the limit.
 
-        The server's limit does not apply if the expected wait is short. After a pause of the machine all requests have
-        waited for long, but refusing them gains nothing if the queue is short.
+        The server's limit does not apply with `is_next`, or if the expected wait is short (SHORT_SHARE). After a pause
+        of the machine all requests have waited for long, but refusing them gains nothing if the queue is short.
         """
         most_s = self._admission.most_s
         is_short = is_next or wait_s <= SHORT_SHARE * share * most_s

@@ -34,7 +34,7 @@ FULL_COLLECTION_EVERY = 100
 
 Python's default is 10. A collection of generation 2 blocks the event loop for 0.2 s with 10,000 connections."""
 LEAVE_TAKING_S = 0.2
-"""Time that idle connections stay open in a drain, for requests that clients have just sent (`Limits.leave_s`)."""
+"""Time that idle connections stay open in a drain, for requests that clients have just sent (`leave_s`)."""
 LAST_SPANS_S = 2.0
 
 
@@ -114,9 +114,9 @@ class Stop:
 async def listen(
     stop: Stop, end_at_once: Callable[[], None], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Set `stop` on the first signal, and call `end_at_once()` on the second.
+    """Set `stop` on the first SIGTERM or SIGINT, and call `end_at_once()` on each further one.
 
-    Calls `task_status.started()` once both signals are handled.
+    Calls `task_status.started()` once both kinds of signals are received here.
     """
     with trio.open_signal_receiver(*SIGNALS) as arriving:
         task_status.started()
@@ -127,7 +127,10 @@ async def listen(
 
 
 async def on_hangup(work: Callable[[], Awaitable[None]]) -> None:
-    """Run `work` at every SIGHUP, until cancelled."""
+    """Run `work` at every SIGHUP, until cancelled. Returns at once if the process ignores SIGHUP.
+
+    Several signals during one `work` count as one.
+    """
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup starts processes with SIGHUP ignored
         return
     with trio.open_signal_receiver(signal.SIGHUP) as arriving:

@@ -74,7 +74,7 @@ def serve(
     """Serve until SIGTERM or SIGINT, and return the exit code.
 
     `variables` may be used in recipes. `environ` is the environment of this process by default, and worker processes
-    inherit a part of it. Raises `ConfigError` before the server accepts connections.
+    inherit a part of it. Raises `ConfigError` if the server cannot start, before it accepts connections.
     """
     if settings.max_payload_bytes > settings.max_artifact_bytes:
         raise ConfigError("SVC_MAX_PAYLOAD_BYTES is larger than SVC_MAX_ARTIFACT_BYTES: lower it or raise the other")
@@ -131,7 +131,10 @@ def _check_folder(recipes_dir: Path) -> None:
 
 
 def _signing_keys(options: ServeOptions, settings: Settings) -> SigningKeys:
-    """Return the keys that verify artifacts. Raises `ConfigError` if there are none."""
+    """Return the keys that verify artifacts. Raises `ConfigError` if there are none or if one is invalid.
+
+    With `dev_allow_unsigned`, the keys include the development key.
+    """
     keys = load_signing_keys(settings)
     if options.dev_allow_unsigned:
         return keys.with_development() if keys else development_keys()
@@ -144,7 +147,10 @@ def _signing_keys(options: ServeOptions, settings: Settings) -> SigningKeys:
 
 
 def _monitoring_socket(options: ServeOptions, settings: Settings) -> socket.socket | None:
-    """Return the bound socket of SVC_METRICS_PORT, or None if it is unset. Raises `ConfigError`."""
+    """Return the bound socket of SVC_METRICS_PORT, or None if it is unset.
+
+    Raises `ConfigError` if metrics are not enabled, or if the port cannot be bound.
+    """
     if settings.metrics_port is None:
         return None
     if not settings.metrics_enabled:
@@ -155,7 +161,7 @@ def _monitoring_socket(options: ServeOptions, settings: Settings) -> socket.sock
 def _read_policies(state: ServerState, fleet: Fleet | None) -> None:
     """Read the policies of API keys (SVC_API_KEY_POLICIES), and pass them to the state and to the workers.
 
-    Does nothing if the variable is unset. Raises `ConfigError`.
+    Does nothing if the variable is unset. Raises `ConfigError` if the file is invalid or if clients need no API key.
     """
     settings = state.settings
     if settings.api_key_policies is None:
@@ -239,7 +245,7 @@ async def _renew_keys(
 ) -> None:
     """Replace signing keys, API keys and the certificate by the content of their files.
 
-    If a file is invalid, the error is logged and all keys stay as they are.
+    If a file is invalid, the error is logged, and all keys and the certificate stay as they are.
     """
     try:
         keys, api_keys, certificate = await trio.to_thread.run_sync(

@@ -79,9 +79,11 @@ class Publisher:
         self._measure()
 
     def redeclare(self, declared: Declared, *, reload: bool) -> None:
-        """Publish that the file of a registered recipe has changed. `change` must publish changed rules and lists.
+        """Publish that the file of a registered recipe has changed. Changed lists must be published by `change`.
 
-        With `reload` a load of the model follows. Until then the served model keeps its rules.
+        Without `reload`, changed rules must be published by `change` too. With `reload`, a load of the model follows,
+        which applies the new rules. Until then the served model keeps its rules. `reload` also clears the errors "load"
+        and "stat".
         """
         entry = replace(self.entry(declared.name), file=declared.file, artifact_folder=_folder_of(declared))
         if reload:
@@ -91,17 +93,18 @@ class Publisher:
     async def change(self, name: str, **inputs: Any) -> tuple[Entry, Entry] | None:
         """Apply changed rules and lists, given as fields of `Entry`, and return the entries before and after.
 
-        Returns None if the recipe is removed meanwhile. Raises SvcError and changes nothing if the model cannot use a
-        list of new items.
+        Returns once all workers use the new entry. Returns None if the recipe is removed meanwhile. Raises SvcError and
+        changes nothing if the model cannot use a list of new items.
         """
         change = await self._put(name, None, inputs)
         await self._wait_for_workers()
         return change
 
     async def _put(self, name: str, model: Served | None, inputs: Mapping[str, Any]) -> tuple[Entry, Entry] | None:
-        """Build the next `Served` in a thread, and put it into the registry. `model` is a new model, or None.
+        """Build the next `Served` in a thread, put it into the registry, and close the lane of a replaced model.
 
-        Returns the entries before and after, or None if the recipe is removed meanwhile.
+        `model` is a new model, or None to keep the present model. Returns the entries before and after, or None if the
+        recipe is removed meanwhile. Raises SvcError if the present model cannot use a list of new items.
         """
         lock = self._locks.get(name)
         if lock is None:
@@ -122,7 +125,7 @@ class Publisher:
             return before, after
 
     def remove(self, name: str) -> None:
-        """Remove a recipe whose file was removed."""
+        """Remove a recipe that no file declares any more, and close the lane of its model."""
         entry = self.entry(name)
         self._registry.remove(name)
         del self._locks[name]
@@ -156,7 +159,7 @@ class Publisher:
             self._fault(entry, recipe=refusal.error)
 
     def clear_fault(self, name: str, fault: Literal["recipe", "load", "stat"]) -> None:
-        """Clear one error of `Faults`, if the recipe has it.
+        """Clear one error of `Faults`, if the recipe has it. Logs this for "recipe", and for the others with a model.
 
         An error of "load" is cleared without a load if the artifact has the served bytes again, as after a rollback.
         """
@@ -168,7 +171,10 @@ class Publisher:
                 _log_cleared(name, _REASONS_TO_CLEAR[fault], error)
 
     async def load_succeeded(self, name: str, loaded: Loaded) -> None:
-        """Serve a loaded model with a new lane. The previous lane still answers its waiting requests."""
+        """Serve a loaded model with a new lane. The previous lane still answers its waiting requests.
+
+        Does nothing if the recipe is removed meanwhile. Clears the errors "load" and "stat".
+        """
         lane = await self._start_lane(loaded)
         served = Served.of(name, loaded, lane, time.time())
         with ExitStack() as unused:
@@ -197,7 +203,7 @@ class Publisher:
         self._measure()
 
     def warn_of_expired(self, name: str) -> None:
-        """Log once if the served model has expired. It stays in use, because old answers are better than none."""
+        """Log once if the served version has expired. It stays in use, because old answers are better than none."""
         served = self.entry(name).served
         moment = expires_at(served.header) if served else None
         if served and moment and moment <= datetime.now(UTC) and self._logged_expired.get(name) != served.model_version:
@@ -223,7 +229,10 @@ class Publisher:
         self._fault(self.entry(name), load=error)
 
     def stat_failed(self, name: str, error: str, event: Event, **more: object) -> None:
-        """Publish that the store returned no marker. Counts every failure, and logs it if the error has changed."""
+        """Publish that the store returned no marker of the artifact (see `Watcher`).
+
+        Counts every failure, and logs it if the error has changed, as `event` with the fields `more`.
+        """
         event = events.INITIAL_ARTIFACT_READ_FAILED if self._is_starting else event
         entry = self.entry(name)
         self._metrics.of(metrics.STAT_FAILURES, recipe=name).inc()
@@ -239,7 +248,7 @@ class Publisher:
                 logs.emit(events.RECIPE_NOT_LOADED_AT_STARTUP, name=entry.name, error=entry.error)
 
     def entry(self, name: str) -> Entry:
-        """Return the state of a registered recipe."""
+        """Return the entry of a registered recipe. Raises LookupError for another name."""
         entry = self._registry.get(name)
         if entry is None:
             raise LookupError(f"recipe {name!r} is not registered")
@@ -263,8 +272,10 @@ def _build(before: Entry, after: Entry, model: Served | None) -> Served | None:
     """Return the `Served` for rules and lists in `after`, or None without a model. Blocks.
 
     `model` is a newly loaded model, or None to keep the model in `before`. Parts whose inputs have not changed are
-    shared with the previous `Served`. If the model cannot use a list of new items, raises SvcError for the model in
-    `before`, or logs the error and returns a newly loaded model without new items.
+    shared with the previous `Served` of the same model.
+
+    Raises SvcError if the model in `before` cannot use a list of new items. If a newly loaded model cannot use it, the
+    error is logged, and the result has no new items.
     """
     served = model or before.served
     if served is None:

@@ -2,7 +2,8 @@
 
 At regular intervals, a *tick* lists the folder and asks the store of each artifact for its marker, a short text such as
 a modification time that changes with the artifact. If the marker has changed, a load starts, which may take longer than
-the tick. If the bytes have changed too, the loaded model replaces the served model. Errors are logged and retried.
+the tick. If the bytes have changed too, the loaded model replaces the served model. Errors are logged. A failed load is
+repeated only if the same bytes may be loaded later.
 """
 
 from __future__ import annotations
@@ -44,28 +45,32 @@ LONGEST_BACKOFF_TICKS = 64
 
 OpenStore = Callable[[LoadedRecipe], Store]
 _RETRIED = (ArtifactReadError, MetadataError, ArtifactReplayed, ArtifactExpired)
-"""Errors after which a load of the same bytes may succeed later, for example once the store answers again."""
+"""Errors after which a load of the same bytes may succeed later, for example once the store answers again.
+
+Unexpected errors, which are no ArtifactError, are retried too."""
 
 
 @dataclass(slots=True, eq=False)
 class WatchedArtifact:
-    """The watcher's state of one recipe's artifact. If the recipe names another artifact, a new instance begins."""
+    """The watcher's state of one recipe's artifact. If a changed recipe requires a new load, a new instance begins."""
 
     declared: Declared
     store: Store | None = None
     marker: str | None = None
-    """Marker at the start of the last load."""
+    """Marker at the start of the last load, or None before the first load."""
     sha256: str | None = None
-    """Digest of the artifact that is served."""
+    """Digest of the last artifact that this instance loaded, or None before that."""
     sidecar: bool = False
     """True if the artifact had a `.sha256` file beside it at the last poll."""
     loading: bool = False
     refusal: ArtifactError | None = None
-    """The error of the last load if the same bytes can never be loaded."""
+    """The error of the last load if a new load of the same bytes would fail too, else None.
+
+    Other signing keys or other rules of the rehearsal may lift the refusal."""
     failures: int = 0
-    """Number of failed loads in a row that may succeed later."""
+    """Number of loads since the last success that have failed with an error that is retried."""
     retry_tick: float = math.inf
-    """Number of the tick at which the load is repeated although the marker is unchanged."""
+    """Number of the tick from which on the load is repeated, although the marker is unchanged. Infinite for never."""
 
     @property
     def name(self) -> str:
@@ -100,9 +105,10 @@ class Watcher:
         return min(self.settings.watch_interval_s, MAX_STAT_SECONDS)
 
     async def start(self) -> None:
-        """Find the recipes and load their artifacts concurrently. Returns when each load has succeeded or failed.
+        """Find the recipes, load their artifacts concurrently, and then read their lists.
 
-        Raises `ConfigError` if the folder cannot be listed.
+        Returns when each load and each read has succeeded or failed. Raises `ConfigError` if the folder cannot be
+        listed within the timeout of a load.
         """
         async with trio.open_nursery() as changes:
             is_listed = await self._rescan(changes)
@@ -155,7 +161,7 @@ class Watcher:
             self.metrics.of(metrics.WATCHER_ERRORS).inc()
 
     async def _poll(self, watched: WatchedArtifact, loads: trio.Nursery) -> None:
-        """Ask for the marker of an artifact, and start a load in `loads` if the marker has changed."""
+        """Ask for the marker of an artifact, and start a load in `loads` if it has changed or a retry is due."""
         self.publisher.warn_of_expired(watched.name)
         marker = await self._changed_marker(watched)
         if marker is not None:
@@ -163,11 +169,14 @@ class Watcher:
             loads.start_soon(self._load, watched, marker)
 
     def recipe(self, name: str) -> LoadedRecipe:
-        """Return the watched recipe of this name. Raises LookupError."""
+        """Return the watched recipe of this name. Raises LookupError for another name."""
         return self._watched[name].declared.loaded
 
     def try_refused_again(self) -> None:
-        """Load artifacts with an invalid signature again at the next tick, because the signing keys have changed."""
+        """Load artifacts again at the next tick whose signature could not be verified.
+
+        Call it when the signing keys have changed.
+        """
         for watched in self._watched.values():
             if watched.refusal is not None and watched.refusal.stage == "hmac":
                 watched.retry_tick = 0
@@ -240,8 +249,8 @@ class Watcher:
     async def _changed_marker(self, watched: WatchedArtifact) -> str | None:
         """Return the marker if the artifact must be loaded, or None if nothing is to do.
 
-        Nothing is to do if a call for the artifact still runs, if the marker is unavailable, or if it is unchanged and
-        no retry is due.
+        Nothing is to do if a call for the artifact still runs, if the marker is unavailable, if the recipe was removed
+        or replaced meanwhile, or if the marker is unchanged and no retry is due.
         """
         if watched.loading or self._stats.outstanding(watched) or self._loads.outstanding(watched):
             return None
@@ -253,7 +262,7 @@ class Watcher:
         return None if marker == watched.marker and self._ticks < watched.retry_tick else marker
 
     async def _read_marker(self, watched: WatchedArtifact) -> str | None:
-        """Return the marker from the store. If the store fails or exceeds the timeout, publishes that, returns None."""
+        """Return the marker from the store. If the store fails or is too slow, publish that and return None."""
         timeout_s = self.stat_timeout_s
         try:
             return await self._stats.run(watched, partial(self._marker, watched), timeout_s)
@@ -281,7 +290,7 @@ class Watcher:
         return watched.store.marker()
 
     async def _look_for_sidecar(self, watched: WatchedArtifact) -> None:
-        """Log if the `.sha256` file beside the artifact has disappeared. Ignores errors, because no load needs it."""
+        """Log if the `.sha256` file beside the artifact has disappeared. Ignores errors, as no load needs this file."""
         assert watched.store is not None, "a marker came from it"
         try:
             exists = await self._stats.run(watched, watched.store.sidecar_exists, self.stat_timeout_s)
@@ -321,7 +330,10 @@ class Watcher:
         return partial(self.loader.load, watched.declared.loaded, store, known_sha256=watched.sha256, live=live)
 
     def _load_failed(self, watched: WatchedArtifact, error: Exception) -> None:
-        """Publish the failure. If a load of the same bytes may succeed later, retries after 1, 2, 4, ... ticks."""
+        """Publish the failure. If a load of the same bytes may succeed later, retries after 1, 2, 4, ... ticks.
+
+        A retry waits at most LONGEST_BACKOFF_TICKS.
+        """
         if isinstance(error, LoadFailed) and not isinstance(error.error, _RETRIED):
             watched.refusal = error.error
         else:
@@ -331,7 +343,7 @@ class Watcher:
             self.publisher.load_failed(watched.name, error)
 
     def _is_current(self, watched: WatchedArtifact) -> bool:
-        """Return False if the recipe was removed, or names another artifact now."""
+        """Return False if the recipe was removed, or a change of it has begun a new instance."""
         return self._watched.get(watched.name) is watched
 
 
@@ -342,7 +354,7 @@ def _serving(recipe: LoadedRecipe, field: Literal["rehearsal", "users"]) -> Any:
 def _serves_otherwise(before: LoadedRecipe, after: LoadedRecipe) -> bool:
     """Return True if the change of a recipe requires a new load of its model.
 
-    A load is required for another artifact, for other item metadata, and if requests for users become permitted.
+    A load is required for another `output` or `item_metadata`, and if requests for users become permitted.
     """
     if _serving(after, "users") and not _serving(before, "users"):
         return True

@@ -20,7 +20,9 @@ from svc.processes import SealedMemory
 INLINE_BYTES = 1 << 15
 """Longest message to a worker that is sent through the socket. The content of longer messages is a memory file."""
 FROM_WORKER_BYTES = 1024
+"""Longest message from a worker."""
 MOST_FILES = 8
+"""Most memory files in one message."""
 FROM_WORKER: dict[str, dict[str, type]] = {"done": {"seq": int}, "ask": {"number": int, "what": str, "name": str}}
 """Names and types of the fields of each kind of message that a worker may send."""
 
@@ -80,7 +82,7 @@ def tell(end: socket.socket, kind: str, **fields: object) -> None:
 async def hear(end: socket.socket) -> tuple[str, dict[str, Any]] | None:
     """Return kind and fields of the next message from a worker, or None if the worker has ended.
 
-    Raises ValueError if the message is invalid.
+    Raises ValueError if the message is invalid, or ConnectionError if the worker has ended with unread messages.
     """
     while True:
         with suppress(BlockingIOError):

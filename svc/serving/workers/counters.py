@@ -64,7 +64,7 @@ class WorkerPage:
     def new_values(self, key: Key, size: int) -> memoryview[float]:
         """Add an entry with `size` values for a new key, and return a view of the values, which are 0.
 
-        Raises MemoryError if the page is full.
+        Raises MemoryError if the page is full, or if the key is longer than LONGEST_KEY_BYTES.
         """
         name = json.dumps(key).encode()
         name += b" " * (-len(name) % 8)  # aligns the floats behind the key
@@ -148,7 +148,10 @@ class _Counted:
 
 
 class PageFamily:
-    """One metric in a page. `labels` returns a series as prometheus-client does."""
+    """One metric in a page, with the method `labels` of a prometheus-client metric.
+
+    Each call of `labels` adds a series, so `Metrics` calls it once for each combination of label values.
+    """
 
     def __init__(self, page: WorkerPage, metric: Metric) -> None:
         self._page = page
@@ -176,7 +179,10 @@ def add_counts(many: Iterable[Counts]) -> Counts:
 
 
 def as_prometheus(counts: Counts) -> Iterator[Any]:
-    """Yield all metrics as prometheus-client families, including metrics that have no series yet."""
+    """Yield COUNTED_BY_REQUESTS as prometheus-client families, including metrics that have no series yet.
+
+    Entries with an unknown name or a wrong number of labels or values are left out.
+    """
     from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
     series: Counter[str] = Counter()

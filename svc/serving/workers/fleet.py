@@ -59,13 +59,14 @@ class WorkerRecord:
     """The sending end of the queue of orders. `unsent` is the receiving end."""
     unsent: trio.MemoryReceiveChannel[Order]
     is_ready: bool = False
-    """True once the worker has executed all orders that it got at its start."""
+    """True once the worker has executed all orders that it had been sent until then."""
     ready_at: float = 0.0
+    """Time on trio's clock at which `is_ready` became True."""
     pulse: Pulse = field(default_factory=Pulse)
     pending: set[int] = field(default_factory=set)
     """Numbers of orders that the worker has not executed."""
     changed: trio.Event = field(default_factory=trio.Event)
-    """Set and replaced when the worker has executed an order."""
+    """Set and replaced when the worker has executed an order. Also set when the worker has ended."""
 
     def kill(self) -> None:
         """Kill the worker, unless it has already ended."""
@@ -96,13 +97,15 @@ class Fleet:
         self._cells = SharedPage.of(CELLS_BYTES)
         self._connections = SharedPage.of(8 * size)
         self._n_open = memoryview(self._connections).cast("Q")
-        """Number of open connections in each slot."""
+        """Number of open connections in each slot, or VACANT."""
         self._is_accepting = False
         self._key_cells = KeyCells(self._cells)
         self._workers: set[WorkerRecord] = set()
         self._packages: dict[int, Package] = {}
         self._kept: dict[str, tuple[Any, ...]] = {}
-        """Arguments of the last order by kind. A worker that starts later gets these orders first."""
+        """Arguments of the last orders "keys", "policies", "workers" and "certificate", by kind.
+
+        A worker that starts later gets these orders first."""
         self._seqs, self._numbers = itertools.count(1), itertools.count(1)
         self._failing: set[int] = set()
         self._changed = trio.Event()
@@ -129,7 +132,7 @@ class Fleet:
         worker.orders.send_nowait(((seq, kind, *arguments), files))
 
     def tell_policies(self, policies: Mapping[str, Any]) -> None:
-        """Send all workers the policies of API keys, and the shared cells that count the requests of each key."""
+        """Send all workers the policies of API keys, and the numbers of the cells of each key (`KeyCells`)."""
         self.tell("policies", dict(policies), self._key_cells.assign(policies))
 
     async def wait_until_executed(self) -> None:
@@ -163,7 +166,7 @@ class Fleet:
     # Workers
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Start the workers, and restart each worker that ends, until `end` is called."""
+        """Start the workers, and restart each worker that ends, until `end` is called. Then wait for their end."""
         adopt_orphans()  # workers are forked by the template, but this process must be able to wait for their end
         try:
             async with trio.open_nursery() as whole:
@@ -266,7 +269,7 @@ class Fleet:
             worker.kill()
 
     def _done(self, worker: WorkerRecord, seq: int) -> None:
-        """Note that the worker has executed an order. It is ready when all its orders are executed."""
+        """Note that the worker has executed an order. The worker becomes ready once no order is pending."""
         worker.pending.discard(seq)
         changed, worker.changed = worker.changed, trio.Event()
         changed.set()
@@ -299,7 +302,7 @@ class Fleet:
                     worker.kill()
 
     def _say_state(self) -> None:
-        """Send the number of ready and failing workers to all workers, if it has changed."""
+        """Send the numbers of ready and failing workers to all workers, if they have changed, and wake `all_ready`."""
         ready = sum(worker.is_ready for worker in self._workers)
         state = WorkersState(self.size, ready, len(self._failing))
         if state != self.registry.workers:
@@ -343,8 +346,9 @@ class Fleet:
 async def answer(state: ServerState, what: str, name: str) -> Any:
     """Answer the query of a worker: "metrics", or "versions" with the `name` of a recipe.
 
-    Returns the metrics as bytes, or the versions. On failure returns a text: "unknown" for an unknown recipe, "failed"
-    for an unexpected error, or the message of a known error. Raises nothing, because an exception would end the parent.
+    Returns the metrics as bytes, or the versions as `read_versions` does. On failure returns a text. It is "unknown"
+    for an unknown recipe or query, "failed" for an unexpected error, or the message of a known error. Raises nothing,
+    because an exception would end the parent.
     """
     try:
         if what == "metrics":

@@ -23,10 +23,10 @@ CELLS = 1 << 17
 
 Memory pages of unused cells are never allocated."""
 TRIES = 1000
-"""Number of attempts to lock a cell, which other workers hold for microseconds.
+"""Number of attempts to lock a cell. Other workers hold the lock for microseconds.
 
 If all attempts fail, a worker was probably suspended while it held the lock. The other workers then count without the
-lock, and attempt it only once for each request until it is free again."""
+lock, and attempt to lock only once for each request until an attempt succeeds."""
 _CELL = struct.Struct("=dd")
 CELLS_BYTES = CELLS * _CELL.size
 
@@ -41,7 +41,10 @@ class Cell:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the lock of the cell in a `with` block. Enters the block without the lock after TRIES attempts."""
+        """Hold the lock of the cell in a `with` block.
+
+        Enters the block without the lock after TRIES attempts, or after one attempt if the previous call got no lock.
+        """
         is_locked = any(self._try_lock() for _ in range(self._tries))
         self._tries = TRIES if is_locked else 1
         try:
@@ -81,8 +84,8 @@ class KeyCells:
     def assign(self, kids: Iterable[str]) -> dict[str, tuple[int, int]]:
         """Return the numbers of the two cells of each key in `kids`, and free the cells of all other keys.
 
-        Cells that were freed first are reused first, and only when no unused cells remain. A worker that has not yet
-        received the new policies may still count requests of a removed key.
+        A worker that has not yet received the new policies may still count requests of a removed key. So freed cells
+        are reused only when no unused cells remain, in the order in which they were freed.
         """
         wanted = list(kids)
         for kid in self._numbers.keys() - set(wanted):
@@ -98,8 +101,8 @@ class KeyCells:
 class SharedBucket(Bucket):
     """A token bucket for the requests of one key to all workers.
 
-    The cell holds the number of tokens and the time at which it was computed. In an unused cell this time is 0, which
-    means that the bucket is full.
+    The cell holds the number of tokens and the time of `time.monotonic` at which it was computed. In an unused cell
+    this time is 0, which means that the bucket is full.
     """
 
     def __init__(self, rate: Rate, cell: Cell) -> None:
@@ -125,7 +128,10 @@ class SharedBucket(Bucket):
 
 
 class SharedThrottle(RefusalThrottle):
-    """A throttle that delays the refusals of all workers together. The cell holds the time of the latest refusal."""
+    """A throttle that delays the refusals of all workers together, with the limits of the throttle `alone`.
+
+    The cell holds the time of `time.monotonic` at which the last counted refusal is sent, or 0 before the first one.
+    """
 
     def __init__(self, alone: RefusalThrottle, cell: Cell) -> None:
         super().__init__(alone.per_s, alone.burst, alone.longest_s)

@@ -2,7 +2,7 @@
 
 The template is a fresh interpreter that has imported all modules of a worker. Its forks start in milliseconds and share
 its memory. The server itself cannot be forked, because it has threads and holds signing keys. The environment of the
-template names no signing key and no store.
+template has no signing key and no API key.
 
 For each worker, the template forks an intermediate process, which forks the worker and ends at once. The worker then
 becomes a child of the server (`adopt_orphans`), so it outlives the template.
@@ -39,13 +39,17 @@ _OTHERS_FOR_WORKERS = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "NO_COL
 EARLY_S = 1.0
 """A process that ends sooner than this after it became ready counts as an early death."""
 EARLY_DEATHS_ALLOWED = 3
-"""Number of early deaths in a row after which restarts begin to pause."""
+"""Most early deaths in a row that are each followed by an immediate restart."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
 
 
 @dataclass(slots=True)
 class Pauses:
-    """The pauses before a process that keeps ending is restarted. After three early deaths in a row they double."""
+    """The pauses before a process that keeps ending is restarted.
+
+    The first EARLY_DEATHS_ALLOWED early deaths in a row cause no pause. After each further one the pause doubles, from
+    FIRST_PAUSE_S to LONGEST_PAUSE_S.
+    """
 
     early_deaths: int = 0
 
@@ -63,9 +67,11 @@ class Pauses:
 
 
 def environment(variables: Mapping[str, str], scoring_threads: int) -> dict[str, str]:
-    """Return the environment of workers: settings without keys and stores, and variables of OpenTelemetry and Python.
+    """Return the environment of workers.
 
-    `scoring_threads` is the number of threads of each worker, unless SVC_SCORING_THREADS is set.
+    It has all settings except `_NOT_FOR_WORKERS`, such as keys. It also has variables of the system, OpenTelemetry,
+    Python and malloc. `scoring_threads` is the number of scoring threads of each worker, unless SVC_SCORING_THREADS is
+    set.
     """
     names = {variable.env for _, _, variable in settings.variables()} - {*_NOT_FOR_WORKERS}
     kept = {
@@ -79,7 +85,7 @@ def environment(variables: Mapping[str, str], scoring_threads: int) -> dict[str,
 
 
 class Template:
-    """A template process, as the server uses it."""
+    """The server's connection to one template process."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         """Start the process. Call it in the main thread, because the kernel ends the template when this thread ends."""
@@ -103,7 +109,10 @@ class Template:
         return self._process.wait()
 
     async def copy(self, descriptors: list[int]) -> int:
-        """Fork a worker with these descriptors, and return its process id. Raises OSError if the template has ended."""
+        """Fork a worker with these descriptors, and return its process id. Raises OSError if the template has ended.
+
+        The first call waits until the template has imported all modules. Calls must not overlap.
+        """
         if not self._is_ready:
             await self._read(1)
             self._is_ready = True
@@ -125,7 +134,7 @@ class Template:
 
 
 class KeptTemplate:
-    """A template process that is restarted when it ends, so that no worker has to wait for the imports."""
+    """A template process that is restarted when it ends, so that the next worker rarely waits for the imports."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
@@ -150,7 +159,10 @@ class KeptTemplate:
             self._now = Template(self._environ)
 
     async def copy(self, descriptors: list[int]) -> int:
-        """Fork a worker with these descriptors, and return its process id. Raises OSError if the template has ended."""
+        """Fork a worker with these descriptors, and return its process id. Raises OSError if the template has ended.
+
+        Overlapping calls wait for each other.
+        """
         async with self._copying:
             return await self._now.copy(descriptors)
 
@@ -174,7 +186,7 @@ def main(end: socket.socket, server: int) -> None:
 
 
 def _fork_orphan(work: Callable[[], None]) -> int:
-    """Fork a process that runs `work`, and return its process id.
+    """Fork a process that runs `work`, and return its process id. `work` must end the process.
 
     The fork is made by an intermediate process that has ended when this function returns. So the fork is an orphan,
     which the server adopts.

@@ -80,7 +80,7 @@ def live(ends: Ends) -> None:
 
 @dataclass(slots=True)
 class Opened:
-    """A model that the parent sent, with the number of its users."""
+    """A model that the parent sent, and the number of objects that hold it."""
 
     loaded: Loaded
     lane: Lane
@@ -91,7 +91,7 @@ class Opened:
     """Set when the model is dropped and no request uses it any more."""
 
     def note_end(self, count: int) -> None:
-        """Subtract `count` from `n_served`, and set `unused` if the dropped model has no users left."""
+        """Subtract `count` from `n_served`, and set `unused` if the model is dropped and nothing holds it any more."""
         self.n_served -= count
         if self.is_dropped and not self.n_served:
             self.unused.set()
@@ -262,7 +262,10 @@ class Worker:
         channel.tell(self._control, "done", seq=seq)
 
     async def _put(self, entry: Entry, state: ServedState | None) -> None:
-        """Replace the entry of a recipe in the registry. `state` names the opened model, or is None without a model."""
+        """Replace the entry of a recipe in the registry.
+
+        `state` has the number of the opened model, its rules and its items, or is None without a model.
+        """
         entry = on_clock(entry, trio.current_time() - time.perf_counter())
         if state is None:
             self._registry.put(entry)
