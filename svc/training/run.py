@@ -91,8 +91,8 @@ def train(
 def train_or_raise(loaded: LoadedRecipe, options: TrainOptions, settings: Settings, progress: Progress) -> str:
     """Train the recipe and return the location of its artifact, even if `promotion` refused it.
 
-    Raise TrainingError if no artifact was written. Other errors are not caught either, and the caller closes `progress`
-    after them.
+    Raise TrainingError if no artifact was written, and any other error of the training. The caller closes `progress`
+    after an error.
     """
     artifact = _Run(loaded, options, settings, progress).run().artifact
     if artifact is None:

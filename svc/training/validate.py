@@ -51,10 +51,10 @@ class Check:
 
 
 def validate(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str]) -> Iterator[Check]:
-    """Check algorithms, search storage and every source in turn, and yield each result. A failed check ends no others.
+    """Check algorithms, search storage and every source in turn, and yield each result.
 
-    A source may yield several results. Errors that show only in the whole data, such as an empty vocabulary of
-    features, are not found.
+    The checks continue after a failed one. A source may yield several results. Errors that show only in the whole data,
+    such as an empty vocabulary of features, are not found.
     """
     training = loaded.recipe.training
     items: set[str] = set()

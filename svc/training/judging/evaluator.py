@@ -39,7 +39,7 @@ class ModelEvaluation:
     scores: dict[str, NDArray[np.float64]]
 
     def by_user(self, metric: str) -> NDArray[np.float64]:
-        """Return the score for each evaluated user by `metric`, (users,)."""
+        """Return the score for each evaluated user by `metric`, one of PER_USER, (users,)."""
         return self.scores[metric]
 
 

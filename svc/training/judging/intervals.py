@@ -50,7 +50,10 @@ _TINY = float(np.finfo(np.float64).tiny)
 
 
 def resample(scores: Matrix, *, seed: int, n: int) -> Matrix:
-    """Return the means of `scores`, (users, columns), over each of `n` bootstrap samples of the users, (n, columns)."""
+    """Return the means of `scores`, (users, columns), over each of `n` bootstrap samples of the users, (n, columns).
+
+    More than _MOST_GROUPS users are drawn in groups.
+    """
     rng = np.random.default_rng([seed, 13])
     sums, sizes = _group_users(np.asarray(scores, dtype=np.float64), rng)
     groups = len(sizes)
@@ -153,8 +156,8 @@ class Choice:
     def stretch_of_lead(self, *, seed: int, confidence: float) -> float:
         """Return the factor, at least 1, that lengthens both halves of the interval of the lead.
 
-        The lead is the difference of the winner and the best trial of the next algorithm. The factor corrects for the
-        choice of both.
+        The lead is the difference between the mean scores of the winner and of the best trial of another algorithm,
+        which must exist. The factor corrects for the choice of both trials.
         """
         observed, resampled = self.scores.mean(axis=0), resample(self.scores, seed=seed, n=self.resamplings)
         first, second = self._differences()
@@ -169,12 +172,12 @@ class Choice:
         return next(column for column, name in enumerate(self.algorithms) if name != self.algorithms[0])
 
     def among(self, algorithm: str) -> Choice:
-        """Return the same choice with only the trials of `algorithm`. `n_unknown` still counts all algorithms."""
+        """Return a copy with only the trials of `algorithm`. Its `n_unknown` still counts those of all algorithms."""
         columns = [column for column, name in enumerate(self.algorithms) if name == algorithm]
         return replace(self, scores=self.scores[:, columns], algorithms=[algorithm] * len(columns))
 
     def of_users(self, rows: NDArray[np.int64]) -> Choice:
-        """Return the same choice with only the scores for the users at `rows`."""
+        """Return a copy with only these `rows` of `scores`, each the scores for one user."""
         return replace(self, scores=self.scores[rows])
 
     def _differences(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

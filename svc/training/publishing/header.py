@@ -23,7 +23,8 @@ from svc.training.judging.search_result import SearchResult
 _DIGITS = 10
 _MOST_TRIALS = 400
 _MAX_RECIPE_BYTES = 32 << 10
-"""Longest JSON of a recipe that a header has as a whole. A header may have 64 KiB, and a recipe with long queries more.
+"""Longest recipe, as JSON, that a header holds whole. A header has at most 64 KiB, and some recipes with long queries
+have more.
 """
 
 
@@ -167,8 +168,8 @@ def _tuning(facts: RunFacts) -> dict[str, Any]:
 def _course(result: SearchResult) -> dict[str, list[Any]]:
     """Return number, algorithm, score and ranking time of each complete trial, in the order of the search.
 
-    They are for the report. At most _MOST_TRIALS are kept, every n-th of more, so that the header stays small. The best
-    trial of each algorithm is in the field `best_per_algorithm` in any case.
+    They are for the report. If there are more than _MOST_TRIALS trials, only every n-th is kept, so that the header
+    stays small. The best trial of each algorithm is in the field `best_per_algorithm` in any case.
     """
     complete = result.completed
     shown = complete[:: -(-len(complete) // _MOST_TRIALS)] if complete else []

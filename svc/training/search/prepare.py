@@ -39,7 +39,7 @@ from svc.training.search.workers import Parallelism
 
 _FINGERPRINT = "svc:data"
 SELF_WEIGHTS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
-"""The choices of the search for a self-weight, unless the recipe gives bounds."""
+"""The choices of the search for a self-weight, the weight of an item for itself, unless the recipe gives bounds."""
 _SELF_WEIGHT_GUESSES = (1.0, 0.3, 3.0)
 """The self-weights of an algorithm's first trials, in turn."""
 
