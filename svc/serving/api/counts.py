@@ -22,7 +22,7 @@ from svc.serving.api.bodies.requests import AnyQuestion, RelatedRequest, UsersRe
 from svc.serving.models.costs import PLAIN_LIMIT, RULED_CONDITIONS, Cost, cost_class
 
 CHARACTERS_OF_AN_ITEM = 1024
-"""Number of characters in features that take as long to encode as one item of `item_features` takes to rank."""
+"""Number of characters in features whose encoding takes as long as the work for one item of `item_features`."""
 ColdStart = Literal["history", "features", "features+history", "item_features"]
 
 

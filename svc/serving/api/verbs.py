@@ -175,7 +175,7 @@ class Verbs:
             self._cached_answers.put((served.number, verb, body), answer, ENTRY_BYTES + len(body) + len(answer.encoded))
 
     async def _find(self, request: Request, verb: str, body: Body, served: Served, budget: WaitBudget) -> EncodedAnswer:
-        """Return the answer of the model to a single request."""
+        """Return the answer of the model to a single request, without the cache. Raises an ApiError."""
         question, cost = await self._parse(SINGLE[verb], body, served, budget)
         # Charges before the filters are compiled, because a key without tokens must not cause that work.
         await request.charge(cost, 1)
@@ -286,9 +286,9 @@ def _parse(schema: type[AnyQuestion], body: Body) -> tuple[AnyQuestion, Cost]:
 def _parse_batch(
     schema: type[RecommendBatch] | type[RelatedBatch], body: Body
 ) -> Iterator[tuple[AnyBatch, int] | None]:
-    """Yield the batch and its cost, for a large body after one None for each parsed element. Raises ValidationFailed.
+    """Yield the batch and its cost. Raises ValidationFailed.
 
-    A time slice can end at each yield.
+    For a large body, first yields None after each parsed element. A time slice can end at each yield.
     """
     for batch in parse_batch(schema, body):
         yield None if batch is None else (batch, sum(map(cost_of_request, elements(batch))))

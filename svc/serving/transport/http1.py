@@ -144,9 +144,9 @@ class RequestReader:
         return self._unless_broken(self._part)
 
     def whole_body(self) -> bytes | None:
-        """Return the whole body of the current request, or None if the body must be read by `part`.
+        """Return the whole body of the current request, or None if it must be read by `part`.
 
-        The body must be read by `part` if it is chunked, longer than WHOLE_BYTES, or not completely received.
+        The result is None if the body is chunked, longer than WHOLE_BYTES, or not completely received.
         """
         return self._unless_broken(self._whole_body)
 

@@ -92,7 +92,7 @@ slower than creating a string."""
 
 
 def _is_new(tree: object, served: Answerable) -> bool:
-    """Return True if the filter of a request is not compiled yet."""
+    """Return True if a request has this filter and it is not compiled yet."""
     return tree is not None and served.filters is not None and served.filters.cached(ClientTree(tree)) is None
 
 

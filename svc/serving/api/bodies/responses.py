@@ -1,6 +1,7 @@
 """pydantic models of the answers, for the OpenAPI document only.
 
-The server does not encode answers with these models. It joins bytes that it has prepared when it loaded the model.
+The server does not encode answers with these models. It joins lists of items from bytes that it has encoded when it
+loaded the model.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class PopularReason(_Answer):
 
 
 class Item(BaseModel):
-    """One item, with the metadata fields that the recipe declares. It has a score, or a reason for its place."""
+    """One item, with the metadata fields that the recipe declares. It has a score, a reason for its place, or both."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra=without_null)
 
@@ -236,7 +237,7 @@ SupportedVerbs = Annotated[list[Verb], Field(description="Verbs that the model c
 
 
 class RecipeSummary(_Answer):
-    """One recipe. Without a model it has only a name."""
+    """One recipe. Without a model it has only `name` and `loaded`."""
 
     name: str
     loaded: bool
