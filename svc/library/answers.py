@@ -73,7 +73,7 @@ class Answerer:
     def allowed_items(self, own: ItemSet | None = None) -> ItemSet | None:
         """Return the items that satisfy the recipe's filter and are in `own`, or None if all items may be shown.
 
-        `own` are the items that satisfy the filter of the request. None: it has no filter.
+        `own` are the items that satisfy the filter of the request, or None if it has no filter.
         """
         tree = self.policy.filter
         always = None if tree is None or self.filters is None else self.filters.items(tree)
@@ -83,7 +83,7 @@ class Answerer:
 def question(schema: type[AnyQuestion], answerer: Answerer, controls: Mapping[str, Any]) -> AnyQuestion:
     """Build a request from keyword arguments and validate it. Arguments that are None are left out.
 
-    Raises UsageError.
+    Raises UsageError for an invalid argument, and for a filter, limits or boosts if there is no item table.
     """
     given = {name: _to_json(name, value) for name, value in controls.items() if value is not None}
     asked = next((name for name in _FILTERING if given.get(name)), None)
@@ -124,7 +124,7 @@ def checked_id(name: str, value: object) -> str:
 def checked_ids(name: str, values: object) -> list[str]:
     """Return the ids in an iterable, such as a column of a DataFrame.
 
-    Raises UsageError for text, a mapping, a DataFrame, other values that are no iterables, and members that are no ids.
+    Raises UsageError for text, a mapping, a DataFrame, a value that is no iterable, and a member that is no id.
     """
     return [checked_id(name, value) for value in _as_list(name, values)]
 
@@ -173,9 +173,10 @@ def _plain(value: Any) -> Any:
 
 
 def many_frame(answerer: Answerer, request: RecommendRequest, users: Sequence[str], *, skip: bool) -> pd.DataFrame:
-    """Return the items of each user, one user after another.
+    """Return the items of each user, one user after another, with the columns `user_id` and `rank` in front.
 
-    `skip` leaves unknown users out. Otherwise they raise UnknownUser.
+    `request` is answered for each of `users`. `skip` leaves out unknown users whom it cannot answer. Otherwise they
+    raise UnknownUser.
     """
     answered = _answerable(answerer, request, users, skip=skip)
     pages = list(_pages(answerer, request, answered))
@@ -188,9 +189,9 @@ def many_frame(answerer: Answerer, request: RecommendRequest, users: Sequence[st
 
 
 def _answerable(answerer: Answerer, request: RecommendRequest, users: Sequence[str], *, skip: bool) -> Sequence[str]:
-    """Return the users who can be answered.
+    """Return the users whom the request can answer.
 
-    These are all users if the request has something to answer unknown users by, such as `history` or `fallback`.
+    These are all users if the request also answers unknown users, for example by its `history` or `fallback`.
     Otherwise unknown users are left out with `skip`, and raise UnknownUser without it.
     """
     is_stranger = answerer.model.user_ids.indices(users) < 0
@@ -215,7 +216,7 @@ def _asked_for(request: RecommendRequest, user: str) -> RecommendRequest:
 
 
 def _pages(answerer: Answerer, request: RecommendRequest, users: Sequence[str]) -> Iterator[Ranking]:
-    """Yield the page of each user, in order."""
+    """Yield the ranking of each user from place `request.offset` on, in order. All cores rank."""
 
     def rank_chunk(chunk: Sequence[str]) -> list[Ranking]:
         prepared = [prepare(_asked_for(request, user), answerer) for user in chunk]
@@ -229,7 +230,10 @@ def _pages(answerer: Answerer, request: RecommendRequest, users: Sequence[str]) 
 
 
 def score_frame(model: Model, users: Sequence[str], items: Sequence[str]) -> pd.DataFrame:
-    """Return the score of each pair, or NaN if training did not see the user or the item. Raises UsageError."""
+    """Return the score of each pair, or NaN if training did not see the user or the item.
+
+    Raises UsageError unless there are as many users as items.
+    """
     if len(users) != len(items):
         raise UsageError(f"score: give as many users as items, not {len(users)} and {len(items)}: they are pairs")
     rows, columns = model.user_ids.indices(users), model.item_ids.indices(items)
@@ -257,7 +261,7 @@ def _rankings(model: Model, queries: Sequence[Query]) -> Iterator[Ranking]:
 
 
 def frame_of(answerer: Answerer, pages: Sequence[Ranking]) -> pd.DataFrame:
-    """Return the items of the pages, one page after another.
+    """Return the items of the rankings `pages`, one ranking after another.
 
     The columns are:
 

@@ -37,7 +37,7 @@ class Comparison(pd.DataFrame):
 
     Attributes:
         differences: Paired differences of each other candidate from the first, with `diff`, `low` and `high` for each
-            metric. If an interval does not contain 0, the difference is more than chance.
+            metric. If an interval does not contain 0, the difference is more than chance, with the `confidence` given.
     """
 
     _metadata = ("differences",)
@@ -80,9 +80,10 @@ def compare(
 ) -> Comparison:
     """Train each candidate on the same splits of `data`, and judge it by the rows that were held out.
 
-    For each seed, a share of every user's rows is held out. With `time` these are the latest rows, else random rows.
-    Each user counts once, with the mean over the seeds. More seeds make the means steadier. They do not make the
-    intervals shorter, because all splits share the data. The same call gives the same figures.
+    For each seed, a share of every user's rows, rounded down, is held out. With `time` these are the latest rows, else
+    random rows. Only users who can be judged for all candidates and seeds count. Each counts once, with the mean over
+    the seeds. More seeds make the means steadier. They do not make the intervals shorter, because all splits share the
+    data. The same call gives the same figures.
 
     Args:
         candidates: Two or more recipes or results of `svc.train`, in a list or by name. Recipes are paths, or dicts
@@ -101,7 +102,7 @@ def compare(
 
     Raises:
         svc.errors.UsageError: An argument is invalid.
-        svc.errors.TrainingError: No user can be judged for all candidates.
+        svc.errors.TrainingError: No user can be judged for all candidates with all seeds.
         svc.errors.SvcError: As `svc.train`.
     """
     named = _by_name(candidates)
@@ -137,7 +138,7 @@ class _Options:
 
 
 def _by_name(candidates: Sequence[Any] | Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the recipe blocks of each candidate by its name. Raises UsageError."""
+    """Return the recipe blocks of each candidate by its name. A repeated name gets a number. Raises UsageError."""
     if isinstance(candidates, str | os.PathLike | TrainResult) or not isinstance(candidates, Sequence | Mapping):
         raise UsageError("candidates: give two or more in a list, or a dict of them by name")
     pairs = (
@@ -154,7 +155,11 @@ def _by_name(candidates: Sequence[Any] | Mapping[str, Any]) -> dict[str, Mapping
 
 
 def _blocks(candidate: Any) -> tuple[str, Mapping[str, Any]]:
-    """Return the name and the recipe blocks of one candidate. If it has no name, join the names of its algorithms."""
+    """Return the name and the recipe blocks of one candidate.
+
+    A result of `svc.train` is named by its best class. A dict without a name is named by its algorithms, or "" if it
+    lists none. Raises UsageError for any other value, and RecipeError.
+    """
     if isinstance(candidate, TrainResult):
         recipe: Mapping[str, Any] = candidate.header["recipe"]
         return candidate.best_class, {name: recipe[name] for name in BLOCKS if name in recipe}
@@ -182,7 +187,10 @@ def _judge(result: TrainResult, kept: pd.DataFrame, asked: _Options) -> pd.DataF
 def _values(
     named: Mapping[str, Mapping[str, Any]], frame: pd.DataFrame, seeds: int, asked: _Options, progress: Progress
 ) -> list[list[pd.DataFrame]]:
-    """Return a table for each candidate and seed, with a row for each user and a column for each metric."""
+    """Train and judge each candidate with each seed.
+
+    Return a table for each candidate and seed, with a row for each judged user and a column for each metric.
+    """
     each: list[list[pd.DataFrame]] = [[] for _ in named]
     progress.phase("comparing")
     trained, total = 0, seeds * len(named)
@@ -216,7 +224,7 @@ def _is_held(frame: pd.DataFrame, asked: _Options, seed: int) -> NDArray[np.bool
 def _comparison(values: Sequence[Sequence[pd.DataFrame]], names: Sequence[str], asked: _Options) -> Comparison:
     """Compare the candidates over the users judged for every candidate with every seed.
 
-    Only these users have a difference between each two candidates.
+    Only these users have a difference between each two candidates. Raises TrainingError if there are none.
     """
     common = sorted(set.intersection(*(set(scores.index) for seeds in values for scores in seeds)))
     if not common:
@@ -228,7 +236,10 @@ def _comparison(values: Sequence[Sequence[pd.DataFrame]], names: Sequence[str], 
 
 
 def _figures(tables: Sequence[NDArray[np.float64]], names: Sequence[str], word: str, asked: _Options) -> pd.DataFrame:
-    """Return the mean and interval of each metric for each table, (seeds, users, metrics). `word` names the mean."""
+    """Return a row for each of `tables`, (seeds, users, metrics), with the mean and interval of each metric.
+
+    `names` are the labels of the rows. `word` is the name of the columns of means.
+    """
     columns = pd.MultiIndex.from_product([asked.metrics, (word, "low", "high")], names=["metric", ""])
     rows = []
     for table in tables:
@@ -245,7 +256,7 @@ def _widening(table: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the factor, for each metric, that widens an interval of the mean over seeds to the width for one split.
 
     `table` is (seeds, users, metrics). If a user's scores of S seeds have the correlation r, the factor is
-    sqrt(S / (1 + (S - 1) r)).
+    sqrt(S / (1 + (S - 1) r)). It is 1 for a metric whose means are equal for all users.
 
     The mean over seeds varies less between users than a single split, but all splits share the same data. Its interval
     is therefore too short for conclusions about other data. In a simulated shop, intervals at 95% over three seeds

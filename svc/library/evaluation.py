@@ -96,12 +96,12 @@ def evaluate(
 ) -> Evaluation:
     """Judge a model by interactions that it was not trained on, such as the interactions of the following weeks.
 
-    Each known user is recommended `cutoff` items. Items of the user's own history are left out, unless the model was
-    trained with `training.repeats`.
+    Each user with an interaction to judge is recommended `cutoff` items. Items of the user's own history are left out,
+    unless the model was trained with `training.repeats`.
 
     Args:
-        artifact: A path or URI as for `svc.load`, or its recommender.
-        interactions: A DataFrame as for `svc.train`. Repeated rows count once.
+        artifact: A path or URI as for `svc.load`, with keys from the environment, or a recommender.
+        interactions: A DataFrame as for `svc.train`. Repeated rows count once, and rows without an id do not count.
         metrics: As for `svc.compare`.
         cutoff: As for `svc.compare`.
         confidence: As for `svc.compare`.
@@ -112,6 +112,7 @@ def evaluate(
     Raises:
         svc.errors.UsageError: An argument is invalid.
         svc.errors.TrainingError: Not one user can be judged.
+        svc.errors.ConfigError: There are no keys, or they cannot be parsed.
         svc.errors.ArtifactError: The artifact cannot be read, trusted or used.
     """
     check_metrics(metrics, cutoff, confidence)
@@ -147,7 +148,7 @@ def id_columns(data: Any, user_column: str, item_column: str) -> pd.DataFrame:
 
 
 def check_metrics(metrics: Sequence[str], cutoff: int, confidence: float) -> None:
-    """Raise UsageError for an unknown metric or a number out of bounds."""
+    """Raise UsageError for an unknown metric, a text instead of a list of metrics, or a number out of bounds."""
     for metric in [metrics] if isinstance(metrics, str) else metrics:
         if metric not in PER_USER:
             raise UsageError(f"metrics: {metric!r} is none of {', '.join(PER_USER)}")
@@ -164,7 +165,7 @@ class Aligned:
     """Interactions translated into users (rows) and items (columns) of a model.
 
     `rows` are the judged users. Row r of `truth` marks the items that the user `rows[r]` chose. The columns of items
-    that the model does not know follow the columns of its own items.
+    that the model does not know follow the columns of its own items. The numbers are those of `Evaluation`.
     """
 
     rows: NDArray[np.int32]
@@ -176,7 +177,11 @@ class Aligned:
 
 
 def align(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> Aligned:
-    """Translate interactions into rows and columns of the model. Raises TrainingError if nothing is left."""
+    """Translate interactions into rows and columns of the model.
+
+    Interactions of unknown users are left out, and, unless `model.repeats`, those that the user had in training. Raises
+    TrainingError if none is left.
+    """
     pairs, n_unknown_users, n_strange = _pairs(model, users, items)
     seen = np.zeros(len(pairs), dtype=bool) if model.repeats else _is_seen(model, pairs)
     fresh = pairs[~seen]
@@ -199,7 +204,8 @@ def align(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> Aligned
 def _pairs(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> tuple[NDArray[np.int64], int, int]:
     """Return the distinct pairs of row and column, (n, 2), and the numbers of unknown users and unknown items.
 
-    Pairs of unknown users are left out. Unknown items get columns that follow the columns of the model.
+    Pairs of unknown users and pairs without an id are left out. Unknown items get columns that follow the columns of
+    the model.
     """
     user_codes, user_names = pd.factorize(users.astype(str).where(users.notna()))
     item_codes, item_names = pd.factorize(items.astype(str).where(items.notna()))
@@ -226,7 +232,7 @@ def _is_seen(model: Model, pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def rank(model: Model, rows: NDArray[np.int32], cutoff: int) -> list[list[int]]:
-    """Return the columns of the `cutoff` best items for each user in `rows`."""
+    """Return the columns of the `cutoff` best items for each user in `rows`, best first, or fewer if fewer are left."""
     request = ExportRequest(output="", limit=cutoff)
     chunks = (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))
     recommendations: list[list[int]] = []

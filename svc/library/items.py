@@ -34,9 +34,11 @@ def new_items_of(items: Any, opened: OpenedArtifact, max_share: float | None, mi
     """Return the items of the table that the model does not know, with vectors made from their features.
 
     Returns None if `items` is None. Ids are read from the id column of the item features in the training's recipe, or
-    from `item_id` if the table has no such column.
+    from `item_id` if the table has no such column. `max_share` and `min_share` are the shares of new items in rankings,
+    as `new_items_share` and `new_items_min_share` of `svc.load`.
 
-    Raises UsageError, which names row and column, and FeaturesNotSupported for a model without item features.
+    Raises UsageError, which names row and column of an unusable value, and FeaturesNotSupported for a model without
+    item features.
     """
     if items is None:
         return None
@@ -72,7 +74,8 @@ def new_items_of_recipe(
 ) -> NewItems | None:
     """Return the new items of `serving.new_items`, read as a server reads them, or None if the recipe has no such list.
 
-    Raises DataSourceError, MetadataError, and FeatureValueUnusable, which names the row.
+    Raises DataSourceError, MetadataError, FeaturesNotSupported for a model without item features, and
+    FeatureValueUnusable, which names the row.
     """
     from svc.serving.models.item_lists import declared_in, read_new_items
 
@@ -84,7 +87,7 @@ def new_items_of_recipe(
 
 
 def _feature_id_column(recipe: Mapping[str, Any]) -> str:
-    """Return the id column of the items' feature table in the recipe of a training."""
+    """Return the id column of the items' feature table in the recipe of a training, or `item_id` without a table."""
     item = (recipe.get("features") or {}).get("item") or {}
     return str(item.get("id_column", "item_id"))
 
@@ -121,10 +124,11 @@ class ItemTable:
 
 
 def item_table(items: Any, item_ids: IdTable, id_column: str) -> ItemTable:
-    """Build the table from a caller's DataFrame, which need not have every item of the model.
+    """Build the table of `item_ids` from a caller's DataFrame, which need not have all of them.
 
-    If an item has several rows, the last one counts. Ids are read from `id_column`, or from `item_id` if the DataFrame
-    has no such column. Raises UsageError.
+    If an item has several rows, the last one counts. Rows of other items are left out. Ids are read from `id_column`,
+    or from `item_id` if the DataFrame has no such column. All columns are shown, and all but times are filter fields.
+    Raises UsageError.
     """
     if not is_table(items):
         raise UsageError(f"items: give a DataFrame with a row for each item, not {_article(items)}")

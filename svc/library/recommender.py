@@ -47,11 +47,11 @@ Features = Mapping[str, object]
 
 
 class Recommender:
-    """A verified model, made by `svc.load`. Several threads may call its methods at once.
+    """A verified model, made by `svc.load` or `svc.train`. Several threads may call its methods at once.
 
     Methods that ask for recommendations take the request fields of the HTTP API as arguments, with the same names and
     defaults. They raise the errors of the API, such as `UnknownUser`. `filter`, `limits` and `boosts` need the `items`
-    of `svc.load`.
+    of `svc.load` or `svc.train`.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Recommender:
         return self.model.n_items
 
     def users(self) -> list[str]:
-        """Return the ids of all users, in training order."""
+        """Return the ids of all users, in order of first appearance in the training data."""
         return self.model.user_ids.all()
 
     def items(self) -> list[str]:
@@ -311,7 +311,10 @@ class Recommender:
 
         Raises:
             svc.errors.UnknownSeedItems: The item is not in the training data and has no features.
-            svc.errors.UsersNotServed: The model has the same scores for every user.
+            svc.errors.UsersNotServed: The model has the same scores for every user, or its part for features has no
+                users.
+            svc.errors.FeaturesNotSupported: The model was trained without features of items.
+            svc.errors.FeatureValueUnusable: A value cannot be used.
             svc.errors.UsageError: An argument is invalid.
         """
         request = self._question(UsersRequest, locals())
@@ -397,6 +400,8 @@ class Recommender:
             svc.errors.UnknownUser: The user is not in the training data and has no features.
             svc.errors.UnknownSeedItems: No seed is known.
             svc.errors.FeaturesNotSupported: The model was trained without features of users.
+            svc.errors.FeatureValueUnusable: A value cannot be used.
+            svc.errors.UsageError: An argument is invalid.
         """
         if not 1 <= reasons <= MAX_REASONS:
             raise UsageError(f"reasons: {reasons} is not within 1..{MAX_REASONS}")
@@ -430,7 +435,7 @@ class Recommender:
 Keys = str | Mapping[str, str] | None
 """Keys as text in the form of SVC_SIGNING_KEYS, or as a mapping from kid to 64 hex characters.
 
-None: read the variable SVC_SIGNING_KEYS.
+None: read the variables SVC_SIGNING_KEYS or SVC_SIGNING_KEYS_FILE, and to verify also SVC_VERIFY_KEYS.
 """
 
 
@@ -463,7 +468,7 @@ def keys_text(keys: Keys, settings: Settings, artifact: str | None = None) -> st
 def signing_keys(keys: Keys, settings: Settings, artifact: str | None = None) -> SigningKeys:
     """Return the parsed `keys`. If `keys` is None, return the keys of SVC_SIGNING_KEYS and SVC_VERIFY_KEYS.
 
-    Raises ConfigError, whose message contains no key.
+    Raises ConfigError, whose message contains no key, and ArtifactReadError as `keys_text`.
     """
     if keys is None and settings.verify_keys:
         return load_signing_keys(settings)

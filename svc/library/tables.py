@@ -19,7 +19,10 @@ MAX_SHOWN_COLUMNS = 20
 
 
 def is_table(data: object) -> TypeGuard[Any]:
-    """Return whether `data` is a DataFrame, a dict of columns, or any object with Arrow's C stream interface."""
+    """Return whether `data` is a DataFrame, an Arrow table or record batch, or a dict of columns.
+
+    Any other object with Arrow's C stream interface is a table too, except a Series.
+    """
     if isinstance(data, pd.Series) or type(data).__name__ == "Series":
         return False
     kinds = (pd.DataFrame, pa.Table, pa.RecordBatch)
@@ -27,7 +30,10 @@ def is_table(data: object) -> TypeGuard[Any]:
 
 
 def _is_of_columns(data: object) -> TypeGuard[Mapping[str, Any]]:
-    """Return whether `data` is a dict of columns, not a recipe, which has texts, numbers or dicts as values."""
+    """Return whether `data` is a dict of columns and not empty.
+
+    A dict with a text, a number, a dict or None among its values is a recipe.
+    """
     if not isinstance(data, Mapping) or not data:
         return False
     return not any(column is None or isinstance(column, str | int | float | Mapping) for column in data.values())
@@ -108,9 +114,9 @@ def _arrow_column(column: pd.Series[Any], name: str, what: str) -> pa.Array:
 
 
 def check_interactions(table: pa.Table, ids: Mapping[str, str], *, drop_missing: bool) -> None:
-    """Raise UsageError for rows that cannot be trained on. `ids` maps an argument, such as `user`, to its id column.
+    """Raise UsageError for a table without rows, for ids that are not text, and for missing ids unless `drop_missing`.
 
-    With `drop_missing`, rows may lack ids.
+    `ids` maps an argument, such as `user`, to its id column.
     """
     if not table.num_rows:
         raise UsageError("data: has no rows; there is nothing to train on")
@@ -181,7 +187,7 @@ _TABLE = '<table style="color:inherit;font:inherit"'
 
 
 def facts_table(title: str, facts: Mapping[str, object], more: str = "") -> str:
-    """Return a heading and a table with one row per fact. `more` is HTML that follows."""
+    """Return HTML: a heading and a table with one row per fact. `more` is HTML that follows."""
     rows = "".join(
         f'<tr><th scope="row" style="{_CELL}">{html.escape(name)}</th>'
         f'<td style="{_CELL}">{html.escape(_shown(fact))}</td></tr>'

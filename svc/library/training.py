@@ -51,7 +51,7 @@ class TrainResult:
         model_version: `sha256:` and the digest of the artifact.
         best_class: The algorithm that won.
         best_score: Its score on the validation split.
-        promoted: Whether `output.path` now leads to this model.
+        promoted: Whether `output.path` now leads to this model. False without `output`.
         header: The header of the artifact.
         recommender: The model, with `items` or the recipe's `item_metadata`, and with the rules of the recipe's
             `serving` block.
@@ -151,7 +151,7 @@ def train(
 ) -> TrainResult:
     """Train on a DataFrame or by a recipe, as the command `svc train` does.
 
-    Without `output`, no artifact is written and no key is needed.
+    Without `output` in the recipe or the arguments, no artifact is written and no key is needed.
 
     Args:
         data: A DataFrame (pandas, polars, pyarrow, DuckDB, or input of `pyarrow.table`) with one row per interaction.
@@ -161,7 +161,7 @@ def train(
         time: The column of times. If given, the latest items of each user are held out, unless `split` says otherwise.
         weight: The column of the weights of interactions.
         time_unit: The unit of a numeric time column: "s", "ms", "us" or "ns".
-        items: As in `svc.load`.
+        items: As in `svc.load`. None: the recipe's `item_metadata`.
         new_items: As in `svc.load`. None: the recipe's `serving.new_items`, list (read once) and shares.
         new_items_share: As in `svc.load`.
         new_items_min_share: As in `svc.load`.
@@ -298,7 +298,10 @@ def _without_output(loaded: LoadedRecipe, folder: Path) -> LoadedRecipe:
 
 
 def in_place(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keyword arguments as a recipe tree, with keys of the `training` block inside it. Raises RecipeError."""
+    """Return keyword arguments as a recipe tree, in which keys of the `training` block are inside it.
+
+    Raises RecipeError for a name that is no key of a recipe or of that block.
+    """
     blocks = {field.alias or name for name, field in Recipe.model_fields.items()}
     tree: dict[str, Any] = {}
     for name, value in overrides.items():
