@@ -112,7 +112,7 @@ class LeastSquares(Stored):
         return None if weights is None else len(weights)
 
     def regularization(self, seeds: int, others: int) -> float:
-        """Return r for a user with this number of `seeds` and of items, `others`, or for an item and `others` users."""
+        """Return r. `seeds` is s, and `others` is n, the number of items for a user or of users for an item."""
         return self.reg * math.pow(self.alpha0 * others + seeds, self.nu)
 
     def users_from_features(self, described: Sequence[Encoded]) -> Matrix:
@@ -128,7 +128,8 @@ class LeastSquares(Stored):
     ) -> Matrix:
         """Return the vectors x, (B, K), of B users from the item vectors of their seeds, (B, S, K).
 
-        `features`, (B, F), give the prior. `weights`, (B, S), are the values of the interactions. None: all are 1.
+        `features`, (B, F), give the prior. None: the prior is `user_mean`. `weights`, (B, S), are the values of the
+        interactions. None: all are 1.
 
         Every product is a stack of small matrix products of one fixed shape, so that a user's result has the same bits
         in any batch.

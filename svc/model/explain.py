@@ -23,7 +23,7 @@ Matrix = NDArray[np.float64]
 MOST_EXPLAINED = 5000
 """Feature vectors up to this length are explained as a whole."""
 _ROUNDING = 1e-9
-"""If a score exceeds the sum of its contributions by less than this share of their absolute sum, it is rounding."""
+"""If a score exceeds the sum of its contributions by less than this share of their absolute sum, this is rounding."""
 
 
 class Contributions(NamedTuple):

@@ -52,7 +52,7 @@ class TokenColumn(Stored):
         return len(self.tokens)
 
     def split(self, value: object) -> list[str]:
-        """Return the tokens of one value, known or not. Raises TypeError for a value of a wrong kind."""
+        """Return the tokens of one value, known or not. Raises TypeError and ValueError as `token_text` does."""
         if self.kind == "categorical":
             parts: Sequence[object] = [value]
         elif isinstance(value, str):
@@ -123,7 +123,10 @@ class NumberColumn(Stored):
         return np.where(np.isfinite(values), standard, 0.0)
 
     def encode(self, value: object) -> Value:
-        """Return the place and the standardized value, or NOTHING for null and for the mean, which becomes 0."""
+        """Return the place and the standardized value, or NOTHING for null and for a column that does not vary.
+
+        Raises FeatureValueUnusable for a value that is not a finite number or far out of the training range.
+        """
         if value is None:
             return NOTHING
         number = self._number(value)

@@ -47,7 +47,8 @@ def apply_rules(
 ) -> Ranking:
     """Rearrange `ranking`, the answer to `candidate_query(query)`, by the rules of `query`.
 
-    `rank` answers further queries by score alone, if the rules need more items. `similar` compares items for diversity.
+    `rank` answers further queries by score alone, for the scores of pins, and if the rules need more items. `similar`
+    compares items for diversity.
     """
     rules = query.rules
     if rules is None or not len(ranking.items):
@@ -94,8 +95,8 @@ def add_reasons(
 ) -> Ranking:
     """Return the ranking with reasons for its items from the query's offset on. Earlier items are not shown.
 
-    An item that the `ranker` moved is explained by the scorer's reasons and by groups of ranker features. A new item
-    gets the score of the `embedder` instead of the score of a neighbouring candidate, which cannot be explained.
+    An item that the `ranker` reordered is explained by the scorer's reasons and by groups of ranker features. A new
+    item gets the score of the `embedder` instead of the score of a neighbouring candidate, which cannot be explained.
     """
     if not query.explain or not len(ranking.items):
         return ranking
@@ -155,12 +156,13 @@ def with_groups(  # noqa: PLR0917 - all of them are about one page
     history: History,
     items: NDArray[np.int32],
 ) -> Contributions:
-    """Add the ranker's contributions to the scorer's `contributions` to the scores of `items`, (m,).
+    """Return the scorer's `contributions` for `items`, (m,), extended by the contributions of the ranker.
 
-    For items that the ranker reordered, the scorer's contributions are multiplied by the ranker's weight of the score,
-    and each group of ranker features gets a contribution. If the scorer's scores are no sums, `contributions` is None,
-    and the score is a reason of its own in the group `scores`. Otherwise that group's addends of an item's place and of
-    mean values are not explained.
+    For items that the ranker reordered, the scorer's contributions are multiplied by the ranker's weight of the score
+    divided by its deviation, and each group of ranker features gets a contribution.
+
+    If the scorer's scores are no sums, `contributions` is None, and the group `scores` is a reason of its own.
+    Otherwise this group gets none, and its addends of an item's place and of mean values are not explained.
     """
     (page,) = scorer.rank([query._replace(limit=min(REORDERED, scorer.n_items), unordered=False)], history)
     table = ranker.contributions(history_of(query, history), page.items, page.scores)

@@ -62,7 +62,8 @@ def token_text(value: object) -> str | None:
     """Return the token of a scalar, or None if the value is missing: null, NaN or blank.
 
     Text is stripped of surrounding blanks. A whole number becomes its decimal digits, whether it came as 7 or as 7.0,
-    and a boolean becomes "true" or "false". Raises TypeError for anything but a scalar.
+    and a boolean becomes "true" or "false". Raises TypeError for anything but a scalar, and ValueError for a whole
+    number with more digits than Python converts.
     """
     if value is None:
         return None

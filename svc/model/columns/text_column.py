@@ -36,7 +36,7 @@ _BLANKS = re.compile(r"\s+")
 _MAX_MARKS = 30
 """The most combining marks in a row, as in Unicode's stream-safe text format (UAX #15). No script needs more."""
 _LONG_RUN = re.compile(r"[^\w\x00-\u02ff]{31,}")
-"""Finds runs that may have more than this number of marks. The class matches all marks, emoji and punctuation too."""
+"""Finds runs that may have more than _MAX_MARKS marks. It matches all marks, but also emoji and punctuation."""
 _JOINER = "\u034f"
 """The combining grapheme joiner. It is not a letter, and ends a run of marks."""
 
@@ -118,9 +118,9 @@ class TextColumn(Stored):
         return np.asarray(np.log((1.0 + self.n_items) / (1.0 + self.item_counts)) + 1.0, dtype=np.float64)
 
     def check(self, value: object) -> str | None:
-        """Return the text of one value, or None if it is missing.
+        """Return the text of one value, or None if it is missing. Numbers and booleans become text.
 
-        Raises FeatureValueUnusable if the value is not a text, or too long.
+        Raises FeatureValueUnusable if the value is not a scalar, or its text is longer than MAX_CHARACTERS.
         """
         try:
             text = token_text(value)

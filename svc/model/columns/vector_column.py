@@ -69,7 +69,10 @@ class VectorColumn(Stored):
             raise self._unusable("it holds something other than numbers") from None
 
     def read(self, value: object) -> tuple[Value, list[str]]:
-        """Return all places and the scaled numbers, or NOTHING for a missing vector, and an empty list of unknowns."""
+        """Return all places and the scaled numbers, or NOTHING, and an empty list of unknowns.
+
+        NOTHING stands for a missing vector, and for every vector of a column of width 0. Raises as `vector` does.
+        """
         numbers = self.vector(value)
         if numbers is None or not self.width:
             return NOTHING, []

@@ -22,7 +22,7 @@ class Feature(NamedTuple):
 
 
 class ItemRecord(Stored):
-    """The facts about items from which the ranker's features are computed. All numbers are float32, all ids int32.
+    """The facts about items from which the ranker's features are computed, as arrays of float32 and int32.
 
     `popularity`, (n_items, p), has the columns `popularity_names`. They hold log(1 + users of the item), over all time
     and within each time window. An ordered record has log(1 + days since the last choice) as the last column.
@@ -71,7 +71,7 @@ class ItemRecord(Stored):
         self.ordered = ordered
 
     def check(self, n_items: int) -> None:
-        """Raise PayloadInvalid unless the record was made for `n_items` items."""
+        """Raise PayloadInvalid unless the arrays fit `n_items` items and each other."""
         shapes: list[tuple[str, NDArray[Any], tuple[int, ...]]] = [
             ("popularity", self.popularity, (n_items, len(self.popularity_names))),
             ("neighbours", self.neighbours, (n_items, NEIGHBOURS)),
@@ -96,7 +96,7 @@ class ItemRecord(Stored):
 
 
 def names(record: ItemRecord) -> tuple[Feature, ...]:
-    """Return the names of the features, in the order of the ranker's weights."""
+    """Return the features, in the order of the ranker's weights."""
     rows = [Feature("score", "scores"), Feature("log_place", "scores")]
     rows += [Feature(name, "popularity") for name in record.popularity_names]
     rows += [Feature("popularity_by_history", "popularity")]

@@ -155,7 +155,7 @@ class LabelField:
         return ItemSet.of_flags(times == len(items))
 
     def describe(self) -> dict[str, Any]:
-        """Return the most frequent values for the description of the field, in order of frequency, ties by name."""
+        """Return the MAX_SHOWN_VALUES most frequent values, by descending frequency, ties by name."""
         return {"values": list(self._most_frequent)}
 
     @cached_property
@@ -350,7 +350,10 @@ def _starts(codes: NDArray[np.int32], count: int) -> NDArray[np.int64]:
 
 
 def read_number(name: str, value: object) -> float:
-    """Return the number of a value, or NaN if it is missing: null, a blank text, or not finite."""
+    """Return the number of a value, or NaN if it is missing: null, a blank text, or not finite.
+
+    Raises MetadataError if the value is not a number.
+    """
     if value is None or (isinstance(value, str) and not value.strip()):
         return math.nan
     try:

@@ -74,7 +74,7 @@ class NewItems:
 
     @property
     def share(self) -> Share | None:
-        """Return the bounds of the share of new items in a ranking, or None if there are none."""
+        """Return the bounds of the share of new items in a ranking, or None if the share is not bounded."""
         if self.max_share is None and not self.min_share:
             return None
         return Share(self.n_known, 1.0 if self.max_share is None else self.max_share, self.min_share)

@@ -1,14 +1,15 @@
 """Queries to a model and the rankings it returns, in rows and columns of the training matrix.
 
-A history enters a query as a profile, which has distinct item columns and their weights. How it is made depends on the
-recency of the model:
+A history enters a query as a profile, which has distinct item columns and their weights. How it is made depends on
+whether the model's histories are ordered, and on recency (see `svc.model.history`):
 
-- Without recency, the order of a history does not matter. `settle_history` sorts the columns of a request's history and
-  adds up the weights of repeated items.
-- With recency, the history of a request keeps its order until `profile_of` or `joined_profile` weighs it, alone or
-  after the history of a training user.
+- If histories are not ordered, `settle_history` sorts the columns of a request's history and adds up the weights of
+  repeated items.
+- If they are ordered, the history of a request keeps its order until `profile_of` or `joined_profile` weighs it by
+  recency, alone or after the history of a training user.
 - If each part of a blend has a recency of its own, the profile is not weighed, but keeps the position of each item, and
-  each part weighs it. The same holds for a cold-start part with a recency of its own.
+  each part weighs it. For a cold-start part with a recency of its own, the profile also has the weights before recency
+  and the positions.
 """
 
 from __future__ import annotations
@@ -216,9 +217,10 @@ UNRESTRICTED = Restriction()
 
 
 class Ranking(NamedTuple):
-    """Item columns, (k,) int32, by descending score, and their scores, (k,) float64.
+    """Item columns, (k,) int32, by descending score, and their scores, (k,) float64. For an `audience`, rows of users.
 
-    Items of equal scores are ordered by ascending `ties`, (k,). None: by ascending column.
+    Items of equal scores are ordered by ascending `ties`, (k,). None: by ascending column. Rules may change the order,
+    and the ranking of an `unordered` query may have any.
 
     The scores of a `popular` ranking are counts of choices, not scores of the model. `reasons` name the rules that put
     each item at its position, and are empty if the query has no rules. `because` explains each score, and is empty
@@ -245,8 +247,9 @@ class Prepared(NamedTuple):
     """A query, and the facts that the answer reports beside the items.
 
     `ignored_features` are features of the request that were not used. `ignored_items` are unknown ids, and ids of pins
-    that may not be shown. `ignored_pins` are these pins, each with the reason. `profile` tells from what the user is
-    known. The answer begins at the position `offset` of the ranking.
+    that may not be shown. `ignored_pins` are these pins, each with the reason. `profile` names the sources of the
+    user's profile, or is None for queries that are not about a user. The answer begins at the position `offset` of the
+    ranking.
     """
 
     query: Query

@@ -148,7 +148,10 @@ class Rules(NamedTuple):
         return bool(self.boosts)
 
     def pool(self, wanted: int) -> int:
-        """Return the number of best items to rank so that the rules can choose `wanted` items from them."""
+        """Return the number of best items from which the rules can usually choose `wanted` items.
+
+        If they cannot, `rerank` gets all items.
+        """
         if self.diversity or self.limits:
             return max(POOL, POOL_PER_ITEM * wanted)
         return max(wanted + len(self.pins), 0 if self.rotation is None else ROTATED)
@@ -210,7 +213,10 @@ def rerank(
 
 
 class _Valued(NamedTuple):
-    """Items with their scores, and their values, which are the scores multiplied by boosts."""
+    """Items with their scores and values.
+
+    The values are the scores. With boosts, they are the scores, raised so that none is negative, times the factors.
+    """
 
     items: Items
     scores: Scores
@@ -429,7 +435,8 @@ def _insert_pins(
 ) -> Reranked:
     """Insert each pin at its position, and cut the rows to `wanted`.
 
-    If the ranking has fewer than `wanted` items, a pin beyond its end becomes the last item.
+    If the ranking has fewer than `wanted` items, a pin beyond its end becomes the last item. Otherwise such a pin is
+    left out.
     """
     ends = len(rows) < wanted
     for number in sorted(range(len(pins)), key=lambda number: pins[number].position):

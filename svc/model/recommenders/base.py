@@ -24,7 +24,7 @@ Profile = tuple[NDArray[np.int32], NDArray[np.float64] | None]
 FEW_SHARE = 8
 """If at most one item in this many is allowed, only allowed items are scored. Else all are scored, then masked."""
 SPARE_TIMES = 2
-"""Rank this many times the number of best items that is expected to contain `limit` allowed items."""
+"""Factor on the number of best items among which `limit` allowed items are expected. So many are ranked first."""
 
 
 class Scorer(Protocol):
@@ -61,7 +61,10 @@ class Scorer(Protocol):
         """Return the addends of the scores of `items`, or None if scores are not sums over a profile."""
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
-        """Return a function that maps a position in `items`, (m,), to the cosines of its item with all items, (m,)."""
+        """Return a function that maps a position in `items`, (m,), to similarities of that item with `items`, (m,).
+
+        They are cosines, or 0 if the model does not know how items relate.
+        """
 
     def parts(self) -> dict[str, int]:
         """Return the sizes of the stored arrays in bytes, by attribute name."""

@@ -28,7 +28,7 @@ Values = NDArray[np.float64]
 
 
 class BlendScorer(Stored):
-    """Scores by the sum of weight · score / deviation over the parts of a blend.
+    """Scores by the sum of weight · score / deviation over the parts of a blend. Parts with deviation 0 add nothing.
 
     The parts are at most one factor model, any number of item-weight models (`sums`), and popularity. `weights` holds
     a weight for the factor part, if the blend has one, then for each item-weight part. The addends of `popularity`
@@ -90,7 +90,10 @@ class BlendScorer(Stored):
         return scorer
 
     def measure(self, history: History, rows: NDArray[Any] | None = None) -> None:
-        """Compute the deviations for the users of `history`, or only for the users in `rows`. Call `ready` before."""
+        """Compute the deviations for the users of `history`. Call `ready` before.
+
+        With `rows`, compute them only for the users in these rows. The deviations of other users become 0.
+        """
         from threadpoolctl import threadpool_limits
 
         self.deviations = np.zeros((len(self.weights), len(history)))
@@ -132,6 +135,8 @@ class BlendScorer(Stored):
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions | None:
         """Return the contributions of all parts, each multiplied by weight / deviation of its part.
+
+        If the query has features, return those of the factor part alone, because it alone makes the scores.
 
         The deviations are those of the whole profile. A profile without one of its items would have other deviations,
         so removing the strongest reason may even raise a score.
@@ -193,7 +198,7 @@ class BlendScorer(Stored):
         return scores
 
     def _shares(self) -> Values:
-        """Return weight / deviation of each part for each training user, (parts, n_users)."""
+        """Return weight / deviation of each part for each training user, (parts, n_users). It is 0 for deviation 0."""
         weights = np.array(self.weights)[:, np.newaxis]
         zeros = np.zeros_like(self.deviations)
         shares: Values = np.divide(weights, self.deviations, out=zeros, where=self.deviations > 0)
@@ -222,7 +227,7 @@ class BlendScorer(Stored):
         return scaled
 
     def _offsets(self, query: Query, history: History) -> Values:
-        """Return the weighted sum of the scores of all parts but the factor part, (n,), in the order of `_totals`."""
+        """Return Σ weight · score / deviation over all parts but the factor part, (n,), in the order of `_totals`."""
         totals = self._totals(query, history)
         first = len(self.weights) - len(totals)
         offsets = None
@@ -250,7 +255,10 @@ class BlendScorer(Stored):
         return [profile(query, history, recency) for recency in self.recencies[-len(self.sums) :]]
 
     def _of_part(self, query: Query, number: int) -> Query:
-        """Return the query with its seeds weighed by the recency of the part with this number in `weights`."""
+        """Return the query with its seeds weighed by the recency of a part. `number` is the part's index in `weights`.
+
+        Without `recencies` the query is returned unchanged.
+        """
         return query.at_recency(self.recencies[number]) if self.recencies else query
 
     def _vector(self, query: Query) -> Values:

@@ -16,7 +16,10 @@ BLOCK_ROWS = 4096
 EVEN = 0.5
 """If the median norm is at least this share of the largest, norms hardly differ, and scans can skip hardly any item."""
 LEAST_ROUNDED = 1 << 22
-"""Item vectors with at least this many numbers in all are also rounded. Fewer numbers stay in the processor's cache."""
+"""If norms hardly differ, item vectors with at least this many numbers in all are also rounded to eight bits.
+
+Fewer numbers stay in the processor's cache.
+"""
 # Bounds inverse norms: the inverse of a norm below 3e-39 would be infinite in float32, and infinite · 0 is NaN.
 LARGEST = float(np.finfo(np.float32).max)
 
@@ -70,7 +73,7 @@ class FactorIndex(Stored):
         )
 
     def vectors(self, columns: NDArray[np.int32]) -> NDArray[np.float64]:
-        """Return the item vectors of the columns, (s, K)."""
+        """Return the item vectors of the columns, (s, K), or (B, S, K) for columns of shape (B, S)."""
         return self.factors.take(self._layout.positions[columns], axis=0).astype(np.float64)
 
     def moments(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -53,7 +53,7 @@ class FactorScorer(Stored, ABC):
         return self.search(queries, self.vectors(queries), history)
 
     def vectors(self, queries: Sequence[Query]) -> Matrix:
-        """Return the user vectors for the queries, (B, K), trained vectors or computed ones."""
+        """Return the user vectors for the queries, (B, K). They are trained for known users, else from `embed_cold`."""
         if len(queries) == 1:
             (query,) = queries
             return self.users[[query.user]].astype(np.float64) if query.user >= 0 else self.embed_cold(queries)
@@ -76,7 +76,7 @@ class FactorScorer(Stored, ABC):
     def scores_towards(self, vector: NDArray[np.float64], longest: float) -> UserScores:
         """Return the scores of the item with this vector, (K,), for all training users.
 
-        `longest` is the largest norm of a user vector.
+        `longest` is the largest norm of a user vector, as in `UserSummary`.
         """
         components = self.users.shape[1]
         look = np.dot(self.users, vector[:components].astype(np.float32)).astype(np.float64)
@@ -122,7 +122,7 @@ def _with_bias(users: NDArray[np.float32], components: int) -> Matrix:
 
 
 class IALSScorer(FactorScorer):
-    """Implicit alternating least squares. The vector of an unseen user is solved exactly."""
+    """Implicit alternating least squares. The vector of an unseen user is the exact solution of least squares."""
 
     STORED_NAMES: ClassVar[dict[str, str]] = {"least_squares": "placing"}
     # Values matter for the vector computed from a history. The trained vector of a known user does not need them.
@@ -295,7 +295,10 @@ class BPRScorer(FactorScorer):
         self._cosines = self.index.cosines()
 
     def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
-        """Return one ranking per query. Known users are ranked by inner product and bias, seeds by cosine."""
+        """Return one ranking per query.
+
+        Items are scored by inner product plus bias for a known user, and by cosine for seeds.
+        """
 
         def rank(cosine: bool, some: Sequence[Query]) -> list[Ranking]:
             return self._rank(some, history, cosine=cosine)

@@ -41,7 +41,7 @@ SMALL = 1_000_000
 FEW, COMPONENTS_FOR_EACH = 64, 2
 """Blocks are used for at most FEW vectors, because one product of more vectors is faster on every processor.
 
-They are used for at most one vector in COMPONENTS_FOR_EACH components, because transposing the products of short
+They are used for at most K / COMPONENTS_FOR_EACH vectors of K components, because transposing the products of short
 vectors takes longer than blocks save.
 """
 GEMM_FROM = 8
@@ -76,9 +76,7 @@ def small_products_pay() -> bool:
     products = np.empty((16, 2048), dtype=np.float32)
 
     def seconds(multiply: Callable[[Matrix, Matrix, Matrix], object]) -> float:
-        """Return the seconds that `multiply` takes: the shortest of TIMED runs, because interruptions only lengthen a
-        run.
-        """
+        """Return the shortest time of TIMED runs of `multiply`. Interruptions only lengthen a run."""
         taken = []
         for _ in range(TIMED):
             started = time.perf_counter()
@@ -108,7 +106,10 @@ MOST_COMPONENTS = 1 << 17
 ITEMS_AT_ONCE = 4096
 """Items whose products are scaled and transposed at once, while the products are in the processor's cache."""
 LEAST, MOST = 1e-15, 1e15
-"""The largest component of a vector must lie between these numbers, or float32 operations leave their error bounds."""
+"""Bounds of the largest component of a user vector that is not zero, and of the largest norm of the item vectors.
+
+Outside of them, float32 operations leave their error bounds.
+"""
 ROUNDINGS = 8
 """Upper bound of the number of float32 operations that make a score."""
 
@@ -134,8 +135,8 @@ class RoundedItems:
     def of(cls, factors: NDArray[np.float32]) -> RoundedItems | None:
         """Build from item vectors, (n, K).
 
-        Returns None if numkong is missing, if its products are not exact on this processor, or if the vectors are too
-        short or too long.
+        Returns None if numkong is missing, if its products are not exact on this processor, if K is above
+        MOST_COMPONENTS, or if the largest norm is not between LEAST and MOST.
         """
         if find_spec("numkong") is None or factors.shape[1] > MOST_COMPONENTS or not _is_exact(factors.shape[1]):
             return None

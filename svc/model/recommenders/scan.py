@@ -43,7 +43,7 @@ NORM_STEP = 256
 FIRST_BLOCK, FIRST_BLOCK_PER_ITEM = 4096, 96
 """The least size of the first block, and its size for each item wanted, so that long answers take few blocks."""
 HEAD_SHARE, LONE_HEAD_SHARE = 6, 64
-"""With offsets, the first block has at least one item in HEAD_SHARE, or in LONE_HEAD_SHARE for a single question."""
+"""With offsets, the first block has at least n / HEAD_SHARE items, or n / LONE_HEAD_SHARE for a single question."""
 FULL_SHARE = 6
 """If more than one item in this many can be in the answer, scoring all in order is faster than gathering the items."""
 FIRST_GATHERED, GATHERED_PER_ITEM = 512, 16
@@ -51,19 +51,19 @@ FIRST_GATHERED, GATHERED_PER_ITEM = 512, 16
 ROWS_AT_ONCE = 256
 """The most questions that are answered together."""
 LEAST_AT_ONCE = 32
-"""Up to this many questions with offsets are answered together, even if the offsets take more than BLOCK_SCORES."""
+"""Up to this many questions with offsets are answered together, even if they have more offsets than BLOCK_SCORES."""
 MANY_FROM = 8
 """With fewer questions than this, array operations over all questions at once do not save time."""
 MANY_ROUNDED_FROM = 32
-"""MANY_FROM if item vectors are rounded. For more questions, float32 is as fast and leaves fewer candidates."""
+"""MANY_FROM if item vectors are rounded. From this many on, float32 is as fast and leaves fewer candidates."""
 SMALL_LIMIT = 32
-"""Questions with a limit up to this are answered apart from longer ones, which would make their scan longer."""
+"""Questions with limits up to this are answered apart from those with larger limits, which would slow their scan."""
 RESCORE_AT_ONCE = 1 << 11
 """Candidates that are scored exactly at once. Without this bound, many long answers would take tens of MB."""
 BLOCK_SCORES = 1 << 22
 """The most approximate scores that are in memory at once, 16 MiB of float32."""
 POOL_LIMIT = 1 << 18
-"""Candidates of all questions are reduced to the best of each when they exceed twice the items wanted by this many."""
+"""If there are more candidates than this plus twice the items wanted, only the best of each question are kept."""
 
 LOWEST = float(np.finfo(np.float32).min)
 MOST = 1e37
@@ -100,10 +100,11 @@ class Layout:
 
     `factors`, (n, K), are the item vectors by position, `columns`, (n,), the columns by position, and `positions`,
     (n,), the positions by column. `norms` and `norm_array` are the norms at every NORM_STEP-th position, followed by 0.
-    `even` tells that norms hardly differ.
+    `even` tells that norms hardly differ. `rounded` are the item vectors in eight bits, if scans use them.
 
     With `inverse_norms`, (n,), scores are cosines: products are divided by the norm of the item vector without its last
-    component. The score of an item with norm 0 is 0. Such a scan does not skip items by their norms.
+    component. The score of an item with norm 0 is 0. Such a scan does not skip items by their norms. `largest_inverse`
+    is the largest inverse norm in float64.
     """
 
     factors: NDArray[np.float32]
@@ -134,11 +135,17 @@ class Layout:
         return min(bisect_right(self.norms, -norm, key=float.__neg__) * NORM_STEP, len(self.columns))
 
     def end_of_reach(self, score: float, length: float) -> int:
-        """Return a position from which on all scores with a vector of norm `length` are below `score`, above 0."""
+        """Return a position from which on all scores with a vector of norm `length` are below `score`.
+
+        `score` must be above 0.
+        """
         return self.end_of_norms(score / length * (1 - 1e-9)) if length else 0
 
     def reaching(self, start: int, score: float, length: float, offsets: Values) -> Positions:
-        """Return the positions from `start` on at which offset + `length`·‖item‖ may reach `score`."""
+        """Return the positions from `start` on at which offset + `length`·‖item‖ may reach `score`.
+
+        `start` is a multiple of NORM_STEP.
+        """
         end = len(offsets) // NORM_STEP * NORM_STEP
         start -= start % NORM_STEP
         needed = score - length * (1 + 1e-9) * self.norm_array[start // NORM_STEP : -1]
@@ -219,7 +226,7 @@ def scan(layout: Layout, vectors: Values, wanted: Sequence[Wanted]) -> list[Rank
 class _Question:
     """The state of the scan for one user vector, (K,).
 
-    This class uses as few array operations as possible, because a scan of a small index takes only some ten
+    This class uses as few array operations as possible, because a scan of a small index takes only tens of
     microseconds. `end` is the position from which on no item can be in the answer.
     """
 
@@ -337,7 +344,7 @@ class _Question:
         return without(np.arange(min(n_items, most), dtype=np.int32), excluded, n_items)
 
     def _take_all(self) -> None:
-        """Make all items candidates, because float32 cannot bound their scores."""
+        """Make all items that may be recommended candidates, because float32 cannot bound their scores."""
         self.positions, self.end = self.layout.positions[self._columns(self.end)].astype(np.intp), 0
 
     def _gather(self, positions: Positions) -> None:

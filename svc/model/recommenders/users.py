@@ -26,8 +26,8 @@ from svc.model.ranking.query import Order, Ranking
 class ByColumn(NamedTuple):
     """An index of the entries of a compressed sparse row matrix by column.
 
-    An entry is its number in the order of the rows. `entries`, (nnz,) uint32, has the entries of column c, ascending,
-    at `starts[c]:starts[c + 1]`.
+    Entries are numbered in the order of the rows. `entries`, (nnz,) uint32, has the numbers of the entries of column c,
+    ascending, at `starts[c]:starts[c + 1]`.
     """
 
     starts: NDArray[np.intp]
@@ -42,7 +42,7 @@ class ByColumn(NamedTuple):
         return cls(np.append(0, counts.cumsum()), pairs.astype(np.uint32))  # keeps the lower half, the entry
 
     def rows(self, column: int, offsets: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.uint32]]:
-        """Return the rows that have the column, and their entries.
+        """Return the rows that have an entry in the column, and the numbers of these entries.
 
         `offsets`, (n_rows + 1,), are the row offsets of the matrix.
         """
@@ -57,7 +57,7 @@ Moments = tuple[Values, Values]
 NOISE = 1e-12
 """A variance below this share of the second moment is rounding noise and counts as 0."""
 CELLS_AT_ONCE: Final = 1 << 15
-"""Cells of a block of histories, so that their weights fit into the processor's cache."""
+"""The most cells of a block of several histories, so that their weights fit into the processor's cache."""
 FILLER: Final = np.iinfo(np.int32).max
 
 
@@ -66,8 +66,8 @@ class HistoryBlocks(NamedTuple):
 
     `users` are the rows of all users by descending length of their histories. A block covers some of these users in
     turn, and is an array, (longest history, users), that has the k-th item of each history in row k. Shorter histories
-    are padded with FILLER. `shapes` are the shapes of the blocks. `columns` and `weights` hold the cells of all blocks,
-    end to end. Weights None: all are 1.
+    are padded with FILLER. Users without history are in no block. `shapes` are the shapes of the blocks. `columns` and
+    `weights` hold the cells of all blocks, end to end. Weights None: all are 1.
     """
 
     users: Rows
@@ -184,7 +184,10 @@ class UserScorer(Protocol):
 
 
 def best_users(scores: UserScores, order: Order, moments: Moments, is_wanted: NDArray[np.bool_], limit: int) -> Ranking:
-    """Return the rows of the best users with a flag in `is_wanted`, (n_users,), ties by ascending row."""
+    """Return the rows of the `limit` best users by `order`, ties by ascending row, and their values in that order.
+
+    Only users with a flag in `is_wanted`, (n_users,), are ranked. The order `score` does not read the `moments`.
+    """
     values = scores.values
     slope, offset = np.broadcast_to(1.0, values.shape), np.broadcast_to(0.0, values.shape)
     if order != "score":
