@@ -52,7 +52,7 @@ class Pace:
 
 TIMEOUT_HEADER = b"x-request-timeout-ms"
 WAIT_SHARE = 0.8
-"""A single request is refused if its expected wait exceeds this share of its limit.
+"""A single request is refused if its wait so far plus its expected wait exceeds this share of its limit.
 
 The share is below 1, because expected waits are averages and the answer itself takes time."""
 UNPARSED_SHARE = 0.4
@@ -60,14 +60,14 @@ UNPARSED_SHARE = 0.4
 
 Such a request would probably be parsed in vain, because the queue of its model would refuse it."""
 BATCH_SHARE = 0.4
-"""A batch is refused if its expected wait exceeds this share of its limit.
+"""A batch is refused if its wait so far plus its expected wait exceeds this share of its limit.
 
 The share is below WAIT_SHARE, so an overloaded server refuses batches before it refuses single requests."""
 SHORT_SHARE = 0.25
-"""The server's limit is ignored by `WaitBudget.require` if the expected wait is at most SHORT_SHARE of the threshold.
+"""`WaitBudget.require` ignores the server's limit if the expected wait is at most SHORT_SHARE of the threshold.
 
-The threshold is WAIT_SHARE of the limit, or BATCH_SHARE for a batch. The client's own limit in X-Request-Timeout-Ms
-still applies."""
+The threshold is WAIT_SHARE of the limit, or BATCH_SHARE of it for a batch. The client's own limit in
+X-Request-Timeout-Ms still applies."""
 CROWDED_S = 1.0
 """After a refusal, the server checks for this many seconds how late a request is before it parses the request."""
 _MILLISECONDS = re.compile(rb"[0-9]{1,9}")

@@ -85,7 +85,10 @@ def limits(settings: Settings) -> ConnectionLimits:
 
 
 def unwrap_single(error: BaseException) -> BaseException:
-    """Return the only error in a nested exception group, or the group itself if it has several errors."""
+    """Return the only error in nested exception groups, or the outermost group that has several errors.
+
+    Any other error is returned unchanged.
+    """
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

@@ -62,7 +62,7 @@ class Caller:
         self.costs = [cost_of(query) for query in queries]
         self.cost = max(self.costs)
         self.each_s = 0.0
-        """Processor seconds for one unit of weight, measured in the last thread that scored queries of this request.
+        """Processor seconds for one unit of weight, measured when a thread last scored queries of this request.
 
         0 before the first measurement."""
         self.done = trio.Event()

@@ -158,7 +158,8 @@ def read_versions(recipe: LoadedRecipe, keys: SigningKeys, settings: Settings) -
     """Return `{"versioning": ..., "versions": [...]}` with the newest MOST versions, newest first.
 
     Without the versioning `append_sha` there are no versions. They have the form of `svc history --json`. Reads the log
-    of versions but no artifact, so a version without a line in the log has no facts. Raises ArtifactError.
+    of versions but no artifact, so a version without a line in the log has no score and no time of training. Raises
+    ArtifactError.
     """
     versioning = recipe.recipe.output.versioning
     if versioning != "append_sha":

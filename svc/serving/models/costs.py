@@ -12,12 +12,12 @@ from enum import IntEnum
 from svc.model.ranking.query import Query
 
 PLAIN_LIMIT, PLAIN_PROFILE = 32, 64
-"""Most items that a PLAIN query returns, and most items in its history, with dislikes.
+"""Most items that a PLAIN query returns, and most items in its history, counting dislikes.
 
 PLAIN_LIMIT is also the largest number of items given by features in a LONG query. PLAIN_PROFILE is also the longest
 history of a RULED query."""
 LONG_PROFILE = 1000
-"""Most items in the history of a LONG query, with dislikes.
+"""Most items in the history of a LONG query, counting dislikes.
 
 A request can name this many items as history and as many again as dislikes. The history of a known user may be longer.
 """

@@ -1,4 +1,4 @@
-"""The registry, which has the current state of each recipe and makes the health documents from it.
+"""The registry, which has an `Entry` for each recipe and makes the health documents from these entries.
 
 Every change creates a new mapping of all recipes and then replaces one reference. A reader in any thread sees the
 mapping before or after a change, never a half-finished change.
@@ -169,7 +169,7 @@ def is_stale(available: ListState[Availability]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The state of one recipe in the registry."""
+    """One recipe in the registry, with its served model, rules, lists and errors."""
 
     name: str
     file: str
@@ -221,7 +221,7 @@ class WorkersState:
 
 
 class Registry:
-    """The current states of all recipes by name, and the errors of skipped recipe files by file name.
+    """The entries of all recipes by name, and the errors of skipped recipe files by file name.
 
     Only tasks of the event loop write, and any thread may read. `workers` is None without worker processes.
     """

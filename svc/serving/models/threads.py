@@ -19,7 +19,9 @@ from svc.cores import usable_cores
 from svc.settings import Settings
 
 SWITCH_INTERVAL_S = 500e-6
-"""Time after which a thread that runs Python code must hand over the GIL. A tenth of Python's default."""
+"""Time after which a thread that runs Python code must hand over the GIL to a waiting thread.
+
+A tenth of Python's default."""
 LATE_S, LATE_TIMES = 2e-3, 2
 """A call is overdue after LATE_TIMES times its usual processor time plus LATE_S."""
 REST_S = 200e-6

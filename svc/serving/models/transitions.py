@@ -51,8 +51,8 @@ _REASONS_TO_CLEAR = {"recipe": "recipe_parsed", "load": "bytes_unchanged", "stat
 class Publisher:
     """The writer of the registry. Only tasks of the watcher call it.
 
-    `start_lane` starts the lane of a model. `wait_for_workers` waits until all workers use the new state of the
-    registry. Without workers it returns at once.
+    `start_lane` starts the lane of a model. `wait_for_workers` waits until all ready workers have the present entries
+    of the registry. Without workers it returns at once.
     """
 
     def __init__(
@@ -93,8 +93,8 @@ class Publisher:
     async def change(self, name: str, **inputs: Any) -> tuple[Entry, Entry] | None:
         """Apply changed rules and lists, given as fields of `Entry`, and return the entries before and after.
 
-        Returns once all workers use the new entry. Returns None if the recipe is removed meanwhile. Raises SvcError and
-        changes nothing if the model cannot use a list of new items.
+        Returns once all ready workers have the new entry. Returns None if the recipe is removed meanwhile. Raises
+        SvcError and changes nothing if the model cannot use a list of new items.
         """
         change = await self._put(name, None, inputs)
         await self._wait_for_workers()
@@ -271,8 +271,9 @@ class Publisher:
 def _build(before: Entry, after: Entry, model: Served | None) -> Served | None:
     """Return the `Served` for rules and lists in `after`, or None without a model. Blocks.
 
-    `model` is a newly loaded model, or None to keep the model in `before`. Parts whose inputs have not changed are
-    shared with the previous `Served` of the same model.
+    `model` is a newly loaded model, or None to keep the model in `before`. A kept model gets the rules of `after` only
+    if they differ from `before`. Parts whose inputs have not changed are shared with the previous `Served` of the same
+    model.
 
     Raises SvcError if the model in `before` cannot use a list of new items. If a newly loaded model cannot use it, the
     error is logged, and the result has no new items.

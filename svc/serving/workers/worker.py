@@ -1,7 +1,8 @@
 """The main loop of a worker process, which answers requests beside other workers on the same listening socket.
 
 The parent process sends keys, policies and verified models to each worker as numbered orders. A worker executes the
-orders one after the other. It opens no file and no store, and it never has a signing key.
+orders one after the other, but `drop` beside later orders. It opens no file and no store, and it never has a signing
+key.
 """
 
 from __future__ import annotations
@@ -203,7 +204,10 @@ class Worker:
     async def _execute(
         self, orders: trio.MemoryReceiveChannel[tuple[int, channel.Received]], lanes: trio.Nursery
     ) -> None:
-        """Execute orders one after the other, and report each to the parent when it is done."""
+        """Execute orders one after the other, and report each to the parent when it is done.
+
+        An order `drop` is executed beside later orders.
+        """
         async for seq, ((_, kind, *arguments), files) in orders:
             if kind == "drop":  # may wait for slow requests, and the next orders must not
                 lanes.start_soon(self._drop, seq, self._models.pop(*arguments))
