@@ -64,7 +64,10 @@ def short_name(algorithm: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The values that a recipe may give a parameter in `training.search_space`: a range, or some of `choices`."""
+    """The values that a recipe may give a parameter in `training.search_space`.
+
+    These are two numbers from `low` to `high`, integers if `whole`, or, for a parameter with `choices`, some of these.
+    """
 
     low: float = 0.0
     high: float = float("inf")
@@ -151,7 +154,10 @@ def canonical_name(text: str) -> str:
 
 
 def check_search_space(algorithm: str, wanted: Mapping[str, Sequence[Any]]) -> None:
-    """Raise ValueError if a parameter of `wanted` cannot be searched. The message names its accepted values."""
+    """Raise ValueError if `algorithm` has no parameter of a name in `wanted`, or does not accept its values.
+
+    `wanted` has the bounds or choices of parameters by name. The message names what is accepted.
+    """
     tuned = {**TUNED[algorithm]}
     if algorithm in TAKES_RECENCY:
         tuned[RECENCY] = Tuned(0, MOST_RECENCY)

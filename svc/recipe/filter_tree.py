@@ -1,7 +1,8 @@
 """Filters of clients and recipes, checked and in one canonical form.
 
 A node is an object with exactly one key: `all` or `any` over a list of nodes, `not` over one node, or the name of a
-field over its operators. Two trees that differ only in the order of parts and values have one canonical form.
+field over its operators. Two trees that differ only in the order or repetition of parts and values have one canonical
+form.
 
 | canonical node | meaning |
 |---|---|
@@ -91,8 +92,8 @@ def parse_filter(tree: object, kinds: Mapping[str, str]) -> Filter:
 def count_conditions(trees: Iterable[object], most: int) -> int:
     """Return the number of conditions in unchecked trees. Counting stops soon after `most`.
 
-    Each operator is a condition, and so are VALUES_OF_A_CONDITION values. A group of fewer than two parts counts too,
-    because an invalid tree may consist of such groups alone.
+    Each operator counts as one condition, and so do VALUES_OF_A_CONDITION values of a list, and a node that is no
+    filter. A group of fewer than two parts counts too, because an invalid tree may consist of such groups alone.
     """
     count, pending = 0, list(trees)
     while pending and count <= most:
@@ -302,7 +303,8 @@ def either(hide: Mapping[str, Any] | None, where: Mapping[str, Any] | None) -> R
 def _conditions(tree: object, path: Place, level: int) -> Iterator[tuple[str, str | None, Place]]:
     """Yield (column, kind, path) of every condition.
 
-    The kind is None for a condition with `exists` only. Nodes that `parse_filter` refuses are skipped.
+    The kind is None for a condition with `exists` only. Raises FilterProblem for an invalid condition. Other nodes that
+    `parse_filter` refuses are skipped.
     """
     if level > MAX_LEVELS or not isinstance(tree, Mapping) or len(tree) != 1:
         return
@@ -325,7 +327,10 @@ def _column(name: object, path: Place) -> str:
 
 
 def _kind(operators: object, path: Place) -> str | None:
-    """Return the kind of a column, from the operators of one condition."""
+    """Return the kind of a column, from the operators of one condition, or None if `exists` is the only operator.
+
+    Raises FilterProblem for invalid operators.
+    """
     if not isinstance(operators, Mapping) or not operators:
         words = f"a condition is a mapping of operators to values: {', '.join(_OPERATORS)}"
         kind = NUMBER if isinstance(operators, int | float) else TEXT

@@ -32,14 +32,17 @@ NOT_HASHED = frozenset(
         ("training", "max_search_age"),
     }
 )
-"""Fields about the use of a model. They do not change the model, so they are not in the hash or in artifacts."""
+"""Fields that do not change the model, so they are not in the hash or in artifacts."""
 
 _Place = tuple[str, ...]
 _FORMER_DEFAULTS = {"parallelism": 1}
 
 
 def strip_defaults(recipe: Recipe, tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the canonical form of `recipe` as JSON values. `tree` is its normalized tree before expansion."""
+    """Return the canonical form of `recipe` as JSON values, without defaults and without fields in NOT_HASHED.
+
+    `tree` is its normalized tree before expansion.
+    """
     return _model(recipe, tree)
 
 

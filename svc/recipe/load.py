@@ -1,4 +1,4 @@
-"""Loads a recipe file into a checked `Recipe`.
+"""Load a recipe file into a checked `Recipe`.
 
 read → one spelling → expand variables → validate → check source options → check addresses → hash
 """
@@ -95,8 +95,9 @@ class RecipeWarning:
 class LoadedRecipe:
     """A recipe that passed every check that needs no data.
 
-    `unexpanded` is the recipe before its variables are replaced and without defaults. Artifacts contain this form.
-    `recipe_hash` (12 hex digits) is computed from it.
+    `unexpanded` is the recipe before its variables are replaced, without defaults and without fields that do not change
+    the model. Artifacts contain this form. `recipe_hash` (12 hex digits) is computed from it. Relative paths in the
+    recipe start at `base_dir`.
     """
 
     recipe: Recipe
@@ -198,8 +199,8 @@ class _Loading:
     def _validate(self, tree: dict[str, Any], expanded: dict[str, Any], shorthand: frozenset[str]) -> Recipe:
         """Return the recipe in `expanded`. Raises RecipeError, which shows the values of `tree`.
 
-        A server does not expand the blocks that only training uses. If all errors are values there that contain a
-        variable, validation is repeated without these values.
+        A server does not expand the blocks that only training uses, so values with a variable may be invalid there. If
+        there are no other errors, validation is repeated without these values.
         """
         try:
             return Recipe.model_validate(expanded)

@@ -1,6 +1,7 @@
 """The addresses that a recipe may name: local paths, `file://`, object stores and http(s).
 
-A URI may not contain user-info, another URI after `::`, or `..` in its path.
+No address may have another one behind `::`. A remote address may have neither a path segment `.` or `..`, even if it is
+percent-encoded, nor user-info. The container in `abfs://container@account` is no user-info.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ _CONTAINER = re.compile(r"[a-z0-9$\-]{1,63}@[A-Za-z0-9.\-]+")
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A parsed address. `uri` has its scheme in lower case. `path` is set only for local files, as written."""
+    """A parsed address. `uri` has its scheme in lower case.
+
+    `path` is the local file, which may be relative, or None for a remote address.
+    """
 
     scheme: str
     uri: str
@@ -40,7 +44,10 @@ class Location:
         return self.path is None
 
     def resolve(self, base_dir: Path) -> Path:
-        """Return the local path. A relative path is below `base_dir`. Symlinks are not followed."""
+        """Return the local path. A relative path starts at `base_dir`.
+
+        Symlinks are not followed. `..` is resolved unless a symlink gives it another meaning.
+        """
         assert self.path is not None, "remote locations have no local path"
         return _without_detours(base_dir / self.path)
 
@@ -48,7 +55,7 @@ class Location:
 def parse_location(uri: str | os.PathLike[str]) -> Location:
     """Return the location that `uri` names.
 
-    Raises RecipeSecurityError with a message that contains no secrets of the address.
+    Raises RecipeSecurityError for a forbidden address. The message contains no secrets of the address.
     """
     text = os.fspath(uri)
     if not text.strip():

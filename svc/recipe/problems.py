@@ -126,10 +126,10 @@ def explain(
     show: Callable[[Path], str],
     is_python: Callable[[Path], bool] = lambda _: False,
 ) -> str:
-    """Return one line for each problem in `error`.
+    """Return one line for each problem in `error`, or _MAX_LINES lines and the number of further problems.
 
-    `tree` has the values of the file. `show` formats a location. Hints are Python expressions if
-    `is_python` returns true for the location, else YAML.
+    `model` describes the block that was validated, and `tree` has its values as the file writes them. `show` formats a
+    location. Hints are Python expressions if `is_python` returns true for the location, else YAML.
     """
     details = error.errors(include_url=False, include_context=True, include_input=False)
     by_place: dict[Path, list[ErrorDetails]] = {}
@@ -327,9 +327,11 @@ def _suggest(text: str, loc: Path, *, python: bool) -> str:
 
 
 def _main_value(text: str, model: type[BaseModel]) -> str:
-    """Return the likely value of a block's main key for `text`, or `text` itself.
+    """Return the value of a block's main key, as in _WRITTEN_OUT, that an author probably means by `text`.
 
-    Words about time become `time_user`, because most users mean the latest items of each user.
+    The author wrote `text` in place of the whole block that `model` describes. `True` for `promotion` means `enforce`,
+    and a whole number for `time_decay` means days. For `split`, a word about time means `time_user`, because most
+    authors mean the latest items of each user, and an unknown word means `random`. Any other text means itself.
     """
     if model is Promotion:
         return "enforce" if text == "True" else text

@@ -271,7 +271,7 @@ class Recipe(Block):
 
     @property
     def recency(self) -> Literal["search"] | float:
-        """Return "search", or the one recency of all models, which is 0 if recency is off."""
+        """Return "search", or the one recency of all models, which is 0 if it is off or cannot be searched."""
         return recency_in_effect(
             self.training.recency, time_column=self.schema_.time_column, scheme=self.training.split.scheme
         )
@@ -293,7 +293,7 @@ class Recipe(Block):
 
     @property
     def orders_pages(self) -> bool:
-        """Return whether the ranker uses the times of interactions.
+        """Return whether the training learns the order of pages (`training.ranker`) from the times of interactions.
 
         Random splits do not permit this, because held-out rows must be later than the rows to learn from.
         """
@@ -340,7 +340,7 @@ class Recipe(Block):
 
     @property
     def popular(self) -> Popular | None:
-        """Return how popularity weighs choices by their age, or None if all choices count alike."""
+        """Return the block `serving.popular`, which weighs choices by their age, or None if all choices count alike."""
         return None if self.serving is None else self.serving.popular
 
     @model_validator(mode="after")

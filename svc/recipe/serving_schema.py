@@ -127,7 +127,7 @@ Moment = Annotated[datetime, AfterValidator(_require_zone)]
 
 
 class Timed(Block):
-    """An entry that may be limited in time."""
+    """A boost or a pin, which may be limited in time."""
 
     from_: Moment | None = Field(default=None, alias="from", description="ISO 8601 with zone; null: always.")
     until: Moment | None = Field(default=None, description="ISO 8601 with zone, not included; null: for ever.")
@@ -152,7 +152,7 @@ class ServingLimit(Block):
 
 
 class ServingBoost(Timed):
-    """A factor that ranks the items of a filter higher or lower."""
+    """A factor that ranks the items that satisfy a filter higher or lower."""
 
     filter: dict[str, Any]
     factor: Annotated[Number, Field(ge=0.1, le=10)]
@@ -235,7 +235,10 @@ class Serving(Block):
         return filters | {f"serving.boosts[{index}].filter": boost.filter for index, boost in enumerate(self.boosts)}
 
     def check_fields(self, kinds: Mapping[str, str]) -> None:
-        """Raise ValueError if the block names a field that is no filter field, or has the wrong kind."""
+        """Raise ValueError for an invalid filter, a limit on a field without labels, and two limits on one field.
+
+        `kinds` has the kind of each filter field of the recipe.
+        """
         for where, tree in self._filters().items():
             try:
                 parse_filter(tree, kinds)

@@ -81,7 +81,7 @@ class Located(Block):
     def location(self) -> Location:
         """Return the address of `path`, parsed once. Raises RecipeSecurityError for a forbidden address.
 
-        Never raises for a block of a loaded recipe, because the loader has checked all addresses.
+        Never raises for the addresses that the loader of the recipe has checked.
         """
         return parse_location(self.path)
 

@@ -90,7 +90,7 @@ def _as_list(value: object) -> object:
 
 
 class TimeDecay(Block):
-    """An interaction's weight halves with each half-life before the last event."""
+    """An interaction's weight halves with each half-life by which it precedes the last event."""
 
     half_life: Annotated[
         tuple[HalfLife, ...],
@@ -115,10 +115,10 @@ def check_recency(recency: Literal["search", "off"] | float, *, time_column: str
 
 
 def with_default_split(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `tree`, a normalized recipe, with the default scheme of its split.
+    """Return `tree`, a normalized recipe, with the scheme `time_user` if it has a time column but no scheme.
 
-    With a time column the default is `time_user`: it shows whether order matters, as `random` cannot. It is written
-    into the tree, so that the recipe's hash differs from one with an explicit `random`.
+    `time_user` shows whether order matters, which `random`, the default without a time column, cannot. The scheme is
+    written into the tree, so that the recipe's hash differs from the hash with an explicit `random`.
     """
     schema, training = tree.get("schema"), _or_empty(tree.get("training"))
     if not isinstance(schema, Mapping) or schema.get("time_column") is None or not isinstance(training, Mapping):
@@ -134,7 +134,10 @@ def _or_empty(block: Any) -> Any:
 
 
 def with_default_algorithms(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the unvalidated `recipe`, with Transitions among its default algorithms if recency is searched."""
+    """Return the unvalidated `recipe`, which lists Transitions and the default algorithms if recency is searched.
+
+    A recipe with algorithms is unchanged.
+    """
     training, schema = recipe.get("training") or {}, recipe.get("schema") or {}
     if not isinstance(training, Mapping) or not isinstance(schema, Mapping) or "algorithms" in training:
         return recipe

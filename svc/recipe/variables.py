@@ -20,7 +20,10 @@ _NEVER_EXPANDED = frozenset({"query", "query_parameters"})
 
 
 def recipe_variables(environ: Mapping[str, str], extra: Sequence[str] = ()) -> dict[str, str]:
-    """Return the `SVC_RECIPE_*` variables of `environ`, overridden by the `KEY=VALUE` pairs in `extra`."""
+    """Return the `SVC_RECIPE_*` variables of `environ`, overridden by the `KEY=VALUE` pairs in `extra`.
+
+    Raises UsageError for an entry of `extra` that is no such pair or names another variable.
+    """
     variables = {name: value for name, value in environ.items() if _NAME.fullmatch(name)}
     for item in extra:
         name, equals, value = item.partition("=")
@@ -32,7 +35,7 @@ def recipe_variables(environ: Mapping[str, str], extra: Sequence[str] = ()) -> d
 
 
 def has_reference(text: object) -> bool:
-    """Return whether `text` is a string with a reference to expand."""
+    """Return whether `text` is a string with `${`, which begins a reference."""
     return isinstance(text, str) and "${" in text
 
 
@@ -46,7 +49,11 @@ def contains_reference(tree: Any) -> bool:
 
 
 def expand(tree: Any, variables: Mapping[str, str], where: str) -> Any:
-    """Return a copy of `tree` with every reference replaced. `where` is the field path of `tree` in messages."""
+    """Return a copy of `tree` with every reference replaced, except in queries. `where` is the field path of `tree`.
+
+    Raises RecipeError for a variable that is not set or not a recipe variable, and RecipeSecurityError for a variable
+    whose name looks like a secret.
+    """
     if isinstance(tree, dict):
         return {
             key: value if key in _NEVER_EXPANDED else expand(value, variables, f"{where}.{key}" if where else key)

@@ -31,7 +31,9 @@ MAX_SIZE = 20_000
 MAX_NUMBER_CHARACTERS = 128
 """Longer numbers mean nothing in a recipe, and Python spends quadratic time on them or cannot print them."""
 _CHARACTERS_A_UNIT = 32
-"""Characters of a text that count as one more value, because aliases could repeat a long text many times."""
+"""Number of characters for which a text counts as one more value towards MAX_SIZE.
+
+Without this, aliases could repeat a long text many times within the limit."""
 
 _PREFIX = "tag:yaml.org,2002:"
 _VARIABLE = re.compile(r"(?<![\"'\w])\$\{")
@@ -42,7 +44,11 @@ _COLLECTION_TAGS = {_PREFIX + "map": MappingStartEvent, _PREFIX + "seq": Sequenc
 
 
 def parse_yaml(data: bytes, where: str) -> Any:
-    """Return the one document in `data`. `where` is the file's name in messages."""
+    """Return the one document in `data`. `where` is the file's name in messages.
+
+    Raises RecipeError for text that is empty, invalid or no UTF-8, and RecipeSecurityError for a document that is too
+    large or too deep, or has a tag that is not allowed.
+    """
     if len(data) > MAX_BYTES:
         raise RecipeSecurityError(
             f"{where}: the file is larger than {MAX_BYTES} bytes, the most that a recipe may have"
