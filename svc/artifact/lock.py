@@ -1,4 +1,8 @@
-"""A lock that permits one training run at a time for one output on this host."""
+"""A lock on this host for one output: one training run at a time, and one change of its version log at a time.
+
+Trainings hold the lock of the output while they run, unless they get `--no-lock`. `publish`, `promote` and `rollback`
+of `Versions` hold the lock of the version log.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,9 @@ from svc.settings import Settings
 
 
 def lock_path(uri: str, settings: Settings) -> Path:
-    """Return `<output.path>.lock`, or for a remote output a local path with a name derived from the URI.
+    """Return the path of the lock for `uri`: beside a local path with the suffix `.lock`, else a name from the URI.
 
-    Locks of remote outputs are in `SVC_LOCK_DIR`, else in the user's cache folder.
+    Locks of remote URIs are in `SVC_LOCK_DIR`, else in the user's cache folder.
     """
     if scheme_of(uri) in ("", "file"):
         path = local_path(uri)
@@ -34,8 +38,8 @@ def lock_path(uri: str, settings: Settings) -> Path:
 def run_lock(output_uri: str, *, timeout_s: float, settings: Settings) -> Iterator[Path]:
     """Hold the lock of `output_uri` inside the block. The system releases it when the process ends or is killed.
 
-    Waits up to `timeout_s` seconds: 0 tries once, a negative number waits forever. Raises LockContestedError if
-    another run holds the lock, ConfigError if the lock file cannot be created.
+    Waits up to `timeout_s` seconds: 0 tries once, a negative number waits forever. Raises LockContestedError if the
+    lock is still held then, and ConfigError if the lock file cannot be created or locked.
     """
     path = lock_path(output_uri, settings)
     lock = FileLock(path, mode=0o600, fallback_to_soft=False)  # a soft lock would outlive a killed run

@@ -100,7 +100,10 @@ class SerialState:
             return served.get(kid)
 
     def remember(self, recipe: str, kid: str, serial: int) -> None:
-        """Record the serial of an artifact that has passed every check and is about to be served."""
+        """Record the serial of an artifact that has passed every check and is about to be served.
+
+        If the file cannot be written, logs an event and keeps the serial in memory alone.
+        """
         with self._lock:
             served = self._served.setdefault(recipe, {})
             _keep_highest(served, {kid: serial})
@@ -136,7 +139,7 @@ class SerialState:
 
     @contextmanager
     def _hold_lock(self, recipe: str) -> Iterator[None]:
-        """Hold the lock of this recipe's file. Raises OSError if another server keeps it for too long."""
+        """Hold the lock of this recipe's file. Raises OSError if it cannot be locked within _LOCK_TIMEOUT_S."""
         self._folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self._path(recipe, ".serials.lock"), mode=0o600, fallback_to_soft=False)
         try:
@@ -188,7 +191,8 @@ class ReplayGuard:
         A higher served serial of the same recipe and kid means that the artifact is older. So does any served serial if
         the artifact has no serial. An older artifact passes if a signed rollback or promotion names it.
 
-        Raises ArtifactExpired and ArtifactReplayed.
+        Raises ArtifactExpired, ArtifactReplayed, HeaderInvalid for an invalid time or serial, and the errors of reading
+        the log.
         """
         require_unexpired(parsed.header, datetime.now(UTC))
         serial = serial_of(parsed.header)
@@ -211,7 +215,7 @@ class ReplayGuard:
         )
 
     def record_serial(self, name: str, parsed: Parsed) -> None:
-        """Record the serial. Call this after all other checks of the artifact have passed."""
+        """Record the serial if there is one and a `state`. Call this after all other checks have passed."""
         serial = serial_of(parsed.header)
         if self.state is not None and serial is not None:
             self.state.remember(recipe_of(parsed.header, name), parsed.kid, serial)

@@ -1,7 +1,8 @@
 """Stores of artifacts, independent of the URI scheme: read whole, detect changes, publish atomically.
 
-A store is one artifact name in a folder of objects. With `append_sha` this name belongs to a pointer: one line of
-text that names the artifact itself, `<stem>.<first 8 hex digits of its sha256>.svc`, in the same folder.
+A store is one artifact name in a folder of objects. With the versioning `append_sha`, this name belongs to a pointer:
+one line of text that names the artifact itself, `<stem>.<first 8 hex digits of its sha256>.svc`, in the same folder.
+Such an artifact is a version, and the version that the pointer names is live.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The location of a new artifact. `pointer` is set with `append_sha`."""
+    """The location of a new artifact, and of its pointer with `append_sha`. Without, `pointer` is None."""
 
     artifact: str
     pointer: str | None
@@ -152,8 +153,9 @@ class Published:
 class Folder(Protocol):
     """The objects of one folder, bucket prefix or web path. Every call may block, so call it in a thread.
 
-    `read` and `marker` raise FileNotFoundError for a missing object and ArtifactReadError for every other failure.
-    `put` raises ArtifactWriteError. Messages contain no secrets.
+    `read` and `marker` raise FileNotFoundError for a missing object and ArtifactReadError for every other failure, but
+    `read` raises PayloadTooLarge for a large object. `names` raises ArtifactReadError. `put` and `remove` raise
+    ArtifactWriteError. Object stores also raise ConfigError if svc lacks their extra. Messages contain no secrets.
     """
 
     def uri_of(self, name: str) -> str:
@@ -219,8 +221,7 @@ class Store:
     def _follow(self, target: str, max_bytes: int) -> tuple[str, memoryview]:
         """Read the target of the pointer.
 
-        If it is missing, a training may have replaced the pointer and removed the version. So the pointer is read
-        again.
+        If that fails, a training may have replaced the pointer and removed the version. So the pointer is read again.
         """
         try:
             return target, self._read(target, max_bytes)
@@ -231,7 +232,10 @@ class Store:
             return newer, self._read(newer, max_bytes)
 
     def read_log(self, max_bytes: int) -> memoryview:
-        """Read the version log beside the artifact, or return no bytes if it is missing. Raises ArtifactReadError."""
+        """Read the version log beside the artifact, or return no bytes if it is missing.
+
+        Raises ArtifactReadError, and PayloadTooLarge above `max_bytes`.
+        """
         try:
             return self._folder.read(f"{self._name}{_LOG_SUFFIX}", max_bytes).toreadonly()
         except FileNotFoundError:
@@ -364,8 +368,7 @@ def open_store(uri: str, settings: Settings, *, label: str | None = None) -> Sto
     """Return the store of the artifact at `uri`. Nothing is opened yet.
 
     `uri` is a local path, or a file, s3, gs, az, abfs, abfss, http or https URI. Log records name the store `label`.
-    Raises UsageError for any other scheme, or when the extra that a scheme needs is not installed.
-    SVC_ARTIFACT_ROOT bounds local paths.
+    SVC_ARTIFACT_ROOT bounds local paths. Raises UsageError for any other scheme.
     """
     root = Path(settings.artifact_root) if settings.artifact_root is not None else None
     return Store(*open_folder(uri, settings, label=label, root=root))

@@ -53,7 +53,10 @@ class ObjectFolder:
         return buffer
 
     def _probe(self, name: str) -> Mapping[str, Any] | None:
-        """Return the object's information, or None with a warning if the store does not report a size."""
+        """Return the object's information, or None if the store does not report a size.
+
+        Also returns None if the request fails, and logs an event.
+        """
         try:
             with self._reading(name):
                 info = self._objects.info(self.uri_of(name))

@@ -1,8 +1,10 @@
 """The log of a recipe's versions, `<output.path>.log.jsonl`: a signed line for each training, promotion and rollback.
 
 Each line contains the signature of the line before it and is itself signed, so that changed, removed and reordered
-lines are detected. Everyone who can write to the store can also write lines. So a line counts only if a configured key
-has signed it for this recipe and it is later than the lines before it.
+lines are detected. Lines removed at the end are detected only if the pointer then differs from the last line.
+
+Everyone who can write to the store can also write lines. So a line counts only if a configured key has signed it, it
+names no other recipe, and it is later than the lines before it.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class Line:
 
     A rollback or promotion also has `sha256`, the whole digest of the version that it made live, and `from_serial`, the
     highest serial of the kid `serial_kid` before the command. Servers that remember serials read these two fields (see
-    replay.py). `kid` names the key that signed the line, and is empty before the line is written.
+    replay.py). A line without a `recipe` is for every recipe. `kid` names the key that signed the line, and is empty
+    before the line is written.
     """
 
     at: str

@@ -1,11 +1,15 @@
 """List, publish, promote and roll back the versions of a recipe's artifact.
 
-A command writes its log line first and then moves the pointer, under a short lock on this host. A command killed
-between the two leaves a last line without effect, because the pointer alone decides which version is live.
+A command writes its log line first and then moves the pointer, under a lock on this host. If it is killed between the
+two, the earlier version stays live, because the pointer alone decides which version is live. But the last line decides
+whether a hold is set, so a hold that this line sets or ends counts nevertheless.
 
-The pointer, the files and the log are untrusted, because everyone who can write to the store can change them. The
-pointer moves only to a version with a valid signature that matches its name and recipe. A new line takes its facts
-only from signed lines and artifacts.
+The pointer, the files and the log are untrusted, because everyone who can write to the store can change them. `promote`
+and `rollback` move the pointer only to a version with a valid signature, a sha256 that matches its name, and a header
+that names the recipe. `publish` moves it to the version that it has just written.
+
+A new line takes its facts from signed lines, from verified artifacts, and from the training that writes it. The pointer
+is trusted only by the first line of a log, for the version that was live before.
 """
 
 from __future__ import annotations
@@ -59,8 +63,9 @@ class Version:
 class TrainedVersion:
     """A version that a training wrote.
 
-    `promoted` tells whether the pointer moved to the version. `held` tells whether a hold prevented the move. `live` is
-    the version that the pointer names now, or None.
+    `promoted` tells whether the pointer moved to the version. `held` tells whether it did not move and a hold is set.
+    `live` is the version that the pointer names now. It is None if there is no pointer, or if the signed log does not
+    confirm that version.
     """
 
     sha8: str
@@ -121,7 +126,10 @@ class Versions:
         return [Version(sha8, **facts[sha8], live=sha8 == live, held=sha8 == live and log.held) for sha8 in order]
 
     def _names(self, log: VersionLog) -> list[str]:
-        """Return the existing versions: first those without a log line, then the others in the order of the log."""
+        """Return the existing versions: first those without a log line, then the others in the order of the log.
+
+        If the store cannot list its objects, versions without a line are missing.
+        """
         logged = list(dict.fromkeys(line.sha8 for line in log.lines))
         listed = self._store.versions()
         if listed is None:  # a web server cannot list its objects
@@ -140,7 +148,11 @@ class Versions:
         return _as_facts(facts)
 
     def problems(self) -> list[str]:
-        """Return the problems of the log: changed, missing and misplaced lines, and versions without a line."""
+        """Return a message for each problem of the log and the versions.
+
+        Problems are changed, missing and misplaced lines, a pointer that differs from the last line, versions without a
+        line, and versions under a wrong name or of another recipe.
+        """
         log, live = self.log(), self.live()
         problems = [*log.problems, *self._misplaced_versions(log)]
         if log.lines and log.lines[-1].live != live:
@@ -174,7 +186,10 @@ class Versions:
         """Write a new version. If `move` is True and no hold is set, make the version live.
 
         If there is no pointer yet, a hold does not prevent this. With `keep`, older versions than the newest `keep` are
-        removed.
+        removed (see `_tidy`).
+
+        Raises ArtifactWriteError, ArtifactError, and LockContestedError if the version log stays locked. After an error
+        the new version is removed, unless it is live or the log has a line about it.
         """
         # Written before the lock is taken, because a large artifact takes long.
         sha8, written = self._store.put_version(write)
@@ -216,15 +231,15 @@ class Versions:
     def promote(self, sha8: str) -> str | None:
         """Make `sha8` live, end a hold and return the formerly live version.
 
-        Raises NoSuchVersion, ArtifactError.
+        Raises NoSuchVersion, ArtifactError, ArtifactWriteError, LockContestedError.
         """
         return self._make_live("promote", lambda _log, _live: sha8, hold=False)
 
     def find_version(self, prefix: str) -> str:
         """Return the only version that begins with `prefix`.
 
-        If the store cannot list its versions, `prefix` is taken for the whole name. The message of NoSuchVersion lists
-        the newest versions.
+        If the store cannot list its versions, `prefix` is taken for the whole name. Raises NoSuchVersion, which lists
+        the newest versions, if no version or several versions begin with `prefix`.
         """
         listed = self._store.versions()
         if listed is None or prefix in listed:
@@ -237,10 +252,10 @@ class Versions:
         raise NoSuchVersion(f"{why} with {prefix!r} beside {self.uri}; the newest are {newest}")
 
     def rollback(self, to: str | None, *, hold: bool) -> tuple[str, str | None]:
-        """Go back to `to` or to the previously live version.
+        """Go back to `to`, else to the previously live version, or the next older one if the log names none.
 
         Returns the new and the former live version. With `hold`, later trainings do not move the pointer. An existing
-        hold stays in any case. Raises NoSuchVersion, ArtifactError.
+        hold stays in any case. Raises NoSuchVersion, ArtifactError, ArtifactWriteError, LockContestedError.
         """
         targets: list[str] = []
 
@@ -304,12 +319,12 @@ class Versions:
         raise NoSuchVersion(f"there is no version before {live} beside {self.uri}: nothing to go back to")
 
     def _live_before(self, log: VersionLog, live: str) -> str | None:
-        """Return the existing version that was live before `live`, else the next older version."""
+        """Return the existing version that was live before `live`, else the next older version, else None."""
         names = self._names(log)
         return next((sha8 for sha8 in log.before(live) if sha8 in names), None) or self._older_than(live)
 
     def _older_than(self, live: str) -> str | None:
-        """Return the newest version that was trained before `live` and was not refused."""
+        """Return the newest version that was trained before `live` and was not refused, or None."""
         trained = [version for version in self.history() if version.trained_at is not None]
         index = next((index for index, version in enumerate(trained) if version.sha8 == live), len(trained))
         return next((version.sha8 for version in trained[index + 1 :] if version.decision != "refused"), None)
@@ -360,8 +375,8 @@ class Versions:
     def _tidy(self, keep: int) -> None:
         """Remove versions older than the newest `keep`, except the live version and the rollback target.
 
-        A version without a line that was trained after the log began is kept, because a concurrent training may be
-        publishing it.
+        Versions without a known `trained_at` are kept. So is a version without a line that was trained after the log
+        began, because a concurrent training may be publishing it.
         """
         log, live = self.log(), self.live()
         trained = [version for version in self.history() if version.trained_at is not None]
@@ -378,7 +393,7 @@ class Versions:
     def _lock(self) -> Iterator[None]:
         """Hold the lock of the log.
 
-        It is held only while the pointer moves, so that a long training does not delay a rollback.
+        A training does not hold it before its version is written, so that a long training does not delay a rollback.
         """
         with run_lock(f"{self._uri}.log.jsonl", timeout_s=_LOCK_TIMEOUT_S, settings=self._settings):
             yield
