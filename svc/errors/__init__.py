@@ -1,7 +1,7 @@
 """Every error that svc raises on purpose, with its codes as plain values.
 
 SvcError
-├─ UsageError               2  wrong use of the command line
+├─ UsageError               2  wrong use of the command line or a Python function
 ├─ RecipeError              2  the recipe cannot be used
 │  ├─ RecipeUnreadable         ... because its file could not be read this time
 │  ├─ RefitRefused             ... with --refit: the live artifact comes from another recipe
@@ -29,7 +29,7 @@ SvcError
 ├─ ConfigError              8  the environment or the machine is set up wrongly
 │  ├─ StoragePathUnusable      training.storage_path
 │  └─ ResourcesExhausted       no more memory, threads or open files
-└─ ApiError                    an HTTP answer other than 200, only while serving
+└─ ApiError                    an HTTP answer other than 200; some are raised by svc.Recommender and exports too
 
 `commands` has the families with an exit code, `http` those with an HTTP status. Import all of them from here.
 Handlers decide by `code`, `exit_code`, `reason`, `stage` and `http_status`, never by the message text.

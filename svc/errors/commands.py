@@ -33,7 +33,7 @@ class UsageError(SvcError):
 
 
 class RecipeError(SvcError):
-    """The recipe file cannot be read, parsed or validated."""
+    """The recipe cannot be read, parsed or validated."""
 
     code = "recipe_error"
     exit_code = 2
@@ -70,7 +70,7 @@ class SourceTooLarge(DataSourceError):
 
 
 class FetchError(SvcError):
-    """An http(s) exchange failed. No connection, an untrusted certificate and a cut answer are examples."""
+    """An http(s) exchange failed, for example because of no connection, an untrusted certificate or a cut answer."""
 
     code = "fetch_error"
     exit_code = 3

@@ -113,7 +113,7 @@ class NoCandidates(ApiError):
 
 
 class MethodNotAllowed(ApiError):
-    """The method is not allowed. `fields["allow"]` names the allowed methods."""
+    """The path does not take the method of the request. `fields["allow"]` lists the methods that it takes."""
 
     code = "METHOD_NOT_ALLOWED"
     http_status = 405
@@ -122,7 +122,7 @@ class MethodNotAllowed(ApiError):
 
 
 class BodyTimeout(ApiError):
-    """The request body did not arrive within the client timeout."""
+    """The request body did not arrive within SVC_CLIENT_TIMEOUT_SECONDS and a second for each MiB."""
 
     code = "REQUEST_TIMEOUT"
     http_status = 408
@@ -138,7 +138,7 @@ class PayloadTooLargeForRequest(ApiError):
 
 
 class EncodingNotSupported(ApiError):
-    """The body is compressed. A small compressed body could expand to any size."""
+    """The body is compressed. It is refused, because a small compressed body could expand to any size."""
 
     code = "ENCODING_NOT_SUPPORTED"
     http_status = 415
@@ -159,7 +159,10 @@ class AmbiguousLength(ApiError):
 
 
 class ValidationFailed(ApiError):
-    """The body does not fit its schema. Each of `errors` has "loc", "msg" and "type", and never repeats a value."""
+    """The body, the query or a header is invalid.
+
+    Each of `errors` has "loc", "msg" and "type", and never repeats a value.
+    """
 
     code = "VALIDATION_ERROR"
     http_status = 422
@@ -209,7 +212,7 @@ class RateLimited(ApiError):
 
 
 class Overloaded(ApiError):
-    """The request would wait in the queue for longer than the limit."""
+    """The request would wait for longer than SVC_MAX_QUEUE_SECONDS, or than it allows by X-Request-Timeout-Ms."""
 
     code = "OVERLOADED"
     http_status = 503

@@ -55,8 +55,9 @@ def export_on_dask(
 ) -> MergedManifest:
     """Write all shards on the workers of a cluster, and merge the parts.
 
-    `engine` is the scheduler, `dask://host:port` or `tls://host:port`. Raises ConfigError if no scheduler answers.
-    Raises the error of a shard that still fails after RETRIES.
+    `engine` is the scheduler, `dask://host:port` or `tls://host:port`. Raises UsageError for another address, and
+    ConfigError without the extra `dask` or if no scheduler answers. Raises the error of a shard that still fails after
+    RETRIES, and the errors of `merge`.
     """
     whole = replace(
         request,
@@ -73,13 +74,13 @@ def export_on_dask(
 
 
 def _absolute(address: str) -> str:
-    """Return `address`, a local path as an absolute one, because workers have other working folders."""
+    """Return `address`, made absolute if it is a local path, because workers have other working folders."""
     return str(Path(address).absolute()) if not scheme_of(address) else address
 
 
 @contextmanager
 def _client(engine: str, settings: Settings) -> Iterator[Any]:
-    """Yield a connection to the scheduler.
+    """Yield a connection to the scheduler. Raises UsageError and ConfigError, as `export_on_dask`.
 
     Closing it cancels the tasks that have not run. The certificates of `tls://` come from Dask's own configuration.
     """
@@ -128,7 +129,7 @@ def _as_svc_error(error: BaseException, task: _Task) -> SvcError:
 
 
 def run_task(task: _Task) -> Manifest:
-    """Write one shard, in a worker."""
+    """Write one shard, in a worker. Raises ExportIncomplete if the artifact was replaced since the client read it."""
     logs.configure_for_library()
     settings = _worker_settings()
     opened = _last_artifact.get(task.artifact, task.model_version, settings)
@@ -163,9 +164,10 @@ class _LastArtifact:
         self._last: OpenedArtifact | None = None
 
     def get(self, address: str, model_version: str, settings: Settings) -> OpenedArtifact:
-        """Return the verified artifact at an address. It is read if the last artifact has another address or version.
+        """Return the verified artifact at `address`. Read it unless the cache has this address and version.
 
-        One thread of the worker verifies it while the others wait.
+        It has another version than `model_version` if it was replaced. One thread of the worker reads and verifies it
+        while the others wait. Raises ConfigError without keys, and ArtifactError.
         """
         with self._lock:
             if self._last is None or (self._address, self._last.model_version) != (address, model_version):

@@ -1,8 +1,11 @@
 """Writers of export files: Parquet, csv and JSON lines.
 
-Each writer uses constant memory. The columns are `user_id`, `rank` from 1, `item_id`, `score`. An export of related
-items has `seed_item_id` instead of `user_id`. An export of the users of items has `item_id`, `rank`, `user_id`,
-`score`. Text files write numbers as the API does, so they give the same float64 as the Parquet file.
+The memory of a writer does not grow with the number of rows. The columns are `user_id`, `rank` from 1, `item_id`,
+`score`. An export of related items has `seed_item_id` instead of `user_id`. An export of the users of items has
+`item_id`, `rank`, `user_id`, `score`. Text files write numbers as the API does, so they give the same float64 as the
+Parquet file.
+
+A leader is the user or item for which a ranking is made: `user_id`, `seed_item_id`, or `item_id` in an export of users.
 """
 
 from __future__ import annotations
@@ -27,7 +30,11 @@ ROW_GROUP: Final = 1 << 19
 
 
 class Scored(NamedTuple):
-    """The rankings of consecutive rows, concatenated. `counts[i]` entries belong to `rows[i]`."""
+    """The rankings of several leaders, concatenated.
+
+    `rows`, (leaders,), are their rows in the model, and `counts`, (leaders,), the lengths of their rankings. `items`
+    and `scores`, (sum of counts,), are the ranked items. In an export of users, `items` are rows of users.
+    """
 
     rows: Rows
     counts: NDArray[np.int64]
@@ -35,7 +42,7 @@ class Scored(NamedTuple):
     scores: NDArray[np.float64]
 
     def ranks(self) -> NDArray[np.int32]:
-        """Return the rank of each entry in its ranking, from 1."""
+        """Return the rank of each of `items` in its ranking, from 1."""
         ends = np.cumsum(self.counts)
         starts = np.repeat(ends - self.counts, self.counts)
         return (np.arange(len(self.items)) - starts + 1).astype(np.int32)
@@ -72,7 +79,7 @@ class Writer(Protocol):
 
 
 def ranked_by(leader: str) -> str:
-    """Return the name of the column of ranked ids. `leader` is the column of the ids to rank for."""
+    """Return the name of the column of ranked ids. `leader` is the name of the leaders' column."""
     return "user_id" if leader == "item_id" else "item_id"
 
 
@@ -169,7 +176,7 @@ FORMATS: Final[dict[str, Callable[[HashingFile, str, IdTable, IdTable], Writer]]
 
 
 def format_of(output: str) -> str:
-    """Return the format by the extension of an address. Raises UsageError for an unknown extension."""
+    """Return the key of FORMATS for the extension of an address. Raises UsageError for another extension."""
     extension = output.rpartition("/")[2].rpartition(".")[2].lower()
     if extension not in FORMATS or "." not in output.rpartition("/")[2].lstrip("."):
         raise UsageError(f"--output: the name must end with .{', .'.join(FORMATS)}; {output!r} does not")
@@ -177,7 +184,10 @@ def format_of(output: str) -> str:
 
 
 def _lines(scored: Scored, items: Sequence[bytes], begin: Callable[[int], bytes], *, end: bytes) -> bytes:
-    """Return the text of all entries. An entry is `begin(row)`, its rank, its item, its score and `end`."""
+    """Return the text of all rankings: for each item `begin(row)`, its rank, its part of `items`, its score and `end`.
+
+    `begin` returns the beginning of the lines of a leader, by its row.
+    """
     scores = to_json(scored.scores.tolist())[1:-1].split(b",")
     counts = scored.counts.tolist()
     begins = [

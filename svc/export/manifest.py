@@ -1,8 +1,8 @@
 """The manifest beside an export, and the merging of parts into one export.
 
-It has the number of rows, the model, and digests that prove that the export is complete. It is written after the files
-that it describes, so a reader that waits for it never reads half an export. A merge checks that all parts exist, are
-undamaged and of one model, and then writes a manifest for them.
+A manifest has the number of rows, the model, and digests that prove that the export is complete. It is written after
+the files that it describes, so a reader that waits for it never reads half an export. A merge checks that all parts
+exist, are undamaged and of one model and request, and then writes a manifest for them.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ _CHUNK: Final = 1 << 20
 class Manifest:
     """The manifest of one written file.
 
-    `skipped` counts ids that the model does not know. `empty` counts ids with no item left to recommend. `asked` is
-    the request, which is the same in all parts of one export.
+    `path` is the name of the file, without its folder. `skipped` counts ids that the model does not know. `empty`
+    counts ids with nothing left to rank. `asked` is the request, which is the same in all parts of one export. `shard`
+    is `index/count`, or None for a whole export.
     """
 
     path: str
@@ -76,7 +77,7 @@ def encode(manifest: Manifest | MergedManifest) -> bytes:
 
 
 def read(uri: str, context: SourceContext) -> Manifest:
-    """Return the manifest of one part. Raises ExportIncomplete if the file is missing or is no manifest."""
+    """Return the manifest of one part. Raises ExportIncomplete if the file cannot be read or is no manifest."""
     try:
         with open_location(parse_location(uri), context) as file:
             return TypeAdapter(Manifest).validate_json(file.file.read(MAX_BYTES))
@@ -89,8 +90,11 @@ def read(uri: str, context: SourceContext) -> Manifest:
 def merge(output: str, count: int | None, settings: Settings) -> MergedManifest:
     """Check the parts of `output` and write their manifest beside it.
 
-    No rows are copied. `count` is the number of shards. If it is None, the number is read from the names of the parts.
-    Raises ExportIncomplete, and writes nothing, if a part is missing, damaged, or of another model or request.
+    No rows are copied. `count` is the number of shards. If it is None, it is read from the names of the manifests
+    beside `output`.
+
+    Raises ExportIncomplete, and writes nothing, if a part is missing, damaged, or of another model or request. Raises
+    UsageError if these names have several counts or cannot be listed, and ArtifactWriteError.
     """
     format_of(output)
     folder, name = open_folder(output, settings)
@@ -122,7 +126,7 @@ def merge_if_complete(output: str, count: int, settings: Settings) -> MergedMani
 
     Every shard of a job may end with this call, because the last shard to finish finds all parts. Emits an event and
     returns None if a part is missing or of another export. Two shards that finish at the same moment write the same
-    manifest. Raises ExportDamaged.
+    manifest. Raises ExportDamaged and ArtifactWriteError.
     """
     try:
         return merge(output, count, settings)
@@ -148,7 +152,10 @@ def _compare(part: Manifest, first: Manifest, path: str, shard: str) -> None:
 
 
 def _verify(uri: str, part: Manifest, context: SourceContext) -> None:
-    """Read the part once and compare its digest with the manifest."""
+    """Read the part at `uri` once, and raise ExportDamaged unless its digest is that of the manifest.
+
+    Raises ExportIncomplete if it cannot be read.
+    """
     digest = hashlib.sha256()
     try:
         with open_location(parse_location(uri), context) as file:
@@ -161,7 +168,11 @@ def _verify(uri: str, part: Manifest, context: SourceContext) -> None:
 
 
 def _count(output: str, name: str, settings: Settings) -> int:
-    """Return the number of shards, from the names of the parts beside the output."""
+    """Return the number of shards, from the names of the parts' manifests beside the output.
+
+    Raises ExportIncomplete if there are none or the folder cannot be listed. Raises UsageError if the names have
+    several numbers, and for the address of a web server, which lists no files.
+    """
     stem, _, extension = name.rpartition(".")
     pattern = re.compile(rf"{re.escape(stem)}\.\d+-of-(\d+)\.{re.escape(extension + SUFFIX)}")
     counts = sorted(
@@ -176,7 +187,7 @@ def _count(output: str, name: str, settings: Settings) -> int:
 
 
 def _names(output: str, settings: Settings) -> Iterator[str]:
-    """Yield the names in the folder of the output."""
+    """Yield the names in the folder of the output. A missing folder has none."""
     scheme = scheme_of(output)
     if scheme in HTTP_SCHEMES:
         raise UsageError("--merge: a web server lists no files; say with --shards how many parts there are")

@@ -1,4 +1,7 @@
-"""The request for one export, and the rows of the model that it selects. Their order depends only on the request."""
+"""The request for one export, and the rows of the model that it selects.
+
+The order of these rows depends only on the request and the model, not on the threads that rank them.
+"""
 
 from __future__ import annotations
 
@@ -108,9 +111,10 @@ def source_context(settings: Settings) -> SourceContext:
 
 @dataclass(slots=True)
 class Selection:
-    """Counts of the selected rows. `skipped` counts ids of a file that the model does not know.
+    """Counts of the selected rows. `total` is their number, which is estimated for a file of ids.
 
-    `users` is `all`, or the digest of the file.
+    `skipped` counts ids of the file that the model does not know. `users` is `all`, or the digest of the file once it
+    has been read.
     """
 
     total: int
@@ -141,7 +145,7 @@ def _shard_rows(table: IdTable, shard: Shard | None) -> Rows:
 
 
 def _from_file(table: IdTable, request: ExportRequest, context: SourceContext, selection: Selection) -> Iterator[Rows]:
-    """Yield chunks of rows in the order of the file, each row once."""
+    """Yield chunks of rows in the order of the file, each row once. Complete `selection`. Raises DataSourceError."""
     written = np.zeros(len(table), dtype=np.bool_)
     whole = hashlib.sha256()
     waiting: list[int] = []

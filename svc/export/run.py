@@ -68,10 +68,10 @@ def check(request: ExportRequest) -> None:
 def export(
     request: ExportRequest, opened: OpenedArtifact, settings: Settings, progress: Progress | None = None
 ) -> Manifest:
-    """Write the recommendations, then their manifest.
+    """Write the recommendations, then their manifest. Return the manifest.
 
-    Readers see the earlier files until both new files are in place. Raises UsageError, DataSourceError for the list of
-    ids, UsersNotServed, and ArtifactWriteError.
+    Each file replaces the earlier one atomically. Raises UsageError, DataSourceError for the list of ids,
+    UsersNotServed, and ArtifactWriteError.
     """
     check(request)
     if request.to_users:
@@ -123,7 +123,7 @@ class _Job:
         self.empty = 0
 
     def write(self, out: BinaryIO) -> HashingFile:
-        """Write every ranking to `out`."""
+        """Write every ranking to `out`. Return the file with its digest and size."""
         request, model = self._request, self._model
         self._progress.phase("recommending")
         leaders = model.item_ids if request.related or request.to_users else model.user_ids
@@ -146,7 +146,7 @@ class _Job:
 
 
 def score(model: Model, request: ExportRequest, rows: Rows) -> Scored:
-    """Return the same rankings that the API would answer for each row."""
+    """Return the ranking of each row that the API would answer. `rows` are users or items, as `request` asks."""
     rankings = model.rank([_query(model, request, row) for row in rows.tolist()])
     return Scored(
         rows,
