@@ -25,14 +25,14 @@ def texts(values: Sequence[str]) -> pa.Array:
 
 
 def integers(values: NDArray[Any]) -> pa.Array:
-    """Return a contiguous array of integers in which negative values become null. The data is not copied."""
+    """Return contiguous integers as an Arrow array in which negative values are null. The data is not copied."""
     valid = np.packbits(values >= 0, bitorder="little")
     kind = pa.from_numpy_dtype(values.dtype)
     return pa.Array.from_buffers(kind, len(values), [pa.py_buffer(valid), pa.py_buffer(values)])
 
 
 def numbers(values: NDArray[Any]) -> pa.Array:
-    """Return a contiguous array of numbers. The data is not copied."""
+    """Return contiguous numbers as an Arrow array. The data is not copied."""
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 
 
@@ -66,7 +66,7 @@ def expanded_bytes(column: pa.Array | pa.ChunkedArray) -> int:
 
 
 def without_dictionaries(kind: pa.DataType) -> pa.DataType:
-    """Return `kind` without dictionary encoding, also within lists and structs."""
+    """Return `kind` without dictionary encoding, also within lists, maps and structs."""
     if pa.types.is_dictionary(kind):
         return kind.value_type
     if pa.types.is_struct(kind):

@@ -90,10 +90,11 @@ class TableBounds:
 class SourceContext:
     """The inputs of a source besides its own options.
 
+    - `base_dir` is the folder of relative paths.
     - `columns` are the columns to read, or None for all. `text_columns` are the id columns among them.
     - `variables` are the SVC_RECIPE_* environment variables.
     - `progress` is called with the number of rows read since its last call, in the thread that calls `fetch`.
-    - `bounds` are the limits of a server. A source raises SourceTooLarge before a table exceeds them.
+    - `bounds` are the limits of a server, or None. A source raises SourceTooLarge before a table exceeds them.
     """
 
     base_dir: Path
@@ -121,7 +122,10 @@ class SourceContext:
 
 
 class DataSource(Protocol):
-    """A reader of one table. Its constructor only assigns. Its methods raise DataSourceError.
+    """A reader of one table. Its constructor only assigns.
+
+    Its methods raise DataSourceError. The built-in sources also raise RecipeError for options that cannot be used, and
+    ConfigError if the environment lacks something, such as a database driver.
 
     `fetch` returns one row per interaction, user or item. These methods are optional:
 

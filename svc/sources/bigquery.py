@@ -148,7 +148,10 @@ class BigQuerySource:
 
     @contextmanager
     def _client(self) -> Iterator[Any]:
-        """Yield a client and close it after the block. Every failure becomes a DataSourceError."""
+        """Yield a client and close it after the block. Raises ConfigError without Google's library.
+
+        Every other failure becomes a DataSourceError.
+        """
         try:
             from google.cloud import bigquery
         except ImportError:

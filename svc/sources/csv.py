@@ -1,8 +1,8 @@
 """Delimited text files. Arrow parses them block by block and converts only the needed columns.
 
 A column has the type that the recipe's `dtype` gives it. Otherwise it has the first type that fits all rows: integers,
-floats, booleans, text. Blanks are missing values. In columns of numbers, words such as NA, NaN and null are
-missing values too.
+floats, booleans, text. Empty fields are missing values. In columns of numbers and booleans, words such as NA, NaN and
+null are missing values too. Id columns without a `dtype` are text, and their empty fields are empty texts.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PINNED = {
 }
 _BLANK = arrow.texts([""])
 WORDS_FOR_NOTHING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
-"""Texts that mean a missing value in columns of numbers."""
+"""Texts that mean a missing value in columns of numbers and booleans."""
 _NOTHING = arrow.texts(WORDS_FOR_NOTHING)
 _TRUTH = arrow.texts(["true", "false"])
 _MISSING = pa.nulls(1, pa.string())[0]
@@ -89,7 +89,7 @@ def by_content(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def text_with_gaps(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the text column with null in place of blanks."""
+    """Return the text column with null in place of empty texts."""
     return pc.if_else(pc.is_in(column, value_set=_BLANK), _MISSING, column)
 
 
@@ -187,7 +187,7 @@ class CsvSource:
         return builder
 
     def probe(self) -> list[str]:
-        """Read the header row only. For a folder, read the header row of its first file."""
+        """Read the header row, and the first rows for ids like 7.0. For a folder or pattern, read its first file."""
         if is_many(self._config, self._context):
             return probe_many(self._config, self._context, _EXTENSIONS, self._probe_file)
         with open_file(self._config, self._context, part="beginning") as file:

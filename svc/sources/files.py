@@ -91,7 +91,8 @@ def download(url: str, out: BinaryIO, context: SourceContext, *, at_most: int | 
 def download_end(url: str, out: BinaryIO, context: SourceContext, n_bytes: int) -> int | None:
     """Write the last `n_bytes` of the body to `out`, at the offset that they have in the body. Return the offset.
 
-    Returns None if the server ignores ranges and the body is larger than `n_bytes`. Raises as `download` does.
+    Returns None if the answer is larger than `n_bytes`, because the server ignores ranges, or if its length is not
+    stated. Raises as `download` does.
     """
     with _answer(url, context, {"Range": f"bytes=-{n_bytes}"}) as response:
         response.require(200, 206)

@@ -166,7 +166,10 @@ class ParquetSource:
         return file, columns
 
     def _check_size(self, file: pq.ParquetFile, columns: list[str], builder: TableBuilder, data_file: DataFile) -> None:
-        """Raise SourceTooLarge before anything is decoded, because Arrow decodes a whole page at once."""
+        """Raise SourceTooLarge before anything is decoded, because Arrow decodes a whole page at once.
+
+        Raises DataSourceError for a broken page.
+        """
         assert self._context.bounds is not None
         n_rows = builder.n_rows + file.metadata.num_rows
         self._context.bounds.check(n_rows, 0, data_file.where)

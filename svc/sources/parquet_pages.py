@@ -3,10 +3,14 @@
 The footer of a hostile file may state sizes that are too small, but Arrow allocates by the page headers. Page headers
 are Thrift structs in the compact protocol.
 
-Decoded texts can take more bytes than a page header states. A page of dictionary codes repeats texts of its dictionary.
-DELTA_BYTE_ARRAY stores the length of the prefix that a text shares with the text before, and Arrow writes the prefix
-out. For both delta encodings of texts, Arrow also trusts the number of lengths that the page states. Version 2 of
-Spark's writer makes such pages.
+Decoding texts can take more bytes than a page header states:
+
+- The codes of a dictionary repeat its texts.
+- DELTA_BYTE_ARRAY stores the length of the prefix that a text shares with the text before, and Arrow writes the prefix
+  out.
+- In both delta encodings of texts, the page states its number of lengths, and Arrow allocates by it unchecked.
+
+Spark writes delta encodings if `parquet.writer.version` of the Parquet library is `v2`.
 """
 
 from __future__ import annotations
@@ -101,7 +105,10 @@ def _content(
 
 
 def _repeated_bytes(content: IO[bytes], n_values: int, encoding: int) -> int:
-    """Return the bytes of the prefixes that the texts of a page share with the text before."""
+    """Return the bytes of the prefixes that the texts of a page share with the text before.
+
+    For DELTA_LENGTH_BYTE_ARRAY only check the number of lengths and return 0.
+    """
     lengths = _lengths(content, n_values)
     if encoding == _DELTA_LENGTHS:
         return 0
@@ -188,7 +195,10 @@ def _lengths_of_codes(lengths: NDArray[np.int64], codes: NDArray[np.uint64]) -> 
 
 
 class Page(NamedTuple):
-    """A page: its kind, number of values, bytes after decompression, header, and its offset and bytes in the file."""
+    """A page: its kind, number of values, bytes after decompression, and header.
+
+    `start` is the offset in the file of the content after the header, and `n_stored` the number of its stored bytes.
+    """
 
     kind: int
     n_values: int

@@ -2,7 +2,8 @@
 
 A folder is read recursively: all files with the extension of the source's type. In a pattern, `*`, `?` and `[...]`
 match inside one path segment, and `**` matches any number of segments. Names that begin with `_` or `.` are skipped,
-because Spark and Hive use them for markers. A segment `name=value` is a Hive partition and adds a text column.
+because Spark and Hive use them for markers, unless a segment of the pattern begins with the same character. A folder
+`name=value` is a Hive partition and adds a text column.
 """
 
 from __future__ import annotations
@@ -72,7 +73,10 @@ class _Pattern:
     segments: tuple[str, ...]
 
     def matches(self, names: Sequence[str], extensions: tuple[str, ...]) -> bool:
-        """Return whether the pattern matches the file at the path `names` below the base, or one of its folders."""
+        """Return whether the pattern matches the file at the path `names` below the base, or one of its folders.
+
+        A file in a matching folder must also end with one of the `extensions`.
+        """
         if any(_is_hidden(name, self.segments) for name in names):
             return False
         return _fits(self.segments, names) or (

@@ -86,7 +86,10 @@ class SqlSource:
         self._context = context
 
     def fetch(self) -> pandas.DataFrame:
-        """Return all rows of the query. Raises DataSourceError, and SourceTooLarge above SVC_MAX_SQL_ROWS."""
+        """Return all rows of the query. Raises DataSourceError, and SourceTooLarge above SVC_MAX_SQL_ROWS.
+
+        Raises RecipeError without a database URL, and ConfigError for a URL that cannot be used or a missing driver.
+        """
         cap = self._context.settings.max_sql_rows
         with (
             self._session() as (connection, dialect, watchdog),

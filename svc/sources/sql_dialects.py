@@ -55,7 +55,10 @@ class Dialect:
     shown: str
 
     def connect_arguments(self, connect_timeout_s: int) -> dict[str, Any]:
-        """Return the arguments of the driver's connect function. They detect a lost peer within about a minute."""
+        """Return the arguments of the driver's connect function.
+
+        On PostgreSQL, keepalives detect a lost peer within about a minute.
+        """
         if self.name == "postgresql":
             keepalives = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
             return {"connect_timeout": connect_timeout_s, **keepalives}
@@ -64,7 +67,10 @@ class Dialect:
         return {"connect_timeout": connect_timeout_s, "read_timeout": connect_timeout_s, "local_infile": False}
 
     def bound(self, connection: Connection, timeout_s: int, max_rows: int) -> None:
-        """Make the session refuse writes, statements above `timeout_s`, and on MySQL more rows than `max_rows`."""
+        """Make the session refuse writes and end statements after `timeout_s` seconds.
+
+        On MySQL and MariaDB a result also ends after `max_rows` rows. Logs an event if the connection is not encrypted.
+        """
         is_mariadb = bool(getattr(connection.dialect, "is_mariadb", False))
         for statement in self._bounds(timeout_s, max_rows, is_mariadb=is_mariadb):
             connection.exec_driver_sql(statement)
@@ -113,7 +119,7 @@ class Dialect:
 
     @contextmanager
     def abandoning(self, connection: Connection, result: CursorResult[Any]) -> Iterator[None]:
-        """Discard the unread rows if the block raises."""
+        """Call `abandon` if the block raises."""
         try:
             yield
         except BaseException:
@@ -121,7 +127,10 @@ class Dialect:
             raise
 
     def abandon(self, connection: Connection, result: CursorResult[Any]) -> None:
-        """Discard the unread rows. PyMySQL would read all of them before it closes."""
+        """Drop the connection to MySQL or MariaDB without reading further rows. Do nothing for other databases.
+
+        PyMySQL would read all rows before it closes.
+        """
         if self.name == "mysql":
             rows: Any = getattr(result.cursor, "_result", None)
             if rows is not None:
@@ -170,7 +179,10 @@ def dialect_of(url: URL, variable: str) -> Dialect:
 
 
 def _read_only_file(url: URL) -> URL:
-    """Return the URL that opens the SQLite file read-only, so that SQLite does not create a missing file."""
+    """Return the URL that opens the SQLite file read-only, so that SQLite does not create a missing file.
+
+    A database in memory and a `file:` URI are returned unchanged.
+    """
     if not url.database or url.database.startswith("file:"):
         return url
     return url.set(database=f"file:{quote(url.database)}", query={**url.query, "mode": "ro", "uri": "true"})

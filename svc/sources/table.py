@@ -1,7 +1,7 @@
 """Collection of Arrow batches into one compact pandas DataFrame.
 
-Ids are encoded as int32 codes batch by batch. The table takes 4 bytes per row and id column, and
-holds each distinct id once.
+Ids are encoded as int32 codes while batches arrive. The table takes 4 bytes per row and id column, and holds each
+distinct id once.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class TableBuilder:
     def add(self, batch: pa.RecordBatch | pa.Table) -> None:
         """Add the rows of `batch`.
 
-        Raises DataSourceError for an id column that is not text or integers, SourceTooLarge above the bounds.
+        Raises DataSourceError for an id column that `as_text` refuses, and above the bounds of a server SourceTooLarge.
         """
         self._check(batch)
         self._order = self._order or self._in_order([*batch.schema.names, *self._hive])
@@ -211,7 +211,8 @@ class _Agreement:
 def as_text(column: pa.Array | pa.ChunkedArray, name: str, where: str) -> pa.Array:
     """Return an id column as text. A dictionary of text stays a dictionary.
 
-    Accepts integers, text, booleans, decimals and times. Raises DataSourceError for all other types.
+    Accepts integers, text, booleans, decimals, times, and floats that are all missing. Raises DataSourceError for all
+    other types.
     """
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
@@ -308,7 +309,10 @@ class _TextColumn:
         return pa.DictionaryArray.from_arrays(arrow.integers(codes), texts)
 
     def codes_and_texts(self, name: str, where: str) -> tuple[Codes, pa.Array]:
-        """Return the code of each row (−1 for missing values), and the texts that the codes index."""
+        """Return the code of each row (−1 for missing values), and the texts that the codes index.
+
+        Raises DataSourceError if a text is not UTF-8.
+        """
         self._encode()
         codes = np.concatenate(self._codes) if self._codes else np.empty(0, np.int32)
         self._codes = []
