@@ -23,7 +23,7 @@ LONGEST_BASE = 100
 def replace_file(path: Path, content: bytes, *, mode: int | None = None, durable: bool = True) -> None:
     """Replace the content of `path` by `content`.
 
-    Readers see the old file or the new one, never a part. Raises OSError.
+    Readers see the old file or the new one, never a part. `mode` and `durable` are as in `write_file`. Raises OSError.
     """
 
     def write(file: BinaryIO) -> None:
@@ -44,8 +44,10 @@ def write_file(
     """Let `write` fill a new file in `folder`, then rename it to `name_of(result)`. Return the result of `write`.
 
     `base` begins the temporary name. Without a `mode` the umask decides who may read the file. A `durable` file
-    survives a power failure once this returns. Raises the exceptions of `write`, and OSError. After an
-    exception the old file is intact.
+    survives a power failure once this returns. Raises the exceptions of `write`, and OSError.
+
+    After an exception the old file is intact, unless the folder of a `durable` file cannot be synced. Then the new file
+    has replaced the old one, or is removed if there was none.
     """
     temporary, descriptor = _create(folder, base, 0o666 if mode is None else mode)
     try:
@@ -69,7 +71,7 @@ def write_file(
 
 
 def remove_leftovers(folder: Path, base: str) -> None:
-    """Remove the temporary files of this `base` whose writers died."""
+    """Remove the temporary files of this `base` whose writers died. Raises OSError if the folder cannot be listed."""
     pattern = re.compile(rf"\.{re.escape(base[:LONGEST_BASE])}\.[0-9a-f]{{16}}\.tmp")
     for path in folder.iterdir():
         if pattern.fullmatch(path.name):
@@ -80,8 +82,8 @@ def remove_leftovers(folder: Path, base: str) -> None:
 def _create(folder: Path, base: str, mode: int) -> tuple[Path, int]:
     """Create an empty file and return it with its descriptor.
 
-    This process holds its lock for as long as the descriptor is open. Even while it is
-    written, the file has no permissions beyond `mode`.
+    This process holds the file's lock for as long as the descriptor is open. The file never has permissions beyond
+    `mode`, even before it is complete.
     """
     while True:
         path = folder / f".{base[:LONGEST_BASE]}.{secrets.token_hex(8)}.tmp"
@@ -94,7 +96,7 @@ def _create(folder: Path, base: str, mode: int) -> tuple[Path, int]:
 
 
 def _remove_if_unlocked(path: Path) -> None:
-    """Remove a leftover file. Raises BlockingIOError while its writer lives."""
+    """Remove a leftover file. Raises BlockingIOError while its writer lives, or another OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -26,7 +26,7 @@ def usable_cores(root: Path = CGROUPS, own_group: Path = _OWN_GROUP) -> int:
 
 
 def _groups(root: Path, own_group: Path) -> list[Path]:
-    """Return the folders of the group of this process and of all groups around it."""
+    """Return the folders of the control group of this process and of all groups around it, or `root` if unknown."""
     try:
         lines = own_group.read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,7 +1,8 @@
 """Variables in a file: the file that SVC_ENV_FILE names, or `keys.env` beside the recipes of a developer.
 
 A file has lines `NAME=value`, blank lines and lines that begin with `#`. Only names with svc's prefix are used, because
-other variables would also reach the processes that a command starts. Variables of the environment are never replaced.
+other variables would also reach the processes that a command starts. Variables of the environment are never replaced,
+unless they are empty.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ _DEVELOPMENT = frozenset({"", "development", "dev", "test"})
 def key_list(inline: str, file: str | None, variable: str) -> str:
     """Return the entries, separated by commas, of `variable` or of the file that `<variable>_FILE` names.
 
-    In a file, line ends separate entries too. Blank lines and text behind a `#` are ignored. Raises ConfigError, which
-    never shows an entry.
+    `inline` is the value of the variable, "" if it is not set. In a file, line ends separate entries too. Blank lines
+    and text behind a `#` are ignored. Raises ConfigError if both are set or the file cannot be read. Its message never
+    shows an entry.
     """
     if file is None:
         return inline
@@ -46,7 +48,8 @@ def key_list(inline: str, file: str | None, variable: str) -> str:
 class Environment(dict[str, str]):
     """Environment variables by name, joined with the variables of a file.
 
-    `file` is that file, or None. `overridden` are the variables of the file whose value in the environment differs.
+    `file` is that file, or None. `overridden` are the variables of the file whose values are not used, because the
+    environment has another value or the other form, with or without `_FILE`.
     """
 
     file: Path | None = None
@@ -56,9 +59,10 @@ class Environment(dict[str, str]):
 def environment(recipes: Path | None = None, environ: Mapping[str, str] | None = None) -> Environment:
     """Return the environment, joined with the variables of the file.
 
-    `recipes` is the folder of the recipes that a command works on, or the current one. Without SVC_ENV_FILE, and unless
-    SVC_ENV names an environment other than development, the file is `keys.env` in that folder or beside it, if it
-    exists. Raises ConfigError for a file that is named but missing, out of reach, open to other users, or malformed.
+    `recipes` is the folder of the recipes that a command works on. Without SVC_ENV_FILE, the file is `keys.env` in that
+    folder or beside it, if one exists. If `recipes` is None, or if SVC_ENV is set and is none of `development`, `dev`
+    and `test`, there is no such file. Raises ConfigError for a file that is named but missing, out of reach, open to
+    other users, or malformed.
     """
     environ = os.environ if environ is None else environ
     path = _path(recipes, environ)
@@ -130,7 +134,7 @@ def _is_private(status: os.stat_result) -> bool:
 def read_lines(path: Path) -> list[str]:
     """Return the lines of a file of variables.
 
-    Raises ConfigError for a malformed file, and for a file that others may read.
+    Raises ConfigError for a malformed file, and for a file that others may read. Raises OSError if it cannot be read.
     """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):

@@ -40,6 +40,8 @@ _KEY_LIKE = re.compile(
 )
 """The form of a signing key, 64 hex digits, and of an API key, 43 letters, digits, `-` and `_`.
 
+An API key has at least one digit, one lower-case and one upper-case letter, which most other long words lack.
+
 Digests and public keys are no secrets. They follow the name of their algorithm, so they do not match."""
 _LONGEST_KEY: Final = 64
 _SHORTEST_KEY: Final = 43
@@ -353,7 +355,7 @@ def _show_warning(message: Any, category: type[Warning], *_place: Any, **_more: 
 
 
 def bound(name: str) -> str:
-    """Return the value of a field that `bind` added in this task or thread."""
+    """Return the value of a field that `bind` added in this task or thread. Raises KeyError without it."""
     return str(structlog.contextvars.get_contextvars()[name])
 
 

@@ -14,7 +14,8 @@ Value = TypeVar("Value")
 class LruCache(Generic[Key, Value]):
     """A cache of at most `most` values, which together take at most `most_bytes`.
 
-    It evicts the least recently used value first. It is not thread-safe.
+    It evicts the least recently used value first. A value of more than `most_bytes` evicts all values, itself included.
+    It is not thread-safe.
     """
 
     def __init__(self, most: int, most_bytes: float = math.inf) -> None:

@@ -213,8 +213,8 @@ class Metrics:
     def create(cls, collector: Any = None) -> Metrics:
         """Create metrics that count, in a new registry that also has metrics of the process, such as its memory.
 
-        A `collector` of prometheus-client replaces COUNTED_BY_REQUESTS and the metrics of the process. Raises
-        ConfigError without the extra `metrics`.
+        If a `collector` of prometheus-client is given, it replaces COUNTED_BY_REQUESTS and the `process_*` metrics.
+        Raises ConfigError without the extra `metrics`.
         """
         try:
             import prometheus_client as prometheus
@@ -247,7 +247,7 @@ class Metrics:
         return cls(families, lambda: prometheus.generate_latest(registry))
 
     def of(self, metric: Metric, **labels: str) -> Instrument:
-        """Return the instrument of `metric` with these label values."""
+        """Return the instrument of `metric` with these label values. It counts nothing if metrics are disabled."""
         if not self._families:
             return _NOTHING
         key = (metric.name, *(labels[name] for name in metric.labels))
@@ -266,5 +266,5 @@ class Metrics:
                 family.remove(*(labels[name] for name in metric.labels))
 
     def render(self) -> bytes:
-        """Return the exposition text (Prometheus text format 0.0.4, UTF-8)."""
+        """Return the exposition text (Prometheus text format 0.0.4, UTF-8), or no bytes if metrics are disabled."""
         return b"" if self._render is None else self._render()

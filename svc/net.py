@@ -210,7 +210,7 @@ def _send(client: httpx.Client, asked: _Request, url: httpx.URL, rules: HttpRule
 def addresses(url: httpx.URL, rules: HttpRules) -> list[str]:
     """Return the addresses of the URL's host.
 
-    Raises FetchForbidden if one is private and the rules do not allow it, and FetchError if there are none.
+    Raises FetchForbidden if one is not public and the rules do not allow it, and FetchError if there are none.
     """
     try:
         entries = socket.getaddrinfo(url.raw_host.decode("ascii"), url.port or 0, type=socket.SOCK_STREAM)

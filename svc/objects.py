@@ -29,8 +29,9 @@ _GIVEN_UP: Final = (FSTimeoutError, TimeoutError)
 class ObjectStore:
     """The client for the store of `uri`.
 
-    `timeout_s` bounds each call, the client's own retries included. Calls raise the client's exceptions. `explain`
-    describes such an exception in a line, and `is_missing` finds the exceptions for a missing object.
+    `timeout_s` bounds each call, the client's own retries included. A transfer has more time, by LEAST_BYTES_PER_S.
+    Calls raise the client's exceptions. `explain` describes such an exception in a line, and `is_missing` finds the
+    exceptions for a missing object.
     """
 
     def __init__(self, uri: str, timeout_s: float) -> None:
@@ -80,7 +81,7 @@ class ObjectStore:
         ]
 
     def names(self, uri: str) -> list[str]:
-        """Return the last parts of the addresses directly below the folder `uri`."""
+        """Return the last parts of the addresses directly below the folder `uri`, of objects and of folders."""
         return [str(path).rstrip("/").rpartition("/")[2] for path in self._call("ls", self._path(uri), detail=False)]
 
     def remove(self, uri: str) -> None:

@@ -29,9 +29,10 @@ SEALED = ("F_SEAL_WRITE", *_FIXED_SIZE)
 
 
 def end_with(parent: int) -> None:
-    """Let the kernel end this process when `parent` ends.
+    """Let the kernel end this process when its parent, the process with the id `parent`, ends.
 
-    Works however the parent ends, and even while this process runs C++ code.
+    Works however the parent ends, and even while this process runs C++ code. Without Linux, this only ends the process
+    if the parent has ended already.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -40,12 +41,12 @@ def end_with(parent: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of its descendants after their own parents have ended."""
+    """Make this process the parent of its descendants after their own parents have ended. Needs Linux."""
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
 
 
 def require_memory_files() -> None:
-    """Raise ConfigError if the system cannot share memory in this way."""
+    """Raise ConfigError if the system has no sealed memory files."""
     if not hasattr(os, "memfd_create") or not hasattr(fcntl, "F_SEAL_WRITE"):
         raise ConfigError(
             "--workers: this system has no sealed memory files, which only Linux offers: serve with one worker"
@@ -118,9 +119,9 @@ class SealedMemory(mmap.mmap):
 
     @classmethod
     def take(cls, view: memoryview) -> Self:
-        """Create a file with the bytes of a private buffer, without needing memory for both.
+        """Create a file with the bytes of a buffer. If it is a private mapping, this needs no memory for both.
 
-        The buffer's pages go back to the system chunk by chunk during the copy. Do not read the buffer afterwards.
+        The mapping's pages go back to the system chunk by chunk during the copy. Do not read the buffer afterwards.
         """
         pages = view.obj
 

@@ -208,8 +208,8 @@ class Lines:
 def progress_here(wanted: bool | None) -> Progress:
     """Return progress with the display that fits the environment.
 
-    A notebook or a terminal gets a bar. Any other environment gets lines if `wanted` is True. If `wanted` is False,
-    there is no display.
+    A notebook or a terminal gets a bar, and a notebook without tqdm gets lines. Any other environment gets lines if
+    `wanted` is True. If `wanted` is False, there is no display.
     """
     return Progress(None if wanted is False else _display_here(is_wanted=wanted is True))
 

@@ -257,7 +257,7 @@ class Settings:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """Read all settings. An empty value counts as unset."""
+        """Read all settings. An empty value counts as unset. Raises ConfigError for a value that cannot be parsed."""
         environ = os.environ if environ is None else environ
         values: dict[str, Any] = {}
         for item in fields(cls):
@@ -271,7 +271,7 @@ class Settings:
         return cls(**values)
 
     def is_denied(self, field: str) -> bool:
-        """Return whether SVC_METADATA_FIELD_DENY names `field`, in upper or lower case."""
+        """Return whether SVC_METADATA_FIELD_DENY names `field`, in any case of letters."""
         return field.casefold() in {name.casefold() for name in self.metadata_field_deny}
 
     @property
