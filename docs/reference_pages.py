@@ -159,8 +159,9 @@ def _classes(family: type[SvcError]) -> list[type[SvcError]]:
 
 
 _EXIT_CODES = {
-    "0": "Success. Also a training that found the lock held, without `--fail-on-busy`, and `svc serve` after a signal.",
-    "1": "An error that svc does not know, outside training. Also a server that does not answer.",
+    "0": "Success. Also `svc serve` after a signal, and a training that found the lock held, without `--fail-on-busy` and "
+    "`--lock-timeout`.",
+    "1": "An unexpected error outside of training. Also a server of `svc demo` that fails.",
     "2": "Wrong usage, or a recipe that cannot be used.",
     "3": "Data could not be fetched.",
     "4": "Data or search gave no model, or an unexpected error ended a training (`internal_error`): "
@@ -169,7 +170,7 @@ _EXIT_CODES = {
     "6": "Another run holds the lock (`--fail-on-busy`), or `--lock-timeout` ran out.",
     "8": "The environment or the machine is set up wrongly.",
     "9": "`promotion.mode: enforce` refused the trained model: it is written, and not live.",
-    "130, 143": "SIGINT or SIGTERM interrupted the command.",
+    "130, 143": "SIGINT (130) or SIGTERM (143) interrupted the command.",
 }
 
 
@@ -196,14 +197,14 @@ def _load_failures() -> str:
 def _exit_codes() -> str:
     return (
         "\n## Exit codes\n\n"
-        "The last line on standard error says what happened: a sentence on a terminal, else a JSON record with `error` and "
-        "`code`. It is `train_error` for trainings and `command_error` for other commands. `SVC_LOG_LEVEL=debug` adds the "
-        "traceback of an unexpected error. Each code stands with its classes in `svc.errors`.\n"
+        "The last line on standard error says what happened: a sentence on a terminal, else the event `train_error` or "
+        "`command_error` with `error` and `code`. `SVC_LOG_LEVEL=debug` adds the traceback of an unexpected error. Below, "
+        "each code has its classes in `svc.errors`.\n"
         + "".join(_exit_code(number, meaning) for number, meaning in _EXIT_CODES.items())
         + "\n## Artifacts that do not load\n\n"
-        "Commands say `artifact_error` and end with 5. Servers count the reason in `svc_artifact_load_failures_total`, and "
-        "the stage picks the event at start. [Find the way out](../howto/recover.md#an-artifact) by the message.\n\n"
-        + _load_failures()
+        "Commands end with 5, `artifact_error`. Servers count the reason below in `svc_artifact_load_failures_total`. The "
+        "stage in brackets decides the [event](events.md#server-artifacts) at start. "
+        "[Find the way out](../howto/recover.md#an-artifact) by the message.\n\n" + _load_failures()
     )
 
 
@@ -220,7 +221,9 @@ def _default(parameter: Any) -> str:
         return " (required)"
     if shown is None or shown is False or shown == "" or callable(shown):
         return ""
-    return f" (default: {getattr(shown, 'value', shown)})" if not isinstance(shown, bool) else " (default)"
+    if isinstance(shown, bool):
+        return f" (default: `{parameter.opts[0]}`)"
+    return f" (default: {getattr(shown, 'value', shown)})"
 
 
 def _parameter_lines(command: Any) -> list[str]:
@@ -352,10 +355,10 @@ def python() -> str:
     """docs/reference/python.md."""
     return (
         f"# Python\n\n{NOTE}\n"
-        "Functions read the environment of the commands, log to the standard logger `svc`, and raise the classes of "
-        "`svc.errors`, by [exit code](cli.md#exit-codes): `UsageError` for a wrong argument. The "
-        "[notebook](../tutorial.ipynb) shows most of them. "
-        "The [page on the API](api.md#recommendations-for-a-user) explains its fields.\n"
+        "Functions read the environment variables of the commands, log to the standard logger `svc`, and raise the "
+        "[classes](cli.md#exit-codes) of `svc.errors`, `UsageError` for a wrong argument. The [notebook](../tutorial.ipynb) "
+        "shows most functions, and the [page on the API](api.md#recommendations-for-a-user) explains the fields of "
+        "requests.\n"
         + _documented("svc.train", svc.train, 2)
         + _class("svc.TrainResult", svc.TrainResult)
         + _documented("svc.load", svc.load, 2)

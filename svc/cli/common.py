@@ -29,7 +29,7 @@ EnvVar = Annotated[
     typer.Option(
         "--env-var",
         metavar="KEY=VALUE",
-        help="A variable for ${...} in the recipe; KEY starts with SVC_RECIPE_. Repeatable.",
+        help="A variable for ${...} in the recipe, `SVC_RECIPE_X=value`. Can be repeated.",
         show_default=False,
     ),
 ]
@@ -65,7 +65,7 @@ DevAllowUnsigned = Annotated[
     bool,
     typer.Option(
         "--dev-allow-unsigned",
-        help="Use a built-in key that anybody knows. Needs SVC_ENV=development.",
+        help="Sign and verify with a built-in key that everybody knows. Needs SVC_ENV=development.",
     ),
 ]
 Confirmed = Annotated[bool, typer.Option(CONFIRMATION, help="Confirms --dev-allow-unsigned.")]

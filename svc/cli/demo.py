@@ -218,17 +218,17 @@ class DemoFailed(SvcError):
 
 
 def command(
-    folder: Annotated[Path, typer.Option("--folder", help="Where the demo lives.")] = Path("svc-demo"),
+    folder: Annotated[Path, typer.Option("--folder", help="Folder to write to.")] = Path("svc-demo"),
     port: Annotated[
         int | None,
         typer.Option("--port", min=0, max=65535, help="Port of the server.", show_default="8080, or a free one"),
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep/--remove", help="Leave the folder in place at the end.")] = True,
+    keep: Annotated[bool, typer.Option("--keep/--remove", help="Keep or remove the folder at the end.")] = True,
     files_only: Annotated[
         bool, typer.Option("--files-only", help="Write data, recipes and keys, and stop there.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Overwrite data and recipes of an earlier demo that were changed.")
+        bool, typer.Option("--force", help="Overwrite changed data and recipes of an earlier demo.")
     ] = False,
 ) -> int:
     """Make a bookshop's data, train two recipes on it, serve them, and print requests to paste. Works offline."""

@@ -74,15 +74,21 @@ def command(
             "--kid", help="Key id: 1 to 64 letters, digits, '_', '.' or '-'.", show_default="today, and four hex digits"
         ),
     ] = None,
-    key_type: Annotated[KeyType, typer.Option("--type", help="What the key is for.")] = KeyType.signing,
+    key_type: Annotated[
+        KeyType, typer.Option("--type", help="Kind of key: `signing` for artifacts, `api` for clients of a server.")
+    ] = KeyType.signing,
     write: Annotated[
         Path | None,
         typer.Option(
-            "--write", metavar="FILE", help="Add the key to this file. A signing key is not shown.", show_default=False
+            "--write",
+            metavar="FILE",
+            help="Append the entry to this file: a signing key itself, or the digest of an API key. The plaintext of a "
+            "signing key is then not printed.",
+            show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Make a signing key or an API key. The plaintext is shown once and cannot be recovered."""
+    """Make a signing key or an API key. An API key is shown once and cannot be recovered."""
     from svc.artifact.keys import KID, looks_like_key
 
     kid = f"{datetime.now(UTC):%Y-%m-%d}-{secrets.token_hex(2)}" if kid is None else kid

@@ -149,7 +149,7 @@ def _available_items(
 def command(
     source: Annotated[
         str | None,
-        typer.Argument(metavar="RECIPE|ARTIFACT", help="A recipe (.yaml), whose model is taken, or an artifact."),
+        typer.Argument(metavar="RECIPE|ARTIFACT", help="An artifact, or a recipe (.yaml, .yml) for its live model."),
     ] = None,
     output: Annotated[
         str, typer.Option("--output", help="Path or URI that ends with .parquet, .csv or .jsonl.", show_default=False)
@@ -161,10 +161,13 @@ def command(
         int, typer.Option("--limit", min=1, max=1000, help="Items for each user, or users for each item.")
     ] = 100,
     related: Annotated[
-        bool, typer.Option("--related", help="Related items of every item instead: seed_item_id, rank, item_id, score.")
+        bool,
+        typer.Option(
+            "--related", help="Write related items of every item instead: seed_item_id, rank, item_id, score."
+        ),
     ] = False,
     to_users: Annotated[
-        bool, typer.Option("--to-users", help="The users for every item instead: item_id, rank, user_id, score.")
+        bool, typer.Option("--to-users", help="Write the users for every item instead: item_id, rank, user_id, score.")
     ] = False,
     items: Annotated[
         str, typer.Option("--items", help="With --to-users: `all`, or a file with one item id per line (path or URI).")
@@ -174,11 +177,13 @@ def command(
     ] = "score",
     filter_json: Annotated[
         str | None,
-        typer.Option("--filter", metavar="JSON", help="Only items that satisfy this filter. Needs a recipe."),
+        typer.Option("--filter", metavar="JSON", help="Recommend only items that satisfy this filter. Needs a recipe."),
     ] = None,
     shard: Annotated[
         str | None,
-        typer.Option("--shard", metavar="I/N", help="Write one part of N, I from 0, to <stem>.I-of-N<extension>."),
+        typer.Option(
+            "--shard", metavar="I/N", help="`I/N`: write part I, from 0, of N parts, to <stem>.I-of-N<extension>."
+        ),
     ] = None,
     shards: Annotated[
         int | None,
@@ -188,12 +193,16 @@ def command(
         bool,
         typer.Option(
             "--merge",
-            help="Check that all parts of --output are there and write their manifest. With --shard, only if they are.",
+            help="Check all parts of --output and write their manifest. With --shard, only if all are there.",
         ),
     ] = False,
     engine: Annotated[
         str | None,
-        typer.Option("--engine", metavar="dask://HOST:PORT", help="Let a Dask cluster write the parts. Also tls://."),
+        typer.Option(
+            "--engine",
+            metavar="dask://HOST:PORT",
+            help="Dask cluster that writes the parts: `dask://HOST:PORT` or `tls://HOST:PORT`.",
+        ),
     ] = None,
     env_var: EnvVar = None,
     dev_allow_unsigned: DevAllowUnsigned = False,

@@ -37,8 +37,8 @@ def command(
         str | None,
         typer.Option(
             "--earlier",
-            help="An artifact to show beside it.",
-            show_default="of versions in one local folder the one trained before",
+            help="An earlier artifact to compare with.",
+            show_default="the version trained before, if it is in the same local folder",
         ),
     ] = None,
     dev_allow_unsigned: DevAllowUnsigned = False,

@@ -51,7 +51,7 @@ def command(
     insecure_no_auth: Annotated[
         bool,
         typer.Option(
-            "--insecure-no-auth", help="Bind any address without API keys. SVC_ENV: development, dev or test."
+            "--insecure-no-auth", help="Bind any address without API keys. Needs SVC_ENV=development, dev or test."
         ),
     ] = False,
     dev_allow_unsigned: DevAllowUnsigned = False,

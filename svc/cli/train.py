@@ -135,7 +135,7 @@ def command(
     lock_timeout: Annotated[
         float, typer.Option("--lock-timeout", help="Seconds to wait for the lock. 0 does not wait, -1 waits forever.")
     ] = 0.0,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Write warnings, errors and the outcome alone.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Log only warnings, errors and the outcome.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log the parameters of each trial.")] = False,
     run_id: Annotated[
         str | None,
@@ -148,7 +148,9 @@ def command(
     env_var: EnvVar = None,
     search_only: Annotated[
         bool,
-        typer.Option("--search-only", help="Join a shared search and end when its budget is used, without a refit."),
+        typer.Option(
+            "--search-only", help="Join a shared search (training.storage_path) and end with it, without a final model."
+        ),
     ] = False,
     refit: Annotated[
         bool,
@@ -159,7 +161,7 @@ def command(
         typer.Option("--cold", help="With --refit: start from random vectors, not from those of the live artifact."),
     ] = False,
     report: Annotated[
-        Path | None, typer.Option("--report", help="Write an HTML report of the run here (extra: report).")
+        Path | None, typer.Option("--report", help="Write an HTML report of the run to this file (extra: report).")
     ] = None,
     accept_data_change: Annotated[
         bool,
@@ -167,7 +169,10 @@ def command(
     ] = False,
     metrics_file: Annotated[
         Path | None,
-        typer.Option("--metrics-file", help="Write the outcome here, for node_exporter's textfile collector (.prom)."),
+        typer.Option(
+            "--metrics-file",
+            help="Write metrics of the run to this .prom file, for node_exporter's textfile collector.",
+        ),
     ] = None,
     dev_allow_unsigned: DevAllowUnsigned = False,
     confirmed: Confirmed = False,

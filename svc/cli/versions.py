@@ -96,7 +96,7 @@ def promote(
     env_var: EnvVar = None,
     dev_allow_unsigned: DevAllowUnsigned = False,
 ) -> None:
-    """Make one version of a recipe's model live, and end a hold. Servers follow at their next poll."""
+    """Make one version of a recipe's model live, ending a hold of `svc rollback`. Servers follow at their next poll."""
     versions = _open_versions(recipe_file, env_var, unsigned=dev_allow_unsigned)
     named = versions.find_version(sha8)
     before = versions.promote(named)
@@ -105,7 +105,9 @@ def promote(
 
 def rollback(
     recipe_file: RecipeFile,
-    to: Annotated[str | None, typer.Option("--to", metavar="SHA8", help="The version to go to.")] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="SHA8", help="The version to make live, as for `svc promote`.")
+    ] = None,
     hold: Annotated[bool, typer.Option("--hold", help="Keep it live through trainings, until `svc promote`.")] = False,
     env_var: EnvVar = None,
     dev_allow_unsigned: DevAllowUnsigned = False,

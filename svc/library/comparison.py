@@ -80,14 +80,14 @@ def compare(
 ) -> Comparison:
     """Train each candidate on the same splits of `data`, and judge it by the rows that were held out.
 
-    For each seed, a share of every user's rows, rounded down, is held out. With `time` these are the latest rows, else
-    random rows. Only users who can be judged for all candidates and seeds count. Each counts once, with the mean over
-    the seeds. More seeds make the means steadier. They do not make the intervals shorter, because all splits share the
-    data. The same call gives the same figures.
+    For each seed, a share of every user's rows, rounded down, is held out. With `time` these are the latest rows, the
+    same for every seed, else random rows. Only users who can be judged for all candidates and seeds count. Each counts
+    once, with the mean over the seeds. More seeds make the means steadier. They do not make the intervals shorter,
+    because all splits share the data. The same call gives the same figures.
 
     Args:
-        candidates: Two or more recipes or results of `svc.train`, in a list or by name. Recipes are paths, or dicts
-            such as `{"algorithms": ["TopPop"]}`, of which only `training` and `cleansing` count.
+        candidates: Two or more recipes or results of `svc.train`, in a list or, by name, in a dict. Recipes are paths,
+            or dicts such as `{"algorithms": ["TopPop"]}`. Only their `training` and `cleansing` count.
         data: A DataFrame as for `svc.train`.
         seeds: The number of splits, 1 to 100.
         metrics: Some of `ndcg`, `map`, `recall`, `hit`.

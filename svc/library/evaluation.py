@@ -32,17 +32,17 @@ class Evaluation:
     """The result of `svc.evaluate`.
 
     Attributes:
-        scores: One row for each figure, with `group`, `part`, `metric`, `value` and `n_users`. Means over users also
-            have `low` and `high`.
+        scores: One row for each figure, with `group` (`all`, `activity` or `popularity`), its `part`, `metric`, `value`
+            and `n_users`. Means over users also have `low` and `high`.
         cutoff: Items recommended to each user.
         n_users: Users who were judged.
         n_unknown_users: Users whom training did not see. They are left out.
         n_unknown_items: Interactions with items that training did not see. They count as misses.
-        n_seen: Interactions that the user had in training. They are left out. With `training.repeats` they count like
-            all others, and this number is 0.
-        popularity_chosen: Mean over the judged interactions of the item's number of training users, 0 for unknown
-            items.
-        popularity_trained: The same mean over the training interactions.
+        n_seen: Interactions with items that the user already had in training. They are left out. With
+            `training.repeats` they are judged too, and this number is 0.
+        popularity_chosen: How popular the chosen items are: for each judged interaction, the number of users who had
+            its item in training (0 for unknown items), averaged over the interactions.
+        popularity_trained: The same average over the interactions of the training, to compare with.
     """
 
     scores: pd.DataFrame
@@ -66,17 +66,25 @@ class Evaluation:
 
     @property
     def overall(self) -> pd.DataFrame:
-        """The figures over all users, including coverage and novelty."""
+        """The figures over all users: the metrics, `coverage` and `novelty`.
+
+        Coverage is the share of all items that at least one user is recommended. Novelty is the mean over the
+        recommended items of −log2 of the share of users who had the item in training.
+        """
         return self._of("all").drop(columns=["group", "part"])
 
     @property
     def by_activity(self) -> pd.DataFrame:
-        """The metrics for thirds of the users by length of history: `few`, `some` and `many`."""
+        """The metrics for thirds of the users, by the length of their training history: `few`, `some` and `many`."""
         return self._of("activity").drop(columns="group")
 
     @property
     def by_popularity(self) -> pd.DataFrame:
-        """The metrics by popularity of the chosen items: `head`, `middle`, `tail`, each a third of the interactions."""
+        """The metrics for groups of items: the popular `head`, the `middle`, and the `tail`.
+
+        Each group has about a third of the training interactions. Its figures count only the items of the group, and
+        the users who chose one of them.
+        """
         return self._of("popularity").drop(columns="group")
 
     def _of(self, group: str) -> pd.DataFrame:
@@ -111,9 +119,9 @@ def evaluate(
 
     Raises:
         svc.errors.UsageError: An argument is invalid.
-        svc.errors.TrainingError: Not one user can be judged.
-        svc.errors.ConfigError: There are no keys, or they cannot be parsed.
-        svc.errors.ArtifactError: The artifact cannot be read, trusted or used.
+        svc.errors.TrainingError: No user can be judged.
+        svc.errors.ConfigError: As `svc.load`.
+        svc.errors.ArtifactError: As `svc.load`.
     """
     check_metrics(metrics, cutoff, confidence)
     interactions = id_columns(interactions, user_column, item_column)

@@ -50,7 +50,7 @@ class TrainResult:
     Attributes:
         model_version: `sha256:` and the digest of the artifact.
         best_class: The algorithm that won.
-        best_score: Its score on the validation split.
+        best_score: Its `training.metric` on the validation split.
         promoted: Whether `output.path` now leads to this model. False without `output`.
         header: The header of the artifact.
         recommender: The model, with `items` or the recipe's `item_metadata`, and with the rules of the recipe's
@@ -162,7 +162,7 @@ def train(
         weight: The column of the weights of interactions.
         time_unit: The unit of a numeric time column: "s", "ms", "us" or "ns".
         items: As in `svc.load`. None: the recipe's `item_metadata`.
-        new_items: As in `svc.load`. None: the recipe's `serving.new_items`, list (read once) and shares.
+        new_items: As in `svc.load`. None: the list (read once) and shares of the recipe's `serving.new_items`.
         new_items_share: As in `svc.load`.
         new_items_min_share: As in `svc.load`.
         keys: As in `svc.load`. The first key signs the artifact at `output`.
