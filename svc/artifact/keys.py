@@ -1,7 +1,7 @@
 """Signing and verification keys of artifacts, and the check of an artifact's signature.
 
-`SVC_SIGNING_KEYS` has secrets that sign and verify: HMAC keys in format version 1, seeds of Ed25519 keys in version 2.
-`SVC_VERIFY_KEYS` has public halves of Ed25519 keys, which only verify version 2.
+`SVC_SIGNING_KEYS` has secrets that sign and verify. A secret is the HMAC key in format version 1, and the seed of an
+Ed25519 key in version 2. `SVC_VERIFY_KEYS` has public halves of Ed25519 keys, which only verify version 2.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class TokenColumn(Stored):
         return list(dict.fromkeys(text for text in texts if text is not None))
 
     def encode(self, value: object) -> Value:
-        """Return the places of the known tokens, and a 1 for each. Unknown and pruned tokens are left out."""
+        """Return the places of the known tokens, and a 1 for each. Tokens that training did not keep are left out."""
         return self.read(value)[0]
 
     def read(self, value: object) -> tuple[Value, list[str]]:

@@ -153,7 +153,7 @@ _FEW_IDS = 12
 _AT_ONCE = 1 << 16
 """The ids of the table that are digested at once. Bounds the memory for preparing a large table."""
 _MULTIPLIERS = np.random.Generator(np.random.PCG64(0)).integers(0, 1 << 64, 1024, dtype=np.uint64) | np.uint64(1)
-"""One multiplier for each position in an id. Longer ids reuse them."""
+"""One multiplier for each of the first 1,024 bytes of an id. Later bytes reuse them in turn."""
 
 Letters = NDArray[np.uint8]
 Lengths = NDArray[np.int64]

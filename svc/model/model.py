@@ -251,7 +251,10 @@ class Model(Stored):
         raise UnknownUser
 
     def prepare_popular(self, *, limit: int, restriction: Restriction) -> Prepared:
-        """Return the query for the most chosen items of the training data."""
+        """Return the query for the most chosen items of the training data.
+
+        It uses no pins, no variation and no new items of the `restriction`.
+        """
         query, ignored = self._queries.build(limit, (), restriction)
         return Prepared(query._replace(popular=True), (), ignored, "popular", restriction.offset)
 
