@@ -144,14 +144,15 @@ class Recommender:
         Args:
             user_id: A user of the training data.
             limit: The most items to return, 1 to 1000.
-            offset: The number of best items to skip.
-            user_features: Features of a user whom training did not see.
+            offset: The number of best items to skip, at most 1000 together with `limit`.
+            user_features: Features of a user whom training did not see. Not used for a known user.
             history: Items that the user chose, the oldest first, as ids or `{"item_id": ..., "weight": ...}`.
             history_mode: Whether `history` is added to the training history of a known user (`append`, the default) or
                 replaces it (`replace`).
-            dislikes: Items that the user rejects, as ids or `{"item_id": ..., "weight": ...}`. They never come back,
-                and similar items rank lower. A dislike of weight 0 does not affect other items.
-            fallback: The answer for a user without a history: an error (`none`) or the most chosen items (`popular`).
+            dislikes: Items that the user rejects, as ids or `{"item_id": ..., "weight": ...}`. They never come back.
+                With most algorithms similar items rank lower too. A dislike of weight 0 does not affect other items.
+            fallback: The answer for a user of whom nothing is known: an error (`none`) or the most chosen items
+                (`popular`). By default the recipe's, else an error.
             include_seen: Whether items of the user's own history may come back. By default they do only if the
                 model was trained with `training.repeats`.
             shown: Items that the user was shown before, as ids or `{"item_id": ..., "times": ...}`. They rank lower.
@@ -178,7 +179,7 @@ class Recommender:
             `ignored_pins` and `ignored_features`.
 
         Raises:
-            svc.errors.UnknownUser: The user is not in the training data and has no features.
+            svc.errors.UnknownUser: Nothing is known of the user, and `fallback` is not `popular`.
             svc.errors.FeaturesNotSupported: The model was trained without features of users.
             svc.errors.FeatureValueUnusable: A value cannot be used.
             svc.errors.UsageError: An argument is invalid.
@@ -296,7 +297,7 @@ class Recommender:
             item_id: An item of the training data.
             limit: The most users to return, 1 to 1000.
             offset: The number of best users to skip.
-            item_features: Features of an item that training did not see.
+            item_features: Features of an item that training did not see. Not used for a known item.
             order: Rank users by the score of the item (`score`), by how far it lies above the user's scores of other
                 items (`lift`), or by half of each (`balanced`).
             min_history: The fewest items in the history of a ranked user. The default is 5 for the order `lift`,
