@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from svc.recipe.algorithms import short_name
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.metrics import PER_USER
-from svc.training.report.sentences import plain_name, recency_by_part, span, tried_values
+from svc.training.report.sentences import plain_name, span
 
 Header = Mapping[str, Any]
 
@@ -211,17 +211,17 @@ def recency_rows(header: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     """Yield recency, score and interval of each of `tried_values`, with a mark at the chosen one.
 
     For a blend, each value is tried for all parts at once. If its parts differ in recency, the last row has the score
-    with the values of the parts.
+    with the values of the parts. There are no rows for a training without a report.
     """
-    recency, parts = header.get("recency", 0.0), recency_by_part(header)
-    for row in tried_values(header):
-        low, high = row["interval"]
-        mark = " (taken)" if row["recency"] == recency and not parts else ""
-        yield f"{row['recency']:g}{mark}", f"{row['score']:.4f}", f"{low:.4f} to {high:.4f}"
-    if parts:
-        own = header["evaluation"]["recency"]["by_part"]
-        low, high = own["interval"]
-        yield "of each part (taken)", f"{own['score']:.4f}", f"{low:.4f} to {high:.4f}"
+    recency, tried = header.get("recency", 0.0), header["evaluation"].get("recency", {})
+    rows = [
+        (f"{row['recency']:g}{' (taken)' if row['recency'] == recency and 'by_part' not in tried else ''}", row)
+        for row in tried.get("values", ())
+    ]
+    if "by_part" in tried:
+        rows.append(("of each part (taken)", tried["by_part"]))
+    for label, row in rows:
+        yield label, f"{row['score']:.4f}", span(row["interval"])
 
 
 def comparison_rows(header: Mapping[str, Any]) -> Iterable[Sequence[object]]:

@@ -217,6 +217,7 @@ def test_a_blend_with_recencies_by_part_has_an_additional_row() -> None:
         ("of each part (taken)", "0.3000", "0.2800 to 0.3200"),
     ]
     assert "each part of the blend: RP3beta 0.5, IALS 0. Judged on 2,000" in order_sentences(head)
+    assert not list(recency_rows({**head, "evaluation": {}})), "a training without a report"
 
 
 @pytest.mark.parametrize(
