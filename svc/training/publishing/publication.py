@@ -20,7 +20,7 @@ from svc.artifact.keys import SigningKeys
 from svc.artifact.layout import Written
 from svc.artifact.store import open_store, read_verified
 from svc.artifact.versions import Versions
-from svc.errors import ArtifactError, ModelNotServable, SvcError
+from svc.errors import ArtifactError, ArtifactWriteError, LockContestedError, ModelNotServable, SvcError
 from svc.model import codec
 from svc.model.load_model import load_model, rehearse
 from svc.recipe.load import LoadedRecipe
@@ -63,8 +63,7 @@ def publish(
     `always_overwrite`, the model always goes live.
 
     Raise ModelNotServable if a server could not load the model, and ArtifactWriteError if the artifact cannot be
-    written. Raise LockContestedError if another command holds the lock of the log. Servers then still read the previous
-    artifact.
+    written, or if another command holds the lock of the log. Servers then still read the previous artifact.
     """
     kid, key = keys.active
     payload = codec.encode(model)
@@ -105,7 +104,12 @@ def _publish(
     if output.versioning == "always_overwrite" or not is_logged:
         published = open_store(loaded.output_uri, settings).publish(write, output.versioning)
         return Publication(published.artifact, published.pointer, published.written)
-    done = versions.publish(write, head, move=move, keep=output.keep)
+    try:
+        done = versions.publish(write, head, move=move, keep=output.keep)
+    except LockContestedError as error:  # its exit code would tell schedulers that another training runs
+        raise ArtifactWriteError(
+            f"the trained model is not written: {error.message}; end it if it hangs, and train again"
+        ) from error
     pointer = versions.uri if done.promoted else None
     stayed = None if done.promoted else done.live
     return Publication(done.artifact, pointer, done.written, done.promoted, done.held, stayed)

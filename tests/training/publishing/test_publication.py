@@ -14,12 +14,14 @@ import pytest
 
 from svc.artifact import layout, replay, version_log
 from svc.artifact.keys import SigningKeys, parse_signing_keys
+from svc.artifact.lock import run_lock
 from svc.artifact.store import open_store, read_verified
 from svc.errors import RecipeError
 from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training import final_model
+from svc.training.outcome import TrainingOutcome
 from svc.training.publishing.publication import MAX_INPUTS, Inputs, fresh_fields, needs_serial, next_serial
 from svc.training.run import TrainOptions, train
 from tests.training.data.test_weights import DAY, SCHEMA
@@ -141,6 +143,20 @@ def signed(loaded: LoadedRecipe, keys: SigningKeys, **header: Any) -> None:
         return layout.write(out, kid=kid, key=key, header=header, payload=[b"x"])
 
     open_store(loaded.output_uri, Settings()).publish(write, "always_overwrite")
+
+
+def test_a_held_lock_of_the_versions_fails_a_finished_training(
+    make_recipe: Make, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The training is not skipped, although the lock of the training, if it were held, would skip it."""
+    monkeypatch.setattr("svc.artifact.versions._LOCK_TIMEOUT_S", 0.0)
+    loaded = make_recipe(training=small_training(n_trials=1), output={**OUTPUT, "keep": 3})
+    log_path = loaded.base_dir / "out/small.svc.log.jsonl"
+    with run_lock(str(log_path), timeout_s=0, settings=Settings()):
+        assert run(loaded) == TrainingOutcome(5)
+    assert last(log)["code"] == "artifact_write_error"
+    assert f"the trained model is not written: another run or command holds the lock {log_path}" in last(log)["error"]
+    assert _files(log_path.parent) == {}
 
 
 def test_without_a_reason_artifacts_have_no_serial(make_recipe: Make) -> None:
