@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,10 +25,10 @@ REFUSED = 9
 class TrainingOutcome:
     """The result of a training.
 
-    - `artifact` is the location of the new artifact. It is None if the training failed, was interrupted or skipped, or
-      only searched. A training that failed or was interrupted at its end may still have written an artifact.
-    - `decision` is "promoted" or "refused", or None if nothing was decided. With the mode "report", a refused model
-      still goes live.
+    - `artifact` is the location of the new artifact. It is None if the training was skipped or only searched, or if it
+      failed or was interrupted before it wrote one.
+    - `decision` is "promoted" or "refused", or None without an artifact or if nothing was decided. With the mode
+      "report", a refused model still goes live.
     """
 
     exit_code: int
@@ -41,7 +41,7 @@ class Outcome:
     """Logs the last event of a training that wrote an artifact, failed or was interrupted.
 
     `name` is that of the recipe. `kid` is the id of the signing key, or None before it is known. `kept` is a text about
-    the files and trials that an interrupted training leaves.
+    the files and trials that an interrupted training leaves. `written` is the result once the artifact is written.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Outcome:
     progress: Progress
     kid: str | None = None
     kept: str = "nothing was written; the last artifact, if there is one, is unchanged"
+    written: TrainingOutcome = TrainingOutcome(0)
 
     def done(
         self, head: Mapping[str, Any], published: Publication, result: SearchResult, recipe: Path, exit_code: int
@@ -86,8 +87,10 @@ class Outcome:
         return self.log_failure(message, INTERNAL_ERROR, _FAILED, {"traceback": _frames(error)})
 
     def log_failure(self, message: str, code: str, exit_code: int, fields: Mapping[str, Any]) -> TrainingOutcome:
-        """Log an error, with additional `fields` of the event."""
+        """Log an error, with additional `fields` of the event. Its text names the artifact if one is written."""
         self.progress.close()
+        if self.written.artifact is not None:
+            message = f"{message}; {self.kept}"
         kid_field = {} if self.kid is None else {"kid": self.kid}
         logs.emit(
             events.TRAIN_ERROR,
@@ -100,7 +103,7 @@ class Outcome:
             **kid_field,
             **fields,
         )
-        return TrainingOutcome(exit_code)
+        return replace(self.written, exit_code=exit_code)
 
     def log_interrupt(self, exit_code: int) -> TrainingOutcome:
         """Log that the training was interrupted, with the text `kept`."""
@@ -112,7 +115,7 @@ class Outcome:
             exit_code=exit_code,
             kept=self.kept,
         )
-        return TrainingOutcome(exit_code)
+        return replace(self.written, exit_code=exit_code)
 
 
 def now() -> str:

@@ -300,11 +300,13 @@ class _Run:
         earlier = self.report.earlier(keys)
         self.progress.phase("writing the artifact")
         published = publish(self.loaded, head, model, keys, self.settings, move=not _is_refused(promotion))
-        self.outcome.kept = published.kept
-        self.report.write(head, model, earlier)
         exit_code = 0 if published.promoted or published.held else REFUSED
+        decision = None if promotion is None else promotion["decision"]
+        done = TrainingOutcome(exit_code, published.artifact, decision)
+        self.outcome.kept, self.outcome.written = published.kept, done
+        self.report.write(head, model, earlier)
         self.outcome.done(head, published, result, self.loaded.path, exit_code)
-        return TrainingOutcome(exit_code, published.artifact, None if promotion is None else promotion["decision"])
+        return done
 
     @property
     def _rules(self) -> Promotion | None:

@@ -352,6 +352,23 @@ def test_the_report_is_one_page_without_network(make_recipe: Make, tmp_path: Pat
     assert 'href="http' not in page
 
 
+def test_an_error_after_the_artifact_names_it(
+    make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run failed for want of its report, but the model is live."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("svc.training.report.page.replace_file", full)
+    loaded = make_recipe(training=small_training(n_trials=1), promotion={"mode": "report"})
+    target = tmp_path / "report.html"
+    written = str(loaded.base_dir / "out/small.svc")
+    assert run(loaded, report=target) == TrainingOutcome(5, written, "promoted")
+    in_place = f"the new artifact {written} is in place"
+    assert last(log)["error"] == f"the report {target} cannot be written: No space left on device; {in_place}"
+
+
 def test_a_report_that_cannot_be_written_is_noticed_first(make_recipe: Make, log: list[dict[str, Any]]) -> None:
     """The check comes before an hour of training."""
     assert run(make_recipe(), report=Path("/nowhere/report.html")).exit_code == 8
