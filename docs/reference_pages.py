@@ -129,11 +129,11 @@ def events_and_metrics() -> str:
     counted = {metric: of_metrics[name] for name, metric in _rows(metrics, Metric).items()}
     return (
         f"# Events and metrics\n\n{NOTE}\n"
-        "svc logs these events to standard error, as JSON lines, or as readable lines on a "
-        "terminal (`SVC_LOG_FORMAT`). Each record has `event`, `level`, `timestamp` (UTC), the fields after the level below and, "
-        "while a request is answered, its `request_id`. Fields whose names say secret, password, token, key, auth, bearer, "
-        "cred or private are `[REDACTED]`. URLs lose their user-info. [Monitoring](../howto/operate.md#metrics) "
-        "says how to alert on them.\n"
+        "svc logs these events to standard error, as JSON lines, or as readable lines on a terminal (`SVC_LOG_FORMAT`). Each "
+        "record has `event`, `level`, `timestamp` (UTC), the fields behind the level below and, while a request is "
+        "answered, its `request_id`. Fields whose names say secret, password, token, key, auth, bearer, cred or private are "
+        "`[REDACTED]`. URLs lose their user-info. "
+        "[Monitoring](../howto/operate.md#metrics) says how to alert on them.\n"
         + _grouped(
             (
                 groups[event.name],
@@ -175,35 +175,43 @@ _EXIT_CODES = {
 
 
 def _exit_code(number: str, meaning: str) -> str:
-    """Return the section of one exit code: its meaning, and the codes of errors with their classes."""
+    """Return the section of one exit code: its meaning, and the codes of errors with classes of other names."""
     classes: dict[str, list[str]] = {}
     for error in _classes(SvcError):
         is_listed = error.code != ArtifactError.code or error is ArtifactError
         if str(error.exit_code) == number and is_listed and error is not SvcError and not issubclass(error, ApiError):
             classes.setdefault(error.code, []).append(error.__name__)
-    codes = "\n".join(f"- `{code}`: {_codes(names)}" for code, names in classes.items())
-    return f"\n### Exit code {number}\n\n{meaning}\n" + (f"\n{codes}\n" if codes else "")
+    codes = [f"`{code}`{_other_names(code, names)}" for code, names in classes.items()]
+    return f"\n### Exit code {number}\n\n{meaning}" + (f" Codes: {', '.join(codes)}.\n" if codes else "\n")
+
+
+def _other_names(code: str, names: list[str]) -> str:
+    same = code.title().replace("_", "")
+    return "" if names == [same] else f" ({_codes(names)})"
 
 
 def _load_failures() -> str:
-    """Return the classes of artifacts that do not load, by the reason that is counted."""
-    rows: dict[str, list[str]] = {}
+    """Return the reasons that are counted when an artifact does not load, with their classes, by the stage."""
+    stages: dict[str, dict[str, list[str]]] = {}
     for error in _classes(ArtifactError):
         if issubclass(error, ArtifactError) and error is not ArtifactError:
-            rows.setdefault(f"`{error.reason}` ({error.stage})", []).append(error.__name__)
-    return "".join(f"- {head}: {_codes(row)}\n" for head, row in rows.items())
+            stages.setdefault(error.stage, {}).setdefault(error.reason, []).append(error.__name__)
+    return "".join(
+        f"- {stage}: {', '.join(f'`{reason}` ({_codes(names)})' for reason, names in reasons.items())}\n"
+        for stage, reasons in stages.items()
+    )
 
 
 def _exit_codes() -> str:
     return (
         "\n## Exit codes\n\n"
         "The last line on standard error says what happened: a sentence on a terminal, else the event `train_error` or "
-        "`command_error` with `error` and `code`. `SVC_LOG_LEVEL=debug` adds the traceback of an unexpected error. Below, "
-        "each code has its classes in `svc.errors`.\n"
+        "`command_error` with `error` and `code`. `SVC_LOG_LEVEL=debug` adds the traceback of an unexpected error. The "
+        "code `min_data_violation` has the class `svc.errors.MinDataViolation`. Other names are in brackets.\n"
         + "".join(_exit_code(number, meaning) for number, meaning in _EXIT_CODES.items())
         + "\n## Artifacts that do not load\n\n"
-        "Commands end with 5, `artifact_error`. Servers count the reason below in `svc_artifact_load_failures_total`. The "
-        "stage in brackets decides the [event](events.md#server-artifacts) at start. "
+        "Commands end with 5, `artifact_error`. Servers count the reason in `svc_artifact_load_failures_total`, and log "
+        "the [event](events.md#server-artifacts) of the stage at start. "
         "[Find the way out](../howto/recover.md#an-artifact) by the message.\n\n" + _load_failures()
     )
 
@@ -236,15 +244,15 @@ def _command(name: str, command: Any, common: list[str]) -> str:
     """Return the section of one command, without the options that have the same meaning in several."""
     lines = _parameter_lines(command)
     shared = [re.search("`.*?`", line)[0] for line in lines if line in common]  # type: ignore[index]
-    epilog = command.epilog.replace("[bold]", "").replace("[/bold]", "").partition("Exit codes")[0].strip("\n")
+    notes = re.findall(r"^[^ \[\n].*", command.epilog.partition("[bold]Exit codes")[0], re.MULTILINE)
     parts = [
         f"\n## svc {name}",
         command.help,
         "\n".join(line for line in lines if line not in common),
         f"Also: {', '.join(shared)}." if shared else "",
-        f"```text\n{epilog}\n```\n",
+        " ".join(notes).replace("<", "&lt;"),
     ]
-    return "\n\n".join(part for part in parts if part)
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def command_line() -> str:
@@ -253,7 +261,7 @@ def command_line() -> str:
     met = Counter(line for command in commands.values() for line in _parameter_lines(command))
     common = [line for line, times in met.items() if times >= _COMMON]
     return (
-        f"# Command line and exit codes\n\n{NOTE}\n`svc <command> --help` says the same, and lists the exit codes of the "
+        f"# Command line and exit codes\n\n{NOTE}\n`svc <command> --help` says the same, with examples and the exit codes of the "
         "command. `svc --version` prints the version. `svc --install-completion` teaches bash, zsh or fish to complete commands and options from the "
         "next terminal on. `NO_COLOR` turns colours off.\n\n"
         "## Options of several commands\n\n"
