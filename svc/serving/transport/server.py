@@ -198,7 +198,7 @@ class Acceptor:
         self._shared = shared
 
     async def run(self) -> None:
-        """Accept connections until cancelled.
+        """Accept connections until cancelled. Accepts no more once another worker has stopped the listener.
 
         If a connection cannot be accepted, for example because file descriptors or memory have run out, the loop
         retries every PAUSE_S. Only the first of several failures in a row is logged.
@@ -212,6 +212,8 @@ class Acceptor:
                 self._accept(ACCEPTED_IN_A_CROWD if few else ACCEPTED_A_TURN)
                 failing = False
             except OSError as error:
+                if error.errno == errno.EINVAL:  # the listener stays readable, so another wait would return at once
+                    await trio.sleep_forever()
                 if not failing:
                     logs.emit(events.CONNECTION_FAILED, error=f"{type(error).__name__}: {error}")
                 failing = True
@@ -222,12 +224,17 @@ class Acceptor:
         try:
             self._accept(BACKLOG)
         except OSError as error:  # for example no more file descriptors: closing resets the remaining connections
-            logs.emit(events.CONNECTION_FAILED, error=f"{type(error).__name__}: {error}")
+            if error.errno != errno.EINVAL:
+                logs.emit(events.CONNECTION_FAILED, error=f"{type(error).__name__}: {error}")
         for connected in stop(self._listener):
             self._take(connected)
 
     def _accept(self, most: int) -> None:
-        """Accept at most `most` waiting connections. Raises OSError, for example if file descriptors have run out."""
+        """Accept at most `most` waiting connections.
+
+        Raises OSError, for example if file descriptors have run out. Its `errno` is EINVAL if another worker has
+        stopped the listener.
+        """
         for _ in range(most):
             try:
                 connected, _ = self._listener.accept()
@@ -235,8 +242,4 @@ class Acceptor:
                 return
             except ConnectionError:  # the client has disconnected already
                 continue
-            except OSError as error:
-                if error.errno == errno.EINVAL:  # another worker has stopped the listener
-                    return
-                raise
             self._take(connected)

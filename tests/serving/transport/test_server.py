@@ -100,11 +100,13 @@ async def test_requests_that_arrived_before_a_drain_are_answered() -> None:
 
 
 class Exhausted(socket.socket):
-    """A listener whose accept fails a few times."""
+    """A listener whose accept fails a few times, and counts its calls."""
 
     failures: list[int]
+    n_accepts = 0
 
     def accept(self) -> tuple[socket.socket, object]:
+        self.n_accepts += 1
         if self.failures:
             number = self.failures.pop()
             raise OSError(number, "fault")
@@ -128,6 +130,31 @@ async def test_too_many_open_files_are_logged_once_and_retried() -> None:
     assert [(record["event"], record["error"]) for record in records] == [
         ("connection_failed", f"OSError: [Errno {errno.EMFILE}] fault")
     ]
+
+
+async def test_a_listener_that_another_worker_has_stopped_leaves_the_event_loop_idle() -> None:
+    """Nothing is logged. Open connections are answered until the worker's own drain."""
+    listener = Exhausted()
+    listener.failures = []
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    running = Running(listener)
+    with capture_logs() as logged:
+        async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
+            nursery.start_soon(running.run)
+            stream = await running.connect(stack)
+            await stream.send_all(KEPT % b"")
+            assert (await stream.receive_some()).endswith(b"well")
+            assert stop(listener) == []
+            before = listener.n_accepts
+            for _ in range(100):
+                await trio.lowlevel.checkpoint()
+            assert listener.n_accepts == before + 1
+            await stream.send_all(KEPT % b"")
+            assert (await stream.receive_some()).endswith(b"well")
+            running.drain.set()
+            await running.ended.wait()
+    assert logged == []
 
 
 async def test_ended_connections_leave_no_task() -> None:
