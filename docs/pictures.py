@@ -75,7 +75,7 @@ def take_console(browser: Any, folder: Path) -> None:
 
 
 def _signed_in(browser: Any, key: str, **options: Any) -> Any:
-    """A tab with the console, past the key."""
+    """Open the console in a new tab, sign in with the API key, and return the tab."""
     page = browser.new_page(**options)
     page.goto(f"{ADDRESS}/")
     page.get_by_label("API key").fill(key)
@@ -85,7 +85,7 @@ def _signed_in(browser: Any, key: str, **options: Any) -> Any:
 
 
 def _screenshot(page: Any, name: str, **options: Any) -> None:
-    """A picture of 256 colours, a third as large as the browser's own."""
+    """Save a picture of the page with 256 colours, a third of the size of the browser's own file."""
     from PIL import Image
 
     path = IMAGES / f"{name}.png"
@@ -95,7 +95,10 @@ def _screenshot(page: Any, name: str, **options: Any) -> None:
 
 @contextmanager
 def _shop(folder: Path) -> Iterator[str]:
-    """A server with the demo's two recipes, which somebody keeps asking; gives the API key."""
+    """Train and serve the demo's two recipes under steady requests, and yield the API key.
+
+    The requests end after 300 s, and both processes end with the block.
+    """
     import svc
 
     subprocess.run([*SVC, "demo", "--files-only", "--folder", "shop"], cwd=folder, check=True, capture_output=True)
