@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import trio
 
@@ -27,9 +27,6 @@ from svc.serving.models.loader import Loaded, LoadFailed
 from svc.serving.models.recipes import Declared, Policy, Refused
 from svc.serving.models.registry import SHOWN_ERROR_CHARACTERS, Entry, Faults, Registry, Served, unix_time
 from svc.serving.models.threads import GilYielder, lower_priority
-
-if TYPE_CHECKING:
-    pass
 
 StartLane = Callable[[Loaded], Awaitable[Lane]]
 WaitForWorkers = Callable[[], Awaitable[None]]
@@ -100,11 +97,14 @@ class Publisher:
         await self._wait_for_workers()
         return change
 
-    async def _put(self, name: str, model: Served | None, inputs: Mapping[str, Any]) -> tuple[Entry, Entry] | None:
+    async def _put(
+        self, name: str, model: Served | None, inputs: Mapping[str, Any], is_wanted: Callable[[], bool] = lambda: True
+    ) -> tuple[Entry, Entry] | None:
         """Build the next `Served` in a thread, put it into the registry, and close the lane of a replaced model.
 
-        `model` is a new model, or None to keep the present model. Returns the entries before and after, or None if the
-        recipe is removed meanwhile. Raises SvcError if the present model cannot use a list of new items.
+        `model` is a new model, or None to keep the present model. Returns the entries before and after. Returns None
+        and changes nothing if the recipe is removed meanwhile, or if `is_wanted` returns False. Raises SvcError if the
+        present model cannot use a list of new items.
         """
         lock = self._locks.get(name)
         if lock is None:
@@ -114,7 +114,7 @@ class Publisher:
                 return None
             entry = self.entry(name)
             served = await trio.to_thread.run_sync(_build, entry, replace(entry, **inputs), model)
-            if self._locks.get(name) is not lock:
+            if self._locks.get(name) is not lock or not is_wanted():
                 return None
             before = self.entry(name)
             faults = before.faults if model is None else Faults(recipe=before.faults.recipe)
@@ -170,17 +170,18 @@ class Publisher:
             if entry.served or fault == "recipe":
                 _log_cleared(name, _REASONS_TO_CLEAR[fault], error)
 
-    async def load_succeeded(self, name: str, loaded: Loaded) -> None:
+    async def load_succeeded(self, name: str, loaded: Loaded, is_wanted: Callable[[], bool]) -> None:
         """Serve a loaded model with a new lane. The previous lane still answers its waiting requests.
 
-        Does nothing if the recipe is removed meanwhile. Clears the errors "load" and "stat".
+        Does nothing if `is_wanted` returns False before the model is published, because the recipe was removed or
+        names another artifact now. Clears the errors "load" and "stat".
         """
         lane = await self._start_lane(loaded)
         served = Served.of(name, loaded, lane, time.time())
         with ExitStack() as unused:
             unused.callback(lane.close)  # if the model is not published, ends its tasks, which hold its memory
-            change = await self._put(name, served, {})
-            if change is None:  # the recipe's file was removed while the lane started
+            change = await self._put(name, served, {}, is_wanted)
+            if change is None:  # the recipe's file was changed or removed while the lane started
                 return
             unused.pop_all()
         await self._wait_for_workers()

@@ -311,7 +311,7 @@ class Watcher:
             if loaded is None:
                 self.publisher.clear_fault(watched.name, "load")
             else:
-                await self.publisher.load_succeeded(watched.name, loaded)
+                await self.publisher.load_succeeded(watched.name, loaded, partial(self._is_current, watched))
                 watched.sha256 = loaded.sha256
             watched.failures = 0
         except CallTimeout:

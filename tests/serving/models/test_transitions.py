@@ -96,7 +96,7 @@ async def test_a_refit_has_the_age_of_its_search_among_the_metrics() -> None:
     reused = {"reused_from": {"sha8": "0" * 8, "searched_at": "1970-01-01T01:00:00+00:00"}}
     for header, searched_at in ((head, 86_400.0), ({**head, "tuning": reused}, 3600.0)):
         loaded = Loaded(cast(Any, None), cast(Any, None), header, "0" * 64, "k1", 0.0)
-        await publish.load_succeeded("books", loaded)
+        await publish.load_succeeded("books", loaded, lambda: True)
         text = counters.render().decode()
         assert f'svc_model_searched_timestamp_seconds{{recipe="books"}} {searched_at}\n' in text
         assert 'svc_model_trained_timestamp_seconds{recipe="books"} 86400.0\n' in text

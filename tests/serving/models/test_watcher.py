@@ -348,6 +348,25 @@ async def test_the_lane_of_a_recipe_removed_during_publication_is_closed() -> No
         assert world.served("b") == "v2"
 
 
+async def test_a_model_loaded_for_a_previous_output_never_replaces_the_present_one() -> None:
+    """The lane of the earlier load may start later. It is closed unused."""
+    world = World("a")
+    world.store("a", "other.svc").content = "elsewhere"
+    async with world.running():
+        first = world.hold_lanes = trio.Event()
+        world.store("a").content = "v2"
+        await ticks(1)
+        world.folder.files["a.yaml"] = FakeRecipe("a", output="other.svc")
+        world.hold_lanes = trio.Event()
+        world.hold_lanes.set()
+        await until(lambda: world.served("a") == "elsewhere")
+        first.set()
+        await ticks(2)
+        assert world.served("a") == "elsewhere"
+        assert {lane.model: lane.closed for lane in world.lanes} == {"v1": True, "elsewhere": False, "v2": True}
+        assert [record["name"] for record in world.said("artifact_loaded")] == ["a", "a"]
+
+
 async def test_a_recipe_that_is_mended_without_a_change_logs_no_change() -> None:
     """The same content, parsed again, is no change."""
     world = World("a")
