@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import struct
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -185,14 +184,12 @@ def as_prometheus(counts: Counts) -> Iterator[Any]:
     """
     from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
-    series: Counter[str] = Counter()
     for metric in COUNTED_BY_REQUESTS:
         kind = CounterMetricFamily if metric.kind == "counter" else HistogramMetricFamily
         family: Any = kind(metric.name, metric.help, labels=metric.labels)
         for key, values in counts.items():
             if key[0] != metric.name or len(key) != 1 + len(metric.labels) or len(values) != _SIZES[metric.name]:
                 continue
-            series[metric.name] += 1
             if metric.kind == "counter":
                 family.add_metric(key[1:], values[0])
             else:

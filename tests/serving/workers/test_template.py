@@ -23,6 +23,8 @@ SECRETS = {
     "SVC_TLS_CERT_FILE": "/chain.pem",
     "SVC_TLS_KEY_FILE": "/key.pem",
     "SVC_TLS_CLIENT_CA_FILE": "/ca.pem",
+    "SVC_ARTIFACT_ROOT": "/models",
+    "SVC_LOCK_DIR": "/locks",
 }
 
 
