@@ -93,9 +93,8 @@ def environment() -> str:
     meaning, groups = attribute_docs(settings), _groups(settings)
     return (
         f"# Environment\n\n{NOTE}\n"
-        "A command reads its environment once, when it starts. An empty value counts as unset. Variables without a default "
-        "are unset. A number outside its bounds is clamped. A value that cannot be read ends the command with exit code 8 "
-        "and names the variable. Sizes are bytes, or a number with `KiB`, `MiB` or `GiB`. Switches are 1 or 0.\n\n"
+        "A command reads its environment once, when it starts. An empty value counts as unset. A number outside its bounds "
+        "is clamped. A value that cannot be read ends the command with exit code 8, and the message names the variable. Sizes are bytes, or a number with `KiB`, `MiB` or `GiB`. Switches are 1 or 0.\n\n"
         "Two names belong to clients and recipes: `SVC_CLIENT_KEY` is the API key in the commands of the console and of "
         "these pages, and a recipe reads any `SVC_RECIPE_*` as `${SVC_RECIPE_...}`.\n"
         + _grouped(
