@@ -19,10 +19,12 @@ No trial is scored on them.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -30,6 +32,7 @@ from svc.training.data.interactions import HiddenRows, Interactions
 from svc.training.data.stable_sort import stable_order
 from svc.training.data.weights import in_single_precision
 
+Flags = NDArray[np.bool_]
 Scheme = Literal["random", "time_user", "time_global", "leave_one_out"]
 _SLACK = 1e-9  # 0.29 × 100 is 28.999999999999996 in floating point and must still hold out 29
 
@@ -98,7 +101,7 @@ class _Pairs:
     times: NDArray[np.int64] | None
     source_rows: NDArray[np.int64]
 
-    def where(self, chosen: NDArray[np.bool_]) -> _Pairs:
+    def where(self, chosen: Flags) -> _Pairs:
         """Return the pairs for which `chosen`, (m,), is True."""
         times = None if self.times is None else self.times[chosen]
         return _Pairs(self.users[chosen], self.items[chosen], self.counts[chosen], times, self.source_rows[chosen])
@@ -112,13 +115,8 @@ def split(interactions: Interactions, plan: SplitPlan) -> SplitMatrices:
     pairs = _pairs_to_split(interactions, plan)
     n_users = len(interactions.user_ids)
     chosen = _validation_users(n_users, plan)
-    held, unused = _hold_out(pairs, chosen, plan)
-    hidden = _known_hidden(interactions.hidden, pairs, held, plan)
+    held, unused, hidden = _divide(interactions, pairs, chosen, plan)
     interactions = replace(interactions, hidden=hidden)
-    if hidden is not None:
-        hidden_keys = _keys(hidden.users, hidden.items, interactions)
-        shown = ~np.isin(_keys(pairs.users, pairs.items, interactions), hidden_keys)
-        held, unused = held & shown, unused | (held & ~shown)
     trained, heldout = (
         _join_duplicates(interactions, part) if plan.repeats else part
         for part in (pairs.where(~(held | unused)), pairs.where(held))
@@ -131,9 +129,20 @@ def split(interactions: Interactions, plan: SplitPlan) -> SplitMatrices:
     return result if not plan.test else _set_aside(result, plan)
 
 
-def _known_hidden(
-    hidden: HiddenRows | None, pairs: _Pairs, held: NDArray[np.bool_], plan: SplitPlan
-) -> HiddenRows | None:
+def _divide(
+    interactions: Interactions, pairs: _Pairs, chosen: Flags, plan: SplitPlan
+) -> tuple[Flags, Flags, HiddenRows | None]:
+    """Return the two masks of `_hold_out` without the hidden pairs among those held out, and the known hidden rows."""
+    held, unused = _hold_out(pairs, chosen, plan)
+    hidden = _known_hidden(interactions.hidden, pairs, held, plan)
+    if hidden is not None:
+        hidden_keys = _keys(hidden.users, hidden.items, interactions)
+        shown = ~np.isin(_keys(pairs.users, pairs.items, interactions), hidden_keys)
+        held, unused = held & shown, unused | (held & ~shown)
+    return held, unused, hidden
+
+
+def _known_hidden(hidden: HiddenRows | None, pairs: _Pairs, held: Flags, plan: SplitPlan) -> HiddenRows | None:
     """Return the hidden rows that are earlier than the held-out rows of their user, or None if there are none.
 
     Under `time_global`, return the hidden rows up to the cut-off. Return all rows if there are no times, or under
@@ -241,17 +250,22 @@ def order_items(result: SplitMatrices, seed: int) -> SplitMatrices:
 def smallest_working_ratio(interactions: Interactions, plan: SplitPlan) -> float | None:
     """Return the smallest `heldout_ratio`, slightly rounded up, that holds out a pair if `plan` is otherwise unchanged.
 
-    Return None if no ratio holds out a pair, or under `leave_one_out`, which ignores the ratio. Hidden pairs, which are
-    never held out, are not taken into account.
+    Return None if no ratio holds out a pair, or under `leave_one_out`, which ignores the ratio.
     """
     if plan.scheme == "leave_one_out":
         return None
     pairs = _pairs_to_split(interactions, plan)
     chosen = _validation_users(len(interactions.user_ids), plan)
     if plan.scheme == "time_global":
-        return _smallest_global_ratio(pairs, chosen)
-    largest = int(np.bincount(pairs.users, minlength=len(chosen))[chosen].max(initial=0))
-    return math.ceil(1e6 / largest) / 1e6 if largest > 1 else None
+        return _smallest_global_ratio(interactions, pairs, chosen)
+
+    def works(millionths: int) -> bool:
+        held, _, _ = _divide(interactions, pairs, chosen, replace(plan, heldout_ratio=millionths / 1e6))
+        return bool(held.any())
+
+    # A larger ratio holds out more, and earlier rows, which fewer hidden rows precede.
+    smallest = bisect_left(range(1_000_000), True, key=works)
+    return smallest / 1e6 if smallest < 1_000_000 else None
 
 
 def _distinct(interactions: Interactions) -> _Pairs:
@@ -289,7 +303,7 @@ def _by_pair(interactions: Interactions) -> tuple[NDArray[np.int64], NDArray[np.
     return keys, stable_order([keys] if times is None else [keys, times])
 
 
-def _validation_users(n_users: int, plan: SplitPlan) -> NDArray[np.bool_]:
+def _validation_users(n_users: int, plan: SplitPlan) -> Flags:
     n_chosen = min(n_users, max(1, math.floor(n_users * plan.test_user_ratio + _SLACK)))
     chosen = np.zeros(n_users, dtype=bool)
     if n_chosen == n_users:
@@ -300,7 +314,7 @@ def _validation_users(n_users: int, plan: SplitPlan) -> NDArray[np.bool_]:
     return chosen
 
 
-def _hold_out(pairs: _Pairs, chosen: NDArray[np.bool_], plan: SplitPlan) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _hold_out(pairs: _Pairs, chosen: Flags, plan: SplitPlan) -> tuple[Flags, Flags]:
     """Return two masks of `pairs`, (m,): held-out pairs, and pairs that are neither held out nor trained on.
 
     `chosen`, (users,), is True for validation users.
@@ -325,7 +339,7 @@ def _hold_out(pairs: _Pairs, chosen: NDArray[np.bool_], plan: SplitPlan) -> tupl
     return held, np.zeros_like(held)
 
 
-def _last_of_each(users: NDArray[np.int32], n_users: int, ratio: float) -> NDArray[np.bool_]:
+def _last_of_each(users: NDArray[np.int32], n_users: int, ratio: float) -> Flags:
     """Return a mask, (m,), of the last floor(n_u·r) pairs of each user. `users` is the user of each pair, ascending."""
     sizes = np.bincount(users, minlength=n_users)
     n_held = np.floor(sizes * ratio + _SLACK).astype(np.int64)
@@ -333,7 +347,7 @@ def _last_of_each(users: NDArray[np.int32], n_users: int, ratio: float) -> NDArr
     return np.asarray(np.arange(len(users)) >= (ends - n_held)[users])
 
 
-def _latest_of_two(users: NDArray[np.int32], n_users: int) -> NDArray[np.bool_]:
+def _latest_of_two(users: NDArray[np.int32], n_users: int) -> Flags:
     """Return a mask, (m,), of the last pair of each user with two or more. `users` is each pair's user, ascending."""
     sizes = np.bincount(users, minlength=n_users)
     last = np.arange(len(users)) == (np.cumsum(sizes) - 1)[users]
@@ -345,9 +359,7 @@ def _cutoff(times: NDArray[np.int64], ratio: float) -> int:
     return int(np.partition(times, at)[at])
 
 
-def _after_cutoff(
-    pairs: _Pairs, chosen: NDArray[np.bool_], ratio: float
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _after_cutoff(pairs: _Pairs, chosen: Flags, ratio: float) -> tuple[Flags, Flags]:
     assert pairs.times is not None, "time schemes come with times"
     late = pairs.times > _cutoff(pairs.times, ratio)
     has_history = np.zeros(len(chosen), dtype=bool)
@@ -387,19 +399,22 @@ def _csr(
     return matrix
 
 
-def _smallest_global_ratio(pairs: _Pairs, chosen: NDArray[np.bool_]) -> float | None:
+def _smallest_global_ratio(interactions: Interactions, pairs: _Pairs, chosen: Flags) -> float | None:
     """Return the ratio that gives the latest cut-off with a held-out pair.
 
-    This cut-off is just before the latest time of any validation user who also has an earlier time. Return None if
-    there is no such user.
+    A pair is held out if the cut-off is before its time and before that of all hidden rows of the same user and item,
+    but not before the first time of its user, who must be a validation user. Return None if there is no such pair.
     """
     assert pairs.times is not None, "time schemes come with times"
+    ends, hidden = pairs.times, interactions.hidden
+    if hidden is not None:
+        of_hidden = pd.Series(hidden.times).groupby(_keys(hidden.users, hidden.items, interactions)).min()
+        keys = _keys(pairs.users, pairs.items, interactions)
+        ends = np.minimum(ends, of_hidden.reindex(keys, fill_value=np.iinfo(np.int64).max).to_numpy())
     first = np.full(len(chosen), np.iinfo(np.int64).max)
-    last = np.full(len(chosen), np.iinfo(np.int64).min)
     np.minimum.at(first, pairs.users, pairs.times)
-    np.maximum.at(last, pairs.users, pairs.times)
-    usable = chosen & (first < last)
+    usable = chosen[pairs.users] & (first[pairs.users] < ends)
     if not usable.any():
         return None
-    n_before = int(np.count_nonzero(pairs.times < last[usable].max()))
+    n_before = int(np.count_nonzero(pairs.times < ends[usable].max()))
     return math.ceil((1.0 - (n_before - 0.5) / (len(pairs.times) - 1)) * 1e9) / 1e9

@@ -93,6 +93,27 @@ def test_the_smallest_ratio_works_and_a_smaller_one_does_not(scheme: str) -> Non
     assert split(data, SplitPlan(scheme, below, 1.0, 1)).n_heldout == 0  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("scheme", ["random", "time_user", "time_global"])
+def test_the_smallest_ratio_holds_out_a_pair_that_is_not_hidden(scheme: Scheme) -> None:
+    """It is the smallest of all ratios, for every place and time of the hidden rows."""
+    rng = np.random.default_rng(5)
+    for _ in range(15):
+        sizes = rng.integers(1, 8, 3)
+        times = [rng.permutation(20)[:size].tolist() for size in sizes]
+        data = interactions([rng.permutation(9)[:size].tolist() for size in sizes], times)
+        users, items = (rng.integers(0, n, 12).astype(np.int32) for n in (3, len(data.item_ids)))
+        data = replace(data, hidden=HiddenRows(users, items, rng.integers(0, 20, 12), np.zeros(12, bool)))
+        plan = SplitPlan(scheme, 0.01, 1.0, 1)
+        ratios = np.arange(1, 80) / 80
+        working = [ratio for ratio in ratios if split(data, replace(plan, heldout_ratio=float(ratio))).n_heldout]
+        smallest = smallest_working_ratio(data, plan)
+        assert (smallest is None) == (not working)
+        if smallest is not None:
+            assert split(data, replace(plan, heldout_ratio=smallest)).n_heldout
+            # All cut-offs between the same two times hold out the same, and the ratio is in their middle.
+            assert smallest <= working[0] + (0.5 / (len(data) - 1) if scheme == "time_global" else 0.0)
+
+
 def test_no_ratio_works_for_single_items() -> None:
     """A user with one item cannot have it held out."""
     assert smallest_working_ratio(interactions([[0], [1]]), SplitPlan("random", 0.5, 1.0, 1)) is None
