@@ -644,7 +644,8 @@ def test_percentiles_are_interpolated_and_rates_survive_a_restart(tab: Tab) -> N
       const { between, quantile, read, summary } = await import("/console/prometheus.js");
       const name = "svc_v1_requests_total", le = "svc_v1_request_latency_seconds_bucket";
       const text = (ok, bad, ...at) => `${name}{recipe="a",status="ok"} ${ok}\\n`
-        + `${name}{recipe="a",status="error"} ${bad}\\n`
+        + ["error", "overloaded", "unavailable", "rate_limited"]
+          .map((status) => `${name}{recipe="a",status="${status}"} ${bad}\\n`).join("")
         + ["0.1", "0.2", "+Inf"].map((bound, place) => `${le}{le="${bound}",recipe="a"} ${at[place]}\\n`).join("");
       const first = read(text(10, 1, 5, 11, 11), 0);
       const grown = between(first, read(text(18, 3, 10, 21, 21), 4000));
@@ -654,7 +655,7 @@ def test_percentiles_are_interpolated_and_rates_survive_a_restart(tab: Tab) -> N
     }""")
     seconds, summary, anew, beyond, nothing = found
     assert (seconds, anew, beyond, nothing) == (4, 4, 1, None)
-    assert (summary["requests"], summary["server"], summary["client"]) == (10, 2, 0)
+    assert (summary["requests"], summary["server"], summary["client"]) == (16, 6, 2)
     assert (summary["p50"], summary["p99"]) == pytest.approx((0.1, 0.198))
 
 

@@ -36,6 +36,9 @@ export function between(before, after) {
   return { seconds: (after.at - before.at) / 1000, recipes };
 }
 
+/** Values of the label `status` for failures by the server. All others but `ok` are failures by clients. */
+const SERVER_FAILURES = new Set(["error", "overloaded", "unavailable"]);
+
 /**
  * Return the sums of the counts of several recipes: requests, failures by the server and by clients, fallbacks, and the
  * latency percentiles p50 and p99 in seconds.
@@ -47,7 +50,7 @@ export function summary(counts) {
     found.fallbacks += fallbacks;
     for (const [status, n] of statuses) {
       found.requests += n;
-      if (status === "error" || status === "unavailable") found.server += n;
+      if (SERVER_FAILURES.has(status)) found.server += n;
       else if (status !== "ok") found.client += n;
     }
     for (const [le, n] of own) buckets.set(le, (buckets.get(le) ?? 0) + n);
