@@ -27,22 +27,37 @@ def key_list(inline: str, file: str | None, variable: str) -> str:
     """Return the entries, separated by commas, of `variable` or of the file that `<variable>_FILE` names.
 
     `inline` is the value of the variable, "" if it is not set. In a file, line ends separate entries too. Blank lines
-    and text behind a `#` are ignored. Raises ConfigError if both are set or the file cannot be read. Its message never
-    shows an entry.
+    and text behind a `#` are ignored. Raises ConfigError if both are set or the file cannot be read, or is larger than
+    MAX_BYTES. Its message never shows an entry.
     """
     if file is None:
         return inline
     if inline:
         raise ConfigError(f"{variable} and {variable}_FILE are both set: keep one")
     try:
-        with Path(file).open("rb") as opened:
-            text = opened.read(MAX_BYTES).decode("utf-8")
-    except OSError as error:
-        raise ConfigError(f"{variable}_FILE: {file} cannot be read: {error.strerror}") from None
+        text = read_named_file(f"{variable}_FILE", file).decode("utf-8")
     except UnicodeDecodeError:
         raise ConfigError(f"{variable}_FILE: {file} is not UTF-8 text") from None
     lines = (line.partition("#")[0].strip().strip(",") for line in text.splitlines())
     return ",".join(line for line in lines if line)
+
+
+def read_named_file(variable: str, path: str, *, is_secret: bool = False) -> bytes:
+    """Return the content of the file that an environment variable names.
+
+    Raises ConfigError if the file cannot be read or is larger than MAX_BYTES, or if it is secret and its group or
+    others may read it.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            if is_secret and os.fstat(file.fileno()).st_mode & (stat.S_IRGRP | stat.S_IROTH):
+                raise ConfigError(f"{variable}: others may read {path}: give it mode 600")
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{variable}: {path} cannot be read: {error.strerror}") from None
+    if len(content) > MAX_BYTES:
+        raise ConfigError(f"{variable}: {path} is larger than {MAX_BYTES} bytes, the most that it may have")
+    return content
 
 
 class Environment(dict[str, str]):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from svc.env_file import environment, key_list
+from svc.env_file import MAX_BYTES, environment, key_list
 from svc.errors import ConfigError
 
 
@@ -132,7 +132,9 @@ def test_a_file_holds_what_the_variable_would(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_used_is_named_without_its_content(tmp_path: Path) -> None:
     """Nor may there be two places that say different things."""
     (tmp_path / "odd").write_bytes(b"\xff\xfe")
-    for file, words in (("none", "cannot be read"), (".", "cannot be read"), ("odd", "is not UTF-8")):
+    (tmp_path / "long").write_bytes(b"a:1\n" * (MAX_BYTES // 4 + 1))
+    unusable = ("none", "cannot be read"), (".", "cannot be read"), ("odd", "is not UTF-8"), ("long", "is larger than")
+    for file, words in unusable:
         with pytest.raises(ConfigError, match=f"SVC_X_FILE: .*{words}"):
             key_list("", str(tmp_path / file), "SVC_X")
     with pytest.raises(ConfigError, match="both set"):

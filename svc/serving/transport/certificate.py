@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import ssl
-import stat
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 
-from svc.env_file import MAX_BYTES
+from svc.env_file import read_named_file
 from svc.errors import ConfigError
 from svc.settings import Settings
 
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Ciphers for TLS 1.2 that HTTP/2 permits (RFC 9113, appendix A)."""
-_OTHERS_MAY_READ = stat.S_IRGRP | stat.S_IROTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +66,9 @@ def read_certificate(settings: Settings) -> Certificate | None:
         if not value:
             (other,) = names.keys() - {name}
             raise ConfigError(f"{name} is not set, but {other} is: set both or neither")
-    chain, key = (_read(name, str(value)) for name, value in names.items())
-    client_ca = settings.tls_client_ca_file and _read("SVC_TLS_CLIENT_CA_FILE", settings.tls_client_ca_file)
+    chain = read_named_file("SVC_TLS_CERT_FILE", str(settings.tls_cert_file))
+    key = read_named_file("SVC_TLS_KEY_FILE", str(settings.tls_key_file), is_secret=True)
+    client_ca = settings.tls_client_ca_file and read_named_file("SVC_TLS_CLIENT_CA_FILE", settings.tls_client_ca_file)
     certificate = Certificate(chain, key, client_ca or b"")
     _check_pair(certificate, settings)
     try:
@@ -81,21 +79,6 @@ def read_certificate(settings: Settings) -> Certificate | None:
         )
         raise ConfigError(f"SVC_TLS_CERT_FILE: TLS cannot use {used}: {error}") from None
     return certificate
-
-
-def _read(variable: str, path: str) -> bytes:
-    """Return the content of a file, cut after MAX_BYTES. `variable` is the setting that names the file.
-
-    Raises ConfigError if the file is unreadable, or if it is the private key and its group or others may read it.
-    """
-    try:
-        with Path(path).open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if variable == "SVC_TLS_KEY_FILE" and mode & _OTHERS_MAY_READ:
-                raise ConfigError(f"{variable}: others may read {path}: give it mode 600")
-            return file.read(MAX_BYTES)
-    except OSError as error:
-        raise ConfigError(f"{variable}: {path} cannot be read: {error.strerror}") from None
 
 
 def _check_pair(certificate: Certificate, settings: Settings) -> None:

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
+from svc.env_file import MAX_BYTES
 from svc.errors import ConfigError
 from svc.serving.transport.certificate import read_certificate
 from svc.settings import Settings
@@ -73,6 +74,16 @@ def garble_ca(issuer: Issuer) -> None:
     issuer.ca.write_text("nothing")
 
 
+def grow(file: str) -> Callable[[Issuer], None]:
+    """Return a harm that makes a file longer than MAX_BYTES."""
+
+    def harm(issuer: Issuer) -> None:
+        with getattr(issuer, file).open("ab") as opened:
+            opened.write(b"\n" * MAX_BYTES)
+
+    return harm
+
+
 @pytest.mark.parametrize(
     ("harm", "text"),
     [
@@ -83,6 +94,9 @@ def garble_ca(issuer: Issuer) -> None:
         (garble_key, "SVC_TLS_KEY_FILE: .* holds no private key in PEM, or one with a passphrase"),
         (lock_key, "SVC_TLS_KEY_FILE: .* holds no private key in PEM, or one with a passphrase"),
         (lose_key, "SVC_TLS_KEY_FILE: .* cannot be read: No such file"),
+        (grow("chain"), f"SVC_TLS_CERT_FILE: .* is larger than {MAX_BYTES} bytes"),
+        (grow("key"), f"SVC_TLS_KEY_FILE: .* is larger than {MAX_BYTES} bytes"),
+        (grow("ca"), f"SVC_TLS_CLIENT_CA_FILE: .*ca.pem is larger than {MAX_BYTES} bytes"),
         (garble_ca, "SVC_TLS_CERT_FILE: TLS cannot use .*ca.pem"),
     ],
 )
