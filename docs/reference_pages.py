@@ -130,8 +130,8 @@ def events_and_metrics() -> str:
         f"# Events and metrics\n\n{NOTE}\n"
         "svc logs these events to standard error, as JSON lines, or as readable lines on a terminal (`SVC_LOG_FORMAT`). Each "
         "record has `event`, `level`, `timestamp` (UTC), the fields behind the level below and, while a request is "
-        "answered, its `request_id`. Fields whose names say secret, password, token, key, auth, bearer, cred or private are "
-        "`[REDACTED]`. URLs lose their user-info. "
+        "answered, its `request_id`. Fields whose names speak of secrets, such as `token` and `auth`, and texts that look "
+        "like keys are `[REDACTED]`. URLs lose their user-info. "
         "[Monitoring](../howto/operate.md#metrics) says how to alert on them.\n"
         + _grouped(
             (
