@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import pickle
 import socket
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import trio
 
@@ -25,6 +27,9 @@ MOST_FILES = 8
 """Most memory files in one message."""
 FROM_WORKER: dict[str, dict[str, type]] = {"done": {"seq": int}, "ask": {"number": int, "what": str, "name": str}}
 """Names and types of the fields of each kind of message that a worker may send."""
+PAUSE_S = 0.1
+"""Pause before something is tried again that lack of descriptors or memory has prevented."""
+T = TypeVar("T")
 
 
 class Received(NamedTuple):
@@ -42,27 +47,32 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return ends
 
 
+async def retry(
+    call: Callable[[], T], wait: Callable[[], Awaitable[None]], error: type[OSError] = BlockingIOError
+) -> T:
+    """Return the result of `call`, which is repeated after `wait` while it raises `error`."""
+    while True:
+        with suppress(error):
+            return call()
+        await wait()
+
+
 async def send(end: socket.socket, value: object, files: tuple[SealedMemory, ...] = ()) -> None:
-    """Send a message to a worker. Raises OSError if the worker has ended."""
+    """Send a message to a worker. Waits while the system lacks descriptors. Raises OSError if the worker has ended."""
     data = pickle.dumps(value, protocol=5)
     form = b"i"
     if len(data) > INLINE_BYTES:
-        files, data, form = (*files, SealedMemory.of([data])), b"", b"f"
+        content = await retry(partial(SealedMemory.of, [data]), partial(trio.sleep, PAUSE_S), OSError)
+        files, data, form = (*files, content), b"", b"f"
     descriptors = [file.descriptor for file in files]
-    while True:
-        with suppress(BlockingIOError):
-            socket.send_fds(end, [form, data], descriptors)
-            return
-        await trio.lowlevel.wait_writable(end)
+    call = partial(socket.send_fds, end, [form, data], descriptors)
+    await retry(call, partial(trio.lowlevel.wait_writable, end))
 
 
 async def receive(end: socket.socket) -> Received | None:
     """Return the next message from the parent, or None if the parent has ended."""
-    while True:
-        with suppress(BlockingIOError):
-            data, descriptors, _, _ = socket.recv_fds(end, 1 + INLINE_BYTES, MOST_FILES, socket.MSG_CMSG_CLOEXEC)
-            break
-        await trio.lowlevel.wait_readable(end)
+    call = partial(socket.recv_fds, end, 1 + INLINE_BYTES, MOST_FILES, socket.MSG_CMSG_CLOEXEC)
+    data, descriptors, _, _ = await retry(call, partial(trio.lowlevel.wait_readable, end))
     if not data:
         return None
     files = tuple(SealedMemory.adopt(descriptor) for descriptor in descriptors)
@@ -84,11 +94,7 @@ async def hear(end: socket.socket) -> tuple[str, dict[str, Any]] | None:
 
     Raises ValueError if the message is invalid, or ConnectionError if the worker has ended with unread messages.
     """
-    while True:
-        with suppress(BlockingIOError):
-            data = end.recv(FROM_WORKER_BYTES + 1)
-            break
-        await trio.lowlevel.wait_readable(end)
+    data = await retry(partial(end.recv, FROM_WORKER_BYTES + 1), partial(trio.lowlevel.wait_readable, end))
     return parse_message(data) if data else None
 
 

@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,8 +36,6 @@ from svc.serving.workers.template import KeptTemplate, Pauses, environment
 
 ASKED_AT_ONCE = 8
 """Most queries of one worker that the parent answers at the same time."""
-PAUSE_S = 0.1
-"""Pause before a worker is forked again if the template process has ended."""
 Answer = Callable[[str, str], Awaitable[Any]]
 """A function that answers a worker's query. It gets the kind of the query and the name of a recipe."""
 Order = tuple[tuple[Any, ...], tuple[SealedMemory, ...]]
@@ -198,23 +196,28 @@ class Fleet:
     async def _start_worker(self, slot: int) -> WorkerRecord | None:
         """Fork a worker, queue its first orders and return it. Returns None if `end` was called."""
         while not self.is_ending:
-            control, worker_end = channel.pair()
-            page = SharedPage.of(PAGE_BYTES)
-            with worker_end:
-                try:
-                    pages = [shared.descriptor for shared in (page, self._cells, self._connections)]
-                    pid = await self._template.copy([worker_end.fileno(), self._listener.fileno(), *pages])
-                    handle = os.pidfd_open(pid)
-                except OSError:  # the template has ended: retry with its successor
-                    control.close()
-                    await trio.sleep(PAUSE_S)
-                    continue
-            orders, unsent = trio.open_memory_channel[Order](float("inf"))
-            worker = WorkerRecord(slot, pid, handle, control, WorkerPage(page), orders, unsent)
-            self._order_current_state(worker)
-            self._workers.add(worker)
-            return worker
+            with suppress(OSError):  # the template has ended, or the system lacks descriptors: retry
+                worker = await self._fork_worker(slot)
+                self._order_current_state(worker)
+                self._workers.add(worker)
+                return worker
+            await trio.sleep(channel.PAUSE_S)
         return None
+
+    async def _fork_worker(self, slot: int) -> WorkerRecord:
+        """Fork a worker. If this raises OSError, no process and no descriptor is left."""
+        control, worker_end = channel.pair()
+        with worker_end, ExitStack() as unused:
+            unused.enter_context(control)
+            page = SharedPage.of(PAGE_BYTES)
+            pages = [shared.descriptor for shared in (page, self._cells, self._connections)]
+            pid = await self._template.copy([worker_end.fileno(), self._listener.fileno(), *pages])
+            unused.callback(os.waitpid, pid, 0)
+            unused.callback(os.kill, pid, signal.SIGKILL)
+            handle = os.pidfd_open(pid)
+            unused.pop_all()
+        orders, unsent = trio.open_memory_channel[Order](float("inf"))
+        return WorkerRecord(slot, pid, handle, control, WorkerPage(page), orders, unsent)
 
     def _order_current_state(self, worker: WorkerRecord) -> None:
         """Queue the orders that give a new worker the state of all other workers."""
@@ -232,9 +235,11 @@ class Fleet:
             self._order(worker, "end")
 
     async def _send(self, worker: WorkerRecord) -> None:
+        """Send orders to a worker as they come. Kills the worker if an order cannot be sent."""
         with suppress(OSError):
             async for order, files in worker.unsent:
                 await channel.send(worker.control, order, files)
+        worker.kill()
 
     async def _attend(self, worker: WorkerRecord) -> int:
         """Exchange messages with the worker until it ends, release its resources, and return its exit code."""

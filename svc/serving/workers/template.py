@@ -18,6 +18,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,6 +26,7 @@ import trio
 
 from svc import events, logs, settings
 from svc.processes import end_with
+from svc.serving.workers import channel
 from svc.serving.workers.worker import Ends, live
 
 PID = struct.Struct("=i")
@@ -41,6 +43,8 @@ EARLY_S = 1.0
 EARLY_DEATHS_ALLOWED = 3
 """Most early deaths in a row that are each followed by an immediate restart."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
+POLL_S = 0.1
+"""Seconds between two checks whether the template has ended."""
 
 
 @dataclass(slots=True)
@@ -88,25 +92,28 @@ class Template:
     """The server's connection to one template process."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        """Start the process. Call it in the main thread, because the kernel ends the template when this thread ends."""
+        """Start the process. Call it in the main thread, because the kernel ends the template when this thread ends.
+
+        Raises OSError if the system lacks descriptors, memory or processes.
+        """
         self._end, template_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._end.setblocking(False)
         self._is_ready = False
-        with template_end:
+        with template_end, ExitStack() as unused:
+            unused.enter_context(self._end)
             arguments = [str(template_end.fileno()), str(os.getpid())]
             command = [sys.executable, "-P", "-m", "svc.serving.workers.template", *arguments]
             self._process = subprocess.Popen(
                 command, env=dict(environ), pass_fds=[template_end.fileno()], stdin=subprocess.DEVNULL
             )
+            unused.pop_all()
 
     async def wait_until_ended(self) -> int:
         """Wait until the template has ended, and return its exit code."""
-        handle = os.pidfd_open(self._process.pid)
-        try:
-            await trio.lowlevel.wait_readable(handle)
-        finally:
-            os.close(handle)
-        return self._process.wait()
+        # Not by a pidfd, which cannot be opened while descriptors are lacking.
+        while (code := self._process.poll()) is None:  # noqa: ASYNC110 - the process tells it no event
+            await trio.sleep(POLL_S)
+        return code
 
     async def copy(self, descriptors: list[int]) -> int:
         """Fork a worker with these descriptors, and return its process id. Raises OSError if the template has ended.
@@ -120,8 +127,7 @@ class Template:
         return int(PID.unpack(await self._read(PID.size))[0])
 
     async def _read(self, size: int) -> bytes:
-        await trio.lowlevel.wait_readable(self._end)
-        data = self._end.recv(size)
+        data = await channel.retry(partial(self._end.recv, size), partial(trio.lowlevel.wait_readable, self._end))
         if len(data) != size:
             raise ConnectionResetError("the process that workers are copied from has ended")
         return data
@@ -156,7 +162,9 @@ class KeptTemplate:
                 self._now.end()
             logs.emit(events.WORKER_TEMPLATE_RESTARTED, error=f"it ended with exit code {code}")
             await trio.sleep(pause_s)
-            self._now = Template(self._environ)
+            self._now = await channel.retry(
+                partial(Template, self._environ), partial(trio.sleep, channel.PAUSE_S), OSError
+            )
 
     async def copy(self, descriptors: list[int]) -> int:
         """Fork a worker with these descriptors, and return its process id. Raises OSError if the template has ended.
@@ -192,17 +200,20 @@ def _fork_orphan(work: Callable[[], None]) -> int:
     which the server adopts.
     """
     reading, writing = os.pipe()
-    between = os.fork()
-    if between == 0:
+    intermediate = os.fork()
+    if intermediate == 0:
+        own = os.getpid()
         pid = os.fork()
         if pid == 0:
             os.close(reading)
             os.close(writing)
+            while os.getppid() == own:  # the intermediate process has not ended yet
+                os.sched_yield()
             work()
         os.write(writing, PID.pack(pid))
         os._exit(0)
     os.close(writing)
-    os.waitpid(between, 0)
+    os.waitpid(intermediate, 0)
     pid = PID.unpack(os.read(reading, PID.size))[0]
     os.close(reading)
     return int(pid)
@@ -213,10 +224,6 @@ def _work(end: socket.socket, server: int, descriptors: list[int]) -> None:
     code = 1
     try:
         end.close()
-        while os.getppid() != server:  # the intermediate process has not ended yet
-            os.sched_yield()
-            if os.getppid() == 1 != server:  # the server has ended, so init has adopted this process
-                os._exit(1)
         end_with(server)
         live(Ends.of(descriptors))
         code = 0

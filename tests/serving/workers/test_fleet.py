@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
 import random
+import resource
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -266,6 +268,79 @@ async def test_an_ended_worker_is_replaced_until_the_fleet_ends(
         os.close(descriptor)
     gc.collect()
     assert open_descriptors() == before
+
+
+@contextmanager
+def few_descriptors(free: int) -> Iterator[None]:
+    """Let this process open only so many more descriptors in a `with` block."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(used) + 1 + free, hard))
+    fillers: list[int] = []
+    try:
+        with suppress(OSError):
+            while True:
+                fillers.append(os.dup(0))
+        for _ in range(free):
+            os.close(fillers.pop())
+        yield
+    finally:
+        for filler in fillers:
+            os.close(filler)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("free", range(7))
+async def test_a_worker_is_started_once_there_are_descriptors(free: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then it is tried again. No process and no descriptor is lost, and long orders arrive late, but whole."""
+    monkeypatch.setattr("svc.serving.workers.fleet.adopt_orphans", lambda: None)
+    monkeypatch.setattr("svc.serving.workers.counters.SILENT_CHECKS", 1 << 62)
+    fleet, sleepers = fleet_of(1), Sleepers()
+    sleepers.n_lost = 0
+    fleet._template = sleepers  # type: ignore[assignment]
+    keys = {"k": b"x" * (channel.INLINE_BYTES + 1)}
+    fleet.tell("keys", keys)
+    gc.collect()
+    before = open_descriptors()
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(fleet.run)
+            with few_descriptors(free):
+                await trio.sleep(1)
+            await trio.sleep(1)
+            (worker,) = fleet._workers
+            with socket.socket(fileno=sleepers.kept.pop()) as theirs:
+                received = await channel.receive(theirs)
+            assert received is not None
+            assert received.value[1:] == ("keys", keys)
+            fleet.end()
+            worker.kill()
+            await fleet.ended.wait()
+    for pid in sleepers.pids:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)  # noqa: ASYNC222 - does not wait
+    for descriptor in sleepers.kept:
+        os.close(descriptor)
+    del received, worker
+    gc.collect()
+    assert open_descriptors() == before
+
+
+@pytest.mark.anyio
+async def test_a_worker_that_cannot_be_sent_an_order_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would serve an earlier state, and nobody would know."""
+    fleet, killed = fleet_of(1), list[int]()
+    monkeypatch.setattr(WorkerRecord, "kill", lambda worker: killed.append(worker.pid))
+
+    async def fail(*_: object) -> None:
+        raise OSError(errno.ENOBUFS, "no buffer space is left")
+
+    monkeypatch.setattr(channel, "send", fail)
+    worker, _ = add_worker(fleet, 7)
+    fleet.tell("keys", {})
+    await fleet._send(worker)
+    assert killed == [7]
 
 
 @pytest.mark.anyio

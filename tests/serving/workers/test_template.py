@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import gc
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,8 +12,9 @@ import trio
 import trio.testing
 
 from svc.serving.workers import template
-from svc.serving.workers.template import KeptTemplate, Pauses, environment
+from svc.serving.workers.template import KeptTemplate, Pauses, Template, environment
 from svc.settings import variables
+from tests.serving.workers.test_fleet import few_descriptors, open_descriptors
 
 SECRETS = {
     "SVC_SIGNING_KEYS": "k1:00",
@@ -114,6 +118,52 @@ async def test_early_ends_of_a_template_cause_growing_pauses(
     with trio.move_on_after(3600):
         await KeptTemplate({}).run()
     assert 100 < len(fakes) < 140
+
+
+@pytest.mark.anyio
+async def test_a_template_is_restarted_once_there_are_descriptors(
+    fakes: list[FakeTemplate], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then a fork raises OSError."""
+    kept = KeptTemplate({})
+    async with trio.open_nursery() as nursery:
+        await nursery.start(kept.run)
+        await trio.sleep(60)
+
+        def fail(*_: object) -> None:
+            raise OSError(errno.EMFILE, "too many open files")
+
+        with monkeypatch.context() as lacking:
+            lacking.setattr(FakeTemplate, "__init__", fail)
+            fakes[0].over.set()
+            await trio.sleep(60)
+            with pytest.raises(OSError):  # the system chooses the subclass
+                await kept.copy([])
+        await trio.sleep(1)
+        assert await kept.copy([]) == 2
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.anyio
+async def test_a_template_that_cannot_start_or_has_ended_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork from an ended one raises OSError, also if it never became ready."""
+    monkeypatch.setattr(template, "sys", SimpleNamespace(executable="/bin/true"))
+    gc.collect()
+    before, failures = open_descriptors(), 0
+    for free in range(9):
+        with few_descriptors(free):
+            try:
+                ended = Template({})
+            except OSError:
+                failures += 1
+                continue
+        assert await ended.wait_until_ended() == 0
+        ended.end()
+        with pytest.raises(OSError):  # the system chooses the subclass
+            await ended.copy([])
+    gc.collect()
+    assert open_descriptors() == before
+    assert 0 < failures < 9
 
 
 def test_a_worker_that_served_is_replaced_at_once() -> None:
