@@ -179,7 +179,10 @@ def _fit_numbers(values: pd.Series, name: str) -> tuple[NumberColumn, sparse.csr
     column = NumberColumn.fit(name, numbers)
     if not column.width:
         return column, sparse.csr_matrix((len(numbers), 0), dtype=np.float32)
-    return column, sparse.csr_matrix(column.standardize(numbers)[:, np.newaxis].astype(np.float32))
+    is_known = np.isfinite(numbers)
+    places = np.flatnonzero(is_known), np.zeros(np.count_nonzero(is_known), dtype=np.int32)
+    standardized = column.standardize(numbers[is_known]).astype(np.float32)  # 0 is stored too: a missing number is not
+    return column, sparse.csr_matrix((standardized, places), shape=(len(numbers), 1))
 
 
 def _encode_categories(categories: Sequence[object], column: TokenColumn) -> sparse.csr_matrix:

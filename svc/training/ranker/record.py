@@ -172,13 +172,9 @@ def _numbers(tables: EncodedTables, n_items: int) -> tuple[tuple[str, ...], NDAr
 
 
 def _with_nan(block: sparse.csr_matrix) -> NDArray[np.float32]:
-    """Return the standardized numbers of a column, (n_items,), with NaN for missing ones.
-
-    A missing number is encoded as 0. So is a number that equals the mean of the column, which thus counts as missing.
-    """
+    """Return the standardized numbers of a column, (n_items,), with NaN for missing ones, which have no entry."""
     values = np.full(block.shape[0], np.nan, dtype=np.float32)
-    rows = np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
-    values[rows[block.data != 0]] = block.data[block.data != 0]
+    values[np.diff(block.indptr) > 0] = block.data
     return values
 
 

@@ -97,6 +97,7 @@ def test_labels_and_numbers_are_those_of_the_tables() -> None:
     years = found.numbers[:, 0].tolist()
     assert math.isnan(years[2])
     assert years[1] == -years[0] > 0
+    assert years[3] == 0.0, "the mean is known"
     found.check(4)
 
 
