@@ -4,7 +4,7 @@
 |---|---|
 | winner | the scorer that won the search, which makes the first ranking |
 | n | the candidates, best first by the winner |
-| h | the history: the latest items of the query, at most MOST_HISTORY |
+| h | the history of the query: its last items, at most MOST_HISTORY |
 | m | the items of the history and the candidates |
 | G | the groups of features |
 | q | the numeric columns of the item table |
@@ -35,6 +35,8 @@ from svc.model.ranking.item_sets import reaching
 from svc.model.ranking.query import Query, Ranking
 
 MOST_HISTORY: Final = 100
+"""The number of last items of a history that count: the latest ones, or the least popular ones if the record is not
+ordered, because histories are then sorted by column, and columns by falling popularity."""
 LAST: Final = 3
 """The number of latest items of the history to which the features `share_of_last` compare labels."""
 GROUPS: Final = ("scores", "popularity", "neighbours", "labels", "numbers")
@@ -86,7 +88,7 @@ class GroupContributions:
         """Return the contributions of the groups, (G, n), to the scores of `items`, (n,), best first by the winner.
 
         `scores`, (n,), are the winner's scores of these items. `history` are distinct item columns, oldest first if the
-        record is ordered.
+        record is ordered, else ascending. Only the last MOST_HISTORY of them count.
         """
         h, record = history[-MOST_HISTORY:], self._record
         n_chosen = len(h)

@@ -6,7 +6,7 @@ page.
 | symbol | meaning |
 |---|---|
 | n | the candidates, best first by the winner of the search |
-| h | the history: the latest items of the query, at most MOST_HISTORY |
+| h | the history of the query: its last items, at most MOST_HISTORY |
 | F | the features, in the order of `item_record.names` |
 
 A missing value is 0. For each column of labels or numbers, a second feature marks the candidates without a value.
@@ -39,7 +39,7 @@ class PageFeatures:
         """Return the features, (F, n), of `items`, (n,), which come best first.
 
         `scores`, (n,), are the scores of these items by the winner of the search. `history` are distinct item columns,
-        oldest first if the record is ordered. Only the last MOST_HISTORY of them count.
+        oldest first if the record is ordered, else ascending. Only the last MOST_HISTORY of them count.
         """
         record, h, n = self._record, history[-MOST_HISTORY:], len(items)
         popularity = record.popularity[items].T.astype(np.float64)
