@@ -104,7 +104,8 @@ class Cleansing(Block):
     drop_null_ids: bool = True
     event_weights: dict[str, Annotated[Number, Field(gt=0)] | Literal["exclude"]] | None = Field(
         default=None,
-        description="Weight by event; `exclude`: no interaction, and that user never sees the item. Others drop.",
+        description="Weight by event; `exclude`: no interaction, and that user never sees the item. Rows of other "
+        "events are dropped.",
     )
     dedup: Literal["sum", "max", "count", "keep_last", "keep_first", "none"] = Field(
         default="keep_last",
@@ -134,7 +135,9 @@ class Output(Located):
         default=None, description="Age from which servers do not load the artifact anew: 36h, 30d."
     )
 
-    keep: Positive | None = Field(default=None, description="How many versions stay beside the pointer; null: all.")
+    keep: Positive | None = Field(
+        default=None, description="How many versions stay, always the live one and the one before it. null: all."
+    )
 
     @model_validator(mode="after")
     def _versions_to_keep(self) -> Self:
@@ -199,7 +202,7 @@ class Promotion(Block):
     )
     confidence: Annotated[Number, Field(ge=0.5, le=0.999)] = 0.95
     guardrails: Guardrails = Field(
-        default_factory=Guardrails, description="Lowest relative changes from the incumbent."
+        default_factory=Guardrails, description="Bounds of relative changes from the incumbent."
     )
 
     @field_validator("against")

@@ -79,7 +79,8 @@ class Availability(Block):
     mode: Literal["allow", "deny"] = Field(description="allow: only these items; deny: all but these.")
     refresh_seconds: Annotated[Number, Field(ge=5, le=86_400)] = 60
     max_stale_seconds: Annotated[Number, Field(gt=0)] | None = Field(
-        default=None, description="Age from which the list is not trusted any more; null: never."
+        default=None,
+        description="Age in seconds from which the list is too old: allow answers 503, deny logs it. null: never.",
     )
 
     @model_validator(mode="after")
@@ -172,7 +173,7 @@ class Popular(Block):
         default=None, description="A choice of this age counts half, one of twice the age a quarter: 90min, 7d."
     )
     window: Age | None = Field(
-        default=None, description="Older choices do not count; items without a later one stand last: 36h, 30d."
+        default=None, description="Older choices do not count, and items without a newer choice stand last: 36h, 30d."
     )
 
     @model_validator(mode="after")
@@ -208,7 +209,8 @@ class Serving(Block):
         default="none", description="Answer for an unknown user if the request has no `fallback`."
     )
     popular: Popular | None = Field(
-        default=None, description="Weights of choices by age if the most chosen items are shown; null: all alike."
+        default=None,
+        description="Weights of choices by age, in the ranking by popularity. null: all choices count alike.",
     )
     diversity: Annotated[Number, Field(ge=0, le=1)] = Field(
         default=0, description="0: the best items; 1: as unlike each other as possible."
