@@ -20,7 +20,7 @@ import trio
 
 from svc import events, logs
 from svc.cores import usable_cores
-from svc.errors import SvcError
+from svc.errors import ArtifactReadError, InternalError, SvcError
 from svc.processes import SealedMemory, SharedPage, adopt_orphans
 from svc.serving.api.failures import log_failure
 from svc.serving.api.request import ServerState
@@ -351,9 +351,9 @@ class Fleet:
 async def answer(state: ServerState, what: str, name: str) -> Any:
     """Answer the query of a worker: "metrics", or "versions" with the `name` of a recipe.
 
-    Returns the metrics as bytes, or the versions as `read_versions` does. On failure returns a text. It is "unknown"
-    for an unknown recipe or query, "failed" for an unexpected error, or the message of a known error. Raises nothing,
-    because an exception would end the parent.
+    Returns the metrics as bytes, or the versions as `read_versions` does. Returns the error that the worker must raise:
+    LookupError for an unknown recipe or query, ArtifactReadError if the versions cannot be read, and InternalError for
+    an unexpected error, which is logged. Raises nothing, because an exception would end the parent.
     """
     try:
         if what == "metrics":
@@ -361,10 +361,10 @@ async def answer(state: ServerState, what: str, name: str) -> Any:
         if what == "versions" and state.versions is not None:
             return await trio.to_thread.run_sync(state.versions, name, abandon_on_cancel=True)
     except LookupError:
-        return "unknown"
+        pass
     except SvcError as error:
-        return logs.redact_text(error.message)
+        return ArtifactReadError(logs.redact_text(error.message))
     except Exception as error:
         log_failure(error)
-        return "failed"
-    return "unknown"
+        return InternalError()
+    return LookupError(name)

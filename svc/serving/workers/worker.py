@@ -16,14 +16,13 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
 import trio
 
 from svc import logs
-from svc.errors import ArtifactReadError, InternalError
 from svc.metrics import Metrics
 from svc.processes import SealedMemory, SharedPage
 from svc.serving import process
@@ -79,29 +78,10 @@ def live(ends: Ends) -> None:
     trio.run(Worker(ends, settings).run)
 
 
-@dataclass(slots=True)
-class Opened:
-    """A model that the parent sent, and the number of objects that hold it."""
-
-    loaded: Loaded
-    lane: Lane
-    n_served: int = 0
-    """Number of `Served` objects that hold the model. Each request in flight keeps one of them alive."""
-    is_dropped: bool = False
-    unused: trio.Event = field(default_factory=trio.Event)
-    """Set when the model is dropped and no request uses it any more."""
-
-    def note_end(self, count: int) -> None:
-        """Subtract `count` from `n_served`, and set `unused` if the model is dropped and nothing holds it any more."""
-        self.n_served -= count
-        if self.is_dropped and not self.n_served:
-            self.unused.set()
-
-
-def _run_soon(token: trio.lowlevel.TrioToken, function: Callable[..., object], *arguments: object) -> None:
+def _run_soon(token: trio.lowlevel.TrioToken, function: Callable[[], object]) -> None:
     """Call the function in the event loop of `token`, from any thread. Does nothing if the loop has ended."""
     with suppress(trio.RunFinishedError):
-        token.run_sync_soon(function, *arguments)
+        token.run_sync_soon(function)
 
 
 def _beside(served: Served, state: ServedState) -> Served:
@@ -136,8 +116,10 @@ class Worker:
             versions=partial(self._ask_parent, "versions"),
         )
         self._threads = ScoringThreads.of(settings)
-        self._models: dict[int, Opened] = {}
-        self._answers: dict[int, tuple[trio.Event, list[Any]]] = {}
+        self._models: dict[int, tuple[Loaded, Lane]] = {}
+        """The models that the parent has sent and not dropped, by number."""
+        self._answers: dict[int, trio.MemorySendChannel[Any]] = {}
+        """Channels for the answers to queries, by the number of the query."""
         self._numbers = itertools.count(1)
         self._end = trio.Event()
         self._orders: dict[str, Callable[..., None]] = {
@@ -196,7 +178,9 @@ class Worker:
         while (received := await channel.receive(self._control)) is not None:
             seq, kind, *_ = received.value
             if kind == "answer":
-                self._take_answer(*received.value[2:])
+                number, answer = received.value[2:]
+                if number in self._answers:  # the query may have been cancelled
+                    self._answers[number].send_nowait(answer)
             else:
                 orders.send_nowait((seq, received))
         os._exit(1)  # the parent has ended, so nothing can be reported any more
@@ -210,7 +194,7 @@ class Worker:
         """
         async for seq, ((_, kind, *arguments), files) in orders:
             if kind == "drop":  # may wait for slow requests, and the next orders must not
-                lanes.start_soon(self._drop, seq, self._models.pop(*arguments))
+                lanes.start_soon(self._drop, seq, *arguments)
                 continue
             if kind == "model":
                 await self._open(lanes, files, *arguments)
@@ -251,18 +235,21 @@ class Worker:
         loaded = await trio.to_thread.run_sync(Package(pickled, extents, files).open)
         lane = Lane(loaded.model, self._threads)
         await lanes.start(lane.run)
-        self._models[number] = Opened(loaded, lane)
+        self._models[number] = loaded, lane
 
-    async def _drop(self, seq: int, opened: Opened) -> None:
+    async def _drop(self, seq: int, number: int) -> None:
         """Carry out the parent's order `seq` to drop a model: close its lane, and report the order as done.
 
         The report waits until no request uses the model, but at most LONGEST_FAREWELL_S.
         """
-        opened.lane.close()
-        opened.is_dropped = True
-        opened.note_end(0)
+        loaded, lane = self._models.pop(number)
+        unused = trio.Event()
+        # Any thread may release the last reference, but the event must be set in the thread of the event loop.
+        weakref.finalize(loaded.model, _run_soon, trio.lowlevel.current_trio_token(), unused.set)
+        lane.close()
+        del loaded, lane
         with trio.move_on_after(LONGEST_FAREWELL_S):
-            await opened.unused.wait()
+            await unused.wait()
         channel.tell(self._control, "done", seq=seq)
 
     async def _put(self, entry: Entry, state: ServedState | None) -> None:
@@ -274,15 +261,11 @@ class Worker:
         if state is None:
             self._registry.put(entry)
             return
-        opened, before = self._models[state.number], self._registry.get(entry.name)
+        (loaded, lane), before = self._models[state.number], self._registry.get(entry.name)
         served = None if before is None else before.served
-        if served is None or served.lane is not opened.lane:
-            served = Served.of(entry.name, opened.loaded, opened.lane, state.loaded_at)
+        if served is None or served.lane is not lane:
+            served = Served.of(entry.name, loaded, lane, state.loaded_at)
         served = await trio.to_thread.run_sync(_beside, served, state)
-        if before is None or served is not before.served:
-            opened.n_served += 1
-            # Any thread may release the last reference, but `note_end` must run in the thread of the event loop.
-            weakref.finalize(served, _run_soon, trio.lowlevel.current_trio_token(), opened.note_end, 1)
         self._registry.put(replace(entry, served=served))
 
     def _use_policies(self, policies: Any, cells: dict[str, tuple[int, int]]) -> None:
@@ -300,28 +283,18 @@ class Worker:
     def _ask_parent(self, what: str, name: str = "") -> Any:
         """Return the parent's answer to a query. Blocks, so call it in a thread, not on the event loop.
 
-        `what` is "metrics", or "versions" with the `name` of a recipe. Raises LookupError for an unknown recipe,
-        ArtifactReadError if the versions cannot be read, and InternalError if the parent failed.
+        `what` is "metrics", or "versions" with the `name` of a recipe. Raises the error that the parent answers.
         """
         answer = trio.from_thread.run(self._ask, what, name)
-        if answer == "failed":
-            raise InternalError  # the parent has logged the error
-        if isinstance(answer, str):
-            raise LookupError(name) if answer == "unknown" else ArtifactReadError(answer)
+        if isinstance(answer, Exception):
+            raise answer
         return answer
 
     async def _ask(self, what: str, name: str) -> Any:
         number = next(self._numbers)
-        answered, answer = self._answers[number] = trio.Event(), []
+        self._answers[number], answers = trio.open_memory_channel[Any](1)
         try:
             channel.tell(self._control, "ask", number=number, what=what, name=name)
-            await answered.wait()
+            return await answers.receive()
         finally:
             del self._answers[number]
-        return answer[0]
-
-    def _take_answer(self, number: int, answer: Any) -> None:
-        waiter = self._answers.get(number)
-        if waiter is not None:  # None if the query was cancelled
-            waiter[1].append(answer)
-            waiter[0].set()

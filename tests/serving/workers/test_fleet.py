@@ -20,7 +20,7 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
-from svc.errors import ArtifactReadError
+from svc.errors import ArtifactReadError, InternalError
 from svc.metrics import REQUESTS, Metrics
 from svc.processes import SharedPage
 from svc.serving.api.authentication import Authenticator
@@ -356,9 +356,7 @@ async def test_sums_include_ended_and_running_workers() -> None:
 
 @pytest.mark.anyio
 async def test_a_failed_query_has_its_reason() -> None:
-    """The answer is a text for a store that fails, `unknown` for an unknown recipe, and `failed` for a defect, which is
-    logged.
-    """
+    """The answer is an error: of the store that fails, of an unknown recipe, or of a defect, which is logged."""
 
     def versions(name: str) -> dict[str, Any]:
         if name == "gone":
@@ -369,10 +367,11 @@ async def test_a_failed_query_has_its_reason() -> None:
 
     auth = Authenticator({})
     state = ServerState(Registry(), Settings(), Metrics.disabled(), auth, versions=versions)
-    assert await answer(state, "versions", "gone") == "unknown"
-    assert await answer(state, "versions", "a") == "the store is away"
+    assert isinstance(await answer(state, "versions", "gone"), LookupError)
+    away = await answer(state, "versions", "a")
+    assert isinstance(away, ArtifactReadError) and away.message == "the store is away"
     with capture_logs() as log:
-        assert await answer(state, "versions", "broken") == "failed"
+        assert isinstance(await answer(state, "versions", "broken"), InternalError)
     assert [event["event"] for event in log] == ["request_failed"]
-    assert await answer(state, "files", "/etc/passwd") == "unknown"
+    assert isinstance(await answer(state, "files", "/etc/passwd"), LookupError)
     assert await answer(state, "metrics", "") == b""

@@ -5,8 +5,10 @@ The parent's registry in the form for workers.
 
 from __future__ import annotations
 
+import gc
 import pickle
 import time
+import weakref
 from pathlib import Path
 from typing import Any, cast
 
@@ -100,6 +102,20 @@ def test_a_packed_model_answers_the_same_bytes(tmp_path: Path, family: str) -> N
     assert alone.filters.describe() == handed.filters.describe()
     assert handed.filters.kinds == {"price": "numerical", "title": "categorical"}
     assert (handed.sha256, handed.kid, handed.header) == (alone.sha256, alone.kid, alone.header)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_model_is_freed_with_its_last_reference(tmp_path: Path, family: str) -> None:
+    """A worker reports a drop only then, so no model may refer to itself."""
+    prepare(tmp_path, made(family))
+    model = reopened(load(tmp_path, pack_loaded)).model
+    model.rank(queries(model, 8))
+    model.serve_users()
+    freed = weakref.ref(model)
+    gc.disable()
+    del model
+    gc.enable()
+    assert freed() is None
 
 
 def test_all_arrays_of_a_packed_model_lie_in_sealed_memory(tmp_path: Path) -> None:

@@ -160,15 +160,15 @@ async def test_a_worker_follows_orders_about_models_keys_and_drain(tmp_path: Pat
             await tell("drop", 1)
             await tell("policies", {}, {})
             assert (await asked(address)).startswith(b"HTTP/1.1 404 ")
-            for told, error in (("failed", InternalError), ("unknown", LookupError), ("broken", ArtifactReadError)):
+            for error in (InternalError(), LookupError("a"), ArtifactReadError("broken")):
 
-                async def reply(told: str = told) -> None:
+                async def reply(error: Exception = error) -> None:
                     _, fields = await channel.hear(control) or ("", {})
                     assert (fields["what"], fields["name"]) == ("versions", "a")
-                    await channel.send(control, (0, "answer", fields["number"], told))
+                    await channel.send(control, (0, "answer", fields["number"], error))
 
                 nursery.start_soon(reply)
-                with pytest.raises(error):
+                with pytest.raises(type(error), match=str(error)):
                     await trio.to_thread.run_sync(worker._state.versions, "a")
             await tell("drain")
             assert b"connection: close" in (await asked(address)).lower()
