@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import AbstractContextManager
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 CGROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUP = Path("/proc/self/cgroup")
@@ -81,3 +84,20 @@ def limit_blas_threads(count: int) -> None:
     from threadpoolctl import threadpool_limits
 
     threadpool_limits(limits=count, user_api="blas")
+
+
+def one_blas_thread() -> AbstractContextManager[object]:
+    """Let each array operation use one thread while the context lasts, in the whole process.
+
+    Looks for the libraries again only after an import, which may have loaded one. Each look reads the memory map of the
+    process, for 4 ms, and a small training uses 18 such contexts.
+    """
+    context: AbstractContextManager[object] = _blas_libraries(len(sys.modules)).limit(limits=1)
+    return context
+
+
+@lru_cache(maxsize=1)
+def _blas_libraries(_n_modules: int) -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(user_api="blas")

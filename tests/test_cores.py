@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import threadpoolctl
 
-from svc.cores import usable_cores
+from svc.cores import one_blas_thread, usable_cores
 
 
 @pytest.fixture
@@ -60,6 +61,31 @@ def test_the_first_version_of_control_groups_counts_too(tmp_path: Path) -> None:
 def test_without_control_groups_affinity_counts(tmp_path: Path) -> None:
     """As on a machine that does not mount them."""
     assert usable_cores(tmp_path / "none", tmp_path / "none" / "own") == 8
+
+
+def test_contexts_of_one_thread_find_the_libraries_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A context restores the number of threads. After an import, which may load a library, the next one looks again."""
+
+    def threads() -> list[int]:
+        return [pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+
+    searches: list[None] = []
+
+    class Counted(threadpoolctl.ThreadpoolController):
+        def __init__(self) -> None:
+            super().__init__()
+            searches.append(None)
+
+    with threadpoolctl.threadpool_limits(2, user_api="blas"):
+        before = threads()
+        with one_blas_thread():
+            assert set(threads()) == {1}
+        assert threads() == before
+        monkeypatch.setattr(threadpoolctl, "ThreadpoolController", Counted)
+        for n_searches in (0, 1):
+            with one_blas_thread(), one_blas_thread():
+                assert len(searches) == n_searches
+            monkeypatch.setitem(sys.modules, "imported", sys)
 
 
 PROGRAM = """

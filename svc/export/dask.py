@@ -19,7 +19,7 @@ from typing import Any, Final
 from svc import events, install_command, logs
 from svc.artifact.keys import SigningKeys, load_signing_keys
 from svc.artifact.store import scheme_of
-from svc.cores import usable_cores
+from svc.cores import one_blas_thread, usable_cores
 from svc.env_file import environment
 from svc.errors import ConfigError, ExportIncomplete, SvcError, UsageError
 from svc.export.manifest import Manifest, MergedManifest, merge
@@ -137,9 +137,7 @@ def run_task(task: _Task) -> Manifest:
         raise ExportIncomplete(
             f"{task.artifact} is now {opened.model_version}, the export began with {task.model_version}"
         )
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(limits=1, user_api="blas"):  # for each of the threads that export starts
+    with one_blas_thread():  # for each of the threads that export starts
         return export(task.request, opened, settings, Progress())  # the client shows the progress of all shards
 
 

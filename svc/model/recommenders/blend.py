@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from svc.cores import one_blas_thread
 from svc.model.codec import Stored
 from svc.model.explain import Contributions
 from svc.model.history import History
@@ -94,11 +95,9 @@ class BlendScorer(Stored):
 
         With `rows`, compute them only for the users in these rows. The deviations of other users become 0.
         """
-        from threadpoolctl import threadpool_limits
-
         self.deviations = np.zeros((len(self.weights), len(history)))
         # A product of two vectors takes microseconds, but waiting for a second BLAS thread takes milliseconds.
-        with threadpool_limits(limits=1, user_api="blas"):
+        with one_blas_thread():
             for user in range(len(history)) if rows is None else rows.tolist():
                 self.deviations[:, user] = self._deviations_of(Query(limit=1, user=user), history)
 

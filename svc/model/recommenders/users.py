@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from svc.cores import one_blas_thread
 from svc.model.history import History
 from svc.model.ranking.item_sets import best, reaching
 from svc.model.ranking.query import Order, Ranking
@@ -144,10 +145,8 @@ def moments_of(means: Values, variances: Values) -> Moments:
 
 def measured_moments(scores_of: Callable[[int], Values], n_users: int) -> Moments:
     """Compute the moments of each user from the scores of all items, (n,), that `scores_of` returns for a row."""
-    from threadpoolctl import threadpool_limits
-
     measured = np.empty((2, n_users))
-    with threadpool_limits(limits=1, user_api="blas"):  # waiting for a second thread takes longer than a small product
+    with one_blas_thread():  # waiting for a second thread takes longer than a small product
         # Takes 10 s for 100,000 users of a neighbour model or a blend, so trainings store the moments.
         for user in range(n_users):
             scores = scores_of(user)

@@ -32,7 +32,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri, stdtrit
-from threadpoolctl import threadpool_limits
+
+from svc.cores import one_blas_thread
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -60,7 +61,7 @@ def resample(scores: Matrix, *, seed: int, n: int) -> Matrix:
     weighted = np.column_stack([sums, sizes])
     means = np.empty((n, scores.shape[1]))
     step = max(1, _DRAWS_PER_BLOCK // groups)
-    with threadpool_limits(limits=1, user_api="blas"):  # in a product this small, threads mostly wait
+    with one_blas_thread():  # in a product this small, threads mostly wait
         for begin in range(0, n, step):
             rows = min(step, n - begin)
             drawn = rng.integers(0, groups, (rows, groups), dtype=np.uint16) + groups * np.arange(rows)[:, np.newaxis]
@@ -229,7 +230,7 @@ def interval(
 
     With a `choice`, `scores` are those of its winner, and the interval is corrected for the choice.
     """
-    ((low, high),) = intervals(scores[:, np.newaxis], seed=seed, confidence=confidence)
+    ((low, high),) = intervals(scores[:, np.newaxis], seed=seed, confidence=confidence, n=RESAMPLINGS)
     value = float(scores.mean())
     stretch = 1.0 if choice is None else choice.stretch(seed=seed, confidence=confidence)
     return value - stretch * (value - low), high

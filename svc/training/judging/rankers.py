@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from threadpoolctl import threadpool_limits
 
-from svc.cores import usable_cores
+from svc.cores import one_blas_thread, usable_cores
 from svc.model.history import History
 from svc.model.model import Model
 from svc.model.ranking.query import NO_ITEMS, Query
@@ -162,8 +161,7 @@ class ServedRanker:
             for position, ranking in zip(part.tolist(), self.model.rank(queries), strict=True):
                 pools[position] = column_of[ranking.items], ranking.scores
 
-        limits = threadpool_limits(limits=1, user_api="blas")  # the setting of servers
-        with limits, ThreadPoolExecutor(usable_cores()) as pool:
+        with one_blas_thread(), ThreadPoolExecutor(usable_cores()) as pool:  # one thread is the setting of servers
             list(pool.map(rank, parts))
         return pools
 
@@ -233,7 +231,7 @@ def _spread(n_users: int) -> NDArray[np.intp]:
 
 
 def _median_ms(rank: Callable[[Query], object], queries: Sequence[Query]) -> float:
-    with threadpool_limits(limits=1, user_api="blas"):  # the setting of servers
+    with one_blas_thread():  # the setting of servers
         rank(queries[0])  # the first call also fills caches
         return round(1e3 * median(_seconds(rank, query) for query in queries), _DIGITS)
 

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 from scipy.optimize import minimize
-from threadpoolctl import threadpool_limits
 
+from svc.cores import one_blas_thread
 from svc.model.ranker.page_ranker import REORDERED
 from svc.training.judging.intervals import Change, paired_change
 from svc.training.judging.metrics import user_scores
@@ -89,7 +89,7 @@ def fit(pages: Pages, *, seed: int) -> FittedWeights:
     """
     fold = np.random.default_rng([seed, 31]).permutation(len(pages)) % FOLDS
     losses, paths = np.zeros((FOLDS, len(L2))), []
-    with threadpool_limits(limits=1, user_api="blas"):  # the bits of a product depend on the number of threads
+    with one_blas_thread():  # the bits of a product depend on the number of threads
         for number in range(FOLDS):
             own = pages.of(np.flatnonzero(fold == number)).telling()
             paths.append(_path(pages.of(np.flatnonzero(fold != number)), L2))

@@ -69,6 +69,7 @@ def test_an_interval_is_as_wide_as_theory_says(n_users: int) -> None:
     assert high - low == pytest.approx(2 * 1.96 * scores.std() / np.sqrt(n_users), rel=0.06)
 
 
+@pytest.mark.usefixtures("few_resamplings")
 def test_nineteen_of_twenty_intervals_hold_the_truth() -> None:
     """The coverage is measured over 200 samples of 300 users with a known mean."""
     rng = np.random.default_rng(4)
