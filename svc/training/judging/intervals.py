@@ -152,7 +152,7 @@ class Choice:
         ratios = values[hopes] / max(float(observed[-1]), _TINY)
         linear = drawn[:, hopes] - ratios * resampled[:, -1:]
         largest = _deviations(linear, values[hopes] - ratios * observed[-1]).max(axis=1)
-        return self._beside_one(largest, seed, (1.0 + confidence) / 2.0, confidence)
+        return self._beside_one(largest, seed, (1.0 + confidence) / 2.0, confidence, n_sides=1)
 
     def stretch_of_lead(self, *, seed: int, confidence: float) -> float:
         """Return the factor, at least 1, that lengthens both halves of the interval of the lead.
@@ -165,7 +165,7 @@ class Choice:
         differences, values = resampled[:, first] - resampled[:, second], observed[first] - observed[second]
         hopes = values <= _HOPELESS * differences.std(axis=0)
         largest = np.abs(_deviations(differences[:, hopes], values[hopes])).max(axis=1)
-        return self._beside_one(largest, seed, confidence, confidence)
+        return self._beside_one(largest, seed, confidence, confidence, n_sides=2)
 
     @property
     def runner_up(self) -> int:
@@ -190,15 +190,15 @@ class Choice:
         others = [np.flatnonzero(names != names[column]) for column in both]
         return np.repeat(both, [len(columns) for columns in others]), np.concatenate(others)
 
-    def _beside_one(self, largest: Vector, seed: int, share: float, confidence: float) -> float:
+    def _beside_one(self, largest: Vector, seed: int, share: float, confidence: float, *, n_sides: int) -> float:
         """Return the `share` quantile of the `largest` deviations, divided by the same quantile for a single trial.
 
-        The deviations of unknown trials are drawn from a standard normal distribution. The result is at least
-        `carried`.
+        The deviations of unknown trials are drawn from a standard normal distribution, and are absolute like those in
+        `largest` if `n_sides` is 2. The result is at least `carried`.
         """
         if self.n_unknown:
-            drawn = np.random.default_rng([seed, 23]).random(len(largest))
-            largest = np.maximum(largest, ndtri(drawn ** (1.0 / self.n_unknown)))
+            below = np.random.default_rng([seed, 23]).random(len(largest)) ** (1.0 / self.n_unknown)
+            largest = np.maximum(largest, ndtri((below + n_sides - 1) / n_sides))
         return max(self.carried, float(np.quantile(largest, share)) / normal_reach(confidence))
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from svc.training.judging.intervals import (
     Choice,
@@ -248,6 +249,16 @@ def test_trials_of_other_processes_count_as_independent_ones() -> None:
     stretches = [choice.stretch(seed=1, confidence=0.95) for choice in (part, everything, unknown)]
     assert stretches == sorted(stretches)
     assert unknown.stretch_of_lead(seed=1, confidence=0.95) >= part.stretch_of_lead(seed=1, confidence=0.95)
+
+
+def test_unknown_trials_lengthen_the_interval_of_a_lead_like_independent_known_ones() -> None:
+    """If they lengthened it less, equally good trials would have a false lead twice as often."""
+    scores = np.random.default_rng(6).normal(1.0, 1.0, (2000, 10))
+    scores[:, 9] = scores.mean() - 0.01
+    known = Choice(scores, [*["one"] * 9, "other"])
+    part = Choice(scores[:, [0, 9]], ["one", "other"], n_unknown=8)
+    stretches = [choice.stretch_of_lead(seed=1, confidence=0.95) for choice in (known, part)]
+    assert stretches == pytest.approx([ndtri((1 + 0.95 ** (1 / 9)) / 2) / ndtri(0.975)] * 2, rel=0.02)
 
 
 @pytest.mark.usefixtures("few_resamplings")
