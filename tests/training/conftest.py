@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,31 +35,44 @@ def write_items(path: Path, n_items: int = 40) -> Path:
     return path
 
 
+def recipe_in(folder: Path, *, ratings: Path | None = None, **blocks: Any) -> LoadedRecipe:
+    """Load a recipe over generated ratings. Keyword arguments replace whole top-level blocks."""
+    data = ratings or write_ratings(folder / "ratings.csv")
+    recipe: dict[str, Any] = {
+        "name": "small",
+        "source": {"type": "csv", "path": str(data)},
+        "schema": {"user_column": "user_id", "item_column": "item_id", "time_column": "ts", "time_unit": "s"},
+        "training": {
+            "algorithms": ["IALS", "TopPop", "CosineKNN"],
+            "n_trials": 5,
+            "cutoff": 5,
+            "split": {"scheme": "time_user", "heldout_ratio": 0.3},
+        },
+        "output": {"path": "out/small.svc"},
+    }
+    (folder / "out").mkdir(exist_ok=True)
+    recipe.update(blocks)
+    path = folder / "small.yaml"
+    path.write_text(json.dumps(recipe), encoding="utf-8")
+    return load_recipe(path, {}, settings=Settings())
+
+
 @pytest.fixture
 def make_recipe(tmp_path: Path) -> Callable[..., LoadedRecipe]:
-    """Load a recipe over generated ratings. Keyword arguments replace whole top-level blocks."""
+    """Load recipes in a folder of the test."""
+    return partial(recipe_in, tmp_path)
 
-    def make(*, ratings: Path | None = None, **blocks: Any) -> LoadedRecipe:
-        data = ratings or write_ratings(tmp_path / "ratings.csv")
-        recipe: dict[str, Any] = {
-            "name": "small",
-            "source": {"type": "csv", "path": str(data)},
-            "schema": {"user_column": "user_id", "item_column": "item_id", "time_column": "ts", "time_unit": "s"},
-            "training": {
-                "algorithms": ["IALS", "TopPop", "CosineKNN"],
-                "n_trials": 5,
-                "cutoff": 5,
-                "split": {"scheme": "time_user", "heldout_ratio": 0.3},
-            },
-            "output": {"path": "out/small.svc"},
-        }
-        (tmp_path / "out").mkdir(exist_ok=True)
-        recipe.update(blocks)
-        path = tmp_path / "small.yaml"
-        path.write_text(json.dumps(recipe), encoding="utf-8")
-        return load_recipe(path, {}, settings=Settings())
 
-    return make
+@pytest.fixture(scope="module")
+def make_shared_recipe(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., LoadedRecipe]:
+    """Load a recipe in a folder of the module, for a training that its tests share."""
+    return partial(recipe_in, tmp_path_factory.mktemp("shared"))
+
+
+@pytest.fixture
+def without_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a training measure for its report without drawing the page, which takes longer than the training."""
+    monkeypatch.setattr("svc.training.report.page.write_report", lambda *_: None)
 
 
 @pytest.fixture

@@ -390,7 +390,7 @@ def test_a_row_in_the_far_future_acts_like_a_row_at_the_last_event(
     report = tmp_path / "report.html"
     for stray in (NOW_S, 4_070_908_800):
         loaded = make_recipe(ratings=_aged_table(tmp_path / "stray.csv", stray), schema=SCHEMA, training=_training())
-        artifact = run(loaded, report=report).artifact
+        artifact = run(loaded, report=report if heads else None).artifact
         assert artifact is not None
         parsed = read_verified(artifact, development_keys(), Settings())[1]
         payloads.append(bytes(parsed.payload))

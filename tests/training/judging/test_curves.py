@@ -111,35 +111,42 @@ def test_the_users_of_the_sample_are_measured() -> None:
     assert measure_diversity(ServedRanker.alike(model), evaluator.sample(20, 1), seed=1)["n_users"] == 20
 
 
-@pytest.mark.parametrize("algorithms", [["CosineKNN"], ["IALS"], ["TopPop"]])
-def test_only_trainings_with_a_report_measure_diversity(
-    make_recipe: Make, tmp_path: Path, algorithms: list[str]
-) -> None:
-    """The header and the page have the figures, unless the recipe turns them off."""
+def trained(
+    make_recipe: Make, report: Path | None, algorithm: str = "CosineKNN", **training: Any
+) -> tuple[dict[str, Any], LoadedRecipe]:
+    """Return the evaluation in the header of a training, and its recipe."""
+    loaded = make_recipe(training={"algorithms": [algorithm], "n_trials": 1, "cutoff": 5, **training})
+    options = TrainOptions(run_id="r1", dev_unsigned=True, report=report)
+    artifact = train(loaded, options, Settings(), Progress()).artifact
+    assert artifact is not None
+    return dict(read_verified(artifact, development_keys(), Settings())[1].header["evaluation"]), loaded
 
-    def trained(report: Path | None, **training: Any) -> tuple[dict[str, Any], LoadedRecipe]:
-        loaded = make_recipe(training={"algorithms": algorithms, "n_trials": 1, "cutoff": 5, **training})
-        options = TrainOptions(run_id="r1", dev_unsigned=True, report=report)
-        artifact = train(loaded, options, Settings(), Progress()).artifact
-        assert artifact is not None
-        return dict(read_verified(artifact, development_keys(), Settings())[1].header["evaluation"]), loaded
 
-    page = tmp_path / "page.html"
-    measured, _ = trained(page)
+@pytest.mark.usefixtures("without_page")
+@pytest.mark.parametrize("algorithm", ["CosineKNN", "IALS", "TopPop"])
+def test_every_kind_of_model_is_measured_at_each_diversity(make_recipe: Make, tmp_path: Path, algorithm: str) -> None:
+    measured, _ = trained(make_recipe, tmp_path / "page.html", algorithm)
     assert [row["diversity"] for row in measured["diversity"]["values"]] == list(VALUES)
+
+
+def test_only_trainings_with_a_report_measure_diversity(make_recipe: Make, tmp_path: Path) -> None:
+    """The header and the page have the figures, unless the recipe turns them off."""
+    page = tmp_path / "page.html"
+    trained(make_recipe, page)
     assert "What diversity costs" in page.read_text(encoding="utf-8")
     assert (
         'aria-label="Accuracy and mean distance of two items of a list for each value of diversity"'
         in page.read_text(encoding="utf-8")
     )
-    plain, recipe = trained(None)
+    plain, recipe = trained(make_recipe, None)
     assert "diversity" not in plain
-    left_out, other = trained(page, report_diversity=False)
+    left_out, other = trained(make_recipe, page, report_diversity=False)
     assert "diversity" not in left_out
     assert "What diversity costs" not in page.read_text(encoding="utf-8")
     assert recipe.recipe_hash == other.recipe_hash, "a report does not make another model"
 
 
+@pytest.mark.usefixtures("without_page")
 def test_a_report_has_the_metrics_at_other_cutoffs(make_recipe: Make, tmp_path: Path) -> None:
     """Cutoffs beyond the number of items are left out. Those of the search agree with its score."""
     head = header_of(make_recipe, report=tmp_path / "page.html")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -51,20 +51,32 @@ def recipe(make_recipe: Make, **changes: Any) -> LoadedRecipe:
     return make_recipe(training=training, output={"path": "out/small.svc", "versioning": "append_sha"})
 
 
-def test_the_page_made_again_is_the_page_of_the_training(make_recipe: Make, tmp_path: Path) -> None:
+class Trained(NamedTuple):
+    """A training with its report."""
+
+    artifact: str
+    page: str
+    header: Mapping[str, Any]
+
+
+@pytest.fixture(scope="module")
+def reported(make_shared_recipe: Make, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    target = tmp_path_factory.mktemp("page") / "page.html"
+    artifact = trained(recipe(make_shared_recipe), report=target)
+    header = read_verified(artifact, development_keys(), Settings())[1].header
+    return Trained(artifact, target.read_text(encoding="utf-8"), header)
+
+
+def test_the_page_made_again_is_the_page_of_the_training(reported: Trained, tmp_path: Path) -> None:
     """They are equal byte for byte, as the page only needs the artifact."""
-    first, again = tmp_path / "first.html", tmp_path / "again.html"
-    artifact = trained(recipe(make_recipe), report=first)
-    assert main.run(["report", artifact, "--output", str(again), *CONFIRMED]) == 0
-    assert again.read_bytes() == first.read_bytes()
+    again = tmp_path / "again.html"
+    assert main.run(["report", reported.artifact, "--output", str(again), *CONFIRMED]) == 0
+    assert again.read_text(encoding="utf-8") == reported.page
 
 
-def test_the_page_has_interval_scored_users_lead_and_cutoffs(make_recipe: Make, tmp_path: Path) -> None:
+def test_the_page_has_interval_scored_users_lead_and_cutoffs(reported: Trained) -> None:
     """Figures of test users are there too."""
-    target = tmp_path / "page.html"
-    artifact = trained(recipe(make_recipe), report=target)
-    page = target.read_text(encoding="utf-8")
-    found = read_verified(artifact, development_keys(), Settings())[1].header["evaluation"]
+    page, found = reported.page, reported.header["evaluation"]
     for low, high in (found["interval"], found["test"]["interval"]):
         assert f"95% interval {low:.4f} to {high:.4f}" in page
     headline = f'<p class="score">{found["test"]["ndcg"]:.4f} <small>ndcg@5</small></p>'
@@ -81,12 +93,9 @@ def test_the_page_has_interval_scored_users_lead_and_cutoffs(make_recipe: Make, 
     assert "Score of each trial against what a ranking costs" in page
 
 
-def test_the_page_breaks_metrics_down_by_users_and_items(make_recipe: Make, tmp_path: Path) -> None:
+def test_the_page_breaks_metrics_down_by_users_and_items(reported: Trained) -> None:
     """There are three groups of each, with intervals. The figures over all users equal those of the search."""
-    target = tmp_path / "page.html"
-    artifact = trained(recipe(make_recipe), report=target)
-    page = target.read_text(encoding="utf-8")
-    head = read_verified(artifact, development_keys(), Settings())[1].header
+    _, page, head = reported
     rows = {(row["group"], row["part"], row["metric"]): row for row in head["evaluation"]["breakdown"]}
     assert {part for group, part, _ in rows if group == "activity"} == {"few", "some", "many"}
     assert {part for group, part, _ in rows if group == "popularity"} == {"head", "middle", "tail"}
@@ -149,10 +158,9 @@ def test_a_very_large_change_stays_within_the_plot() -> None:
     assert "e+" not in changes_plot([one], -0.01, "ndcg@5")
 
 
-def test_headers_of_earlier_releases_still_make_a_page(make_recipe: Make) -> None:
+def test_headers_of_earlier_releases_still_make_a_page(reported: Trained) -> None:
     """Such headers lack intervals, cutoffs and the trials of the search."""
-    artifact = trained(recipe(make_recipe))
-    head = read_verified(artifact, development_keys(), Settings())[1].header
+    head = reported.header
     measured = {name: value for name, value in head["evaluation"].items() if isinstance(value, float)}
     best = {
         name: {key: one[key] for key in ("score", "params", "seconds")}
@@ -170,13 +178,11 @@ def test_headers_of_earlier_releases_still_make_a_page(make_recipe: Make) -> Non
     assert "interval" not in without_names.replace('data-label="interval"', "")
 
 
-def test_text_of_the_data_is_never_markup(make_recipe: Make) -> None:
+def test_text_of_the_data_is_never_markup(reported: Trained) -> None:
     """Ids, titles and parameters are escaped."""
-    artifact = trained(recipe(make_recipe, n_trials=2))
-    head = read_verified(artifact, development_keys(), Settings())[1].header
     text = "<script>alert(1)</script>"
     model = popularity_model()
-    page = render({**head, "best_params": {text: text}}, Counts.of(model.history, model.n_items))
+    page = render({**reported.header, "best_params": {text: text}}, Counts.of(model.history, model.n_items))
     assert "<script" not in page
     assert page.count("&lt;script&gt;") == 2
 
@@ -188,9 +194,6 @@ def test_an_artifact_without_training_facts_is_refused(tmp_path: Path, monkeypat
     monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
     assert main.run(["report", str(path), "--output", str(tmp_path / "a.html")]) == 5
     assert not (tmp_path / "a.html").exists()
-
-
-Make = Callable[..., LoadedRecipe]
 
 
 def report_at(path: Path | None, loaded: LoadedRecipe) -> RunReport:
