@@ -123,7 +123,8 @@ COLD_STARTS = _metric(
     "svc_v1_cold_starts_total",
     "counter",
     "recipe kind",
-    "Answers for unknown users or items, by history, features, features+history or item_features.",
+    "Answers by history, features, features+history or item_features of the request, for unknown users or items and "
+    "for known users with history_mode replace.",
 )
 UNKNOWN_FEATURES = _metric(
     "svc_v1_unknown_feature_values_total",

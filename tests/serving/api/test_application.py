@@ -104,6 +104,7 @@ async def test_metrics_count_by_recipe_and_code() -> None:
     async with serving(metrics=Metrics.create()) as (client, _):
         await client.post(RECOMMEND, {"user_id": "u1"})
         await client.post(RECOMMEND, {"user_id": "nobody"})
+        await client.post(RECOMMEND, {"user_id": "u1", "history": ["i2"], "history_mode": "replace"})
         await client.post("/v1/recipes/broken:recommend", {"user_id": "u1"})
         await client.post("/v1/recipes/stub:recommend", {"user_id": "u1"})
         await client.post("/v1/recipes/plain:recommend", {"user_features": {}})
@@ -120,23 +121,23 @@ async def test_metrics_count_by_recipe_and_code() -> None:
             await client.post(f"/v1/recipes/x{number}:recommend", {})
         text = (await client.get("/v1/metrics")).body.decode()
     for line in (
-        'svc_v1_requests_total{recipe="movies",status="ok"} 9.0',
+        'svc_v1_requests_total{recipe="movies",status="ok"} 10.0',
         'svc_v1_requests_total{recipe="movies",status="unknown_user"} 1.0',
         'svc_v1_requests_total{recipe="broken",status="error"} 1.0',
         'svc_v1_requests_total{recipe="stub",status="unavailable"} 1.0',
         'svc_v1_requests_total{recipe="plain",status="features_not_supported"} 1.0',
         'svc_v1_requests_total{recipe="<unknown>",status="recipe_not_found"} 50.0',
         'svc_v1_batch_element_errors_total{code="UNKNOWN_USER"} 1.0',
-        'svc_v1_verb_requests_total{recipe="movies",status="ok",verb="recommend"} 5.0',
+        'svc_v1_verb_requests_total{recipe="movies",status="ok",verb="recommend"} 6.0',
         'svc_v1_verb_requests_total{recipe="movies",status="unknown_user",verb="recommend"} 1.0',
         'svc_v1_verb_requests_total{recipe="movies",status="ok",verb="recommend-related"} 2.0',
         'svc_v1_verb_requests_total{recipe="<unknown>",status="recipe_not_found",verb="recommend"} 50.0',
-        'svc_v1_verb_latency_seconds_count{recipe="movies",verb="recommend"} 6.0',
+        'svc_v1_verb_latency_seconds_count{recipe="movies",verb="recommend"} 7.0',
         'svc_v1_batch_size_bucket{le="2.0",recipe="movies",verb="batch-recommend"} 2.0',
         'svc_v1_batch_size_sum{recipe="movies",verb="batch-recommend"} 4.0',
         'svc_v1_cold_starts_total{kind="features",recipe="movies"} 2.0',
         'svc_v1_cold_starts_total{kind="features+history",recipe="movies"} 2.0',
-        'svc_v1_cold_starts_total{kind="history",recipe="movies"} 1.0',
+        'svc_v1_cold_starts_total{kind="history",recipe="movies"} 2.0',
         'svc_v1_cold_starts_total{kind="item_features",recipe="movies"} 1.0',
         'svc_v1_unknown_feature_values_total{recipe="movies"} 4.0',
     ):
