@@ -70,7 +70,7 @@ def brute_force(model: Model, prepared: Prepared, asked: dict[str, Any], restric
 
 
 @pytest.mark.parametrize("name", EVERY_FAMILY)
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(some=st.lists(questions(), min_size=1, max_size=12))
 def test_the_answer_is_that_of_brute_force_alone_and_in_a_batch(
     name: str, some: list[tuple[dict[str, Any], Restriction]]
@@ -92,7 +92,7 @@ def test_the_answer_is_that_of_brute_force_alone_and_in_a_batch(
 def test_a_large_index_is_scanned_exactly_under_filters(scorer: Any, share: float) -> None:
     """Scans of these sizes prune, gather and pass several blocks. Some item vectors are zero."""
     rng = np.random.default_rng(int(share * 1000))
-    n_items, n_users, components = 20_000, 24, 8
+    n_items, n_users, components = 20_000, 9, 8
     items = (rng.standard_normal((n_items, components + (scorer is BPRScorer)))).astype(np.float32)
     items *= rng.exponential(size=(n_items, 1)).astype(np.float32)
     items[rng.choice(n_items, 3000, replace=False)] = 0

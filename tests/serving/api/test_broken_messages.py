@@ -196,7 +196,7 @@ def divided(pick: random.Random, message: bytes, step: int | None) -> list[bytes
     return [message[at : at + step] for at in range(0, len(message), step)]
 
 
-@pytest.mark.parametrize(("step", "share"), [(None, 1), (1, 20)], ids=["in two parts", "byte by byte"])
+@pytest.mark.parametrize(("step", "share"), [(None, 4), (1, 20)], ids=["in two parts", "byte by byte"])
 async def test_a_divided_broken_message_ends_its_connection(
     step: int | None, share: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
