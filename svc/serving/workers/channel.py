@@ -1,8 +1,7 @@
 """Messages between the parent and its workers, over pairs of connected Unix sockets.
 
 The parent sends pickles, which a worker may unpickle because it trusts its parent. The parent must not trust a worker,
-which handles input of clients. So a worker sends short JSON objects, and the parent accepts only the kinds in
-`FROM_WORKER`.
+which handles input of clients. So a worker sends short JSON lists, and the parent accepts only those of `FROM_WORKER`.
 """
 
 from __future__ import annotations
@@ -25,8 +24,10 @@ FROM_WORKER_BYTES = 1024
 """Longest message from a worker."""
 MOST_FILES = 8
 """Most memory files in one message."""
-FROM_WORKER: dict[str, dict[str, type]] = {"done": {"seq": int}, "ask": {"number": int, "what": str, "name": str}}
-"""Names and types of the fields of each kind of message that a worker may send."""
+FROM_WORKER: tuple[list[type], ...] = ([int], [int, str, str])
+"""Types of the messages that a worker may send.
+
+They are the number of an executed order, and a query: a number for the answer, the kind and the name of a recipe."""
 PAUSE_S = 0.1
 """Pause before something is tried again that lack of descriptors or memory has prevented."""
 T = TypeVar("T")
@@ -81,16 +82,16 @@ async def receive(end: socket.socket) -> Received | None:
     return Received(pickle.loads(data[1:]), files)
 
 
-def tell(end: socket.socket, kind: str, **fields: object) -> None:
+def tell(end: socket.socket, *message: int | str) -> None:
     """Send a message to the parent. Raises OSError if the parent has ended.
 
     Does not wait, because a worker sends so few and short messages that the socket's buffer always has room.
     """
-    end.send(json.dumps({"kind": kind, **fields}).encode())
+    end.send(json.dumps(message).encode())
 
 
-async def hear(end: socket.socket) -> tuple[str, dict[str, Any]] | None:
-    """Return kind and fields of the next message from a worker, or None if the worker has ended.
+async def hear(end: socket.socket) -> list[Any] | None:
+    """Return the next message from a worker, or None if the worker has ended.
 
     Raises ValueError if the message is invalid, or ConnectionError if the worker has ended with unread messages.
     """
@@ -98,18 +99,14 @@ async def hear(end: socket.socket) -> tuple[str, dict[str, Any]] | None:
     return parse_message(data) if data else None
 
 
-def parse_message(data: bytes) -> tuple[str, dict[str, Any]]:
-    """Return kind and fields of a message from a worker. Raises ValueError if the message is invalid."""
+def parse_message(data: bytes) -> list[Any]:
+    """Return a message from a worker. Raises ValueError if it is none of FROM_WORKER."""
     if len(data) > FROM_WORKER_BYTES:
         raise ValueError("the message is too long")
     try:
-        fields = json.loads(data)
+        message = json.loads(data)
     except RecursionError:
         raise ValueError("the message is nested too deeply") from None
-    kind = fields.pop("kind", None) if isinstance(fields, dict) else None
-    expected = FROM_WORKER.get(kind) if isinstance(kind, str) else None
-    if expected is None or fields.keys() != expected.keys():
+    if not isinstance(message, list) or [type(value) for value in message] not in FROM_WORKER:
         raise ValueError("the message is of no kind that a worker sends")
-    if any(type(value) is not expected[name] for name, value in fields.items()):
-        raise ValueError("a field of the message is of a wrong type")
-    return str(kind), fields
+    return message

@@ -63,8 +63,6 @@ class WorkerRecord:
     pulse: Pulse = field(default_factory=Pulse)
     pending: set[int] = field(default_factory=set)
     """Numbers of orders that the worker has not executed."""
-    changed: trio.Event = field(default_factory=trio.Event)
-    """Set and replaced when the worker has executed an order. Also set when the worker has ended."""
 
     def kill(self) -> None:
         """Kill the worker, unless it has already ended."""
@@ -106,7 +104,8 @@ class Fleet:
         A worker that starts later gets these orders first."""
         self._seqs, self._numbers = itertools.count(1), itertools.count(1)
         self._failing: set[int] = set()
-        self._changed = trio.Event()
+        self._changes = trio.lowlevel.ParkingLot()
+        """Tasks that wait until a worker has executed an order or has ended."""
         self.is_ending = False
         self.ended = trio.Event()
         self._past: Counts = {}
@@ -141,7 +140,7 @@ class Fleet:
         waited_for = [(worker, frozenset(worker.pending)) for worker in self._workers if worker.is_ready]
         for worker, seqs in waited_for:
             while worker in self._workers and worker.pending & seqs:
-                await worker.changed.wait()
+                await self._changes.park()
 
     async def prepare(self, loaded: Loaded) -> Lane:
         """Send a model to all workers, and return a placeholder for its lanes once every ready worker has opened it."""
@@ -256,7 +255,7 @@ class Fleet:
         worker.control.close()
         os.close(worker.handle)
         worker.orders.close()
-        worker.changed.set()
+        self._changes.unpark_all()
         return code
 
     async def _hear(self, worker: WorkerRecord) -> None:
@@ -265,29 +264,27 @@ class Fleet:
         async with trio.open_nursery() as answers:
             with suppress(ValueError, ConnectionError):
                 while (message := await channel.hear(worker.control)) is not None:
-                    kind, fields = message
-                    if kind == "done":
-                        self._done(worker, fields["seq"])
+                    if len(message) == 1:
+                        self._done(worker, *message)
                     else:
                         await places.acquire()
-                        answers.start_soon(self._answer, worker, places, fields)
+                        answers.start_soon(self._answer, worker, places, *message)
             worker.kill()
 
     def _done(self, worker: WorkerRecord, seq: int) -> None:
         """Note that the worker has executed an order. The worker becomes ready once no order is pending."""
         worker.pending.discard(seq)
-        changed, worker.changed = worker.changed, trio.Event()
-        changed.set()
+        self._changes.unpark_all()
         if not worker.pending and not worker.is_ready:
             worker.is_ready, worker.ready_at = True, trio.current_time()
             self._say_state()
 
-    async def _answer(self, worker: WorkerRecord, places: trio.Semaphore, fields: dict[str, Any]) -> None:
+    async def _answer(self, worker: WorkerRecord, places: trio.Semaphore, number: int, what: str, name: str) -> None:
         try:
             assert self.answer is not None, "the server has set it"
-            answer = await self.answer(fields["what"], fields["name"])
+            answer = await self.answer(what, name)
             with suppress(OSError):
-                await channel.send(worker.control, (0, "answer", fields["number"], answer))
+                await channel.send(worker.control, (0, "answer", number, answer))
         finally:
             places.release()
 
@@ -307,19 +304,17 @@ class Fleet:
                     worker.kill()
 
     def _say_state(self) -> None:
-        """Send the numbers of ready and failing workers to all workers, if they have changed, and wake `all_ready`."""
+        """Send the numbers of ready and failing workers to all workers, if they have changed."""
         ready = sum(worker.is_ready for worker in self._workers)
         state = WorkersState(self.size, ready, len(self._failing))
         if state != self.registry.workers:
             self.registry.workers = state
             self.tell("workers", state)
-        changed, self._changed = self._changed, trio.Event()
-        changed.set()
 
     async def all_ready(self) -> None:
         """Return when every slot has a ready worker."""
         while sum(worker.is_ready for worker in self._workers) < self.size:
-            await self._changed.wait()
+            await self._changes.park()
 
     def accept(self) -> None:
         """Let all present and later workers accept connections. Call it once the listener listens."""

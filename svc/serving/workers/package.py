@@ -8,7 +8,6 @@ rules and lists of the recipe change more often than the model, so they are sent
 from __future__ import annotations
 
 import copyreg
-import ctypes
 import io
 import pickle
 import threading
@@ -191,5 +190,4 @@ def pack_loaded(loaded: Loaded, blob: Blob) -> Loaded:
 
 def _address(view: memoryview) -> int:
     """Return the memory address of the first byte."""
-    array = np.frombuffer(view, np.uint8)
-    return int(ctypes.c_void_p(array.ctypes.data).value or 0)
+    return np.frombuffer(view, np.uint8).ctypes.data

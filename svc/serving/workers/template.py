@@ -17,7 +17,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -187,14 +187,14 @@ def main(end: socket.socket, server: int) -> None:
         data, descriptors, _, _ = socket.recv_fds(end, 1, ENDS, socket.MSG_CMSG_CLOEXEC)
         if not data:
             return
-        pid = _fork_orphan(partial(_work, end, server, descriptors))
+        pid = _fork_orphan(end, server, descriptors)
         end.send(PID.pack(pid))
         for descriptor in descriptors:
             os.close(descriptor)
 
 
-def _fork_orphan(work: Callable[[], None]) -> int:
-    """Fork a process that runs `work`, and return its process id. `work` must end the process.
+def _fork_orphan(end: socket.socket, server: int, descriptors: list[int]) -> int:
+    """Fork a worker, and return its process id.
 
     The fork is made by an intermediate process that has ended when this function returns. So the fork is an orphan,
     which the server adopts.
@@ -209,7 +209,7 @@ def _fork_orphan(work: Callable[[], None]) -> int:
             os.close(writing)
             while os.getppid() == own:  # the intermediate process has not ended yet
                 os.sched_yield()
-            work()
+            _work(end, server, descriptors)
         os.write(writing, PID.pack(pid))
         os._exit(0)
     os.close(writing)

@@ -202,7 +202,7 @@ class Worker:
                 await self._put(*arguments)
             else:
                 self._orders[kind](*arguments)
-            channel.tell(self._control, "done", seq=seq)
+            channel.tell(self._control, seq)
             del files, arguments  # they would keep the memory of a dropped model until the next order arrives
 
     def _begin(self) -> None:
@@ -250,7 +250,7 @@ class Worker:
         del loaded, lane
         with trio.move_on_after(LONGEST_FAREWELL_S):
             await unused.wait()
-        channel.tell(self._control, "done", seq=seq)
+        channel.tell(self._control, seq)
 
     async def _put(self, entry: Entry, state: ServedState | None) -> None:
         """Replace the entry of a recipe in the registry.
@@ -294,7 +294,7 @@ class Worker:
         number = next(self._numbers)
         self._answers[number], answers = trio.open_memory_channel[Any](1)
         try:
-            channel.tell(self._control, "ask", number=number, what=what, name=name)
+            channel.tell(self._control, number, what, name)
             return await answers.receive()
         finally:
             del self._answers[number]
