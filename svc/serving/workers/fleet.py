@@ -32,7 +32,7 @@ from svc.serving.workers import channel, counters
 from svc.serving.workers.counters import BEAT_S, PAGE_BYTES, Counts, Pulse, WorkerPage
 from svc.serving.workers.package import Package, WorkerLanes, mirror_entry
 from svc.serving.workers.rates import CELLS_BYTES, KeyCells
-from svc.serving.workers.template import KeptTemplate, Pauses, environment
+from svc.serving.workers.template import Pauses, Template, environment
 
 ASKED_AT_ONCE = 8
 """Most queries of one worker that the parent answers at the same time."""
@@ -89,7 +89,7 @@ class Fleet:
         self.registry.workers = WorkersState(size, 0, 0)
         self.answer: Answer | None = None
         cores = usable_cores()
-        self._template = KeptTemplate(environment(variables, max(1, (cores - 1) // size)))
+        self._template = Template(environment(variables, max(1, (cores - 1) // size)))
         self._cells = SharedPage.of(CELLS_BYTES)
         self._connections = SharedPage.of(8 * size)
         self._n_open = memoryview(self._connections).cast("Q")

@@ -89,90 +89,70 @@ def environment(variables: Mapping[str, str], scoring_threads: int) -> dict[str,
 
 
 class Template:
-    """The server's connection to one template process."""
+    """The template process. It is restarted when it ends, so that the next worker rarely waits for the imports."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        """Start the process. Call it in the main thread, because the kernel ends the template when this thread ends.
-
-        Raises OSError if the system lacks descriptors, memory or processes.
-        """
-        self._end, template_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._end.setblocking(False)
+        self._environ = environ
+        self._end: socket.socket
+        self._process: subprocess.Popen[bytes]
         self._is_ready = False
+        self._copying = trio.Lock()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Start the process, and restart it each time it ends, until cancelled. Workers forked from it go on.
+
+        Call it in the main thread, because the kernel ends the process when the thread that started it ends.
+        """
+        pauses = Pauses()
+        self._start()
+        task_status.started()
+        try:
+            while True:
+                began = trio.current_time()
+                # Not by a pidfd, which cannot be opened while descriptors are lacking.
+                while (code := self._process.poll()) is None:  # noqa: ASYNC110 - the process sets no event
+                    await trio.sleep(POLL_S)
+                async with self._copying:  # a `copy` may still use this process, and fails because it has ended
+                    self._end.close()
+                logs.emit(events.WORKER_TEMPLATE_RESTARTED, error=f"it ended with exit code {code}")
+                await trio.sleep(pauses.after(trio.current_time() - began))
+                await channel.retry(self._start, partial(trio.sleep, channel.PAUSE_S), OSError)
+        finally:
+            self._end.close()
+            self._process.kill()
+            self._process.wait()
+
+    def _start(self) -> None:
+        """Start the process. Raises OSError if the system lacks descriptors, memory or processes."""
+        end, template_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with template_end, ExitStack() as unused:
-            unused.enter_context(self._end)
+            unused.enter_context(end)
             arguments = [str(template_end.fileno()), str(os.getpid())]
             command = [sys.executable, "-P", "-m", "svc.serving.workers.template", *arguments]
             self._process = subprocess.Popen(
-                command, env=dict(environ), pass_fds=[template_end.fileno()], stdin=subprocess.DEVNULL
+                command, env=dict(self._environ), pass_fds=[template_end.fileno()], stdin=subprocess.DEVNULL
             )
             unused.pop_all()
-
-    async def wait_until_ended(self) -> int:
-        """Wait until the template has ended, and return its exit code."""
-        # Not by a pidfd, which cannot be opened while descriptors are lacking.
-        while (code := self._process.poll()) is None:  # noqa: ASYNC110 - the process tells it no event
-            await trio.sleep(POLL_S)
-        return code
+        end.setblocking(False)
+        self._end, self._is_ready = end, False
 
     async def copy(self, descriptors: list[int]) -> int:
         """Fork a worker with these descriptors, and return its process id. Raises OSError if the template has ended.
 
-        The first call waits until the template has imported all modules. Calls must not overlap.
+        The first call waits until the template has imported all modules. Overlapping calls wait for each other.
         """
-        if not self._is_ready:
-            await self._read(1)
-            self._is_ready = True
-        socket.send_fds(self._end, [b"w"], descriptors)
-        return int(PID.unpack(await self._read(PID.size))[0])
+        async with self._copying:
+            if not self._is_ready:
+                await self._read(1)
+                self._is_ready = True
+            socket.send_fds(self._end, [b"w"], descriptors)
+            return int(PID.unpack(await self._read(PID.size))[0])
 
     async def _read(self, size: int) -> bytes:
         data = await channel.retry(partial(self._end.recv, size), partial(trio.lowlevel.wait_readable, self._end))
         if len(data) != size:
             raise ConnectionResetError("the process that workers are copied from has ended")
         return data
-
-    def end(self) -> None:
-        """Kill the template. Workers that were forked from it go on."""
-        self._end.close()
-        self._process.kill()
-        self._process.wait()
-
-
-class KeptTemplate:
-    """A template process that is restarted when it ends, so that the next worker rarely waits for the imports."""
-
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self._environ = environ
-        self._now: Template
-        self._copying = trio.Lock()
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Start a template, and restart it each time it ends, until cancelled."""
-        pauses = Pauses()
-        self._now = Template(self._environ)
-        task_status.started()
-        while True:
-            began = trio.current_time()
-            try:
-                code = await self._now.wait_until_ended()
-                async with self._copying:  # a `copy` may still use this template, and fails because the process ended
-                    pause_s = pauses.after(trio.current_time() - began)
-            finally:
-                self._now.end()
-            logs.emit(events.WORKER_TEMPLATE_RESTARTED, error=f"it ended with exit code {code}")
-            await trio.sleep(pause_s)
-            self._now = await channel.retry(
-                partial(Template, self._environ), partial(trio.sleep, channel.PAUSE_S), OSError
-            )
-
-    async def copy(self, descriptors: list[int]) -> int:
-        """Fork a worker with these descriptors, and return its process id. Raises OSError if the template has ended.
-
-        Overlapping calls wait for each other.
-        """
-        async with self._copying:
-            return await self._now.copy(descriptors)
 
 
 def main(end: socket.socket, server: int) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import errno
 import gc
-from types import SimpleNamespace
+import os
+import socket
+import subprocess
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from svc.serving.workers import template
-from svc.serving.workers.template import KeptTemplate, Pauses, Template, environment
+from svc.serving.workers.template import PID, POLL_S, Pauses, Template, environment
 from svc.settings import variables
 from tests.serving.workers.test_fleet import few_descriptors, open_descriptors
 
@@ -54,29 +54,31 @@ def test_workers_share_the_scoring_threads_of_the_machine() -> None:
     assert environment({"SVC_SCORING_THREADS": "5"}, 2)["SVC_SCORING_THREADS"] == "5"
 
 
-class FakeTemplate:
-    """A template that ends on demand, or at once."""
+class FakeProcess:
+    """A template process that is ready at once, forks one worker, and ends on demand or at once."""
 
-    started: list[FakeTemplate]
+    started: list[FakeProcess]
     dies_at_once = False
 
-    def __init__(self, environ: object) -> None:
-        self.over = trio.Event()
-        self.was_cleared = False
-        FakeTemplate.started.append(self)
+    def __init__(self, command: list[str], **_: object) -> None:
+        self._end = socket.socket(fileno=os.dup(int(command[-2])))
+        self._code: int | None = None
+        FakeProcess.started.append(self)
+        self._end.send(b"r")
+        self._end.send(PID.pack(len(FakeProcess.started)))
+        if self.dies_at_once:
+            self.kill()
 
-    async def wait_until_ended(self) -> int:
-        if not self.dies_at_once:
-            await self.over.wait()
-        return -9
+    def poll(self) -> int | None:
+        return self._code
 
-    async def copy(self, descriptors: list[int]) -> int:
-        if self.over.is_set():
-            raise ConnectionResetError
-        return len(FakeTemplate.started)
+    def kill(self) -> None:
+        self._code = -9
+        self._end.close()
 
-    def end(self) -> None:
-        self.was_cleared = True
+    def wait(self) -> int:
+        assert self._code is not None
+        return self._code
 
 
 @pytest.fixture
@@ -85,85 +87,68 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 
 @pytest.fixture
-def fakes(monkeypatch: pytest.MonkeyPatch) -> list[FakeTemplate]:
-    monkeypatch.setattr(FakeTemplate, "started", [], raising=False)
-    monkeypatch.setattr(template, "Template", FakeTemplate)
-    return FakeTemplate.started
+def fakes(monkeypatch: pytest.MonkeyPatch) -> list[FakeProcess]:
+    monkeypatch.setattr(FakeProcess, "started", [], raising=False)
+    monkeypatch.setattr(subprocess, "Popen", FakeProcess)
+    return FakeProcess.started
 
 
 @pytest.mark.anyio
-async def test_an_ended_template_is_restarted_at_once(fakes: list[FakeTemplate]) -> None:
+async def test_an_ended_template_is_restarted_at_once(fakes: list[FakeProcess]) -> None:
     """A fork in between raises the error that it has ended."""
-    kept = KeptTemplate({})
+    kept = Template({})
     async with trio.open_nursery() as nursery:
         await nursery.start(kept.run)
         assert await kept.copy([]) == 1
         await trio.sleep(60)
-        fakes[0].over.set()
+        fakes[0].kill()
         with pytest.raises(OSError):  # the system chooses the subclass
             await kept.copy([])
-        await trio.testing.wait_all_tasks_blocked()
-        assert fakes[0].was_cleared
+        await trio.sleep(2 * POLL_S)
         assert await kept.copy([]) == 2
         nursery.cancel_scope.cancel()
-    assert all(fake.was_cleared for fake in fakes)
+    assert all(fake.poll() == -9 for fake in fakes)
 
 
 @pytest.mark.anyio
 async def test_early_ends_of_a_template_cause_growing_pauses(
-    fakes: list[FakeTemplate], monkeypatch: pytest.MonkeyPatch
+    fakes: list[FakeProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They grow up to half a minute."""
-    monkeypatch.setattr(FakeTemplate, "dies_at_once", True)
+    """They grow up to half a minute. A fork in between raises OSError."""
+    monkeypatch.setattr(FakeProcess, "dies_at_once", True)
+    kept = Template({})
     with trio.move_on_after(3600):
-        await KeptTemplate({}).run()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(kept.run)
+            while True:
+                with pytest.raises(OSError):  # the system chooses the subclass
+                    await kept.copy([])
+                await trio.sleep(1)
     assert 100 < len(fakes) < 140
 
 
 @pytest.mark.anyio
 async def test_a_template_is_restarted_once_there_are_descriptors(
-    fakes: list[FakeTemplate], monkeypatch: pytest.MonkeyPatch
+    fakes: list[FakeProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until then a fork raises OSError."""
-    kept = KeptTemplate({})
+    """Until then a fork raises OSError. No descriptor is lost."""
+    kept = Template({})
+    gc.collect()
+    before = open_descriptors()
     async with trio.open_nursery() as nursery:
         await nursery.start(kept.run)
-        await trio.sleep(60)
-
-        def fail(*_: object) -> None:
-            raise OSError(errno.EMFILE, "too many open files")
-
-        with monkeypatch.context() as lacking:
-            lacking.setattr(FakeTemplate, "__init__", fail)
-            fakes[0].over.set()
+        for free in range(2):
             await trio.sleep(60)
-            with pytest.raises(OSError):  # the system chooses the subclass
-                await kept.copy([])
-        await trio.sleep(1)
-        assert await kept.copy([]) == 2
+            fakes[-1].kill()
+            with few_descriptors(free):
+                await trio.sleep(60)
+                with pytest.raises(OSError):  # the system chooses the subclass
+                    await kept.copy([])
+            await trio.sleep(1)
+            assert await kept.copy([]) == len(fakes) == free + 2
         nursery.cancel_scope.cancel()
-
-
-@pytest.mark.anyio
-async def test_a_template_that_cannot_start_or_has_ended_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fork from an ended one raises OSError, also if it never became ready."""
-    monkeypatch.setattr(template, "sys", SimpleNamespace(executable="/bin/true"))
-    gc.collect()
-    before, failures = open_descriptors(), 0
-    for free in range(9):
-        with few_descriptors(free):
-            try:
-                ended = Template({})
-            except OSError:
-                failures += 1
-                continue
-        assert await ended.wait_until_ended() == 0
-        ended.end()
-        with pytest.raises(OSError):  # the system chooses the subclass
-            await ended.copy([])
     gc.collect()
     assert open_descriptors() == before
-    assert 0 < failures < 9
 
 
 def test_a_worker_that_served_is_replaced_at_once() -> None:
