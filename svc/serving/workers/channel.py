@@ -12,7 +12,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import trio
 
@@ -30,14 +30,9 @@ FROM_WORKER: tuple[list[type], ...] = ([int], [int, str, str])
 They are the number of an executed order, and a query: a number for the answer, the kind and the name of a recipe."""
 PAUSE_S = 0.1
 """Pause before something is tried again that lack of descriptors or memory has prevented."""
+Received = tuple[Any, tuple[SealedMemory, ...]]
+"""A message from the parent: the unpickled value, and the memory files that were sent with it."""
 T = TypeVar("T")
-
-
-class Received(NamedTuple):
-    """A message from the parent: the unpickled value, and the memory files that were sent with it."""
-
-    value: Any
-    files: tuple[SealedMemory, ...]
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
@@ -78,8 +73,8 @@ async def receive(end: socket.socket) -> Received | None:
         return None
     files = tuple(SealedMemory.adopt(descriptor) for descriptor in descriptors)
     if data[:1] == b"f":
-        return Received(pickle.loads(memoryview(files[-1])), files[:-1])
-    return Received(pickle.loads(data[1:]), files)
+        return pickle.loads(memoryview(files[-1])), files[:-1]
+    return pickle.loads(data[1:]), files
 
 
 def tell(end: socket.socket, *message: int | str) -> None:

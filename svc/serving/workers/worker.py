@@ -173,26 +173,24 @@ class Worker:
 
         Answers skip the queue, so that a query does not wait until a large model is opened.
         """
-        orders, unexecuted = trio.open_memory_channel[tuple[int, channel.Received]](float("inf"))
+        orders, unexecuted = trio.open_memory_channel[channel.Received](float("inf"))
         lanes.start_soon(self._execute, unexecuted, lanes)
         while (received := await channel.receive(self._control)) is not None:
-            seq, kind, *_ = received.value
+            (_, kind, *arguments), _ = received
             if kind == "answer":
-                number, answer = received.value[2:]
+                number, answer = arguments
                 if number in self._answers:  # the query may have been cancelled
                     self._answers[number].send_nowait(answer)
             else:
-                orders.send_nowait((seq, received))
+                orders.send_nowait(received)
         os._exit(1)  # the parent has ended, so nothing can be reported any more
 
-    async def _execute(
-        self, orders: trio.MemoryReceiveChannel[tuple[int, channel.Received]], lanes: trio.Nursery
-    ) -> None:
+    async def _execute(self, orders: trio.MemoryReceiveChannel[channel.Received], lanes: trio.Nursery) -> None:
         """Execute orders one after the other, and report each to the parent when it is done.
 
         An order `drop` is executed beside later orders.
         """
-        async for seq, ((_, kind, *arguments), files) in orders:
+        async for (seq, kind, *arguments), files in orders:
             if kind == "drop":  # may wait for slow requests, and the next orders must not
                 lanes.start_soon(self._drop, seq, *arguments)
                 continue

@@ -47,8 +47,9 @@ async def test_messages_of_any_length_arrive_in_order() -> None:
         for size in (1, 1 << 20, 10):
             received = await channel.receive(theirs)
             assert received is not None
-            assert received.value == ("x" * size,)
-            assert [bytes(one) for one in received.files] == [b"array"]
+            value, files = received
+            assert value == ("x" * size,)
+            assert [bytes(one) for one in files] == [b"array"]
         ours.close()
         assert await channel.receive(theirs) is None
 

@@ -311,7 +311,7 @@ async def test_a_worker_is_started_once_there_are_descriptors(free: int, monkeyp
             with socket.socket(fileno=sleepers.kept.pop()) as theirs:
                 received = await channel.receive(theirs)
             assert received is not None
-            assert received.value[1:] == ("keys", keys)
+            assert received[0][1:] == ("keys", keys)
             fleet.end()
             worker.kill()
             await fleet.ended.wait()
