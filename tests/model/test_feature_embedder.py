@@ -340,7 +340,7 @@ def check(model: Model, questions: list[tuple[dict[str, Any], Restriction]]) -> 
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(questions=st.lists(st.tuples(bodies, restrictions), min_size=4, max_size=9))
 def test_a_new_item_stands_where_the_embedder_would_put_it(name: str, questions: Any) -> None:
     """It stands by its own score, or by its rank if another part answers, with all controls of a request together."""

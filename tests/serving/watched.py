@@ -239,13 +239,13 @@ class ThreadClock:
 
     def __init__(self) -> None:
         self._clock = cast(trio.testing.MockClock, trio.lowlevel.current_clock())
-        self._threshold = self._clock.autojump_threshold
+        self._clock.autojump_threshold = 0
         self._working: set[int] = set()
         self._hanging: dict[int, threading.Event] = {}
 
     def set_working(self, calls: Iterable[int], *, working: bool) -> None:
         self._working = self._working.union(calls) if working else self._working.difference(calls)
-        self._clock.autojump_threshold = math.inf if self._working else self._threshold
+        self._clock.autojump_threshold = math.inf if self._working else 0
 
     async def run_sync(self, sync_fn: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Run like trio.to_thread.run_sync."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -67,32 +68,23 @@ def kind(body: bytes, longest: Longest = LONGEST) -> tuple[list[str], str]:
     return error["loc"], error["type"]
 
 
-@pytest.mark.parametrize("piece", [1, 24, large_bodies.PIECE_BYTES])
-def test_large_and_small_bodies_give_the_same_values(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(documents())
+def test_large_and_small_bodies_give_the_same_values(body: bytes) -> None:
     """Values and errors equal those of one call for every size of parts."""
-    monkeypatch.setattr(large_bodies, "PIECE_BYTES", piece)
-
-    @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    @given(documents())
-    def check(body: bytes) -> None:
-        assert found(body) == expected(body)
-
-    check()
+    for piece in (1, 24, large_bodies.PIECE_BYTES):
+        with patch.object(large_bodies, "PIECE_BYTES", piece):
+            assert found(body) == expected(body)
 
 
-@pytest.mark.parametrize("step", [1, 777, 1 << 16])
-def test_the_result_does_not_depend_on_the_cuts_between_parts(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(documents())
+def test_the_result_does_not_depend_on_the_cuts_between_parts(document: bytes) -> None:
     """Only the bytes of its longest token need to be at hand."""
-    monkeypatch.setattr(large_bodies, "AHEAD_BYTES", 1 << 13)
-    monkeypatch.setattr(large_bodies, "PIECE_BYTES", 100)
-
-    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    @given(documents())
-    def check(document: bytes) -> None:
-        body = several(document, 3 << 13)
-        assert found(body, step=step) == expected(body)
-
-    check()
+    body = several(document, 3 << 13)
+    with patch.multiple(large_bodies, AHEAD_BYTES=1 << 13, PIECE_BYTES=100):
+        for step in (1, 777, 1 << 16):
+            assert found(body, step=step) == expected(body)
 
 
 ODD = [
