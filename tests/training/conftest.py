@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import structlog
+from markupsafe import Markup
 
 from svc.recipe.load import LoadedRecipe, load_recipe
 from svc.settings import Settings
@@ -70,9 +71,11 @@ def make_shared_recipe(tmp_path_factory: pytest.TempPathFactory) -> Callable[...
 
 
 @pytest.fixture
-def without_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a training measure for its report without drawing the page, which takes longer than the training."""
-    monkeypatch.setattr("svc.training.report.page.write_report", lambda *_: None)
+def without_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the plots of reports empty, because drawing those of a page takes longer than a training."""
+    monkeypatch.setattr(
+        "svc.training.report.plots._svg", lambda _, label, *__, **___: Markup(f'<svg aria-label="{label}"></svg>')
+    )
 
 
 @pytest.fixture

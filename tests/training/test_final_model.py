@@ -21,6 +21,7 @@ from svc.training.outcome import TrainingOutcome
 from tests.training.test_run import Make, item_features, run, small_training
 
 
+@pytest.mark.usefixtures("without_drawing")
 def test_the_best_feature_aware_trial_answers_cold_starts_beside_another_winner(
     make_recipe: Make, items_csv: Path, monkeypatch: pytest.MonkeyPatch, log: list[dict[str, Any]], tmp_path: Path
 ) -> None:

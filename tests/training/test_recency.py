@@ -130,7 +130,7 @@ def scores(model: Model, **asked: Any) -> Vector:
     return found
 
 
-@pytest.mark.usefixtures("without_page")
+@pytest.mark.usefixtures("without_drawing")
 def test_each_part_of_a_blend_has_its_own_recency(
     make_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,7 +271,7 @@ def write_chain(path: Path, *, shuffled: bool, seed: int = 0, n_users: int = 500
     return path
 
 
-@pytest.mark.usefixtures("without_page")
+@pytest.mark.usefixtures("without_drawing")
 @pytest.mark.parametrize("algorithm", ["RP3beta", "IALS"])
 def test_recency_wins_on_a_markov_chain_and_0_on_shuffled_histories(
     make_recipe: Make, tmp_path: Path, algorithm: str

@@ -213,6 +213,7 @@ def test_dropped_rows_are_not_checked_and_others_keep_their_row_number(
     assert "data row 4" in found.reasons["bad_times"]
 
 
+@pytest.mark.usefixtures("without_drawing")
 def test_artifact_and_report_count_the_rows_that_the_filter_dropped(
     make_recipe: Make, make_ratings: Callable[..., Path], log: list[dict[str, Any]], tmp_path: Path
 ) -> None:

@@ -122,13 +122,14 @@ def trained(
     return dict(read_verified(artifact, development_keys(), Settings())[1].header["evaluation"]), loaded
 
 
-@pytest.mark.usefixtures("without_page")
+@pytest.mark.usefixtures("without_drawing")
 @pytest.mark.parametrize("algorithm", ["CosineKNN", "IALS", "TopPop"])
 def test_every_kind_of_model_is_measured_at_each_diversity(make_recipe: Make, tmp_path: Path, algorithm: str) -> None:
     measured, _ = trained(make_recipe, tmp_path / "page.html", algorithm)
     assert [row["diversity"] for row in measured["diversity"]["values"]] == list(VALUES)
 
 
+@pytest.mark.usefixtures("without_drawing")
 def test_only_trainings_with_a_report_measure_diversity(make_recipe: Make, tmp_path: Path) -> None:
     """The header and the page have the figures, unless the recipe turns them off."""
     page = tmp_path / "page.html"
@@ -146,7 +147,7 @@ def test_only_trainings_with_a_report_measure_diversity(make_recipe: Make, tmp_p
     assert recipe.recipe_hash == other.recipe_hash, "a report does not make another model"
 
 
-@pytest.mark.usefixtures("without_page")
+@pytest.mark.usefixtures("without_drawing")
 def test_a_report_has_the_metrics_at_other_cutoffs(make_recipe: Make, tmp_path: Path) -> None:
     """Cutoffs beyond the number of items are left out. Those of the search agree with its score."""
     head = header_of(make_recipe, report=tmp_path / "page.html")

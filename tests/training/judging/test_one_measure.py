@@ -50,7 +50,7 @@ def _evaluated(make_recipe: Make, folder: Path, *, weighted: bool) -> dict[str, 
     return found
 
 
-@pytest.mark.usefixtures("without_page")
+@pytest.mark.usefixtures("without_drawing")
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_breakdown_and_the_cold_start_weigh_like_the_score(
     make_recipe: Make, tmp_path: Path, *, weighted: bool

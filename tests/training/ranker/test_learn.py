@@ -88,6 +88,7 @@ def test_a_gate_scores_the_learned_order_by_weights_fitted_on_other_users(make_r
     assert comparisons[BASELINE]["candidate"] == pytest.approx(judged, abs=1e-6)
 
 
+@pytest.mark.usefixtures("without_drawing")
 def test_labels_that_predict_choices_order_the_pages_of_the_model(
     make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
 ) -> None:

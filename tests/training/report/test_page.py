@@ -106,6 +106,7 @@ def test_the_page_breaks_metrics_down_by_users_and_items(reported: Trained) -> N
     assert f"Coverage {rows['all', 'all', 'coverage']['value']:.4f}, novelty" in page
 
 
+@pytest.mark.usefixtures("without_drawing")
 def test_an_earlier_run_is_compared_in_tables(make_recipe: Make, tmp_path: Path) -> None:
     """It is found among the versions in the folder, or named. During a training it is the artifact to be replaced."""
     before = trained(recipe(make_recipe), report=tmp_path / "before.html")
@@ -123,6 +124,7 @@ def test_an_earlier_run_is_compared_in_tables(make_recipe: Make, tmp_path: Path)
     assert named.read_bytes() == target.read_bytes()
 
 
+@pytest.mark.usefixtures("without_drawing")
 def test_the_page_shows_the_decision_with_its_comparisons(make_recipe: Make, tmp_path: Path) -> None:
     """There is a chart of the changes with their intervals, both tables, and the decision in words."""
     blocks = {"output": {"path": "out/small.svc", "versioning": "append_sha"}, "promotion": {"mode": "enforce"}}
@@ -158,6 +160,7 @@ def test_a_very_large_change_stays_within_the_plot() -> None:
     assert "e+" not in changes_plot([one], -0.01, "ndcg@5")
 
 
+@pytest.mark.usefixtures("without_drawing")
 def test_headers_of_earlier_releases_still_make_a_page(reported: Trained) -> None:
     """Such headers lack intervals, cutoffs and the trials of the search."""
     head = reported.header
@@ -178,6 +181,7 @@ def test_headers_of_earlier_releases_still_make_a_page(reported: Trained) -> Non
     assert "interval" not in without_names.replace('data-label="interval"', "")
 
 
+@pytest.mark.usefixtures("without_drawing")
 def test_text_of_the_data_is_never_markup(reported: Trained) -> None:
     """Ids, titles and parameters are escaped."""
     text = "<script>alert(1)</script>"
