@@ -99,8 +99,8 @@ def test_errors_name_arguments_of_the_call(
 
 pytestmark = pytest.mark.anyio
 
-REQUESTS = 125
-"""Of each of eight models: 1,000 in all."""
+REQUESTS = 75
+"""Of each of eight models: 600 in all."""
 GENRES = ("Drama", "Comedy", "War", "Film noir")
 MODELS: dict[str, Callable[[], Model]] = {
     **{name: lambda name=name: family(name) for name in EVERY_FAMILY},  # type: ignore[misc]

@@ -226,7 +226,7 @@ TOGETHER = [some for count in range(2, len(RULES) + 1) for some in combinations(
 
 
 @pytest.mark.parametrize("rules", TOGETHER, ids="-".join)
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(name=st.sampled_from(EVERY_FAMILY), data=st.data())
 def test_rules_together_are_a_greedy_choice_among_all_items(rules: tuple[str, ...], name: str, data: Any) -> None:
     """Two, three or all rules, with filters and offsets, agree with brute force over all items."""

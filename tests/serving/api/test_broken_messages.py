@@ -145,9 +145,10 @@ async def in_parts(port: int, parts: list[bytes]) -> bytes:
 def broken_messages() -> Iterator[tuple[str, bytes]]:
     """Generate named broken messages, each with the marked request behind it."""
     bodies = {name: chunked(body) for name, body in WITH_QUESTION.items()}
-    for endpoint in ENDPOINTS:
-        for name, message in {**REFUSED, **bodies}.items():
-            for key in (KEY, None):
+    for number, endpoint in enumerate(ENDPOINTS):
+        for place, (name, message) in enumerate({**REFUSED, **bodies}.items(), number):
+            # The parser refuses the others before it reads a key, so each endpoint gets half of them with a key.
+            for key in (KEY, None) if name in bodies else ((KEY, None)[place % 2],):
                 title = f"{name}, {endpoint.name}, {'with' if key else 'without'} key"
                 yield title, addressed(message, endpoint, key) + BEHIND
 
@@ -196,7 +197,7 @@ def divided(pick: random.Random, message: bytes, step: int | None) -> list[bytes
     return [message[at : at + step] for at in range(0, len(message), step)]
 
 
-@pytest.mark.parametrize(("step", "share"), [(None, 4), (1, 20)], ids=["in two parts", "byte by byte"])
+@pytest.mark.parametrize(("step", "share"), [(None, 2), (1, 10)], ids=["in two parts", "byte by byte"])
 async def test_a_divided_broken_message_ends_its_connection(
     step: int | None, share: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
