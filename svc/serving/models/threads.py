@@ -35,10 +35,14 @@ _thread = threading.local()
 
 
 def lower_priority() -> None:
-    """Lower the priority of the current thread, so that the kernel prefers the event loop."""
+    """Lower the priority of the current thread, so that the kernel prefers the event loop.
+
+    A lower one stays, because only a privileged process may raise it.
+    """
     if not getattr(_thread, "nice", False):
         _thread.nice = True
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        niceness = max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0))
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
 
 
 class GilYielder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -13,7 +14,7 @@ import trio.testing
 
 from svc.cores import usable_cores
 from svc.serving.models import threads
-from svc.serving.models.threads import NICENESS, REST_S, ScoringThreads
+from svc.serving.models.threads import NICENESS, REST_S, ScoringThreads, lower_priority
 from svc.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -62,6 +63,17 @@ async def test_threads_have_low_priority() -> None:
     assert await scoring.run(niceness, 3, usual_s=0.0, abandon_on_cancel=False) == max(here, NICENESS) + 3
     with pytest.raises(MemoryError):
         await scoring.run(broken, usual_s=0.0, abandon_on_cancel=False)
+
+
+def test_a_priority_that_is_lower_still_stays() -> None:
+    """A server that was started with `nice -n 19` could not raise it."""
+
+    def lowered() -> int:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+        lower_priority()
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    assert ThreadPoolExecutor(1).submit(lowered).result() == 19
 
 
 async def test_expensive_calls_have_a_thread_of_their_own() -> None:
