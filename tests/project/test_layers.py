@@ -72,7 +72,7 @@ WINGS = {
     "svc.serving": {
         "models": {"admission"},
         "transport": {"admission"},
-        "api": {"admission", "models", "transport"},
+        "api": {"admission", "models", "precedence", "transport"},
         "workers": {"api", "models", "process", "transport"},
     },
     "svc.serving.api": {

@@ -20,6 +20,7 @@ ROOMS = ("svc.serving.transport", "svc.serving.api", "svc.serving.models", "svc.
 MOST_STEPS = 6
 QUESTIONS = {
     "cost_class",
+    "Cost.is_expensive",
     "Application.late_s",
     "Application.is_leaving",
     "Registry.get",

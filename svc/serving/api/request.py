@@ -24,6 +24,7 @@ from svc.serving.api.headers import PREFLIGHT_HEADERS, HostRules, Origins, Targe
 from svc.serving.api.key_policies import KeyPolicies, Permit, PolicyFile
 from svc.serving.models.console import ReadVersions
 from svc.serving.models.registry import Registry
+from svc.serving.precedence import Precedence
 from svc.serving.transport.certificate import Tls
 from svc.serving.transport.messages import ClientGone, Head, Headers, Incoming, Response
 from svc.settings import Settings
@@ -87,6 +88,7 @@ class ServerState:
     tls: Tls | None = None
     version: str = __version__
     admission: Admission = field(init=False)
+    precedence: Precedence = field(default_factory=Precedence)
 
     def __post_init__(self) -> None:
         self.admission = Admission(self.settings.max_queue_s)
@@ -111,7 +113,7 @@ class Checks:
         self.metrics = state.metrics
         self.hosts = HostRules(state.settings, has_keys=state.auth.required)
         self.origins = Origins(state.settings)
-        self.bodies = Bodies(state.settings)
+        self.bodies = Bodies(state.settings, state.precedence)
 
 
 class Admitted(NamedTuple):

@@ -86,7 +86,7 @@ class Verbs:
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
-        self._light, self._heavy = WorkThread(), WorkThread()
+        self._light, self._heavy = WorkThread(), WorkThread(state.precedence.give_way_in_thread)
         self._present = 0
         self._cached_answers: LruCache[tuple[int, str, bytes], EncodedAnswer] = LruCache(
             state.settings.cached_answers, state.settings.cached_answers_bytes
@@ -179,11 +179,12 @@ class Verbs:
         question, cost = await self._parse(SINGLE[verb], body, served, budget)
         # Charges before the filters are compiled, because a key without tokens must not cause that work.
         await request.charge(cost, 1)
-        prepared = await self._prepare(question, cost, body, served, budget)
-        queries = (prepared.query,)
-        budget.require(served.lane, queries)
-        with self._step("rank"):
-            (ranking,) = await served.lane.rank(queries, alone=self._present == 1, patience=budget)
+        with self._state.precedence if self._thread(cost, body) is self._light else nullcontext():
+            prepared = await self._prepare(question, cost, body, served, budget)
+            queries = (prepared.query,)
+            budget.require(served.lane, queries)
+            with self._step("rank"):
+                (ranking,) = await served.lane.rank(queries, alone=self._present == 1, patience=budget)
         if not len(ranking.items) and not isinstance(question, UsersRequest):
             # In a thread, because finding the reason for the empty ranking may sort 60,000 labels, which takes 0.25 s.
             raise await self._thread(cost, body).run(
@@ -348,7 +349,8 @@ SLICE_S = 0.02
 class WorkThread:
     """A thread that executes work in the order of arrival, and can divide long work into time slices."""
 
-    def __init__(self) -> None:
+    def __init__(self, give_way: Callable[[float], None] = lambda _: None) -> None:
+        self._give_way = give_way
         self._limiter = trio.CapacityLimiter(1)
         self._pace = Pace()
 
@@ -370,7 +372,7 @@ class WorkThread:
         After each SLICE_S of processor time, other work that waits for the thread goes first.
         """
         results: list[T] = []
-        while await self.run(partial(_take_some, steps, results)):
+        while await self.run(partial(_take_some, steps, results, self._give_way)):
             pass
         return results
 
@@ -383,14 +385,17 @@ class WorkThread:
             self._pace.learn(time.perf_counter() - started, 1)
 
 
-def _take_some(steps: Iterator[T], results: list[T]) -> bool:
+def _take_some(steps: Iterator[T], results: list[T], give_way: Callable[[float], None]) -> bool:
     """Append the next results of `steps` to `results` for SLICE_S of processor time, at least one if there is one.
 
     Returns True if `steps` may have further results.
     """
     ends_at = time.thread_time() + SLICE_S
+    began_at = time.perf_counter()
     for step in steps:
         results.append(step)
+        give_way(time.perf_counter() - began_at)
+        began_at = time.perf_counter()
         if time.thread_time() >= ends_at:
             return True
     return False

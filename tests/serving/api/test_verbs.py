@@ -19,6 +19,7 @@ from structlog.testing import capture_logs
 from svc.errors import NoCandidates, ValidationFailed
 from svc.metrics import Metrics
 from svc.model.ranking.query import Ranking
+from svc.serving import precedence
 from svc.serving.api import verbs
 from svc.serving.api.authentication import hash_api_key, new_api_key, parse_api_keys
 from svc.serving.api.bodies.parsing import Rejected
@@ -192,6 +193,31 @@ async def test_a_new_filter_waits_for_at_most_one_step_of_a_batch(
     assert statuses == [200, 200]
     assert prepared.index(5) <= 2
     assert prepared.count(9) == 20
+
+
+async def test_a_batch_pauses_while_a_single_request_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared: list[int] = []
+    may_go_on, begun = threading.Event(), threading.Event()
+    prepare = RecommendRequest.prepare
+
+    def noted(asked: RecommendRequest, served: Any) -> Any:
+        prepared.append(asked.limit)
+        if asked.limit == 5:
+            begun.set()
+            assert may_go_on.wait(10)
+        return prepare(asked, served)
+
+    monkeypatch.setattr(precedence, "PAUSE_SHARE", 1e9)
+    monkeypatch.setattr(RecommendRequest, "prepare", noted)
+    monkeypatch.setattr(RecommendRequest, "prepares_long", lambda *_: True)
+    async with serving() as (client, _), trio.open_nursery() as nursery:
+        nursery.start_soon(client.post, RECOMMEND, {"user_id": "u3", "limit": 5})
+        await trio.to_thread.run_sync(begun.wait)
+        nursery.start_soon(client.post, BATCH, {"requests": [{"user_id": "u3", "limit": 9}] * 20})
+        await trio.to_thread.run_sync(time.sleep, 0.3)
+        assert prepared == [5]
+        may_go_on.set()
+    assert prepared == [5, *[9] * 20]
 
 
 async def test_a_request_that_waits_too_long_for_a_thread_is_refused(

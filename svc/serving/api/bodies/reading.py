@@ -8,8 +8,9 @@ from typing import Any
 import trio
 
 from svc.errors import BodyTimeout, PayloadTooLargeForRequest, ValidationFailed
-from svc.serving.api.bodies.large_bodies import LargeBody
+from svc.serving.api.bodies.large_bodies import SLICE_S, LargeBody
 from svc.serving.api.bodies.requests import LONGEST
+from svc.serving.precedence import Precedence
 from svc.serving.transport.messages import SLOWEST_BYTES_PER_S
 from svc.settings import Settings
 
@@ -25,10 +26,11 @@ Body = bytes | dict[str, Any]
 class Bodies:
     """A reader of request bodies. A lock lets only one large body be parsed in each turn of the event loop."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, precedence: Precedence) -> None:
         self._cap = settings.max_body_bytes
         self._timeout_s = settings.client_timeout_s
         self._turns = trio.Lock()
+        self._precedence = precedence
 
     async def take(self, receive: Receive, headers: Mapping[bytes, bytes], whole: bytes | None = None) -> Body:
         """Return the body of a request. `whole` is the body if it came with the head, else `receive` returns its parts.
@@ -50,7 +52,7 @@ class Bodies:
         raise BodyTimeout(BodyTimeout.template.format(seconds=self._timeout_s))
 
     async def _take(self, receive: Receive, scope: trio.CancelScope) -> Body:
-        arriving = _Arriving(self._turns)
+        arriving = _Arriving(self._turns, self._precedence)
         while part := await receive():
             if arriving.size:
                 scope.deadline += len(part) / SLOWEST_BYTES_PER_S
@@ -66,9 +68,10 @@ class Bodies:
 class _Arriving:
     """A body that is still arriving. If the received part is invalid, further parts are dropped."""
 
-    def __init__(self, turns: trio.Lock) -> None:
+    def __init__(self, turns: trio.Lock, precedence: Precedence) -> None:
         self.size = 0
         self._turns = turns
+        self._precedence = precedence
         self._small = bytearray()
         self._large: LargeBody | None = None
         self._refusal: ValidationFailed | None = None
@@ -107,5 +110,6 @@ class _Arriving:
             while not self._large.hungry:
                 async with self._turns:
                     self._large.work()
+                    await self._precedence.give_way(SLICE_S)
         except ValidationFailed as error:
             self._refusal, self._large = error, None

@@ -12,6 +12,7 @@ from svc.errors import BodyTimeout, PayloadTooLargeForRequest, ValidationFailed
 from svc.serving.api.bodies import large_bodies
 from svc.serving.api.bodies.large_bodies import LargeBody
 from svc.serving.api.bodies.reading import SMALL_BYTES, Bodies, Body
+from svc.serving.precedence import Precedence
 from svc.serving.transport.messages import ClientGone
 from svc.settings import Settings
 from tests.serving.sent import Sent
@@ -27,7 +28,7 @@ def sent(body: bytes, *, part: int = 1 << 16, pause_s: float = 0.0, breaks_off: 
 
 
 def take(client: Sent, **headers: str) -> Body:
-    bodies = Bodies(Settings(max_body_bytes=CAP, client_timeout_s=10))
+    bodies = Bodies(Settings(max_body_bytes=CAP, client_timeout_s=10), Precedence())
     named = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
     return trio.run(bodies.take, client.receive, named, clock=MockClock(autojump_threshold=0))
 
@@ -48,7 +49,7 @@ def test_large_bodies_are_parsed(part: int) -> None:
 
 def test_a_body_that_came_with_its_head_is_returned_at_once() -> None:
     """The limit of the declared length applies to it too."""
-    bodies = Bodies(Settings(max_body_bytes=CAP))
+    bodies = Bodies(Settings(max_body_bytes=CAP), Precedence())
     client = sent(b"other")
     assert trio.run(bodies.take, client.receive, {b"content-length": b"2"}, b"{}") == b"{}"
     with pytest.raises(PayloadTooLargeForRequest):
@@ -116,7 +117,7 @@ def test_large_bodies_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LargeBody, "work", counted)
 
     async def main() -> None:
-        bodies = Bodies(Settings(max_body_bytes=CAP, client_timeout_s=10))
+        bodies = Bodies(Settings(max_body_bytes=CAP, client_timeout_s=10), Precedence())
         async with trio.open_nursery() as nursery:
             for _ in range(4):
                 nursery.start_soon(bodies.take, sent(LARGE).receive, {})

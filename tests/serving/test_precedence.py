@@ -1,0 +1,70 @@
+"""Work on batches pauses while a single request is in progress, and no longer than its share."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+import trio
+import trio.testing
+
+from svc.serving.precedence import PAUSE_SHARE, Precedence
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_without_single_requests_nothing_pauses() -> None:
+    precedence = Precedence()
+    with trio.fail_after(0):
+        await precedence.give_way(math.inf)
+    precedence.give_way_in_thread(math.inf)
+
+
+async def test_work_on_the_event_loop_goes_on_when_the_last_single_request_ends() -> None:
+    precedence, began = Precedence(), trio.current_time()
+
+    async def single(seconds: float) -> None:
+        with precedence:
+            await trio.sleep(seconds)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(single, 1)
+        nursery.start_soon(single, 2)
+        await trio.testing.wait_all_tasks_blocked()
+        await precedence.give_way(100)
+        assert trio.current_time() - began == pytest.approx(2)
+
+
+async def test_endless_single_requests_take_no_more_than_their_share() -> None:
+    precedence = Precedence()
+    with precedence:
+        began = trio.current_time()
+        await precedence.give_way(1)
+        assert trio.current_time() - began == pytest.approx(PAUSE_SHARE)
+        started = time.perf_counter()
+        precedence.give_way_in_thread(0.01)
+        assert time.perf_counter() - started >= PAUSE_SHARE * 0.01
+
+
+async def test_a_thread_goes_on_when_the_single_request_ends() -> None:
+    precedence, order = Precedence(), list[str]()
+
+    def work() -> None:
+        precedence.give_way_in_thread(60)
+        order.append("batch")
+
+    async with trio.open_nursery() as nursery:
+        with precedence:
+            nursery.start_soon(trio.to_thread.run_sync, work)
+            await trio.to_thread.run_sync(time.sleep, 0.02)
+            order.append("single")
+    assert order == ["single", "batch"]
+
+
+async def test_a_failed_single_request_no_longer_counts() -> None:
+    precedence = Precedence()
+    with pytest.raises(KeyError), precedence:
+        raise KeyError
+    with trio.fail_after(0):
+        await precedence.give_way(math.inf)
