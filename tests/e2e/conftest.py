@@ -26,7 +26,7 @@ import pytest
 
 from svc.cli.main import run
 from tests.e2e.server import STARTED_WITHIN_S, make_home, put
-from tests.forked import Forked
+from tests.forked import Forked, program
 from tests.serving.artifacts import popularity_model
 
 ROOT = Path(__file__).parent.parent.parent
@@ -92,9 +92,10 @@ class Shop:
         assert old in text
         put(self.recipe, text.replace(old, new))
 
-    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, fresh: bool = False, **environment: str) -> subprocess.Popen[str]:
+        """Start a command in a forked process, or in a new interpreter if it is `fresh`."""
         return subprocess.Popen(
-            [sys.executable, "-m", "svc", *arguments],
+            [*((sys.executable, "-m", "svc") if fresh else (program(),)), *arguments],
             cwd=self.folder,
             env=self.environment | environment,
             stdin=subprocess.DEVNULL,
@@ -103,9 +104,9 @@ class Shop:
             text=True,
         )
 
-    def process(self, *arguments: str, **environment: str) -> Ended:
+    def process(self, *arguments: str, fresh: bool = False, **environment: str) -> Ended:
         """Run one command to its end in a process of its own."""
-        process = self.start(*arguments, **environment)
+        process = self.start(*arguments, fresh=fresh, **environment)
         out, err = process.communicate(timeout=150)
         return Ended(process.returncode, out, err)
 
@@ -133,7 +134,7 @@ class Server:
     def __init__(self, shop: Shop, *arguments: str, fresh: bool = False, **environment: str) -> None:
         command = ["serve", "--recipes", str(shop.folder), "--port", "0", *arguments]
         self.process = (
-            shop.start(*command, **environment)
+            shop.start(*command, fresh=True, **environment)
             if fresh
             else Forked(command, shop.environment | environment, shop.folder)
         )

@@ -469,7 +469,7 @@ def read_only_root_works() -> bool:
 @pytest.mark.skipif(not read_only_root_works(), reason="no mount namespaces here")
 def test_nothing_is_written_outside_the_output(tmp_path: Path) -> None:
     """A training and a server with a read-only root, as the deployment files mount it."""
-    shell = Shell(tmp_path)
+    shell = Shell(tmp_path, fresh=True)
     shell.make_shop()
     script = f"""unshare -m bash -e <<'END'
 mount --make-rprivate / && mount --bind {tmp_path} {tmp_path} && mount -o remount,bind,ro /

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.forked import program
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 REQUEST = """{
@@ -161,7 +162,7 @@ def generators(tmp_path: Path) -> Path:
     if folder is None:
         pytest.skip("the generators are not installed: `nox -s integration` does it, and sets SVC_TEST_CLIENTS")
     with (tmp_path / "openapi.json").open("w") as document:
-        subprocess.run([sys.executable, "-m", "svc", "schema", "--openapi"], stdout=document, check=True)
+        subprocess.run([program(), "schema", "--openapi"], stdout=document, check=True)
     return Path(folder)
 
 
@@ -188,5 +189,5 @@ def test_python_programs_type_check(generators: Path, tmp_path: Path) -> None:
     (tmp_path / "use_opc.py").write_text(PYTHON_CLIENT)
     (tmp_path / "use_models.py").write_text(PYTHON_MODELS)
     run(tmp_path, str(programs / "mypy"), "--strict", "--follow-imports=silent", "use_opc.py", "use_models.py")
-    for program in ("use_opc", "use_models"):
-        run(tmp_path, str(programs / "python"), "-c", f"import {program}")
+    for module in ("use_opc", "use_models"):
+        run(tmp_path, str(programs / "python"), "-c", f"import {module}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 
 from svc.serving.api.authentication import hash_api_key
 from tests.e2e.server import FAST, Server, make_home, put, write_recipe
+from tests.forked import program
 from tests.serving.artifacts import popularity_model, write_artifact
 
 pytestmark = pytest.mark.integration
@@ -80,7 +80,7 @@ def test_an_invalid_policy_file_prevents_the_start(
     policies = tmp_path / "keys.yaml"
     if content is not None:
         put(policies, content)
-    command = [sys.executable, "-m", "svc", "serve", "--recipes", str(home), "--port", "0"]
+    command = [program(), "serve", "--recipes", str(home), "--port", "0"]
     env = {**os.environ, **FAST, **keys, "SVC_API_KEY_POLICIES": str(policies)}
     ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 8

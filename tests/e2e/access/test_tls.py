@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -15,6 +14,7 @@ import httpx
 import pytest
 
 from tests.e2e.server import Server, make_home, until
+from tests.forked import program
 from tests.serving.artifacts import popularity_model
 from tests.serving.certificates import Issuer
 
@@ -105,7 +105,7 @@ def test_an_expired_certificate_prevents_the_start(tmp_path: Path) -> None:
     issuer = Issuer(tmp_path)
     issuer.issue(ends=datetime.now(UTC) - timedelta(days=1))
     home = make_home(tmp_path, "a", popularity_model(0))
-    command = [sys.executable, "-m", "svc", "serve", "--recipes", str(home), "--port", "0"]
+    command = [program(), "serve", "--recipes", str(home), "--port", "0"]
     env = {**os.environ, "SVC_SIGNING_KEYS": "test:" + "5a" * 32, **issuer.environment()}
     ended = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert ended.returncode == 8

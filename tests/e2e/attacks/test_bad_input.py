@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.server import put
+from tests.forked import Forked
 
 if TYPE_CHECKING:
     from tests.e2e.conftest import Ended, Server, Shop
@@ -137,7 +138,7 @@ def test_a_full_disk_ends_a_training_with_5_and_without_leftovers(shop: Shop, sm
 def test_a_kill_during_the_write_leaves_a_whole_artifact(shop: Shop, artifact: bytes) -> None:
     """Whenever the kill comes, the artifact in place is whole, and the next run cleans up."""
     shop.give(artifact)
-    process = shop.start("train", str(shop.recipe), "--quiet")
+    process = Forked(["train", str(shop.recipe), "--quiet"], shop.environment, shop.folder)
     before = set(shop.artifact.parent.iterdir())
     while process.poll() is None and set(shop.artifact.parent.iterdir()) <= before:
         time.sleep(1e-4)
@@ -209,7 +210,7 @@ def test_validate_prints_one_line_for_each_check(shop: Shop) -> None:
 
 def test_a_closed_pipe_is_no_error(shop: Shop) -> None:
     """`svc schema | head -1` ends quietly."""
-    process = shop.start("schema")
+    process = shop.start("schema", fresh=True)
     assert process.stdout is not None
     process.stdout.close()
     assert process.stderr is not None

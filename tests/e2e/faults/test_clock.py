@@ -88,7 +88,7 @@ def test_a_training_measures_durations_right_when_its_clock_is_set(shop: Shop, t
     clock = Clock(tmp_path)
     shop.edit("n_trials: 4", "n_trials: 12\n  timeout_seconds: 600\n  per_trial_timeout_seconds: 300")
     with clock.jumping(every_s=0.1):
-        ended = shop.process("train", str(shop.recipe), **clock.environment)
+        ended = shop.process("train", str(shop.recipe), fresh=True, **clock.environment)
     assert ended.code == 0, ended.err
     assert len(years(ended.records)) > 1, "the clock was not set while anything was logged"
     took = [value for record in ended.records for name, value in record.items() if name.endswith("seconds")]
