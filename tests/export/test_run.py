@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Generator
@@ -25,6 +23,7 @@ from svc.progress import EVERY_S, State
 from svc.serving.models.fragments import ItemFragments
 from svc.settings import Settings
 from tests.export.conftest import MODELS, N_USERS, Artifact, Export, manifest_of, rows_of
+from tests.forked import Forked
 from tests.serving.artifacts import SIGNING_KEYS, write_artifact
 
 
@@ -112,18 +111,18 @@ def test_readers_see_only_whole_files_of_killed_exports(tmp_path: Path) -> None:
     """After SIGKILL or SIGTERM the files are a whole export, and the next run removes temporary files."""
     source, folder = tmp_path / "big.svc", tmp_path / "out"
     write_artifact(source, MODELS["neighbours"]())
-    command = [sys.executable, "-m", "svc", "recommend", str(source), "--output", str(folder / "all.csv")]
+    command = ["recommend", str(source), "--output", str(folder / "all.csv")]
     began = time.monotonic()
-    assert subprocess.run(command, env=os.environ, capture_output=True, check=False).returncode == 0
+    assert Forked(command, os.environ, log=Path(os.devnull)).wait() == 0
     lasts = time.monotonic() - began
     whole = (folder / "all.csv").read_bytes(), manifest_of(folder / "all.csv")
     for step in range(6):
-        process = subprocess.Popen(command, env=os.environ, stderr=subprocess.DEVNULL)
+        process = Forked(command, os.environ, log=Path(os.devnull))
         time.sleep(lasts * (0.3 + step / 8))
         process.send_signal(signal.SIGTERM if step % 2 else signal.SIGKILL)
         assert process.wait() in (0, 143, -signal.SIGKILL, -signal.SIGTERM)
         assert ((folder / "all.csv").read_bytes(), manifest_of(folder / "all.csv")) == whole
-    assert subprocess.run(command, env=os.environ, capture_output=True, check=False).returncode == 0
+    assert Forked(command, os.environ, log=Path(os.devnull)).wait() == 0
     assert sorted(path.name for path in folder.iterdir()) == ["all.csv", "all.csv.manifest.json"]
 
 
