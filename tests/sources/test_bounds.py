@@ -128,13 +128,13 @@ def peak_bytes() -> int:
 
 
 def one_text(folder: Path) -> tuple[str, str]:
-    (folder / "list.parquet").write_bytes(large_cell(["x" * 600_000_000]))
+    (folder / "list.parquet").write_bytes(large_cell(["x" * 300_000_000]))
     return "parquet", "list.parquet"
 
 
 def one_nested_cell(folder: Path) -> tuple[str, str]:
     values = pa.ListArray.from_arrays(
-        pa.array([0, 80_000_000], pa.int32()), pa.repeat(pa.scalar(7, pa.int64()), 80_000_000)
+        pa.array([0, 40_000_000], pa.int32()), pa.repeat(pa.scalar(7, pa.int64()), 40_000_000)
     )
     (folder / "list.parquet").write_bytes(large_cell(values))
     return "parquet", "list.parquet"

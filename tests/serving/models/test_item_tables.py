@@ -168,7 +168,7 @@ def query_rows(folder: Path, n: int) -> tuple[str, str]:
 def test_refusing_a_list_that_expands_takes_little_memory(
     tmp_path: Path, bomb: Callable[[Path, int], tuple[str, str]]
 ) -> None:
-    """Refusing over a gigabyte takes at most 150 MiB, of which 32 MiB stay.
+    """Refusing 400 MiB takes at most 150 MiB, of which 32 MiB stay.
 
     A smaller list is refused before the measurement, to load the libraries.
     """
@@ -176,7 +176,7 @@ def test_refusing_a_list_that_expands_takes_little_memory(
     if kind != "sql":
         (tmp_path / first).rename(tmp_path / f"first.{first}")
         first = f"first.{first}"
-    kind, second = bomb(tmp_path, 1200 * MIB)
+    kind, second = bomb(tmp_path, 400 * MIB)
     command = [sys.executable, "-c", PROGRAM, kind, first, second]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert not done.returncode, done.stderr
