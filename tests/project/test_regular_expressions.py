@@ -197,8 +197,9 @@ def methods(name: str) -> tuple[str, ...]:
 
     Matching at one place may take as long as the text: only a search tries every place.
     """
-    constant = re.escape(name.rpartition(".")[2])
-    used = {found for source in SOURCES for found in re.findall(rf"\b{constant}\.({'|'.join(USES)})\(", source)}
+    constant = name.rpartition(".")[2]
+    call = re.compile(rf"\b{re.escape(constant)}\.({'|'.join(USES)})\(")
+    used = {found for source in SOURCES if f"{constant}." in source for found in call.findall(source)}
     return tuple(sorted(used)) or ("search", "match", "fullmatch")
 
 

@@ -20,7 +20,7 @@ from svc.settings import Settings
 from svc.sources.base import LEAST_BYTES, LEAST_ROWS, SourceContext, TableBounds, build_source
 from tests.sources.lying_parquet import large_cell
 
-MANY = 3 * LEAST_ROWS // 2
+MANY = LEAST_ROWS + 1000
 FEW = TableBounds.for_serving(1000, 1)
 
 
