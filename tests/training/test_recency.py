@@ -279,7 +279,7 @@ def test_recency_wins_on_a_markov_chain_and_0_on_shuffled_histories(
     """On the chain, recency scores at least 1.3 times as much as 0."""
     found = {}
     for shuffled in (False, True):
-        data = write_chain(tmp_path / f"{shuffled}.csv", shuffled=shuffled)
+        data = write_chain(tmp_path / f"{shuffled}.csv", shuffled=shuffled, n_users=250)
         for recency in ("search", "off"):
             blocks = recipe_blocks(
                 [algorithm], weighted=False, recency=recency, n_trials=2, cutoff=20, report_diversity=False
