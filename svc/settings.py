@@ -160,9 +160,8 @@ class Settings:
     """`development` permits --dev-allow-unsigned and, like `dev` and `test`, --insecure-no-auth. `production`, `prod`
     and `staging` close OpenAPI and the console. Any case."""
     env_file: str | None = _var("SVC_ENV_FILE", None, str)
-    """A file of `SVC_...=value` lines, readable by its owner alone, or root's and readable by a group of svc. It
-    replaces no variable that is set. Unset: `keys.env` in the recipes' folder or beside it, if SVC_ENV closes
-    nothing."""
+    """A file of `SVC_...=value` lines that others may not read. It replaces no variable that is set. Unset:
+    `keys.env` in the recipes' folder or beside it, if SVC_ENV closes nothing."""
     log_format: str = _var("SVC_LOG_FORMAT", "auto", _choice("auto", "json", "console"))
     """`json`, `console`, or `auto`: JSON lines unless on a terminal."""
     log_level: str = _var("SVC_LOG_LEVEL", "info", _choice("debug", "info", "warning", "error"))

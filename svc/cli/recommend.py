@@ -46,9 +46,7 @@ EPILOG = """
   svc recommend --merge --output s3://shop/books.parquet
   svc recommend books.svc --engine dask://10.0.0.7:8786 --output s3://a/b.csv
 
-Beside the file lies its manifest, <output>.manifest.json, written last: rows,
-sha256, model version, and how many ids of --users or --items the model does
-not know.
+Beside the file lies its manifest, <output>.manifest.json, written last.
 
 [bold]Exit codes[/bold]
   0 success                  5 artifact or part not usable, or not written
@@ -158,7 +156,8 @@ def command(
         str, typer.Option("--users", help="`all`, or a file with one user id per line (path or URI).")
     ] = "all",
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=1000, help="Items for each user, or users for each item.")
+        int,
+        typer.Option("--limit", min=1, max=1000, help="Items for each user, or users for each item, at most 1,000."),
     ] = 100,
     related: Annotated[
         bool,

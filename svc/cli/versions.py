@@ -29,9 +29,6 @@ HISTORY_EPILOG = """
   svc history recipes/books.yaml --json | jq '.versions[] | select(.live)'
   svc history recipes/books.yaml --verify
 
---verify checks the signed log <output.path>.log.jsonl: lines that were
-changed, taken out or put in are named, and the exit code is 5.
-
 [bold]Exit codes[/bold]
   0 ok   2 bad recipe, or one without versions   5 the log is not whole
   8 no signing keys
@@ -39,8 +36,6 @@ changed, taken out or put in are named, and the exit code is 5.
 PROMOTE_EPILOG = """
 [bold]Examples[/bold]
   svc promote recipes/books.yaml 3f9a1c07
-
-The version's signature is checked before the pointer moves.
 
 [bold]Exit codes[/bold]
   0 live                                5 no such version, or not trusted
@@ -53,8 +48,6 @@ ROLLBACK_EPILOG = """
   svc rollback recipes/books.yaml --to 3f9a1c07
 
 Without --to: what was live before, by the log, else the next older version.
-A hold stays until `svc promote`: trainings go on, write their version, and
-do not move the pointer.
 
 [bold]Exit codes[/bold]
   0 live                                5 nothing older, or not trusted
