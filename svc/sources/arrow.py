@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from svc.errors import DataSourceError
 
+_TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+
 
 def texts(values: Sequence[str]) -> pa.Array:
     """Return `values` as an array of strings."""
@@ -60,7 +62,10 @@ def empty(schema: pa.Schema) -> pa.Table:
 
 
 def expanded_bytes(column: pa.Array | pa.ChunkedArray) -> int:
-    """Return the bytes that a column takes after its dictionaries are decoded. A repeated text counts each time."""
+    """Return the bytes that a column takes after its dictionaries are decoded. A repeated value counts each time.
+
+    A dictionary of values that are neither text nor binary counts only its codes. Arrow reads none from Parquet files.
+    """
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     return sum(_expanded_bytes(chunk) for chunk in chunks)
 
@@ -95,13 +100,12 @@ def _expanded_bytes(chunk: pa.Array) -> int:
 
 
 def _text_bytes(values: pa.Array) -> pa.Array | None:
-    """Return the length of each text in bytes, or None if the values are not text."""
-    is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
-    return pc.binary_length(values).cast(pa.int64()) if is_text else None
+    """Return the length in bytes of each text or binary value, or None if the values are of another type."""
+    return pc.binary_length(values).cast(pa.int64()) if values.type in _TEXTS else None
 
 
 def longest_text(column: pa.Array | pa.ChunkedArray) -> int:
-    """Return the bytes of the longest text in a column or in its dictionary, or 0 if the values are not text."""
+    """Return the bytes of the longest text or binary value in a column or in its dictionary, or 0 for other types."""
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     values = [chunk.dictionary if pa.types.is_dictionary(chunk.type) else chunk for chunk in chunks]
     sizes = [size for each in values if (size := _text_bytes(each)) is not None]

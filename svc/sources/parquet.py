@@ -222,7 +222,7 @@ def _groups(file: pq.ParquetFile) -> list[pq.RowGroupMetaData]:
 
 
 def _codable(file: pq.ParquetFile) -> list[str]:
-    """Return the text columns that Arrow can read as dictionaries."""
+    """Return the paths of the leaf columns, of text or binary values, that Arrow can read as dictionaries."""
     groups = _groups(file)
     return [
         leaf.path

@@ -51,6 +51,17 @@ def test_codes_are_writable_copies() -> None:
     assert codes.tolist() == [4]
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
+def test_a_repeated_value_of_a_dictionary_counts_each_time(kind: pa.DataType) -> None:
+    """Also within lists. Missing values take only the bytes of their codes."""
+    column = pa.DictionaryArray.from_arrays(pa.array([0, 0, None, 0], pa.int32()), pa.array(["x" * 100], kind))
+    codes = column.indices.nbytes
+    assert arrow.expanded_bytes(column) == codes + 300
+    nested = pa.ListArray.from_arrays(pa.array([0, 1, 4], pa.int32()), column)
+    assert arrow.expanded_bytes(nested) == 12 + codes + 300
+    assert arrow.longest_text(column) == 100
+
+
 def test_constants_repeat_one_value_and_empty_tables_keep_their_schema() -> None:
     """A constant column has its text in memory once."""
     assert arrow.constant("x", 3).to_pylist() == ["x", "x", "x"]

@@ -18,6 +18,7 @@ from svc.errors import DataSourceError, SourceTooLarge
 from svc.recipe.source_options import SourceSpec
 from svc.settings import Settings
 from svc.sources.base import LEAST_BYTES, LEAST_ROWS, SourceContext, TableBounds, build_source
+from svc.sources.table import TableBuilder
 from tests.sources.lying_parquet import large_cell
 
 MANY = LEAST_ROWS + 1000
@@ -75,6 +76,21 @@ def test_too_many_bytes_are_refused_for_every_kind_of_source(
     """A repeated text is nearly free in a compressed file, but not in memory."""
     with pytest.raises(SourceTooLarge, match=f"more than {LEAST_BYTES} bytes"):
         fetched(tmp_path, rows(tmp_path, LEAST_BYTES // 190, "x" * 200))
+
+
+def test_repeated_binary_values_are_refused_before_they_are_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrow reads binary columns as dictionaries, like texts. A builder gets the decoded rows of a batch."""
+    values = pa.array([b"x" * 2000] * 60_000, pa.binary())
+    pq.write_table(pa.table({"cover": values}), tmp_path / "list.parquet")
+    rows_added: list[int] = []
+    monkeypatch.setattr(TableBuilder, "add", lambda _, batch: rows_added.append(batch.num_rows))
+    context = SourceContext(tmp_path, Settings(), ("cover",), frozenset(), "metadata", {}, None, FEW)
+    spec = SourceSpec.model_validate({"type": "parquet", "path": "list.parquet"})
+    with pytest.raises(SourceTooLarge, match=f"more than {LEAST_BYTES} bytes"):
+        build_source(spec, context).fetch()
+    assert rows_added == [0]
 
 
 @pytest.mark.parametrize("rows", KINDS)
