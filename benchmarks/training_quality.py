@@ -25,7 +25,6 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ from scipy import sparse
 from benchmarks.common import origin
 from benchmarks.order import VARIANTS, compare_orders
 from svc import logs
-from svc.progress import Progress
+from svc.progress import Progress, State
 from svc.recipe.algorithms import BLEND, DEFAULT_ALGORITHMS
 from svc.recipe.load import load_recipe
 from svc.settings import Settings
@@ -57,16 +56,20 @@ CUTOFF, SEED = 20, 42
 ALL = (*DEFAULT_ALGORITHMS, "SLIMRecommender", "EDLAERecommender")
 
 
-@dataclass
-class Watch(Progress):
-    """Notes when the best score rose."""
+class Watch:
+    """A display that keeps when the best score of a search rose, as (seconds, score and algorithm)."""
 
-    began: float = field(default_factory=time.monotonic)
-    reached: list[tuple[float, float, str]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.reached: list[tuple[float, str]] = []
 
-    def trial(self, done: int, total: int, best_score: float | None, algorithm: str | None) -> None:  # noqa: ARG002
-        if best_score is not None and (not self.reached or best_score > self.reached[-1][1]):
-            self.reached.append((time.monotonic() - self.began, best_score, algorithm or ""))
+    def show(self, state: State) -> None:
+        best = state.note.partition(", best ")[2]
+        if best and (not self.reached or best != self.reached[-1][1]):
+            self.reached.append((time.monotonic() - self.began, best))
+
+    def close(self) -> None:
+        pass
 
 
 def pairs(path: Path, user: str, item: str, more: list[str]) -> pd.DataFrame:
@@ -115,12 +118,12 @@ def run_svc(folder: Path, options: argparse.Namespace) -> tuple[Task, SearchResu
     task = prepare.make_task(loaded, found, split_data(loaded, found), Settings())
     watch = Watch()
     location = preflight("", folder)
-    search = prepare.open_search(task, location, "benchmark", watch, quiet=True, verbose=False)
+    search = prepare.open_search(task, location, "benchmark", Progress(watch), quiet=True, verbose=False)
     result = search.run()
     search.storage.close()
     if BLEND in loaded.recipe.training.algorithms:
         result = add_blend(task, result)
-        watch.trial(0, 0, result.best.score, result.best.algorithm)
+        watch.reached.append((time.monotonic() - watch.began, f"{result.best.score:.4f} ({result.best.algorithm})"))
     return task, result, watch
 
 
@@ -207,8 +210,8 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         task, result, watch = run_svc(Path(folder), options)
-    for seconds, score, name in watch.reached:
-        print(f"reached {score:.5f} after {seconds:6.1f} s  {name}")
+    for seconds, score in watch.reached:
+        print(f"reached {score} after {seconds:.1f} s")
     best = result.best_per_algorithm
     print(f"svc: best {result.best.score:.5f} ({result.best.algorithm}) in {result.seconds:.1f} s")
     for name, trial in best.items():
