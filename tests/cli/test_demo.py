@@ -39,12 +39,35 @@ def test_a_used_port_is_refused_before_training(tmp_path: Path, capsys: pytest.C
     assert not (tmp_path / "shop").exists()
 
 
+DEMO = """
+import sys
+from pathlib import Path
+from svc.cli import demo, main
+
+demo.FILES = Path(sys.argv.pop(1))
+main.main()
+"""
+
+
 @pytest.mark.integration
 def test_the_demo_trains_serves_and_ends_by_ctrl_c(tmp_path: Path) -> None:
-    """The demo trains both recipes, prints answers with titles, and Ctrl-C ends all of its processes."""
+    """The demo trains both recipes, with two trials here, prints answers, and Ctrl-C ends all of its processes."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SVC_")}
+    shutil.copytree(FILES, tmp_path / "files")
+    for recipe in (tmp_path / "files" / "recipes").iterdir():
+        recipe.write_text(re.sub(r"n_trials: \d+", "n_trials: 2", recipe.read_text()))
     process = subprocess.Popen(
-        [sys.executable, "-m", "svc", "demo", "--folder", str(tmp_path / "shop"), "--port", "0"],
+        [
+            sys.executable,
+            "-c",
+            DEMO,
+            str(tmp_path / "files"),
+            "demo",
+            "--folder",
+            str(tmp_path / "shop"),
+            "--port",
+            "0",
+        ],
         env=environment | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
