@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
-import sys
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -159,39 +156,6 @@ def test_hidden_rows_of_unknown_users_or_items_do_not_change_the_payload(make_re
     assert payload(hide) == plain
     ratings.write_text(f"{rows}u0,i1,{late}\n")
     assert payload(hide) != plain
-
-
-@pytest.mark.system
-def test_two_runs_in_fresh_processes_agree(make_recipe: Make, tmp_path: Path) -> None:
-    """With other hash seeds, the same recipe, data and seed give the same payload, parameters and score."""
-    make_recipe()
-    script = (
-        "import sys, hashlib, json\n"
-        "from pathlib import Path\n"
-        "from svc.artifact.keys import development_keys\n"
-        "from svc.artifact.store import read_verified\n"
-        "from svc.recipe.load import load_recipe\n"
-        "from svc.settings import Settings\n"
-        "from svc.progress import Progress\n"
-        "from svc.training.run import TrainOptions, train\n"
-        "loaded = load_recipe(Path(sys.argv[1]), {}, settings=Settings())\n"
-        "made = train(loaded, TrainOptions(run_id='r', dev_unsigned=True), Settings(), Progress())\n"
-        "_, parsed = read_verified(made.artifact, development_keys(), Settings())\n"
-        "head = parsed.header\n"
-        "digest = hashlib.sha256(parsed.payload).hexdigest()\n"
-        "print(json.dumps([head['best_class'], head['best_params'], head['best_score'], digest]))\n"
-    )
-    found = [
-        subprocess.run(
-            [sys.executable, "-c", script, str(tmp_path / "small.yaml")],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.splitlines()[-1]
-        for seed in ("1", "2")
-    ]
-    assert found[0] == found[1]
 
 
 def test_an_unexpected_error_is_internal(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import signal
 import socket
@@ -10,6 +11,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from svc.artifact.keys import parse_signing_keys
+from svc.artifact.store import read_verified
+from svc.settings import Settings
+from tests.e2e.conftest import SIGNING_KEYS
 
 if TYPE_CHECKING:
     from tests.e2e.conftest import Server, Shop
@@ -113,18 +119,20 @@ def test_retraining_swaps_the_model_without_a_failed_request(
 
 
 def test_the_same_recipe_data_and_seed_give_the_same_model(shop: Shop, serve: Callable[..., Server]) -> None:
-    """Fresh processes with other hash seeds agree on parameters, score and recommendations."""
+    """Fresh processes with other hash seeds agree on parameters, score, payload and recommendations."""
     shop.edit("[CosineKNN, TopPop]", "[IALS, CosineKNN, RP3beta]")
     shop.edit("n_trials: 4", "n_trials: 6")
     seen = []
     for seed in ("1", "2"):
-        trained = shop.process("train", str(shop.recipe), "--run-id", f"r{seed}", PYTHONHASHSEED=seed)
+        trained = shop.process("train", str(shop.recipe), "--run-id", "r", fresh=True, PYTHONHASHSEED=seed)
         assert trained.code == 0, trained.err
         header = json.loads(shop.svc("inspect", str(shop.artifact), "--json").out)
         server = serve(fresh=True, PYTHONHASHSEED=seed)
         requests = {"requests": [{"user_id": f"u{n}"} for n in range(120)]}
         answers = server.ask("/v1/recipes/shop:batch-recommend", requests)[1]["results"]
-        seen.append((header["best_class"], header["best_params"], header["best_score"], answers))
+        payload = read_verified(str(shop.artifact), parse_signing_keys(SIGNING_KEYS), Settings())[1].payload
+        facts = header["best_class"], header["best_params"], header["best_score"]
+        seen.append((facts, hashlib.sha256(payload).hexdigest(), answers))
     assert seen[0] == seen[1]
 
 
