@@ -135,7 +135,7 @@ def with_list(shop: Shop, uri: str) -> Path:
 
 
 class Visitors(Clients):
-    """Users, visitors with a history and strangers, who ask for films under `FILTER` without pause."""
+    """Users, visitors with a history and strangers, who ask for films under `FILTER` up to twenty times a second."""
 
     def __init__(self, url: str, films: Films) -> None:
         self.answers: list[tuple[float, float, dict[str, Any], httpx.Response]] = []
@@ -147,7 +147,7 @@ class Visitors(Clients):
         rng = random.Random(number)
         users = list(self._films.rated)
         with httpx.Client(base_url=self._url, timeout=30) as client:
-            while not self.over.is_set():
+            while not self.over.wait(0.05):
                 user = rng.choice(users)
                 who = ({"user_id": user}, {"history": self._films.rated[user][:5]}, {"user_id": "a stranger"})[number]
                 body = {**who, "limit": PAGE, "filter": FILTER}

@@ -149,7 +149,7 @@ def test_servers_follow_rollback_hold_and_promotion_under_load(place: Any, tmp_p
         servers = [stack.enter_context(Server(shelf.home, env=shelf.environment)) for _ in range(2)]
         until(lambda: all(server.health()[0] == 200 for server in servers))
         ask = [("/v1/recipes/books:recommend", {"user_id": "u3", "limit": 3})]
-        loads = [stack.enter_context(Load(one.url, ask, clients=2, judge=judge, pause_s=0.01)) for one in servers]
+        loads = [stack.enter_context(Load(one.url, ask, clients=2, judge=judge, pause_s=0.05)) for one in servers]
 
         allowed.add(first)
         assert f"{first} is live" in shelf.run("rollback", "--hold")
