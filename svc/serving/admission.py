@@ -2,8 +2,8 @@
 
 A request waits twice. First it waits for its turn to be parsed, then for its turn in the queue of its model. The
 transport checks the sum of both expected waits before it parses a request (`Admission.late_s`). The endpoint checks the
-wait in the queue again, before and after it reads the body (`WaitBudget.require`). An expected wait is the number of
-entries ahead, multiplied by the time that one entry takes (`Pace`).
+wait in the queue again, before and after it reads the body (`WaitBudget.require`). Each expected wait is estimated from
+the work ahead in the queue and from the measured time of one unit of work (`Pace`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from svc.errors import Overloaded, ValidationFailed
 from svc.model.ranking.query import Query
 
 SLICE_S = 0.05
-"""Shortest busy time of a queue, in seconds, over which the time of one entry is averaged (a slice)."""
+"""Seconds of work over which `Pace` averages the time of one unit, at least."""
 SLICES, FEWEST_SLICES = 9, 3
 """The estimate is the median of the last SLICES averages, so one pause of the machine does not change it.
 
@@ -28,9 +28,9 @@ The estimate is 0 until there are FEWEST_SLICES averages, because the median of 
 
 
 class Pace:
-    """An estimate of the seconds that one entry of a queue takes (`each_s`).
+    """An estimate of the seconds that one unit of work takes (`each_s`). Idle time does not count.
 
-    Only time in which the queue was busy counts.
+    The caller of `learn` chooses the unit, such as a request or a plain query.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Pace:
         self.each_s = 0.0
 
     def learn(self, seconds: float, count: float) -> None:
-        """Add a measurement: in `seconds` of work, `count` entries left the queue. `count` is above 0."""
+        """Add a measurement: `count` units of work took `seconds`. `count` is above 0."""
         self._seconds += seconds
         self._count += count
         if self._seconds < SLICE_S:
@@ -54,11 +54,12 @@ TIMEOUT_HEADER = b"x-request-timeout-ms"
 WAIT_SHARE = 0.8
 """A single request is refused if its wait so far plus its expected wait exceeds this share of its limit.
 
-The share is below 1, because expected waits are averages and the answer itself takes time."""
+The share is below 1, because expected waits are averages and the answer itself takes time. `WaitBudget.require` makes
+exceptions."""
 UNPARSED_SHARE = 0.4
-"""A request is refused before it is parsed if its expected wait for parsing exceeds this share of its limit.
+"""A request is refused if its expected wait before it is parsed exceeds this share of its limit.
 
-Such a request would probably be parsed in vain, because the queue of its model would refuse it."""
+After such a wait, the queue of its model would probably refuse it anyway."""
 BATCH_SHARE = 0.4
 """A batch is refused if its wait so far plus its expected wait exceeds this share of its limit.
 
@@ -66,15 +67,17 @@ The share is below WAIT_SHARE, so an overloaded server refuses batches before it
 SHORT_SHARE = 0.25
 """`WaitBudget.require` ignores the server's limit if the expected wait is at most SHORT_SHARE of the threshold.
 
-The threshold is WAIT_SHARE of the limit, or BATCH_SHARE of it for a batch. The client's own limit in
+The threshold is WAIT_SHARE of the server's limit, or BATCH_SHARE of it for a batch. The client's own limit in
 X-Request-Timeout-Ms still applies."""
 CROWDED_S = 1.0
-"""After a refusal, the server checks for this many seconds how late a request is before it parses the request."""
+"""Seconds after a refusal during which the server checks the expected wait of each request for a model.
+
+It checks before it parses the request. At other times it checks only requests that must wait to be parsed."""
 _MILLISECONDS = re.compile(rb"[0-9]{1,9}")
 
 
 class QueueWaits(Protocol):
-    """The queue of a model, as far as admission asks about it (see `Lane`)."""
+    """The part of a model's queue that admission uses. `Lane` has it."""
 
     @property
     def is_free_of_singles(self) -> bool: ...
@@ -111,19 +114,19 @@ class Admission:
 
     @property
     def is_crowded(self) -> bool:
-        """True if a request was refused because of its wait in the last CROWDED_S seconds."""
+        """True if, within the last CROWDED_S seconds, a request was refused because of its wait."""
         return trio.current_time() < self._crowded_until
 
     def late_s(self, queue: QueueWaits | None, turn_s: float, timeout: bytes | None, *, is_batch: bool) -> float:
-        """Return the expected wait of an unparsed request in seconds if it must be refused, else 0.
+        """Return the expected wait in seconds if an unparsed request must be refused, else 0.
 
         `turn_s` is the expected wait before the request is parsed. `queue` is the queue of its model, or None without a
-        model. `timeout` is the value of X-Request-Timeout-Ms. The limit is the smaller of this timeout and the server's
-        limit. With an invalid timeout the result is 0.
+        model. `timeout` is the value of X-Request-Timeout-Ms, or None without it. The limit is the smaller of this
+        timeout and the server's limit. With an invalid timeout the result is 0.
 
         A request must be refused if `turn_s` exceeds UNPARSED_SHARE of the limit, or if both waits together exceed
-        WAIT_SHARE of it. The wait of a batch in the queue counts WAIT_SHARE / BATCH_SHARE times. The wait of a single
-        request in the queue does not count if no other single request waits there.
+        WAIT_SHARE of it. For a batch, the wait in the queue counts WAIT_SHARE / BATCH_SHARE times. For a single
+        request, it does not count if no other single request waits in the queue.
         """
         try:
             may_s = min(self.most_s, parse_timeout(timeout))
@@ -139,8 +142,9 @@ class Admission:
     def refuse(self, wait_s: float) -> Overloaded:
         """Return the error that refuses a request, and let `is_crowded` be True for CROWDED_S.
 
-        `wait_s` is the expected wait of the request, or the time that it has waited. The field `retry_after` is this
-        time in whole seconds, at least 1, because the requests that wait now are probably answered by then.
+        `wait_s` is the expected wait of the request, or the time that it has waited. The field `retry_after` of the
+        error is this time, rounded up to whole seconds, and at least 1. The requests that wait now are probably
+        answered by then.
         """
         self._crowded_until = trio.current_time() + CROWDED_S
         return Overloaded(fields={"retry_after": max(1, math.ceil(wait_s))})
@@ -150,7 +154,8 @@ class WaitBudget:
     """The time that one request may wait, counted from its arrival.
 
     `arrived_s` is the time of arrival on trio's clock, and `key` the API key. `timeout` is the value of
-    X-Request-Timeout-Ms, and an invalid value raises ValidationFailed. `late_s` is the result of `Admission.late_s`.
+    X-Request-Timeout-Ms, or None without it. An invalid value raises ValidationFailed. `late_s` is the result of
+    `Admission.late_s`.
     """
 
     __slots__ = ("_admission", "_arrived_s", "_late_s", "_own_s", "key")
@@ -172,10 +177,10 @@ class WaitBudget:
         is_batch: bool = False,
         threads_s: float = 0.0,
     ) -> None:
-        """Raise Overloaded if the expected wait in the queue is too long.
+        """Raise Overloaded if the wait so far and the expected wait are too long together.
 
-        `queries` is None before the body is parsed. `threads_s` is the expected wait in seconds for a thread, which
-        precedes the queue.
+        `queries` is None before the body is parsed. `threads_s` is the expected wait for a thread in seconds. The
+        request waits for the thread before it waits in the queue.
 
         A request with a positive `late_s` is always refused. Any other request with an expected wait of 0 is not
         refused. Before the body is parsed, the server's limit does not apply to a single request that the next scoring

@@ -34,7 +34,7 @@ FULL_COLLECTION_EVERY = 100
 
 Python's default is 10. A collection of generation 2 blocks the event loop for 0.2 s with 10,000 connections."""
 LEAVE_TAKING_S = 0.2
-"""Time that idle connections stay open in a drain, for requests that clients have just sent (`leave_s`)."""
+"""Time that idle connections stay open in a drain, for requests just sent (`ConnectionLimits.leave_s`)."""
 LAST_SPANS_S = 2.0
 
 

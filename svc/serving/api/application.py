@@ -31,7 +31,7 @@ from svc.serving.transport.messages import JSON, ClientGone, Headers, Incoming, 
 from svc.settings import Settings
 
 if TYPE_CHECKING:
-    from svc.serving.api.spans import Spans  # needs an extra
+    from svc.serving.api.spans import Spans  # needs the extra "otel"
 
 Document = tuple[Mapping[str, Any], int]
 
@@ -117,7 +117,7 @@ class Application:
         return self._state.draining
 
     def late_s(self, opening: Opening, turn_s: float) -> float:
-        """Return the expected wait of an unparsed request in seconds if the wait is too long, else 0.
+        """Return the expected wait in seconds if it is too long for an unparsed request, else 0.
 
         See `Admission.late_s` for the limit. `turn_s` is the expected wait before the request is parsed. The result is
         0 for a request that needs no model. It is also 0 if `turn_s` is 0 and the admission is not crowded, which saves

@@ -22,7 +22,7 @@ from svc.serving.api.bodies.requests import AnyQuestion, RelatedRequest, UsersRe
 from svc.serving.models.costs import PLAIN_LIMIT, RULED_CONDITIONS, Cost, cost_class
 
 CHARACTERS_OF_AN_ITEM = 1024
-"""Number of characters in features whose encoding takes as long as the work for one item of `item_features`."""
+"""Encoding this many characters of features takes as long as the work for one item of `item_features`."""
 ColdStart = Literal["history", "features", "features+history", "item_features"]
 
 
@@ -105,7 +105,7 @@ def cost_of_request(question: AnyQuestion | Rejected) -> Cost:
 
 
 def _long_texts(features: Mapping[str, Any]) -> int:
-    """Return the cost of encoding the texts in `features`, as the whole number of described items that cost as much.
+    """Return the cost of encoding the texts in `features`, as the number of items of `item_features` that cost as much.
 
     Stops counting above PLAIN_LIMIT, because all higher numbers have the same cost class.
     """

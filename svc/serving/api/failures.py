@@ -32,7 +32,8 @@ def nothing_left(tree: object, filters: FilterFields | None, query: Query) -> No
     """
     share = None if query.new is None else query.new.items.max_share
     if query.new is not None and share is not None:
-        # New items are left, but no known item. A new item cannot come first, because floor(max_share * 1) is 0.
+        # New items are left, but no known item. With a `max_share` below 1 a new item cannot come first, because
+        # floor(max_share * 1) is 0.
         return NoCandidates(_SHARE.format(count=len(query.new.rows), share=share))
     reasons = () if tree is None or filters is None else _reasons(tree, filters)
     reason = next(iter(reasons), None)

@@ -129,7 +129,7 @@ class KeyPolicy:
 
 
 def _names(patterns: list[str]) -> re.Pattern[str]:
-    """Return a regular expression that matches names which match any pattern. It matches nothing for an empty list.
+    """Return a regular expression for the names that match at least one pattern. For an empty list it matches nothing.
 
     In a pattern, `*` stands for any characters and `?` for one character.
     """
@@ -201,7 +201,10 @@ class Bucket:
         self._at_s = now_s
 
     def lacks_s(self, count: float, now_s: float) -> float:
-        """Return the seconds until the bucket has `count` tokens, at most `burst`, or 0 if it has them now."""
+        """Return the seconds until the bucket has `count` tokens, or 0 if it has them now.
+
+        `count` is at most `burst`.
+        """
         self.tokens = min(self.rate.burst, self.tokens + (now_s - self._at_s) * self.rate.per_s)
         self._at_s = now_s
         return self.time_for(count - self.tokens)

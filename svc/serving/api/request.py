@@ -30,7 +30,7 @@ from svc.serving.transport.messages import ClientGone, Head, Headers, Incoming, 
 from svc.settings import Settings
 
 if TYPE_CHECKING:
-    from svc.serving.api.spans import Spans  # needs an extra
+    from svc.serving.api.spans import Spans  # needs the extra "otel"
 
 
 REPORT_S = 10.0
@@ -40,8 +40,8 @@ REPORT_S = 10.0
 class Refusals:
     """Counts of refusals for the event `requests_refused`, by error code and key id (kid).
 
-    Counts only errors with `protects_others`. They may be very frequent, and logging each of them would cost too much.
-    The key id is None unless the policy of a key refused the request.
+    Counts only errors with `ApiError.protects_others`. They may be very frequent, and logging each of them would cost
+    too much. The key id is None unless the policy of a key refused the request.
     """
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class Admitted(NamedTuple):
 
 
 class ParsedHead:
-    """The values that the application derives from a head. Requests that share a `Head` share one instance.
+    """The values that the application derives from a head. Requests that share `Head.notes` share one instance.
 
     A shared instance contains no API key, because the transport keeps the key apart (`Head.credential`). `request_id`
     is "" if the client sent none or an invalid one.
@@ -157,8 +157,8 @@ class ParsedHead:
 class Request:
     """A request whose head is parsed, with methods that check it and read its body.
 
-    `headers` maps header names in lower case to values. The API key is in `key`, which is None without a key, and may
-    be missing from `headers`. `route` and `origin_headers` are set by `admit`, and `permit` by `authenticate`.
+    `headers` maps header names in lower case to values. The API key is in `key` (None without a key). Its header may be
+    missing from `headers`. `route` and `origin_headers` are set by `admit`, and `permit` by `authenticate`.
     """
 
     __slots__ = (

@@ -51,7 +51,7 @@ from svc.serving.transport.messages import Response
 INLINE_BODY_BYTES = 4096
 """Longest body that is parsed and prepared on the event loop."""
 INLINE_CHARACTERS = 256
-"""The limit of INLINE_BODY_BYTES for a model that splits texts into characters, which takes 10 ms for 4,096 bytes."""
+"""Replaces INLINE_BODY_BYTES if the model splits texts into characters. Splitting 4,096 bytes takes 10 ms."""
 INLINE_ITEMS = 100
 """Most items of an answer that is encoded on the event loop."""
 LIGHT_BODY_BYTES = 16384

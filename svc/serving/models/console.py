@@ -59,7 +59,7 @@ def find_items(
 
 
 def _candidates(fragments: ItemFragments, words: Sequence[str], until: float) -> Iterator[int | None]:
-    """Yield the columns of items whose JSON contains all words, in ascending order. Yields None once `until` is past.
+    """Yield the columns (indices) of items whose JSON contains all words, ascending. Yields None once `until` is past.
 
     `until` is a time of `time.perf_counter`. The words may occur in field names, so the caller must check each item.
     """
@@ -117,8 +117,8 @@ def sample_user(served: Served, user_id: str | None, limit: int) -> dict[str, An
 def feature_columns(model: Model, is_denied: Callable[[str], bool]) -> dict[str, list[dict[str, Any]]] | None:
     """Return the feature columns of users and items as JSON objects, or None if the model has no features.
 
-    A column of tokens has its first MAX_VALUES values, and a column of numbers has their range and mean. Both are left
-    out for a column whose name `is_denied` accepts (SVC_METADATA_FIELD_DENY).
+    The object of a column of tokens has the first MAX_VALUES values. The object of a column of numbers has their range
+    and mean. These facts are left out if `is_denied` returns True for the column's name (SVC_METADATA_FIELD_DENY).
     """
     if model.features is None:
         return None

@@ -1,4 +1,4 @@
-"""Cost classes of queries, which decide the queue of a query, and its charge to the rate limit of an API key.
+"""Cost classes of queries. The class decides in which queue a query waits, and its charge to the key's rate limit.
 
 The class depends only on the content of a query, so it is known before the query is scored. It does not depend on
 measurements, because a client could then lower the class of expensive queries by sending many cheap queries.
@@ -15,11 +15,11 @@ PLAIN_LIMIT, PLAIN_PROFILE = 32, 64
 """Most items that a PLAIN query returns, and most items in its history, counting dislikes.
 
 PLAIN_LIMIT is also the largest number of items given by features in a LONG query. PLAIN_PROFILE is also the longest
-history of a RULED query."""
+history of a query that is RULED for another reason than its history."""
 LONG_PROFILE = 1000
 """Most items in the history of a LONG query, counting dislikes."""
 RULED_PROFILE = 2000
-"""Most items in the history of a query that is RULED for its length only, counting dislikes.
+"""Most items in the history of a query that is RULED only because of its history, counting dislikes.
 
 It is the most that a request can name as history and dislikes. These 2,000 take twice the processor time of 1,000, and
 3 to 40 times that of 10. The history of a known user may be longer.
@@ -29,7 +29,7 @@ PLAIN_CONDITIONS, LONG_CONDITIONS, RULED_CONDITIONS = 8, 16, 64
 
 Finding the items of a condition takes 0.1 to 2 ms."""
 RULED_LIMIT = 100
-"""Most items that a RULED query returns."""
+"""Most items that a query returns if it is RULED for another reason than its history."""
 LARGEST_CALL = 256
 """Most queries that are scored together."""
 UNKNOWN_PLAIN_S = 1e-3
@@ -39,7 +39,10 @@ LEAST_STEP = 0.05
 
 
 class Cost(IntEnum):
-    """The cost class of a query. The value is the weight of the query, in plain queries that cost as much."""
+    """The cost class of a query.
+
+    The value is the query's weight: the number of plain queries that cost about as much.
+    """
 
     PLAIN = 1
     """Few items for a known user or a short history."""
@@ -53,10 +56,10 @@ class Cost(IntEnum):
     Also more than LONG_CONDITIONS conditions, more than PLAIN_LIMIT items given by features, or more than LONG_PROFILE
     items in the history."""
     HEAVY = 64
-    """A query that is RULED for another reason than its history, for more than RULED_LIMIT items, or with more than
-    PLAIN_PROFILE items in its history.
+    """A query that is RULED for another reason than its history, and that has a large limit or a long history.
 
-    Also more than RULED_PROFILE items in the history, or more than RULED_CONDITIONS conditions."""
+    The limit is above RULED_LIMIT, or the history has more than PLAIN_PROFILE items. Any query with more than
+    RULED_PROFILE items in its history, or with more than RULED_CONDITIONS conditions, is HEAVY too."""
 
     @property
     def is_expensive(self) -> bool:
@@ -71,7 +74,7 @@ def cost_class(
 
     `profile` is the number of chosen and disliked items whose vectors are added. `described` is the number of items
     that are given by features, and `conditions` the number of filter conditions that must be compiled. `is_ruled` is
-    True for queries with limits, boosts, diversity, rotation or reasons, and for users of an item. `is_other` is True
+    True for queries with limits, boosts, diversity, rotation or reasons, and for queries for users. `is_other` is True
     if the query is not plain for another reason, such as a cold start.
     """
     if conditions > RULED_CONDITIONS or profile > RULED_PROFILE:

@@ -70,7 +70,8 @@ class ItemFragments:
 
     def followed_by(self, others: ItemFragments) -> ItemFragments:
         """Return these pieces, followed by the pieces of new items."""
-        # `items` looks into `others` only for a ranking with reasons, because each new item has the reason "new".
+        # The fast path of `items`, for rankings without notes, does not know `others`. It never meets a new item,
+        # because each new item has the reason "new".
         return ItemFragments(*self.memory, others)
 
     def describe(self, column: int) -> bytes:
@@ -79,7 +80,7 @@ class ItemFragments:
         return self._blob[first + 1 : middle - len(_SCORE)] + self._blob[middle:last]
 
     def text(self, start: int, stop: int) -> str:
-        """Return the JSON of the items `start` to `stop` - 1 as a text, in which `find_items` searches."""
+        """Return the pieces of the items `start` to `stop` - 1 as one text, for the search of `console.find_items`."""
         return self._blob[self._offsets[_PIECES * start] : self._offsets[_PIECES * stop]].decode()
 
     def block_end(self, start: int, size: int) -> int:

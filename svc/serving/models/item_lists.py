@@ -79,7 +79,7 @@ class NewItemList:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedItems:
-    """The items of a list of new items that one model does not know, as the model can recommend them.
+    """The items of a list of new items that one model does not know, in the form in which it recommends them.
 
     `fragments` and `filters` cover only these items.
     """
@@ -144,7 +144,7 @@ def place(
 
     `declared` has the bounds for the share of new items in a ranking. Long lists take long, so call it from a thread.
     `yield_gil` is called after each item. Raises FeaturesNotSupported if the model has no item features, or
-    FeatureValueUnusable.
+    FeatureValueUnusable if it cannot use the value of a feature.
     """
     items = model.new_items(listed.ids, listed.features, declared.max_share, declared.min_share, yield_gil=yield_gil)
     rows = model.unknown(listed.ids)

@@ -50,7 +50,7 @@ def rehearse_answers(recipe: LoadedRecipe, model: Model, fragments: ItemFragment
 
 
 def _encode(fragments: ItemFragments, ranking: Ranking) -> None:
-    """Raise RehearsalFailed if the ranking cannot be encoded, except for lack of memory (MemoryError)."""
+    """Raise RehearsalFailed if the ranking cannot be encoded. Raises MemoryError as it is."""
     try:
         fragments.items(ranking, with_metadata=True)
     except MemoryError:

@@ -1,6 +1,6 @@
 """The queue of a model: requests wait for their turn, and calls of the model score many queries together.
 
-Each model has two queues, one for cheap and one for expensive queries (`Lane`).
+Each model has two queues, one for cheap and one for expensive queries (`Lane`). `calls` defines callers and weights.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Queue:
         self._wake.set()
 
     def remove(self, caller: Caller) -> None:
-        """Remove a request that was cancelled or has all rankings."""
+        """Remove a request that was cancelled or is done, and set its `done`."""
         caller.done.set()
         self.singles.remove(caller)
         self.batches.remove(caller)
@@ -126,7 +126,7 @@ class Queue:
         self._wake.set()
 
     async def run(self, take: Take, score: Score) -> None:
-        """Score the queries that `take` returns by `score`, until the queue is closed and empty.
+        """Pass the queries that `take` returns to `score`, until the queue is closed and empty.
 
         Cancellation waits for a call that has started.
         """

@@ -58,7 +58,7 @@ class Served:
     loaded_at: float
     """Unix time in seconds."""
     filters: FilterFields | None = None
-    """Filter fields of the model's items, followed by the new items."""
+    """Filter fields of the model's items, followed by the new items. None if the recipe has no filter fields."""
     policy: Policy = DEFAULT_POLICY
     available: ItemSet | None = None
     """Items that the list of available items permits, or None without such a list or before its first read."""
@@ -105,7 +105,8 @@ class Served:
     def beside(self, available: ItemSet | None, new: PlacedItems | None, policy: Policy) -> Served:
         """Return the same model with these available items, new items and rules, or `self` if nothing differs.
 
-        The same new items must be the same object. Blocks, because the recipe's filter is computed for all items.
+        Unchanged new items must be the same object as before. Blocks, because the recipe's filter is computed for all
+        items.
         Shares unchanged parts with `self`.
         """
         served = self
@@ -277,7 +278,7 @@ class Registry:
         return not entries or any(entry.served for entry in entries.values())
 
     def health(self) -> tuple[dict[str, Any], int]:
-        """Return the document of `/v1/health`, and its HTTP status, which is 503 while a valid recipe has no model."""
+        """Return the document of `/v1/health` and its HTTP status, 503 while a registered recipe has no model."""
         entries, skipped = self._entries, self._skipped
         loaded = sum(entry.served is not None for entry in entries.values())
         degraded = loaded < len(entries)

@@ -37,7 +37,7 @@ _thread = threading.local()
 def lower_priority() -> None:
     """Lower the priority of the current thread, so that the kernel prefers the event loop.
 
-    A lower one stays, because only a privileged process may raise it.
+    A priority that is already lower stays, because only a privileged process may raise a priority.
     """
     if not getattr(_thread, "nice", False):
         _thread.nice = True
@@ -75,7 +75,7 @@ class ScoringThreads(trio.abc.Instrument):
 
     @classmethod
     def of(cls, settings: Settings) -> ScoringThreads:
-        """Return a pool of SVC_SCORING_THREADS threads. By default, it has one less than cores, but at least one."""
+        """Return a pool of SVC_SCORING_THREADS threads, by default one for each core except one, but at least one."""
         # The event loop needs a core too.
         return cls(settings.scoring_threads or max(1, usable_cores() - 1))
 

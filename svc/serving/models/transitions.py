@@ -159,9 +159,10 @@ class Publisher:
             self._fault(entry, recipe=refusal.error)
 
     def clear_fault(self, name: str, fault: Literal["recipe", "load", "stat"]) -> None:
-        """Clear one error of `Faults`, if the recipe has it. Logs this for "recipe", and for the others with a model.
+        """Clear one error of `Faults`, if the recipe has it.
 
-        An error of "load" is cleared without a load if the artifact has the served bytes again, as after a rollback.
+        Logs the cleared error. For "load" and "stat", logs it only if a model is served. An error of "load" is cleared
+        without a load if the artifact has the served bytes again, as after a rollback.
         """
         entry = self.entry(name)
         error = getattr(entry.faults, fault)
@@ -179,7 +180,7 @@ class Publisher:
         lane = await self._start_lane(loaded)
         served = Served.of(name, loaded, lane, time.time())
         with ExitStack() as unused:
-            unused.callback(lane.close)  # if the model is not published, ends its tasks, which hold its memory
+            unused.callback(lane.close)  # ends the lane's tasks, which hold the model in memory
             change = await self._put(name, served, {}, is_wanted)
             if change is None:  # the recipe's file was changed or removed while the lane started
                 return

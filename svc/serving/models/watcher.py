@@ -2,8 +2,8 @@
 
 At regular intervals, a *tick* lists the folder and asks the store of each artifact for its marker, a short text such as
 a modification time that changes with the artifact. If the marker has changed, a load starts, which may take longer than
-the tick. If the bytes have changed too, the loaded model replaces the served model. Errors are logged. A failed load is
-repeated only if the same bytes may be loaded later.
+the tick. If the bytes have changed too, the loaded model replaces the served model. Errors are logged. A
+failed load of the same bytes is repeated only if it may succeed later.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class WatchedArtifact:
 
     Other signing keys or other rules of the rehearsal may lift the refusal."""
     failures: int = 0
-    """Number of loads since the last success that have failed with an error that is retried."""
+    """Number of failed loads since the last success. Counts only errors after which the load is retried."""
     retry_tick: float = math.inf
     """Number of the tick from which on the load is repeated, although the marker is unchanged. Infinite for never."""
 
@@ -173,7 +173,7 @@ class Watcher:
         return self._watched[name].declared.loaded
 
     def try_refused_again(self) -> None:
-        """Load artifacts again at the next tick whose signature could not be verified.
+        """At the next tick, load again the artifacts whose signature could not be verified.
 
         Call it when the signing keys have changed.
         """

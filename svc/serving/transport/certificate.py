@@ -34,8 +34,8 @@ class Certificate:
         if self.client_ca:
             context.load_verify_locations(cadata=self.client_ca.decode("ascii"))
             context.verify_mode = ssl.CERT_REQUIRED
-        # `load_cert_chain` reads only files. A file in memory holds the bytes that were checked, which the user's file
-        # may not hold any more.
+        # `load_cert_chain` reads only files. A file in memory has the bytes that were checked, even if the user's file
+        # has changed since then.
         with os.fdopen(os.memfd_create("certificate"), "wb") as file:
             file.write(self.key + b"\n" + self.chain)
             file.flush()
@@ -56,7 +56,10 @@ class Tls:
 
 
 def read_certificate(settings: Settings) -> Certificate | None:
-    """Return the certificate that the SVC_TLS variables name, or None if they are unset. Raises ConfigError."""
+    """Return the certificate that the SVC_TLS variables name, or None if they are unset.
+
+    Raises ConfigError if only some of the variables are set, or if a file cannot be read or used.
+    """
     names = {"SVC_TLS_CERT_FILE": settings.tls_cert_file, "SVC_TLS_KEY_FILE": settings.tls_key_file}
     if not any(names.values()):
         if settings.tls_client_ca_file:

@@ -22,7 +22,9 @@ from svc.serving.transport.pacing import Rank, TurnScheduler
 PATIENCE_S = 0.002
 """Longest time that a process waits for processes with fewer connections to accept first."""
 VACANT = 1 << 62
-"""Number of open connections written for a slot without a process. It is so large that no process waits for it."""
+"""Number of open connections that the parent writes for a process that has ended or hangs (`Spread`).
+
+It is so large that no other process waits for this one."""
 
 
 class Spread:
@@ -57,8 +59,8 @@ class Spread:
 
     async def wait_for_others(self) -> None:
         """Return when no other process has fewer connections, or after PATIENCE_S."""
-        # Waits in turns of the event loop, because a sleep takes at least 1 ms, which lowers the rate of short
-        # connections by three quarters.
+        # Waits in turns of the event loop, because a sleep takes at least 1 ms. With sleeps, the rate of short
+        # connections is lower by three quarters.
         until_s = time.perf_counter() + PATIENCE_S
         while self._n_open > min(self._counts) and time.perf_counter() < until_s:
             await trio.lowlevel.checkpoint()
@@ -76,7 +78,7 @@ class ConnectionLimits:
     idle_s: float
     """Longest wait for the complete head of the next request."""
     unread_s: float
-    """Time for a client to read an answer, which each MiB of the answer extends by a second."""
+    """Time in which a client must read an answer. Each MiB of the answer adds a second."""
     drain_s: float
     """Longest time for requests in flight when the server stops, counted from the end of `leave_s`."""
     leave_s: float = 0.0
@@ -103,7 +105,7 @@ class Shared:
     """
 
     async def watch(self) -> None:
-        """Wake connections that have been idle for too long, until cancelled.
+        """Until cancelled, wake connections that have been idle for too long.
 
         `wait_readable` raises ClosedResourceError in a connection that is woken, and the connection then closes.
         """
@@ -349,7 +351,8 @@ class Exchange:
                 await self._connection.send_continue()
             await self._read()
             await self._connection.pace(self._rank)
-            # Only the first packet has the higher rank, so a body that drips in delays no short body.
+            # Only the first packet of a body has the rank KNOWN. Later packets go behind, so a body that drips in does
+            # not delay short ones.
             self._rank = Rank.GOING_ON
         self._rank = Rank.GOING_ON
         return part
@@ -357,7 +360,7 @@ class Exchange:
     async def until_gone(self) -> None:
         """Return when the client has disconnected. A client that only stopped sending still waits for the answer.
 
-        Keeps received bytes for `receive`. Once READ_BYTES or more wait there, it reads no further and never returns.
+        Keeps received bytes for `receive`. Once it keeps READ_BYTES or more, it reads no further and never returns.
         """
         with suppress(ClientGone):
             while self._reader.waiting < READ_BYTES:

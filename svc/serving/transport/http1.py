@@ -28,9 +28,9 @@ MAX_LINE_BYTES = 4096
 WHOLE_BYTES = 64 * 1024
 """Longest body that `whole_body` returns."""
 CHUNKS_AT_ONCE = 32
-"""Most chunks that are parsed in one turn of the event loop. A flood of one-byte chunks would make the turn long."""
+"""Most chunks that are parsed in one turn of the event loop. The bound keeps a flood of tiny chunks in short turns."""
 KEPT_HEADS, KEPT_BYTES = 256, 1024
-"""Number of heads in the cache, and length of the longest head that is cached."""
+"""Most heads in the cache, and length in bytes of the longest head that is cached."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 T = TypeVar("T")
 
@@ -66,8 +66,8 @@ class Heads:
     def parse(self, raw: bytes) -> Head:
         """Return the parsed head, from the cache if possible. Raises an ApiError if the head is invalid.
 
-        If exactly one header of a head of at most KEPT_BYTES may have an API key (X-API-Key or Authorization), it is in
-        `credential` of the result. Otherwise such headers are in `headers`.
+        A header that may have an API key (X-API-Key or Authorization) is in `credential` of the result if it is the
+        only one and the head has at most KEPT_BYTES. Otherwise all such headers are in `headers`.
         """
         if len(raw) > KEPT_BYTES:
             return parse_head(raw)
@@ -115,7 +115,7 @@ class RequestReader:
         return self._data.startswith(beginnings, self._at)
 
     def method_and_target(self) -> tuple[bytes, bytes]:
-        """Return method and target of the next request without parsing the head.
+        """Return method and target of the next request, but do not parse its head.
 
         Both are empty unless the first line, cut after MAX_LINE_BYTES, has three parts.
         """
@@ -124,7 +124,7 @@ class RequestReader:
         return (parts[0], parts[1]) if len(parts) == 3 else (b"", b"")
 
     def timeout(self) -> bytes | None:
-        """Return the value of X-Request-Timeout-Ms in the next request without parsing the head.
+        """Return the value of X-Request-Timeout-Ms in the next request, but do not parse its head.
 
         Returns the last of several values. Returns None if there is no value of at most 32 bytes, or if the head is
         incomplete.
@@ -196,7 +196,7 @@ class RequestReader:
         return self._take(self._length)
 
     def _refuse_early(self) -> None:
-        """Raise an ApiError for an incomplete head that can never become valid."""
+        """Raise an ApiError if the received part of a head shows that the head is invalid or too long."""
         if self._data and not _token.match(self._data, self._at):
             raise MalformedRequest("the request does not begin with a method")
         if _bare_newline.search(self._data, self._at + self._searched):
@@ -314,9 +314,9 @@ def _parse_headers(raw: bytes, line: re.Match[bytes]) -> list[tuple[bytes, bytes
 
 
 def _body_length(named: dict[bytes, list[bytes]]) -> int | None:
-    """Return the length of the body in bytes, or None if the body is chunked. Raises an ApiError.
+    """Return the length of the body in bytes, or None if the body is chunked.
 
-    `named` has the values of the headers by name in lower case.
+    `named` has the values of the headers by name in lower case. Raises an ApiError if they give no clear length.
     """
     codings = named.get(b"transfer-encoding")
     if codings:

@@ -35,7 +35,8 @@ class Response(NamedTuple):
 class Head:
     """The request line and the headers of a request.
 
-    Requests with equal heads may share one instance. Only `notes` may be changed after the head is created.
+    Requests with equal heads may share one instance. If only their API keys differ, they may share `notes`. After the
+    head is created, only `notes` may be changed.
     """
 
     method: str
@@ -57,7 +58,7 @@ class Head:
     The key is kept apart so that a head in the cache holds no secret."""
 
     notes: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    """Results that the application derived from the head, for the next request that shares it."""
+    """Results that the application derived from the head, for later requests that share them."""
 
 
 class Incoming(Protocol):
@@ -76,7 +77,7 @@ class Incoming(Protocol):
     whole_body: bytes | None
     """The whole body if it has already been received, or None if `receive` must read it.
 
-    For a whole body, as in most requests, the application needs no deadline."""
+    Most requests have a whole body, and the application then needs no deadline for reading it."""
 
     async def receive(self) -> bytes:
         """Return the next part of the body, or empty bytes after the last part.
@@ -114,8 +115,9 @@ class Application(Protocol):
     def late_s(self, opening: Opening, turn_s: float) -> float:
         """Return the expected wait of a request in seconds if the wait is too long, else 0.
 
-        `turn_s` is the expected wait before the request is parsed. The connection does not let a late request wait for
-        that time. It passes the request on at the pace of refusals.
+        `turn_s` is the expected wait before the request is parsed. A late request (a result above 0) does not wait for
+        that turn. It waits in the queue of requests to be refused (`Rank.REFUSED`). The application then gets it with
+        this result as `Incoming.late_s`, and refuses it, unless it has a cached answer.
         """
 
     async def __call__(self, incoming: Incoming) -> Response | None:

@@ -24,7 +24,7 @@ SHORT_TURN_S = 1e-3
 REFUSED_AT_ONCE, REFUSED_EVERY_S = 8, 5e-3
 """At most REFUSED_AT_ONCE requests are refused every REFUSED_EVERY_S, because refusals take time from answers."""
 PROBES_A_TURN = 2
-"""Most health probes that enter a turn at once, and most waiting ones that a turn lets in.
+"""Most health probes that enter one turn without waiting, and most waiting probes that one turn lets in.
 
 The bound keeps a flood of probes from blocking all other clients. Waiting probes have places of their own, because new
 probes would otherwise overtake them: with one bound for both, the longest wait in a flood was 51 turns, not 15."""
@@ -39,14 +39,14 @@ class Rank(IntEnum):
     PROBE = 0
     """A health probe."""
     KNOWN = 1
-    """A connection that has been answered before. The first packet of a body and reads on TLS have this rank too."""
+    """A connection that has been answered before. Also for the first packet of a body, and for new bytes on TLS."""
     NEWCOMER = 2
     """A connection without an answer so far."""
     # Below NEWCOMER, because 500 clients that sent their bodies in small pieces delayed all other clients.
     GOING_ON = 3
-    """A connection that sends more before it is answered: a body in several packets, or pipelined requests."""
+    """A connection that sends more before it is answered, such as a body in several packets or pipelined requests."""
     REFUSED = 4
-    """A connection whose request is refused because its turn would come too late."""
+    """A connection whose request is refused because of its expected wait (`Application.late_s`)."""
 
 
 _ANSWERED = (Rank.KNOWN, Rank.NEWCOMER, Rank.GOING_ON)

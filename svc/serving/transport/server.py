@@ -58,7 +58,9 @@ def bind(host: str, port: int, *, unread_timeout_s: float) -> socket.socket:
 
     If the host has several addresses, the first is bound, IPv4 before IPv6. Clients that connect before `listen` are
     refused at once. Otherwise they would wait until all models are loaded. The kernel resets a connection whose client
-    leaves an answer unread for `unread_timeout_s`. Raises `ConfigError`.
+    leaves an answer unread for `unread_timeout_s`.
+
+    Raises `ConfigError` if the host cannot be resolved or the address cannot be bound.
     """
     family, address = _resolve(host, port)[0]
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -138,8 +140,8 @@ async def serve(
 
     Requests that have arrived by then are answered. Idle connections end after `limits.leave_s`. Busy connections end
     after their answer, at the latest after a further `limits.drain_s`. `spread` holds the numbers of open connections
-    of all processes that share the listener, and is None if it is not shared. With `tls` the connections use TLS, and
-    hypercorn reads them.
+    of all processes that share the listener. It is None if no other process shares it. With `tls` the connections use
+    TLS, and hypercorn reads them.
     """
     shared = Shared(application, limits, TurnScheduler(), spread or Spread.alone())
     secure = None

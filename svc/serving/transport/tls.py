@@ -31,7 +31,7 @@ from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, Application, Cli
 from svc.serving.transport.pacing import Rank
 
 HANDSHAKE_S = 10.0
-"""Longest TLS handshake. A client that connects without beginning the handshake delays a drain by this time."""
+"""Longest TLS handshake. A client that connects without beginning the handshake can delay a drain by this time."""
 
 PREFACE_BYTES, FRAME_HEAD_BYTES = 24, 9
 """Sizes of the connection preface and of the head of a frame in HTTP/2 (RFC 9113, 3.4 and 4.1)."""
@@ -52,7 +52,7 @@ _target = re.compile(rb"[!-~]+")
 
 
 class AsgiApplication:
-    """An ASGI application, called by hypercorn, that passes each request to svc's application.
+    """The ASGI application that hypercorn calls. It passes each request to svc's application.
 
     A WebSocket handshake gets the answer that a GET without the upgrade would get.
     """
@@ -65,9 +65,9 @@ class AsgiApplication:
         """Answer one request. Sends nothing if the client has disconnected.
 
         Reads the rest of the body before it sends the answer. In HTTP/2, an answer to an incomplete request would end
-        the connection, and with it the requests on all other streams. The client has `unread_s` to send the body, or
-        LINGER_S before an answer that ends the connection. It has `unread_s` to read the answer, and a second more for
-        each MiB.
+        the connection, and with it the requests on all other streams. The client has `unread_s` to send
+        the rest, or LINGER_S before an answer that ends the connection. It has `unread_s` to read the answer, and a
+        second more for each MiB.
         """
         kind = _KINDS.get(scope["type"])
         if kind is None:
@@ -120,7 +120,7 @@ def _head(scope: Mapping[str, Any]) -> Head:
 
 
 def _messages(kind: str, response: Response, *, closing: bool) -> Iterator[Message]:
-    """Yield the ASGI messages of an answer, whose types begin with `kind`.
+    """Yield the ASGI messages of an answer. Their types begin with `kind`.
 
     hypercorn drops the body if the request is HEAD.
     """
@@ -138,8 +138,8 @@ def _messages(kind: str, response: Response, *, closing: bool) -> Iterator[Messa
 class AsgiRequest:
     """One ASGI request as the application sees it (`messages.Incoming`).
 
-    Its creator sets `head` before the application gets it. It keeps parts of the body that arrive while `until_gone`
-    waits.
+    `AsgiApplication` sets `head` before it passes the request on. Parts of the body that arrive while `until_gone`
+    waits are kept for `receive`.
     """
 
     late_s: float = 0.0
@@ -217,7 +217,7 @@ class TlsServer:
 
 
 class _Leaving(EventWrapper):
-    """The event by which hypercorn learns that the server stops. It ends idle connections, and busy ones once idle.
+    """The event that makes hypercorn end idle connections, and busy connections once they are idle.
 
     hypercorn waits for this event in idle connections. It also asks `is_set` in busy connections. If the result were
     True, it would reset new requests, and close an HTTP/2 connection before the last frame of an answer.
@@ -245,7 +245,7 @@ def _config(limits: ConnectionLimits) -> Config:
 
 
 class Frames:
-    """A splitter of received HTTP/2 bytes into pieces of at most FRAMES_A_PIECE frames."""
+    """A splitter of received HTTP/2 bytes into pieces in which at most FRAMES_A_PIECE frames begin."""
 
     def __init__(self) -> None:
         self._data = b""

@@ -27,9 +27,10 @@ MOST_FILES = 8
 FROM_WORKER: tuple[list[type], ...] = ([int], [int, str, str])
 """Types of the messages that a worker may send.
 
-They are the number of an executed order, and a query: a number for the answer, the kind and the name of a recipe."""
+A message is the number of an executed order, or a query. A query has a number that its answer repeats, a kind, and the
+name of a recipe."""
 PAUSE_S = 0.1
-"""Pause before something is tried again that lack of descriptors or memory has prevented."""
+"""Pause before a retry, after the system lacked descriptors or memory."""
 Received = tuple[Any, tuple[SealedMemory, ...]]
 """A message from the parent: the unpickled value, and the memory files that were sent with it."""
 T = TypeVar("T")
@@ -46,7 +47,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 async def retry(
     call: Callable[[], T], wait: Callable[[], Awaitable[None]], error: type[OSError] = BlockingIOError
 ) -> T:
-    """Return the result of `call`, which is repeated after `wait` while it raises `error`."""
+    """Return the result of `call`. While `call` raises `error`, awaits `wait` and calls it again."""
     while True:
         with suppress(error):
             return call()

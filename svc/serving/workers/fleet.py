@@ -57,7 +57,7 @@ class WorkerRecord:
     """The sending end of the queue of orders. `unsent` is the receiving end."""
     unsent: trio.MemoryReceiveChannel[Order]
     is_ready: bool = False
-    """True once the worker has executed all orders that it had been sent until then."""
+    """True from the moment at which the worker has first executed all orders sent so far."""
     ready_at: float = 0.0
     """Time on trio's clock at which `is_ready` became True."""
     pulse: Pulse = field(default_factory=Pulse)
@@ -291,8 +291,8 @@ class Fleet:
     async def _watch(self) -> None:
         """Check the heartbeats of all workers every BEAT_S, and kill workers that hang.
 
-        Already after DOUBTFUL_CHECKS the slot of a worker is marked vacant, so that other workers no longer wait for it
-        to accept connections.
+        After DOUBTFUL_CHECKS checks without a new heartbeat, the slot of a worker is already marked vacant, so that
+        other workers no longer wait for it to accept connections.
         """
         while True:
             await trio.sleep(BEAT_S)

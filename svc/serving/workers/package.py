@@ -66,7 +66,7 @@ class WorkerLanes(Lane):
 
 
 def on_clock(entry: Entry, shift_s: float) -> Entry:
-    """Return an entry whose lists have their times shifted by `shift_s` seconds, and have no content.
+    """Return the entry with the times of its lists shifted by `shift_s` seconds, and without the lists' content.
 
     trio's clock has a different zero in each process, so the parent sends times of `time.perf_counter`. Workers do not
     need the content, because `ServedState` has the items.

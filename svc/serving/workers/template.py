@@ -73,9 +73,9 @@ class Pauses:
 def environment(variables: Mapping[str, str], scoring_threads: int) -> dict[str, str]:
     """Return the environment of workers.
 
-    It has all settings except `_NOT_FOR_WORKERS`, such as keys. It also has variables of the system, OpenTelemetry,
-    Python and malloc. `scoring_threads` is the number of scoring threads of each worker, unless SVC_SCORING_THREADS is
-    set.
+    It has all settings except those in `_NOT_FOR_WORKERS`, which include all keys. It also has variables of the system,
+    OpenTelemetry, Python and malloc. `scoring_threads` is the number of scoring threads of each worker, unless
+    SVC_SCORING_THREADS is set.
     """
     names = {variable.env for _, _, variable in settings.variables()} - {*_NOT_FOR_WORKERS}
     kept = {

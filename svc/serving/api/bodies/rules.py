@@ -57,7 +57,7 @@ class RuleInput(Protocol):
 def rules_of(request: RuleInput, served: Answerable) -> tuple[Rules | None, Pins]:
     """Return the rules and the pins for a request, compiled for the items of the served model.
 
-    Fields that the request leaves out get the recipe's values, without the boosts and pins whose time it is not. The
+    Fields that the request leaves out get the recipe's values, without the boosts and pins that do not apply now. The
     rules are None if there are none. Raises ValidationFailed.
     """
     policy = served.policy

@@ -45,8 +45,8 @@ async def popular_items(
 ) -> bytes:
     """Return the body of the answer with the most popular items. Raises an ApiError if the request is refused.
 
-    `asked` is charged for the filter. `arguments` are the query parameters. Long work runs in a thread, and `limiter`
-    bounds the number of threads.
+    The key of the request `asked` is charged for the filter. `arguments` are the query parameters. Long work runs in a
+    thread, and `limiter` bounds the number of threads.
     """
     budget.require(served.lane)
     in_thread = partial(trio.to_thread.run_sync, limiter=limiter, abandon_on_cancel=True)
@@ -111,7 +111,10 @@ def build_routes(state: ServerState) -> QuartTrio:
 
 @cache
 def _url_map() -> QuartMap:
-    """Return the rules of all routes, which applications of one process share: compiling them takes 8 ms."""
+    """Return quart's rules for the endpoints that are neither health probes nor verbs.
+
+    All applications of a process share them, because compiling them takes 8 ms.
+    """
     return QuartMap(
         [
             QuartRule(row.path.replace(PARAMETER, "<name>"), methods=[row.method], endpoint=row.path)
