@@ -75,7 +75,8 @@ class GroupContributions:
         columns = label_columns(record)
         self.of_score = float(scores[0])
         self._record = record
-        self._facts = table.astype(np.float64)
+        # NumPy stacks columns in either order, and `take` copies the whole table if its rows are not contiguous.
+        self._facts = np.ascontiguousarray(table, dtype=np.float64)
         self._of_places = np.log1p(np.arange(n_places)) * scores[1]
         self._by_history = float(popularity[-1])
         self._of_strongest, self._of_count, *of_last = neighbours.tolist()
