@@ -22,7 +22,7 @@ from tests.model.ranker.records import random_ranker
 from tests.serving.client import N_ITEMS, N_USERS, model
 
 pytestmark = pytest.mark.system
-N_REQUESTS, AT_ONCE = 500, 50
+N_REQUESTS, AT_ONCE = 2000, 50
 NEW = [f"n{row}" for row in range(12)]
 IDS = [*(f"i{item}" for item in range(N_ITEMS)), *NEW, "none"]
 
