@@ -14,7 +14,7 @@ from tests.serving.artifacts import header
 from tests.serving.client import encoder, model
 
 KEY = "A" * 43
-EXAMPLES = 25
+EXAMPLES = 12
 # 400 is a valid request whose feature values this model cannot use: no schema can know them.
 CONFIG = """
 [checks.positive_data_acceptance]

@@ -16,7 +16,7 @@ from tests.filter_trees import fuzzed, widest
 from tests.serving.artifacts import factor_model
 
 pytestmark = pytest.mark.integration
-TREES = int(os.environ.get("SVC_TEST_FILTERS", "800"))
+TREES = int(os.environ.get("SVC_TEST_FILTERS", "500"))
 N_ITEMS = 4000
 GENRES = ("Comedy", "Drama|Comedy", "War|g7", "", "d e|é")
 
