@@ -1,4 +1,4 @@
-"""Measure the winner of a search at other cutoffs, recencies and values of diversity, for the report of a training.
+"""Measure the winner of a search at several cutoffs, recencies and values of diversity, for the report of a training.
 
 Lists with diversity come from `svc.model.ranking.rerank.rerank`, the function that also serves requests. Each user's
 candidates are ranked once and reranked for each value of diversity. With diversity 0, the lists equal those of the
@@ -108,6 +108,7 @@ def _row(value: float, lists: _Lists, truth: sparse.csr_matrix, seed: int) -> di
 
 
 CUTOFFS = (5, 10, 20, 50)
+"""The cutoffs to measure, whatever the cutoff of the recipe is."""
 _DIGITS = 12
 
 

@@ -150,7 +150,10 @@ def _of_each(figures: Mapping[str, Any]) -> list[object]:
 
 
 def _cutoffs(evaluation: Mapping[str, Any], earlier: Mapping[str, Any]) -> Table:
-    """Return the winner's metrics at other cutoffs, beside those of the earlier run if it has any."""
+    """Return the winner's metrics at several cutoffs (`CUTOFFS` in curves.py).
+
+    If the header of the earlier run has such metrics, they stand beside them.
+    """
     before = earlier.get("cutoffs", {})
     columns = ["cutoff", *PER_USER, *(f"{name}, earlier" for name in PER_USER if before)]
     rows = [
