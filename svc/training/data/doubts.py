@@ -30,8 +30,9 @@ MOST_VALUES: Final = 21
 """Most distinct values of a column that counts as a rating, as many as from 0 to 10 in steps of a half."""
 LARGEST_VALUE: Final = 100
 """Largest value of a column that counts as a rating."""
-_HIGH_SHARE: Final = 0.6
-"""Share of the distinct ratings that the example filter in a hint drops: of five stars, it keeps 4 and 5."""
+_LOW_SHARE: Final = 0.6
+"""Share of the distinct ratings, the lowest, that the example filter in a hint drops. Of five stars it keeps 4 and 5.
+"""
 _PEOPLE = re.compile("user|customer|client|visitor|member|reader|account|buyer|listener|viewer|session", re.IGNORECASE)
 _THINGS = re.compile("item|product|article|sku|book|movie|film|song|track|title|asin|isbn", re.IGNORECASE)
 
@@ -169,7 +170,7 @@ def _hint(column: pd.Series, name: str, *, is_used: bool) -> Doubt | None:
             f"`cleansing.where` compares the column {name!r} and forgets the rows that it drops, so what a user rated "
             f"low comes back to them; `cleansing.hide: {{{name}: {{lt: ...}}}}` with the same bound leaves it out",
         )
-    high = values[int(_HIGH_SHARE * len(values))]
+    high = values[int(_LOW_SHARE * len(values))]
     return Doubt(
         "rating_unused",
         "source",
