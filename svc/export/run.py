@@ -58,7 +58,7 @@ def check(request: ExportRequest) -> None:
     if not 1 <= request.limit <= MAX_LIMIT:
         raise UsageError(f"--limit: {request.limit} is not within 1..{MAX_LIMIT}")
     if request.related and request.users != EVERYBODY:
-        raise UsageError("--related exports every item of the model: leave --users out")
+        raise UsageError("--related ranks items for every item of the model: leave --users out")
     if request.to_users and (request.related or request.users != EVERYBODY or request.filter is not None):
         raise UsageError("--to-users writes the users of items: leave --related, --users and --filter out; see --items")
     if not request.to_users and (request.items != EVERYBODY or request.order != "score"):
@@ -68,10 +68,13 @@ def check(request: ExportRequest) -> None:
 def export(
     request: ExportRequest, opened: OpenedArtifact, settings: Settings, progress: Progress | None = None
 ) -> Manifest:
-    """Write the recommendations, then their manifest. Return the manifest.
+    """Write the recommendations and then their manifest. Return the manifest.
 
-    Each file replaces the earlier one atomically. Raises UsageError, DataSourceError for the list of ids,
-    UsersNotServed, and ArtifactWriteError.
+    Each of the two files replaces an earlier one atomically, one after the other. If the process is killed between the
+    two, the new file is left with the earlier manifest, whose sha256 does not match it.
+
+    Raises UsageError, DataSourceError for the file of ids, UsersNotServed for `to_users` if the model gives
+    every user the same scores, and ArtifactWriteError.
     """
     check(request)
     if request.to_users:

@@ -192,7 +192,8 @@ def check_sizes(model: Model) -> None:
             raise PayloadInvalid(f"payload: {n_items} items do not match the popularity of {of_items.size}")
     moments = model.user_moments
     if moments is not None and moments.shape != (2, n_users):
-        raise PayloadInvalid(f"payload: {n_users} users do not match {moments.size} means and deviations")
+        shape = f"means and deviations of shape {moments.shape}"
+        raise PayloadInvalid(f"payload: {shape}, where {n_users} users need {(2, n_users)}")
     if model.ranker is not None:
         model.ranker.check(n_items)
     if cold is not None and cold.n_items != n_items:

@@ -109,8 +109,8 @@ def check_recency(recency: Literal["search", "off"] | float, *, time_column: str
         raise ValueError("training.recency needs schema.time_column: without times, histories have no order")
     if recency == "search" and scheme == "random":
         raise ValueError(
-            "training.recency: search needs a split.scheme by time, such as leave_one_out: random holds out items "
-            "from anywhere in a history, which cannot show whether order matters"
+            "training.recency is `search`, which needs a split.scheme by time, such as leave_one_out. The scheme "
+            "`random` holds out items from anywhere in a history, so it cannot show whether order matters"
         )
 
 

@@ -112,8 +112,9 @@ class Dialect:
                 cursor.execute("PREPARE svc_query FROM %s", (f"SELECT EXISTS (\n{sent.rstrip().removesuffix(';')}\n)",))
             except raw.Error as error:
                 raise DataSourceError(
-                    f"{self.shown}: the query is not one SELECT that may stand in parentheses, and nothing else is run "
-                    f"(error {error.args[0] if error.args else 'without a number'}): no INTO, SET, CALL or SHOW"
+                    f"{self.shown}: svc runs only one SELECT without INTO, and the server does not accept the query as "
+                    f"one (error {error.args[0] if error.args else 'without a number'}); SET, CALL and SHOW are not "
+                    "run either"
                 ) from None
             cursor.execute("DEALLOCATE PREPARE svc_query")
 
@@ -181,7 +182,7 @@ def dialect_of(url: URL, variable: str) -> Dialect:
 def _read_only_file(url: URL) -> URL:
     """Return the URL that opens the SQLite file read-only, so that SQLite does not create a missing file.
 
-    A database in memory and a `file:` URI are returned unchanged.
+    A URL without a database, which SQLite opens in memory, and one with a `file:` URI are returned unchanged.
     """
     if not url.database or url.database.startswith("file:"):
         return url

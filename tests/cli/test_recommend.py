@@ -27,7 +27,7 @@ from svc.settings import Settings
         (["a.svc", "--output", "x.csv", "--shard", "3/3"], "'3/3' is no shard"),
         (["a.svc", "--output", "x.csv", "--shard", "one"], "'one' is no shard"),
         (["a.svc", "--output", "x.csv", "--shards", "3"], "--shards goes with"),
-        (["a.svc", "--output", "x.csv", "--related", "--users", "ids.txt"], "leave --users out"),
+        (["a.svc", "--output", "x.csv", "--related", "--users", "ids.txt"], "--related ranks items for every item"),
         (["a.svc", "--output", "x.csv", "--to-users", "--related"], "leave --related, --users and --filter out"),
         (["a.svc", "--output", "x.csv", "--items", "ids.txt"], "go with --to-users"),
         (["a.svc", "--output", "x.csv", "--to-users", "--order", "best"], "'best' is not score, lift, balanced"),

@@ -34,7 +34,7 @@ RANDOM = {"split": {"scheme": "random"}}
 RECENCY_PROBLEMS: list[tuple[dict[str, Any], str]] = [
     (
         {"training": {"recency": "search", **RANDOM}},
-        "split.scheme by time, such as leave_one_out: random holds out items from",
+        "split.scheme by time, such as leave_one_out. The scheme `random` holds out",
     ),
     ({"training": {"recency": 5.1, "split": {"scheme": "time_user"}}}, "training.recency"),
     ({"training": {"recency": -0.1, "split": {"scheme": "time_user"}}}, "training.recency"),

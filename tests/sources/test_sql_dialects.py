@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, make_url
+from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.pool import NullPool
 
-from svc.errors import ConfigError
+from svc.errors import ConfigError, DataSourceError
 from svc.sources.sql_dialects import dialect_of
 
 
@@ -52,6 +52,37 @@ def test_a_sqlite_session_only_reads_one_file(tmp_path: Path) -> None:
         for statement in ("INSERT INTO t VALUES (1)", f"ATTACH '{tmp_path}/b.db' AS b", "PRAGMA query_only = OFF"):
             with pytest.raises(DatabaseError):
                 connection.exec_driver_sql(statement)
+
+
+class RefusingCursor:
+    """A cursor of a server that cannot parse what stands in parentheses."""
+
+    def __enter__(self) -> RefusingCursor:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def mogrify(self, query: str, _: object) -> str:
+        return query
+
+    def execute(self, _: str, arguments: tuple[str]) -> None:
+        if arguments[0].startswith("SELECT EXISTS ("):
+            raise ValueError(1064, "near 'INTO @a'")
+
+
+def test_a_query_that_mysql_does_not_accept_as_one_select_is_refused() -> None:
+    """The message says what is run, and has the server's error number but not its text, which repeats the query."""
+    dialect = dialect_of(make_url("mysql://me:secret@db/shop"), "SVC_RECIPE_DSN")
+    raw = SimpleNamespace(cursor=RefusingCursor, Error=ValueError)
+    connection: Any = SimpleNamespace(
+        connection=SimpleNamespace(dbapi_connection=raw), dialect=dialect.url.get_dialect()()
+    )
+    with pytest.raises(DataSourceError) as caught:
+        dialect.require_reading(connection, text("SELECT 1 INTO @a"), {})
+    assert caught.value.message == (
+        "mysql db/shop: svc runs only one SELECT without INTO, and the server does not accept the query as one "
+        "(error 1064); SET, CALL and SHOW are not run either"
+    )
 
 
 @pytest.mark.parametrize(
