@@ -184,7 +184,7 @@ class WaitBudget:
 
         A request with a positive `late_s` is always refused. Any other request with an expected wait of 0 is not
         refused. Before the body is parsed, the server's limit does not apply to a single request that the next scoring
-        call answers. Otherwise a batch, which makes one call long, would get single requests refused.
+        call answers. Otherwise a batch that makes one call long would cause refusals of single requests.
         """
         if self._late_s:
             # The time since arrival grows with the number of refusals that wait, so clients retry later under a flood.
@@ -198,7 +198,7 @@ class WaitBudget:
     def refusal(self) -> Overloaded | None:
         """Return an error if the request has already waited longer than its limit, else None.
 
-        `require` compares expected waits, which are far off until the cost of expensive queries has been measured. This
+        `require` compares expected waits. These are far off until the cost of expensive queries has been measured. This
         method compares the real wait.
         """
         waited_s = trio.current_time() - self._arrived_s

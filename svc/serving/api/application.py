@@ -63,8 +63,8 @@ class AccessLog:
     """The access log. `SVC_ACCESS_LOG` selects its lines: one for each answer (`all`), one for each failure, or none.
 
     A line has the recipe and the verb of a request, but no path, query or body. Two kinds of failures are logged only
-    with `all`: failed health probes, which orchestrators repeat every second and other events explain, and refusals
-    that the event `requests_refused` counts.
+    with `all`: failed health probes, and refusals that the event `requests_refused` counts. Orchestrators repeat health
+    probes every second, and other events say why the probes fail.
     """
 
     def __init__(self, settings: Settings, auth: Authenticator) -> None:
@@ -120,8 +120,8 @@ class Application:
         """Return the expected wait in seconds if it is too long for an unparsed request, else 0.
 
         See `Admission.late_s` for the limit. `turn_s` is the expected wait before the request is parsed. The result is
-        0 for a request that needs no model. It is also 0 if `turn_s` is 0 and the admission is not crowded, which saves
-        the look-up.
+        0 for a request that needs no model. It is also 0 if `turn_s` is 0 and `Admission.is_crowded` is False. This
+        saves the look-up of the endpoint.
         """
         if not (turn_s or self._state.admission.is_crowded):
             return 0.0

@@ -46,8 +46,8 @@ def hash_api_key(plaintext: str) -> str:
 def parse_api_keys(text: str) -> dict[str, bytes]:
     """Return the digests of API keys by key id (kid). `text` has entries `<kid>:sha256:<hex64>`, separated by commas.
 
-    Raises ConfigError for an invalid entry, which the message names by its number and never shows. Also raises it for a
-    key id that occurs twice.
+    Raises ConfigError for an invalid entry. The message has the number of the entry, and never shows the entry itself.
+    Also raises ConfigError for a key id that occurs twice.
     """
     keys: dict[str, bytes] = {}
     entries = [entry.strip() for entry in text.split(",") if entry.strip()]

@@ -1,4 +1,4 @@
-"""Request metrics, and the costs of requests, which are charged to the rate limits of API keys."""
+"""Request metrics, and the costs that requests charge to the rate limits of API keys."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Endpoint:
     response: type[BaseModel] | None = None
     """Schema of the answer. The OpenAPI document leaves out endpoints without this schema."""
     errors: Errors = ()
-    """Errors besides KEYED and ANY, which many endpoints share."""
+    """Errors besides those in ANY, and in KEYED if clients need a key. Many endpoints share these two groups."""
     unavailable: str = ""
     """Description of an answer with status 503 that is no error, or ""."""
     content_type: str = "application/json"

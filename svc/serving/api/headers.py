@@ -13,7 +13,7 @@ from svc.errors import HostNotAllowed, MalformedRequest
 from svc.serving.transport.messages import Headers
 from svc.settings import Settings
 
-_PLAIN = re.compile(rb"/[\w:/.-]*")  # a path without query and percent signs, which needs no decoding
+_PLAIN = re.compile(rb"/[\w:/.-]*")  # a path without query and percent signs needs no decoding
 _ABSOLUTE = re.compile(rb"https?://([^/?]*)", re.IGNORECASE)
 _VISIBLE = re.compile(rb'[!"$-~]*')  # visible ASCII except "#", because a request target has no fragment
 _BROKEN_CODE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
@@ -171,7 +171,7 @@ class Trace(NamedTuple):
         return b"traceparent", b"00-%b-%b-%b" % self
 
     def step(self) -> Trace:
-        """Return the same trace with a new span id, which an answer gets if the server records no spans."""
+        """Return the same trace with a new span id. An answer gets this trace if the server records no spans."""
         return self._replace(span_id=b"%016x" % (random.getrandbits(64) or 1))
 
 

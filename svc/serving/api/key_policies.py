@@ -1,4 +1,4 @@
-"""Policies of API keys, which limit the recipes and verbs, the rate, and the lifetime of a key.
+"""Policies of API keys. A policy limits the recipes and verbs that a key may use, its rate, and its lifetime.
 
 The policies are in a YAML file (SVC_API_KEY_POLICIES), which is read again when it changes.
 """
@@ -343,7 +343,7 @@ def elements_in(body: bytes | Mapping[str, Any]) -> int:
 
 
 class PolicyFile:
-    """A watcher of the policy file, which passes new policies to all functions in `uses`.
+    """A watcher of the policy file. It passes new policies to all functions in `uses`.
 
     `kids` returns the key ids of all keys. Policies for other key ids are logged.
     """

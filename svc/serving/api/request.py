@@ -100,7 +100,7 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9_-]{1,128}")
 
 def new_request_id() -> str:
     """Return twelve random hexadecimal digits."""
-    # Not from `secrets`, which is slower, because request ids are not secret.
+    # `secrets` would be slower, and request ids are not secret.
     return f"{random.getrandbits(48):012x}"
 
 
@@ -241,7 +241,7 @@ class Request:
     async def charge(self, count: int, least: int | None = None) -> None:
         """Charge `count` requests to the key's rate limit (see `Permit.charge`).
 
-        Raises RateLimited, which may be delayed, or ClientGone if the client disconnects during the delay.
+        Raises RateLimited, perhaps after a delay, or ClientGone if the client disconnects during the delay.
         """
         if self.permit is not None and self._checks.policies is not None:
             await self._delay_refusal(self._checks.policies, partial(self.permit.charge, count, least))

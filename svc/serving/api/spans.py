@@ -59,7 +59,7 @@ def create() -> Spans:
 
 
 class Spans:
-    """The tracer of one server, which creates the spans of its requests."""
+    """The tracer of one server. It creates a span for each request, and child spans for steps of the request."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
@@ -185,7 +185,7 @@ class ReportingExporter(SpanExporter):
         return result
 
     def shutdown(self) -> None:
-        """Close the exporter, which also ends its retries."""
+        """Close the exporter, and end its retries."""
         self._exporter.shutdown()
 
 

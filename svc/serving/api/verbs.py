@@ -186,7 +186,7 @@ class Verbs:
             with self._step("rank"):
                 (ranking,) = await served.lane.rank(queries, alone=self._present == 1, patience=budget)
         if not len(ranking.items) and not isinstance(question, UsersRequest):
-            # In a thread, because finding the reason for the empty ranking may sort 60,000 labels, which takes 0.25 s.
+            # In a thread, because finding the reason for the empty ranking may sort 60,000 labels (0.25 s).
             raise await self._thread(cost, body).run(
                 partial(nothing_left, question.filter, served.filters, prepared.query)
             )

@@ -27,7 +27,7 @@ from svc.serving.models.threads import lower_priority
 from svc.settings import Settings
 
 MAX_VALUES = 200
-"""Most values of a feature column that are shown."""
+"""Most values that `feature_columns` returns for a column."""
 BLOCK_BYTES = 64 * 1024
 """Approximate length of the JSON that is searched in one step. Each step holds the GIL."""
 LONGEST_SEARCH_S = 2.0

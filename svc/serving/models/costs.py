@@ -31,7 +31,7 @@ Finding the items of a condition takes 0.1 to 2 ms."""
 RULED_LIMIT = 100
 """Most items that a query returns if it is RULED for another reason than its history."""
 LARGEST_CALL = 256
-"""Most queries that are scored together."""
+"""Most queries that one call of a model scores."""
 UNKNOWN_PLAIN_S = 1e-3
 """Assumed processor seconds of a plain query before any is measured."""
 LEAST_STEP = 0.05

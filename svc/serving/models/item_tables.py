@@ -103,7 +103,7 @@ def ids_and_features(
 ) -> tuple[tuple[str, ...], tuple[Mapping[str, Any], ...]]:
     """Return the ids of a table in the order of its rows, and for each row its values in the columns `names`, by name.
 
-    Raises DataSourceError, whose message names row and column, if an id is missing, blank or repeated.
+    Raises DataSourceError if an id is missing, blank or repeated. The message names row and column.
     """
     texts, codes = table.texts, table.codes.tolist()
     first_row: dict[int, int] = {}

@@ -93,7 +93,7 @@ class Loader:
 
     settings: Settings
     keys: SigningKeys
-    """Keys that verify artifacts. They may be replaced at any time, which affects later loads."""
+    """Keys that verify artifacts. They may be replaced at any time. Later loads use the new keys."""
     variables: Mapping[str, str]
     """Variables that recipes may use."""
     guard: ReplayGuard = field(default_factory=ReplayGuard)

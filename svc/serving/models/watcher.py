@@ -1,9 +1,9 @@
 """The watcher, which keeps the served models up to date with the recipes folder and the artifacts in stores.
 
-At regular intervals, a *tick* lists the folder and asks the store of each artifact for its marker, a short text such as
-a modification time that changes with the artifact. If the marker has changed, a load starts, which may take longer than
-the tick. If the bytes have changed too, the loaded model replaces the served model. Errors are logged. A
-failed load of the same bytes is repeated only if it may succeed later.
+At regular intervals, a *tick* lists the folder and asks the store of each artifact for the artifact's marker. A marker
+is a short text that changes with the artifact, such as a modification time. If the marker has changed, a load starts,
+and the tick does not wait for it. If the bytes have changed too, the loaded model replaces the served model. Errors are
+logged. A failed load of the same bytes is repeated only if it may succeed later.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ class Connection:
 
     async def _serve_next(self) -> bool:
         """Answer the next request, and return True if another may follow."""
-        # Not inline in `run`: this function returns before the next wait, which frees the memory of the request.
+        # Not inline in `run`: this function returns before the next wait, and so frees the memory of the request.
         head = await self._next_head()
         return head is not None and await self._answer(head)
 

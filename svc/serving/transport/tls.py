@@ -31,7 +31,7 @@ from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, Application, Cli
 from svc.serving.transport.pacing import Rank
 
 HANDSHAKE_S = 10.0
-"""Longest TLS handshake. A client that connects without beginning the handshake can delay a drain by this time."""
+"""Longest time for a TLS handshake. A client that connects and sends nothing can delay a drain by this time."""
 
 PREFACE_BYTES, FRAME_HEAD_BYTES = 24, 9
 """Sizes of the connection preface and of the head of a frame in HTTP/2 (RFC 9113, 3.4 and 4.1)."""

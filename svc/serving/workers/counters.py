@@ -97,7 +97,7 @@ class WorkerPage:
 
 @dataclass(slots=True)
 class Pulse:
-    """The parent's record of a worker's heartbeats, by which it notices that the worker hangs."""
+    """The parent's record of a worker's heartbeats. It shows whether the worker hangs."""
 
     beats: int = -1
     """Number of heartbeats at the last check."""

@@ -204,7 +204,7 @@ class Worker:
             del files, arguments  # they would keep the memory of a dropped model until the next order arrives
 
     def _begin(self) -> None:
-        """Exclude all objects that exist now from later garbage collections, which makes these collections shorter."""
+        """Exclude all present objects from later garbage collections, so that these collections are shorter."""
         gc.collect()
         gc.freeze()
 

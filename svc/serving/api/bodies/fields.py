@@ -253,9 +253,10 @@ class PinAsked(_Asked):
 
 
 def filter_at(tree: object, kinds: Mapping[str, str], *path: str | int, part: Part = "body") -> Filter:
-    """Return the canonical form of the filter `tree`. Raises ValidationFailed, which has the place below `path`.
+    """Return the canonical form of the filter `tree`. Raises ValidationFailed.
 
-    `kinds` has the kind of each field that filters may use, by name.
+    `path` is the place of the filter in the request, for the error. `kinds` has the kind of each field that filters may
+    use, by name.
     """
     try:
         return parse_filter(tree, kinds)

@@ -170,7 +170,7 @@ class Request(BaseModel):
         return [*trees, *(boost.filter for boost in self.boosts or ())]
 
     def prepares_long(self, served: Answerable) -> bool:
-        """Return True if a filter must be compiled, which takes longer than all other work for the query."""
+        """Return True if a filter must be compiled. Compiling takes longer than all other work for the query."""
         return any(_is_new(tree, served) for tree in self.filters)
 
     def compile(self, served: Answerable) -> Iterator[None]:

@@ -174,7 +174,7 @@ def _body(model: type[BaseModel]) -> Document:
 
 
 def _example_name(example: Document) -> str:
-    """Return the name of an example, which lists its fields except `limit` and `include_metadata`."""
+    """Return the name of an example: a list of its fields, without `limit` and `include_metadata`."""
     return f"by {', '.join(name for name in example if name not in ('limit', 'include_metadata'))}"
 
 

@@ -306,7 +306,7 @@ def _read(name: str) -> bytes:
 
 
 def _answer_large(name: str, content_type: str) -> Handler:
-    """Return the handler of a large file. It reads the file for each request, which saves memory."""
+    """Return the handler of a large file. It saves memory, because it reads the file for each request."""
 
     async def answer() -> Response:
         file = resources.files(__package__).joinpath("console", "swagger_ui", name)
