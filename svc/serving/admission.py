@@ -20,7 +20,7 @@ from svc.errors import Overloaded, ValidationFailed
 from svc.model.ranking.query import Query
 
 SLICE_S = 0.05
-"""Seconds of work over which `Pace` averages the time of one unit, at least."""
+"""`Pace` averages the time of one unit over at least this many seconds of work."""
 SLICES, FEWEST_SLICES = 9, 3
 """The estimate is the median of the last SLICES averages, so one pause of the machine does not change it.
 
@@ -77,7 +77,7 @@ _MILLISECONDS = re.compile(rb"[0-9]{1,9}")
 
 
 class QueueWaits(Protocol):
-    """The part of a model's queue that admission uses. `Lane` has it."""
+    """The part of a model's queue that admission uses. `lanes.Lane` has it."""
 
     @property
     def is_free_of_singles(self) -> bool: ...
@@ -88,7 +88,7 @@ class QueueWaits(Protocol):
 
 
 def parse_timeout(value: bytes | None) -> float:
-    """Return the timeout in seconds from the value of X-Request-Timeout-Ms, or infinity without the header.
+    """Return the value of X-Request-Timeout-Ms in seconds, or infinity if it is None.
 
     Raises ValidationFailed if the value is not a whole number of milliseconds from 1 to 999,999,999.
     """

@@ -100,7 +100,7 @@ class RefusalThrottle:
         return max(self._next_s - now_s, 0.0)
 
     def next_time(self, last_s: float, now_s: float) -> float:
-        """Return the time of the next refusal in seconds. If it has passed, the refusal is sent at once.
+        """Return the time at which the next refusal is due, in seconds. If it has passed, the refusal is sent at once.
 
         `last_s` is the result for the last refusal, or −inf before the first, and `now_s` the current time.
         """

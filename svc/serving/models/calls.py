@@ -31,7 +31,7 @@ class Ranker(Protocol):
 
 
 class Patience(Protocol):
-    """The time that a request may wait, and the API key of the request (see `WaitBudget`)."""
+    """The time that a request may wait, and the API key of the request (see `admission.WaitBudget`)."""
 
     @property
     def key(self) -> Hashable: ...
@@ -98,9 +98,9 @@ class Caller:
         self._waiting.appendleft(position)
 
     def give(self, position: int, outcome: Outcome) -> None:
-        """Store the outcome of the query at `position`. Sets `done` if it is the last one or an error.
+        """Store the outcome of the query at `position`. Sets `done` if no further outcome is missing.
 
-        An error fails the whole request.
+        An error fails the whole request, which also sets `done`.
         """
         if isinstance(outcome, Exception):
             self.fail(outcome)

@@ -1,6 +1,6 @@
 """Lists of available items and of new items: reading them from a source, and mapping their ids to items of a model.
 
-The lists change while the server runs, so `ListWatch` reads them again at intervals.
+The lists change while the server runs, so `list_watch.ListWatch` reads them again at intervals.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class Loaded:
     """Duration of the load."""
     filters: FilterFields | None = None
     package: Any = None
-    """The `Package` in which workers get the model, or None without workers."""
+    """The `workers.package.Package` in which workers get the model, or None without workers."""
 
 
 @dataclass(slots=True)

@@ -1,6 +1,7 @@
 """The queue of a model: requests wait for their turn, and calls of the model score many queries together.
 
-Each model has two queues, one for cheap and one for expensive queries (`Lane`). `calls` defines callers and weights.
+Each model has two queues, one for cheap and one for expensive queries (`lanes.Lane`). `calls` defines
+callers and weights.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ while more requests wait in the queue."""
 Take = Callable[[], list[PendingQuery]]
 """A function that removes and returns the queries of the next call. Returns none if the queue is empty."""
 Score = Callable[[list[PendingQuery]], Awaitable[list[Outcome]]]
-"""A function that returns the outcomes of queries, or only the outcomes of the first ones if it has no more time."""
+"""A function that returns the outcomes of queries. If its time runs out, it returns only the first outcomes."""
 
 
 class Turns:

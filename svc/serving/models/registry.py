@@ -218,7 +218,7 @@ class WorkersState:
     ready: int
     """Workers that can answer."""
     failing: int
-    """Workers that end again and again soon after their start (`Pauses.is_failing`)."""
+    """Workers that end again and again soon after their start (`template.Pauses.is_failing`)."""
 
 
 class Registry:
@@ -230,8 +230,11 @@ class Registry:
     def __init__(self, changed: Callable[..., None] = lambda *_: None) -> None:
         """Create an empty registry.
 
-        `changed` is called for each change, with "entry", the new entry and the model served before, with "remove" and
-        the name, or with "skip" and the errors of skipped files.
+        `changed` is called for each change, with one of these groups of arguments:
+
+        - "entry", the new entry, and the model that was served before, or None
+        - "remove" and the name of the recipe
+        - "skip" and the errors of skipped files by file name
         """
         self._entries: Mapping[str, Entry] = {}
         self._skipped: Mapping[str, str] = {}

@@ -75,7 +75,7 @@ class ScoringThreads(trio.abc.Instrument):
 
     @classmethod
     def of(cls, settings: Settings) -> ScoringThreads:
-        """Return a pool of SVC_SCORING_THREADS threads, by default one for each core except one, but at least one."""
+        """Return a pool of SVC_SCORING_THREADS threads, by default one less than there are cores, but at least one."""
         # The event loop needs a core too.
         return cls(settings.scoring_threads or max(1, usable_cores() - 1))
 

@@ -231,7 +231,7 @@ class Publisher:
         self._fault(self.entry(name), load=error)
 
     def stat_failed(self, name: str, error: str, event: Event, **more: object) -> None:
-        """Publish that the store returned no marker of the artifact (see `Watcher`).
+        """Publish that the store returned no marker of the artifact (see `watcher`).
 
         Counts every failure, and logs it if the error has changed, as `event` with the fields `more`.
         """

@@ -46,7 +46,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 PART_BYTES = 1 << 16
-"""Bytes of a body in one ASGI message."""
+"""Most bytes of an answer in one ASGI message."""
 _KINDS = {"http": "http.response", "websocket": "websocket.http.response"}
 _target = re.compile(rb"[!-~]+")
 

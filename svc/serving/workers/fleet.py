@@ -291,8 +291,8 @@ class Fleet:
     async def _watch(self) -> None:
         """Check the heartbeats of all workers every BEAT_S, and kill workers that hang.
 
-        After DOUBTFUL_CHECKS checks without a new heartbeat, the slot of a worker is already marked vacant, so that
-        other workers no longer wait for it to accept connections.
+        Before that, after `counters.DOUBTFUL_CHECKS` checks without a new heartbeat, the slot of a worker is marked
+        vacant. Other workers then no longer wait for it to accept connections.
         """
         while True:
             await trio.sleep(BEAT_S)

@@ -122,7 +122,7 @@ def wrong_value(path: tuple[int | str, ...], message: str, kind: str, value: obj
 
 
 def wrong_shape(path: tuple[int | str, ...], message: str, schema: type[BaseModel]) -> str:
-    """Return the message for a missing value, or one that must be an object or a list, with an example if possible."""
+    """Return the message for a missing value, or for a value that must be an object or a list."""
     if not path:
         return NOT_AN_OBJECT
     if path == ("requests",):

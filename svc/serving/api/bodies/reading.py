@@ -35,9 +35,9 @@ class Bodies:
     async def take(self, receive: Receive, headers: Mapping[bytes, bytes], whole: bytes | None = None) -> Body:
         """Return the body of a request. `whole` is the body if it came with the head, else `receive` returns its parts.
 
-        Raises PayloadTooLargeForRequest if the body or its Content-Length exceeds the limit, BodyTimeout if the body
-        takes longer than `client_timeout_s` plus a second for each MiB, ClientGone if the client disconnects, and
-        MalformedRequest if the body is chunked and a chunk is malformed.
+        Raises PayloadTooLargeForRequest if the body or its Content-Length exceeds the limit, and BodyTimeout if the
+        body takes longer than `client_timeout_s` plus a second for each MiB. Raises ClientGone if the client
+        disconnects, and MalformedRequest if the body is chunked and a chunk is malformed.
 
         Raises ValidationFailed if a large body is invalid. It does so only after the end of the body, because a client
         that is still sending may not read the answer.
