@@ -93,7 +93,10 @@ class SerialState:
         self._lock = threading.Lock()
 
     def highest(self, recipe: str, kid: str) -> int | None:
-        """Return the highest served serial of this recipe and kid, or None if none was served."""
+        """Return the highest served serial of this recipe and kid, or None if none is known.
+
+        Logs an event if the file is missing or cannot be used. Only serials in memory are then known.
+        """
         with self._lock:
             served = self._served.setdefault(recipe, {})
             _keep_highest(served, self._read(recipe))  # read each time, because other servers may share the folder
@@ -164,7 +167,10 @@ def _keep_highest(serials: Serials, others: Serials) -> None:
 
 
 def _parse_state(content: bytes) -> Serials:
-    """Parse a state file. Raises ValueError for content that `SerialState` would not write."""
+    """Return the serials by kid in a state file.
+
+    Raises ValueError if the content is not JSON, or not an object with this format and with serials in their range.
+    """
     try:
         document: Any = json.loads(content)
     except (ValueError, RecursionError):
@@ -189,7 +195,8 @@ class ReplayGuard:
         """Check that a verified artifact has not expired and is not older than an artifact served before.
 
         A higher served serial of the same recipe and kid means that the artifact is older. So does any served serial if
-        the artifact has no serial. An older artifact passes if a signed rollback or promotion names it.
+        the artifact has no serial. An older artifact of the recipe `name` passes if a signed rollback or promotion
+        names it, and no higher serial was served since that move.
 
         Raises ArtifactExpired, ArtifactReplayed, HeaderInvalid for an invalid time or serial, and the errors of reading
         the log.

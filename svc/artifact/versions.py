@@ -1,12 +1,12 @@
 """List, publish, promote and roll back the versions of a recipe's artifact.
 
 A command writes its log line first and then moves the pointer, under a lock on this host. If it is killed between the
-two, the earlier version stays live, because the pointer alone decides which version is live. But the last line decides
-whether a hold is set, so a hold that this line sets or ends counts nevertheless.
+two, the earlier version stays live, because the pointer alone decides which version is live. But the last line alone
+decides whether a hold is set, so its change of the hold takes effect nevertheless.
 
 The pointer, the files and the log are untrusted, because everyone who can write to the store can change them. `promote`
 and `rollback` move the pointer only to a version with a valid signature, a sha256 that matches its name, and a header
-that names the recipe. `publish` moves it to the version that it has just written.
+that names no other recipe (if the recipe's name is known). `publish` moves it to the version that it has just written.
 
 A new line takes its facts from signed lines, from verified artifacts, and from the training that writes it. The pointer
 is trusted only by the first line of a log, for the version that was live before.
@@ -150,8 +150,8 @@ class Versions:
     def problems(self) -> list[str]:
         """Return a message for each problem of the log and the versions.
 
-        Problems are changed, missing and misplaced lines, a pointer that differs from the last line, versions without a
-        line, and versions under a wrong name or of another recipe.
+        Problems are changed, missing and misplaced lines, a pointer that differs from the last line, versions that were
+        trained after the log began and have no line, and versions under a wrong name or of another recipe.
         """
         log, live = self.log(), self.live()
         problems = [*log.problems, *self._misplaced_versions(log)]
@@ -188,8 +188,9 @@ class Versions:
         If there is no pointer yet, a hold does not prevent this. With `keep`, older versions than the newest `keep` are
         removed (see `_tidy`).
 
-        Raises ArtifactWriteError, ArtifactError, and LockContestedError if the version log stays locked. After an error
-        the new version is removed, unless it is live or the log has a line about it.
+        Raises ArtifactWriteError, ArtifactError, LockContestedError if the version log stays locked, and ConfigError if
+        its lock cannot be created or no key can sign. After an error the new version is removed if possible, unless it
+        is live or the log has a line about it.
         """
         # Written before the lock is taken, because a large artifact takes long.
         sha8, written = self._store.put_version(write)
@@ -216,7 +217,7 @@ class Versions:
 
     @contextmanager
     def _withdrawn_on_error(self, sha8: str) -> Iterator[None]:
-        """Remove the version if the block fails before the log has a line about it.
+        """Remove the version if the block fails before the version is live or the log has a line about it.
 
         A version without a line would look as if somebody had deleted the line.
         """
@@ -229,9 +230,9 @@ class Versions:
             raise
 
     def promote(self, sha8: str) -> str | None:
-        """Make `sha8` live, end a hold and return the formerly live version.
+        """Make `sha8` live, end a hold and return the formerly live version, or None if there was no pointer.
 
-        Raises NoSuchVersion, ArtifactError, ArtifactWriteError, LockContestedError.
+        Raises NoSuchVersion, ArtifactError, ArtifactWriteError, LockContestedError, and ConfigError as `publish`.
         """
         return self._make_live("promote", lambda _log, _live: sha8, hold=False)
 
@@ -239,7 +240,7 @@ class Versions:
         """Return the only version that begins with `prefix`.
 
         If the store cannot list its versions, `prefix` is taken for the whole name. Raises NoSuchVersion, which lists
-        the newest versions, if no version or several versions begin with `prefix`.
+        the newest versions, if `prefix` is empty, or if no version or several versions begin with it.
         """
         listed = self._store.versions()
         if listed is None or prefix in listed:
@@ -252,10 +253,12 @@ class Versions:
         raise NoSuchVersion(f"{why} with {prefix!r} beside {self.uri}; the newest are {newest}")
 
     def rollback(self, to: str | None, *, hold: bool) -> tuple[str, str | None]:
-        """Go back to `to`, else to the previously live version, or the next older one if the log names none.
+        """Go back to `to`, else to the previously live version. If the log names none, go to the next older version.
 
-        Returns the new and the former live version. With `hold`, later trainings do not move the pointer. An existing
-        hold stays in any case. Raises NoSuchVersion, ArtifactError, ArtifactWriteError, LockContestedError.
+        A version that was refused is not taken for the next older one. Returns the new and the former live version.
+
+        With `hold`, later trainings do not move the pointer. An existing hold stays in any case. Raises NoSuchVersion,
+        ArtifactError, ArtifactWriteError, LockContestedError, and ConfigError as `publish`.
         """
         targets: list[str] = []
 

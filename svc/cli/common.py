@@ -72,10 +72,15 @@ Confirmed = Annotated[bool, typer.Option(CONFIRMATION, help="Confirms --dev-allo
 
 
 def check_unsigned(settings: Settings, *, wanted: bool, confirmed: bool, runs_payload: bool = True) -> bool:
-    """Return whether unsigned mode, --dev-allow-unsigned, is on: the command then uses a key that anybody knows.
+    """Return `wanted`, which tells whether --dev-allow-unsigned is given.
 
-    Raises ConfigError outside SVC_ENV=development, and if the confirmation stands alone. Raises it too if the
-    confirmation is missing and the command decodes or makes a payload (`runs_payload`).
+    With this option, the command signs and verifies with a key that anybody knows.
+
+    - `confirmed` tells whether CONFIRMATION is given.
+    - `runs_payload` is True for a command that decodes or makes a payload. Such a command needs the confirmation.
+
+    Raises ConfigError if the confirmation is given alone, if the option is given outside SVC_ENV=development, and if
+    `runs_payload` is True and the option is given without the confirmation.
     """
     if not wanted:
         if confirmed:

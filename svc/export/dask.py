@@ -53,11 +53,14 @@ def export_on_dask(
     *,
     progress: Progress | None = None,
 ) -> MergedManifest:
-    """Write all shards on the workers of a cluster, and merge the parts.
+    """Write an export in `shards` parts on the workers of a cluster, and merge the parts.
 
-    `engine` is the scheduler, `dask://host:port` or `tls://host:port`. Raises UsageError for another address, and
-    ConfigError without the extra `dask` or if no scheduler answers. Raises the error of a shard that still fails after
-    RETRIES, and the errors of `merge`.
+    `opened` is the artifact that the client has verified, and workers refuse another version. `engine` is the
+    scheduler, `dask://host:port` or `tls://host:port`.
+
+    Raises UsageError for another address. Raises ConfigError without the extra `dask`, without certificates for
+    `tls://`, and if no scheduler answers. If a shard still fails after RETRIES, raises its error if this is one of
+    svc's, else ExportIncomplete. Raises the errors of `merge` too.
     """
     whole = replace(
         request,

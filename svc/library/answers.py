@@ -96,7 +96,11 @@ def question(schema: type[AnyQuestion], answerer: Answerer, controls: Mapping[st
 
 
 def prepare(request: RecommendRequest | RelatedRequest | PopularQuery, answerer: Answerer) -> Prepared:
-    """Translate a valid request into a query. Raises UsageError, and the errors of `Model.prepare_recommend`."""
+    """Translate a valid request into a query.
+
+    Raises UsageError if the request does not fit the served model or its recipe. Raises the other errors of the
+    request's `prepare` too, such as UnknownUser.
+    """
     try:
         return request.prepare(answerer)
     except ValidationFailed as error:

@@ -243,8 +243,14 @@ def encode(value: object) -> list[Bytes]:
     """Return the payload of `value`, as pieces to be written one after the other. `decode` restores the value.
 
     `value` may consist of instances of allowed classes, numpy arrays of the types in `DTYPES`, None, bool, int, float,
-    str, bytes, tuple, list, dict, set and frozenset. Contiguous arrays are not copied, so do not change them before the
-    pieces are written. Raises ForbiddenClass for anything else, and PayloadInvalid for a value that is too large.
+    str, bytes, tuple, list, dict, set and frozenset. Keys of dicts and members of sets must be str or bytes. An array
+    has at most MAX_DIMENSIONS dimensions, which only `decode` checks.
+
+    Contiguous little-endian arrays are not copied, so do not change them before the pieces are written.
+
+    Raises ForbiddenClass for an array of another type and for an object of any other class. Raises PayloadInvalid for a
+    bytearray, for a key or member that is neither str nor bytes, and for a value that is too large or too deep (see
+    operations.py).
     """
     arrays: list[pickle.PickleBuffer] = []
     out = io.BytesIO()

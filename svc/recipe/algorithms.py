@@ -21,7 +21,7 @@ ALGORITHMS: tuple[str, ...] = (
     "BlendRecommender",
 )
 BLEND = "BlendRecommender"
-"""The weighted sum of the best models of the other algorithms in a search."""
+"""A weighted sum of two or more models of a search: the best of at most three algorithms in BLENDED, and popularity."""
 BLENDED: tuple[str, ...] = (
     "IALSRecommender",
     "TruncatedSVDRecommender",
@@ -38,7 +38,7 @@ TOP_POP = "TopPopRecommender"
 TRANSITIONS = "TransitionsRecommender"
 """The only recommender that learns which item follows another. It needs the time of each interaction."""
 FACTORS = ("IALSRecommender", "TruncatedSVDRecommender")
-"""The algorithms with user and item factors. A blend combines at most one of these two."""
+"""The algorithms in BLENDED with user and item factors. A blend combines at most one of these two."""
 TAKES_RECENCY: tuple[str, ...] = (*BLENDED, BLEND)
 """The algorithms with a `recency`, which raises the weight of later items. They score from a user's history alone."""
 ITEM_WEIGHTS: tuple[str, ...] = (

@@ -82,7 +82,8 @@ class TableBuilder:
     def begin(self, part: Part, schema: pa.Schema) -> None:
         """Start a file. The next batches come from this file, with the columns of `schema` and the file's partitions.
 
-        Raises DataSourceError, which names both files, if its columns differ from those of earlier files.
+        Raises DataSourceError, which names both files, if its columns or partitions do not fit those of earlier files.
+        Raises it too for an id column that `as_text` refuses.
         """
         self._where = part.where
         self._hive = {name: part.hive[name] for name in wanted_hive(self._context, part.hive)}
@@ -95,7 +96,8 @@ class TableBuilder:
     def add(self, batch: pa.RecordBatch | pa.Table) -> None:
         """Add the rows of `batch`.
 
-        Raises DataSourceError for an id column that `as_text` refuses, and above the bounds of a server SourceTooLarge.
+        Raises DataSourceError for an id column that `as_text` refuses. If the context has the bounds of a server, also
+        raises SourceTooLarge above them, and DataSourceError for an id of more than _MAX_ID_BYTES.
         """
         self._check(batch)
         self._order = self._order or self._in_order([*batch.schema.names, *self._hive])
@@ -109,9 +111,9 @@ class TableBuilder:
             self._progress(batch.num_rows)
 
     def _check(self, batch: pa.RecordBatch | pa.Table) -> None:
-        """Count the rows and bytes of the batch, and check them against the bounds before any conversion.
+        """Count the rows of the batch. With bounds, also count its bytes and check both before any conversion.
 
-        Raises SourceTooLarge, or DataSourceError for an id that is too long.
+        Raises SourceTooLarge, or DataSourceError for an id that is too long, but nothing without bounds.
         """
         self.n_rows += batch.num_rows
         if self._context.bounds is None:
@@ -129,7 +131,7 @@ class TableBuilder:
         return [name for name in dict.fromkeys(self._context.columns or names) if name in names]
 
     def finish(self, convert: Convert | None = None) -> pandas.DataFrame:
-        """Return the DataFrame. `convert` may change the type of a column that is not an id."""
+        """Return the DataFrame. `convert` may change the type of a column that is neither an id nor a partition."""
         import pandas as pd
 
         columns: dict[str, Any] = {}
@@ -178,7 +180,7 @@ class _Agreement:
     def check(self, part: Part, schema: pa.Schema) -> None:
         """Raise DataSourceError if `part` does not fit the earlier files.
 
-        It must have the same columns and partitions, and a common type must exist for each column.
+        It must have the same columns and partitions, and a common type must exist for each column that is not an id.
         """
         for what, in_part, in_first in (
             ("columns", set(schema.names), set(self._fields)),
@@ -209,10 +211,10 @@ class _Agreement:
 
 
 def as_text(column: pa.Array | pa.ChunkedArray, name: str, where: str) -> pa.Array:
-    """Return an id column as text. A dictionary of text stays a dictionary.
+    """Return an id column as text. A dictionary of text with int32 codes and no null in it stays a dictionary.
 
-    Accepts integers, text, booleans, decimals, times, and floats that are all missing. Raises DataSourceError for all
-    other types.
+    Accepts integers, text, booleans, decimals, dates, times, floats that are all missing, and dictionaries of these.
+    Raises DataSourceError for all other types.
     """
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()

@@ -105,7 +105,8 @@ class Interactions:
     - `reasons` has messages about rows without a usable id or time, by the same keys.
     - `weights`, (n,) float32, is None if every row counts 1.
     - `hidden` are the rows that hide their item from their user, if the item is in `item_ids`. `hidden_unknown` are
-      such rows of other items. Both are None if there are none.
+      such rows of items that are not in `item_ids`. Rows of users who are not in `user_ids` are in neither. Each is
+      None if it has no rows.
     - `reference` is the time from which ages count, in nanoseconds since 1970, or None without times.
     - `future` describes the rows later than the start of the training, or is None if there are none.
     - `dropped_by_where` is the number of rows that `cleansing.where` dropped, None without this filter. It is also
@@ -113,7 +114,8 @@ class Interactions:
     - `deferred_dedup` is the rule by which several rows of one user and item are joined after the split. It is "none"
       if nothing is left to join.
     - `popularity`, (items,), is the recent popularity of each item, or None if choices of any age count alike.
-    - `hidden_by_rule` is the number of rows that satisfy `cleansing.hide`, None without this filter.
+    - `hidden_by_rule` is the number of rows with usable ids and times that satisfy `cleansing.hide`, None without this
+      filter.
     """
 
     users: Codes

@@ -21,7 +21,10 @@ from svc.training.judging.evaluator import Evaluator, Evaluators, Ranker, Rankin
 from svc.training.judging.intervals import Vector, is_gain
 
 VALUES = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
-"""The recencies to try for a model without bounds in the recipe."""
+"""The recencies to try.
+
+If the recipe bounds the recency of an algorithm, only the bounds and the values between them are tried.
+"""
 _STRIDE = 3
 """Distance of the values that are scored first, as positions in the list of values."""
 

@@ -33,7 +33,10 @@ from svc.training.search.workers import Workers
 
 _POLL_S = 0.5
 _AHEAD = 3
-"""Trials that are asked for and not yet told, for each worker. With 3, other workers need not wait for a long trial."""
+"""Most trials that are asked for and not yet told, for each of several workers in a search of one process.
+
+With 3, other workers need not wait for a long trial.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,7 @@ class Search:
     _n_orphaned: int = 0
 
     def run(self) -> SearchResult:
-        """Run trials until the budget or the time is used, and return the finished trials of the study.
+        """Run trials until the budget or the time is used, and return the finished trials that used the budget.
 
         When the time is over, running trials are abandoned. But if no trial is complete by then, the search waits until
         one is complete or none runs any more. Abandoned trials are marked as failed, also after an exception or an
@@ -148,8 +151,8 @@ class Search:
     def _fill(self) -> bool:
         """Tell, ask for and start as many trials as allowed. Return True while this process has untold trials.
 
-        Asking comes first: after each told trial the next is asked for. So the results that a suggestion can learn from
-        depend only on its trial's number.
+        Asking comes first, so the next trial is asked for after each told one. The results that a suggestion can learn
+        from then depend only on its trial's number.
         """
         while self._ask_next() or self._tell_next():
             pass
@@ -168,9 +171,10 @@ class Search:
         return self.workers.submit(task, lambda outcome: self._ended.put((task.number, outcome)))
 
     def _others_work(self) -> bool:
-        """Return True while other processes still train trials of the budget.
+        """Release the trials of dead processes. Return True while fewer trials have finished than the budget has.
 
-        First release the trials of dead processes, which makes room for trials of this process.
+        The missing ones are trained by other processes, or this process can ask for them. If the storage is not shared,
+        do nothing and return False.
         """
         if not self.storage.shared:
             return False
@@ -322,7 +326,10 @@ class Search:
         self._n_orphaned += 1
 
     def _give_back(self) -> None:
-        """Abandon running trials, which frees their places in the budget, and tell the results of ended trials."""
+        """Abandon running trials, and tell the results of ended trials.
+
+        Mark all other trials as failed, which frees their places in the budget.
+        """
         for attempt in self._running():
             self._abandon(attempt)
         for attempt in self._asked.values():
