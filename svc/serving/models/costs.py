@@ -1,4 +1,4 @@
-"""Cost classes of queries. The class decides in which queue a query waits, and its charge to the key's rate limit.
+"""Cost classes of queries. The class decides a query's queue, and its charge to the rate limit of an API key.
 
 The class depends only on the content of a query, so it is known before the query is scored. It does not depend on
 measurements, because a client could then lower the class of expensive queries by sending many cheap queries.

@@ -122,7 +122,10 @@ def wrong_value(path: tuple[int | str, ...], message: str, kind: str, value: obj
 
 
 def wrong_shape(path: tuple[int | str, ...], message: str, schema: type[BaseModel]) -> str:
-    """Return the message for a missing value, or for a value that must be an object or a list."""
+    """Return the message for a missing value, or for a value that must be an object or a list.
+
+    Adds an example if there is one for `path`.
+    """
     if not path:
         return NOT_AN_OBJECT
     if path == ("requests",):
