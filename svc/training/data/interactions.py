@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
 
-from svc.errors import MinDataViolation, TimeUnitRequired
+from svc.errors import MinDataViolation, TimeUnitRequired, TrainingError
 from svc.recipe.schema import Cleansing, InteractionSchema
 from svc.recipe.serving_schema import Popular
 from svc.training.data.stable_sort import stable_order
@@ -255,7 +255,8 @@ def from_rows(
     - `popular` is the rule for the recent popularity of items. It requires `with_times`.
 
     Raise TimeUnitRequired for numeric times without a unit, TimeMixture for a text column of times with numbers and
-    dates, and WeightOutOfRange for a weight that does not fit into float32.
+    dates, and WeightOutOfRange for a weight that does not fit into float32. Raise TrainingError for
+    rows without an id if `cleansing.drop_null_ids` is False.
     """
     frame, positions = rows.frame, rows.positions
     users, user_names = _codes(frame[schema.user_column])
@@ -266,6 +267,8 @@ def from_rows(
     keep = _known_ids(users, items, dropped)
     if not keep.all():
         reasons["null_ids"] = blank_ids({schema.user_column: users < 0, schema.item_column: items < 0}, positions)
+        if not cleansing.drop_null_ids:
+            raise TrainingError(f"{reasons['null_ids']}; cleansing.drop_null_ids is false, so no row may lack an id")
     if times is not None:
         bad = keep & (times == BAD_TIME)
         dropped["bad_times"] = int(np.count_nonzero(bad))

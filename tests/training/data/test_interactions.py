@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from svc.errors import TrainingError
 from svc.recipe.schema import Cleansing, InteractionSchema
 from svc.training.data.interactions import Interactions, from_rows
 from svc.training.data.split import SplitPlan, split
@@ -56,6 +57,17 @@ def test_null_and_blank_ids_are_dropped_with_their_count() -> None:
     assert (found.user_ids, found.item_ids) == (["a"], ["x"])
     assert found.dropped == {"null_ids": 3}
     assert found.drop_count == 3
+
+
+def test_rows_without_ids_end_the_training_if_they_may_not_be_dropped() -> None:
+    """The message names each id column with a blank row, and its first one."""
+    said = (
+        "'u' is blank in 1 rows \\(first: data row 2\\), the id column 'i' is blank in 1 rows .*drop_null_ids is false"
+    )
+    strict = Cleansing(drop_null_ids=False)
+    with pytest.raises(TrainingError, match=said):
+        from_frame(frame(["a", None, "b"], ["x", "x", ""]), SCHEMA, strict, with_times=False)
+    assert from_frame(frame(["a", "b"], ["x", "y"]), SCHEMA, strict, with_times=False).drop_count == 0
 
 
 DEDUPS = ["sum", "max", "count", "keep_last", "keep_first", "none"]
