@@ -70,9 +70,9 @@ SHORT_SHARE = 0.25
 The threshold is WAIT_SHARE of the server's limit, or BATCH_SHARE of it for a batch. The client's own limit in
 X-Request-Timeout-Ms still applies."""
 CROWDED_S = 1.0
-"""Seconds after a refusal during which the server checks the expected wait of each request for a model.
+"""For this many seconds after a refusal, the server checks the expected wait of each request for a model.
 
-It checks before it parses the request. At other times it checks only requests that must wait to be parsed."""
+It does so before it parses the request. At other times it checks only requests that must wait to be parsed."""
 _MILLISECONDS = re.compile(rb"[0-9]{1,9}")
 
 

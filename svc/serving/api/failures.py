@@ -41,7 +41,7 @@ def nothing_left(tree: object, filters: FilterFields | None, query: Query) -> No
 
 
 def _reasons(tree: Any, filters: FilterFields) -> Iterator[str]:
-    """Yield a message for each condition that no item satisfies, because no item has a value of it or is in its range.
+    """Yield a message for each condition that no item satisfies because of an unknown value or an empty range.
 
     Skips conditions below `not`. If no item satisfies such a condition, it excludes no item.
     """
