@@ -98,7 +98,7 @@ def fingerprint(key: bytes) -> str:
 def parse_signing_keys(text: str, name: str = "SVC_SIGNING_KEYS") -> SigningKeys:
     """Parse keys in the format of `SVC_SIGNING_KEYS`. An empty text gives no keys. Messages call the text `name`.
 
-    Raises ConfigError, which names the number of the faulty entry and never its value.
+    Raises ConfigError, which names the number of the faulty entry, or a kid that stands twice, and never a key.
     """
     return SigningKeys(tuple(_parse(text, name).items()))
 

@@ -128,7 +128,7 @@ def _header_json(header: Mapping[str, Any]) -> bytes:
 def kid_of(buffer: memoryview) -> str:
     """Return the unverified kid of an artifact.
 
-    Bytes that are not UTF-8 and unprintable characters are escaped. Raises HeaderInvalid if the kid is empty or the
+    Escapes unprintable characters, and bytes that are not UTF-8. Raises HeaderInvalid if the kid is empty or the
     file is too short.
     """
     length = min(_START.unpack_from(buffer)[2], MAX_KID_BYTES) if len(buffer) >= _START.size else 0

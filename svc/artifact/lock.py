@@ -1,4 +1,4 @@
-"""A lock on this host for one output: one training run at a time, and one change of its version log at a time.
+"""Locks on this host. An output has one training run at a time, and its version log one change at a time.
 
 Trainings hold the lock of the output while they run, unless they get `--no-lock`. `publish`, `promote` and `rollback`
 of `Versions` hold the lock of the version log.

@@ -259,7 +259,7 @@ class Store:
         """Publish the output of `write`.
 
         With `append_sha` the artifact is written before the pointer. Raises ArtifactWriteError. After an error readers
-        still see the previous artifact.
+        still see the previous artifact, unless a remote store has written the new one and only its answer was lost.
         """
         if versioning == "always_overwrite":
             written = self._folder.put(write, lambda _: self._name)
@@ -399,7 +399,7 @@ def open_folder(
 
 
 def read_verified(uri: str, keys: signing.SigningKeys, settings: Settings) -> tuple[Blob, Parsed]:
-    """Read an artifact and check its lengths, caps and signature.
+    """Read an artifact and check its lengths, caps, signature, and name (see `verify_blob`).
 
     The payload is not decoded. SVC_ARTIFACT_ROOT does not apply, because it bounds the paths in recipes, and here the
     caller names the file. Raises ArtifactError.

@@ -55,7 +55,7 @@ class ObjectFolder:
     def _probe(self, name: str) -> Mapping[str, Any] | None:
         """Return the object's information, or None if the store does not report a size.
 
-        Also returns None if the request fails, and logs an event.
+        If the request fails, logs an event and returns None too. Raises FileNotFoundError for a missing object.
         """
         try:
             with self._reading(name):

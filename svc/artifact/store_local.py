@@ -3,8 +3,8 @@
 A new file replaces the old one atomically and durably. A writer first removes the temporary files of killed runs
 (see svc/atomic_write.py).
 
-The check of a root (SVC_ARTIFACT_ROOT) is free of races. The file or folder is opened first (O_PATH), its location is
-checked by the descriptor, and all access goes through that descriptor.
+The check of a root (SVC_ARTIFACT_ROOT) is free of races, except when a missing folder is created. The file or folder is
+opened first (O_PATH), its location is checked by the descriptor, and all access goes through that descriptor.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The log of a recipe's versions, `<output.path>.log.jsonl`: a signed line for each training, promotion and rollback.
 
 Each line contains the signature of the line before it and is itself signed, so that changed, removed and reordered
-lines are detected. Lines removed at the end are detected only if the pointer then differs from the last line.
+lines are detected. Lines removed at the end are detected only if the pointer then differs from the last line, or if a
+version then has no line (see `Versions.problems`).
 
 Everyone who can write to the store can also write lines. So a line counts only if a configured key has signed it, it
 names no other recipe, and it is later than the lines before it.
@@ -93,7 +94,7 @@ class VersionLog:
         """Return the versions that were live before `live`, the latest first.
 
         Versions that a rollback replaced are left out. So are versions that a line names only as live before it,
-        because that name comes from the unsigned pointer.
+        because that name comes from the unsigned pointer. If `live` is left out, return all others.
         """
         stack: list[str] = []
         for line in self.lines:
@@ -230,8 +231,9 @@ def newest_first(versions: Sequence[tuple[str, str]]) -> list[str]:
 def signed_line(move: Mapping[str, Any], *, kid: str, key: bytes, signature: Signature) -> str:
     """Return one line of the log: the fields of `move`, the `kid`, and a signature of both by `key`.
 
-    A server accepts an older artifact if a line has `action: rollback` or `promote`, the server's `recipe`, the
-    artifact's `sha256`, and a `from_serial` of `serial_kid` that is not below the highest serial served.
+    A server accepts an older artifact if a line has `action: rollback` or `promote`, the artifact's `sha256`, and a
+    `from_serial` that is not below the highest serial served. The line must have the server's `recipe` or none, and the
+    artifact's kid as its `serial_kid` or none.
     """
     content = {**move, "kid": kid}
     digest = _digest(content)

@@ -115,8 +115,8 @@ def longest_text(column: pa.Array | pa.ChunkedArray) -> int:
 class RowTyper:
     """A converter of rows that infers the column types of each batch. TableBuilder unifies the types of all batches.
 
-    In id columns (`text_columns`), integers, decimals, dates and UUIDs become text. Floats stay floats, which
-    TableBuilder refuses as ids.
+    In id columns (`text_columns`), all values become text, except in a batch with floats. Its column is one of floats,
+    which TableBuilder refuses as ids.
     """
 
     def __init__(self, columns: Sequence[str], text_columns: frozenset[str]) -> None:

@@ -2,7 +2,8 @@
 
 A source returns id columns (`text_columns`) as pandas Categorical of str: categories in order of first appearance,
 code -1 for missing values, blanks kept. Other columns have their natural dtypes. Integers with missing values are
-`Int64`, so that 1999 does not become 1999.0. Lists are object columns of arrays.
+`Int64`, so that 1999 does not become 1999.0, except unsigned integers of 64 bits, which become floats. Lists are object
+columns of arrays.
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ def check_spec(spec: SourceSpec, where: str) -> None:
 
 
 def known_types() -> dict[str, str]:
-    """Return the `module:class` of each usable source type. Plug-ins cannot replace built-in types."""
+    """Return the `module:class` of each source type for recipes in files. Plug-ins cannot replace built-in types."""
     return {**{point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}, **_BUILT_IN}
 
 
@@ -176,7 +177,10 @@ def _check_only_one(type_name: str, where: str) -> None:
 
 
 def _plug_in(type_name: str, where: str) -> str:
-    """Return the `module:class` of a source type that is not built in. Raises RecipeError if there is none."""
+    """Return the `module:class` of a source type that is not built in.
+
+    Raises RecipeError if there is none, or if several packages offer it.
+    """
     types = known_types()
     location = types.get(type_name) or _OF_PROGRAMS.get(type_name)
     if location is None:

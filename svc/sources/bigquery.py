@@ -43,7 +43,10 @@ class BigQuerySource:
         self._context = context
 
     def fetch(self) -> pandas.DataFrame:
-        """Return all rows. Raises DataSourceError, and SourceTooLarge above SVC_MAX_SQL_ROWS."""
+        """Return all rows of the query.
+
+        Raises DataSourceError, SourceTooLarge above SVC_MAX_SQL_ROWS, and ConfigError without Google's library.
+        """
         with self._client() as client:
             job = self._start(client, dry_run=False)
             rows = job.result(retry=self._retry())
@@ -59,7 +62,7 @@ class BigQuerySource:
     def probe(self) -> list[str]:
         """Check the query by a dry run, which reads and bills nothing.
 
-        The lines have an estimate of the bytes to process, and the columns.
+        The lines have an estimate of the bytes to process, and the columns if BigQuery names them.
         """
         with self._client() as client:
             job = self._start(client, dry_run=True)
@@ -94,7 +97,11 @@ class BigQuerySource:
             yield typer.batch([row.values() for row in page], positions)
 
     def _storage_batches(self, client: Any, job: Any, wanted: list[str]) -> Iterator[pa.RecordBatch] | None:
-        """Return batches from the Storage Read API, or None if it is unavailable and the settings allow REST."""
+        """Return batches from the Storage Read API, or None if it is unavailable and the settings allow REST.
+
+        It is unavailable if its library is not installed or the account may not use it. Raises DataSourceError if it is
+        unavailable and the settings forbid REST.
+        """
         from google.api_core.exceptions import DeadlineExceeded, PermissionDenied, ServiceUnavailable
         from google.api_core.retry import Retry, if_exception_type
 

@@ -218,10 +218,10 @@ class CsvSource:
         return float_ids
 
     def sample(self, n_rows: int) -> pandas.DataFrame | None:
-        """Return the first rows of `fetch`.
+        """Return the first rows of `fetch`, without rows that have another number of fields than the header.
 
-        Over http(s) only the beginning of the file is read. Returns None if it cannot be parsed alone, as in a
-        compressed file.
+        Over http(s) only the beginning of the file is read. Returns None if the file cannot be read or parsed, as the
+        beginning of a compressed file.
         """
         part = first_part(self._config, self._context, _EXTENSIONS, part="beginning")
         with suppress(DataSourceError), part.open() as file:

@@ -92,7 +92,7 @@ class ParquetSource:
             return Prefiltered(builder.finish(), n_rows, np.concatenate(positions))
 
     def probe(self) -> list[str]:
-        """Read the footer only. For a folder, read the footer of its first file.
+        """Read the footer only. For a folder or a pattern, read the footer of its first file.
 
         If an http(s) server cannot send the footer alone, the probe only checks that it answers.
         """
@@ -143,7 +143,10 @@ class ParquetSource:
     def _begin(
         self, part: Part, data_file: DataFile, builder: TableBuilder, *, buffer_bytes: int = 0
     ) -> tuple[pq.ParquetFile, list[str]]:
-        """Open the file and return it with the columns to read. `buffer_bytes` 0 means no buffer."""
+        """Open the file, start it in `builder`, and return it with the columns to read.
+
+        With bounds, first check the size of the whole file (see `_check_size`). `buffer_bytes` 0 means no buffer.
+        """
         file = pq.ParquetFile(data_file.file, pre_buffer=False)
         columns = self._columns(file, data_file, part.hive)
         texts = [name for name in columns if name in self._context.text_columns]
@@ -166,9 +169,10 @@ class ParquetSource:
         return file, columns
 
     def _check_size(self, file: pq.ParquetFile, columns: list[str], builder: TableBuilder, data_file: DataFile) -> None:
-        """Raise SourceTooLarge before anything is decoded, because Arrow decodes a whole page at once.
+        """Raise SourceTooLarge if the file has too many rows or its columns would be decoded to too many bytes.
 
-        Raises DataSourceError for a broken page.
+        This is checked before anything is decoded, because Arrow decodes a whole page at once. Raises DataSourceError
+        for a broken page.
         """
         assert self._context.bounds is not None
         n_rows = builder.n_rows + file.metadata.num_rows
@@ -257,7 +261,10 @@ def _decoded_bytes(file: pq.ParquetFile, columns: list[str], content: BinaryIO) 
 
 
 def _texts_bytes(file: pq.ParquetFile, columns: list[str], content: BinaryIO) -> int:
-    """Return the bytes that decoding adds to the texts of the columns: repeated prefixes, and dictionary texts."""
+    """Return the bytes that decoding adds to the texts of the columns.
+
+    These are repeated prefixes, and the texts of dictionaries that Arrow cannot keep as codes.
+    """
     codable = _codable(file)
     return sum(
         texts_size(content, group.column(number), leaf, as_codes=leaf.physical_type != _BYTES or leaf.path in codable)

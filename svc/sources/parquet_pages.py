@@ -3,7 +3,7 @@
 The footer of a hostile file may state sizes that are too small, but Arrow allocates by the page headers. Page headers
 are Thrift structs in the compact protocol.
 
-Decoding texts can take more bytes than a page header states:
+Decoding texts, which here include binary values, can take more bytes than a page header states:
 
 - The codes of a dictionary repeat its texts.
 - DELTA_BYTE_ARRAY stores the length of the prefix that a text shares with the text before, and Arrow writes the prefix

@@ -75,7 +75,8 @@ class _Pattern:
     def matches(self, names: Sequence[str], extensions: tuple[str, ...]) -> bool:
         """Return whether the pattern matches the file at the path `names` below the base, or one of its folders.
 
-        A file in a matching folder must also end with one of the `extensions`.
+        A file in a matching folder must also end with one of the `extensions`. A file with a hidden name in its path is
+        never matched (see `_is_hidden`).
         """
         if any(_is_hidden(name, self.segments) for name in names):
             return False
@@ -114,10 +115,12 @@ def is_many(options: FileOptions, context: SourceContext) -> bool:
 def find_parts(
     options: FileOptions, context: SourceContext, extensions: tuple[str, ...], *, ahead: bool = True
 ) -> Iterator[Part]:
-    """Yield the files of the source in sorted order.
+    """Yield the files of the source in sorted order. A path to one file is yielded even if the file is missing.
 
-    `extensions` (lower case) select files in folders. With `ahead`, small objects are prefetched. Raises
-    DataSourceError if no file matches, RecipeError if a sha256 is given for a folder or a pattern.
+    `extensions` (lower case) select files in folders. With `ahead`, small objects are prefetched.
+
+    Raises DataSourceError if a folder or pattern has no matching file. Raises RecipeError if a sha256 is given for a
+    folder or a pattern, and for a pattern in the name of a bucket.
     """
     location = options.location
     pattern = _find_pattern(location, context)
@@ -166,7 +169,7 @@ def _find_pattern(location: Location, context: SourceContext) -> _Pattern | None
 
 
 def _pattern(location: Location, context: SourceContext) -> _Pattern | None:
-    """Return the pattern of a path, or None for a path that is one file."""
+    """Return the pattern of a folder or a path with wildcards, or None for a path that is read as one file."""
     if location.is_http:
         return None
     if location.is_remote:

@@ -45,8 +45,9 @@ GRACE_S = 10
 class Dialect:
     """A database to read from, and how svc connects to its kind.
 
-    `url` includes the driver's name. `extra` is svc's optional extra that installs the driver, or "" if none is
-    needed. `shown` is the address without secrets, for messages.
+    `name` is postgresql, sqlite, or mysql, which includes MariaDB. `url` includes the driver's name. `extra` is svc's
+    optional extra that installs the driver, or "" if none is needed. `shown` is the address without secrets, for
+    messages.
     """
 
     name: str

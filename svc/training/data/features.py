@@ -221,9 +221,10 @@ _MANY = 0.01
 
 
 def described_sample(side: FeatureSide, name: SideName, frame: pd.DataFrame) -> list[str]:
-    """Return a line about each text and vector column of `frame`, the first rows of a table, and warnings about them.
+    """Return a line about each text and vector column of a feature table, and warnings about texts and repeated ids.
 
-    Without such columns, return an empty list. Raise FeatureTableError for a text or vector that cannot be read.
+    `frame` has the first rows of the table. Without such columns, return an empty list. Raise FeatureTableError for a
+    text or vector that cannot be read.
     """
     columns = [column for column in side.columns if column.kind in ("text", "vector")]
     lines = []

@@ -63,8 +63,8 @@ class TrainingData:
 def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str], progress: Progress) -> TrainingData:
     """Fetch and clean all data of the recipe, and log events about dropped rows and suspicious data.
 
-    `variables` are passed to the sources. Raise DataSourceError if a table cannot be fetched, and a TrainingError if
-    its data cannot be used.
+    `variables` are passed to the sources. Raise DataSourceError if a table cannot be fetched, RecipeError or
+    ConfigError if a source cannot be used, and a TrainingError if the data cannot be used.
     """
     progress.phase("reading data")
     logs.emit(events.FETCHING_DATA)

@@ -225,7 +225,8 @@ def intervals_of_draws(scores: Mapping[str, NDArray[np.float64]]) -> dict[str, l
 def ranker_of_held(side: SideName, served: Scorer, features: sparse.csr_matrix) -> Ranker:
     """Return a ranker of all items for held-out users, or of the held-out items for all users.
 
-    `features` are those of the held-out users or items. The ranker scores as a server would.
+    `features` are those of the held-out users or items. The ranker scores as a server would, but ranks held-out items
+    by the user vectors of the training, which a server solves for exactly.
     """
     assert isinstance(served, IALSScorer), "no other algorithm learns from features"
     nothing = History(np.zeros(1, np.int32), NO_ITEMS)

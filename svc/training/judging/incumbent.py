@@ -78,8 +78,8 @@ def counts(interactions: Interactions) -> dict[str, int]:
 def check_data_change(before: Mapping[str, Any], interactions: Interactions, bounds: MaxChange) -> None:
     """Raise DataChangedTooMuch if a count rose or fell by more than its relative bound since `before`.
 
-    `before` is the block `data_stats` of the live header. A count that it lacks is not checked, and neither is a count
-    without a bound.
+    `before` is the block `data_stats` of the live header. A count is not checked if it is missing or 0 there, or if it
+    has no bound.
     """
     after = counts(interactions)
     moved = []

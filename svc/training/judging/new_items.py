@@ -3,7 +3,7 @@
 In each fold of coldstart.py, a tenth of the items is removed from the training part of the split, and the model is
 trained on the rest. It then ranks the removed items as new ones, by their features, among all known items. This is done
 for at most SAMPLE_USERS validation users in each fold. A page is the list of items recommended to a user. It has the
-length of the recipe's cutoff and obeys both shares of `serving.new_items`.
+length of the recipe's cutoff, and obeys `max_share` and `min_share` of `serving.new_items`.
 
 A ranking by popularity alone never shows a new item, because no user has chosen it. So the baseline gives each user as
 many new items as the model does, but those of highest popularity by their features (see `popularity_of_unseen`). They
@@ -96,7 +96,7 @@ def evaluate_new_items(
     - `popularity_recall` is the recall of the baseline.
     - `share` is the mean share of new items on the pages of all sampled users.
     - `known_change` is the relative change of the ndcg of known items against pages without new items. −0.01 is a loss
-      of 1%.
+      of 1%. In a fold where this ndcg is 0 without new items, the change is 0.
     """
     if _is_too_much(task, result, aware):
         return {"skipped": "ten trainings would take more than half of the work of the search"}
@@ -138,7 +138,7 @@ def _work(trial: TrialRecord, matrix: sparse.csr_matrix) -> float:
     """Return the approximate number of multiplications of one training.
 
     A dense solve needs about the cube of the number of items. Other item weights need one multiplication for each pair
-    of items in a history. The latter is also used for SVD, BPR and popularity.
+    of items in a history. SVD, BPR and popularity are counted as if they needed these too.
     """
     if trial.parts:
         return sum(_work(part, matrix) for part in trial.parts)

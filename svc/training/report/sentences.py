@@ -16,7 +16,7 @@ _WEAK = 0.5
 
 
 def verdict(header: Mapping[str, Any], metric: str) -> str:
-    """Return the winner's lead over popularity, and its weakness in the long tail if there is one, as sentences."""
+    """Return sentences that compare the winner with popularity, and tell if it is weak in the long tail."""
     return " ".join(filter(None, (_beside_popularity(header, metric), _weakness(header))))
 
 
@@ -62,7 +62,10 @@ class Headline(NamedTuple):
 
 
 def headline(header: Mapping[str, Any]) -> Headline:
-    """Return the score on the test users, or the best score of the search without test users, and its certainty."""
+    """Return the winner's score and its certainty.
+
+    The score is that on the test users. If there are none, it is the best score of the search.
+    """
     evaluation, test = header["evaluation"], header["evaluation"].get("test")
     score, lines = header["best_score"], []
     if test is not None:
@@ -191,7 +194,7 @@ def tried_values(header: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 
 def recency_by_part(header: Mapping[str, Any]) -> dict[str, float]:
-    """Return the recency of each part of a blend, or nothing if the parts have the same recency."""
+    """Return the recency of each part of a blend except popularity, or nothing if the parts share one recency."""
     parts = [part for part in header.get("parts", ()) if "weight" in part and part["class"] != TOP_POP]
     is_by_part = any("recency" in part for part in parts)
     return {short_name(str(part["class"])): float(part.get("recency", 0.0)) for part in parts if is_by_part}

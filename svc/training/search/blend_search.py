@@ -153,7 +153,7 @@ class _BlendTrainer:
     def best(self, number: int, shared: Params) -> TrialRecord:
         """Return the blend that wins on the sample as a trial with this `number`, not yet scored on all users.
 
-        Of the blends that are worse than the best one only by chance, it has the lowest recency. `shared` are the
+        It has the lowest recency of the best blend and of those that are worse only by chance. `shared` are the
         parameters that its parts have in common.
         """
         tried = sorted(map(self._score_blend, self._candidates()), key=lambda blend: blend.order)
@@ -272,7 +272,7 @@ def candidates(result: SearchResult) -> list[TrialRecord]:
 def popularity(result: SearchResult, chosen: Sequence[TrialRecord], half_lives: Sequence[str]) -> list[TrialRecord]:
     """Return the best popularity trial with the half-life of the `chosen` parts, copied for each of `half_lives`.
 
-    In a copy, the half-life is the parameter POPULARITY_HALF_LIFE. Return nothing if there is no such trial.
+    In a copy, the half-life is the parameter POPULARITY_HALF_LIFE. Return nothing if no such trial scored above 0.
     """
     shared = {trial.params.get(HALF_LIFE) for trial in chosen}
     alike = (
@@ -326,7 +326,7 @@ class WeightSearch:
         self._scores: dict[Weights, NDArray[np.float64]] = {}
 
     def best(self) -> Weights:
-        """Return the weights with the highest mean score on the sample."""
+        """Score weights on the sample, and return those with the highest mean score."""
         n_others, rest = len(self._scorers) - self._n_popular, (0,) * self._n_popular
         for weights in simplex(n_others, 1 if n_others == 2 else _COARSE):
             self._score(weights + rest)

@@ -61,8 +61,8 @@ class TrialPlan:
     def slot(self, number: int) -> tuple[str, int] | None:
         """Return the algorithm of trial `number` and its place among that algorithm's trials, or None beyond the plan.
 
-        Each algorithm first gets one trial. Then algorithms take turns. A turn has as many trials as the algorithm has
-        parameters, because most trials change a single parameter.
+        Each algorithm first gets one trial. Then an algorithm with n parameters gets n trials for each trial of an
+        algorithm with one parameter, because most trials change a single parameter.
         """
         turns = [
             (number / self._n_tuned(name), name, number)

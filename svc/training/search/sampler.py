@@ -249,9 +249,9 @@ def _near(
 ) -> dict[str, Any]:
     """Return `params` with one randomly selected parameter changed.
 
-    A choice is drawn anew. A number changes by _STEPS of its range, up or down: away from an end of the range, else to
-    the side where fewer of the `trials` lie that differ from `params` only in this number. If both sides have equally
-    many, the side is random.
+    A choice is drawn anew, and may be the same. A number changes by _STEPS of its range. From an end of the range it
+    moves away. Otherwise it moves to the side with fewer trials, or to a random side if both have equally many. Only
+    those of `trials` count that differ from `params` in nothing but this number, and by no more than the longest step.
     """
     changed = list(space)[int(rng.integers(len(space)))]
     # A study begun with another recipe may hold values outside of this space.
@@ -305,12 +305,14 @@ _CLOSEST = 0.02
 def next_position(scores: Mapping[float, float], running: Sequence[float], *, upwards_first: bool) -> float:
     """Return the position from 0 to 1 to evaluate next, when searching for the highest score on a line.
 
-    If one side of the best position has not been evaluated, the next position is one STEP to that side. Otherwise it is
-    the peak of the parabola through the best position and its two neighbours, or the middle of the wider gap if that
-    peak is unknown or was already evaluated.
+    If one side of the best position has not been evaluated, the next position is one STEP to that side, or 0 or 1 if
+    these are nearer. Otherwise it is the peak of the parabola through the best position and its two neighbours, or the
+    middle of the wider gap if that peak is unknown, not between the neighbours, or closer than _CLOSEST to an evaluated
+    position.
 
     `scores` has at least one evaluated position, −inf for a pruned trial. The positions in `running` are being
-    evaluated. If neither side has been evaluated, the upper side comes first if `upwards_first`.
+    evaluated, and count as evaluated without a score. If neither side has been evaluated, the upper side comes first if
+    `upwards_first`.
     """
     best = max(scores, key=lambda position: scores[position])
     evaluated = sorted({*scores, *running})

@@ -19,7 +19,7 @@ SECONDS = "svc:seconds"
 RANK_MS = "svc:rank_ms"
 TOO_SLOW = "svc:too_slow"
 REUSED = "svc:reused"
-"""Attributes of a finished trial. REUSED is the number of the equal trial whose score was copied."""
+"""Attributes of a finished trial. REUSED is the number of the equal trial whose result was copied."""
 
 
 def attributes(fitted: Fitted, seconds: float) -> dict[str, object]:
