@@ -115,8 +115,8 @@ def longest_text(column: pa.Array | pa.ChunkedArray) -> int:
 class RowTyper:
     """A converter of rows that infers the column types of each batch. TableBuilder unifies the types of all batches.
 
-    In id columns (`text_columns`), all values become text, except in a batch with floats. Its column is one of floats,
-    which TableBuilder refuses as ids.
+    In id columns (`text_columns`), all values become text. But if a batch has floats, its column has only these, and
+    TableBuilder refuses it.
     """
 
     def __init__(self, columns: Sequence[str], text_columns: frozenset[str]) -> None:
@@ -142,7 +142,7 @@ def _texts(values: list[Any]) -> pa.Array:
     except (pa.ArrowTypeError, pa.ArrowInvalid):  # some values are not text
         pass
     if any(isinstance(value, float) for value in values):
-        return pa.array([None if value is None else float(value) for value in values], pa.float64())
+        return pa.array([value if isinstance(value, float) else None for value in values], pa.float64())
     return pa.array([None if value is None else str(value) for value in values], pa.large_string())
 
 

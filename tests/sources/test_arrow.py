@@ -84,7 +84,8 @@ def test_ids_of_any_type_become_text(values: list[Any]) -> None:
 
 def test_float_ids_stay_floats() -> None:
     """The table refuses them later with the column's name, because `7.0` is not the id `7`."""
-    assert pa.types.is_floating(column([7.0, None, 8], text=True).type)
+    for other in (8, "eight", decimal.Decimal(8)):
+        assert pa.types.is_floating(column([7.0, None, other], text=True).type)
 
 
 def test_decimals_become_numbers_and_uuids_become_text() -> None:
