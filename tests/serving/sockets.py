@@ -11,13 +11,13 @@ import trio
 from svc.serving.transport import server
 from svc.serving.transport.certificate import Tls
 from svc.serving.transport.connection import ConnectionLimits
-from svc.serving.transport.messages import Application
+from svc.serving.transport.messages import RequestHandler
 from svc.serving.transport.server import BACKLOG
 
 
 @asynccontextmanager
 async def listening(
-    application: Application,
+    application: RequestHandler,
     *,
     idle_s: float = 30.0,
     unread_s: float = 30.0,

@@ -99,7 +99,7 @@ class AccessLog:
 
 
 class Application:
-    """The application of one server, which the transport calls for each request (`messages.Application`)."""
+    """The application of one server, which the transport calls for each request (`messages.RequestHandler`)."""
 
     urgent = tuple(f"{row.method} {row.path} ".encode() for row in PROBES)
 

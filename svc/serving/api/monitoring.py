@@ -31,7 +31,7 @@ async def serve_monitoring(state: ServerState, listener: socket.socket) -> None:
 
 
 class Monitoring:
-    """The application that answers requests to the monitoring port (`messages.Application`)."""
+    """The application that answers requests to the monitoring port (`messages.RequestHandler`)."""
 
     urgent: tuple[bytes, ...] = ()
     is_leaving = True

@@ -16,7 +16,7 @@ import trio
 from svc import events, logs
 from svc.errors import ApiError
 from svc.serving.transport.http1 import CONTINUE, Heads, RequestReader, encode_head
-from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, Application, ClientGone, Head, Response
+from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, ClientGone, Head, RequestHandler, Response
 from svc.serving.transport.pacing import Rank, TurnScheduler
 
 PATIENCE_S = 0.002
@@ -91,7 +91,7 @@ class ConnectionLimits:
 class Shared:
     """State that all connections of a listener share in one process."""
 
-    application: Application
+    application: RequestHandler
     limits: ConnectionLimits
     turns: TurnScheduler
     spread: Spread

@@ -72,7 +72,7 @@ class Incoming(Protocol):
     """Time of arrival on trio's clock."""
 
     late_s: float
-    """Expected wait in seconds if the wait is too long, else 0 (see `Application.late_s`)."""
+    """Expected wait in seconds if the wait is too long, else 0 (see `RequestHandler.late_s`)."""
 
     whole_body: bytes | None
     """The whole body if it has already been received, or None if `receive` must read it.
@@ -102,7 +102,7 @@ class Opening(Protocol):
         """Return the value of the header X-Request-Timeout-Ms, or None without the header."""
 
 
-class Application(Protocol):
+class RequestHandler(Protocol):
     """The application that answers requests, as the transport calls it."""
 
     urgent: tuple[bytes, ...]

@@ -46,7 +46,7 @@ class Rank(IntEnum):
     GOING_ON = 3
     """A connection that sends more before it is answered, such as a body in several packets or pipelined requests."""
     REFUSED = 4
-    """A connection whose request is refused because of its expected wait (`messages.Application.late_s`)."""
+    """A connection whose request is refused because of its expected wait (`messages.RequestHandler.late_s`)."""
 
 
 _ANSWERED = (Rank.KNOWN, Rank.NEWCOMER, Rank.GOING_ON)

@@ -15,7 +15,7 @@ from svc import events, logs
 from svc.errors import ConfigError
 from svc.serving.transport.certificate import Tls
 from svc.serving.transport.connection import Connection, ConnectionLimits, Shared, Spread
-from svc.serving.transport.messages import Application
+from svc.serving.transport.messages import RequestHandler
 from svc.serving.transport.pacing import TurnScheduler
 
 BACKLOG = 1024
@@ -128,7 +128,7 @@ async def run_until(over: Callable[[], Awaitable[None]], work: Callable[[], Awai
 
 
 async def serve(
-    application: Application,
+    application: RequestHandler,
     listener: socket.socket,
     limits: ConnectionLimits,
     *,

@@ -27,7 +27,7 @@ from svc.errors import ApiError, HeadersTooLarge, MalformedRequest
 from svc.serving.transport.certificate import Tls
 from svc.serving.transport.connection import LINGER_S, READ_BYTES, ConnectionLimits, Shared
 from svc.serving.transport.http1 import MAX_HEAD_BYTES, MAX_HEADERS
-from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, Application, ClientGone, Head, Response
+from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, ClientGone, Head, RequestHandler, Response
 from svc.serving.transport.pacing import Rank
 
 HANDSHAKE_S = 10.0
@@ -57,7 +57,7 @@ class AsgiApplication:
     A WebSocket handshake gets the answer that a GET without the upgrade would get.
     """
 
-    def __init__(self, application: Application, *, unread_s: float) -> None:
+    def __init__(self, application: RequestHandler, *, unread_s: float) -> None:
         self._application = application
         self._unread_s = unread_s
 

@@ -112,7 +112,7 @@ def _canonical(kinds: Mapping[str, str], part: Part, tree: object) -> Filter:
     return filter_at(tree, kinds, "filter", part=part)
 
 
-class Request(BaseModel):
+class ItemsRequest(BaseModel):
     """The fields that requests for items of one user or of related items share."""
 
     model_config = _READ
@@ -203,7 +203,7 @@ def _lacks(*names: str) -> ValidationFailed:
     return ValidationFailed(message, errors=[{"loc": ["body", names[0]], "msg": message, "type": "missing"}])
 
 
-class RecommendRequest(Request):
+class RecommendRequest(ItemsRequest):
     """Recommend items to one user: by `user_id`, `history`, `user_features`, or `fallback` for any user.
 
     One of the four is required, unless the recipe has a fallback.
@@ -326,7 +326,7 @@ class RecommendRequest(Request):
         return has_history or self.fallback is not None
 
 
-class RelatedRequest(Request):
+class RelatedRequest(ItemsRequest):
     """Recommend items related to known items (`seed_items`) or unseen items (`item_features`).
 
     One of the two is required.
