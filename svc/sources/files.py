@@ -47,7 +47,7 @@ _CONTENT_RANGE: Final = re.compile(r"bytes (?P<begin>[0-9]{1,18})-[0-9]{1,18}/[0
 
 @contextmanager
 def record_digests(record: Record) -> Iterator[None]:
-    """Call `record(where, sha256)` for each file that this thread opens and reads whole within the context.
+    """Call `record(where, sha256)` for each file or table in memory that this thread reads whole within the context.
 
     A local file is digested before it is parsed, so a change between the two goes unnoticed. Databases have no digest.
     """
@@ -265,7 +265,10 @@ def _object(location: Location, sha256: str | None, context: SourceContext, part
 
 @contextmanager
 def _spool(where: str) -> Iterator[BinaryIO]:
-    """Yield a temporary file for a copy of `where`, deleted after the block. Raises DataSourceError on a full disk."""
+    """Yield a temporary file for a copy of `where`, deleted after the block.
+
+    Raises DataSourceError if there is no folder for temporary files, or no room in it.
+    """
     try:
         tempfile.gettempdir()
     except FileNotFoundError:

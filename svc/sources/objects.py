@@ -1,4 +1,7 @@
-"""Files in object stores, read in pieces on demand."""
+"""Files in object stores, read in pieces on demand.
+
+All functions raise ConfigError if the extra for the store is not installed, and DataSourceError for other failures.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ _PIECE_BYTES: Final = 8 * MIB
 def open_object(location: Location, settings: Settings) -> Iterator[tuple[BinaryIO, int]]:
     """Open the object as a seekable file, and yield it with its size in bytes.
 
-    Raises DataSourceError for every failure. Also raises it if the object was replaced before the block ends, because
-    the pieces may then come from two versions.
+    Raises DataSourceError also if the object was replaced before the block ends and more than one piece was read,
+    because the pieces may then come from two versions.
     """
     store = ObjectStore(location.uri, settings.http_timeout_s)
     with _store_errors(location.uri):

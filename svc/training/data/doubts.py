@@ -88,7 +88,7 @@ def _swapped_columns(interactions: Interactions, recipe: Recipe) -> Iterator[Dou
 def _weights(column: pd.Series, name: str) -> Iterator[Doubt]:
     """Warn of weights that look like times, and of values that are no finite numbers above 0.
 
-    Raise MinDataViolation if all values are such.
+    Raise MinDataViolation if no value is a finite number above 0.
     """
     values = of_numbers(column).values
     n_unusable = int(pd.isna(values).sum())

@@ -32,7 +32,7 @@ _NO_NUMBER = "which is no number: compare texts by `any`, with a list of them"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeptRows:
-    """The rows of a table that the filters keep, both choices and hidden rows, in the order of the source.
+    """The rows of a table that the filters keep, in the order of the source. They are choices and hidden rows.
 
     - `positions`, (n,), is the position of each row in the source, None without `cleansing.where`.
     - `n_dropped` is the number of rows that `cleansing.where` dropped, None without `cleansing.where`.

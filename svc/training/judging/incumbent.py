@@ -152,7 +152,7 @@ def trial_of(header: Mapping[str, Any]) -> TrialRecord:
 
 
 def feature_trial_of(header: Mapping[str, Any]) -> TrialRecord | None:
-    """Return the trial of the part that only answers queries with features and seeds, or None without such a part."""
+    """Return the trial of the part that answers only queries with features and seeds, or None without such a part."""
     for part in header.get("parts") or ():
         if part.get("class") == FEATURE_AWARE and "weight" not in part and part["answers"] == FEATURES_AND_SEEDS:
             recency = float(part.get("recency", 0.0 if _is_by_part(header) else header.get("recency", 0.0)))

@@ -3,8 +3,8 @@
 Intervals come from a bootstrap over the evaluated users. If a trial was chosen by its score on the same users, its
 interval is corrected for that choice (see judging/intervals.py). This needs the scores for each user, which the search
 keeps only for the trials of its process, up to a limit of memory. If another process trained the best trial of an
-algorithm, that trial is trained again here, for the two best algorithms always and for others if time allows. All other
-trials without scores for each user count as independent.
+algorithm, that trial is trained again here. This is always done for the two best algorithms, and for the remaining ones
+if time allows. All other trials without scores for each user count as independent.
 
 If the split has test users, the lead is measured on them.
 """
@@ -131,8 +131,8 @@ def _spans(
 def _scores_of_users(task: Task, result: SearchResult) -> Iterator[tuple[int, Scores]]:
     """Train the best trial of each algorithm again if its scores for each user are missing, and yield (number, scores).
 
-    The scores, (users,), are those of all validation users. The two best algorithms are always trained, and others only
-    within the allowed time. A trial that cannot be trained again is left out.
+    The scores, (users,), are those of all validation users. The trials of the two best algorithms are always trained,
+    and those of the remaining ones only within the allowed time. A trial that cannot be trained again is left out.
     """
     allowed_s = max(MOST_SHARE_OF_SEARCH * result.seconds, ALWAYS_ALLOWED_S)
     began = time.monotonic()
