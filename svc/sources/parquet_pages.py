@@ -1,7 +1,7 @@
 """The sizes that decoding the pages of a Parquet file allocates.
 
 The footer of a hostile file may state sizes that are too small, but Arrow allocates by the page headers. Page headers
-are Thrift structs in the compact protocol.
+are Thrift structs in the compact protocol. All functions that read a page raise ValueError if it is broken.
 
 Decoding texts, which here include binary values, can take more bytes than a page header states:
 

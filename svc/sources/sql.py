@@ -176,7 +176,10 @@ class SqlSource:
 
     @contextmanager
     def _session(self) -> Iterator[tuple[Connection, Dialect, Watchdog]]:
-        """Yield a new connection and close it after the block. Failures become DataSourceError without secrets."""
+        """Yield a new connection and close it after the block.
+
+        A missing driver becomes a ConfigError, and every other foreign exception a DataSourceError without secrets.
+        """
         url = self._url()
         dialect = dialect_of(url, self._config.dsn_env)
         watchdog = Watchdog(self._config.statement_timeout_seconds + GRACE_S)

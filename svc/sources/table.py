@@ -158,7 +158,7 @@ class TableBuilder:
         return whole if convert is None or name in self._hive else convert(name, whole)
 
     def _concatenate(self, name: str, chunks: list[pa.Array | pa.ChunkedArray]) -> pa.ChunkedArray:
-        """Concatenate the chunks with the narrowest type that holds them all."""
+        """Concatenate the chunks with the narrowest type that holds them all. Raises DataSourceError without one."""
         tables = [pa.table({name: chunk}) for chunk in chunks]
         try:
             return pa.concat_tables(tables, promote_options="permissive").column(name)
