@@ -113,7 +113,7 @@ def load(path: str) -> dict[str, Any]:
 
     keys = parse_signing_keys(os.environ.get("SVC_SIGNING_KEYS", "")).with_development()
     store = open_store(path, Settings())
-    before, steps = memory_kb(), {}
+    before, steps = memory_kb(), dict[str, float]()
     blob = timed(steps, "read + sha256", lambda: store.read(16 * GIB))
     parsed = parse(blob.view, max_payload_bytes=16 * GIB)
     timed(steps, "HMAC", lambda: verify(parsed, keys))

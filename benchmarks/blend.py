@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from benchmarks.common import SHAPES, interactions, origin, side_by_side
 from benchmarks.wide_model import wide_factors
@@ -26,7 +27,9 @@ from svc.cores import limit_blas_threads
 from svc.model.history import History
 from svc.model.ranking.query import Query
 from svc.model.recommenders.base import Scorer, profile
-from svc.model.recommenders.blend import BlendScorer
+from svc.model.recommenders.blend import BlendScorer, FactorPart
+from svc.model.recommenders.factors import IALSScorer
+from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.training.fitting.algorithms.ials import MeanPriorIALSRecommender
 from svc.training.fitting.algorithms.item_weights import TransitionRP3betaRecommender
 from svc.training.fitting.export import to_history, to_scorer
@@ -68,12 +71,28 @@ def agree(blend: BlendScorer, history: History) -> int:
     return n_equal
 
 
+def trained_ials(matrix: sparse.csr_matrix, components: int) -> IALSScorer:
+    recommender = MeanPriorIALSRecommender(matrix, n_components=components, alpha0=0.012, reg=0.012)
+    scorer = to_scorer(train_epochs(recommender, 6), "IALSRecommender")
+    assert isinstance(scorer, IALSScorer)
+    return scorer
+
+
+def with_rp3beta(factors: FactorPart, matrix: sparse.csr_matrix, history: History, top_k: int = 500) -> BlendScorer:
+    """The blend of a factor model with RP3beta, which is trained here."""
+    rp3beta = TransitionRP3betaRecommender(matrix, top_k=top_k, beta=0.0, normalize_weight=True).learn()
+    neighbours = to_scorer(rp3beta, "RP3betaRecommender")
+    assert isinstance(neighbours, NeighbourScorer)
+    return BlendScorer.of(factors, [neighbours], (0.7, 0.3), history)
+
+
 def numpy_alone(blend: BlendScorer) -> BlendScorer:
     """The same blend without rounded vectors."""
     assert blend.factors is not None, "iALS is the first part"
     other, other.factors = copy(blend), copy(blend.factors)
     other.factors.index = copy(blend.factors.index)
-    other.factors.index._layout = replace(blend.factors.index.layout, rounded=None)
+    other.ready()  # a copy has the stored arrays alone
+    other.factors.index._layout = replace(other.factors.index.layout, rounded=None)
     return other
 
 
@@ -87,17 +106,11 @@ def main() -> None:
     limit_blas_threads(1)
     shape = SHAPES[options.shape]
     matrix = interactions(shape)
-    if options.shape == "d":
-        ials: Scorer = wide_factors(matrix, shape.components)
-    else:
-        sizes = {"n_components": options.components, "alpha0": 0.012, "reg": 0.012}
-        ials = to_scorer(train_epochs(MeanPriorIALSRecommender(matrix, **sizes), 6), "IALSRecommender")
-    rp3beta = TransitionRP3betaRecommender(matrix, top_k=options.top_k, beta=0.0, normalize_weight=True).learn()
-    neighbours = to_scorer(rp3beta, "RP3betaRecommender")
-    history = to_history(matrix, with_values=True)
-    blend = BlendScorer.of(ials, [neighbours], (0.7, 0.3), history)
+    is_wide, history = options.shape == "d", to_history(matrix, with_values=True)
+    ials = wide_factors(matrix, shape.components) if is_wide else trained_ials(matrix, options.components)
+    blend = with_rp3beta(ials, matrix, history, options.top_k)
     print(f"rankings equal to brute force: {agree(blend, history)} of {CHECKED}")
-    scorers = {"iALS": ials, "RP3beta": neighbours, "blend": blend, "numpy": numpy_alone(blend)}
+    scorers = {"iALS": ials, "RP3beta": blend.sums[0], "blend": blend, "numpy": numpy_alone(blend)}
     for name, call, count in (("one by one", one_by_one, ONE_BY_ONE), ("batches of 256", batched, BATCH)):
         seconds = side_by_side(
             {part: call(scorer, history) for part, scorer in scorers.items()}, ROUNDS, clock=time.thread_time

@@ -122,7 +122,10 @@ def noise(matrix: sparse.csr_matrix, table: pd.DataFrame, items: list[str], opti
     parts = draws(matrix.shape[1], 0, options.draws)
     features = encoded(table, plain, items)
     base = np.array([ndcg(matrix, features, held, NOISE_RIDGE) for held in parts])
-    kinds = {"words": {"kind": "text"}, "vectors": {"kind": "vector", "dimensions": NOISE_DIMENSIONS}}
+    kinds: dict[str, dict[str, Any]] = {
+        "words": {"kind": "text"},
+        "vectors": {"kind": "vector", "dimensions": NOISE_DIMENSIONS},
+    }
     gains = dict.fromkeys(kinds, 0)
     for seed in range(options.noise):
         rng = np.random.default_rng(seed)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,10 @@ def processor_ms(call: Callable[[], Any]) -> float:
     return (time.process_time() - began) * 1000
 
 
+def enough() -> Candidates:
+    raise AssertionError("the candidates suffice for a page")
+
+
 def measure(scorer: Scorer, rng: np.random.Generator) -> tuple[float, float]:
     """(arranging, ranking) in milliseconds."""
     scorer.ready()
@@ -56,9 +61,9 @@ def measure(scorer: Scorer, rng: np.random.Generator) -> tuple[float, float]:
     arranging, ranking = [], []
     for user in range(ROUNDS):
         (pool,) = scorer.rank([Query(limit=POOL, user=user)], known)
-        found = Candidates(pool.items, pool.scores, False, lambda pool=pool: (pool.items, pool.scores))  # type: ignore[misc]
-        arranging.append(processor_ms(lambda f=found: rerank(f, rules, LIMIT, scorer.similar, np.empty(0))))  # type: ignore[misc]
-        ranking.append(processor_ms(lambda user=user: scorer.rank([Query(limit=LIMIT, user=user)], known)))  # type: ignore[misc]
+        candidates = Candidates(pool.items, pool.scores, False, enough)
+        arranging.append(processor_ms(partial(rerank, candidates, rules, LIMIT, scorer.similar, np.empty(0))))
+        ranking.append(processor_ms(partial(scorer.rank, [Query(limit=LIMIT, user=user)], known)))
     return statistics.median(arranging), statistics.median(ranking)
 
 

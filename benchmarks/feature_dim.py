@@ -49,13 +49,13 @@ def measure(places: int) -> dict[str, Any]:
         table = sps.csr_matrix((np.ones(count * ACTIVE, np.float32), (rows, columns)), shape=(count, places))
         features |= {f"{side}_features": table, f"lambda_{side}_feature": 10.0}
     began = time.perf_counter()
-    options = {"n_components": SHAPE.components, "alpha0": 0.05, "reg": 0.002, "train_epochs": 4, "n_threads": 1}
+    options: dict[str, Any] = {"n_components": SHAPE.components, "alpha0": 0.05, "reg": 0.002, "train_epochs": 4}
     with contextlib.redirect_stdout(io.StringIO()):  # a bar of progress that would not be turned off
-        recommender = IALSRecommender(matrix, **options, **features).learn()
+        recommender = IALSRecommender(matrix, n_threads=1, **options, **features).learn()
     trained_s = time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    names = {"user_ids": ids("u", SHAPE.n_users), "item_ids": ids("i", SHAPE.n_items)}
-    model = assemble(to_scorer(recommender, "IALSRecommender"), X=matrix, features=None, **names)
+    scorer, users, items = to_scorer(recommender, "IALSRecommender"), ids("u", SHAPE.n_users), ids("i", SHAPE.n_items)
+    model = assemble(scorer, user_ids=users, item_ids=items, X=matrix, features=None)
     began = time.perf_counter()
     model.ready()
     figures = {"training": trained_s, "peak": peak, "ready": time.perf_counter() - began}

@@ -69,7 +69,7 @@ def unread(address: Address, over: Over) -> None:
     """Pipelined requests whose answers nobody takes."""
     body = b'{"user_id":"u1","limit":1000}'
     request = HEAD + b"X-API-Key: %b\r\nContent-Length: %d\r\n\r\n" % (_key(), len(body)) + body
-    held = []
+    held: list[socket.socket] = []
     while not over():
         if len(held) < SOME // 10:
             client = connect(address)

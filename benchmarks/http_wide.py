@@ -15,24 +15,20 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
+from benchmarks.blend import with_rp3beta
 from benchmarks.common import SHAPES, ids, interactions, origin
 from benchmarks.http import RECOMMEND, Load, costed, prepare, running_svc, script, write_served
 from benchmarks.wide_model import wide_factors
-from svc.model.recommenders.blend import BlendScorer
-from svc.training.fitting.algorithms.item_weights import TransitionRP3betaRecommender
-from svc.training.fitting.export import assemble, to_history, to_scorer
+from svc.training.fitting.export import assemble, to_history
 
 CONNECTIONS = (1, 16, 64)
-WEIGHTS = (0.7, 0.3)
 
 
 def prepare_wide(folder: Path) -> None:
     """Write the blend of shape (d) as an artifact with its recipe."""
     shape = SHAPES["d"]
     matrix = interactions(shape)
-    rp3beta = TransitionRP3betaRecommender(matrix, top_k=500, beta=0.0, normalize_weight=True).learn()
-    factors, neighbours = wide_factors(matrix, shape.components), to_scorer(rp3beta, "RP3betaRecommender")
-    blend = BlendScorer.of(factors, [neighbours], WEIGHTS, to_history(matrix, with_values=True))
+    blend = with_rp3beta(wide_factors(matrix, shape.components), matrix, to_history(matrix, with_values=True))
     users, items = ids("u", shape.n_users), ids("i", shape.n_items)
     model = assemble(blend, user_ids=users, item_ids=items, X=matrix, features=None, keep_values=True)
     write_served(model, "IALSRecommender", folder)

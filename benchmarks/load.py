@@ -176,6 +176,7 @@ def shuffled_ids(path: Path, column: str) -> list[str]:
 def requests(options: argparse.Namespace, headers: dict[str, str]) -> tuple[str, list[bytes]]:
     """Return the path of the verb and the bodies to send."""
     recipe = options.recipe or only_recipe(options.url, headers)
+    asked: list[dict[str, Any]]
     if options.users is not None:
         verb, asked = "recommend", [{"user_id": user} for user in shuffled_ids(options.users, options.column)]
     else:

@@ -68,7 +68,7 @@ def epoch(rows: int, places: int, components: int) -> dict[str, float]:
     users = rng.integers(0, rows // 20, 3 * rows).astype(np.int32)
     items = np.repeat(np.arange(rows, dtype=np.int32), 3)
     matrix = sparse.csr_matrix((np.ones(3 * rows, np.float32), (users, items)), shape=(rows // 20, rows))
-    options = {"n_components": components, "alpha0": 0.05, "reg": 0.01, "n_threads": 1}
+    options: dict[str, Any] = {"n_components": components, "alpha0": 0.05, "reg": 0.01, "n_threads": 1}
     features = texts_like(rows, places)
     recommender = MeanPriorIALSRecommender(matrix, item_features=features, lambda_item_feature=RIDGE, **options)
     del matrix, users, items, features

@@ -100,7 +100,10 @@ def half_width(figures: dict[str, Any], name: str) -> float:
 
 
 def noise(n_seeds: int) -> None:
-    kinds = {"words": {"kind": "text"}, "vectors": {"kind": "vector", "dimensions": NOISE_DIMENSIONS}}
+    kinds: dict[str, dict[str, Any]] = {
+        "words": {"kind": "text"},
+        "vectors": {"kind": "vector", "dimensions": NOISE_DIMENSIONS},
+    }
     gains = dict.fromkeys(kinds, 0)
     for seed in range(n_seeds):
         rng = np.random.default_rng(seed)

@@ -86,7 +86,7 @@ def serve_measured(arguments: list[str], path: Path) -> int:
     from svc.cli.main import run
 
     turns, run_loop = Turns(path), trio.run
-    trio.run = lambda *given, **named: run_loop(*given, **named, instruments=[turns])  # type: ignore[assignment]
+    trio.run = lambda *given, **named: run_loop(*given, **named, instruments=[turns])
     signal.signal(signal.SIGUSR1, turns.write)
     return run(arguments)
 

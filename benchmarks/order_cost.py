@@ -129,7 +129,7 @@ def train_transitions() -> None:
     ones = of_pairs.copy()
     ones.data = np.ones(of_pairs.nnz, dtype=np.float32)
     began = time.process_time()
-    trained = TransitionsRecommender(ones, times=of_pairs, max_steps=20, backward=1.0, top_k=2000).learn()
+    trained: Any = TransitionsRecommender(ones, times=of_pairs, max_steps=20, backward=1.0, top_k=2000).learn()
     held_gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
     took_s = time.process_time() - began
     print(f"Transitions: {of_pairs.nnz:,} pairs, {trained.W.nnz:,} weights, {took_s:.1f} s, {held_gib:.2f} GiB at most")

@@ -52,9 +52,10 @@ from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.incumbent import trainable
 from svc.training.judging.intervals import interval
 from svc.training.judging.search_result import SearchResult
-from svc.training.judging.task import Task, split_data
+from svc.training.judging.task import split_data
 from svc.training.search import prepare
 from svc.training.search.blend_search import WeightSearch
+from svc.training.search.prepare import SearchTask
 
 CUTOFF, DAY_S, FULL_TRIALS, SEED = 20, 86_400, 40, 42
 KEY = "SVC_SIGNING_KEYS"
@@ -203,7 +204,7 @@ def over_seeds(scores: list[list[ByUser]]) -> list[ByUser]:
     ]
 
 
-def task_of(recipe: Path) -> Task:
+def task_of(recipe: Path) -> SearchTask:
     loaded = load_recipe(recipe, {}, settings=Settings())
     data = fetch.load(loaded, Settings(), {}, Progress())
     return prepare.make_task(loaded, data, split_data(loaded, data), Settings())
@@ -213,7 +214,7 @@ def mean(scores: ByUser) -> float:
     return float(np.mean(list(scores.values())))
 
 
-def search_weights_again(task: Task, trial: TrialRecord) -> TrialRecord:
+def search_weights_again(task: SearchTask, trial: TrialRecord) -> TrialRecord:
     """The blend `trial` with the weights that suit its parts on the holdout of `task`."""
     holdout = task.holdout
     trained = [

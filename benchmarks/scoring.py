@@ -26,13 +26,13 @@ from irspack.recommenders import (
     TopPopRecommender,
 )
 
+from benchmarks.blend import with_rp3beta
 from benchmarks.common import SHAPES, Shape, csv_interactions, ids, interactions, origin, side_by_side
 from benchmarks.wide_model import wide_factors
 from svc.cores import limit_blas_threads
 from svc.model.model import Model
 from svc.model.ranking.query import Query
 from svc.model.recommenders.base import Scorer
-from svc.model.recommenders.blend import BlendScorer
 from svc.training.fitting.export import assemble, to_history, to_scorer
 
 LIMIT = 10
@@ -61,6 +61,10 @@ def top_of(scores: np.ndarray) -> np.ndarray:
     kept = np.argpartition(scores, -LIMIT, axis=1)[:, -LIMIT:]
     order = np.argsort(-np.take_along_axis(scores, kept, axis=1), axis=1)
     return np.take_along_axis(kept, order, axis=1)
+
+
+def svc_call(model: Model) -> Callable[[np.ndarray], Any]:
+    return lambda chosen: model.rank([Query(limit=LIMIT, user=user) for user in chosen.tolist()])
 
 
 def numpy_call(recommender: Any, matrix: sps.csr_matrix) -> Callable[[np.ndarray], np.ndarray]:
@@ -97,7 +101,7 @@ def known_users(shape: Shape, matrix: sps.csr_matrix, rounds: int) -> None:
     recommender = train(shape, matrix)
     model = exported("IALSRecommender", recommender, matrix)
     calls = {
-        "svc": lambda chosen: model.rank([Query(limit=LIMIT, user=user) for user in chosen.tolist()]),
+        "svc": svc_call(model),
         "irspack": lambda chosen: top_of(recommender.get_score_remove_seen(chosen)),
         "numpy": numpy_call(recommender, matrix),
     }
@@ -160,13 +164,8 @@ def item_weights(shape: Shape, matrix: sps.csr_matrix, rounds: int) -> None:
         recommender = maker(matrix, **parameters).learn()
         model = exported(maker.__name__, recommender, matrix)
         batches = np.random.default_rng(1).integers(0, shape.n_users, (rounds + 1, 1))
-        times = side_by_side(
-            {
-                "svc": lambda i, m=model, b=batches: m.rank([Query(limit=LIMIT, user=int(b[i, 0]))]),
-                "irspack": lambda i, r=recommender, b=batches: r.get_score_remove_seen(b[i]),
-            },
-            rounds,
-        )
+        calls = {"svc": svc_call(model), "irspack": recommender.get_score_remove_seen}
+        times = side_by_side({name: _on(batches, call) for name, call in calls.items()}, rounds)
         print(_row(f"{maker.__name__:<22}", times, 1))
 
 
@@ -197,10 +196,13 @@ def cold_starts(shape: Shape, rounds: int) -> None:
                     model, [[Query(limit=LIMIT, user_features=features[u]) for u in row] for row in users]
                 ),
                 "seeds": _ranked(model, [[Query(limit=LIMIT, seeds=s) for s in row] for row in seeds]),
-                "irspack features": lambda i, u=users: recommender.get_score_cold_user_from_features(
-                    sps.csr_matrix(rows["user"][u[i]])
+                "irspack features": _on(
+                    users,
+                    lambda chosen: recommender.get_score_cold_user_from_features(sps.csr_matrix(rows["user"][chosen])),
                 ),
-                "irspack seeds": lambda i, s=seeds: recommender.get_score_cold_user(_histories(s[i], shape.n_items)),
+                "irspack seeds": _on(
+                    seeds, lambda chosen: recommender.get_score_cold_user(_histories(chosen, shape.n_items))
+                ),
             },
             rounds,
         )
@@ -232,9 +234,8 @@ def wide_blend(rounds: int) -> None:
     matrix = interactions(shape)
     factors = wide_factors(matrix, shape.components)
     factors.ready()
-    rp3beta = RP3betaRecommender(matrix, top_k=500, n_threads=1).learn()
     history = to_history(matrix, with_values=True)
-    blend = BlendScorer.of(factors, [to_scorer(rp3beta, "RP3betaRecommender")], (0.7, 0.3), history)
+    blend = with_rp3beta(factors, matrix, history)
     items = factors.index.factors
 
     def ranked(scorer: Scorer) -> Callable[[np.ndarray], Any]:

@@ -46,7 +46,7 @@ GROWTH = {"resident_mb": (1.05, 5.0), "threads": (1.0, 3.0), "files": (1.0, 5.0)
 COLUMNS = ("seconds", "answered", "failed", "p99_ms", "resident_mb", "threads", "files", "swaps", "faults", "strangers")
 ONE, COLD = "/v1/recipes/a:", "/v1/recipes/cold:"
 FEATURES = {"tag": "a", "age": 33}
-KNOWN = [
+KNOWN: list[tuple[str, dict[str, Any]]] = [
     (ONE + "recommend", {"user_id": "u7"}),
     (ONE + "recommend-related", {"seed_items": ["i1", "i2"]}),
     (ONE + "batch-recommend", {"requests": [{"user_id": f"u{number}"} for number in range(32)]}),
@@ -55,7 +55,7 @@ KNOWN = [
     (COLD + "recommend-related", {"item_features": FEATURES}),
     (COLD + "batch-recommend", {"requests": [{"user_features": {**FEATURES, "age": age}} for age in range(20, 40)]}),
 ]
-UNKNOWN = [
+UNKNOWN: list[tuple[str, dict[str, Any]]] = [
     (ONE + "recommend", {"user_id": "nobody"}),
     (ONE + "recommend-related", {"seed_items": ["nothing"]}),
     ("/v1/recipes/none:recommend", {"user_id": "u7"}),

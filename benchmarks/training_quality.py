@@ -42,14 +42,14 @@ from svc.recipe.algorithms import BLEND, DEFAULT_ALGORITHMS
 from svc.recipe.load import load_recipe
 from svc.settings import Settings
 from svc.training.data import fetch
-from svc.training.fitting.train import train_trial
+from svc.training.final_model import train_final
 from svc.training.judging.evaluator import Evaluator
-from svc.training.judging.rankers import ScoreRanker
+from svc.training.judging.rankers import ServedRanker
 from svc.training.judging.search_result import SearchResult
 from svc.training.judging.task import Task, split_data
 from svc.training.search import prepare
 from svc.training.search.blend_search import add_blend
-from svc.training.search.objective import QuickScores
+from svc.training.search.prepare import SearchTask
 from svc.training.search.storage import preflight
 
 CUTOFF, SEED = 20, 42
@@ -112,7 +112,7 @@ def equal_shares(options: argparse.Namespace) -> dict[str, int]:
     return {name: max(1, options.trials // len(tuned)) for name in tuned}
 
 
-def run_svc(folder: Path, options: argparse.Namespace) -> tuple[Task, SearchResult, Watch]:
+def run_svc(folder: Path, options: argparse.Namespace) -> tuple[SearchTask, SearchResult, Watch]:
     loaded = recipe(folder, options)
     found = fetch.load(loaded, Settings(), {}, Progress())
     task = prepare.make_task(loaded, found, split_data(loaded, found), Settings())
@@ -156,14 +156,15 @@ def held_out(task: Task, options: argparse.Namespace) -> sparse.csr_matrix:
 
 def public_split(task: Task, result: SearchResult, options: argparse.Namespace) -> Iterator[str]:
     """A line for the best of each algorithm: trained on the whole training file, scored on the test file."""
-    test, matrix = held_out(task, options), task.data.interactions.matrix()
+    test, rows = held_out(task, options), np.arange(len(task.data.interactions.user_ids))
     evaluator = Evaluator(test, offset=0, cutoff=CUTOFF)
     truths = [set(test.indices[test.indptr[row] : test.indptr[row + 1]].tolist()) for row in evaluator.evaluated_users]
     gains = 1 / np.log2(np.arange(2, CUTOFF + 2))
     for name, trial in result.best_per_algorithm.items():
-        trained = train_trial(task.builder, trial, matrix, {})
+        model = train_final(task, SearchResult([trial], 0.0, 0)).model
+        columns = model.item_ids.indices(task.data.interactions.item_ids).astype(np.int64)
+        ranker = ServedRanker(model, rows, columns, sparse.csr_matrix(test.shape))
         recall, ndcg = [], []
-        ranker = ScoreRanker(QuickScores(trained, matrix, None, None).at(0.0), matrix)
         for ranking, truth in zip(evaluator.rankings(ranker), truths, strict=True):
             hits = np.array([item in truth for item in ranking], dtype=np.float64)
             recall.append(hits.sum() / len(truth))
@@ -171,7 +172,7 @@ def public_split(task: Task, result: SearchResult, options: argparse.Namespace) 
         yield f"{name:24} test users {len(truths):,}  recall@20 {np.mean(recall):.5f}  ndcg@20 {np.mean(ndcg):.5f}"
 
 
-def compare(task: Task, best: dict[str, Any]) -> None:
+def compare(task: SearchTask, best: dict[str, Any]) -> None:
     """irspack's `tune` with the trials that each algorithm had in svc's search."""
     total, top = 0.0, 0.0
     for name, share in task.plan.shares.items():

@@ -19,8 +19,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import MutableMapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -94,7 +95,7 @@ def train(path: Path) -> None:
 
     moments: dict[str, float] = {}
 
-    def note(_logger: object, _method: str, record: dict[str, object]) -> dict[str, object]:
+    def note(_logger: object, _method: str, record: MutableMapping[str, Any]) -> NoReturn:
         moments[str(record["event"])] = time.monotonic()
         raise structlog.DropEvent
 

@@ -38,10 +38,11 @@ def halves(whole: sps.csr_matrix) -> tuple[sps.csr_matrix, sps.csr_matrix]:
     """Four fifths to train on, and the fifth that decides."""
     pairs = whole.tocoo()
     held = np.random.default_rng(1).random(pairs.nnz) < 0.2
-    return tuple(  # type: ignore[return-value]
+    train, late = (
         sps.csr_matrix((pairs.data[part], (pairs.row[part], pairs.col[part])), shape=whole.shape)
         for part in (~held, held)
     )
+    return train, late
 
 
 def trained(matrix: sps.csr_matrix, share: float, reg: float) -> Model:
