@@ -250,7 +250,7 @@ class Versions:
             return matches[0]
         newest = ", ".join(version.sha8 for version in self.history()[:_MOST_LISTED]) or "none"
         why = f"{len(matches)} versions begin" if matches else "no version begins"
-        raise NoSuchVersion(f"{why} with {prefix!r} beside {self.uri}; the newest are {newest}")
+        raise NoSuchVersion(f"{why} with {prefix!r} beside {self.uri}; newest of all versions: {newest}")
 
     def rollback(self, to: str | None, *, hold: bool) -> tuple[str, str | None]:
         """Go back to `to`, else to the previously live version. If the log names none, go to the next older version.

@@ -89,7 +89,7 @@ def compare(
         candidates: Two or more recipes or results of `svc.train`, in a list or, by name, in a dict. Recipes are paths,
             or dicts such as `{"algorithms": ["TopPop"]}`. Only their `training` and `cleansing` count.
         data: A DataFrame as for `svc.train`.
-        seeds: The number of splits, 1 to 100.
+        seeds: How often each candidate is trained, 1 to 100. Without `time`, each time has another split.
         metrics: Some of `ndcg`, `map`, `recall`, `hit`.
         user: As for `svc.train`.
         item: As for `svc.train`.

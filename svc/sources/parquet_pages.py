@@ -72,7 +72,7 @@ def _field(page: Page, field: int, default: int | None = None) -> int:
     data = page.header.get(5 if page.kind == _DATA else 8)
     number = data.get(field, default) if isinstance(data, dict) else None
     if not isinstance(number, int) or number < 0:
-        raise ValueError("the header of a page lacks the place of its values")
+        raise ValueError(f"the header of a data page lacks field {field}, or has no valid number there")
     return number
 
 

@@ -1,4 +1,6 @@
-"""Rows of a SQL query on PostgreSQL, MySQL/MariaDB or SQLite, read in chunks within bounded memory.
+"""Rows of a SQL query on PostgreSQL, MySQL/MariaDB or SQLite.
+
+The driver hands over rows in chunks. The result is held in memory whole, with at most SVC_MAX_SQL_ROWS rows.
 
 The session is read-only. How well the database enforces this depends on the rights of the account (docs/howto/data.md).
 The database URL comes only from an environment variable, and messages of drivers are redacted.

@@ -170,7 +170,7 @@ def test_a_promoted_version_is_live_until_the_next_training(recipe: Path, capsys
     assert main.run(["promote", str(recipe), older[:6].upper()]) == 0
     assert main.run(["promote", str(recipe), "none"]) == 5
     error = last_error(capsys)["error"]
-    assert "no version begins with 'none'" in str(error) and f"the newest are {newer}, {older}" in str(error)
+    assert "no version begins with 'none'" in str(error) and f"newest of all versions: {newer}, {older}" in str(error)
     assert [version["sha8"] for version in history(recipe, capsys) if version["live"]] == [older]
     train(recipe, "r3")
     assert [version["live"] for version in history(recipe, capsys)] == [True, False, False]

@@ -45,7 +45,7 @@ def requests(model: Model) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", EVERY_FAMILY)
 def test_shares_and_the_rest_add_up_and_name_only_items_of_the_history(name: str) -> None:
-    """The strongest share comes first, without zeros. Every item named is in the history."""
+    """Shares and `rest` add up to 1. Reasons come strongest first, and name only items of the history and dislikes."""
     model = family(name)
     for asked in requests(model):
         prepared, ranking = explanation_of(model, **asked)

@@ -43,7 +43,7 @@ def test_codes_reverse_integers(values: list[int]) -> None:
 
 
 def test_codes_are_writable_copies() -> None:
-    """Codes outlive the table that they were read from."""
+    """Codes read from an Arrow array can be written to."""
     values = np.array([1.5, 2.5])
     assert arrow.numbers(values).to_pylist() == [1.5, 2.5]
     codes = arrow.codes(arrow.integers(np.array([3], dtype=np.int32)))

@@ -241,7 +241,7 @@ def kill(admin: Any, user: str) -> None:
 def test_faulty_databases_end_the_training_with_their_fault(
     fails: Fails, admin: Any, reader: Any, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Permissions, accounts, an administrator and the network fail, before the rows and among them."""
+    """The error names the fault, whether it comes before the first row or between rows."""
     postgres, name = admin.dialect.name == "postgresql", reader.username
     source = {"type": "sql", "dsn_env": DSN, "connect_timeout_seconds": 5, "query": MANY_ROWS.format(name)}
     url, words = reader, r"(?i)denied"
@@ -334,7 +334,7 @@ def test_a_refusal_of_an_object_store_names_object_and_status(
 def test_faults_of_bigquery_end_the_training_with_their_reason(
     fails: Fails, bigquery: BigQuery, fault: dict[str, Any], words: str
 ) -> None:
-    """REST and the Storage Read API fail, before the rows and among them."""
+    """The error names the fault, whether REST fails before the first row or the Storage Read API between rows."""
     for name, value in fault.items():
         setattr(bigquery, name, value)
     error = fails({"type": "bigquery", "query": "SELECT * FROM t", "project": "test"})["error"]

@@ -1,8 +1,9 @@
 """Packages, in which the parent hands a loaded model to its workers without copying the arrays.
 
-The parent has verified, decoded and tested the model. The arrays of the model lie in sealed memory files, which all
-workers map. All other values are pickled. Unpickling runs code, so workers accept packages only from their parent. The
-rules and lists of the recipe change more often than the model, so they are sent separately (`ServedState`).
+The parent has verified, decoded and tested the model. The arrays of the model and the encoded pieces of its items
+(`ItemFragments`) lie in sealed memory files, which all workers map. All other values are pickled. Unpickling runs code,
+so workers accept packages only from their parent. The rules and lists of the recipe change more often than the model,
+so they are sent separately (`ServedState`).
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Package:
-    """A packed model: memory files, the places of the arrays in these files, and the pickle of all other values."""
+    """A packed model: memory files, the places of arrays and encoded items in them, and the pickle of all else."""
 
     pickled: bytes
     extents: tuple[Extent, ...]

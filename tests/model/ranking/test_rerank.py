@@ -43,7 +43,10 @@ seeds = st.integers(0, 2**32)
 
 
 def halves(n_items: int) -> st.SearchStrategy[NDArray[np.bool_]]:
-    """Return items, each with probability one half. Drawing them one by one would take most of the tests' time."""
+    """Return a strategy for flags of items, (n_items,), each True with probability one half.
+
+    One seed is drawn for all flags, because drawing each flag would take most of the tests' time.
+    """
     return seeds.map(lambda seed: np.random.default_rng(seed).random(n_items) < 0.5)
 
 

@@ -71,7 +71,7 @@ def test_without_weight_the_query_is_the_one_without_the_fields(off: Variation) 
 
 
 def test_unknown_shown_items_are_ignored_items() -> None:
-    """Each unknown item is listed once, behind those of the history, for any weight of the rotation."""
+    """Each unknown id in `shown` is listed once in `ignored_items`, even if rotation has no weight."""
     restriction = Restriction(variation=Variation([Shown("x"), Shown("i1"), Shown("x"), Shown("y")], 0.0, None, 0.0))
     model = model_of("SVD", n_items=N_ITEMS)
     prepared = model.prepare_recommend(user_id="u1", user_features=None, limit=5, restriction=restriction)

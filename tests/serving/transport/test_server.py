@@ -65,7 +65,7 @@ async def test_a_drain_ends_idle_connections_and_lets_busy_ones_finish() -> None
 
 
 async def test_a_client_that_does_not_finish_is_cut_off() -> None:
-    """Its connection is closed at the end of the drain."""
+    """A client that never sends its whole body delays the end of the server by `drain_s` and no longer."""
     running = Running()
     async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
         nursery.start_soon(running.run)

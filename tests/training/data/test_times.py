@@ -76,7 +76,7 @@ def test_unreadable_dates_and_blank_ids_are_shown() -> None:
 
 @pytest.mark.parametrize(("value", "unit", "hint"), [(1735689600, "ms", "s"), (1735689600, "s", None), (5, "s", None)])
 def test_times_that_are_plausible_only_in_another_unit_cause_a_warning(value: int, unit: str, hint: str | None) -> None:
-    """Seconds read as milliseconds are times in 1970. No row is dropped, and their order is right."""
+    """The warning suggests the unit in which the times are plausible. Without such a unit there is no warning."""
     doubt = odd_years(pd.Series([value]), unit)
     assert (doubt is None) == (hint is None)
     assert hint is None or f"schema.time_unit: {hint}?" in str(doubt)

@@ -120,7 +120,7 @@ def test_a_feature_that_predicts_popularity_shows_skill(make_recipe: Make, tmp_p
 
 
 def test_the_baseline_sees_the_few_items_that_differ_from_most(make_recipe: Make, tmp_path: Path) -> None:
-    """Nine items in ten have the same number, and the popular ones have others."""
+    """Popularity scores above random rankings if nine items in ten share a number and the popular ones differ."""
     numbers = [str(1 + item) if item < 12 else "0" for item in range(120)]
     task = _task(make_recipe, tmp_path, {"stars": numbers}, "numerical")
     cold = evaluate_cold_start(task, _trial(1.0), _search())["item"]

@@ -21,7 +21,8 @@ from svc.recipe.algorithms import TRANSITIONS, TUNED
 
 Params = dict[str, Any]
 GROWS_FROM = 128
-"""Initial upper end of the search range of `n_components`. It is raised while larger values score better."""
+"""Lowest upper limit of `n_components` in a search, once a trial is complete. Larger values that score better raise it.
+"""
 _UNOBSERVED_WEIGHT = 500.0
 """A good value of alpha0 · (number of items) for iALS with little regularization, on dense and sparse data. `alpha0` is
 the weight of items that a user has not chosen.
@@ -35,8 +36,9 @@ _LARGE_CATALOGUE = 20_000
 class Space(Mapping[str, BaseDistribution]):
     """The search space of one algorithm: a distribution for each parameter to tune, by name.
 
-    `guesses` are the parameters of the first trials, in turn. `grows` names the parameters that are model sizes. Their
-    upper limit begins at GROWS_FROM and is raised while larger values score better.
+    `guesses` are the parameters of the first trials, in turn. `grows` names the parameters that are model sizes. Once
+    a trial is complete, their upper limit is at least GROWS_FROM, and is raised while larger values score better (see
+    `AlgorithmSampler`).
     """
 
     distributions: Mapping[str, BaseDistribution] = field(default_factory=dict)

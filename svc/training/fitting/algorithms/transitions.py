@@ -37,7 +37,7 @@ class TransitionsRecommender(BaseSimilarityRecommender, register_class=False):
     `times`, (users, items) CSR, has the time of each entry of `matrix`, in nanoseconds since any fixed time.
     """
 
-    default_tune_range: list[Any] = []  # noqa: RUF012 - the form that irspack reads
+    default_tune_range: list[Any] = []  # noqa: RUF012 - declared as in irspack, without ClassVar
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ def test_edlae_has_the_weights_of_irspack(dropout_p: float) -> None:
 
 
 def test_edlae_keeps_the_largest_weights_of_each_source_item() -> None:
-    """They are the largest by absolute value. The search scores the kept weights."""
+    """With `top_k`, each source item keeps its weights of largest absolute value, with unchanged values."""
     matrix = sparse.csr_matrix((np.random.default_rng(1).random((200, 60)) < 0.2).astype(np.float32))
     whole = SparseEDLAERecommender(matrix, reg=30.0, dropout_p=0.2).learn().W.toarray()
     kept = SparseEDLAERecommender(matrix, reg=30.0, dropout_p=0.2, top_k=7).learn().W
