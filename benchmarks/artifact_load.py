@@ -23,13 +23,14 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.common import Shape, ids, origin
 
 QUICK = (Shape("1 MB", 1_000, 1_700, 100_000, 64), Shape("56 MB", 30_000, 41_000, 810_000, 176))
 FULL = (*QUICK, Shape("650 MB", 500_000, 50_000, 10_000_000, 262))
 MB = 1e6
+T = TypeVar("T")
 
 
 def write_artifact(path: Path, shape: Shape) -> None:
@@ -68,7 +69,7 @@ def write_artifact(path: Path, shape: Shape) -> None:
     open_store(str(path), Settings()).publish(write, "always_overwrite")
 
 
-def timed(steps: dict[str, float], name: str, call: Callable[[], Any]) -> Any:
+def timed(steps: dict[str, float], name: str, call: Callable[[], T]) -> T:
     start = time.perf_counter()
     result = call()
     steps[name] = time.perf_counter() - start
@@ -108,7 +109,8 @@ def load(path: str) -> dict[str, Any]:
     from svc.artifact.layout import parse
     from svc.artifact.store import open_store
     from svc.model.codec import decode
-    from svc.model.model import Model  # noqa: F401  # what the server has imported before it loads anything
+    from svc.model.load_model import rehearse
+    from svc.model.model import Model
     from svc.settings import GIB, Settings
 
     keys = parse_signing_keys(os.environ.get("SVC_SIGNING_KEYS", "")).with_development()
@@ -118,8 +120,9 @@ def load(path: str) -> dict[str, Any]:
     parsed = parse(blob.view, max_payload_bytes=16 * GIB)
     timed(steps, "HMAC", lambda: verify(parsed, keys))
     model = timed(steps, "decode", lambda: decode(parsed.payload))
+    assert isinstance(model, Model)
     timed(steps, "derived state", model.ready)
-    timed(steps, "rehearsal", model.rehearse)
+    timed(steps, "rehearsal", lambda: rehearse(model))
     after = memory_kb()
     return {"steps": steps, "memory": {name: (after[name] - before["resident"]) * 1024 for name in after}}
 
