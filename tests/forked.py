@@ -14,6 +14,7 @@ import sys
 import sysconfig
 import tempfile
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from functools import cache
 from multiprocessing.connection import Connection, wait
@@ -55,6 +56,7 @@ class Forked:
         self._process = _start(command, environment, folder or Path.cwd(), files)
         self.stderr = os.fdopen(os.dup(reader.fileno()), encoding="utf-8")
         reader.close()
+        weakref.finalize(self, self.stderr.close)  # some tests only kill the process
         if log is not None:
             self.stderr.close()
         self.kill, self.terminate = self._process.kill, self._process.terminate
