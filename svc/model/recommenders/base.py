@@ -156,6 +156,10 @@ class ItemWeightScorer(Stored, ABC):
     sums_history: ClassVar[bool] = True
     reads_dislikes: ClassVar[bool] = True
 
+    @property
+    @abstractmethod
+    def n_items(self) -> int: ...
+
     def feature_dim(self, side: Side) -> int | None:  # noqa: ARG002
         return None
 
@@ -169,7 +173,7 @@ class ItemWeightScorer(Stored, ABC):
         return users.measured_moments(lambda user: self.totals(*profile(Query(1, user), history)), len(history))
 
     def summary_of_users(self, history: History) -> UserSummary:
-        return UserSummary(histories=HistoryBlocks.of(history))
+        return UserSummary(histories=HistoryBlocks.of(history, self.n_items))
 
     @abstractmethod
     def _rank(self, query: Query, history: History) -> Ranking: ...

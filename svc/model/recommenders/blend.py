@@ -163,7 +163,8 @@ class BlendScorer(Stored):
         total = np.zeros(shares.shape[1])
         own_shares = shares[len(shares) - len(self.sums) :]
         for share, part, histories in zip(own_shares, self.sums, summary.histories, strict=True):
-            total += share * histories.sums(part.weights_towards(column))
+            own_sums = histories.sums(part.weights_towards(column))
+            total += np.multiply(own_sums, share, out=own_sums)
         if self.popularity is not None:
             total += self.popularity.addends[column]
         if self.factors is None:
@@ -171,7 +172,8 @@ class BlendScorer(Stored):
         share, own = shares[0], self.factors.scores_of_users(column, summary)
         exact = own.exact
         assert exact is not None, "products of float32 are approximate"
-        values = share * own.values + total
+        values = np.multiply(own.values, share, out=own.values)
+        values += total
         return UserScores(values, np.abs(share) * own.errors, lambda rows: share[rows] * exact(rows) + total[rows])
 
     def moments_of_users(self, history: History) -> Moments:
@@ -183,7 +185,7 @@ class BlendScorer(Stored):
                 part.find_columns()
         longest = 0.0 if self.factors is None else self.factors.summary_of_users(history).longest
         recencies = self.recencies[len(self.weights) - len(self.sums) :] or (None,) * len(self.sums)
-        return UserSummary(longest, HistoryBlocks.of(history, recencies))
+        return UserSummary(longest, HistoryBlocks.of(history, self.n_items, recencies))
 
     def _scores(self, query: Query, history: History) -> Values:
         """Return the scores of all items, (n,), in the order of the factor index if the blend has a factor part.

@@ -12,7 +12,7 @@ from svc.model.explain import Contributions
 from svc.model.history import History, Offsets
 from svc.model.ranking.query import Query, Ranking
 from svc.model.recommenders.base import ItemWeightScorer, best_items, profile
-from svc.model.recommenders.users import ByColumn, UserSummary
+from svc.model.recommenders.users import ByColumn, UserSummary, spans
 
 
 class NeighbourScorer(ItemWeightScorer):
@@ -59,8 +59,7 @@ class NeighbourScorer(ItemWeightScorer):
         """Return cosines of the rows of the weights, without the diagonal."""
         starts = self.offsets[items]
         lengths = self.offsets[items + 1] - starts
-        ends = np.cumsum(lengths)
-        entries = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
+        ends, entries = lengths.cumsum(), spans(starts, lengths)
         owners, columns = np.repeat(np.arange(len(items)), lengths), self.columns[entries]
         weights = self.weights[entries].astype(np.float64)
         weights[columns == items[owners]] = 0
@@ -114,9 +113,7 @@ class NeighbourScorer(ItemWeightScorer):
     ) -> NDArray[np.float64]:
         starts = self.offsets[rows]
         lengths = self.offsets[rows + 1] - starts
-        ends = np.cumsum(lengths)
-        total = int(ends[-1]) if len(ends) else 0
-        entries = np.arange(total) + np.repeat(starts - ends + lengths, lengths)
+        entries = spans(starts, lengths)
         weights = self.weights.take(entries)
         addends = weights if values is None else weights * np.repeat(values, lengths)  # `bincount` adds in float64
         columns = self.columns.take(entries)

@@ -13,6 +13,7 @@ within the error is scored again exactly.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -36,11 +37,17 @@ class ByColumn(NamedTuple):
 
     @classmethod
     def of(cls, columns: NDArray[np.int32], n_columns: int) -> ByColumn:
-        """Build the index. Sorting pairs of column and entry takes an eighth of the time of a stable `argsort`."""
-        pairs = (columns.astype(np.int64) << 32) | np.arange(len(columns))
-        pairs.sort()
-        counts = np.bincount(columns, minlength=n_columns)
-        return cls(np.append(0, counts.cumsum()), pairs.astype(np.uint32))  # keeps the lower half, the entry
+        """Build the index from parts of the entries, whose sorting stays in the processor's cache."""
+        starts = np.append(0, np.bincount(columns, minlength=n_columns).cumsum())
+        entries, following = np.empty(len(columns), dtype=np.uint32), starts[:-1].copy()
+        step = max(SORTED_AT_ONCE, n_columns)
+        for first in range(0, len(columns), step):
+            part = columns[first : first + step]
+            order, counts = _stable_order(part, n_columns), np.bincount(part, minlength=n_columns)
+            places = (following - counts.cumsum() + counts)[part[order]] + np.arange(len(part))
+            entries[places] = order + first
+            following += counts
+        return cls(starts, entries)
 
     def rows(self, column: int, offsets: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.uint32]]:
         """Return the rows that have an entry in the column, and the numbers of these entries.
@@ -51,15 +58,33 @@ class ByColumn(NamedTuple):
         return np.searchsorted(offsets, entries, side="right") - 1, entries
 
 
+def _stable_order(columns: NDArray[np.int32], n_columns: int) -> NDArray[np.intp]:
+    """Return the stable order by column. numpy sorts 16 bits fast, so larger columns are sorted by their halves."""
+    order = columns.astype(np.uint16).argsort(kind="stable")
+    if n_columns > 1 << 16:
+        order = order[(columns >> 16).astype(np.uint16)[order].argsort(kind="stable")]
+    return order
+
+
+def spans(starts: NDArray[Any], lengths: NDArray[Any]) -> NDArray[np.intp]:
+    """Return the numbers from each start on, as many as the length beside it, end to end."""
+    ends = lengths.cumsum()
+    numbers: NDArray[np.intp] = np.repeat(starts - ends + lengths, lengths)
+    return numbers + np.arange(len(numbers))
+
+
 Values = NDArray[np.float64]
 Rows = NDArray[np.intp]
 Moments = tuple[Values, Values]
 """Mean and deviation of each user's scores of all items, (n_users,)."""
 NOISE = 1e-12
 """A variance below this share of the second moment is rounding noise and counts as 0."""
+SORTED_AT_ONCE: Final = 1 << 17
+"""The entries that are sorted together by column, unless there are more columns."""
 CELLS_AT_ONCE: Final = 1 << 15
 """The most cells of a block of several histories, so that their weights fit into the processor's cache."""
-FILLER: Final = np.iinfo(np.int32).max
+FEW_CELLS: Final = 32
+"""If at most one cell in this many has an item of weight other than 0, only these cells are read."""
 
 
 class HistoryBlocks(NamedTuple):
@@ -67,60 +92,77 @@ class HistoryBlocks(NamedTuple):
 
     `users` are the rows of all users by descending length of their histories. A block covers some of these users in
     turn, and is an array, (longest history, users), that has the k-th item of each history in row k. Shorter histories
-    are padded with FILLER. Users without history are in no block. `shapes` are the shapes of the blocks. `columns` and
-    `weights` hold the cells of all blocks, end to end. Weights None: all are 1.
+    are padded with the number of items. Users without history are in no block. `columns` and `weights` hold the cells
+    of all blocks, end to end. Weights None: all are 1. `firsts`, (blocks + 1, 2), are the first cell and the place in
+    `users` of the first user of each block, then the numbers of all cells and users. `cells` are the cells by item.
     """
 
     users: Rows
-    shapes: tuple[tuple[int, int], ...]
+    firsts: NDArray[np.intp]
     columns: NDArray[np.int32]
+    cells: ByColumn
     weights: Values | None
 
     @classmethod
-    def of(cls, history: History, recencies: Sequence[float | None] = (None,)) -> tuple[HistoryBlocks, ...]:
+    def of(
+        cls, history: History, n_items: int, recencies: Sequence[float | None] = (None,)
+    ) -> tuple[HistoryBlocks, ...]:
         """Return the blocks of `history` with weights for each recency. None: the recency of `history` itself."""
         if not recencies:
             return ()
         lengths = np.diff(history.offsets)
         users = np.argsort(-lengths, kind="stable")
-        cells, shapes, start = [np.empty(0, dtype=np.intp)], [], 0
+        cells, firsts, start = [np.empty(0, dtype=np.intp)], [(0, 0)], 0
         while start < len(users) and (longest := int(lengths[users[start]])):
             some = users[start : start + max(1, CELLS_AT_ONCE // longest)]
             places = np.arange(longest)[:, np.newaxis]
             cells.append(np.where(places < lengths[some], history.offsets[some] + places, -1).ravel())
-            shapes.append((longest, len(some)))
             start += len(some)
+            firsts.append((firsts[-1][0] + len(cells[-1]), start))
         entries = np.concatenate(cells)
-        columns = np.where(entries < 0, FILLER, history.columns[entries])
+        columns = np.where(entries < 0, np.int32(n_items), history.columns[entries])
         weights: dict[float | None, Values | None] = {}
         for recency in set(recencies):
             of_all = history.weigh_all(recency)
             weights[recency] = None if of_all is None else of_all[entries]
-        return tuple(cls(users, tuple(shapes), columns, weights[recency]) for recency in recencies)
+        by_item = ByColumn.of(columns, n_items + 1)
+        return tuple(cls(users, np.array(firsts), columns, by_item, weights[recency]) for recency in recencies)
 
     def sums(self, weights: NDArray[np.float32]) -> Values:
         """Return Σ value · weights[item] over the history of each user, (n_users,), added in the history's order.
 
         `weights`, (n,), are the weights with which each item counts in the score of one item.
         """
+        items = weights.nonzero()[0]
+        starts = self.cells.starts[items]
+        lengths = self.cells.starts[items + 1] - starts
+        if int(lengths.sum()) * FEW_CELLS > len(self.columns):
+            return self._sums_of_all(weights)
+        cells = np.sort(self.cells.entries[spans(starts, lengths)]).astype(np.intp)
+        blocks = self.firsts[:, 0].searchsorted(cells, side="right") - 1
+        first_cells, first_users = self.firsts[blocks].T
+        places = first_users + (cells - first_cells) % np.diff(self.firsts[:, 1])[blocks]
+        addends = weights[self.columns[cells]]
+        # `bincount` adds in float64, in the order of the cells, which is that of each history.
+        return np.bincount(
+            self.users[places], addends if self.weights is None else addends * self.weights[cells], len(self.users)
+        ).astype(np.float64, copy=False)
+
+    def _sums_of_all(self, weights: NDArray[np.float32]) -> Values:
         table = np.zeros(len(weights) + 1)
         table[:-1] = weights
-        largest = max((longest * users for longest, users in self.shapes), default=0)
+        largest = int(np.diff(self.firsts[:, 0]).max(initial=0))
         places, addends = np.empty(largest, dtype=np.intp), np.empty(largest)
-        sums, cell, user = np.zeros(len(self.users)), 0, 0
-        for longest, users in self.shapes:
-            size = longest * users
-            part = slice(cell, cell + size)
-            own = addends[:size]
-            places[:size] = self.columns[part]
-            table.take(places[:size], out=own, mode="clip")  # clips FILLER to the last place, which holds 0
+        sums = np.zeros(len(self.users))
+        for (cell, user), (end, last) in pairwise(self.firsts.tolist()):
+            own = addends[: end - cell]
+            places[: end - cell] = self.columns[cell:end]
+            table.take(places[: end - cell], out=own, mode="clip")  # a tenth faster than with the mode "raise"
             if self.weights is not None:
-                own *= self.weights[part]
-            by_row = own.reshape(longest, users)
+                own *= self.weights[cell:end]
+            by_row = own.reshape(-1, last - user)
             # numpy sums several columns row after row. It would sum a single column pairwise, with other bits.
-            total = by_row.sum(axis=0, initial=0.0) if users > 1 else by_row.cumsum(axis=0)[-1]
-            sums[user : user + users] = total
-            cell, user = part.stop, user + users
+            sums[user:last] = by_row.sum(axis=0, initial=0.0) if last - user > 1 else by_row.cumsum(axis=0)[-1]
         by_user = np.empty_like(sums)
         by_user[self.users] = sums
         return by_user
@@ -188,7 +230,8 @@ def best_users(scores: UserScores, order: Order, moments: Moments, is_wanted: ND
     Only users with a flag in `is_wanted`, (n_users,), are ranked. The order `score` does not read the `moments`.
     """
     values = scores.values
-    slope, offset = np.broadcast_to(1.0, values.shape), np.broadcast_to(0.0, values.shape)
+    slope: Values | float = 1.0
+    offset: Values | float = 0.0
     if order != "score":
         means, deviations = moments
         slope = _inverse(deviations)
@@ -196,7 +239,9 @@ def best_users(scores: UserScores, order: Order, moments: Moments, is_wanted: ND
     if order == "balanced" and len(values):
         inverse = float(_inverse(np.array([values.std()]))[0])
         slope, offset = (slope + inverse) / 2, (offset - float(values.mean()) * inverse) / 2
-    look = np.where(is_wanted, values * slope + offset, -np.inf)
+    look = values * slope
+    look += offset
+    look[~is_wanted] = -np.inf
     if scores.exact is None:
         chosen = best(look, limit)
         return Ranking(chosen.astype(np.int32), look[chosen])
@@ -206,7 +251,8 @@ def best_users(scores: UserScores, order: Order, moments: Moments, is_wanted: ND
     if not len(first):
         return Ranking(np.empty(0, dtype=np.int32), np.empty(0))
     rows = np.flatnonzero(look + errors >= least[first].min())
-    exact = scores.exact(rows) * slope[rows] + offset[rows]
+    slopes, offsets = (np.broadcast_to(part, values.shape)[rows] for part in (slope, offset))
+    exact = scores.exact(rows) * slopes + offsets
     chosen = best(exact, limit)
     return Ranking(rows[chosen].astype(np.int32), exact[chosen])
 

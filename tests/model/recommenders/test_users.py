@@ -14,7 +14,9 @@ from svc.model.recommenders.users import ByColumn, HistoryBlocks, best_users, me
 from tests.families import family
 
 
-def test_entries_and_rows_of_each_column() -> None:
+@pytest.mark.parametrize("at_once", [1, users.SORTED_AT_ONCE])
+def test_entries_and_rows_of_each_column(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(users, "SORTED_AT_ONCE", at_once)
     rng = np.random.default_rng(2)
     lengths = rng.integers(0, 5, 40)
     offsets = np.append(0, lengths.cumsum())
@@ -26,6 +28,9 @@ def test_entries_and_rows_of_each_column() -> None:
         assert entries.tolist() == np.flatnonzero(columns == column).tolist()
         assert rows.tolist() == np.repeat(np.arange(40), lengths)[entries].tolist()
     assert ByColumn.of(columns[:0], 2).rows(1, np.zeros(1))[0].tolist() == []
+    far_apart = np.array([70_000, 3, 65_539, 3, 70_000], dtype=np.int32)
+    index = ByColumn.of(far_apart, 70_001)
+    assert [index.rows(column, np.arange(6))[1].tolist() for column in (3, 65_539, 70_000)] == [[1, 3], [2], [0, 4]]
 
 
 N_USERS, N_ITEMS, K = 6_000, 300, 24
@@ -65,8 +70,12 @@ def test_a_look_in_float32_leaves_out_no_user_and_scores_have_the_bits_of_rankin
         assert ranking.scores.tolist() == keys[odd].tolist()
 
 
+@pytest.mark.parametrize("n_weights", [0, 4, N_ITEMS])
 @pytest.mark.parametrize("weighed", [False, True])
-def test_sums_over_histories_have_the_bits_of_sums_one_by_one(weighed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_over_histories_have_the_bits_of_sums_one_by_one(
+    weighed: bool, n_weights: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both if most items have a weight, and if so few have one that only these are looked up."""
     monkeypatch.setattr(users, "CELLS_AT_ONCE", 64)
     rng = np.random.default_rng(4)
     lengths = np.append(rng.integers(0, 40, 200), 100)
@@ -75,7 +84,8 @@ def test_sums_over_histories_have_the_bits_of_sums_one_by_one(weighed: bool, mon
     values = rng.integers(1, 9, len(columns)).astype(np.float32) if weighed else None
     history = History(offsets, columns, values)
     weights = rng.normal(size=N_ITEMS).astype(np.float32)
-    for blocks, recency in zip(HistoryBlocks.of(history, (None, 0.25)), (0.0, 0.25), strict=True):
+    weights[rng.choice(N_ITEMS, N_ITEMS - n_weights, replace=False)] = 0
+    for blocks, recency in zip(HistoryBlocks.of(history, N_ITEMS, (None, 0.25)), (0.0, 0.25), strict=True):
         sums = blocks.sums(weights)
         for user in range(len(lengths)):
             addends = weights[history.items(user)].astype(np.float64)
