@@ -11,7 +11,7 @@ of users that a server makes when it loads a model.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
 import numpy as np
@@ -43,21 +43,29 @@ def model(scorer: Scorer, n_users: int) -> Model:
 
 def pages(asked: Model, *, rejects: bool) -> Callable[[int], Any]:
     """Return REQUESTS pages of known users, with dislikes and items shown before, or with a history as long."""
+    requests = {number: list(requested(number, rejects=rejects)) for number in range(-1, ROUNDS)}
 
     def ask(number: int) -> None:
-        rng = np.random.default_rng(number + ROUNDS)
-        for user in rng.integers(0, FEW_USERS, REQUESTS).tolist():
-            given = [f"i{item}" for item in rng.choice(N_ITEMS, DISLIKES + SHOWN, replace=False).tolist()]
-            more: dict[str, Any] = {"history": [Interaction(item) for item in given]}
-            if rejects:
-                shown = [Shown(item) for item in given[DISLIKES:]]
-                more = {
-                    "dislikes": [Interaction(item) for item in given[:DISLIKES]],
-                    "restriction": Restriction(variation=Variation(shown, ROTATION, None, 0.0)),
-                }
-            asked.rank([asked.prepare_recommend(user_id=f"u{user}", user_features=None, limit=LIMIT, **more).query])
+        for request in requests[number]:
+            asked.rank([asked.prepare_recommend(user_features=None, limit=LIMIT, **request).query])
 
     return ask
+
+
+def requested(number: int, *, rejects: bool) -> Iterator[dict[str, Any]]:
+    """Yield the arguments of REQUESTS pages. A server too gets them ready made, from its parser."""
+    rng = np.random.default_rng(number + ROUNDS)
+    for user in rng.integers(0, FEW_USERS, REQUESTS).tolist():
+        given = [f"i{item}" for item in rng.choice(N_ITEMS, DISLIKES + SHOWN, replace=False).tolist()]
+        if rejects:
+            shown = [Shown(item) for item in given[DISLIKES:]]
+            yield {
+                "user_id": f"u{user}",
+                "dislikes": [Interaction(item) for item in given[:DISLIKES]],
+                "restriction": Restriction(variation=Variation(shown, ROTATION, None, 0.0)),
+            }
+        else:
+            yield {"user_id": f"u{user}", "history": [Interaction(item) for item in given]}
 
 
 def audiences(asked: Model, order: Order) -> Callable[[int], Any]:

@@ -71,9 +71,9 @@ def is_complete(ranking: Ranking, asked: int, n_items: int) -> bool:
 
 def _scores_of_pins(query: Query, rules: Rules, n_items: int, rank: Rank) -> NDArray[np.float64]:
     """Return the model's scores of the pinned items, in the order of the pins."""
-    columns = np.array([pin.column for pin in rules.pins], dtype=np.int32)
-    if not len(columns):
+    if not rules.pins:
         return np.empty(0)
+    columns = np.array([pin.column for pin in rules.pins], dtype=np.int32)
     if columns.max() < n_items and not query.reordered:
         asked = query._replace(allowed=ItemSet.of_columns(columns, n_items), limit=len(columns), new=None)
     else:  # the score of a new or reordered item depends on all candidates

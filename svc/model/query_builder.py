@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.model.history import LEAST, History
+from svc.model.history import LEAST, History, Weights
 from svc.model.ids import IdFinder, IdTable
 from svc.model.ranking.item_sets import ItemSet, added_up, distinct, intersect
 from svc.model.ranking.new_items import NewItems
@@ -57,16 +57,8 @@ class QueryBuilder:
         """
         if not history:
             return NOTHING_GIVEN
-        columns = self._finder.indices([interaction.item_id for interaction in history])
-        weights = None
-        if any(interaction.weight != 1.0 for interaction in history):
-            weights = np.array([interaction.weight for interaction in history], dtype=np.float64)
-        unknown: dict[str, None] = {}
-        if columns.min() < 0:
-            is_known = columns >= 0
-            unknown = dict.fromkeys(history[position].item_id for position in np.flatnonzero(~is_known).tolist())
-            columns, weights = columns[is_known], None if weights is None else weights[is_known]
-        return settle_history(Given(columns, weights, tuple(unknown)), self._history)
+        columns, weights, unknown = self._known(history, None)
+        return settle_history(Given(columns, weights, tuple(dict.fromkeys(unknown))), self._history)
 
     def resolve_dislikes(self, dislikes: Sequence[Interaction], new: NewItems | None) -> Given:
         """Return the disliked items of the model, and the ids that are neither in the model nor new items.
@@ -75,12 +67,12 @@ class QueryBuilder:
         """
         if not dislikes:
             return NOTHING_GIVEN
-        ids = [dislike.item_id for dislike in dislikes]
-        columns, is_known = self._finder.indices(ids), self._columns_with_new(ids, new) >= 0
-        weights = np.array([dislike.weight for dislike in dislikes], dtype=np.float64)
-        counts = (columns >= 0) & (weights >= LEAST)
-        unknown = dict.fromkeys(map(ids.__getitem__, np.flatnonzero(~is_known).tolist()))
-        return Given(*added_up(columns[counts], weights[counts]), tuple(unknown))
+        columns, weights, unknown = self._known(dislikes, new)
+        counts = columns < self._n_items
+        if weights is not None:
+            counts &= weights >= LEAST
+            weights = weights[counts]
+        return Given(*added_up(columns[counts], weights), tuple(dict.fromkeys(unknown)))
 
     def build(
         self,
@@ -127,16 +119,9 @@ class QueryBuilder:
         asked = restriction.variation
         if asked is None:
             return restriction, ()
-        times: dict[int, int] = {}
-        unknown: list[str] = []
-        columns = self._columns_with_new([item.item_id for item in asked.shown], restriction.new)
-        for item, column in zip(asked.shown, columns.tolist(), strict=True):
-            if column < 0:
-                unknown.append(item.item_id)
-            else:
-                times[column] = times.get(column, 0) + item.times
+        columns, times, unknown = self._known(asked.shown, restriction.new)
         id_of = partial(self._id_of, restriction.new)
-        rotation = Rotation(times, asked.rotation, asked.seed, asked.shuffle, id_of)
+        rotation = Rotation(*added_up(columns, times), asked.rotation, asked.seed, asked.shuffle, id_of)
         if rotation.moves:
             restriction = restriction._replace(rules=(restriction.rules or Rules())._replace(rotation=rotation))
         return restriction, tuple(unknown)
@@ -179,6 +164,24 @@ class QueryBuilder:
         if column < self._n_items or new is None:
             return self._item_ids.at(column)
         return new.ids.at(column - self._n_items)
+
+    def _known(
+        self, given: Sequence[tuple[str, float]], new: NewItems | None
+    ) -> tuple[NDArray[np.int32], Weights | None, list[str]]:
+        """Return columns and weights (None: all 1) of the known and new items of `given`, and the unknown ids.
+
+        All stand in the order of `given`, which has pairs of id and weight.
+        """
+        if not given:
+            return NO_ITEMS, None, []
+        ids, numbers = zip(*given, strict=True)
+        weights = None if numbers.count(1) == len(numbers) else np.array(numbers, dtype=np.float64)
+        columns = self._columns_with_new(ids, new)
+        if columns.min() >= 0:
+            return columns, weights, []
+        is_known = columns >= 0
+        unknown = [ids[position] for position in np.flatnonzero(~is_known).tolist()]
+        return columns[is_known], None if weights is None else weights[is_known], unknown
 
     def _columns_with_new(self, ids: Sequence[str], new: NewItems | None) -> NDArray[np.int32]:
         """Return columns of known and new items, (len(ids),), with −1 for unknown ids."""

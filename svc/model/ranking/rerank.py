@@ -14,7 +14,7 @@ Filters, availability, exclusions and seen items have been applied before. No ru
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -34,11 +34,13 @@ never computed from 0 or 1, which would make it infinite."""
 class Rotation(NamedTuple):
     """Moves the best items, by how often each was shown before, and by a seed.
 
-    `times` maps columns to the number of times shown. Each time lowers the item's value by `rotation` deviations. With
-    a `seed`, each item gains `shuffle` deviations times its noise. `id_of` returns the id of a column.
+    `shown`, (s,), are the columns of the items shown before, ascending, and `times`, (s,), tells how often each was
+    shown. None: all once. Each time lowers the item's value by `rotation` deviations. With a `seed`, each item gains
+    `shuffle` deviations times its noise. `id_of` returns the id of a column.
     """
 
-    times: Mapping[int, int]
+    shown: NDArray[np.int32]
+    times: NDArray[np.float64] | None
     rotation: float
     seed: str | None
     shuffle: float
@@ -47,7 +49,7 @@ class Rotation(NamedTuple):
     @property
     def moves(self) -> bool:
         """Return whether any item can change its place."""
-        return bool((self.times and self.rotation) or (self.seed and self.shuffle))
+        return bool((len(self.shown) and self.rotation) or (self.seed and self.shuffle))
 
     def order(self, items: NDArray[np.int32], values: NDArray[np.float64]) -> NDArray[np.intp]:
         """Return the new order as positions in `items`, (n,). `values`, (n,), are the values of the items, descending.
@@ -56,14 +58,17 @@ class Rotation(NamedTuple):
         """
         if not len(items):
             return np.arange(0)
-        gains = [-self.rotation * self.times.get(column, 0) for column in items.tolist()]
+        gains = np.zeros(len(items))
+        if len(self.shown):
+            places = self.shown.searchsorted(items)
+            lost = -self.rotation if self.times is None else self.times.take(places, mode="clip") * -self.rotation
+            gains = (self.shown.take(places, mode="clip") == items) * lost
         if self.seed and self.shuffle:
             noise = _Noise(self.seed)
-            gains = [
-                gain + self.shuffle * noise.of(self.id_of(column))
-                for gain, column in zip(gains, items.tolist(), strict=True)
-            ]
-        return np.argsort(-(values + values.std() * np.array(gains)), kind="stable")
+            gains = gains + [self.shuffle * noise.of(self.id_of(column)) for column in items.tolist()]
+        differences = values - values.sum() / len(values)  # the steps of `values.std()`, in half of the time
+        deviation = math.sqrt((differences * differences).sum() / len(values))
+        return np.argsort(-(values + deviation * gains), kind="stable")
 
 
 class _Noise:
@@ -189,10 +194,13 @@ def rerank(
 
     `similar` returns the function that compares the items of a pool. `pinned` are the scores of the pins in `rules`.
     """
+    rotation = rules.rotation
+    if rotation and rules == Rules(rotation=rotation) and (candidates.is_whole or len(candidates.items) >= wanted):
+        return _rotate(candidates, rotation, wanted)
     most = rules.pool(wanted) if rules.share is None else len(candidates.items)
     ordered = _order_candidates(candidates, rules.boosts, most)
     best = ordered.items[:ROTATED]
-    order = None if rules.rotation is None else rules.rotation.order(best, ordered.values[:ROTATED])
+    order = None if rotation is None else rotation.order(best, ordered.values[:ROTATED])
     choice = _Choice(ordered.rotate(slice(len(best)), order), candidates.spare, rules)
     diversified = _diversify(choice, rules, wanted, similar)
     _continue(choice, rules, wanted)
@@ -210,6 +218,16 @@ def rerank(
     reasons = _reasons(items, rules.boosts, _find_risen(best, order), diversified)
     rows = list(zip(items.tolist(), choice.ordered.scores[choice.anchors].tolist(), reasons, strict=True))
     return _insert_pins(rows, rules.pins, pinned, wanted)
+
+
+def _rotate(candidates: Candidates, rotation: Rotation, wanted: int) -> Reranked:
+    """Return the first `wanted` items after rotation alone, as `rerank` does for any rules, in a third of the time."""
+    order = rotation.order(candidates.items[:ROTATED], candidates.scores[:ROTATED])
+    places = np.arange(min(wanted, len(candidates.items)))
+    first = places.copy()
+    first[: len(order)] = order[: len(first)]
+    reasons = tuple([("rotated",) if rose else () for rose in (first > places).tolist()])
+    return Reranked(candidates.items[first], candidates.scores[first], reasons)
 
 
 class _Valued(NamedTuple):
@@ -248,9 +266,10 @@ def _find_risen(best: Items, order: NDArray[np.intp] | None) -> set[int]:
 
 def _reasons(items: Items, boosts: Sequence[Boost], rotated: set[int], diversified: set[int]) -> list[tuple[str, ...]]:
     """Return the rules that moved each item, in the order in which they apply."""
-    boosted = set(items[_factors(items, boosts) != 1.0].tolist())
+    boosted = set(items[_factors(items, boosts) != 1.0].tolist()) if boosts else set()
     by_rule = (("boosted", boosted), ("rotated", rotated), ("diversified", diversified))
-    return [tuple(name for name, moved in by_rule if item in moved) for item in items.tolist()]
+    active = [(name, moved) for name, moved in by_rule if moved]
+    return [tuple([name for name, moved in active if item in moved]) for item in items.tolist()]
 
 
 def _whole(candidates: Candidates) -> Candidates:

@@ -43,9 +43,11 @@ def with_rotation(columns: Any, values: Any, rules: Rules, ids: Sequence[str]) -
     if rotation is None or not len(columns):
         return [int(column) for column in columns]
     deviation = np.std(values[:100])
+    counts = [1] * len(rotation.shown) if rotation.times is None else rotation.times.tolist()
+    times = dict(zip(rotation.shown.tolist(), counts, strict=True))
     places: list[tuple[float, int, int]] = []
     for place, column in enumerate(columns[:100]):
-        gain = -rotation.rotation * rotation.times.get(int(column), 0)
+        gain = -rotation.rotation * times.get(int(column), 0)
         if rotation.seed is not None:
             hashed = blake2b(f"{rotation.seed}\0{ids[column]}".encode(), digest_size=8).digest()
             share = (int.from_bytes(hashed, "big") // 4096 + 0.5) / 2.0**52

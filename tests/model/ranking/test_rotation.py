@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from svc.model.ranking.query import Query, Ranking, Restriction, Shown, Variation
+from svc.model.ranking.query import NO_ITEMS, Query, Ranking, Restriction, Shown, Variation
 from svc.model.ranking.rerank import ROTATED, Rotation, Rules
 from tests.families import EVERY_FAMILY, family
 from tests.model.ranking.brute_force import variations
@@ -104,7 +104,8 @@ def test_noise_has_the_distribution_of_gumbel() -> None:
     """Over many seeds, an item comes first as often as its share of all exp(value / deviation)."""
     items, values = np.arange(ROTATED, dtype=np.int32), np.linspace(1.0, 0.0, ROTATED)
     first = [
-        Rotation({}, 0.0, f"s{seed}", 1.0, lambda column: f"i{column}").order(items, values)[0] for seed in range(2000)
+        Rotation(NO_ITEMS, None, 0.0, f"s{seed}", 1.0, lambda column: f"i{column}").order(items, values)[0]
+        for seed in range(2000)
     ]
     odds = np.exp((values - values[0]) / values.std())
     expected = 2000 * odds[:5] / odds.sum()
@@ -115,6 +116,6 @@ def test_noise_has_the_distribution_of_gumbel() -> None:
 def test_items_of_equal_value_keep_their_order(values: list[float]) -> None:
     """The deviation of equal values, of a single item and of no item is 0."""
     items = np.arange(len(values), dtype=np.int32)
-    rotation = Rotation({0: 100}, 1.0, "seed", 1.0, str)
+    rotation = Rotation(np.array([0], dtype=np.int32), np.array([100.0]), 1.0, "seed", 1.0, str)
     assert rotation.order(items, np.array(values)).tolist() == items.tolist()
     assert Rules(rotation=rotation).pool(5) == ROTATED

@@ -34,7 +34,7 @@ RULES = {
     "boosts": Rules(boosts=BOOSTS),
     "diversity": Rules(diversity=0.1),
     "limits": Rules(limits=(Limit(FIELD, 1),)),
-    "rotation": Rules(rotation=Rotation({}, 0.0, "seed", 0.25, str)),
+    "rotation": Rules(rotation=Rotation(SEEDS[:0], None, 0.0, "seed", 0.25, str)),
 }
 
 
