@@ -16,6 +16,8 @@ A server computes the same weighted sums without this table (`svc.model.ranker.p
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,6 +36,7 @@ class PageFeatures:
         self._n_features = len(names(record))
         self._has_no_label = has_no_label(record)
         self._label_columns = label_columns(record)
+        self._label_offsets = record.label_offsets.astype(np.intp)
 
     def of(self, history: Items, items: Items, scores: NDArray[np.float64]) -> Table:
         """Return the features, (F, n), of `items`, (n,), which come best first.
@@ -50,10 +53,10 @@ class PageFeatures:
         table[:row] = parts
         if record.label_names:
             kinds, end = 2 + record.ordered, row + (2 + record.ordered) * len(record.label_names)
-            table[row:end:kinds] = self._mean_shares(h, items)
             table[row + 1 : end : kinds] = self._has_no_label[items].T
-            if record.ordered:
-                table[row + 2 : end : kinds] = self._mean_shares(h[-LAST:], items)
+            histories = (h, h[-LAST:]) if record.ordered else (h,)
+            for kind, shares in zip((0, 2), self._mean_shares(histories, items), strict=False):
+                table[row + kind : end : kinds] = shares
             row = end
         if record.number_names:
             own, chosen = record.numbers[items].T.astype(np.float64), record.numbers[h].astype(np.float64)
@@ -73,25 +76,24 @@ class PageFeatures:
             rows.append((similar * (near == (h[-1] if len(h) else -1))).max(axis=1))
         return rows
 
-    def _mean_shares(self, h: Items, items: Items) -> Table:
-        """Return how common the labels of each item are in the history `h`, for each column of labels, (columns, n).
+    def _mean_shares(self, histories: Sequence[Items], items: Items) -> Iterator[Table]:
+        """Yield for each history how common the labels of each item are in it, for each column of labels, (columns, n).
 
-        This is the share of the items in `h` that have a label, averaged over the labels of the item. It is 0 if `h` is
-        empty or the item has no label in the column.
+        This is the share of the items of the history that have a label, averaged over the labels of the item. It is 0
+        if the history is empty or the item has no label in the column.
         """
         record, n, n_columns = self._record, len(items), len(self._record.label_names)
-        chosen, _ = self._entries(h)
         entries, owners = self._entries(items)
-        own = record.labels[entries]
-        counts = np.bincount(record.labels[chosen], minlength=len(self._label_columns))
-        shares = counts[own] / max(len(h), 1) * record.label_parts[entries]
+        own, parts = record.labels[entries], record.label_parts[entries]
         cells = owners * n_columns + self._label_columns[own]
-        sums = np.bincount(cells, shares, n * n_columns).astype(np.float64)
-        return sums.reshape(n, n_columns).T
+        for h in histories:
+            counts = np.bincount(record.labels[self._entries(h)[0]], minlength=len(self._label_columns))
+            sums = np.bincount(cells, counts[own] / max(len(h), 1) * parts, n * n_columns).astype(np.float64)
+            yield sums.reshape(n, n_columns).T
 
     def _entries(self, items: Items) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Return the positions in `record.labels` of all labels of `items`, and for each the position of its item."""
-        offsets = self._record.label_offsets.astype(np.intp, copy=False)
-        starts, lengths = offsets[items], offsets[items + 1] - offsets[items]
+        ends = self._label_offsets[items + 1]
+        lengths = ends - self._label_offsets[items]
         owners = np.repeat(np.arange(len(items)), lengths)
-        return np.arange(len(owners)) + (starts - lengths.cumsum() + lengths)[owners], owners
+        return np.arange(len(owners)) + (ends - lengths.cumsum())[owners], owners

@@ -130,12 +130,16 @@ def learn(task: Task, own: ServedRanker | None, tables: EncodedTables) -> Learne
     pools, rows = own.pools(users, max(CANDIDATES, evaluator.cutoff)), users.tolist()
     truth = evaluator.heldout[evaluator.evaluated_users]
     features = PageFeatures(record)
-    raw = [
-        features.of(history.items(row), items[:CANDIDATES], scores[:CANDIDATES]).T
-        for row, (items, scores) in zip(rows, pools, strict=True)
-    ]
-    means, deviations = _standard(np.concatenate(raw))
-    pages = _pages(raw, [items[:CANDIDATES] for items, _ in pools], truth, means, deviations)
+    raw = np.concatenate(
+        [
+            features.of(history.items(row), items[:CANDIDATES], scores[:CANDIDATES]).T
+            for row, (items, scores) in zip(rows, pools, strict=True)
+        ]
+    )
+    means, deviations = _standard(raw)
+    raw -= means
+    raw /= deviations
+    pages = _pages(raw, [items[:CANDIDATES] for items, _ in pools], truth)
     rankings = [items.tolist() for items, _ in pools]
     fitted = fit(pages, seed=seed)
     gain = judge(pages, fitted, rankings, truth, metric=training.metric, cutoff=evaluator.cutoff, seed=seed)
@@ -199,28 +203,18 @@ def _standard(rows: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[n
     return means.astype(np.float32), np.where(varies, deviations, 1.0).astype(np.float32)
 
 
-def _pages(
-    raw: list[NDArray[np.float64]],
-    items: list[NDArray[np.int32]],
-    truth: sparse.csr_matrix,
-    means: NDArray[np.float32],
-    deviations: NDArray[np.float32],
-) -> Pages:
-    """Return the pages of users, with standardized features.
+def _pages(rows: NDArray[np.float64], items: list[NDArray[np.int32]], truth: sparse.csr_matrix) -> Pages:
+    """Return the pages of users.
 
-    For each user, `raw` has the features, (n, F), of the items on the page, `items` has their columns, (n,), and
-    `truth`, (users, items), has the held-out items.
+    `rows`, (items of all pages, F), are the standardized features, one page after the other. For each user, `items` has
+    the columns of the items on the page, and `truth`, (users, items), the held-out items.
     """
-    shape = (len(raw), max(map(len, raw)))
-    table = np.zeros((*shape, len(means)), dtype=np.float32)
-    is_item, chosen = np.zeros(shape, dtype=np.bool_), np.zeros(shape)
-    for user, (rows, own) in enumerate(zip(raw, items, strict=True)):
-        n = len(own)
-        table[user, :n] = (rows - means) / deviations
-        is_item[user, :n] = True
-        held = slice(truth.indptr[user], truth.indptr[user + 1])
-        worth = dict(zip(truth.indices[held].tolist(), truth.data[held].tolist(), strict=True))
-        chosen[user, :n] = [worth.get(item, 0.0) for item in own.tolist()]
+    lengths = np.array([len(own) for own in items])
+    is_item = np.arange(lengths.max()) < lengths[:, np.newaxis]
+    table, chosen = np.zeros((*is_item.shape, rows.shape[1]), dtype=np.float32), np.zeros(is_item.shape)
+    table[is_item] = rows
+    owners = np.repeat(np.arange(len(items)), lengths)
+    chosen[is_item] = np.asarray(truth[owners, np.concatenate(items)]).ravel()
     return Pages(table, is_item, chosen)
 
 
