@@ -284,7 +284,7 @@ class CsvSource:
     def _batches(self, file: DataFile, header: _Header) -> Iterator[pa.RecordBatch]:
         with _parser_errors(file, lambda: self._fault(file, header)):
             stream, wrong_rows = self._stream(file), deque[Any](maxlen=1)
-            last = None
+            last = reader = None
 
             def leave_out(row: Any) -> str:
                 wrong_rows.append(row)
@@ -313,6 +313,10 @@ class CsvSource:
                     raise pa.ArrowInvalid("a row has another number of fields than the header")
             finally:
                 stream.stop()  # Arrow's thread must not read while `_fault` reads the file again
+                # Arrow's thread must end, too. If it still reads when the process exits, the process may hang.
+                with suppress(pa.ArrowException, StopIteration):
+                    while reader is not None:
+                        reader.read_next_batch()
         if last is not None and _ends_in_a_long_text(last) and (fault := self._fault(file, header)):
             raise DataSourceError(f"{file.where} cannot be parsed: {fault}")
 

@@ -186,6 +186,19 @@ def test_refusing_a_list_that_expands_takes_little_memory(
     assert measured["left"] < 32 * MIB, measured
 
 
+@pytest.mark.system
+def test_processes_that_refuse_a_long_csv_end(tmp_path: Path) -> None:
+    """A thread of Arrow that still reads at the exit blocks it for ever, mostly if processes compete for cores."""
+    kind, name = csv_rows(tmp_path, 400 * MIB)
+    command = [sys.executable, "-c", PROGRAM, kind, name, name]
+    running = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) for _ in range(4)]
+    try:
+        assert [process.wait(60) for process in running] == [0] * 4
+    finally:
+        for process in running:
+            process.kill()
+
+
 SETTINGS = Settings()
 TABLE = "item_id,title,year,secret\ni2,Two,1992,x\nother,Nobody,1990,x\ni0,Zero,,x\ni0,Nought,2000,x\n"
 
