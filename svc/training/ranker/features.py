@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from svc.model.ranker.item_record import ItemRecord, has_no_label, label_columns, names
 from svc.model.ranker.page_ranker import LAST, MOST_HISTORY
+from svc.model.recommenders.users import spans
 
 Items = NDArray[np.int32]
 Table = NDArray[np.float64]
@@ -93,7 +94,6 @@ class PageFeatures:
 
     def _entries(self, items: Items) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Return the positions in `record.labels` of all labels of `items`, and for each the position of its item."""
-        ends = self._label_offsets[items + 1]
-        lengths = ends - self._label_offsets[items]
-        owners = np.repeat(np.arange(len(items)), lengths)
-        return np.arange(len(owners)) + (ends - lengths.cumsum())[owners], owners
+        starts = self._label_offsets[items]
+        lengths = self._label_offsets[items + 1] - starts
+        return spans(starts, lengths), np.repeat(np.arange(len(items)), lengths)
