@@ -17,7 +17,7 @@ from svc.model.history import History
 from svc.model.ranking.query import Query, Ranking
 from svc.model.recommenders.base import Side, cosines, excluded_columns, rank_in_groups
 from svc.model.recommenders.factor_index import FactorIndex, blocks, gram
-from svc.model.recommenders.products import row_sums
+from svc.model.recommenders.products import product_of_one, row_sums
 from svc.model.recommenders.scan import Layout, Wanted, error_bound, scan
 from svc.model.recommenders.users import Moments, UserScores, UserSummary, moments_of
 
@@ -79,7 +79,7 @@ class FactorScorer(Stored, ABC):
         `longest` is the largest norm of a user vector, as in `UserSummary`.
         """
         components = self.users.shape[1]
-        look = np.dot(self.users, vector[:components].astype(np.float32)).astype(np.float64)
+        look = product_of_one(vector[:components].astype(np.float32), self.users).astype(np.float64)
         error = error_bound(len(vector), longest * float(np.linalg.norm(vector)))
         return UserScores(
             look + vector[components:].sum(),

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from svc.model.ranking.item_sets import ItemSet, group_count, group_maxima, mask, without
 from svc.model.ranking.query import Ranking
 from svc.model.recommenders.base import is_few
-from svc.model.recommenders.products import UNIT_ROUNDOFF, RoundedItems, inner_products, row_sums
+from svc.model.recommenders.products import UNIT_ROUNDOFF, RoundedItems, inner_products, product_of_one, row_sums
 
 NORM_STEP = 256
 """Norms are stored only for the positions that are multiples of this."""
@@ -162,14 +162,14 @@ class Layout:
 
     def scores_of_one(self, vector: Scores, start: int, stop: int) -> Scores:
         """Return approximate products of one vector with the items at start..stop, (stop − start,)."""
-        scores: Scores = np.dot(self.factors[start:stop], vector)
+        scores = product_of_one(vector, self.factors[start:stop])
         if self.inverse_norms is not None:
             scores *= self.inverse_norms[start:stop]
         return scores
 
     def scores_at(self, vector: Scores, positions: Positions) -> Scores:
         """Return approximate products of one vector with the items at m positions, (m,)."""
-        scores: Scores = np.dot(self.factors.take(positions, axis=0), vector)
+        scores = product_of_one(vector, self.factors.take(positions, axis=0))
         if self.inverse_norms is not None:
             scores *= self.inverse_norms[positions]
         return scores

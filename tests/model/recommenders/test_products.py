@@ -25,6 +25,14 @@ def test_products_are_those_of_float64(
     np.testing.assert_allclose(found, vectors.astype(np.float64) @ factors.T, rtol=1e-4, atol=1e-4)
 
 
+def test_an_invalid_flag_of_the_library_gives_no_warning() -> None:
+    """Some processors raise the flag beside correct products. An infinite factor raises it on every processor."""
+    found = products.product_of_one(
+        np.zeros(2, dtype=np.float32), np.array([[np.inf, 0.0], [1.0, 2.0]], dtype=np.float32)
+    )
+    np.testing.assert_array_equal(found, [np.nan, 0.0])
+
+
 def test_the_way_is_chosen_once() -> None:
     """The measurement runs once: a second one could choose another way for the next request."""
     assert products.small_products_pay() is products.small_products_pay()
