@@ -14,8 +14,7 @@ Value = TypeVar("Value")
 class LruCache(Generic[Key, Value]):
     """A cache of at most `most` values, which together take at most `most_bytes`.
 
-    It evicts the least recently used value first. A value of more than `most_bytes` evicts all values, itself included.
-    It is not thread-safe.
+    It evicts the least recently used value first. It is not thread-safe.
     """
 
     def __init__(self, most: int, most_bytes: float = math.inf) -> None:
@@ -32,10 +31,15 @@ class LruCache(Generic[Key, Value]):
         return entry[0]
 
     def put(self, key: Key, value: Value, size: int = 0) -> None:
-        """Keep `value`. `size` is the number of bytes that it takes, together with its key."""
+        """Keep `value`, unless it takes more than `most_bytes`.
+
+        `size` is the number of bytes that it takes, together with its key.
+        """
         replaced = self._entries.pop(key, None)
         if replaced is not None:
             self.n_bytes -= replaced[1]
+        if size > self._most_bytes:
+            return
         self._entries[key] = value, size
         self.n_bytes += size
         while self._entries and (len(self._entries) > self._most or self.n_bytes > self._most_bytes):
