@@ -86,25 +86,20 @@ class RefusalThrottle:
     """A delay of refusals, which keeps a flood of refused requests from using much processor time.
 
     The first `burst` refusals are sent at once, and further refusals at `per_s` a second. No refusal waits longer than
-    `longest_s` seconds, even if refusals then exceed this rate.
+    `longest_s` seconds, even if refusals then exceed this rate. Each worker process counts its own refusals.
     """
 
     def __init__(self, per_s: float, burst: float, longest_s: float) -> None:
-        self.per_s, self.burst, self.longest_s = per_s, burst, longest_s
+        self._per_s, self._burst, self._longest_s = per_s, burst, longest_s
         self._next_s = -math.inf
+        """Time at which the last counted refusal is due. If it has passed, the refusal was sent at once."""
 
     def next_wait_s(self) -> float:
         """Count one refusal, and return the seconds to wait before it is sent."""
         now_s = trio.current_time()
-        self._next_s = self.next_time(self._next_s, now_s)
+        next_s = max(self._next_s, now_s - self._burst / self._per_s) + 1 / self._per_s
+        self._next_s = min(next_s, now_s + self._longest_s)
         return max(self._next_s - now_s, 0.0)
-
-    def next_time(self, last_s: float, now_s: float) -> float:
-        """Return the time at which the next refusal is due, in seconds. If it has passed, the refusal is sent at once.
-
-        `last_s` is the result for the last refusal, or −inf before the first, and `now_s` the current time.
-        """
-        return min(max(last_s, now_s - self.burst / self.per_s) + 1 / self.per_s, now_s + self.longest_s)
 
 
 FIRST_SEEN_CLIENTS = 1024

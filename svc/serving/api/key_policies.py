@@ -269,9 +269,6 @@ class KeyPolicies:
     def __init__(self, metrics: Metrics, policies: Mapping[str, KeyPolicy] | None = None) -> None:
         self._policies = policies or {}
         self.new_bucket: Callable[[str, Rate], Bucket] = lambda _, rate: Bucket(rate, trio.current_time())
-        self.new_throttle: Callable[[str], RefusalThrottle] = lambda _: RefusalThrottle(
-            REFUSALS_PER_S, REFUSALS_AT_ONCE, LONGEST_WAIT_S
-        )
         self._metrics = metrics
         self._buckets: dict[str, Bucket] = {}
         self._throttles: dict[str, RefusalThrottle] = {}
@@ -320,7 +317,7 @@ class KeyPolicies:
         kid = refusal.fields["kid"]
         throttle = self._throttles.get(kid)
         if throttle is None:
-            throttle = self._throttles[kid] = self.new_throttle(kid)
+            throttle = self._throttles[kid] = RefusalThrottle(REFUSALS_PER_S, REFUSALS_AT_ONCE, LONGEST_WAIT_S)
         return throttle.next_wait_s()
 
     def count(self, error: ApiError) -> ApiError:

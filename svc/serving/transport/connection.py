@@ -22,7 +22,7 @@ from svc.serving.transport.pacing import Rank, TurnScheduler
 PATIENCE_S = 0.002
 """Longest time that a process waits for processes with fewer connections to accept first."""
 VACANT = 1 << 62
-"""Number of open connections that the parent writes for a process that has ended or hangs (`Spread`).
+"""Number of open connections that the parent writes for a process that has ended (`Spread`).
 
 It is so large that no other process waits for this one."""
 
@@ -31,7 +31,7 @@ class Spread:
     """The number of open connections of this process, in shared memory beside the numbers of the other processes.
 
     `counts` has one number for each process. This process writes `counts[slot]`. The parent writes VACANT there
-    while this process sends no heartbeats or has ended.
+    while no process has this slot.
     """
 
     def __init__(self, counts: memoryview[int], slot: int = 0) -> None:
@@ -51,8 +51,8 @@ class Spread:
     def show(self, change: int = 0) -> None:
         """Add `change` to the number of open connections, and write the number to the shared memory.
 
-        `change` is 1 for an accepted connection and -1 for an ended connection. Without a change the call only restores
-        the number after the parent has written VACANT.
+        `change` is 1 for an accepted connection and -1 for an ended connection. A process calls this method without a
+        change when it begins to accept.
         """
         self._n_open += change
         self._counts[self._slot] = self._n_open

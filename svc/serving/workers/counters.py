@@ -16,7 +16,6 @@ import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -35,8 +34,6 @@ SILENT_CHECKS = 20
 """The parent kills a worker after this many checks in a row without a new heartbeat.
 
 Checks are counted instead of seconds, because no worker hangs if the whole machine was suspended for seconds."""
-DOUBTFUL_CHECKS = 3
-"""After this many checks in a row without a new heartbeat, other workers no longer wait for the worker to accept."""
 OF_THIS_PROCESS = ("process_start_time_seconds", "process_max_fds")
 """`process_*` metrics that show only the parent. All others are sums over the parent and its workers."""
 Key = tuple[str, ...]
@@ -93,29 +90,6 @@ class WorkerPage:
                 break
             counts[key] = struct.unpack_from(f"={size}d", data, values)
         return counts
-
-
-@dataclass(slots=True)
-class Pulse:
-    """The parent's record of a worker's heartbeats. It shows whether the worker hangs."""
-
-    beats: int = -1
-    """Number of heartbeats at the last check."""
-    quiet_checks: int = 0
-    """Number of checks without a new heartbeat since the last heartbeat."""
-
-    def check(self, beats: int) -> None:
-        """Compare the worker's number of heartbeats with the last check."""
-        self.quiet_checks = self.quiet_checks + 1 if beats == self.beats else 0
-        self.beats = beats
-
-    @property
-    def is_doubtful(self) -> bool:
-        return self.quiet_checks >= DOUBTFUL_CHECKS
-
-    @property
-    def is_silent(self) -> bool:
-        return self.quiet_checks >= SILENT_CHECKS
 
 
 def _key(data: bytes) -> Key | None:

@@ -29,7 +29,7 @@ from svc.serving.models.loader import Loaded
 from svc.serving.models.registry import Registry, WorkersState
 from svc.serving.transport.connection import VACANT
 from svc.serving.workers import channel, counters
-from svc.serving.workers.counters import BEAT_S, PAGE_BYTES, Counts, Pulse, WorkerPage
+from svc.serving.workers.counters import BEAT_S, PAGE_BYTES, SILENT_CHECKS, Counts, WorkerPage
 from svc.serving.workers.package import Package, WorkerLanes, mirror_entry
 from svc.serving.workers.rates import CELLS_BYTES, KeyCells
 from svc.serving.workers.template import Pauses, Template, environment
@@ -60,9 +60,22 @@ class WorkerRecord:
     """True from the moment at which the worker has first executed all orders sent so far."""
     ready_at: float = 0.0
     """Time on trio's clock at which `is_ready` became True."""
-    pulse: Pulse = field(default_factory=Pulse)
+    beats: int = -1
+    """Number of heartbeats at the last check."""
+    quiet_checks: int = 0
+    """Number of checks in a row without a new heartbeat."""
     pending: set[int] = field(default_factory=set)
     """Numbers of orders that the worker has not executed."""
+
+    @property
+    def is_silent(self) -> bool:
+        """True if the worker hangs, because it has sent no heartbeat for SILENT_CHECKS."""
+        return self.quiet_checks >= SILENT_CHECKS
+
+    def check_heartbeat(self) -> None:
+        beats = self.page.beats
+        self.quiet_checks = self.quiet_checks + 1 if beats == self.beats else 0
+        self.beats = beats
 
     def kill(self) -> None:
         """Kill the worker, unless it has already ended."""
@@ -129,7 +142,7 @@ class Fleet:
         worker.orders.send_nowait(((seq, kind, *arguments), files))
 
     def tell_policies(self, policies: Mapping[str, Any]) -> None:
-        """Send all workers the policies of API keys, and the numbers of the cells of each key (`KeyCells`)."""
+        """Send all workers the policies of API keys, and the number of the cell of each key (`KeyCells`)."""
         self.tell("policies", dict(policies), self._key_cells.assign(policies))
 
     async def wait_until_executed(self) -> None:
@@ -188,7 +201,7 @@ class Fleet:
             pause_s = pauses.after(trio.current_time() - worker.ready_at if worker.is_ready else 0.0)
             (self._failing.add if pauses.is_failing else self._failing.discard)(number)
             self._say_state()
-            why = "silent" if worker.pulse.is_silent else "ended"
+            why = "silent" if worker.is_silent else "ended"
             logs.emit(events.WORKER_RESTARTED, pid=worker.pid, exit=code, reason=why, pause_seconds=pause_s)
             await trio.sleep(pause_s)
 
@@ -289,18 +302,12 @@ class Fleet:
             places.release()
 
     async def _watch(self) -> None:
-        """Check the heartbeats of all workers every BEAT_S, and kill workers that hang.
-
-        Before that, after `counters.DOUBTFUL_CHECKS` checks without a new heartbeat, the slot of a worker is marked
-        vacant. Other workers then no longer wait for it to accept connections.
-        """
+        """Check the heartbeats of all workers every BEAT_S, and kill workers that hang."""
         while True:
             await trio.sleep(BEAT_S)
             for worker in self._workers:
-                worker.pulse.check(worker.page.beats)
-                if worker.pulse.is_doubtful:
-                    self._n_open[worker.slot] = VACANT
-                if worker.pulse.is_silent:
+                worker.check_heartbeat()
+                if worker.is_silent:
                     worker.kill()
 
     def _say_state(self) -> None:

@@ -15,18 +15,17 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from svc.processes import SharedPage
-from svc.serving.api.authentication import RefusalThrottle
 from svc.serving.api.key_policies import Bucket, Rate
 
-CELLS = 1 << 17
-"""Number of cells. Two cells for each key suffice for all keys that a policy file of 256 KiB can name.
+CELLS = 1 << 16
+"""Number of cells. One for each key suffices for all keys that a policy file of 256 KiB can name.
 
 Memory pages of unused cells are never allocated."""
 TRIES = 1000
 """Number of attempts to lock a cell. Other workers hold the lock for microseconds.
 
 If all attempts fail, a worker was probably suspended while it held the lock. The other workers then count without the
-lock, and attempt to lock only once for each request until an attempt succeeds."""
+lock."""
 _CELL = struct.Struct("=dd")
 CELLS_BYTES = CELLS * _CELL.size
 
@@ -37,16 +36,11 @@ class Cell:
     def __init__(self, memory: SharedPage, number: int) -> None:
         self._memory = memory
         self._place = number * _CELL.size
-        self._tries = TRIES
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the lock of the cell in a `with` block.
-
-        Enters the block without the lock after TRIES attempts, or after one attempt if the previous call got no lock.
-        """
-        is_locked = any(self._try_lock() for _ in range(self._tries))
-        self._tries = TRIES if is_locked else 1
+        """Hold the lock of the cell in a `with` block. Enters the block without the lock after TRIES attempts."""
+        is_locked = any(self._try_lock() for _ in range(TRIES))
         try:
             yield
         finally:
@@ -70,31 +64,26 @@ class Cell:
 
 
 class KeyCells:
-    """The assignment of cells to API keys that have a policy.
-
-    Each key has two cells, one for the rate of its requests and one for the rate of its refusals.
-    """
+    """The assignment of cells to API keys that have a policy."""
 
     def __init__(self, memory: SharedPage) -> None:
         self._memory = memory
-        self._numbers: dict[str, tuple[int, int]] = {}
-        self._unused = zip(range(1, CELLS, 2), range(2, CELLS, 2), strict=False)
-        self._freed: deque[tuple[int, int]] = deque()
+        self._numbers: dict[str, int] = {}
+        self._free = deque(range(CELLS))
 
-    def assign(self, kids: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """Return the numbers of the two cells of each key in `kids`, and free the cells of all other keys.
+    def assign(self, kids: Iterable[str]) -> dict[str, int]:
+        """Return the number of the cell of each key in `kids`, and free the cells of all other keys.
 
         A worker that has not yet received the new policies may still count requests of a removed key. So freed cells
-        are reused only when no unused cells remain, in the order in which they were freed.
+        are reused last, in the order in which they were freed.
         """
         wanted = list(kids)
         for kid in self._numbers.keys() - set(wanted):
-            self._freed.append(self._numbers.pop(kid))
+            self._free.append(self._numbers.pop(kid))
         for kid in wanted:
             if kid not in self._numbers:
-                self._numbers[kid] = next(self._unused, None) or self._freed.popleft()
-                for number in self._numbers[kid]:
-                    Cell(self._memory, number).write(0.0, 0.0)
+                self._numbers[kid] = self._free.popleft()
+                Cell(self._memory, self._numbers[kid]).write(0.0, 0.0)
         return dict(self._numbers)
 
 
@@ -125,23 +114,3 @@ class SharedBucket(Bucket):
             with self._cell.held():
                 tokens, at_s = self._cell.read()
                 self._cell.write(tokens + count, at_s)
-
-
-class SharedThrottle(RefusalThrottle):
-    """A throttle that delays the refusals of all workers together, with the limits of the throttle `alone`.
-
-    The cell holds the time of `time.monotonic` at which the last counted refusal is sent, or 0 before the first one.
-    """
-
-    def __init__(self, alone: RefusalThrottle, cell: Cell) -> None:
-        super().__init__(alone.per_s, alone.burst, alone.longest_s)
-        self._cell = cell
-
-    def next_wait_s(self) -> float:
-        """Count one refusal, and return the seconds to wait before it is sent."""
-        with self._cell.held():
-            next_s, _ = self._cell.read()
-            now_s = time.monotonic()
-            next_s = self.next_time(next_s or -math.inf, now_s)
-            self._cell.write(next_s, 0.0)
-        return max(next_s - now_s, 0.0)

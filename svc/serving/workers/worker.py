@@ -27,8 +27,8 @@ from svc.metrics import Metrics
 from svc.processes import SealedMemory, SharedPage
 from svc.serving import process
 from svc.serving.api.application import Application
-from svc.serving.api.authentication import Authenticator, RefusalThrottle
-from svc.serving.api.key_policies import LONGEST_WAIT_S, REFUSALS_AT_ONCE, REFUSALS_PER_S, KeyPolicies
+from svc.serving.api.authentication import Authenticator
+from svc.serving.api.key_policies import KeyPolicies
 from svc.serving.api.request import ServerState
 from svc.serving.models.item_lists import PlacedItems
 from svc.serving.models.lanes import Lane
@@ -41,7 +41,7 @@ from svc.serving.transport.connection import Spread
 from svc.serving.workers import channel, counters
 from svc.serving.workers.counters import BEAT_S, WorkerPage
 from svc.serving.workers.package import Package, ServedState, on_clock
-from svc.serving.workers.rates import Cell, SharedBucket, SharedThrottle
+from svc.serving.workers.rates import Cell, SharedBucket
 from svc.settings import Settings
 
 LONGEST_FAREWELL_S = 10.0
@@ -106,7 +106,6 @@ class Worker:
         if settings.metrics_enabled:
             metrics = Metrics(counters.families(self._page), partial(self._ask_parent, "metrics", ""))
         auth = Authenticator({}, log_each_bypass=settings.log_level == "debug")
-        auth.refusals = SharedThrottle(auth.refusals, Cell(self._cells, 0))
         self._state = ServerState(
             self._registry,
             settings,
@@ -164,8 +163,6 @@ class Worker:
         """Tell the parent every BEAT_S that the event loop runs."""
         while True:
             self._page.beat()
-            if self._spread is not None:
-                self._spread.show()  # the parent may have written VACANT during a long turn of the event loop
             await trio.sleep(BEAT_S)
 
     async def _obey(self, lanes: trio.Nursery) -> None:
@@ -266,14 +263,11 @@ class Worker:
         served = await trio.to_thread.run_sync(_beside, served, state)
         self._registry.put(replace(entry, served=served))
 
-    def _use_policies(self, policies: Any, cells: dict[str, tuple[int, int]]) -> None:
+    def _use_policies(self, policies: Any, cells: dict[str, int]) -> None:
         if self._state.policies is None:
             self._state.policies = KeyPolicies(self._state.metrics)
         key_policies = self._state.policies
-        key_policies.new_bucket = lambda kid, rate: SharedBucket(rate, Cell(self._cells, cells[kid][0]))
-        key_policies.new_throttle = lambda kid: SharedThrottle(
-            RefusalThrottle(REFUSALS_PER_S, REFUSALS_AT_ONCE, LONGEST_WAIT_S), Cell(self._cells, cells[kid][1])
-        )
+        key_policies.new_bucket = lambda kid, rate: SharedBucket(rate, Cell(self._cells, cells[kid]))
         key_policies.replace(policies)
 
     # Queries to the parent

@@ -10,7 +10,7 @@ import pytest
 from svc.metrics import BATCH_SIZE, LATENCY, REQUESTS, VERB_LATENCY, VERB_REQUESTS, Metrics
 from svc.processes import SharedPage
 from svc.serving.workers import counters
-from svc.serving.workers.counters import DOUBTFUL_CHECKS, SILENT_CHECKS, Pulse, WorkerPage
+from svc.serving.workers.counters import WorkerPage
 
 
 def page(size: int = 1 << 20) -> WorkerPage:
@@ -92,19 +92,3 @@ def test_a_full_page_raises_memory_error() -> None:
     with pytest.raises(MemoryError):
         for number in range(100):
             metrics.of(REQUESTS, recipe=f"recipe-{number}", status="200").inc()
-
-
-def test_silence_is_counted_in_checks() -> None:
-    """A worker with a heartbeat between two checks is not silent, however late the check is."""
-    pulse = Pulse()
-    for beats in range(100):
-        pulse.check(beats)
-        assert not pulse.is_doubtful
-    for _ in range(DOUBTFUL_CHECKS):
-        pulse.check(99)
-    assert pulse.is_doubtful and not pulse.is_silent
-    for _ in range(SILENT_CHECKS - DOUBTFUL_CHECKS):
-        pulse.check(99)
-    assert pulse.is_silent
-    pulse.check(100)
-    assert not pulse.is_doubtful

@@ -28,7 +28,7 @@ from svc.serving.api.request import ServerState
 from svc.serving.models.registry import Registry, WorkersState
 from svc.serving.transport.connection import VACANT
 from svc.serving.workers import channel
-from svc.serving.workers.counters import BEAT_S, DOUBTFUL_CHECKS, WorkerPage
+from svc.serving.workers.counters import SILENT_CHECKS, WorkerPage
 from svc.serving.workers.fleet import Fleet, Order, WorkerRecord, answer
 from svc.settings import Settings
 
@@ -184,21 +184,20 @@ async def test_workers_accept_after_the_order_that_follows_listening() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_worker_without_heartbeats_does_not_delay_other_workers() -> None:
-    """Its slot is marked vacant long before it is killed, and shows its count again at the next heartbeat."""
-    fleet = fleet_of(2)
-    (well, _), _ = (add_worker(fleet, slot + 1, slot) for slot in range(2))
-    fleet._n_open[0], fleet._n_open[1] = 5, 0
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(fleet._watch)
-        for _ in range(DOUBTFUL_CHECKS + 1):
-            assert fleet._n_open.tolist() == [5, 0]
-            well.page.beat()
-            await trio.sleep(BEAT_S)
-        well.page.beat()
-        await trio.testing.wait_all_tasks_blocked()
-        assert fleet._n_open.tolist() == [5, VACANT]
-        nursery.cancel_scope.cancel()
+async def test_silence_is_counted_in_checks() -> None:
+    """A worker with a heartbeat between two checks is not silent, however late the check is."""
+    worker, _ = add_worker(fleet_of(1), 1)
+    for _ in range(100):
+        worker.page.beat()
+        worker.check_heartbeat()
+        assert not worker.is_silent
+    for _ in range(SILENT_CHECKS):
+        assert not worker.is_silent
+        worker.check_heartbeat()
+    assert worker.is_silent
+    worker.page.beat()
+    worker.check_heartbeat()
+    assert not worker.is_silent
 
 
 class Sleepers:

@@ -153,7 +153,7 @@ async def test_a_worker_follows_orders_about_models_keys_and_drain(tmp_path: Pat
             assert await put(1, ItemSet.of_columns(np.arange(10), 30)) is not restricted
             del restricted  # a model is dropped when nothing refers to it
             await put(1)
-            await tell("policies", parse_policies(b"k: {rate: 1/h, burst: 2}", "p"), {"k": (1, 2)})
+            await tell("policies", parse_policies(b"k: {rate: 1/h, burst: 2}", "p"), {"k": 1})
             answers = [await asked(address) for _ in range(3)]
             assert [answer.split()[1] for answer in answers] == [b"200", b"200", b"429"]
             await tell("remove", "a")
