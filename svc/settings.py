@@ -143,32 +143,32 @@ class Settings:
     artifact_signature: Literal["hmac", "ed25519"] = _var("SVC_ARTIFACT_SIGNATURE", "hmac", _choice("hmac", "ed25519"))
     """How trainings sign: `hmac` (format version 1) or `ed25519` (version 2)."""
     api_keys: str = _var("SVC_API_KEYS", "", str, secret=True)
-    """API keys of clients, `<kid>:sha256:<hex64>` separated by commas. Unset: no key is asked for."""
+    """API keys of clients, `<kid>:sha256:<hex64>` separated by commas. Unset: clients need no key."""
     api_keys_file: str | None = _var("SVC_API_KEYS_FILE", None, str)
     """A file of such keys instead of SVC_API_KEYS. A server reads it again on SIGHUP."""
     api_key_policies: str | None = _var("SVC_API_KEY_POLICIES", None, str)
-    """A YAML file of what each API key may ask, by kid. A server reads it again when it changes."""
+    """A YAML file that limits the requests of each API key, by kid. A server reads it again when it changes."""
     artifact_root: str | None = _var("SVC_ARTIFACT_ROOT", None, str)
     """The folder that must contain every local `output.path`."""
     state_dir: str | None = _var("SVC_STATE_DIR", None, str)
-    """Folder in which a server remembers the highest serials served, to refuse older artifacts."""
+    """Folder of serials. Trainings number their artifacts, and servers refuse older ones than they served."""
     allow_version_skew: bool = _var("SVC_ALLOW_IRSPACK_VERSION_SKEW", False, _flag)
     """1 loads models of another minor version of irspack, with a warning."""
 
     # Kind of environment, and its log.
     env: str = _var("SVC_ENV", "", _choice(*_ENVS))
     """`development` permits --dev-allow-unsigned and, like `dev` and `test`, --insecure-no-auth. `production`, `prod`
-    and `staging` close OpenAPI and the console. Any case."""
+    and `staging` close OpenAPI and the console. Case does not count."""
     env_file: str | None = _var("SVC_ENV_FILE", None, str)
-    """A file of `SVC_...=value` lines that others may not read. It replaces no variable that is set. Unset:
-    `keys.env` in the recipes' folder or beside it, if SVC_ENV closes nothing."""
+    """A file of `SVC_...=value` lines that others may not read. Variables of the environment win. Unset: `keys.env` in
+    the recipes' folder or the one above, unless SVC_ENV closes OpenAPI."""
     log_format: str = _var("SVC_LOG_FORMAT", "auto", _choice("auto", "json", "console"))
-    """`json`, `console`, or `auto`: JSON lines unless on a terminal."""
+    """`json`, `console`, or `auto`: `console` on a terminal, else `json`."""
     log_level: str = _var("SVC_LOG_LEVEL", "info", _choice("debug", "info", "warning", "error"))
-    """Lowest level that is written: `debug`, `info`, `warning` or `error`."""
+    """Lowest level that is logged: `debug`, `info`, `warning` or `error`."""
     access_log: str = _var("SVC_ACCESS_LOG", "errors", _choice("off", "errors", "all"))
-    """Answers that have a line: none (`off`), `all`, or failures other than of probes and those in `requests_refused`
-    (`errors`)."""
+    """Answers to log: none (`off`), `all`, or failures (`errors`) except those of probes and those that
+    `requests_refused` counts."""
 
     # Address and recipes of a server.
     host: str = _var("SVC_HOST", "127.0.0.1", str)
@@ -176,61 +176,61 @@ class Settings:
     port: int = _var("SVC_PORT", 8080, _port, low=0, high=65535)
     """Port to bind. 0 takes any free one."""
     workers: int | None = _var("SVC_WORKERS", 1, parse_workers)
-    """Processes that answer, 1 to 64, or `auto`: one per usable core. Above 1, one more loads for all."""
+    """Processes that answer, 1 to 64, or `auto`: one per usable core. Above 1, one more loads models for all."""
     yml_recipes: bool = _var("SVC_YML_RECIPES", False, _flag)
     """1 serves `.yml` files of the recipes folder like `.yaml` ones."""
     watch_interval_s: float = _var("SVC_WATCH_INTERVAL", 5.0, _number, low=1, high=30)
-    """Seconds between two polls, more or less by 10%."""
+    """Seconds between two polls for changed recipes and artifacts, more or less by 10%."""
     startup_parallelism: int | None = _var("SVC_STARTUP_PARALLELISM", None, _integer, low=1, high=64)
     """Artifacts loaded at once. Unset: 8."""
     load_timeout_s: float = _var("SVC_LOAD_TIMEOUT_SECONDS", 120.0, _number, low=1, high=3600)
-    """Seconds that loading one artifact may take. A slower load is given up and tried again."""
+    """Seconds that loading one artifact may take. A slower load is abandoned and tried again."""
     drain_s: float = _var("SVC_DRAIN_SECONDS", 30.0, _number, low=0, high=3600)
-    """Seconds that requests in flight get after SIGTERM."""
+    """Seconds that running requests get after SIGTERM or SIGINT."""
 
     # Load and waiting.
     scoring_threads: int | None = _var("SVC_SCORING_THREADS", None, _integer, low=1, high=64)
-    """Threads that score. Unset: one less than the cores, for exports all. Servers add one for expensive requests."""
+    """Threads that score. Unset: all cores but one, in exports all. Servers add one for expensive requests."""
     max_queue_s: float = _var("SVC_MAX_QUEUE_SECONDS", 2.0, _number, low=0, high=3600)
     """Seconds that a request may wait for its turn. One that would wait longer is refused with 503. 0: no limit."""
     cached_answers: int = _var("SVC_CACHED_ANSWERS", 4096, _integer, low=0, high=1_000_000)
-    """Answers of at most 4 KiB that are kept for repeated requests to the same model. 0: none."""
+    """Most answers, each of at most 4 KiB, kept for repeated requests to the same model. 0: none."""
     cached_answers_bytes: int = _var("SVC_CACHED_ANSWERS_BYTES", 16 * MIB, _size, low=0, high=GIB)
-    """Memory for the kept answers and their requests. 0: none are kept."""
+    """Memory for the kept answers and their requests. 0: none."""
     client_timeout_s: float = _var("SVC_CLIENT_TIMEOUT_SECONDS", 30.0, _number, low=1, high=600)
-    """Seconds a client may take to send a body or to read an answer. Each MiB gives one more."""
+    """Seconds that a client may take to send a body or to read an answer. Each MiB adds one."""
     keep_alive_s: float = _var("SVC_KEEP_ALIVE_SECONDS", 75.0, _number, low=1, high=3600)
-    """Seconds that an idle connection is kept, or a header may take. Set it above that of the load balancer."""
+    """Seconds that an idle connection stays open, or a head may take. Set more than the load balancer's timeout."""
 
     # Sizes.
     max_artifact_bytes: int = _var("SVC_MAX_ARTIFACT_BYTES", 2 * GIB, _size, low=MIB, high=16 * GIB)
     """Largest artifact file that is loaded."""
     max_payload_bytes: int = _var("SVC_MAX_PAYLOAD_BYTES", 512 * MIB, _size, low=MIB, high=16 * GIB)
-    """Largest payload that is decoded. The default falls to a smaller SVC_MAX_ARTIFACT_BYTES."""
+    """Largest payload of an artifact that is decoded. A smaller SVC_MAX_ARTIFACT_BYTES lowers the default."""
     max_body_bytes: int = _var("SVC_MAX_BODY_BYTES", 128 * MIB, _size, low=MIB, high=2 * GIB)
     """Largest request body."""
     max_feature_dim: int = _var("SVC_MAX_FEATURE_DIM", 32_768, _integer, low=16, high=100_000)
-    """Most encoded features of users, and most of items."""
+    """Most numbers in the encoded features of a user, and of an item."""
     max_download_bytes: int = _var("SVC_MAX_DOWNLOAD_BYTES", 256 * MIB, _size, low=MIB, high=16 * GIB)
-    """Largest table that is read over http(s). It may expand to eight times as much."""
+    """Largest table that is read over http(s). Decompressed, it may have eight times as much."""
     max_sql_rows: int = _var("SVC_MAX_SQL_ROWS", 50_000_000, _integer, low=1, high=10**12)
     """Most rows of a SQL or BigQuery source."""
 
     # TLS, browsers and hidden fields.
     tls_cert_file: str | None = _var("SVC_TLS_CERT_FILE", None, str)
-    """A certificate with its chain, in PEM. With it the server speaks only TLS, HTTP/1.1 and HTTP/2. Read again on
+    """A certificate with its chain, in PEM. The port then speaks TLS alone, with HTTP/1.1 or HTTP/2. Read again on
     SIGHUP."""
     tls_key_file: str | None = _var("SVC_TLS_KEY_FILE", None, str)
     """The private key of SVC_TLS_CERT_FILE, in PEM, which only its owner may read."""
     tls_client_ca_file: str | None = _var("SVC_TLS_CLIENT_CA_FILE", None, str)
-    """Authorities' certificates in PEM. Clients must show a certificate signed by one."""
+    """Certificates of authorities, in PEM. Clients must show a certificate that one of these signed."""
     console: bool | None = _var("SVC_CONSOLE", None, _flag)
-    """1 serves the console at `/`, 0 does not. Unset: it is there unless SVC_ENV closes it."""
+    """1 serves the console at `/`, 0 does not. Unset: 1, unless SVC_ENV closes it."""
     allowed_hosts: tuple[str, ...] | None = _var("SVC_ALLOWED_HOSTS", None, _hosts)
-    """Host names of requests, separated by commas: `shop.com`, `*.shop.com` or `*`. Unset: any with API keys, else
+    """Host names of requests, separated by commas: `shop.com`, `*.shop.com` or `*`. Unset: all with API keys, else
     loopback names."""
     allowed_origins: tuple[str, ...] = _var("SVC_ALLOWED_ORIGINS", (), _names)
-    """Origins that browsers may call from (CORS), separated by commas, or `*`."""
+    """Origins whose pages may call the API (CORS), separated by commas, or `*`."""
     metadata_field_deny: tuple[str, ...] = _var("SVC_METADATA_FIELD_DENY", (), _names)
     """Item fields that no answer shows, whatever a recipe says, separated by commas. Case does not count."""
 
@@ -244,7 +244,7 @@ class Settings:
 
     # Data and training.
     http_timeout_s: float = _var("SVC_HTTP_TIMEOUT_SECONDS", 30.0, _number, low=1, high=600)
-    """Seconds for one step of an http(s) fetch, or one call of an object store or BigQuery."""
+    """Seconds for one step of an http(s) fetch, or for one call of an object store or BigQuery."""
     http_allow_private: bool = _var("SVC_HTTP_ALLOW_PRIVATE", False, _flag)
     """1 lets http(s) fetches reach private, loopback and link-local addresses."""
     bq_require_storage_api: bool = _var("SVC_BQ_REQUIRE_STORAGE_API", False, _flag)

@@ -207,7 +207,7 @@ def command(
     dev_allow_unsigned: DevAllowUnsigned = False,
     confirmed: Confirmed = False,
 ) -> None:
-    """Write the recommendations of all users, or the related items or the users of items, to a file."""
+    """Write recommendations for all users, or related items or users for all items, to a file."""
     from pathlib import Path
 
     from svc.export.request import ExportRequest, Shard

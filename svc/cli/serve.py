@@ -57,7 +57,7 @@ def command(
     dev_allow_unsigned: DevAllowUnsigned = False,
     confirmed: Confirmed = False,
 ) -> int:
-    """Serve recommendations over HTTP, one model for each recipe of a folder, and swap in changed artifacts."""
+    """Serve recommendations over HTTP, one model for each recipe of a folder, and load changed artifacts."""
     try:
         n_workers = None if workers is None else parse_workers(workers)
     except ValueError as error:

@@ -89,7 +89,7 @@ def promote(
     env_var: EnvVar = None,
     dev_allow_unsigned: DevAllowUnsigned = False,
 ) -> None:
-    """Make one version of a recipe's model live, ending a hold of `svc rollback`. Servers follow at their next poll."""
+    """Make one version of a recipe's model live, and end any hold. Servers load it at their next poll."""
     versions = _open_versions(recipe_file, env_var, unsigned=dev_allow_unsigned)
     named = versions.find_version(sha8)
     before = versions.promote(named)

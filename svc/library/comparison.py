@@ -36,8 +36,8 @@ class Comparison(pd.DataFrame):
     """The result of `svc.compare`: one row per candidate, with `mean`, `low` and `high` for each metric.
 
     Attributes:
-        differences: Paired differences of each other candidate from the first, with `diff`, `low` and `high` for each
-            metric. If an interval does not contain 0, the difference is more than chance, with the `confidence` given.
+        differences: Paired differences of the other candidates from the first, with `diff`, `low` and `high` for each
+            metric. If an interval lacks 0, the difference is more than chance, with the `confidence` given.
     """
 
     _metadata = ("differences",)
@@ -82,14 +82,14 @@ def compare(
 
     For each seed, a share of every user's rows, rounded down, is held out. With `time` these are the latest rows, the
     same for every seed, else random rows. Only users who can be judged for all candidates and seeds count. Each counts
-    once, with the mean over the seeds. More seeds make the means steadier. They do not make the intervals shorter,
-    because all splits share the data. The same call gives the same figures.
+    once, with the mean over the seeds. More seeds make the means steadier, but not the intervals shorter, because all
+    splits share the data. The same call gives the same figures.
 
     Args:
-        candidates: Two or more recipes or results of `svc.train`, in a list or, by name, in a dict. Recipes are paths,
+        candidates: Two or more recipes or results of `svc.train`, in a list or in a dict by name. Recipes are paths,
             or dicts such as `{"algorithms": ["TopPop"]}`. Only their `training` and `cleansing` count.
         data: A DataFrame as for `svc.train`.
-        seeds: How often each candidate is trained, 1 to 100. Without `time`, each time has another split.
+        seeds: How often each candidate is trained, 1 to 100. Without `time`, each training has another split.
         metrics: Some of `ndcg`, `map`, `recall`, `hit`.
         user: As for `svc.train`.
         item: As for `svc.train`.

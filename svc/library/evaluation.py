@@ -39,9 +39,9 @@ class Evaluation:
         n_unknown_users: Users whom training did not see. They are left out.
         n_unknown_items: Interactions with items that training did not see. They count as misses.
         n_seen: Interactions with items that the user already had in training. They are left out. With
-            `training.repeats` they are judged too, and this number is 0.
-        popularity_chosen: How popular the chosen items are: for each judged interaction, the number of users who had
-            its item in training (0 for unknown items), averaged over the interactions.
+            `training.repeats` they are judged, and this number is 0.
+        popularity_chosen: The number of users who had an item in training, averaged over the judged interactions.
+            Unknown items have 0.
         popularity_trained: The same average over the interactions of the training, to compare with.
     """
 
@@ -102,7 +102,7 @@ def evaluate(
     confidence: float = CONFIDENCE,
     seed: int = 0,
 ) -> Evaluation:
-    """Judge a model by interactions that it was not trained on, such as the interactions of the following weeks.
+    """Judge a model by interactions that it was not trained on, such as those of the following weeks.
 
     Each user with an interaction to judge is recommended `cutoff` items. Items of the user's own history are left out,
     unless the model was trained with `training.repeats`.

@@ -98,12 +98,12 @@ class Recommender:
 
     @property
     def n_users(self) -> int:
-        """Users of the training data."""
+        """The number of users in the training data."""
         return self.model.n_users
 
     @property
     def n_items(self) -> int:
-        """Items of the training data."""
+        """The number of items in the training data."""
         return self.model.n_items
 
     def users(self) -> list[str]:
@@ -173,10 +173,9 @@ class Recommender:
             pins: Items at fixed positions, counted from 0, such as `[{"item_id": "b7", "position": 0}]`.
 
         Returns:
-            A row for each item, best first. The columns are `item_id` and `score`, `reason` if something besides the
-            score put an item at its place, `because`, `in_spite_of` and `rest` with `explain`, and the columns of
-            `items`. `attrs` has the other fields of the API's answer: `profile`, `fallback`, `ignored_items`,
-            `ignored_pins` and `ignored_features`.
+            A row for each item, best first, with `item_id`, `score` and the columns of `items`. `reason` is
+            there if something besides the score placed an item, and `because`, `in_spite_of` and `rest` with `explain`.
+            `attrs` has `profile`, `fallback`, `ignored_items`, `ignored_pins` and `ignored_features` of the API.
 
         Raises:
             svc.errors.UnknownUser: Nothing is known of the user, and `fallback` is not `popular`.
@@ -212,7 +211,7 @@ class Recommender:
         boosts: Sequence[Mapping[str, object]] | None = None,
         pins: Sequence[Mapping[str, object]] | None = None,
     ) -> pd.DataFrame:
-        """Return the best items for each of many users, scored by all cores.
+        """Return the best items for each of many users, computed on all cores.
 
         The arguments of `recommend` apply to every user.
 
@@ -223,8 +222,8 @@ class Recommender:
             unknown: Whether a user without known data raises an error (`raise`) or is left out (`skip`).
 
         Returns:
-            A row for each item of each user, with the users in the order given. The columns are `user_id`, `rank` from
-            1, and the columns that `recommend` returns.
+            A row for each item of each user, with the users in the order given. The columns are `user_id`, `rank`
+            (from 1), and those of `recommend`.
 
         Raises:
             svc.errors.UnknownUser: Nothing is known of a user, and `unknown` is `raise`.
@@ -340,8 +339,8 @@ class Recommender:
             filter: A condition on the items to list, such as `{"year": {"gte": 1990}}`. Needs `items`.
 
         Returns:
-            A row for each item, most chosen first. The columns are `item_id`, `score`, which is always missing,
-            `reason`, and the columns of `items`.
+            A row for each item, most chosen first, with `item_id`, `score` (always missing), `reason`, and the columns
+            of `items`.
 
         Raises:
             svc.errors.UsageError: An argument is invalid.
@@ -359,7 +358,7 @@ class Recommender:
 
         Args:
             users: Ids of users, in any iterable.
-            items: As many ids of items: the n-th user is scored with the n-th item.
+            items: Ids of items, as many as users: the n-th item is scored for the n-th user.
 
         Returns:
             A row for each pair, in the order given, with the columns `user_id`, `item_id` and `score`. The score is
@@ -381,8 +380,8 @@ class Recommender:
     ) -> pd.DataFrame:
         """Return the strongest contributions to the score of each recommended item.
 
-        Factor models compute the user's vector again from the history, so the score may differ a little from the score
-        that `recommend` returns.
+        Factor models compute the user's vector again from the history, so the score may differ a little from that of
+        `recommend`.
 
         Args:
             user_id: A user of the training data.
@@ -392,10 +391,10 @@ class Recommender:
             user_features: Features of a user whom training did not see. They can also accompany `seed_items`.
 
         Returns:
-            A row for each reason, with the columns `rank`, `item_id`, `score`, `reason` (an item, a feature such as
-            `genres=Comedy`, or `popular`), `share` and `in_spite_of`. The share is the reason's part of all
-            contributions that raise the score. A reason that lowers the score has a negative share, and `in_spite_of`
-            is True. The last reason of an item is `rest`.
+            A row for each reason, with the columns `rank`, `item_id`, `score`, `reason`, `share` and `in_spite_of`.
+            The reason is an item, a feature such as `genres=Comedy`, or `popular`, and the last one of an item is
+            `rest`. The share is the reason's part of all contributions that raise the score. If the reason lowers the
+            score, its share is negative, and `in_spite_of` is True.
 
         Raises:
             svc.errors.UnknownUser: The user is not in the training data and has no features.
@@ -488,7 +487,7 @@ def load(
     """Read an artifact, verify its signature as a server does, and return a recommender.
 
     Args:
-        artifact: Path or URI (`s3://`, `gs://`, `az://`, `https://`) of an artifact, or of the pointer to an artifact.
+        artifact: Path or URI (`s3://`, `gs://`, `az://`, `https://`) of an artifact or its pointer.
         keys: The keys that may have signed the artifact, as text in the form of `SVC_SIGNING_KEYS` or as a mapping from
             kid to 64 hex characters. None: the keys of `SVC_SIGNING_KEYS` and `SVC_VERIFY_KEYS`.
         items: A DataFrame with one row per item. Requests can filter by its columns, and answers show them. Ids are in

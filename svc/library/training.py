@@ -45,16 +45,16 @@ USER, ITEM = "user_id", "item_id"
 class TrainResult:
     """The result of `svc.train`.
 
-    If `promotion.mode: enforce` refuses the model, the artifact is still written, and `promoted` is False.
+    If `promotion.mode: enforce` refuses the model, the artifact is written anyway, and `promoted` is False.
 
     Attributes:
         model_version: `sha256:` and the digest of the artifact.
         best_class: The algorithm that won.
-        best_score: Its `training.metric` on the validation split.
+        best_score: The `training.metric` of the model on the validation split.
         promoted: Whether `output.path` now leads to this model. False without `output`.
         header: The header of the artifact.
-        recommender: The model, with `items` or the recipe's `item_metadata`, and with the rules of the recipe's
-            `serving` block.
+        recommender: The model, with `items` or the recipe's `item_metadata`, and the rules of the recipe's
+            `serving`.
     """
 
     model_version: str
@@ -162,15 +162,15 @@ def train(
         weight: The column of the weights of interactions.
         time_unit: The unit of a numeric time column: "s", "ms", "us" or "ns".
         items: As in `svc.load`. None: the recipe's `item_metadata`.
-        new_items: As in `svc.load`. None: the list (read once) and shares of the recipe's `serving.new_items`.
+        new_items: As in `svc.load`. None: the list, read once, and the shares of the recipe's `serving.new_items`.
         new_items_share: As in `svc.load`.
         new_items_min_share: As in `svc.load`.
         keys: As in `svc.load`. The first key signs the artifact at `output`.
         run_id: Id of the run. The same id resumes its search in `training.storage_path`.
         variables: `SVC_RECIPE_*` variables. They replace environment variables of the same names.
         report: The path of an HTML report to write (extra `report`).
-        progress: Whether to show progress bars instead of log lines. None: show them in notebooks and on terminals.
-        refit: Reuse the parameters of the live artifact at `output` instead of searching for parameters.
+        progress: Whether to show progress bars instead of log lines. None: in notebooks and on terminals.
+        refit: Reuse the parameters of the live artifact at `output` instead of a search.
         cold: With `refit`, start from random vectors instead of the vectors of the live model.
         **training: Keys of the recipe or of its `training` block, such as `n_trials`. They replace the keys of a
             recipe. Mappings are merged, so `output={"path": "test.svc"}` does not change `output.versioning`.
