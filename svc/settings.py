@@ -180,7 +180,7 @@ class Settings:
     yml_recipes: bool = _var("SVC_YML_RECIPES", False, _flag)
     """1 serves `.yml` files of the recipes folder like `.yaml` ones."""
     watch_interval_s: float = _var("SVC_WATCH_INTERVAL", 5.0, _number, low=1, high=30)
-    """Seconds between two polls for changed recipes and artifacts, more or less by 10%."""
+    """Seconds between two polls for changed recipes and artifacts, ±10%."""
     startup_parallelism: int | None = _var("SVC_STARTUP_PARALLELISM", None, _integer, low=1, high=64)
     """Artifacts loaded at once. Unset: 8."""
     load_timeout_s: float = _var("SVC_LOAD_TIMEOUT_SECONDS", 120.0, _number, low=1, high=3600)

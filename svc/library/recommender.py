@@ -98,12 +98,12 @@ class Recommender:
 
     @property
     def n_users(self) -> int:
-        """The number of users in the training data."""
+        """Number of users in the training data."""
         return self.model.n_users
 
     @property
     def n_items(self) -> int:
-        """The number of items in the training data."""
+        """Number of items in the training data."""
         return self.model.n_items
 
     def users(self) -> list[str]:
@@ -211,7 +211,7 @@ class Recommender:
         boosts: Sequence[Mapping[str, object]] | None = None,
         pins: Sequence[Mapping[str, object]] | None = None,
     ) -> pd.DataFrame:
-        """Return the best items for each of many users, computed on all cores.
+        """Return the best items for many users, computed on all cores.
 
         The arguments of `recommend` apply to every user.
 
