@@ -33,17 +33,17 @@ def _event(name: str, level: Level, fields: str) -> Event:
 
 # Training, in the order of a run.
 TRAINING_STARTED = _event("training_started", "info", "recipe run_id")
-"""A run begins."""
+"""A training begins."""
 RECIPE_LOCK_LOCAL_ONLY = _event("recipe_lock_local_only", "warning", "recipe output lock")
-"""The output is remote. The lock keeps out trainings on this host only."""
+"""The output is remote, so the lock only excludes trainings on this host."""
 RECIPE_LOCK_CONTENDED_SKIPPING = _event("recipe_lock_contended_skipping", "info", "recipe run_id lock")
-"""Another run holds the lock. This one ends with exit code 0."""
+"""Another training holds the lock. This one ends with exit code 0."""
 FETCHING_DATA = _event("fetching_data", "info", "")
-"""The source is about to be read."""
+"""Reading of the source begins."""
 DATA_FETCHED = _event("data_fetched", "info", "n_rows")
-"""The source has been read. `n_rows` counts rows before cleansing."""
+"""The source was read. `n_rows` counts rows before cleansing."""
 DATA_CLEANSED = _event("data_cleansed", "info", "n_rows drop_count")
-"""Cleansing ended. `dropped_by_where` and `hidden_by_rule` count rows, if `cleansing.where` and `hide` are set."""
+"""Cleansing ended. With `cleansing.where` and `hide`, `dropped_by_where` and `hidden_by_rule` count their rows."""
 USERS_SAMPLED = _event("users_sampled", "info", "n_users n_sampled n_rows")
 """Training uses `n_sampled` of the `n_users` users (`training.sample_users`)."""
 SPLITTING_DATA = _event("splitting_data", "info", "scheme")
@@ -71,13 +71,13 @@ TRAINING_FINAL_MODEL = _event("training_final_model", "info", "recommender")
 FINAL_MODEL_TRAINED = _event("final_model_trained", "info", "recommender")
 """The training of the winner on all data ended."""
 WINNER_MEASURED = _event("winner_measured", "info", "best_class metric score interval n_scored_users n_users lead")
-"""The interval of the winner's score, and its lead over the next algorithm."""
+"""The interval of the winner's score and its lead over the next algorithm were computed."""
 COLD_START_PART_TRAINED = _event("cold_start_part_trained", "info", "recommender score bytes")
 """The best trial with features was trained on all data too, because the winner used none."""
 FEATURES_INACTIVE = _event("features_inactive", "warning", "reason")
 """No trial learned from features, so requests cannot use them."""
 COLD_START_EVALUATED = _event("cold_start_evaluated", "info", "side metric score popularity_score")
-"""Users or items that were held out were ranked from features alone, and by popularity."""
+"""Held-out users or items were ranked by their features alone, and by popularity."""
 ARTIFACT_WRITTEN = _event("artifact_written", "info", "versioning artifact kid artifact_bytes payload_bytes")
 """The artifact is written."""
 ARTIFACT_PAYLOAD_EXCEEDS_SERVE_CAP = _event(
@@ -85,7 +85,7 @@ ARTIFACT_PAYLOAD_EXCEEDS_SERVE_CAP = _event(
     "warning",
     "artifact_bytes payload_bytes max_artifact_bytes max_payload_bytes setting",
 )
-"""Servers with this host's settings refuse the file: raise the variable in `setting` there."""
+"""Servers with this host's settings refuse the artifact. Raise the variable `setting` there."""
 REPORT_WRITTEN = _event("report_written", "info", "path")
 """The HTML report is written."""
 TRAIN_DONE = _event(
@@ -94,11 +94,11 @@ TRAIN_DONE = _event(
     "name run_id exit_code artifact best_class best_score rank_ms trials n_orphaned trained_at kid recipe_hash"
     " n_rows n_users n_items",
 )
-"""The artifact is written. `exit_code` is 9 if the model was refused."""
+"""The training ended. `exit_code` is 9 if the model was refused."""
 TRAIN_ERROR = _event("train_error", "error", "error code name run_id exit_code trained_at")
-"""The run failed. This is its last line."""
+"""The training failed. This is its last event."""
 TRAIN_INTERRUPTED = _event("train_interrupted", "warning", "name run_id exit_code kept")
-"""SIGINT or SIGTERM ended the run. `kept` says what is written."""
+"""SIGINT or SIGTERM ended the training. `kept` says what is written."""
 ALGORITHM_DUPLICATE = _event("algorithm_duplicate_ignored", "warning", "algorithm")
 """An algorithm is listed twice. It counts once."""
 ALGORITHM_SKIPPED = _event("algorithm_skipped", "warning", "algorithm reason")
@@ -106,25 +106,25 @@ ALGORITHM_SKIPPED = _event("algorithm_skipped", "warning", "algorithm reason")
 RANKER_SKIPPED = _event("ranker_skipped", "warning", "reason")
 """No learned order of the first page is used."""
 RANKER_METADATA_LEFT_OUT = _event("ranker_metadata_left_out", "warning", "recipe reason")
-"""The order of the first page is learned without item_metadata, which is unreadable or cannot be encoded."""
+"""The order of the first page is learned without item_metadata, which cannot be read or encoded."""
 RECIPE_WARNING = _event("recipe_warning", "warning", "code field message")
 """A part of the recipe works, but probably not as intended."""
 INCUMBENT_NOT_COMPARABLE = _event("incumbent_not_comparable", "warning", "recipe reason")
-"""There is no live model, or none that can be verified or trained again. The run goes on."""
+"""No live model exists, or it cannot be verified or trained again. The training goes on."""
 PROMOTION_DECIDED = _event("promotion_decided", "info", "recipe decision mode metric against guardrails")
-"""The new model is promoted or refused. With mode `report` it goes live anyway."""
+"""The new model is promoted or refused. With mode `report` a refused model goes live too."""
 PROMOTION_HELD = _event("promotion_held", "warning", "recipe artifact")
 """`svc rollback --hold` keeps an earlier version live until `svc promote`."""
 VERSION_LOG_LINES_IGNORED = _event("version_log_lines_ignored", "warning", "path count held reason")
-"""The newest lines of a version log are invalid. `held`: whether a rollback's hold stands."""
+"""The newest lines of a version log are invalid. `held` says whether a rollback's hold applies."""
 DATA_LOST_ROWS = _event("rows_dropped", "info", "reason count")
 """Cleansing dropped rows for one reason."""
 FUTURE_TIMES = _event("future_times", "warning", "count detail")
-"""Rows are later than the start of the training. They count as if they were from then."""
+"""Rows are later than the start of the training. They count as if from its start."""
 MANY_ROWS_DROPPED = _event("many_rows_dropped", "warning", "count n_rows detail")
 """More than 5% of rows lack an id or a readable time."""
 IDS_HARDLY_MEANT = _event("ids_hardly_meant", "warning", "side reason count example")
-"""Ids are too long for requests (`too_long`), or read as `7.0` (`floating_point`)."""
+"""Ids are too long for requests (`too_long`), or were read as numbers like `7.0` (`floating_point`)."""
 TRIAL_TIMED_OUT = _event("trial_timed_out", "warning", "number algorithm seconds")
 """A trial took longer than `per_trial_timeout_seconds`."""
 TRIAL_FAILED = _event("trial_failed", "warning", "number algorithm error")
@@ -133,45 +133,45 @@ TRIAL_FAILED = _event("trial_failed", "warning", "number algorithm error")
 CSV_SOURCE_REDIRECT = _event("csv_source_redirect", "info", "from_ to status")
 """A fetch of training data was redirected."""
 CSV_SOURCE_SIZE_EXCEEDED = _event("csv_source_size_exceeded", "error", "path bytes_read cap")
-"""Training data is larger than its `cap`, or expands to more (SVC_MAX_DOWNLOAD_BYTES)."""
+"""Training data exceeds its `cap` (SVC_MAX_DOWNLOAD_BYTES), or does so when decompressed."""
 METADATA_SOURCE_REDIRECT = _event("metadata_source_redirect", "info", "from_ to status")
 """A fetch of item metadata or a list of items was redirected."""
 METADATA_SOURCE_SIZE_EXCEEDED = _event("metadata_source_size_exceeded", "error", "path bytes_read cap")
-"""Item metadata or a list of items is larger than its `cap`, or expands to more."""
+"""Item metadata or a list of items exceeds its `cap`, or does so when decompressed."""
 DATABASE_NOT_ENCRYPTED = _event("database_not_encrypted", "warning", "database")
-"""The connection to a database has no TLS: require it in the database's URL."""
+"""The connection to a database has no TLS. Require TLS in the database's URL."""
 BIGQUERY_STORAGE_FALLBACK = _event("bigquery_storage_fallback", "warning", "reason")
-"""Rows come over REST, which is slower than the Storage Read API."""
+"""Rows are read over REST, which is slower than the Storage Read API."""
 # Features.
 FEATURE_VOCABULARY_PRUNED = _event(
     "feature_vocabulary_pruned",
     "warning",
     "column min_frequency distinct_values kept_values rows_without_signal n_rows",
 )
-"""Rare values of a feature column are left out, and 20% of the rows or more have no other."""
+"""Rare values of a feature column are left out. At least 20% of the rows have only these."""
 FEATURE_EMPTY_VOCABULARY_COLUMN = _event("feature_empty_vocabulary_column", "warning", "column side")
-"""A feature column has no effect: its values are missing, left out, or one number."""
+"""A feature column has no effect: all values are missing, left out, or the same number."""
 FEATURE_AXIS_COVERAGE = _event("feature_axis_coverage", "info", "side matched total")
-"""How many ids of the interactions are in the feature table."""
+"""`matched` of the `total` ids of the interactions are in the feature table."""
 FEATURE_ROWS_DROPPED = _event("feature_rows_dropped", "warning", "side duplicates blank_ids")
 """Rows of a feature table without an id, or with the id of an earlier row, are dropped."""
 # Server: start, keys and end.
 SECURITY_POSTURE = _event(
     "security.posture", "info", "signing_keys api_keys_configured client_certificates env tls unsafe_modes"
 )
-"""At start: kid and fingerprint of each signing key, and the unsafe modes that are on."""
+"""The server starts with these signing keys (kid and fingerprint) and unsafe modes."""
 SERVE_STARTED = _event("serve_started", "info", "host port recipes version workers")
 """The server accepts connections at this address."""
 WORKER_RESTARTED = _event("worker_restarted", "warning", "pid exit reason pause_seconds")
 """The worker `pid` ended, or was killed because it stopped answering (`silent`). Another takes its place."""
 WORKER_TEMPLATE_RESTARTED = _event("worker_template_restarted", "warning", "error")
-"""The process that workers are copied from ended and is started again. Workers go on."""
+"""The process from which workers are copied ended and restarts. Workers go on."""
 MONITORING_STARTED = _event("monitoring_started", "info", "host port")
-"""With SVC_METRICS_PORT: metrics and probes are served here too."""
+"""With SVC_METRICS_PORT: metrics and probes are served at this address too."""
 SPANS_EXPORT_FAILED = _event("spans_export_failed", "warning", "spans error")
-"""An export of spans failed. Logged once, until one succeeds."""
+"""An export of spans failed. Logged once until one succeeds."""
 SPANS_EXPORT_RESUMED = _event("spans_export_resumed", "info", "lost")
-"""Spans are exported again. `lost` counts those that were not."""
+"""Spans are exported again. `lost` counts the spans of failed exports."""
 SERVE_DRAINING = _event("serve_draining", "info", "signal drain_seconds")
 """A signal ends the server. Requests in flight get `drain_seconds`."""
 SERVE_SHUTDOWN = _event("serve_shutdown", "info", "drain_seconds")
@@ -179,11 +179,11 @@ SERVE_SHUTDOWN = _event("serve_shutdown", "info", "drain_seconds")
 VARIABLE_UNKNOWN = _event("variable_unknown", "warning", "variable did_you_mean")
 """`variable` is not read, and is probably misspelt."""
 VARIABLE_CLAMPED = _event("variable_clamped", "warning", "variable value used")
-"""The number in `variable` is out of bounds."""
+"""`variable` is out of bounds. `used` replaces the number."""
 VARIABLES_OVERRIDDEN = _event("variables_overridden", "info", "file variables")
-"""The environment wins over the file (SVC_ENV_FILE, keys.env)."""
+"""The environment overrides these variables of the file (SVC_ENV_FILE, keys.env)."""
 DENIED_FIELDS_UNKNOWN = _event("denied_fields_unknown", "warning", "fields")
-"""SVC_METADATA_FIELD_DENY has names that no recipe declares: check their spelling."""
+"""SVC_METADATA_FIELD_DENY has names that no recipe declares. Check their spelling."""
 RECIPES_END_IN_YML = _event("recipes_end_in_yml", "warning", "files way_out")
 """The recipes folder has only .yml files, which are not served."""
 KEYS_RELOADED = _event("keys_reloaded", "info", "signing_keys api_keys_configured")
@@ -202,11 +202,11 @@ UNSAFE_MODE_ACTIVE = _event("unsafe_mode_active", "warning", "modes")
 RECIPE_DISCOVERED = _event("recipe_discovered", "info", "name file")
 """A recipe file appeared after the start."""
 RECIPE_REMOVED = _event("recipe_removed", "info", "name file")
-"""A recipe file vanished. Its model is no longer served."""
+"""A recipe file disappeared. Its model is no longer served."""
 RECIPE_CHANGED = _event("recipe_changed", "info", "name file reload")
-"""A served recipe file changed. `reload`: whether its model is loaded again."""
+"""The file of a served recipe changed. `reload` says whether its model is loaded again."""
 RECIPE_DUPLICATE_NAME = _event("recipe_duplicate_name", "warning", "name file kept")
-"""Two files carry one name. The first by file name is served."""
+"""Two recipe files have the same name. The first by file name is served."""
 RECIPE_SECURITY_VIOLATION_SKIPPED = _event("recipe_security_violation_skipped", "error", "name file error")
 """A recipe is refused for a security reason."""
 RECIPE_LOAD_ERROR_SKIPPED = _event("recipe_load_error_skipped", "warning", "name file error")
@@ -219,7 +219,7 @@ RECIPES_DIR_SCAN_FAILED = _event("recipes_dir_scan_failed", "error", "error")
 """The recipes folder cannot be listed."""
 # Server: artifacts.
 ARTIFACT_REPLAYED = _event("artifact_replayed", "error", "name kid serial highest")
-"""An artifact is refused as older than one served before (SVC_STATE_DIR): no signed rollback names it."""
+"""An artifact is refused: it is older than one served before (SVC_STATE_DIR), and no signed rollback names it."""
 ARTIFACT_EXPIRED = _event("artifact_expired", "warning", "name expires_at")
 """The served model has expired. It stays, but a restart would lose it."""
 REPLAY_STATE_UNUSABLE = _event("replay_state_unusable", "warning", "name path error")
@@ -231,11 +231,11 @@ INITIAL_ARTIFACT_READ_FAILED = _event("initial_artifact_read_failed", "error", "
 INITIAL_ARTIFACT_READ_ERROR = _event("initial_artifact_read_error", "error", "name error")
 """At start: an artifact exceeds a size cap."""
 INITIAL_ARTIFACT_PARSE_FAILED = _event("initial_artifact_parse_failed", "error", "name error")
-"""At start: magic, version or header is wrong, or it is misplaced, replayed or expired."""
+"""At start: an artifact has a wrong magic, version or header, or is misplaced, replayed or expired."""
 INITIAL_ARTIFACT_HMAC_FAILED = _event("initial_artifact_hmac_failed", "error", "name error kid")
-"""At start: unknown kid or wrong signature."""
+"""At start: an artifact has an unknown kid or a wrong signature."""
 INITIAL_ARTIFACT_DESERIALIZE_FAILED = _event("initial_artifact_deserialize_failed", "error", "name error")
-"""At start: the payload is refused or broken, or the model fails its rehearsal."""
+"""At start: a payload is refused or broken, its version does not fit, or the model fails its rehearsal."""
 INITIAL_ARTIFACT_HMAC_SKIPPED_DEV = _event("initial_artifact_hmac_skipped_dev", "warning", "name kid")
 """An artifact with the built-in key is accepted (--dev-allow-unsigned)."""
 ARTIFACT_LOADED = _event("artifact_loaded", "info", "name model_version kid best_class seconds")
@@ -245,7 +245,7 @@ ARTIFACT_LOAD_FAILED = _event("artifact_load_failed", "error", "name error kid")
 ARTIFACT_LOAD_UNEXPECTED_ERROR = _event("artifact_load_unexpected_error", "error", "name error")
 """Loading failed by a defect, or for lack of memory, threads or files."""
 ARTIFACT_LOAD_ERROR_CLEARED = _event("artifact_load_error_cleared", "info", "name reason previous_error")
-"""An error of a recipe file, a load or a poll is over."""
+"""An error of a recipe file, a load or a poll no longer applies."""
 ARTIFACT_RECIPE_HASH_MISMATCH = _event(
     "artifact_recipe_hash_mismatch", "warning", "name artifact_recipe_hash current_recipe_hash"
 )
@@ -257,11 +257,11 @@ IRSPACK_VERSION_SKEW_ALLOWED = _event(
 )
 """A model of another version of irspack is accepted (SVC_ALLOW_IRSPACK_VERSION_SKEW)."""
 IRSPACK_VERSION_UNKNOWN = _event("irspack_version_unknown", "warning", "name artifact_version running_version")
-"""A version of irspack is unknown, so none were compared."""
+"""A version of irspack is unknown, so versions are not compared."""
 KID_EXTRACTION_FAILED = _event("kid_extraction_failed", "warning", "name error")
 """The kid of an artifact that does not load is unreadable."""
 SIZE_CAP_PROBE_FAILED = _event("size_cap_probe_failed", "warning", "name error")
-"""A store did not report a size. The read itself is capped."""
+"""A store did not report the size of an artifact. The read itself is capped."""
 ARTIFACT_STAT_TIMEOUT = _event("artifact_stat_timeout", "warning", "name timeout_s")
 """A store did not answer a poll within `timeout_s`."""
 ARTIFACT_STAT_FAILED = _event("artifact_stat_failed", "warning", "name error")
@@ -273,48 +273,48 @@ SIDECAR_DISAPPEARED = _event("sidecar_disappeared", "warning", "name")
 WATCHER_UNHANDLED_ERROR = _event("watcher_unhandled_error", "error", "error")
 """A scan or poll failed by a defect. The next one runs."""
 METADATA_FIELD_MISSING = _event("metadata_field_missing", "warning", "name fields")
-"""Item metadata lacks declared columns, answered as null."""
+"""Item metadata lacks declared columns. Answers have null."""
 AVAILABILITY_LOADED = _event("availability_loaded", "info", "name mode n_ids n_items")
-"""A new or changed list of available items is in force."""
+"""A new or changed list of available items is used."""
 AVAILABILITY_LOAD_FAILED = _event("availability_load_failed", "warning", "name error")
 """A list of available items cannot be read. The last one stays."""
 AVAILABILITY_STALE = _event("availability_stale", "warning", "name mode age_seconds")
-"""A list of available items is older than `max_stale_seconds` or was never read: mode allow answers 503."""
+"""A list of available items is older than `max_stale_seconds` or was never read. With mode allow, requests get 503."""
 NEW_ITEMS_LOADED = _event("new_items_loaded", "info", "name n_ids n_new")
-"""A new or changed list of new items is in force."""
+"""A new or changed list of new items is used."""
 NEW_ITEMS_LOAD_FAILED = _event("new_items_load_failed", "warning", "name error")
 """A list of new items cannot be read or used. The last one stays."""
 # Server: requests.
 REQUEST_FAILED = _event("request_failed", "error", "error")
 """A request ended with 500."""
 CONNECTION_FAILED = _event("connection_failed", "warning", "error")
-"""A connection was closed over a defect, or could not be accepted."""
+"""A connection was closed because of a defect, or could not be accepted."""
 REQUEST_ANSWERED = _event("request_answered", "info", "method recipe verb status ms client kid")
 """A line of the access log (SVC_ACCESS_LOG). `verb` is a recommendation verb, else the endpoint's name."""
 REQUESTS_REFUSED = _event("requests_refused", "warning", "code kid count seconds")
-"""Refusals KEY_NOT_ALLOWED and RATE_LIMITED of one key, or OVERLOADED without `kid`, in the last seconds."""
+"""`count` requests of a key (KEY_NOT_ALLOWED, RATE_LIMITED) or of any client (OVERLOADED) were refused."""
 RECIPE_NOT_FOUND = _event("recipe_not_found", "info", "name")
 """A request named no registered recipe."""
 AUTH_ANONYMOUS_BYPASS = _event("auth_anonymous_bypass", "debug", "client")
-"""No keys are configured: a request passed."""
+"""A request passed without a key, because no keys are configured."""
 AUTH_ANONYMOUS_BYPASS_FIRST_SEEN = _event("auth_anonymous_bypass_first_seen", "info", "client")
-"""The first request of a client to a server without keys."""
+"""A client sent its first request to a server without keys."""
 AUTH_INVALID_KEY = _event("auth_invalid_key", "warning", "client reason")
-"""A request came with a missing or wrong key."""
+"""A request had a missing or wrong key."""
 # Exports.
 EXPORT_STARTED = _event("export_started", "info", "output model_version")
-"""The artifact is verified."""
+"""An export begins. Its artifact is verified."""
 EXPORT_PROGRESS = _event("export_progress", "info", "done total rows rows_per_s seconds_left")
-"""At most every ten seconds. `done` counts users, items or shards."""
+"""Progress, at most every ten seconds. `done` counts users, items or shards."""
 EXPORT_DONE = _event("export_done", "info", "output rows skipped seconds rows_per_s")
-"""The file and its manifest are written. `skipped` counts unknown ids."""
+"""The export and its manifest are written. `skipped` counts unknown ids."""
 EXPORT_NOT_MERGED = _event("export_not_merged", "info", "output reason")
-"""With --shard and --merge: a part is missing or of another export."""
+"""With --shard and --merge: a part is missing or belongs to another export."""
 EXPORT_MERGED = _event("export_merged", "info", "output parts rows")
 """The manifest of all parts is written."""
 # Commands and libraries.
 COMMAND_ERROR = _event("command_error", "error", "command error code exit_code")
-"""A command other than a training failed. This is its last line."""
+"""A command other than a training failed. This is its last event."""
 PYTHON_WARNING = _event("python_warning", "warning", "category message")
 """A Python warning."""
 LIBRARY_LOG = _event("library_log", "warning", "logger message library_level")
