@@ -52,8 +52,6 @@ WORDS_FOR_NOTHING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
 _NOTHING = arrow.texts(WORDS_FOR_NOTHING)
 _TRUTH = arrow.texts(["true", "false"])
 _MISSING = pa.nulls(1, pa.string())[0]
-_READERS = deque[Any](maxlen=1)
-"""Keeps the latest reader alive. Arrow deadlocks if a reader is freed while its thread reads ahead."""
 _BLOCK_BYTES = 16 << 20
 _BOUNDED_BLOCK_BYTES = 1 << 20
 """Block size for tables that a server reads. It is small because 4 MiB of short rows take 208 MiB as columns."""
@@ -304,7 +302,6 @@ class CsvSource:
                     ),
                     pa_csv.ConvertOptions(include_columns=header.wanted, column_types=self._schema(header)),
                 )
-                _READERS.append(reader)
                 for last in reader:
                     if wrong_rows:
                         break
