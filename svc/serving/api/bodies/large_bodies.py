@@ -24,7 +24,7 @@ MAX_VALUES = 1_000_000
 MAX_DEPTH = 200  # the limit of pydantic's parser
 PIECE_BYTES = 64 * 1024
 """Longest piece of JSON that is parsed in one call."""
-# Longer than any valid string, even if every character is escaped. Longer strings are refused.
+# Longer than any valid string, even if every character is escaped. Longer strings and runs of blanks are refused.
 LONGEST_RUN_BYTES = 128 * 1024
 _SEARCHED_BYTES = 2 * LONGEST_RUN_BYTES  # longest distance to the end of a string, or to the colon after a name
 # So many bytes must have arrived before a token is parsed. The token and the blanks around it are shorter, so the
@@ -35,12 +35,7 @@ SLICE_S = 0.0005
 
 Parsing a body of 128 MiB in one call blocks it for 0.3 s."""
 MAX_SHOWN_CHARACTERS = 256
-KEPT_BLANKS = 16 * 1024
-"""Longest run of blanks that is kept in memory.
 
-Longer runs can be shortened, because blanks between tokens have no meaning and no valid string has so many."""
-
-_BLANK_BYTES = b" \t\n\r"
 _BLANKS = rb"[ \t\n\r]*+"
 _TEXT = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _SCALAR = rb'(?:%b|[^\s",:\[\]{}]++)' % _TEXT
@@ -98,7 +93,7 @@ class LargeBody:
         self._at = 0
         self._passed = 0  # number of parsed bytes that were removed from the window
         self._ended = False
-        self._containers = self._commas = self._quiet = self._blanks = 0
+        self._containers = self._commas = self._quiet = 0
         self._top = ""  # name in the outermost object whose value is being parsed
         self._until = 0.0
         self._steps = self._whole()
@@ -111,7 +106,7 @@ class LargeBody:
     def feed(self, part: bytes) -> None:
         """Add received bytes. Their lists, objects and values are counted at once, and parsed later by `work`."""
         for start in range(0, len(part), PIECE_BYTES):
-            piece = self._without_long_blanks(part[start : start + PIECE_BYTES])
+            piece = part[start : start + PIECE_BYTES]
             self._count(piece)
             self._received += piece
 
@@ -130,16 +125,8 @@ class LargeBody:
         except StopIteration as end:
             self.value = end.value
 
-    def _without_long_blanks(self, piece: bytes) -> bytes:
-        """Remove blanks at the start of a piece if at least KEPT_BLANKS blanks precede it."""
-        if self._blanks >= KEPT_BLANKS:
-            piece = piece.lstrip(_BLANK_BYTES)
-        trailing = len(piece) - len(piece.rstrip(_BLANK_BYTES))
-        self._blanks = trailing + (self._blanks if trailing == len(piece) else 0)
-        return piece
-
     def _count(self, piece: bytes) -> None:
-        """Raise ValidationFailed if the body has too many values or a too long string.
+        """Raise ValidationFailed if the body has too many values, a too long string, or too many blanks in a row.
 
         Counts brackets and commas, including those in strings. Measures runs without quotation marks.
         """
