@@ -189,7 +189,7 @@ class ItemsRequest(BaseModel):
         """Return the part of the query that restricts and reranks the answer. Raises ValidationFailed."""
         if self.offset + self.limit > MAX_LIMIT:
             raise _too_far("body")
-        rules, pins = rules_of(self, served)
+        rules, pins = rules_of(served, self.diversity, self.limits, self.boosts, self.pins)
         allowed = served.allowed_items(_items_of(self.filter, served))
         return Restriction(self.offset, self.include_items, allowed, rules, pins, self.explain or 0)
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from svc.serving.models.recipes import Policy
 
 Pins = Sequence[tuple[str, int]]
-RULES = frozenset({"diversity", "limits", "boosts", "pins"})
 
 
 class Answerable(Protocol):
@@ -39,48 +38,39 @@ class Answerable(Protocol):
     def allowed_items(self, own: ItemSet | None = None) -> ItemSet | None: ...
 
 
-class RuleInput(Protocol):
-    """The fields of a request that set rules. If a field is None, the recipe's rule applies."""
-
-    @property
-    def model_fields_set(self) -> set[str]: ...
-    @property
-    def diversity(self) -> float | None: ...
-    @property
-    def limits(self) -> Sequence[LimitAsked] | None: ...
-    @property
-    def boosts(self) -> Sequence[BoostAsked] | None: ...
-    @property
-    def pins(self) -> Sequence[PinAsked] | None: ...
-
-
-def rules_of(request: RuleInput, served: Answerable) -> tuple[Rules | None, Pins]:
+def rules_of(
+    served: Answerable,
+    diversity: float | None,
+    limits: Sequence[LimitAsked] | None,
+    boosts: Sequence[BoostAsked] | None,
+    pins: Sequence[PinAsked] | None,
+) -> tuple[Rules | None, Pins]:
     """Return the rules and the pins for a request, compiled for the items of the served model.
 
-    Fields that the request leaves out get the recipe's values, without the boosts and pins that do not apply now. The
-    rules are None if there are none. Raises ValidationFailed.
+    Rules of the request that are None get the recipe's values, without the boosts and pins that do not apply now. The
+    rules of the result are None if there are none. Raises ValidationFailed.
     """
     policy = served.policy
-    if not policy.has_rules and request.model_fields_set.isdisjoint(RULES):
+    if not policy.has_rules and (diversity, limits, boosts, pins) == (None, None, None, None):
         return None, ()
     now = time.time() if policy.timed else 0.0
-    pins: Pins = [(pin.item_id, pin.position) for pin in active(policy.pins, now)]
-    if request.pins is not None:
-        pins = _distinct_pins(request)
-    diversity = policy.diversity if request.diversity is None else request.diversity
-    limits = _limits(request, served) if request.limits is not None else _limits_of(policy.limits, served.filters)
-    if request.boosts is not None:
-        boosts = _boosts(request, served)
+    if pins is None:
+        placed: Pins = [(pin.item_id, pin.position) for pin in active(policy.pins, now)]
     else:
-        boosts = _boosts_of([(boost.tree, boost.factor) for boost in active(policy.boosts, now)], served.filters)
-    if not (diversity or limits or boosts):
-        return None, pins
-    return Rules(diversity, limits, boosts), pins
+        placed = _distinct_pins(pins)
+    diversity = policy.diversity if diversity is None else diversity
+    limited = _limits_of(policy.limits, served.filters) if limits is None else _limits(limits, served)
+    if boosts is None:
+        boosted = _boosts_of([(boost.tree, boost.factor) for boost in active(policy.boosts, now)], served.filters)
+    else:
+        boosted = _boosts(boosts, served)
+    if not (diversity or limited or boosted):
+        return None, placed
+    return Rules(diversity, limited, boosted), placed
 
 
-def _distinct_pins(request: RuleInput) -> Pins:
+def _distinct_pins(pins: Sequence[PinAsked]) -> Pins:
     """Return the pins of the request. Raises ValidationFailed if two pins have the same item or the same position."""
-    pins = request.pins or ()
     for name in ("item_id", "position"):
         values = [getattr(pin, name) for pin in pins]
         for index, value in enumerate(values):
@@ -89,9 +79,9 @@ def _distinct_pins(request: RuleInput) -> Pins:
     return [(pin.item_id, pin.position) for pin in pins]
 
 
-def _limits(request: RuleInput, served: Answerable) -> tuple[Limit, ...]:
+def _limits(limits: Sequence[LimitAsked], served: Answerable) -> tuple[Limit, ...]:
     kinds, seen = served.filter_kinds, set[str]()
-    for index, limit in enumerate(request.limits or ()):
+    for index, limit in enumerate(limits):
         where: list[str | int] = ["limits", index, "field"]
         if limit.field not in kinds:
             raise invalid(where, _unknown_field(limit.field, kinds), "filter_field")
@@ -102,7 +92,7 @@ def _limits(request: RuleInput, served: Answerable) -> tuple[Limit, ...]:
         if limit.field in seen:
             raise invalid(where, "two limits name this field; keep one", "repeated_limit")
         seen.add(limit.field)
-    return _limits_of([(limit.field, limit.max) for limit in request.limits or ()], served.filters)
+    return _limits_of([(limit.field, limit.max) for limit in limits], served.filters)
 
 
 def _limits_of(limits: Sequence[tuple[str, int]], filters: FilterFields | None) -> tuple[Limit, ...]:
@@ -111,9 +101,9 @@ def _limits_of(limits: Sequence[tuple[str, int]], filters: FilterFields | None) 
     return tuple(Limit(field, most) for field, most in limited_fields if isinstance(field, LabelField))
 
 
-def _boosts(request: RuleInput, served: Answerable) -> tuple[Boost, ...]:
+def _boosts(asked: Sequence[BoostAsked], served: Answerable) -> tuple[Boost, ...]:
     boosts = []
-    for index, boost in enumerate(request.boosts or ()):
+    for index, boost in enumerate(asked):
         canonical = partial(_canonical_boost, served.filter_kinds, index)
         if served.filters is None:
             canonical(boost.filter)

@@ -254,7 +254,6 @@ TYPES = {
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
-    "json": "application/json",
 }
 POLICY = "; ".join(
     (
@@ -278,45 +277,34 @@ HEADERS = {
 }
 PATHS = {"index.html": "/", "reference.html": "/v1/docs"}
 """Paths of the files that are not at `/console/<name>`."""
+STATIC = (*PATHS, *CONSOLE, *REFERENCE, *SHARED)
 
 Handler = Callable[..., Awaitable[Response]]
 
 
 def page_handlers(state: ServerState) -> dict[str, Handler]:
     """Return the handlers of all files of the web pages and of `server.json`, by path."""
-    answers = {
-        PATHS.get(name, f"/console/{name}"): _answer(_read(name), TYPES[name.rpartition(".")[2]])
-        for name in (*PATHS, *CONSOLE, *REFERENCE, *SHARED)
-    }
-    swagger_ui = {f"/console/{name}": _answer_large(name, TYPES[name.rpartition(".")[2]]) for name in SWAGGER_UI}
-    return {**answers, **swagger_ui, "/console/server.json": _answer(to_json(_server(state)), TYPES["json"])}
+    static = {PATHS.get(name, f"/console/{name}"): _file("static", name) for name in STATIC}
+    swagger_ui = {f"/console/{name}": _file("swagger_ui", name) for name in SWAGGER_UI}
+
+    async def server() -> Response:
+        """Return facts that the console reads before its first call of the API."""
+        facts = {
+            "keys": state.auth.required,
+            "metrics": state.settings.metrics_enabled,
+            "reference": not state.settings.is_closed,
+        }
+        return Response(to_json(facts), headers=HEADERS, content_type="application/json")
+
+    return {**static, **swagger_ui, "/console/server.json": server}
 
 
-def _server(state: ServerState) -> dict[str, bool]:
-    """Return the content of `server.json`, which the console reads before its first call of the API."""
-    return {
-        "keys": state.auth.required,
-        "metrics": state.settings.metrics_enabled,
-        "reference": not state.settings.is_closed,
-    }
-
-
-def _read(name: str) -> bytes:
-    return resources.files(__package__).joinpath("console", "static", name).read_bytes()
-
-
-def _answer_large(name: str, content_type: str) -> Handler:
-    """Return the handler of a large file. It saves memory, because it reads the file for each request."""
+def _file(folder: str, name: str) -> Handler:
+    """Return the handler of a file. It saves memory, because it reads the file for each request."""
+    file = resources.files(__package__).joinpath("console", folder, name)
+    content_type = TYPES[name.rpartition(".")[2]]
 
     async def answer() -> Response:
-        file = resources.files(__package__).joinpath("console", "swagger_ui", name)
         return Response(await trio.to_thread.run_sync(file.read_bytes), headers=HEADERS, content_type=content_type)
-
-    return answer
-
-
-def _answer(body: bytes, content_type: str) -> Handler:
-    async def answer() -> Response:
-        return Response(body, headers=HEADERS, content_type=content_type)
 
     return answer
