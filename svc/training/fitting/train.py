@@ -164,7 +164,6 @@ def train_to_best_epoch(
     epochs: Epochs | None,
     *,
     score: Callable[[Any], float],
-    check: Callable[[], None],
     report: Callable[[int, float], None],
 ) -> int | None:
     """Train `recommender` to its best epoch and return this epoch, or None for training without epochs.
@@ -173,20 +172,17 @@ def train_to_best_epoch(
     second time. So this function repeats its few lines with the same irspack objects.
 
     - The best epoch is the first with the highest `score(recommender)`, of the epochs that `epochs.every` selects.
-    - `check` is called before the training and before each epoch.
     - `report(epoch, score)` gets each score except one that ends the training by `epochs.patience`. That score
       is no gain, so it changes no best score of a curve, and pruning would only discard a finished training.
 
-    An exception of `check` or `report` ends the training.
+    An exception of `report` ends the training.
     """
-    check()
     if epochs is None:
         recommender.learn()
         return None
     recommender.start_learning()
     best_score, best_epoch, without_gain = -math.inf, 0, 0
     for epoch in range(1, epochs.most + 1):
-        check()
         recommender.run_epoch()
         if epoch % epochs.every:
             continue

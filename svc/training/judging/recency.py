@@ -72,17 +72,16 @@ class Chosen(NamedTuple):
     by_user: Vector
 
 
-def choose(search: RecencySearch, evaluators: Evaluators, check: Callable[[], None]) -> Chosen:
+def choose(search: RecencySearch, evaluators: Evaluators) -> Chosen:
     """Return the best of the values, or the lowest if no other value is better on the sample by more than chance.
 
     To save time, the best value is found on `evaluators.few`, and only this value and the lowest are scored on the
     whole sample. Scores are assumed to have one peak. So every third value and the last are scored first, and then the
-    neighbours of the best value until both have been scored. `check` is called before each evaluation.
+    neighbours of the best value until both have been scored.
     """
     values = search.values
 
     def on(evaluator: Evaluator, index: int) -> Chosen:
-        check()
         rankings = evaluator.rankings(search.at(values[index]))
         return Chosen(values[index], rankings, evaluator.by_user(rankings, evaluators.metric))
 
@@ -117,20 +116,16 @@ class Fitted:
     rank_ms: float | None = None
 
 
-def judge(
-    search: RecencySearch, evaluators: Evaluators, check: Callable[[], None], report: Callable[[float], None]
-) -> Fitted:
+def judge(search: RecencySearch, evaluators: Evaluators, report: Callable[[float], None]) -> Fitted:
     """Choose the best recency of a trained model on the sample, and evaluate the model on all validation users.
 
-    `report` is called with the score on the sample if there are more validation users than the sample has. `check` is
-    called before each evaluation. Both may raise an exception to end the trial. The caller adds `epochs` and `rank_ms`
-    to the result.
+    `report` is called with the score on the sample if there are more validation users than the sample has. It may raise
+    an exception to end the trial. The caller adds `epochs` and `rank_ms` to the result.
     """
     metric, full, sample = evaluators.metric, evaluators.full, evaluators.sample
-    chosen = choose(search, evaluators, check)
+    chosen = choose(search, evaluators)
     if full is not sample:
         report(float(chosen.by_user.mean()))
-    check()
     # Users of the sample are not ranked again. The trials of a search on 3,000 users and 1,500 items take 15 instead of
     # 19 s of processor time, with the same scores.
     evaluation = full.complete(search.at(chosen.recency), sample, chosen.rankings)

@@ -192,7 +192,7 @@ class _BlendTrainer:
         """Return the best single recency for all parts, under the weights that are best at their `own` recencies."""
         weights = self._weights(own)
         search = RecencySearch(self._values, lambda recency: self._ranker(self._alike(recency), weights))
-        return choose(search, self._holdout.evaluators, lambda: None).recency
+        return choose(search, self._holdout.evaluators).recency
 
     def _weights(self, recencies: Recencies) -> Weights:
         """Return the best weights of all parts at `recencies`."""

@@ -54,16 +54,14 @@ class TrialObjective:
         ranker = self.holdout.serve_scorer(to_scorer(recommender, algorithm), history)
         return float(sample.by_user(sample.rankings(ranker), self.holdout.metric).mean())
 
-    def __call__(
-        self, algorithm: str, params: Params, *, check: Callable[[], None], report: Callable[[int, float], None]
-    ) -> Fitted:
+    def __call__(self, algorithm: str, params: Params, report: Callable[[int, float], None]) -> Fitted:
         holdout, epochs = self.holdout, ALGORITHMS[algorithm].epochs
         matrix = holdout.decay_matrix(params)
         try:
             recommender = self.builder.build(algorithm, matrix, params, holdout.features, holdout.times)
             history = to_history(matrix, with_values=True)
             score = partial(self._score_epoch, algorithm=algorithm, history=history)
-            best_epoch = train_to_best_epoch(recommender, epochs, score=score, check=check, report=report)
+            best_epoch = train_to_best_epoch(recommender, epochs, score=score, report=report)
             set_self_weights(recommender, params)
         except failures(algorithm) as error:
             raise TrialPruned(str(error)) from error
@@ -76,7 +74,7 @@ class TrialObjective:
             if epochs is None:
                 report(SCREENING_STEP, score)
 
-        fitted = judge(search, holdout.evaluators, check, screened)
+        fitted = judge(search, holdout.evaluators, screened)
         return replace(fitted, epochs=best_epoch, rank_ms=rank_ms_of(scorer, matrix))
 
 

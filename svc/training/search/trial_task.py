@@ -36,18 +36,11 @@ _N_WARMUP = 3
 class Objective(Protocol):
     """Trains and scores one algorithm with one set of parameters, in a worker.
 
-    An objective calls `check()` between the steps of its work, such as epochs, and `report(step, score)` with each new
-    score. Both may raise an exception to end the trial, which the objective must not catch. The objective itself raises
-    `TrialPruned` for parameters that cannot be trained.
+    An objective calls `report(step, score)` with each new score. This may raise TrialPruned to end the trial, which the
+    objective must not catch. The objective itself raises TrialPruned for parameters that cannot be trained.
     """
 
-    def __call__(
-        self, algorithm: str, params: Params, *, check: Callable[[], None], report: Callable[[int, float], None]
-    ) -> Fitted: ...
-
-
-class TrialStopped(Exception):
-    """Raised by a `check` to end a training whose outcome no longer matters, because its trial was abandoned."""
+    def __call__(self, algorithm: str, params: Params, report: Callable[[int, float], None]) -> Fitted: ...
 
 
 class TrialPruned(Exception):
@@ -81,25 +74,23 @@ class TrialOutcome:
     curve: Curve = field(default_factory=dict)
 
 
-def run_trial(objective: Objective, task: TrialTask, check: Callable[[], None]) -> TrialOutcome:
+def run_trial(objective: Objective, task: TrialTask) -> TrialOutcome:
     """Train and score the trial of `task`.
 
-    `check` may raise TrialStopped to end the trial, which then counts as pruned. An error becomes an outcome with its
-    text, so it does not leave this function.
+    An error becomes an outcome with its text, so it does not leave this function.
     """
     begin, curve = time.monotonic(), Curve()
 
     def report(step: int, score: float) -> None:
-        check()
         curve[step] = score
         if is_outclassed(curve, task.known_curves):
             raise TrialPruned("clearly below its algorithm's median")
 
     fitted, error = None, ""
     try:
-        fitted = objective(task.algorithm, task.params, check=check, report=report)
+        fitted = objective(task.algorithm, task.params, report)
         state: State = "complete"
-    except (TrialPruned, TrialStopped):
+    except TrialPruned:
         state = "pruned"
     except Exception as caught:
         state, error = "failed", f"{type(caught).__name__}: {caught}"

@@ -29,7 +29,7 @@ from svc import events, logs
 from svc.cores import VARIABLES, limit_blas_threads, usable_cores
 from svc.processes import SealedMemory
 from svc.training.search.fork_server import ForkServer
-from svc.training.search.trial_task import Objective, TrialOutcome, TrialStopped, TrialTask, run_trial
+from svc.training.search.trial_task import Objective, TrialOutcome, TrialTask, run_trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,27 +85,19 @@ class Workers(Protocol):
 
 
 class ThreadWorkers:
-    """Workers in threads of this process.
+    """Workers in threads of this process, for small data.
 
-    An abandoned trial ends at its next call of `check`, such as before the next epoch.
+    A thread cannot be ended, so an abandoned trial is trained to its end, which takes seconds on small data.
     """
 
     def __init__(self, objective: Objective, count: int = 1) -> None:
         self.count = count
         self._objective = objective
-        self._stops: dict[int, threading.Event] = {}
 
     def submit(self, task: TrialTask, ended: Ended) -> int:
-        stop = threading.Event()
-
-        def check() -> None:
-            if stop.is_set():
-                raise TrialStopped
-
         def work() -> None:
-            ended(run_trial(self._objective, task, check))
+            ended(run_trial(self._objective, task))
 
-        self._stops[task.number] = stop
         threading.Thread(target=work, name=f"trial-{task.number}", daemon=True).start()
         return task.number
 
@@ -113,14 +105,13 @@ class ThreadWorkers:
         return 0.0
 
     def release(self, worker: int) -> None:
-        del self._stops[worker]
+        pass
 
     def abandon(self, worker: int) -> None:
-        self._stops.pop(worker).set()
+        pass
 
     def close(self) -> None:
-        for worker in list(self._stops):
-            self.abandon(worker)
+        pass
 
 
 @dataclass(slots=True, eq=False)
@@ -230,7 +221,7 @@ def work(connection: Connection) -> None:
 def _answer(objective: Objective, task: TrialTask) -> _Answer:
     """Return the outcome of `task`, and (category, message) of each warning during it."""
     with warnings.catch_warnings(record=True) as caught:
-        outcome = run_trial(objective, task, lambda: None)
+        outcome = run_trial(objective, task)
     return outcome, [(warning.category.__name__, str(warning.message)) for warning in caught]
 
 

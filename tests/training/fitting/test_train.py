@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +29,6 @@ from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.evaluator import Evaluator, Evaluators
 from svc.training.judging.rankers import ScoreRanker
 from svc.training.judging.recency import Fitted, RecencySearch, judge
-from svc.training.search.trial_task import TrialStopped
 
 
 class Singular:
@@ -103,25 +101,23 @@ def ranker(learner: Learner) -> ScoreRanker:
     return ScoreRanker(learner.get_score, EMPTY)
 
 
-def trained(
-    learner: Learner, epochs: Epochs | None, evaluators: Evaluators, check: Callable[[], None]
-) -> tuple[Fitted, list[tuple[int, float]]]:
+def trained(learner: Learner, epochs: Epochs | None, evaluators: Evaluators) -> tuple[Fitted, list[tuple[int, float]]]:
     reported: list[tuple[int, float]] = []
 
     def score(learner: Learner) -> float:
         sample = evaluators.sample
         return float(sample.by_user(sample.rankings(ranker(learner)), evaluators.metric).mean())
 
-    best = train_to_best_epoch(learner, epochs, score=score, check=check, report=lambda *at: reported.append(at))
+    best = train_to_best_epoch(learner, epochs, score=score, report=lambda *at: reported.append(at))
     search = RecencySearch((0.0,), lambda _: ranker(learner))
-    fitted = judge(search, evaluators, check, lambda score: reported.append((0, score)))
+    fitted = judge(search, evaluators, lambda score: reported.append((0, score)))
     return replace(fitted, epochs=best), reported
 
 
 def test_the_best_epoch_counts_and_patience_ends_the_training(evaluators: Evaluators) -> None:
     """Patience starts anew after each gain. The scores are those of the best state."""
     learner = Learner([1, 2, 2, 1, 3, 2, 2, 2, 4])
-    fitted, reported = trained(learner, Epochs(most=9, every=1, patience=3), evaluators, lambda: None)
+    fitted, reported = trained(learner, Epochs(most=9, every=1, patience=3), evaluators)
     assert (fitted.epochs, fitted.metrics["hit"]) == (5, 0.75)
     assert reported[:5] == [(1, 0.25), (2, 0.5), (3, 0.5), (4, 0.25), (5, 0.75)]
     assert (learner.last, learner.epoch) == (8, 5)
@@ -129,7 +125,7 @@ def test_the_best_epoch_counts_and_patience_ends_the_training(evaluators: Evalua
 
 def test_only_every_nth_epoch_is_scored(evaluators: Evaluators) -> None:
     """With every second epoch, the last of an odd number is not scored."""
-    fitted, reported = trained(Learner([1, 2, 3, 1, 4]), Epochs(most=5, every=2, patience=9), evaluators, lambda: None)
+    fitted, reported = trained(Learner([1, 2, 3, 1, 4]), Epochs(most=5, every=2, patience=9), evaluators)
     assert reported == [(2, 0.5), (4, 0.25)]
     assert fitted.epochs == 2
 
@@ -137,22 +133,9 @@ def test_only_every_nth_epoch_is_scored(evaluators: Evaluators) -> None:
 def test_a_recommender_without_epochs_learns_once(evaluators: Evaluators) -> None:
     """It is evaluated on all validation users."""
     learner = Learner([2])
-    fitted, reported = trained(learner, None, evaluators, lambda: None)
+    fitted, reported = trained(learner, None, evaluators)
     assert learner.learned
     assert (fitted.epochs, fitted.metrics["hit"], reported) == (None, 0.5, [])
-
-
-def test_an_exception_of_a_check_ends_the_training(evaluators: Evaluators) -> None:
-    """It is raised before the next epoch."""
-    learner = Learner([1] * 9)
-
-    def check() -> None:
-        if learner.epoch == 3:
-            raise TrialStopped
-
-    with pytest.raises(TrialStopped):
-        trained(learner, Epochs(most=9, every=1, patience=9), evaluators, check)
-    assert learner.epoch == 3
 
 
 def test_a_final_training_runs_the_best_number_of_epochs() -> None:

@@ -27,7 +27,7 @@ def finding(n_users: int) -> ScoreRanker:
 
 def chosen(found: dict[float, int]) -> tuple[float, float]:
     search = RecencySearch(tuple(found), lambda value: finding(found[value]))
-    best = choose(search, Evaluators.of(evaluation(), "hit", 1), lambda: None)
+    best = choose(search, Evaluators.of(evaluation(), "hit", 1))
     return best.recency, float(best.by_user.mean())
 
 
@@ -72,7 +72,7 @@ def test_a_peak_is_reached_without_scoring_every_value(peak: int) -> None:
         return finding(hits[value])
 
     search = RecencySearch(VALUES, at)
-    best = choose(search, Evaluators.of(evaluation(), "hit", 1), lambda: None)
+    best = choose(search, Evaluators.of(evaluation(), "hit", 1))
     assert (best.recency, best.by_user.mean()) == (VALUES[peak], 0.5)
     assert len(set(scored)) <= 7
 
@@ -89,7 +89,7 @@ def test_a_peak_is_reached_without_scoring_every_value(peak: int) -> None:
 def test_the_score_is_that_of_the_best_recency(found: dict[float, int], expected: tuple[float, float]) -> None:
     """A gain within chance is rejected."""
     search = RecencySearch(tuple(found), lambda value: finding(found[value]))
-    fitted = judge(search, Evaluators.of(evaluation(), "hit", 1), lambda: None, lambda _: None)
+    fitted = judge(search, Evaluators.of(evaluation(), "hit", 1), lambda _: None)
     assert (fitted.recency, fitted.metrics["hit"]) == expected
 
 
@@ -107,7 +107,7 @@ def test_recencies_are_compared_on_the_sample_and_the_best_is_scored_on_all() ->
 
         return rank
 
-    fitted = judge(RecencySearch((0.0, 0.5), at), evaluators, lambda: None, reported.append)
+    fitted = judge(RecencySearch((0.0, 0.5), at), evaluators, reported.append)
     assert (fitted.recency, fitted.metrics["hit"]) == (0.5, 170 / N_USERS)
     assert n_rows == {0.0: N_USERS // 10 + N_USERS // 2, 0.5: N_USERS // 10 + N_USERS}
     assert reported == [evaluators.sample.by_user(evaluators.sample.rankings(finding(170)), "hit").mean()]

@@ -23,8 +23,6 @@ class SlowObjective:
         self,
         _algorithm: str,
         params: dict[str, Any],
-        *,
-        check: Callable[[], None],
         report: Callable[[int, float], None],
     ) -> Fitted:
         time.sleep(params.get("seconds", 0.0))
@@ -36,6 +34,5 @@ class SlowObjective:
             warnings.warn(params["warn"], RuntimeWarning, stacklevel=1)
         for epoch, score in enumerate(params.get("scores", []), start=1):
             report(epoch, score)
-        check()
         self.numbers[0] += 1  # stays in this process
         return Fitted({"ndcg": float(self.numbers.sum()), "pid": os.getpid()}, None)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import optuna
-import pytest
 from optuna.trial import TrialState, create_trial
 from scipy import sparse
 
@@ -20,7 +19,6 @@ from svc.training.search.objective import TrialObjective
 from svc.training.search.trial_task import (
     SCREENING_STEP,
     TrialPruned,
-    TrialStopped,
     TrialTask,
     is_outclassed,
     known_curves,
@@ -38,9 +36,7 @@ class Objective:
         self.course = course
         self.end = end
 
-    def __call__(
-        self, algorithm: str, params: Any, *, check: Callable[[], None], report: Callable[[int, float], None]
-    ) -> Fitted:
+    def __call__(self, algorithm: str, params: Any, report: Callable[[int, float], None]) -> Fitted:
         for epoch, score in self.course.items():
             report(epoch, score)
         if isinstance(self.end, Exception):
@@ -54,38 +50,28 @@ def task(**more: Any) -> TrialTask:
 
 def test_a_complete_trial_has_its_result_and_its_curve() -> None:
     """It has its duration too."""
-    outcome = run_trial(Objective({1: 0.1, 2: 0.3}), task(), lambda: None)
+    outcome = run_trial(Objective({1: 0.1, 2: 0.3}), task())
     assert (outcome.state, outcome.fitted, outcome.error, outcome.curve) == ("complete", FITTED, "", {1: 0.1, 2: 0.3})
     assert outcome.seconds >= 0
 
 
-@pytest.mark.parametrize("end", [TrialPruned("too hopeless"), TrialStopped()])
-def test_parameters_that_cannot_be_trained_are_pruned(end: Exception) -> None:
+def test_parameters_that_cannot_be_trained_are_pruned() -> None:
     """The outcome has no error."""
-    outcome = run_trial(Objective({1: 0.1}, end), task(), lambda: None)
+    outcome = run_trial(Objective({1: 0.1}, TrialPruned("too hopeless")), task())
     assert (outcome.state, outcome.fitted, outcome.error) == ("pruned", None, "")
 
 
 def test_a_defect_fails_only_its_trial() -> None:
     """Its outcome has the type and text of the error."""
-    outcome = run_trial(Objective({}, ValueError("no such shape")), task(), lambda: None)
+    outcome = run_trial(Objective({}, ValueError("no such shape")), task())
     assert (outcome.state, outcome.error) == ("failed", "ValueError: no such shape")
 
 
 def test_a_trial_that_is_worse_than_earlier_ones_is_pruned_between_epochs() -> None:
     """They are those known when it was suggested."""
     known = tuple({1: 0.5, 2: 0.5, 3: 0.5, 4: 0.5, 5: 0.5} for _ in range(5))
-    outcome = run_trial(Objective(dict.fromkeys(range(1, 6), 0.1)), task(known_curves=known), lambda: None)
+    outcome = run_trial(Objective(dict.fromkeys(range(1, 6), 0.1)), task(known_curves=known))
     assert (outcome.state, list(outcome.curve)) == ("pruned", [1, 2, 3, 4])
-
-
-def test_a_trial_over_its_time_limit_ends_at_the_next_report() -> None:
-    """`check` raises the exception that ends it."""
-
-    def check() -> None:
-        raise TrialStopped
-
-    assert run_trial(Objective({1: 0.9}), task(), check).state == "pruned"
 
 
 N_OTHERS, N_JUDGED, N_ITEMS = 2_000, 6_000, 60
@@ -123,17 +109,17 @@ def test_a_trial_that_fails_screening_is_not_evaluated_on_all_users() -> None:
     train, evaluators = problem()
     objective = TrialObjective(Builder(1, Threads.choose(None, available=1)), Holdout(train, evaluators, {}))
     good = {"top_k": 50, "shrinkage": 0.0, "feature_weighting": "NONE", "normalize": True}
-    passed = run_trial(objective, TrialTask(0, "CosineKNNRecommender", good, screenings(0.1, 0.1, 0.1)), lambda: None)
+    passed = run_trial(objective, TrialTask(0, "CosineKNNRecommender", good, screenings(0.1, 0.1, 0.1)))
     assert passed.state == "complete"
     assert passed.curve.keys() == {SCREENING_STEP}
-    refused = run_trial(objective, TrialTask(1, "CosineKNNRecommender", good, screenings(0.9, 0.9, 0.9)), lambda: None)
+    refused = run_trial(objective, TrialTask(1, "CosineKNNRecommender", good, screenings(0.9, 0.9, 0.9)))
     assert (refused.state, refused.curve) == ("pruned", passed.curve)
-    ials = run_trial(objective, TrialTask(3, "IALSRecommender", {"n_components": 4}), lambda: None)
+    ials = run_trial(objective, TrialTask(3, "IALSRecommender", {"n_components": 4}))
     assert ials.fitted is not None
     assert SCREENING_STEP not in ials.curve
     few = Evaluators.of(Evaluator(evaluators.full.heldout[:900], offset=N_OTHERS, cutoff=5), "ndcg", 1)
     objective = TrialObjective(objective.builder, Holdout(train[: N_OTHERS + 900], few, {}))
-    assert run_trial(objective, TrialTask(4, "CosineKNNRecommender", good), lambda: None).curve == {}
+    assert run_trial(objective, TrialTask(4, "CosineKNNRecommender", good)).curve == {}
 
 
 def test_trials_are_compared_with_complete_ones_and_with_all_that_were_screened() -> None:

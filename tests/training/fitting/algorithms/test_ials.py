@@ -61,9 +61,9 @@ def score(recommender: Any, name: str, train: sparse.csr_matrix, heldout: sparse
         return float(sample.by_user(sample.rankings(ranker(trained)), "ndcg").mean())
 
     epochs = ALGORITHMS[name].epochs
-    train_model(recommender, epochs, score=score_epoch, check=lambda: None, report=lambda *_: None)
+    train_model(recommender, epochs, score=score_epoch, report=lambda *_: None)
     search = RecencySearch((0.0,), lambda _: ranker(recommender))
-    fitted = judge(search, evaluators, lambda: None, lambda _: None)
+    fitted = judge(search, evaluators, lambda _: None)
     assert fitted.by_user is not None
     return fitted.by_user
 
