@@ -3,7 +3,7 @@
     python -m benchmarks.shared_search recipe.yaml postgresql+psycopg://postgres@127.0.0.1/test
 
 The recipe's own `storage_path` is replaced by the given one. Prints wall seconds, the trials that used the budget, and
-how many trainings had equal parameters (none should).
+how many trials had the parameters of an earlier one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 import optuna
 import yaml
 
-from svc.training.search import budget, trials
+from svc.training.search import budget
 from svc.training.search.storage import locate, open_storage
 
 
@@ -43,11 +43,10 @@ def measure(recipe: Path, name: str, storage: str, n_processes: int) -> str:
     study = optuna.load_study(study_name=f"svc_{name}_{run_id}", storage=opened.backend)
     used = [trial for trial in study.get_trials(deepcopy=False) if budget.uses_budget(trial)]
     opened.close()
-    trained = [trial for trial in used if trials.REUSED not in trial.user_attrs]
-    distinct = {(trial.user_attrs[budget.ALGORITHM], str(sorted(trial.params.items()))) for trial in trained}
+    distinct = {(trial.user_attrs[budget.ALGORITHM], str(sorted(trial.params.items()))) for trial in used}
     best = max(trial.value for trial in used if trial.value is not None)
     return (
-        f"{n_processes} processes: {seconds:6.1f} s  {len(used)} trials, {len(trained) - len(distinct)} twice, "
+        f"{n_processes} processes: {seconds:6.1f} s  {len(used)} trials, {len(used) - len(distinct)} twice, "
         f"best {best:.5f}, exit codes {codes}"
     )
 

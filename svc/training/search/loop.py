@@ -23,6 +23,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from svc import events, logs
 from svc.progress import Progress
+from svc.training.judging.recency import Fitted
 from svc.training.judging.search_result import SearchResult
 from svc.training.search import budget, trials
 from svc.training.search.kept_scores import KeptScores
@@ -58,14 +59,11 @@ class TrialLimits:
 class _Attempt:
     """A trial that has been asked for and not yet told.
 
-    `source` is the number of the trial whose result counts (see `trials.find_source`). If it is the trial's own number,
-    the trial waits for a worker, is trained by `worker`, and then has an `outcome`. Otherwise it is not trained and
-    copies the result of the other trial.
+    The trial waits for a worker, is trained by `worker`, and then has an `outcome`.
     """
 
     trial: Trial
     task: TrialTask
-    source: int
     worker: int | None = None
     submitted: float = 0.0
     outcome: TrialOutcome | None = None
@@ -73,7 +71,7 @@ class _Attempt:
 
     @property
     def waits(self) -> bool:
-        return self.worker is None and self.outcome is None and self.source == self.task.number
+        return self.worker is None and self.outcome is None
 
 
 @dataclass(slots=True, eq=False)
@@ -203,8 +201,7 @@ class Search:
         if self.verbose:
             logs.emit(events.TRIAL_PARAMETERS, number=trial.number, algorithm=algorithm, params=params)
         task = TrialTask(trial.number, algorithm, params, known_curves(others, algorithm))
-        source = trials.find_source(others, trial.number, algorithm, params, self._asked)
-        self._asked[trial.number] = _Attempt(trial, task, source)
+        self._asked[trial.number] = _Attempt(trial, task)
         return True
 
     def _patience(self, deadline: float) -> float:
@@ -241,59 +238,39 @@ class Search:
         In a shared search, this is the oldest trial that has ended. Otherwise only the oldest of all may be told.
         """
         for number, attempt in self._asked.items():
-            if attempt.outcome is not None or self._source_is_finished(attempt):
+            if attempt.outcome is not None:
                 del self._asked[number]
-                self._conclude(attempt)
+                self._conclude(attempt, attempt.outcome)
                 return True
             if not self.storage.shared:
                 return False
         return False
 
-    def _source_is_finished(self, attempt: _Attempt) -> bool:
-        """Return whether `attempt` copies the result of another trial and that trial has finished, not abandoned."""
-        if attempt.source == attempt.task.number:
-            return False
-        return any(trial.number == attempt.source and _has_result(trial) for trial in self._trials())
-
-    def _conclude(self, attempt: _Attempt) -> None:
-        outcome = attempt.outcome
-        if outcome is None:
-            self._reuse(attempt)
-            return
+    def _conclude(self, attempt: _Attempt, outcome: TrialOutcome) -> None:
         for epoch, score in outcome.curve.items():
             attempt.trial.report(score, epoch)
         if outcome.fitted is not None:
-            self._complete(attempt, outcome)
+            self._complete(attempt, outcome.fitted, outcome.seconds)
         elif outcome.state == "pruned":
             self._tell(attempt, TrialState.PRUNED)
         else:
             self._fail(attempt, outcome.error)
 
-    def _complete(self, attempt: _Attempt, outcome: TrialOutcome) -> None:
-        assert outcome.fitted is not None, "a complete trial has been fitted"
-        score = outcome.fitted.metrics[self.metric]
+    def _complete(self, attempt: _Attempt, fitted: Fitted, seconds: float) -> None:
+        score = fitted.metrics[self.metric]
         if not math.isfinite(score):
             self._fail(attempt, f"its score is {score}")
             return
-        for name, value in trials.attributes(outcome.fitted, outcome.seconds).items():
+        for name, value in trials.attributes(fitted, seconds).items():
             attempt.trial.set_user_attr(name, value)
-        rank_ms, limit = outcome.fitted.rank_ms, self.limits.max_rank_ms
+        rank_ms, limit = fitted.rank_ms, self.limits.max_rank_ms
         if rank_ms is not None and limit is not None and rank_ms > limit:
             attempt.trial.set_user_attr(trials.TOO_SLOW, True)
             self._tell(attempt, TrialState.PRUNED)
             return
-        if outcome.fitted.by_user is not None:
-            self.scores.keep(attempt.task.number, attempt.task.algorithm, score, outcome.fitted.by_user)
+        if fitted.by_user is not None:
+            self.scores.keep(attempt.task.number, attempt.task.algorithm, score, fitted.by_user)
         self._tell(attempt, TrialState.COMPLETE, score)
-
-    def _reuse(self, attempt: _Attempt) -> None:
-        """Tell the result of the earlier trial with the same algorithm and parameters as the result of `attempt`."""
-        original = next(trial for trial in self._trials() if trial.number == attempt.source)
-        for name in (trials.METRICS, trials.EPOCHS, trials.RECENCY, trials.RANK_MS, trials.TOO_SLOW, budget.SPENT):
-            if name in original.user_attrs:
-                attempt.trial.set_user_attr(name, original.user_attrs[name])
-        attempt.trial.set_user_attr(trials.REUSED, original.number)
-        self._tell(attempt, original.state, original.value if original.state is TrialState.COMPLETE else None)
 
     def _fail(self, attempt: _Attempt, error: str) -> None:
         if not attempt.timed_out:
@@ -335,7 +312,7 @@ class Search:
         for attempt in self._asked.values():
             with contextlib.suppress(Exception):  # an unreachable storage must not hide the error that ends the search
                 if attempt.outcome is not None:
-                    self._conclude(attempt)
+                    self._conclude(attempt, attempt.outcome)
                 else:
                     self.study.tell(attempt.trial, state=TrialState.FAIL, skip_if_finished=True)
         self._asked.clear()
@@ -361,7 +338,3 @@ class Search:
                 **({} if record.rank_ms is None else {"rank_ms": record.rank_ms}),
                 **({"too_slow": True} if record.too_slow else {}),
             )
-
-
-def _has_result(trial: FrozenTrial) -> bool:
-    return trial.state.is_finished() and budget.uses_budget(trial)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from optuna.trial import FrozenTrial, TrialState
 
-from svc.training.fitting.algorithms.registry import Params
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.recency import Fitted
 from svc.training.search import budget
@@ -18,8 +15,7 @@ RECENCY = "svc:recency"
 SECONDS = "svc:seconds"
 RANK_MS = "svc:rank_ms"
 TOO_SLOW = "svc:too_slow"
-REUSED = "svc:reused"
-"""Attributes of a finished trial. REUSED is the number of the equal trial whose result was copied."""
+"""Attributes of a finished trial."""
 
 
 def attributes(fitted: Fitted, seconds: float) -> dict[str, object]:
@@ -33,22 +29,6 @@ def attributes(fitted: Fitted, seconds: float) -> dict[str, object]:
 def records(trials: list[FrozenTrial]) -> list[TrialRecord]:
     """Return a record of each finished trial that used the budget."""
     return [_record(trial) for trial in trials if budget.uses_budget(trial) and trial.state.is_finished()]
-
-
-def find_source(others: list[FrozenTrial], number: int, algorithm: str, params: Params, own: Collection[int]) -> int:
-    """Return the number of the trial from which trial `number` copies its result, or `number` if it must be trained.
-
-    The result is copied from a trial with the same algorithm and parameters. That trial must be complete, pruned or in
-    `own`, the numbers of the trials in progress in this process. A running trial of another process may be lost with
-    its process.
-    """
-    finished = (TrialState.COMPLETE, TrialState.PRUNED)
-    equal = (trial for trial in others if _is_equal(trial, algorithm, params))
-    return next((trial.number for trial in equal if trial.state in finished or trial.number in own), number)
-
-
-def _is_equal(trial: FrozenTrial, algorithm: str, params: Params) -> bool:
-    return trial.user_attrs.get(budget.ALGORITHM) == algorithm and own_parameters(algorithm, trial.params) == params
 
 
 def _record(trial: FrozenTrial) -> TrialRecord:

@@ -1,4 +1,4 @@
-"""The search over a study: budget, duplicates, deadlines, interrupts, several processes."""
+"""The search over a study: budget, deadlines, interrupts, several processes."""
 
 from __future__ import annotations
 
@@ -109,16 +109,6 @@ def test_the_same_seed_gives_the_same_search() -> None:
         make({KNN: 8, SLIM: 4}, objective, seed=seed).run()
     assert runs[0].trained == runs[1].trained
     assert runs[0].trained != runs[2].trained
-
-
-def test_equal_parameters_are_trained_once() -> None:
-    """A space of four settings needs four trainings with any share. The other trials copy their scores."""
-    objective = Peak()
-    search = make({KNN: 9}, objective)
-    search.sampler._spaces = {KNN: Space({"top_k": IntDistribution(1, 4)}, ({"top_k": 2},))}
-    result = search.run()
-    assert len(result.completed) == 9
-    assert sorted(params["top_k"] for _, params in objective.trained) == [1, 2, 3, 4]
 
 
 def test_a_failing_trial_does_not_end_the_search(log: list[dict]) -> None:
@@ -254,16 +244,6 @@ def test_the_order_in_which_trials_end_does_not_change_the_search() -> None:
         result = make({KNN: 14, SLIM: 10}, Peak(act), workers=3).run()
         found.append([(trial.number, trial.algorithm, trial.params, trial.score) for trial in result.trials])
     assert all(each == found[0] for each in found)
-
-
-def test_equal_parameters_that_are_asked_for_together_are_trained_once() -> None:
-    """With many simultaneous trials, a space of four settings still needs four trainings."""
-    objective = Peak()
-    search = make({KNN: 30}, objective, workers=4)
-    search.sampler._spaces = {KNN: Space({"top_k": IntDistribution(1, 4)}, ({"top_k": 2},))}
-    result = search.run()
-    assert len(result.completed) == 30
-    assert sorted(params["top_k"] for _, params in objective.trained) == [1, 2, 3, 4]
 
 
 def test_algorithms_that_need_much_memory_wait_for_each_other() -> None:

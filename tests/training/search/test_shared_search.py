@@ -1,4 +1,4 @@
-"""Several processes on one study: one budget, no training twice, and a killed one loses only its own trial."""
+"""Several processes on one study: one budget, and a killed one loses only its own trial."""
 
 from __future__ import annotations
 
