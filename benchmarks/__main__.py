@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import runpy
 import sys
+from itertools import takewhile
 from pathlib import Path
 
-SHARED = {"__init__", "__main__", "common", "http_servers", "hostile_clients", "probing", "order"}
+SHARED = {"__init__", "__main__", "common", "http_servers", "hostile_clients", "probing", "order", "wide_model"}
 
 
 def names() -> list[str]:
@@ -14,8 +15,8 @@ def names() -> list[str]:
 
 
 def main() -> None:
-    wanted = [argument for argument in sys.argv[1:] if argument in names()]
-    options = [argument for argument in sys.argv[1:] if argument not in wanted]
+    wanted = list(takewhile(names().__contains__, sys.argv[1:]))
+    options = sys.argv[1 + len(wanted) :]
     if not wanted:
         print("usage: python -m benchmarks NAME... [options]\nbenchmarks: " + ", ".join(names()))
         sys.exit(2 if options else 0)

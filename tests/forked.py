@@ -103,6 +103,7 @@ def _run(command: list[str], environment: dict[str, str], folder: Path, files: d
 
     from svc.cli.main import INTERRUPTED, run
 
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup, which svc respects
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -16,14 +15,6 @@ from tests.serving.artifacts import OTHER_KEYS, SIGNING_KEYS, popularity_model, 
 
 pytestmark = pytest.mark.integration
 OLD, NEW = "o" * 43, "n" * 43
-
-
-@pytest.fixture(autouse=True)
-def heard_hangups() -> Iterator[None]:
-    """A server that is started under nohup does not hear SIGHUP, and these tests may be run so."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
 
 
 def test_keys_are_rotated_without_a_restart(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -19,14 +18,6 @@ from tests.serving.artifacts import popularity_model
 from tests.serving.certificates import Issuer
 
 pytestmark = pytest.mark.system
-
-
-@pytest.fixture(autouse=True)
-def heard_hangups() -> Iterator[None]:
-    """A server that is started under nohup does not hear SIGHUP, and these tests may be run so."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
 
 
 def ask(
