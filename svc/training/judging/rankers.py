@@ -18,8 +18,6 @@ from svc.cores import one_blas_thread, usable_cores
 from svc.model.history import History
 from svc.model.model import Model
 from svc.model.ranking.query import NO_ITEMS, Query
-from svc.model.recommenders.base import Scorer
-from svc.model.recommenders.blend import BlendScorer
 from svc.training.data.split import SplitMatrices
 from svc.training.judging.evaluator import Rankings, Rows
 
@@ -206,37 +204,14 @@ def rank_ms(model: Model, rows: NDArray[np.int64] | None = None) -> float:
     several requests that it ranks together.
     """
     known_rows = np.arange(model.n_users) if rows is None else rows
-    queries = [model.known_user(int(row), limit=_LIMIT) for row in known_rows[_spread(len(known_rows))]]
-    return _median_ms(lambda query: model.rank([query]), queries)
-
-
-def rank_ms_of(scorer: Scorer, matrix: sparse.csr_matrix) -> float:
-    """Return the time that `rank_ms` measures, for a `scorer` without a model, trained on `matrix`, (users, items)."""
-    rows = _spread(matrix.shape[0])
-    lengths = np.zeros(matrix.shape[0], dtype=np.int64)
-    lengths[rows] = np.diff(matrix.indptr)[rows]
-    chosen = matrix[rows]
-    values = chosen.data.astype(np.float32) if scorer.reads_values else None
-    history = History(np.concatenate([[0], np.cumsum(lengths)]), chosen.indices.astype(np.int32), values)
-    scorer.ready()
-    if isinstance(scorer, BlendScorer):
-        scorer.measure(history, rows)
-    queries = [Query(limit=_LIMIT, user=int(row)) for row in rows]
-    return _median_ms(lambda query: scorer.rank([query], history), queries)
-
-
-def _spread(n_users: int) -> NDArray[np.intp]:
-    """Return at most N_USERS of `n_users` rows, evenly spread."""
-    return np.arange(0, n_users, max(1, n_users // N_USERS))[:N_USERS]
-
-
-def _median_ms(rank: Callable[[Query], object], queries: Sequence[Query]) -> float:
+    timed = known_rows[:: max(1, len(known_rows) // N_USERS)][:N_USERS]
+    queries = [model.known_user(int(row), limit=_LIMIT) for row in timed]
     with one_blas_thread():  # the setting of servers
-        rank(queries[0])  # the first call also fills caches
-        return round(1e3 * median(_seconds(rank, query) for query in queries), _DIGITS)
+        model.rank(queries[:1])  # the first call also fills caches
+        return round(1e3 * median(_seconds(model, query) for query in queries), _DIGITS)
 
 
-def _seconds(rank: Callable[[Query], object], query: Query) -> float:
+def _seconds(model: Model, query: Query) -> float:
     began = time.thread_time()
-    rank(query)
+    model.rank([query])
     return time.thread_time() - began

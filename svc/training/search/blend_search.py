@@ -35,7 +35,7 @@ from svc.training.fitting.train import train_trial
 from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.evaluator import Evaluator, Ranker, Rankings, Rows
 from svc.training.judging.intervals import is_gain
-from svc.training.judging.rankers import ScoresOfUsers, best_columns, rank_ms_of
+from svc.training.judging.rankers import ScoresOfUsers, best_columns, rank_ms
 from svc.training.judging.recency import RecencySearch, choose
 from svc.training.judging.search_result import SearchResult, by_score
 from svc.training.judging.task import Task
@@ -89,20 +89,21 @@ def add_blend(task: SearchTask, result: SearchResult) -> SearchResult:
     number = 1 + max(trial.number for trial in result.trials)
     record = parts.best(number, shared)
     blend = build_blend(parts.models_of(record), record)
-    evaluation = holdout.evaluators.full.evaluate(holdout.ranker_of(blend, record))
-    metrics, rank_ms = evaluation.metrics, rank_ms_of(blend, train)
+    full, ranker = holdout.evaluators.full, holdout.ranker_of(blend, record)
+    evaluation = full.evaluate(ranker)
+    metrics, needed_ms = evaluation.metrics, rank_ms(ranker.model, full.offset + full.evaluated_users)
     seconds = round(time.monotonic() - began, 3)
-    record = replace(record, score=metrics[holdout.metric], metrics=metrics, seconds=seconds, rank_ms=rank_ms)
+    record = replace(record, score=metrics[holdout.metric], metrics=metrics, seconds=seconds, rank_ms=needed_ms)
     logs.emit(
         events.BLEND_SEARCHED,
         weights=record.params["weights"],
         score=record.score,
         seconds=record.seconds,
-        rank_ms=rank_ms,
+        rank_ms=needed_ms,
     )
     most_ms = task.loaded.recipe.training.max_rank_ms
-    if most_ms is not None and rank_ms > most_ms:
-        return _skip(result, f"a ranking by it takes {rank_ms:g} ms, more than training.max_rank_ms")
+    if most_ms is not None and needed_ms > most_ms:
+        return _skip(result, f"a ranking by it takes {needed_ms:g} ms, more than training.max_rank_ms")
     by_user = {**result.by_user, number: evaluation.by_user(holdout.metric)}
     result = replace(result, trials=[*result.trials, record], by_user=by_user)
     is_best = result.best is record

@@ -23,7 +23,7 @@ from svc.training.fitting.algorithms.registry import ALGORITHMS, Params
 from svc.training.fitting.export import to_history, to_scorer
 from svc.training.fitting.train import Builder, failures, set_self_weights, train_to_best_epoch
 from svc.training.judging.evaluator import Rows
-from svc.training.judging.rankers import ScoreRanker, Scores, ScoresOfUsers, rank_ms_of
+from svc.training.judging.rankers import ScoreRanker, Scores, ScoresOfUsers, rank_ms
 from svc.training.judging.recency import Fitted, RecencySearch, judge
 from svc.training.judging.task import Holdout
 from svc.training.search.trial_task import SCREENING_STEP, TrialPruned
@@ -75,7 +75,8 @@ class TrialObjective:
                 report(SCREENING_STEP, score)
 
         fitted = judge(search, holdout.evaluators, screened)
-        return replace(fitted, epochs=best_epoch, rank_ms=rank_ms_of(scorer, matrix))
+        served = holdout.serve_scorer(scorer, history)
+        return replace(fitted, epochs=best_epoch, rank_ms=rank_ms(served.model))
 
 
 _DENSE_FROM = 8

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from scipy import sparse
-from scipy import sparse as sps
 
-from svc.model.history import History
 from svc.model.ranking.query import Query, Ranking
-from svc.model.recommenders.popularity import PopularityScorer
 from svc.training.judging import rankers
 from svc.training.judging.rankers import ScoreRanker, ServedRanker
 from tests.families import EVERY_FAMILY, N_ITEMS, N_USERS, family
@@ -102,24 +98,3 @@ def test_the_cost_can_be_measured_for_some_users(monkeypatch: pytest.MonkeyPatch
     assert rankers.rank_ms(model, rows) == 2.0  # type: ignore[arg-type]
     assert set(model.users) <= set(rows.tolist())
     assert len(set(model.users)) == rankers.N_USERS
-
-
-def test_the_cost_of_a_scorer_is_that_of_its_model() -> None:
-    """It has the users and histories of its model."""
-    matrix = sps.random(400, 50, density=0.2, random_state=1, format="csr")
-    queried: list[tuple[int, list[int], list[float]]] = []
-
-    class Recorder(PopularityScorer):
-        reads_values = True
-
-        def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
-            (query,) = queries
-            values = history.values(query.user)
-            queried.append((query.user, history.items(query.user).tolist(), [] if values is None else values.tolist()))
-            return super().rank(queries, history)
-
-    assert rankers.rank_ms_of(Recorder(np.arange(50.0)), matrix) > 0.0
-    assert len(queried) == rankers.N_USERS + 1
-    for user, items, values in queried:
-        assert items == matrix[user].indices.tolist()
-        assert values == matrix[user].data.astype(np.float32).tolist()

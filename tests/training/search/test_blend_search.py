@@ -223,7 +223,7 @@ def test_a_blend_whose_ranking_takes_too_long_is_left_out(
     make_recipe: Make, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An event has the reason, and the best of its parts wins."""
-    monkeypatch.setattr("svc.training.search.blend_search.rank_ms_of", lambda *_: 7.5)
+    monkeypatch.setattr("svc.training.search.blend_search.rank_ms", lambda *_: 7.5)
     _, head = trained(make_recipe(training={**TRAINING, "max_rank_ms": 7}))
     assert head["best_class"] in ("IALSRecommender", "CosineKNNRecommender")
     (skipped,) = (record for record in log if record["event"] == "algorithm_skipped")
