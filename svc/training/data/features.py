@@ -19,7 +19,7 @@ from svc.model.features import Column, NumberColumn, SideEncoder, TokenColumn
 from svc.model.ids import IdTable
 from svc.recipe.training_schema import FeatureColumn, FeatureSide
 from svc.settings import Settings
-from svc.training.data.text_features import UnusableRow, fit_text, fit_vectors, frequent_tokens
+from svc.training.data.text_features import UnusableRow, fit_text, fit_vectors, frequent_tokens, stack_rows, take_rows
 
 SideName = Literal["user", "item"]
 _PRUNING_WARNING = 0.2
@@ -80,7 +80,7 @@ def fit_side(frame: pd.DataFrame, side: Any, name: SideName, ids: Sequence[str],
         if not column.width:
             logs.emit(events.FEATURE_EMPTY_VOCABULARY_COLUMN, column=declared.name, side=name)
         columns.append(column)
-        blocks.append(_take(rows, table.row_of))
+        blocks.append(take_rows(rows, table.row_of))
         varies = varies or (rows.shape[1] > 0 and bool((rows.max(axis=0) - rows.min(axis=0)).nnz))
     encoder = SideEncoder(tuple(columns))
     _check_width(encoder, name, settings)
@@ -167,8 +167,7 @@ def _fit_column(values: pd.Series, declared: Any, limit: int) -> tuple[Column, s
     except FeatureDimensionExceeded as error:
         raise FeatureDimensionExceeded(f"feature column {declared.name!r}: {error.message}") from None
     column.tokens = IdTable.from_ids(sorted(counts))
-    encoded = _encode_categories(categories, column)
-    rows = _take(encoded, codes)
+    rows = take_rows(stack_rows(map(column.encode, categories), len(categories), column.width), codes)
     _warn_of_pruning(column, distinct, declared.min_frequency, rows, len(values))
     return column, rows
 
@@ -183,21 +182,6 @@ def _fit_numbers(values: pd.Series, name: str) -> tuple[NumberColumn, sparse.csr
     places = np.flatnonzero(is_known), np.zeros(np.count_nonzero(is_known), dtype=np.int32)
     standardized = column.standardize(numbers[is_known]).astype(np.float32)  # 0 is stored too: a missing number is not
     return column, sparse.csr_matrix((standardized, places), shape=(len(numbers), 1))
-
-
-def _encode_categories(categories: Sequence[object], column: TokenColumn) -> sparse.csr_matrix:
-    """Return a matrix, (distinct values, width), that is 1 at the tokens of each value of a column."""
-    tokens_of = [column.encode(value)[0] for value in categories]
-    indptr = np.concatenate([[0], np.cumsum([len(tokens) for tokens in tokens_of])]).astype(np.int64)
-    indices = np.concatenate([*tokens_of, np.empty(0, dtype=np.intp)]).astype(np.int32)
-    data = np.ones(len(indices), dtype=np.float32)
-    return sparse.csr_matrix((data, indices, indptr), shape=(len(categories), column.width))
-
-
-def _take(rows: sparse.csr_matrix, positions: NDArray[Any]) -> sparse.csr_matrix:
-    """Return the rows of `rows` at `positions`, with an empty row for the position −1."""
-    padded = sparse.vstack([rows, sparse.csr_matrix((1, rows.shape[1]), dtype=rows.dtype)], format="csr")
-    return padded[np.where(positions < 0, rows.shape[0], positions)]
 
 
 def _warn_of_pruning(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.errors import FeatureDimensionExceeded, FeatureValueUnusable
+from svc.model.columns.feature_values import Value
 from svc.model.columns.text_column import TextColumn
 from svc.model.columns.vector_column import VectorColumn
 from svc.model.ids import IdTable
@@ -92,7 +93,7 @@ def fit_text(values: pd.Series, declared: Any) -> tuple[TextColumn, sparse.csr_m
     texts = values.astype("category")
     categories, codes = list(texts.cat.categories), texts.cat.codes.to_numpy()
     weights = np.bincount(codes[codes >= 0], minlength=len(categories)).astype(np.int64)
-    empty = TextColumn(
+    column = TextColumn(
         declared.name,
         IdTable.from_ids([]),
         np.empty(0, dtype=np.int32),
@@ -100,22 +101,15 @@ def fit_text(values: pd.Series, declared: Any) -> tuple[TextColumn, sparse.csr_m
         max_words=declared.max_words,
         analyzer=declared.analyzer,
     )
-    _check_texts(empty, categories, codes)
+    _check_texts(column, categories, codes)
     counts, distinct = frequent_tokens(
-        categories, weights, lambda text: set(empty.words(text)), min_frequency=declared.min_items
+        categories, weights, lambda text: set(column.words(text)), min_frequency=declared.min_items
     )
     ranked = sorted(counts, key=lambda word: (-counts[word], word))[: declared.max_words]
-    column = TextColumn(
-        declared.name,
-        IdTable.from_ids(ranked),
-        np.array([counts[word] for word in ranked], dtype=np.int32),
-        n_items=len(values),
-        max_words=declared.max_words,
-        analyzer=declared.analyzer,
-    )
-    encoded = _stack((column.encode(text) for text in categories), len(categories), column.width)
-    padded = sparse.vstack([encoded, sparse.csr_matrix((1, column.width), dtype=np.float32)], format="csr")
-    return column, padded[np.where(codes < 0, len(categories), codes)], distinct
+    column.vocabulary = IdTable.from_ids(ranked)
+    column.item_counts = np.array([counts[word] for word in ranked], dtype=np.int32)
+    encoded = stack_rows(map(column.encode, categories), len(categories), column.width)
+    return column, take_rows(encoded, codes), distinct
 
 
 def _check_texts(column: TextColumn, categories: list[object], codes: NDArray[Any]) -> None:
@@ -136,7 +130,7 @@ def fit_vectors(values: pd.Series, declared: Any) -> tuple[VectorColumn, sparse.
     squares = [float(np.square(vector).sum()) for vector in _vectors(column, values) if vector is not None]
     column.length = math.sqrt(sum(squares) / len(squares)) if squares else 0.0
     read = (column.read(None if vector is None else vector)[0] for vector in _vectors(column, values))
-    return column, _stack(read, len(values), column.width)
+    return column, stack_rows(read, len(values), column.width)
 
 
 def _vectors(column: VectorColumn, values: pd.Series) -> Iterator[NDArray[np.float64] | None]:
@@ -151,7 +145,13 @@ def _vectors(column: VectorColumn, values: pd.Series) -> Iterator[NDArray[np.flo
             raise UnusableRow(row, error.message) from None
 
 
-def _stack(rows: Iterator[tuple[NDArray[np.intp], NDArray[np.float64]]], n_rows: int, width: int) -> sparse.csr_matrix:
+def take_rows(rows: sparse.csr_matrix, positions: NDArray[Any]) -> sparse.csr_matrix:
+    """Return the rows of `rows` at `positions`, with an empty row for the position −1."""
+    padded = sparse.vstack([rows, sparse.csr_matrix((1, rows.shape[1]), dtype=rows.dtype)], format="csr")
+    return padded[np.where(positions < 0, rows.shape[0], positions)]
+
+
+def stack_rows(rows: Iterable[Value], n_rows: int, width: int) -> sparse.csr_matrix:
     """Return a float32 matrix, (n_rows, width), from the columns and values of each row's stored entries."""
     indptr = np.zeros(n_rows + 1, dtype=np.int64)
     indices, data = [], []
