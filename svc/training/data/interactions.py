@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,6 @@ from scipy import sparse
 from svc.errors import MinDataViolation, TimeUnitRequired, TrainingError
 from svc.recipe.schema import Cleansing, InteractionSchema
 from svc.recipe.serving_schema import Popular
-from svc.training.data.stable_sort import stable_order
 from svc.training.data.times import (
     BAD_TIME,
     NO_START,
@@ -26,8 +25,10 @@ from svc.training.data.times import (
     unit_of,
 )
 from svc.training.data.weights import (
+    Codes,
+    Dedup,
     RowWeights,
-    Weights,
+    distinct_pairs,
     in_single_precision,
     of_events,
     of_numbers,
@@ -35,12 +36,9 @@ from svc.training.data.weights import (
 )
 from svc.training.data.where import KeptRows
 
-Dedup = Literal["sum", "max", "count", "keep_last", "keep_first", "none"]
-Codes = NDArray[np.int32]
 LIKE_SEEN: Final = np.float32(0.5)
 """Value in the matrix of hidden pairs for an item that a request with `include_seen` may show, like a seen item."""
 _FIRST_ROWS: Final = 1000
-_COMBINED = {"sum": np.add, "count": np.add, "max": np.maximum}
 Times = NDArray[np.int64]
 
 
@@ -70,7 +68,7 @@ class HiddenRows(NamedTuple):
         An entry is 1 if the item is always hidden, and LIKE_SEEN if a request with `include_seen` may show it.
         """
         values = np.where(self.always, 1.0, float(LIKE_SEEN))
-        rows, most = _distinct_pairs((self.users, self.items), None, values, "max", n_items)
+        rows, most = distinct_pairs(self.users, self.items, None, values, "max")
         assert most is not None, "values are given"
         pairs = self.users[rows], self.items[rows]
         return sparse.csr_matrix((most.astype(np.float32), pairs), shape=(n_users, n_items))
@@ -182,9 +180,7 @@ class Interactions:
         if self.deferred_dedup == "none":
             return self
         rated = None if self.weights is None else self.weights.astype(np.float64)
-        rows, weights = _distinct_pairs(
-            (self.users, self.items), self.times, rated, self.deferred_dedup, len(self.item_ids)
-        )
+        rows, weights = _in_table_order(*distinct_pairs(self.users, self.items, self.times, rated, self.deferred_dedup))
         pairs = replace(self.of_rows(rows), deferred_dedup="none")
         if weights is not None:
             summed = in_single_precision(
@@ -217,11 +213,8 @@ class Interactions:
         The times must have been read. Times in the future count as the start of the training.
         """
         assert self.times is not None and self.reference is not None, "whoever asks for times has had them read"
-        order = np.lexsort((self.times, self.items, self.users))
-        users, items = self.users[order], self.items[order]
-        last = np.ones(len(order), dtype=bool)
-        last[:-1] = (users[1:] != users[:-1]) | (items[1:] != items[:-1])
-        return self._sparse(self.ages(self.times[order][last], self.reference), users[last], items[last])
+        rows, _ = distinct_pairs(self.users, self.items, self.times)
+        return self._sparse(self.ages(self.times[rows], self.reference), self.users[rows], self.items[rows])
 
     def ages(self, times: Times, reference: int) -> Times:
         """Return nanoseconds from `reference` to each of `times`.
@@ -297,7 +290,7 @@ def from_rows(
         assert times is not None, "times are read where popularity depends on them"
         recent = recent_choices(users, items, times, len(item_names), popular, started_ns=started_ns)
     if cleansing.dedup != "none" and not repeats:
-        kept, weights = _distinct_pairs((users, items), times, weights, cleansing.dedup, len(item_names))
+        kept, weights = _in_table_order(*distinct_pairs(users, items, times, weights, cleansing.dedup))
         dropped["duplicates"] = len(users) - len(kept)
         users, items = users[kept], items[kept]
         times = None if times is None else times[kept]
@@ -415,31 +408,14 @@ def _times(frame: pd.DataFrame, schema: InteractionSchema) -> Times:
     return to_nanoseconds(column, schema.time_unit)
 
 
-def _distinct_pairs(
-    pairs: tuple[Codes, Codes], times: Times | None, weights: Weights | None, dedup: Dedup, n_items: int
-) -> tuple[NDArray[np.int64], Weights | None]:
-    """Return the position of the latest row of each (user, item) pair, ascending, and the joined weight of the pair.
-
-    Rows are ordered by time if times are read, and then by position. A pair has the position and the time of its latest
-    row under every `dedup`. Under `keep_first`, only its weight comes from the first row.
-
-    The weights are None if every pair weighs 1: without `weights`, unless rows are summed or counted.
-    """
-    keys = pairs[0].astype(np.int64) * max(n_items, 1) + pairs[1]
-    order = stable_order([keys] if times is None else [keys, times])
-    ordered = keys[order]
-    is_first = np.ones(len(ordered), dtype=bool)
-    is_first[1:] = ordered[1:] != ordered[:-1]
-    latest = order[np.append(is_first[1:], True)[: len(order)]]
-    if weights is None and dedup not in {"sum", "count"}:
-        return np.sort(latest), None  # many times faster than argsort, which only weights need
-    by_row = np.argsort(latest)
-    worth = np.ones(len(keys)) if weights is None or dedup == "count" else weights
-    if dedup in _COMBINED and len(keys):
-        joined = _COMBINED[dedup].reduceat(worth[order], np.flatnonzero(is_first))
-    else:
-        joined = worth[order[is_first]] if dedup == "keep_first" else worth[latest]
-    return latest[by_row], joined[by_row]
+def _in_table_order(
+    rows: NDArray[np.int64], weights: NDArray[Any] | None
+) -> tuple[NDArray[np.int64], NDArray[Any] | None]:
+    """Return `rows`, which are positions in the table, ascending, and the weight of each."""
+    if weights is None:
+        return np.sort(rows), None  # many times faster than argsort, which only weights need
+    order = np.argsort(rows)
+    return rows[order], weights[order]
 
 
 def _by_first_appearance(codes: Codes, names: NDArray[np.object_]) -> tuple[Codes, list[str], Codes]:

@@ -30,7 +30,7 @@ from scipy import sparse
 
 from svc.training.data.interactions import HiddenRows, Interactions
 from svc.training.data.stable_sort import stable_order
-from svc.training.data.weights import in_single_precision
+from svc.training.data.weights import by_pair, distinct_pairs, in_single_precision
 
 Flags = NDArray[np.bool_]
 Scheme = Literal["random", "time_user", "time_global", "leave_one_out"]
@@ -165,8 +165,8 @@ def _pairs_to_split(interactions: Interactions, plan: SplitPlan) -> _Pairs:
     """Return the distinct pairs of `interactions`, or its single rows if the plan has `repeats`."""
     if not plan.repeats:
         return _distinct(interactions)
-    order = _by_pair(interactions)[1]
     times, weights = interactions.times, interactions.weights
+    _, order = by_pair(interactions.users, interactions.items, times)
     return _Pairs(
         users=interactions.users[order],
         items=interactions.items[order],
@@ -273,34 +273,17 @@ def _distinct(interactions: Interactions) -> _Pairs:
 
     Raise WeightOutOfRange if a sum is infinite in float32.
     """
-    keys, order = _by_pair(interactions)
-    times = interactions.times
-    ordered = keys[order]
-    last = np.ones(len(ordered), dtype=bool)
-    last[:-1] = ordered[1:] != ordered[:-1]
-    ends = np.flatnonzero(last)
-    counts = np.diff(ends, prepend=-1).astype(np.float32)
-    if interactions.weights is not None and len(ends):
-        with np.errstate(over="ignore"):  # the next line raises for an infinite sum
-            counts = np.add.reduceat(interactions.weights[order], np.concatenate([[0], ends[:-1] + 1]))
-        in_single_precision(counts, lambda _: "what the weights of one user and item add up to")
-    rows = order[ends]
+    users, items, times = interactions.users, interactions.items, interactions.times
+    with np.errstate(over="ignore"):  # the check below raises for an infinite sum
+        rows, sums = distinct_pairs(users, items, times, interactions.weights, "sum")
+    assert sums is not None, "rows are summed"
     return _Pairs(
-        users=interactions.users[rows],
-        items=interactions.items[rows],
-        counts=counts,
+        users=users[rows],
+        items=items[rows],
+        counts=in_single_precision(sums, lambda _: "what the weights of one user and item add up to"),
         times=None if times is None else times[rows],
         source_rows=rows,
     )
-
-
-def _by_pair(interactions: Interactions) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return a key for each row's (user, item) pair, (n,), and the positions that sort the rows by this key.
-
-    Rows of the same pair are sorted by time if times are read, and then by position.
-    """
-    keys, times = _keys(interactions.users, interactions.items, interactions), interactions.times
-    return keys, stable_order([keys] if times is None else [keys, times])
 
 
 def _validation_users(n_users: int, plan: SplitPlan) -> Flags:

@@ -27,6 +27,9 @@ from svc.training.data.times import from_reference
 
 Weights = NDArray[np.float64]
 Event = float | Literal["exclude"]
+Codes = NDArray[np.int32]
+Dedup = Literal["sum", "max", "count", "keep_last", "keep_first", "none"]
+_COMBINED = {"sum": np.add, "count": np.add, "max": np.maximum}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,6 +85,41 @@ def of_events(column: pd.Series, weights: Mapping[str, Event]) -> RowWeights:
     hides = np.asarray([weight == "exclude" for weight in worth] + [False])
     codes = np.asarray(events.codes)  # a missing event has code −1, which selects the last element: NaN and False
     return RowWeights(values[codes], hides[codes], "unlisted_events")
+
+
+def by_pair(users: Codes, items: Codes, times: NDArray[np.int64] | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return a key for each row's (user, item) pair, (n,), and the positions that sort the rows by this key.
+
+    Rows of the same pair are sorted by time if times are read, and then by position.
+    """
+    keys = users.astype(np.int64) * (1 + int(items.max(initial=0))) + items
+    return keys, stable_order([keys] if times is None else [keys, times])
+
+
+def distinct_pairs(
+    users: Codes,
+    items: Codes,
+    times: NDArray[np.int64] | None,
+    weights: NDArray[Any] | None = None,
+    dedup: Dedup = "keep_last",
+) -> tuple[NDArray[np.int64], NDArray[Any] | None]:
+    """Return the position of the latest row of each (user, item) pair, and the joined weight of the pair, by pair.
+
+    Rows are ordered as by `by_pair`. A pair has the position of its latest row under every `dedup`. Under `keep_first`,
+    only its weight comes from the first row. The weights are None if every pair weighs 1: without `weights`, unless
+    rows are summed or counted.
+    """
+    keys, order = by_pair(users, items, times)
+    ordered = keys[order]
+    is_first = np.ones(len(ordered), dtype=bool)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    latest = order[np.append(is_first[1:], True)[: len(order)]]
+    if weights is None and dedup not in {"sum", "count"}:
+        return latest, None
+    worth = np.ones(len(keys)) if weights is None or dedup == "count" else weights
+    if dedup in _COMBINED and len(keys):
+        return latest, _COMBINED[dedup].reduceat(worth[order], np.flatnonzero(is_first))
+    return latest, worth[order[is_first]] if dedup == "keep_first" else worth[latest]
 
 
 HALF_LIFE = "half_life"
@@ -176,11 +214,8 @@ def recent_choices(
     `users`, `items` and `times` (nanoseconds since 1970) have one element for each row. A user may have several rows of
     an item.
     """
-    order = stable_order([users, items, times])
-    ordered_users, ordered_items = users[order], items[order]
-    is_latest = np.ones(len(order), dtype=np.bool_)
-    is_latest[:-1] = (ordered_users[1:] != ordered_users[:-1]) | (ordered_items[1:] != ordered_items[:-1])
-    chosen, latest = ordered_items[is_latest], np.minimum(times[order][is_latest], started_ns)
+    rows, _ = distinct_pairs(users, items, times)
+    chosen, latest = items[rows], np.minimum(times[rows], started_ns)
     if rule.window_s is not None:
         is_recent = from_reference(latest, started_ns) >= -rule.window_s * _NANOSECONDS
         chosen, latest = chosen[is_recent], latest[is_recent]
