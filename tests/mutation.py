@@ -2,7 +2,8 @@
 
 `python -m tests.mutation SEED COUNT FOLDER` draws COUNT modules with SEED, and one fault for each. FOLDER keeps two
 copies of the project, and which test runs which line (delete it after changes of tests). Only the tests that run the
-line of a fault are run, at most MOST_TESTS by lot. Lines that run at the import belong to all tests of a module.
+line of a fault are run, at most MOST_TESTS: first those of the module's own test file, then others by lot. Lines that
+run at the import belong to all tests of a module.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import coverage
 
 ROOT = Path(__file__).parents[1]
 COPIES = 2
-MOST_TESTS = 250
+MOST_TESTS = 100
 LONGEST_S = 600
 SELECTED = "not integration"
 PAIRS = {
@@ -130,7 +131,9 @@ def draw(lot: random.Random, count: int, data: coverage.CoverageData) -> Iterato
                 else {name for one in runs.values() for name in one}
             )
             tests = sorted({name.rpartition("|")[0] for name in names if name})
-            yield fault, lot.sample(tests, min(MOST_TESTS, len(tests)))
+            mirror = Path("tests", path.relative_to(ROOT / "svc").parent, f"test_{path.stem}.py").as_posix()
+            chosen = lot.sample(tests, len(tests))
+            yield fault, sorted(chosen, key=lambda name: not name.startswith(mirror))[:MOST_TESTS]
 
 
 def is_noticed(fault: Fault, tests: list[str], project: Path) -> bool:
