@@ -113,9 +113,9 @@ def test_kubernetes_manifests_hold_to_the_schemas(path: Path) -> None:
             check_hardened(pod, container)
 
 
-def cron_job_command(file: str = "train-cronjob.yaml") -> list[str]:
-    """What the pod of the training's CronJob starts."""
-    (document,) = documents((DEPLOY / "kubernetes" / file).read_text())
+def job_command(file: str = "train-cronjob.yaml") -> list[str]:
+    """Return the command of the last job in a manifest, which trains and signs."""
+    *_, document = documents((DEPLOY / "kubernetes" / file).read_text())
     ((_, container),) = containers(document)
     return list(container["command"])
 
@@ -128,20 +128,23 @@ def fake_svc(folder: Path, script: str) -> dict[str, str]:
     return {"PATH": f"{folder}:{os.environ['PATH']}"}
 
 
+@pytest.mark.parametrize(
+    ("file", "run_id"), [("train-cronjob.yaml", ""), ("batch/search-job.yaml", " --run-id 2026-01-31")]
+)
 @pytest.mark.parametrize(("ended", "seen"), [(0, 0), (9, 0), (4, 4), (6, 6)])
-def test_a_refused_model_does_not_fail_the_job(ended: int, seen: int, tmp_path: Path) -> None:
-    """Exit code 9 becomes 0, any other stays; the training gets its recipe and flag."""
+def test_a_refused_model_does_not_fail_the_job(ended: int, seen: int, file: str, run_id: str, tmp_path: Path) -> None:
+    """Exit code 9 becomes 0, any other stays. The training gets its recipe, its flag and the id of a shared search."""
     environment = fake_svc(tmp_path, f'echo "$*"; exit {ended}')
-    done = subprocess.run(cron_job_command(), env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (seen, "train /etc/svc/recipes/books.yaml --fail-on-busy\n")
+    done = subprocess.run(job_command(file), env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (seen, f"train /etc/svc/recipes/books.yaml --fail-on-busy{run_id}\n")
 
 
 @pytest.mark.parametrize(("hour", "flags"), [("03", ""), ("04", " --refit"), ("13", " --refit")])
 def test_the_hourly_job_searches_once_a_day(hour: str, flags: str, tmp_path: Path) -> None:
     """At three o'clock; every other hour refits. It takes the place of the daily job."""
-    command = cron_job_command("batch/refit-cronjob.yaml")
+    command = job_command("batch/refit-cronjob.yaml")
     assert [line for line in command[2].splitlines() if "refit" not in line] == [
-        line for line in cron_job_command()[2].splitlines() if "svc train" not in line
+        line for line in job_command()[2].splitlines() if "svc train" not in line
     ]
     environment = fake_svc(tmp_path, 'echo "$*"; exit 9')
     (tmp_path / "date").write_text(f"#!/bin/sh\necho {hour}\n")
@@ -155,7 +158,7 @@ def test_the_job_passes_a_signal_on(tmp_path: Path) -> None:
     marker = tmp_path / "signalled"
     waits = f"trap 'touch {marker}; exit 143' TERM; echo ready; while :; do sleep 0.05; done"
     environment = fake_svc(tmp_path, waits)
-    with subprocess.Popen(cron_job_command(), env=environment, stdout=subprocess.PIPE, text=True) as started:
+    with subprocess.Popen(job_command(), env=environment, stdout=subprocess.PIPE, text=True) as started:
         assert started.stdout is not None
         assert started.stdout.readline() == "ready\n"
         started.terminate()
@@ -173,7 +176,14 @@ def test_the_chart_starts_trainings_like_the_manifests(more: dict[str, Any], fil
     ((_, container),) = containers(
         rendered({"recipes": BOOKS, "train": {"schedules": [schedule]}})["CronJob", "shop-train-books"]
     )
-    assert container["command"] == cron_job_command(file)
+    assert container["command"] == job_command(file)
+
+
+@pytest.mark.integration
+def test_the_chart_ends_a_shared_search_like_the_manifest() -> None:
+    search = {"recipe": "books", "runId": "2026-01-31"}
+    ((_, container),) = containers(rendered({"recipes": BOOKS, "search": search})["Job", "shop-refit-2026-01-31"])
+    assert container["command"] == job_command("batch/search-job.yaml")
 
 
 def test_systemd_counts_a_refused_model_as_a_success() -> None:
