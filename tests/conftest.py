@@ -26,7 +26,7 @@ hypothesis.settings.register_profile("svc", deadline=None)
 hypothesis.settings.load_profile("svc")
 
 SYSTEM_FOLDERS = (Path(__file__).parent / "e2e",)
-"""Every test in these starts processes or simulates load."""
+"""Folders whose tests all start processes or simulate load."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection() -> None:
-    """Collecting makes a million objects that stay: looking for garbage among them takes a sixth of its time."""
+    """Disable the garbage collector: it takes a sixth of the time, and the million objects made here all stay."""
     gc.disable()
 
 
@@ -45,7 +45,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is in a system folder, so that its modules need not say so."""
+    """Mark all tests in SYSTEM_FOLDERS with `system`."""
     for item in items:
         if any(folder in item.path.parents for folder in SYSTEM_FOLDERS):
             item.add_marker(pytest.mark.system)
@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def no_interpreter_unless_marked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test that starts a Python process, which costs seconds, must carry the marker `system` or `integration`."""
+    """Fail a test that starts a Python process, which costs seconds, without the marker `system` or `integration`."""
     if any(request.node.get_closest_marker(marker) for marker in ("system", "integration")):
         return
     start = subprocess.Popen.__init__
@@ -69,13 +69,13 @@ def no_interpreter_unless_marked(request: pytest.FixtureRequest, monkeypatch: py
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, object]]:
-    """Async tests run on trio; its clock jumps to the next deadline as soon as nothing else can run."""
+    """Run async tests on trio, with a clock that jumps to the next deadline when no task can run."""
     return ("trio", {"clock": trio.testing.MockClock(autojump_threshold=0.01)})
 
 
 @pytest.fixture(autouse=True)
 def declared_fields(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every event that a test causes carries the fields that `svc.events` declares for it."""
+    """Require the fields that `svc.events` declares for an event in every event that a test causes."""
     emit = logs.emit
 
     def checked(event: Event, /, **fields: Any) -> None:
@@ -88,16 +88,16 @@ def declared_fields(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def own_priority() -> None:
-    """The main thread keeps its priority, also where a test runs in it what the server leaves to worker threads.
+    """Keep the priority of the main thread in tests that run the work of the server's worker threads in it.
 
-    A process without privileges cannot raise it again, so all later tests, and what they start, would be slower.
+    A process without privileges cannot raise it again, so all later tests and their processes would be slower.
     """
     threads._thread.nice = True
 
 
 @pytest.fixture(autouse=True, scope="session")
 def one_blas_thread() -> None:
-    """Array operations use one thread in this process. Halves the processor time of trainings.
+    """Limit array operations to one thread in this process. Halves the processor time of trainings.
 
     Each worker of pytest has about one core, and threads of OpenBLAS keep their core busy while they wait. Processes
     that a test starts choose their own number.
@@ -109,7 +109,7 @@ def one_blas_thread() -> None:
 
 @pytest.fixture
 def objects_in_memory(monkeypatch: pytest.MonkeyPatch) -> ObjectsInMemory:
-    """A store for all addresses of objects, s3://, gs:// and az://, without a server."""
+    """Replace the stores of all object URIs, s3://, gs:// and az://, by one in memory."""
     objects = ObjectsInMemory()
     monkeypatch.setattr("svc.objects.url_to_fs", lambda uri, **_options: (objects.client(), uri))
     return objects
@@ -117,7 +117,7 @@ def objects_in_memory(monkeypatch: pytest.MonkeyPatch) -> ObjectsInMemory:
 
 @pytest.fixture
 def s3_bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Any]]:
-    """The address of an empty bucket of a real S3 server, and a file system to fill it with."""
+    """Yield the URI of an empty bucket on a real S3 server, and a file system to fill it."""
     import s3fs
     from moto.server import ThreadedMotoServer
 

@@ -43,7 +43,7 @@ TURNED: dict[type[ast.AST], Any] = {**PAIRS, **{turned: kind for kind, turned in
 
 
 class Fault(NamedTuple):
-    """A piece of a module's source, and what stands there instead."""
+    """A piece of a module's source, and the text that replaces it."""
 
     path: Path
     node: ast.expr | ast.stmt
@@ -59,7 +59,7 @@ class Fault(NamedTuple):
 
 
 def changed(node: ast.AST) -> Iterator[ast.AST | str]:
-    """Yield what may stand in place of a node, or of its condition."""
+    """Yield the replacements of a node, or of its condition."""
     other: Any = copy.deepcopy(node)
     match node:
         case ast.Compare(ops=[op, *_]) if type(op) in TURNED:
@@ -90,7 +90,7 @@ def changed(node: ast.AST) -> Iterator[ast.AST | str]:
 
 
 def faults(path: Path) -> Iterator[Fault]:
-    """Yield each fault that a module may have. Before Python 3.12 what stands in an f-string has no position."""
+    """Yield each possible fault, except in f-strings: before Python 3.12 their parts have no exact position."""
     nodes: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
     while nodes:
         node = nodes.pop()
@@ -119,7 +119,7 @@ def lines_of_tests(folder: Path) -> coverage.CoverageData:
 
 
 def draw(lot: random.Random, count: int, data: coverage.CoverageData) -> Iterator[tuple[Fault, list[str]]]:
-    """Yield faults by lot, one a module, with the tests that run their lines."""
+    """Yield random faults, one for each of `count` modules, with the tests that run their lines."""
     modules = sorted((ROOT / "svc").rglob("*.py"))
     for path in lot.sample(modules, min(count, len(modules))):
         runs = data.contexts_by_lineno(str(path))
@@ -154,7 +154,7 @@ def is_noticed(fault: Fault, tests: list[str], project: Path) -> bool:
 
 
 def main(seed: int, count: int, folder: Path) -> None:
-    """Print the score of each room, and each fault that lived."""
+    """Print the share of noticed faults for each package, and each fault that no test noticed."""
     folder.mkdir(parents=True, exist_ok=True)
     copies: queue.Queue[Path] = queue.Queue()
     skipped = shutil.ignore_patterns(".git", ".nox", ".mypy_cache", ".ruff_cache", "__pycache__", "site")

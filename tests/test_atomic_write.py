@@ -1,4 +1,4 @@
-"""A file is written whole or not at all, and in one place of the code."""
+"""Files are written whole or not at all, and only by `svc.atomic_write`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_new_file_replaces_the_old_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("mode", "expected"), [(None, 0o640), (0o644, 0o644)])
 def test_the_mode_is_the_given_one_or_that_of_the_umask(tmp_path: Path, mode: int | None, expected: int) -> None:
-    """A file for another user's program says so."""
+    """A file that programs of other users read needs a given mode."""
     before = os.umask(0o027)
     try:
         replace_file(tmp_path / "a", b"x", mode=mode)
@@ -36,7 +36,7 @@ def test_the_mode_is_the_given_one_or_that_of_the_umask(tmp_path: Path, mode: in
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
-    """Whatever the writer raises, an interrupt as well."""
+    """This holds for any exception of the writer, such as KeyboardInterrupt."""
     (tmp_path / "a").write_bytes(b"old")
 
     def write(file: BinaryIO) -> str:
@@ -48,8 +48,8 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a", b"old")]
 
 
-def test_the_name_follows_from_what_was_written(tmp_path: Path) -> None:
-    """Such as its digest."""
+def test_the_file_name_may_depend_on_the_written_content(tmp_path: Path) -> None:
+    """It may contain a digest of the content."""
     assert write_file(tmp_path, "a", lambda file: file.write(b"four"), lambda length: f"a-{length}") == 4
     assert (tmp_path / "a-4").read_bytes() == b"four"
 
@@ -58,7 +58,7 @@ def test_the_name_follows_from_what_was_written(tmp_path: Path) -> None:
 def test_a_durable_file_is_synced_with_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool, calls: int
 ) -> None:
-    """The name in the folder has to survive too."""
+    """After a crash, the entry in the folder must exist too."""
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
     replace_file(tmp_path / "a", b"x", durable=durable)

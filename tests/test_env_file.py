@@ -1,4 +1,4 @@
-"""Variables from a file: found beside recipes in development, named in production, never over what is set."""
+"""Variables from `keys.env` beside the recipes in development, or from the file that SVC_ENV_FILE names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def write(path: Path, text: str, mode: int = 0o600) -> Path:
 
 
 def test_keys_beside_the_recipes_are_found(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also from relative paths; the nearer file counts; only svc's own names are taken, and what is set stays."""
+    """The nearest file is read, for relative paths too. Only svc's own names are used, and the environment wins."""
     found = environment(home / "recipes", {"SVC_PORT": "7", "SVC_ENV": "development", "HOME": "/h"})
     assert found == {"SVC_SIGNING_KEYS": "a:1", "SVC_PORT": "7", "SVC_ENV": "development", "HOME": "/h"}
     assert environment(home / "recipes", {"SVC_PORT": ""})["SVC_PORT"] == "99", "an empty value counts as unset"
@@ -38,8 +38,8 @@ def test_keys_beside_the_recipes_are_found(home: Path, monkeypatch: pytest.Monke
     assert environment(Path(), {})["SVC_SIGNING_KEYS"] == "b:2"
 
 
-def test_variables_with_other_values_in_the_environment_are_named(home: Path) -> None:
-    """A key list that the environment gives in its other form too; those of the same value are not."""
+def test_variables_of_the_file_that_the_environment_overrides_are_listed(home: Path) -> None:
+    """A variable is overridden by another value, or by its other form, with or without `_FILE`."""
     path = write(home / "keys.env", "SVC_SIGNING_KEYS=a:1\nSVC_PORT=99\nSVC_HOST=::1\n")
     found = environment(home / "recipes", {"SVC_SIGNING_KEYS_FILE": "/run/keys", "SVC_PORT": "7", "SVC_HOST": "::1"})
     assert (found.file, found.overridden) == (path, ("SVC_SIGNING_KEYS", "SVC_PORT"))
@@ -48,7 +48,7 @@ def test_variables_with_other_values_in_the_environment_are_named(home: Path) ->
 
 @pytest.mark.parametrize("env", ["production", "prod", "STAGING"])
 def test_production_reads_only_a_file_that_is_named(home: Path, env: str) -> None:
-    """As do commands that work on no recipe."""
+    """Commands that work on no recipe read no other file either."""
     assert environment(home / "recipes", {"SVC_ENV": env}) == {"SVC_ENV": env}
     assert environment(None, {}) == {}
     named = {"SVC_ENV": env, "SVC_ENV_FILE": str(home / "keys.env")}
@@ -65,7 +65,7 @@ def test_production_reads_only_a_file_that_is_named(home: Path, env: str) -> Non
     ],
 )
 def test_a_file_that_cannot_be_trusted_is_refused(home: Path, text: str, mode: int, words: str) -> None:
-    """Whether it is found or named."""
+    """This holds for `keys.env` beside the recipes and for a file that SVC_ENV_FILE names."""
     write(home / "keys.env", text, mode)
     for environ in ({}, {"SVC_ENV_FILE": str(home / "keys.env")}):
         with pytest.raises(ConfigError, match=words):
@@ -75,10 +75,10 @@ def test_a_file_that_cannot_be_trusted_is_refused(home: Path, text: str, mode: i
 @pytest.mark.parametrize(
     ("ids", "is_read"), [((0, 0, 7), True), ((0, 5, 8), True), ((0, 5, 7), False), ((5, 5, 8), False)]
 )
-def test_the_group_of_a_service_may_read_the_file_of_root(
+def test_a_file_of_root_may_be_readable_by_the_group_of_the_service(
     home: Path, monkeypatch: pytest.MonkeyPatch, ids: tuple[int, int, int], is_read: bool
 ) -> None:
-    """Nobody in that group can change the file; root itself need not be in it."""
+    """With mode 640 no member of the group can change the file. Root need not be a member."""
     owner, reader, group = ids
     status = os.stat_result((stat.S_IFREG | 0o640, 0, 0, 1, owner, group, 0, 0, 0, 0))
     monkeypatch.setattr(Path, "stat", lambda *_, **__: status)
@@ -93,8 +93,8 @@ def test_the_group_of_a_service_may_read_the_file_of_root(
             environment(None, named)
 
 
-def test_keys_set_in_one_way_replace_those_of_the_file(home: Path) -> None:
-    """A list and the name of a file with one are the same setting, so the environment wins over either."""
+def test_keys_in_the_environment_replace_keys_of_the_file_in_either_form(home: Path) -> None:
+    """SVC_SIGNING_KEYS and SVC_SIGNING_KEYS_FILE are two forms of one setting."""
     named = {"SVC_ENV_FILE": str(home / "keys.env"), "SVC_SIGNING_KEYS_FILE": "/run/keys"}
     assert "SVC_SIGNING_KEYS" not in environment(None, named)
     write(home / "keys.env", "SVC_API_KEYS_FILE=/run/api\n")
@@ -102,7 +102,7 @@ def test_keys_set_in_one_way_replace_those_of_the_file(home: Path) -> None:
 
 
 def test_a_named_file_must_exist(home: Path) -> None:
-    """And has to be a file."""
+    """It must also be a regular file."""
     with pytest.raises(ConfigError, match=r"SVC_ENV_FILE: .*none\.env does not exist"):
         environment(None, {"SVC_ENV_FILE": str(home / "none.env")})
     with pytest.raises(ConfigError, match="no regular file"):
@@ -110,7 +110,7 @@ def test_a_named_file_must_exist(home: Path) -> None:
 
 
 def test_a_file_that_cannot_be_examined_is_a_configuration_error(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a disk that fails, or in a folder that may not be searched."""
+    """The disk may fail, or the folder may not be searchable."""
 
     def failing(_: Path) -> bool:
         raise PermissionError(13, "Permission denied")
@@ -121,16 +121,16 @@ def test_a_file_that_cannot_be_examined_is_a_configuration_error(home: Path, mon
             environment(home / "recipes", environ)
 
 
-def test_a_file_holds_what_the_variable_would(tmp_path: Path) -> None:
-    """Entries by lines or commas, with comments."""
+def test_a_key_file_has_the_entries_of_the_variable(tmp_path: Path) -> None:
+    """Lines and commas separate entries. Comments are ignored."""
     path = tmp_path / "keys"
     path.write_text("# shop\na:1,b:2,\n\nc:3  # the new one\n")
     assert key_list("", str(path), "SVC_X") == "a:1,b:2,c:3"
     assert key_list("a:1", None, "SVC_X") == "a:1"
 
 
-def test_a_file_that_cannot_be_used_is_named_without_its_content(tmp_path: Path) -> None:
-    """Nor may there be two places that say different things."""
+def test_the_error_of_an_unusable_key_file_hides_its_content(tmp_path: Path) -> None:
+    """Setting both the variable and its `_FILE` form is an error too."""
     (tmp_path / "odd").write_bytes(b"\xff\xfe")
     (tmp_path / "long").write_bytes(b"a:1\n" * (MAX_BYTES // 4 + 1))
     unusable = ("none", "cannot be read"), (".", "cannot be read"), ("odd", "is not UTF-8"), ("long", "is larger than")

@@ -29,7 +29,7 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 @contextmanager
 def serving(answer: Answer, *, tls: ssl.SSLContext | None = None) -> Iterator[str]:
-    """A server on loopback that lets `answer` handle every request; gives its base URL."""
+    """Serve on loopback, with `answer` as the handler of every request, and yield the base URL."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -71,7 +71,7 @@ def get(url: str, cap: int = 1000, rules: HttpRules = RULES, **options: Any) -> 
 
 
 def test_a_body_up_to_the_cap_is_read() -> None:
-    """A body of exactly the cap comes whole, with or without a told length."""
+    """A body of exactly the cap is read whole. A longer one is refused by its declared length."""
     with serving(lambda h: reply(h, b"x" * 1000)) as base:
         assert get(base, 1000) == b"x" * 1000
         with pytest.raises(FetchTooLarge, match="has 1000 bytes") as caught:
@@ -80,7 +80,7 @@ def test_a_body_up_to_the_cap_is_read() -> None:
 
 
 def test_a_body_without_length_is_cut_off_at_the_cap() -> None:
-    """A body that tells no length is read no further than the cap."""
+    """The server sends without end, and reading stops soon after the cap."""
 
     def endless(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)
@@ -97,13 +97,13 @@ def test_a_body_without_length_is_cut_off_at_the_cap() -> None:
 
 
 def test_compressed_bodies_are_never_expanded() -> None:
-    """A server that compresses although asked not to cannot make a bomb of it: bytes come as they were sent."""
+    """The bytes stay as they were sent, so a server cannot send a decompression bomb."""
     with serving(lambda h: reply(h, b"\x1f\x8bbytes", Content_Encoding="gzip")) as base:
         assert get(base) == b"\x1f\x8bbytes"
 
 
 def test_the_request_asks_for_plain_bytes_and_names_the_host() -> None:
-    """The Host header holds the name of the URL, not the address that was connected to."""
+    """The Host header has the host name of the URL, not the connected address."""
     seen: dict[str, str] = {}
 
     def note(handler: BaseHTTPRequestHandler) -> None:
@@ -117,7 +117,7 @@ def test_the_request_asks_for_plain_bytes_and_names_the_host() -> None:
 
 
 def chain(length: int) -> Answer:
-    """Answers /n with a redirect to /n+1, until `length`."""
+    """Return a handler that redirects /n to /n+1, up to `length`."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         step = int(handler.path.strip("/") or 0)
@@ -130,7 +130,7 @@ def chain(length: int) -> Answer:
 
 
 def test_five_redirects_are_followed_and_reported() -> None:
-    """Each redirect is told without its query, then followed."""
+    """Each redirect is reported with both URLs, without their queries."""
     heard: list[tuple[str, str, int]] = []
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
@@ -142,8 +142,8 @@ def test_five_redirects_are_followed_and_reported() -> None:
         assert heard == [(f"{base}/{n}", f"{base}/{n + 1}", 302) for n in range(5)]
 
 
-def test_a_sixth_redirect_is_one_too_many() -> None:
-    """A longer chain, or a loop, ends with an error; the last redirect was still told."""
+def test_a_sixth_redirect_is_refused() -> None:
+    """A loop of redirects ends with this error. The refused redirect is reported too."""
     heard: list[int] = []
     with (
         serving(lambda h: reply(h, status=307, Location="/again")) as base,
@@ -157,20 +157,20 @@ def test_a_sixth_redirect_is_one_too_many() -> None:
     "target", ["https://127.0.0.1/", "ftp://127.0.0.1/", "file:///etc/passwd", "http://u:p@127.0.0.1/"]
 )
 def test_redirects_stay_in_their_scheme_and_carry_no_credentials(target: str) -> None:
-    """Neither another scheme nor user-info is followed."""
+    """A redirect to another scheme or with user-info is refused. The error hides the user-info."""
     with serving(lambda h: reply(h, status=301, Location=target)) as base, pytest.raises(FetchForbidden) as caught:
         get(base)
     assert "u:p" not in str(caught.value)
 
 
 def test_a_redirect_without_a_target_is_an_error() -> None:
-    """A redirect that leads nowhere is no answer."""
+    """The error says that the redirect leads nowhere."""
     with serving(lambda h: reply(h, status=302)) as base, pytest.raises(FetchError, match="nowhere"):
         get(base)
 
 
 def test_redirects_of_writes_are_not_followed() -> None:
-    """A PUT gets the redirect itself as its answer: bodies go only where they were meant to."""
+    """The redirect is the answer to a PUT, so its body is sent to no other URL."""
     with (
         serving(lambda h: reply(h, status=307, Location="/other")) as base,
         exchange("PUT", base, RULES, body=io.BytesIO(b"x")) as response,
@@ -180,7 +180,7 @@ def test_redirects_of_writes_are_not_followed() -> None:
 
 
 def test_private_destinations_are_refused_on_every_hop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A public host that redirects to a private address leads nowhere."""
+    """A public host cannot redirect to a private address."""
     closed = HttpRules(timeout_s=5, allow_private=False)
     with serving(lambda h: reply(h, status=302, Location="http://169.254.169.254/latest")) as base:
         with pytest.raises(FetchForbidden, match="SVC_HTTP_ALLOW_PRIVATE"):
@@ -207,7 +207,7 @@ def test_private_destinations_are_refused_on_every_hop(monkeypatch: pytest.Monke
     ],
 )
 def test_other_spellings_of_private_hosts_are_refused(host: str) -> None:
-    """However loopback is spelled, what counts is the address that it resolves to."""
+    """The resolved address decides, not its spelling."""
     with pytest.raises(FetchForbidden, match="private"):
         get(f"http://{host}:1/", rules=HttpRules(timeout_s=1, allow_private=False))
 
@@ -237,7 +237,7 @@ def test_other_spellings_of_private_hosts_are_refused(host: str) -> None:
     ],
 )
 def test_public_and_private_addresses_are_distinguished(address: str, public: bool) -> None:
-    """Private, shared, link-local, multicast and reserved ranges are not, nor are IPv6 forms that wrap them."""
+    """Private, shared, link-local, multicast and reserved ranges are not public, also inside IPv6 addresses."""
     assert net.is_public(address) is public
 
 
@@ -251,7 +251,7 @@ CLOSED_NETWORKS = (
 
 @pytest.mark.parametrize("network", CLOSED_NETWORKS)
 def test_no_address_of_a_special_network_is_public(monkeypatch: pytest.MonkeyPatch, network: str) -> None:
-    """First, last and random ones, whatever the Python version says about them, and the same within IPv6 forms."""
+    """The first, last and random addresses are tried, also inside IPv6. Python's own opinion does not matter."""
     for of in (ipaddress.IPv4Address, ipaddress.IPv6Address):
         monkeypatch.setattr(of, "is_global", property(lambda _: True))
         monkeypatch.setattr(of, "is_private", property(lambda _: False))
@@ -268,14 +268,14 @@ def test_no_address_of_a_special_network_is_public(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("host", ["[fec0::1]", "[64:ff9b:1::a00:1]", "[::127.0.0.1]", "192.0.0.192"])
 def test_addresses_that_some_versions_of_python_call_global_are_refused(host: str) -> None:
-    """The list is svc's own."""
+    """svc has its own list of networks, equal for all versions of Python."""
     with pytest.raises(FetchForbidden, match="private"):
         get(f"http://{host}:1/", rules=HttpRules(timeout_s=1, allow_private=False))
 
 
 @pytest.mark.parametrize("length", [net.MAX_LOCATION_CHARACTERS + 1, 60_000])
 def test_a_redirect_to_a_very_long_address_is_refused_at_once(length: int) -> None:
-    """Nothing but its length is looked at, and the message does not repeat it."""
+    """Only its length is checked, and the message does not repeat it."""
     with serving(lambda h: reply(h, status=302, Location="a" * length)) as base:
         began = time.process_time()
         with pytest.raises(FetchError, match=f"an address of {length} characters") as caught:
@@ -285,7 +285,7 @@ def test_a_redirect_to_a_very_long_address_is_refused_at_once(length: int) -> No
 
 
 def test_the_checked_address_is_the_connected_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name that resolves to something else the second time gains nothing: it is resolved once."""
+    """A host name is resolved once, so a second answer of DNS cannot replace the checked address."""
     asked: list[str] = []
     resolve = socket.getaddrinfo
 
@@ -302,7 +302,7 @@ def test_the_checked_address_is_the_connected_one(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_next_address_is_tried_when_one_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host with several addresses is reached through any that accepts."""
+    """A host with several addresses is reached at the first one that accepts."""
     with serving(lambda h: reply(h, b"x")) as base:
         port = int(base.rpartition(":")[2])
         found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in ("127.0.0.9", "127.0.0.1")]
@@ -339,14 +339,14 @@ def test_refused_connections_unknown_hosts_and_cut_bodies_are_clear_errors() -> 
 
 
 def test_a_silent_server_causes_a_timeout() -> None:
-    """Neither an answer that never begins nor a body that stops holds the caller for longer than its timeout."""
+    """A request without an answer ends after its timeout."""
     rules = HttpRules(timeout_s=0.1, allow_private=True)
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(FetchTimedOut):
         get(f"http://127.0.0.1:{silent.getsockname()[1]}/", rules=rules)
 
 
 def test_a_slow_trickle_causes_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A body that keeps coming, but slower than the least rate, ends with a timeout."""
+    """A body that arrives below the minimum rate ends with a timeout."""
     clock = iter(range(0, 10_000, 3))
     monkeypatch.setattr(net.time, "monotonic", lambda: float(next(clock)))
 
@@ -363,7 +363,7 @@ def test_a_slow_trickle_causes_a_timeout(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.fixture
 def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A private certificate authority that this process trusts through SSL_CERT_FILE."""
+    """Return a private certificate authority that this process trusts through SSL_CERT_FILE."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
@@ -377,7 +377,7 @@ def tls_for(authority: Any, name: str) -> ssl.SSLContext:
 
 
 def test_tls_is_checked_against_the_name_although_the_address_is_pinned(authority: Any) -> None:
-    """A certificate for the host's name is accepted; one for another name is not."""
+    """A certificate for the host's name is accepted. One for another name is refused."""
     with serving(lambda h: reply(h, b"private"), tls=tls_for(authority, "localhost")) as base:
         assert get(base.replace("127.0.0.1", "localhost")) == b"private"
         with pytest.raises(FetchError, match="CERTIFICATE_VERIFY_FAILED"):
@@ -385,7 +385,7 @@ def test_tls_is_checked_against_the_name_although_the_address_is_pinned(authorit
 
 
 def test_an_unknown_authority_is_not_trusted(authority: Any) -> None:
-    """A certificate that nobody vouches for is refused."""
+    """A certificate that such an authority signed is refused."""
     with (
         serving(lambda h: reply(h, b"x"), tls=tls_for(trustme.CA(), "localhost")) as base,
         pytest.raises(FetchError, match="CERTIFICATE_VERIFY_FAILED"),

@@ -1,4 +1,4 @@
-"""Clients in threads that ask a server until told to stop, and a load of them with every answer judged."""
+"""Threads that send requests until they are stopped, and a load that checks every answer."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Judge = Callable[[int, dict[str, Any]], str | None]
 
 
 def only_200(status: int, body: object) -> str | None:
-    """The judge of a load in which nothing may be refused."""
+    """Return an error text for any other status than 200. Serves as `judge` of a load."""
     return None if status == 200 else f"status {status}: {body}"
 
 
 @dataclass
 class Tally:
-    """What came back. `failures` holds a text for each request that was not answered as it should be.
+    """The results of a load.
 
-    `seconds` are those of each request that was.
+    `failures` has a text for each request without a right answer, and `seconds` the duration of each other request.
     """
 
     answered: int = 0
@@ -34,9 +34,9 @@ class Tally:
 
 
 class Clients:
-    """As a context manager: so many threads run `ask` until the block ends.
+    """Threads that run `ask`, one for each client, from the beginning to the end of a `with` block.
 
-    A subclass says what one client does; it stops when `over` is set.
+    A subclass defines `ask`, which must return soon after `over` is set.
     """
 
     def __init__(self, count: int) -> None:
@@ -44,7 +44,7 @@ class Clients:
         self._threads = [threading.Thread(target=self.ask, args=(number,)) for number in range(count)]
 
     def ask(self, number: int) -> None:
-        """All that the client of this number does."""
+        """Send the requests of client `number` until `over` is set."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -61,9 +61,9 @@ class Clients:
 class Load(Clients):
     """Clients that send the same requests again and again.
 
-    `judge` gets status and body, and says what is wrong with them. A connection that cannot be opened counts as
-    refused, not as failed: nobody accepted it. Each client rests for `pause_s` between two requests.
-    `note` gets the Unix time at which a request was sent, and the body of its answer.
+    `judge` gets status and body of an answer, and returns an error text or None. A connection that the server does not
+    accept counts as refused and not as failed. Each client pauses for `pause_s` between two requests. `note` gets the
+    Unix time at which a request was sent, and the body of its answer.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Load(Clients):
                 self._converse(connection, path, body)
 
     def _converse(self, connection: http.client.HTTPConnection, path: str, body: str) -> None:
-        """Ask over one connection until the block ends, the server closes it, or something is wrong."""
+        """Send requests over one connection until the block ends, the server closes it, or a request fails."""
         wrong = None
         while not self.over.is_set() and wrong is None and connection.sock is not None:
             began, sent_at = time.perf_counter(), time.time()
@@ -114,7 +114,7 @@ class Load(Clients):
             self.over.wait(self._pause_s)
 
     def _connect(self) -> http.client.HTTPConnection | None:
-        """None when the server does not accept any more: the client's work is then over."""
+        """Return a connection, or None if the server accepts no more, which ends the client."""
         connection = http.client.HTTPConnection(self._address.hostname or "", self._address.port, timeout=30)
         try:
             connection.connect()

@@ -1,4 +1,4 @@
-"""Versions end to end: back, held and forward under load in every kind of store, killed commands, refused models."""
+"""Versions end to end: rollback, hold and promotion in each kind of store, killed commands, refused models."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ KEYS = parse_signing_keys(SIGNING_KEYS)
 
 @dataclass
 class Shelf:
-    """The recipe `books` in a folder that servers read, and its versions in a store."""
+    """The recipe `books` in a folder of recipes, and its versions in a store."""
 
     home: Path
     uri: str
@@ -69,13 +69,13 @@ class Shelf:
         return Forked([command[0], str(self.recipe), *command[1:]], {**os.environ, **self.environment})
 
     def run(self, *command: str) -> str:
-        """The command in this process, for a process of its own spends nearly all its time on imports; what it says."""
+        """Run the command in this process, because a new one mostly imports modules. Return its output."""
         with patch.dict(os.environ, self.environment), redirect_stdout(io.StringIO()) as said:
             assert main.run([command[0], str(self.recipe), *command[1:]]) == 0
         return said.getvalue()
 
     def train(self) -> str:
-        """One scheduled training; the sha8 of its version."""
+        """Run one training, and return the sha8 of its version."""
         before = {version.sha8 for version in self.history()}
         self.run("train", "--quiet")
         (new,) = {version.sha8 for version in self.history()} - before
@@ -100,7 +100,7 @@ def make_shelf(folder: Path, uri: str, **output: Any) -> Shelf:
         "SVC_LOCK_DIR": str(folder / "locks"),
         "SVC_SIGNING_KEYS": SIGNING_KEYS,
         "SVC_LOG_FORMAT": "json",
-        "SVC_WATCH_INTERVAL": "5" if remote else "1",  # also the time that one poll of a store may take
+        "SVC_WATCH_INTERVAL": "5" if remote else "1",  # also the limit of one poll of a store
     }
     return Shelf(home, uri, environment)
 
@@ -112,7 +112,7 @@ def version_of(server: Server) -> str:
 
 
 def follow(servers: Sequence[Server], sha8: str) -> float:
-    """Seconds from now until every server answers from the version."""
+    """Wait until every server answers with the version, and return the seconds."""
     waiting, began = list(servers), time.monotonic()
 
     def everybody() -> bool:
@@ -124,7 +124,7 @@ def follow(servers: Sequence[Server], sha8: str) -> float:
 
 
 def await_polls(server: Server, count: int) -> None:
-    """Until the server has looked at its artifacts so many times more."""
+    """Wait until the server has polled `count` times more."""
     series = "svc_watcher_tick_seconds_count"
     seen = server.metric(series)
     until(lambda: server.metric(series) >= seen + count)
@@ -133,9 +133,9 @@ def await_polls(server: Server, count: int) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("place", STORES, indirect=True)
 def test_servers_follow_rollback_hold_and_promotion_under_load(place: Any, tmp_path: Path) -> None:  # noqa: F811
-    """Two servers follow a rollback and a promotion under load, stay through three trainings, and refuse nobody.
+    """Under load, two servers follow a rollback and a promotion. Three trainings while held change nothing.
 
-    With `-rP` the test says how long it took from the end of each command to the first answer of both servers.
+    No request fails. With `-rP` the test prints the time from the end of each command until both servers follow.
     """
     shelf = make_shelf(tmp_path, place.uri("books.svc"))
     first, second = shelf.train(), shelf.train()
@@ -177,7 +177,7 @@ def test_servers_follow_rollback_hold_and_promotion_under_load(place: Any, tmp_p
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("place", STORES, indirect=True)
 def test_killed_commands_leave_a_valid_pointer_and_log(place: Any, tmp_path: Path) -> None:  # noqa: F811
-    """The pointer names a version that is there and verifies, and each line of the log is signed and in its place.
+    """The pointer always names a version that verifies, and each line of the log is signed and in order.
 
     SVC_TEST_KILLS in the environment is the number of kills in all four stores together.
     """
@@ -207,7 +207,7 @@ def test_killed_commands_leave_a_valid_pointer_and_log(place: Any, tmp_path: Pat
 
 
 def started(shelf: Shelf, command: str, turn: int) -> Forked:
-    """The command; every second training only from its last step on, for most of one never touches the store."""
+    """Start the command, and let every second training reach its last step: earlier steps do not use the store."""
     process = shelf.start(*arguments_of(command, shelf, turn))
     if command == "train" and turn % 2:
         wait_for_last_step(process)
@@ -215,7 +215,7 @@ def started(shelf: Shelf, command: str, turn: int) -> Forked:
 
 
 def undisturbed_s(shelf: Shelf, command: str, turn: int) -> float:
-    """Seconds from there to its end: kills are spread over them."""
+    """Return the seconds from `started` to the end of the command, over which kills are spread."""
     process = started(shelf, command, turn)
     began = time.monotonic()
     _, err = process.communicate(timeout=150)
@@ -232,7 +232,7 @@ def arguments_of(command: str, shelf: Shelf, turn: int) -> list[str]:
 
 
 def wait_for_last_step(process: Forked) -> None:
-    """Until the model is trained and will be written."""
+    """Wait until the model is trained, before it is written."""
     for line in process.stderr:
         if '"final_model_trained"' in line:
             return
@@ -240,7 +240,7 @@ def wait_for_last_step(process: Forked) -> None:
 
 @pytest.mark.timeout(900)
 def test_keep_removes_old_versions_during_concurrent_trainings(tmp_path: Path) -> None:
-    """Thirteen trainings leave three versions and the live one, also when that is held, and the server misses none."""
+    """`keep: 3` keeps the three newest versions and the live one, held or not. No request or load fails."""
     shelf = make_shelf(tmp_path, str(tmp_path / "out" / "books.svc"), keep=3)
     shelf.train()
 
@@ -278,14 +278,14 @@ def test_keep_removes_old_versions_during_concurrent_trainings(tmp_path: Path) -
 
 
 def nan_model() -> Any:
-    """What a training that diverged leaves."""
+    """Return a model whose user factors are NaN, as after a training that diverged."""
     model: Any = factor_model(40, 50, 8)
     model.scorer.users = np.full_like(model.scorer.users, np.nan)
     return model
 
 
 def decimal_model() -> Any:
-    """The ids of a table in which a blank cell made numbers of texts."""
+    """Return a model with user ids such as `3.0`, as pandas reads integers in a column with a blank cell."""
     model = popularity_model(1)
     model.user_ids = IdTable.from_ids([f"{row}.0" for row in range(len(model.user_ids))])
     return model
@@ -298,7 +298,7 @@ def decimal_model() -> Any:
 def test_a_refused_rehearsal_is_in_details_metrics_and_log(
     tmp_path: Path, spoilt: Callable[[], Any], reason: str
 ) -> None:
-    """The old model answers; details, metrics and the log say why; the next good model is taken."""
+    """The old model answers, and the reason is in details, metrics and log. The next good model is served."""
     home = tmp_path / "recipes"
     home.mkdir()
     serving = {"rehearsal": {"min_known_users": 0.5}}

@@ -1,4 +1,4 @@
-"""The watcher of a server, with each of its calls failing once: the old model or the new one answers, never neither."""
+"""Each system call of the watcher fails once, and the old or the new model always answers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MOMENTS = ("start", "swap", "list", "parse", "metadata", "policies")
 POLICY = "k9: {{recipes: [books], expires: {}}}\n"
 OLD, NEW = "2090-01-01", "2091-01-01"
 TICKS = 40
-"""More than any failed load waits for, in polls."""
+"""A number of polls that outlasts the pause after any failed load."""
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def write_tables(folder: Path, n_users: int = 30) -> None:
 
 
 def write_two_versions(folder: Path, n_users: int = 30) -> None:
-    """Write all of this, and train two versions; the pointer names the older one."""
+    """Write the tables, train two versions, and let the pointer name the older one."""
     write_tables(folder, n_users)
     with pytest.MonkeyPatch.context() as patch:
         set_environment(patch, folder)
@@ -71,7 +71,7 @@ def write_two_versions(folder: Path, n_users: int = 30) -> None:
 
 
 class Server:
-    """The watcher of one folder, driven poll by poll, and what it has said."""
+    """The watcher of one folder, which polls on demand, and the records that it logged."""
 
     def __init__(self, folder: Path, watcher: Watcher, state: ServerState) -> None:
         self.folder = folder
@@ -97,7 +97,7 @@ class Server:
 
     @property
     def problem(self) -> str | None:
-        """What health tells of the recipe, or of its file."""
+        """The error of the recipe, or of its file."""
         entry = self.registry.get("books")
         return self.registry.skipped_files().get("books.yaml") if entry is None else entry.error
 
@@ -109,7 +109,7 @@ class Server:
         (self.folder / "out/new").rename(self.folder / "out/books.svc")
 
     def listen(self) -> None:
-        """Let the log reach this server's records, as it does until a command in the same process configures it."""
+        """Send logs to `records`. Call it again after a command in this process, which configures logs anew."""
         logs.configure(Settings(log_format="json"), lambda line: self.records.append(json.loads(line)))
 
     async def poll(self) -> None:
@@ -118,12 +118,12 @@ class Server:
 
     @property
     def last_day(self) -> str:
-        """What the policies in force say."""
+        """The day on which key `k9` expires, by the policies in force."""
         return str(datetime.fromtimestamp(self.policies._policies["k9"].expires_at, UTC).date())
 
     @property
     def available(self) -> set[str]:
-        """The items of the list in force."""
+        """The ids of the available items, by the list in force."""
         served = self.entry.served
         assert served is not None
         assert served.available is not None
@@ -150,14 +150,14 @@ async def server(folder: Path) -> AsyncIterator[Server]:
 
 
 async def passes(trained: Path, folder: Path, moment: str, fault: tuple[str, Failure], nth: int) -> bool:
-    """One life of a server in which call `nth` of a `moment` fails; True where the moment made fewer calls."""
+    """Run a server in which call `nth` of a `moment` fails. Return True if the moment made fewer calls."""
     shutil.copytree(trained, folder)
     async with server(folder) as served:
         failing = FailingCalls(folder, *fault, nth)
         try:
             with failing if moment == "start" else nullcontext():
                 await served.watcher.start()
-        except ConfigError:  # the process ends with exit code 8, and whoever runs it starts it again
+        except ConfigError:  # the process ends with exit code 8, and its supervisor starts it again
             assert moment == "start"
             return not failing.failed
         assert served.sha8 in ((None, served.named("first")) if moment == "start" else (served.named("first"),))
@@ -216,20 +216,20 @@ def check(trained: Path, tmp_path: Path, moment: str, fault: tuple[str, Failure]
 def test_a_server_survives_a_failure_of_any_system_call(
     moment: str, fault: tuple[str, Failure], trained: Path, tmp_path: Path
 ) -> None:
-    """At the start, at a swap, when a list is read again, and when a recipe has changed."""
+    """In each run, another call of a start, a swap, a list refresh or a recipe change fails."""
     failed = list(check(trained, tmp_path, moment, fault))
     print(f"{moment}, {fault[0]}: {len(failed)} calls")  # noqa: T201 - `-rP` shows how many
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_server_survives_failures_of_sampled_system_calls(moment: str, trained: Path, tmp_path: Path) -> None:
-    """A sample of the above."""
+    """A sample of the `open` calls and of the worker threads fails, at every moment."""
     assert list(check(trained, tmp_path, moment, ("open", KINDS["open"][0])))
     assert list(check(trained, tmp_path, moment, WORKER))
 
 
 async def reads_keys(folder: Path) -> list[str]:
-    """What is told of two SIGHUPs; at the first one there is no thread to read the keys."""
+    """Return the events of two SIGHUPs. At the first one, no thread can be started to read the keys."""
     async with server(folder) as served:
         options = ServeOptions(folder / "recipes", "127.0.0.1", 0, insecure_no_auth=True)
         for nth in (1, 0):
@@ -239,5 +239,5 @@ async def reads_keys(folder: Path) -> list[str]:
 
 
 def test_keys_stay_in_force_if_no_thread_can_be_started(trained: Path) -> None:
-    """Until the next SIGHUP; the error ended the server."""
+    """The next SIGHUP reads the keys."""
     assert trio.run(reads_keys, trained) == ["keys_reload_failed", "keys_reloaded"]

@@ -100,7 +100,7 @@ def test_errors_name_arguments_of_the_call(
 pytestmark = pytest.mark.anyio
 
 REQUESTS = 75
-"""Of each of eight models: 600 in all."""
+"""Requests for each of the eight models, 600 in all."""
 GENRES = ("Drama", "Comedy", "War", "Film noir")
 MODELS: dict[str, Callable[[], Model]] = {
     **{name: lambda name=name: family(name) for name in EVERY_FAMILY},  # type: ignore[misc]
@@ -200,7 +200,7 @@ def features(rng: random.Random) -> dict[str, Any]:
 
 
 def question(rng: random.Random, model: Model) -> tuple[str, dict[str, Any]]:
-    """Return a verb and its body."""
+    """Return a random request: its verb and its body."""
     ids = model.item_ids.all()
     body = controls(rng, ids)
     if rng.random() < 0.3:
@@ -280,7 +280,7 @@ CONTROLS = {
     *("boosts", "pins", "history", "history_mode", "fallback", "seed_items", "profile", "ignored_items"),
     *("dislikes", "shown", "rotation", "seed", "shuffle"),
 }
-"""What an answer of each model has been asked for, or has said."""
+"""Controls and fields of answers that the random requests must cover for each model."""
 ABOUT = ("request_id", "recipe", "model_version")
 
 

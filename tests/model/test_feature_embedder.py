@@ -347,8 +347,8 @@ def test_a_new_item_stands_where_the_embedder_would_put_it(name: str, questions:
     check(hiding(name), questions)
 
 
-def test_at_most_their_share_of_every_beginning_is_new() -> None:
-    """A new item without room comes as soon as there is some."""
+def test_new_items_never_exceed_their_maximum_share() -> None:
+    """The bound holds for the first n items, for every n. A new item that has to wait comes as soon as it may."""
     share = Share(0, 0.29)
     assert [share.room(n) for n in (1, 3, 4, 100)] == [0, 0, 1, 29]
     model = model_of("IALS")
@@ -361,8 +361,8 @@ def test_at_most_their_share_of_every_beginning_is_new() -> None:
     assert (np.cumsum(is_new) <= np.floor(0.2 * np.arange(1, 31) + NEAR)).all()
 
 
-def test_at_least_their_share_of_every_beginning_is_new() -> None:
-    """Equal bounds fix the share, and pages of a ranking fit together."""
+def test_new_items_reach_their_minimum_share() -> None:
+    """Equal bounds fix the number of new items among the first n. Consecutive pages give the whole ranking."""
     model = model_of("neighbours")
 
     def page(limit: int, offset: int, *shares: float) -> tuple[list[int], list[float]]:
@@ -379,7 +379,8 @@ def test_at_least_their_share_of_every_beginning_is_new() -> None:
     known = [column for column in items if column < N_ITEMS]
     without = [column for column in page(40, 0, 0.0)[0] if column < N_ITEMS]
     assert known == without[: len(known)]
-    falling = page(40, 0, 1.0, 0.3)[1]  # below a bound, a new item that had no room yet comes with a higher score
+    # Scores fall only with a maximum of 1: with a lower one, a new item that had to wait follows lower scores.
+    falling = page(40, 0, 1.0, 0.3)[1]
     assert falling == sorted(falling, reverse=True)
     assert sorted(page(40, 0, 1.0, 1.0)[0][:N_NEW]) == [*range(N_ITEMS, N_ALL)]
 

@@ -1,4 +1,4 @@
-"""From the verified parts of an artifact to a model: refusals and warnings."""
+"""Loading a model from the verified parts of an artifact: refusals and warnings."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_payload_that_is_no_model_is_refused() -> None:
 
 
 def test_an_unverified_version_is_refused_or_logged() -> None:
-    """It is refused before the payload is decoded, or with the setting logged as an event with both versions."""
+    """It is refused before the payload is decoded. With `allow_skew`, an event has both versions."""
     head = header(irspack_version="0.1.0", best_class="IALSRecommender")
     with pytest.raises(VersionSkew):
         load_model(head, memoryview(b"not decoded"), name="a", allow_skew=False)

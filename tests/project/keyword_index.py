@@ -23,7 +23,7 @@ Index = dict[str, list[Any]]
 
 
 def words_of(expression: str) -> list[str]:
-    """Words of which a selected test has at least one, in lower case; none where every module may have such a test."""
+    """Return words of which a selected test has at least one, in lower case, or none if any module may have one."""
     words = [word.lower() for word in WORD.findall(expression)]
     return [] if "not" in words else [word for word in words if word not in OPERATORS]
 
@@ -42,7 +42,7 @@ class KeywordIndex:
             self._index = cache.get(CACHE_KEY, {})
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        """True for a module, or a folder of modules, that were noted as they are now without any of the words."""
+        """Return True for an unchanged module whose noted names have none of the words, or a folder of such modules."""
         if not self._index:
             return None
         modules = [*collection_path.rglob("test_*.py")] if collection_path.is_dir() else [collection_path]
@@ -68,11 +68,11 @@ class KeywordIndex:
         cache.set(CACHE_KEY, index)
 
     def _cache(self) -> pytest.Cache | None:
-        """None where `-p no:cacheprovider` is given."""
+        """Return pytest's cache, or None with `-p no:cacheprovider`."""
         return getattr(self._config, "cache", None)
 
     def _collects_whole_modules(self) -> bool:
-        """No single tests were asked for, and of several workers this is the first."""
+        """Return whether no single tests were selected and this is the first worker or the only process."""
         worker = getattr(self._config, "workerinput", {"workerid": "gw0"})["workerid"]
         option = self._config.option
         return worker == "gw0" and not option.lf and not any("::" in a for a in self._config.args)

@@ -1,4 +1,4 @@
-"""The BigQuery source through Google's own clients, against a server with their REST and gRPC calls."""
+"""The BigQuery source with Google's own clients, against a fake server of the REST and gRPC calls."""
 
 from __future__ import annotations
 

@@ -65,8 +65,8 @@ def test_missing_objects_and_buckets_are_named(make: Any, put: Put) -> None:
         assert missing in caught.value.message
 
 
-def test_an_unreachable_store_is_an_error_without_credentials(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refused connection is reported without the key."""
+def test_the_error_of_an_unreachable_store_hides_credentials(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error of a refused connection does not contain the secret key."""
     import s3fs
 
     s3fs.S3FileSystem.clear_instance_cache()

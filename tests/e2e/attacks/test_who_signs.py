@@ -1,4 +1,4 @@
-"""Servers that can verify and cannot sign, and that take nothing older, through the real programs."""
+"""Servers that know only public keys verify artifacts, and servers with a state directory refuse older ones."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run(*arguments: str, **env: str) -> None:
 
 
 def test_a_server_that_refuses_older_versions_follows_a_rollback(tmp_path: Path) -> None:
-    """`svc rollback` signs what it does, with the trainer's key; the next training is served again."""
+    """`svc rollback` signs a line of the version log with the trainer's key, so the older version is accepted."""
     recipe = make_recipe(tmp_path, "append_sha")
     run("train", str(recipe), "--quiet", **TRAINER)
     first = (tmp_path / "a.svc").read_text()
@@ -70,7 +70,7 @@ def test_a_server_that_refuses_older_versions_follows_a_rollback(tmp_path: Path)
 
 
 def test_a_server_with_public_keys_refuses_older_versions(tmp_path: Path) -> None:
-    """Trained twice with Ed25519: the first version put back is refused at once, and after a restart with its state."""
+    """The first of two artifacts with Ed25519 signatures is refused if it returns, also after a restart."""
     recipe = make_recipe(tmp_path, "always_overwrite")
     home = recipe.parent
     versions = []
@@ -106,18 +106,18 @@ def test_a_server_with_public_keys_refuses_older_versions(tmp_path: Path) -> Non
 
 
 def publish(folder: Path, serial: int) -> None:
-    """A new artifact of the recipe `a` whose best item tells its serial."""
+    """Write an artifact of the recipe `a` whose best item has the number `serial`."""
     head = header(recipe_name="a", serial=serial)
     write_artifact(folder / "a.svc", popularity_model(serial, n_items=12), keys=SIGNING, head=head)
 
 
 def served(server: Server) -> str:
-    """The item that the served model puts first."""
+    """Return the id of the best item."""
     return str(server.recommend("a").json()["items"][0]["item_id"])
 
 
 def test_two_servers_share_the_highest_served_serial(tmp_path: Path) -> None:
-    """Replicas with files of their own: what one has served binds the other, whose newest model goes on."""
+    """A replica with its own files refuses serials below the highest that the other replica has served."""
     env = {"SVC_SIGNING_KEYS": SIGNING, "SVC_STATE_DIR": str(tmp_path / "state")}
     folders = [tmp_path / "one", tmp_path / "other"]
     for folder in folders:
@@ -137,12 +137,12 @@ def test_two_servers_share_the_highest_served_serial(tmp_path: Path) -> None:
 
 
 def test_a_damaged_or_lost_state_directory_is_logged_and_serials_still_hold(tmp_path: Path) -> None:
-    """The server goes on, takes what is newer, and itself forgets nothing that it has served."""
+    """The server serves newer artifacts, and refuses older ones from its own memory."""
     state = tmp_path / "state"
     home = make_home(tmp_path, "a", popularity_model())
     publish(tmp_path, 5)
     with Server(home, env={"SVC_SIGNING_KEYS": SIGNING, "SVC_STATE_DIR": str(state)}) as server:
-        told = len(server.said("replay_state_unusable"))  # of a directory that was not there yet
+        told = len(server.said("replay_state_unusable"))  # for the missing directory
         put(state / "a.serials.json", "{")
         publish(tmp_path, 6)
         server.wait_for("artifact_loaded", name="a", times=2)
@@ -159,7 +159,7 @@ def test_a_damaged_or_lost_state_directory_is_logged_and_serials_still_hold(tmp_
 
 
 def test_a_full_state_directory_is_logged_and_serials_still_hold(tmp_path: Path, small_disk: Path) -> None:
-    """What is newer is served all the same; what this server has served it does not go below."""
+    """The server serves newer artifacts, and refuses older ones from its own memory."""
     home = make_home(tmp_path, "a", popularity_model())
     publish(tmp_path, 5)
     with Server(home, env={"SVC_SIGNING_KEYS": SIGNING, "SVC_STATE_DIR": str(small_disk)}) as server:

@@ -89,7 +89,7 @@ KINDS = [
 
 
 def brute_force(scorer: BlendScorer, query: Query, seen: History) -> np.ndarray:
-    """Return the score of every item: the sum of each part's score over its deviation over all items."""
+    """Return the score of every item: the weighted sum of the parts' scores, each scaled to standard deviation 1."""
     rows, values = profile(query, seen)
     parts = [part.totals(rows, values) for part in scorer.sums]
     if scorer.factors is not None:

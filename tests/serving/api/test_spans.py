@@ -211,8 +211,8 @@ def test_a_wrong_variable_of_opentelemetry_ends_the_start(monkeypatch: pytest.Mo
         spans.create()
 
 
-def test_without_the_extra_the_message_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`SVC_OTEL_ENABLED=1` without the extra ends with exit code 8 and the command that installs it."""
+def test_spans_without_the_extra_otel_are_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message has the command that installs the extra."""
     monkeypatch.delattr("svc.serving.api.spans")
     monkeypatch.delitem(sys.modules, "svc.serving.api.spans")
     monkeypatch.setitem(sys.modules, "opentelemetry.context", None)

@@ -68,8 +68,8 @@ def test_a_skipped_file_is_logged_once_for_each_of_its_errors(said: Said) -> Non
     assert registry.skipped_files() == {}
 
 
-def test_a_broken_file_keeps_its_recipe_until_it_is_mended(said: Said) -> None:
-    """The error is shown while it lasts, and its end is logged with its text."""
+def test_a_broken_recipe_file_keeps_the_recipe_with_an_error(said: Said) -> None:
+    """The error lasts until the file parses. One event then has its text."""
     publish, registry = publisher()
     publish.declare(declared())
     for _ in range(2):
@@ -114,7 +114,7 @@ def test_a_removed_recipe_is_gone_from_the_registry() -> None:
 
 
 async def test_available_items_include_new_items() -> None:
-    """It holds if either list changes. Columns of new items follow those of the model."""
+    """A change of either list takes effect. New items have the columns after those of the model."""
     world = Listing(items("x", "y"))
     lists = {
         "new_items": {"source": {"type": "csv", "path": "x.csv"}, "refresh_seconds": 10},
@@ -142,7 +142,7 @@ async def test_available_items_include_new_items() -> None:
 
 
 async def test_an_edit_that_waits_for_new_items_delays_no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Placing 32,000 texts takes longer than an interval. The edit takes effect after it."""
+    """Embedding 32,000 texts may take longer than a poll interval. The edit takes effect afterwards."""
     world = Listing(items("x", "y"))
     placed, hold = transitions.place, threading.Event()
 
@@ -169,7 +169,7 @@ async def test_an_edit_that_waits_for_new_items_delays_no_poll(monkeypatch: pyte
 
 
 async def test_an_unchanged_list_changes_only_its_age() -> None:
-    """Its new items are not placed again."""
+    """Its new items are not embedded again."""
     world = Listing(items("x", "y"))
     async with world.running():
         before = cast(Any, world.entry("a").served)
@@ -184,7 +184,7 @@ async def test_an_unchanged_list_changes_only_its_age() -> None:
 async def test_a_change_of_a_removed_recipe_does_not_apply_to_its_successor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The file was removed and came back while the change was computed."""
+    """The recipe file is removed and restored while the change is computed."""
     publish, registry = publisher()
     publish.declare(declared())
 

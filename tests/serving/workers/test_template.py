@@ -95,7 +95,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> list[FakeProcess]:
 
 @pytest.mark.anyio
 async def test_an_ended_template_is_restarted_at_once(fakes: list[FakeProcess]) -> None:
-    """A fork in between raises the error that it has ended."""
+    """A `copy` before the restart raises OSError."""
     kept = Template({})
     async with trio.open_nursery() as nursery:
         await nursery.start(kept.run)
@@ -114,7 +114,7 @@ async def test_an_ended_template_is_restarted_at_once(fakes: list[FakeProcess]) 
 async def test_early_ends_of_a_template_cause_growing_pauses(
     fakes: list[FakeProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They grow up to half a minute. A fork in between raises OSError."""
+    """They grow up to half a minute. A `copy` during a pause raises OSError."""
     monkeypatch.setattr(FakeProcess, "dies_at_once", True)
     kept = Template({})
     with trio.move_on_after(3600):
@@ -131,7 +131,7 @@ async def test_early_ends_of_a_template_cause_growing_pauses(
 async def test_a_template_is_restarted_once_there_are_descriptors(
     fakes: list[FakeProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until then a fork raises OSError. No descriptor is lost."""
+    """Until then `copy` raises OSError. No descriptor is lost."""
     kept = Template({})
     gc.collect()
     before = open_descriptors()
@@ -152,7 +152,7 @@ async def test_a_template_is_restarted_once_there_are_descriptors(
 
 
 def test_a_worker_that_served_is_replaced_at_once() -> None:
-    """It is so after many deaths, too."""
+    """Many deaths of such workers cause no pause either."""
     pauses = Pauses()
     assert [pauses.after(served_s=60.0) for _ in range(100)] == [0.0] * 100
 

@@ -200,7 +200,7 @@ def test_a_serial_is_higher_even_if_the_clock_was_set_back(make_recipe: Make, mo
 
 
 def test_serials_signed_by_another_key_do_not_count(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A leaked key cannot use up the serials of the next one, nor can a file that does not verify."""
+    """Otherwise a leaked key could use up the serials of the next key. Artifacts that do not verify count neither."""
     monkeypatch.setattr(time, "time_ns", lambda: 7_000_000)
     loaded, settings = make_recipe(), Settings()
     signed(loaded, parse_signing_keys(OTHER), serial=replay.MAX_SERIAL)

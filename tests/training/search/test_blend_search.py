@@ -55,7 +55,7 @@ def result(*scored: tuple[str, float]) -> SearchResult:
     ],
 )
 def test_the_best_of_different_algorithms_are_blended(scored: list[tuple[str, float]], expected: list[str]) -> None:
-    """They are one factor model and at most two others, without scores of 0. Popularity is additional."""
+    """At most one factor model and two others are chosen, all with scores above 0. Popularity is additional."""
     found = candidates(result(*scored))
     assert [trial.algorithm.removesuffix("Recommender") for trial in found] == expected
 
@@ -178,7 +178,7 @@ def test_a_blend_with_features_answers_cold_starts_by_its_feature_aware_part(
 
 
 def test_without_two_complete_parts_there_is_no_blend(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """An event has the reason, and the search continues."""
+    """The search logs that it skips the blend, and continues."""
     training = {**TRAINING, "algorithms": ["TopPop", "CosineKNN", "IALS", "Blend"], "n_trials": 1}
     _, head = trained(make_recipe(training=training))
     assert head["best_class"] != "BlendRecommender"
