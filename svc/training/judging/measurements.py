@@ -2,9 +2,9 @@
 
 Intervals come from a bootstrap over the evaluated users. If a trial was chosen by its score on the same users, its
 interval is corrected for that choice (see judging/intervals.py). This needs the scores for each user, which the search
-keeps only for the trials of its process, up to a limit of memory. If another process trained the best trial of an
-algorithm, that trial is trained again here. This is always done for the two best algorithms, and for the remaining ones
-if time allows. All other trials without scores for each user count as independent.
+keeps only for the trials of its process, up to a limit of memory. If another process trained the best trial of one of
+the two best algorithms, that trial is trained again here. All other trials without scores for each user count as
+independent.
 
 If the split has test users, the lead is measured on them.
 """
@@ -12,9 +12,9 @@ If the split has test users, the lead is measured on them.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -31,11 +31,6 @@ from svc.training.judging.rankers import ServedRanker
 from svc.training.judging.search_result import SearchResult, by_score
 from svc.training.judging.task import Task
 
-MOST_SHARE_OF_SEARCH = 0.25
-ALWAYS_ALLOWED_S = 10.0
-"""The best trial of an algorithm that ranks third or lower is trained again only within this share of the search time,
-or within these seconds if that is more.
-"""
 _DIGITS = 12
 
 Scores = NDArray[np.float64]
@@ -129,17 +124,13 @@ def _spans(
 
 
 def _scores_of_users(task: Task, result: SearchResult) -> Iterator[tuple[int, Scores]]:
-    """Train the best trial of each algorithm again if its scores for each user are missing, and yield (number, scores).
+    """Train the winner and the runner-up again if their scores for each user are missing, and yield (number, scores).
 
-    The scores, (users,), are those of all validation users. The trials of the two best algorithms are always trained,
-    and those of the remaining ones only within the allowed time. A trial that cannot be trained again is left out.
+    The runner-up is the best trial of the next algorithm. The scores, (users,), are those of all validation users. A
+    trial that cannot be trained again is left out.
     """
-    allowed_s = max(MOST_SHARE_OF_SEARCH * result.seconds, ALWAYS_ALLOWED_S)
-    began = time.monotonic()
-    for rank, trial in enumerate(result.best_per_algorithm.values()):
+    for trial in islice(result.best_per_algorithm.values(), 2):
         if trial.number in result.by_user:
-            continue
-        if rank > 1 and time.monotonic() - began + trial.seconds > allowed_s:
             continue
         trained = _train(task, trial)
         if trained is not None:

@@ -14,26 +14,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from svc import events, logs
 from svc.artifact.keys import SigningKeys
 from svc.errors import ArtifactError, TrainingError
-from svc.recipe.schema import BASELINE, GUARDED, INCUMBENT, Promotion, Recipe
+from svc.recipe.schema import BASELINE, GUARDED, INCUMBENT, Promotion
 from svc.settings import Settings
 from svc.training.judging.comparison import (
     Candidate,
     ModelComparison,
     baseline,
     compare,
-    heldout,
     live_model,
     round_value,
 )
 from svc.training.judging.incumbent import Incumbent, counts
-from svc.training.judging.intervals import Choice, paired_change
 from svc.training.judging.rankers import rank_ms
 from svc.training.judging.task import Task
 
@@ -74,7 +72,7 @@ def decide(
     }
     shown = ("decision", "mode", "metric", "against", "guardrails")
     logs.emit(events.PROMOTION_DECIDED, recipe=task.loaded.recipe.name, **{name: decision[name] for name in shown})
-    warn_of_tight_bound(task.loaded.recipe, decision, rules, candidate.choice_by(task, heldout(task)))
+    warn_of_tight_bound(decision, rules)
     return decision
 
 
@@ -160,53 +158,24 @@ def _reasons(decision: Mapping[str, Any], live: str | None) -> Iterator[str]:
             yield f"{_GUARDED[name]} {_percent(guardrail['change'])}"
 
 
-class _Precision(NamedTuple):
-    """The precision of a comparison.
-
-    `reach` is the distance from the relative change down to the lower end of its interval. `n_users` is the number of
-    users of the comparison. `compared_with` names the other model in a warning.
-    """
-
-    reach: float
-    n_users: int
-    compared_with: str
-
-
-def warn_of_tight_bound(recipe: Recipe, decision: Mapping[str, Any], rules: Promotion, choice: Choice | None) -> None:
+def warn_of_tight_bound(decision: Mapping[str, Any], rules: Promotion) -> None:
     """Warn if `min_relative_change` is so tight that a model equal to the live one would be refused.
 
-    The check uses the interval of the comparison with the live model. Without one, as in a first run, it uses the
-    interval of the winner's relative lead over the best trial of the next algorithm. This interval comes from `choice`,
-    the trials of the search with their scores for the evaluated users. If `choice` is None, there is no warning then.
+    The check uses the interval of the comparison with the live model. Without one, there is no warning.
     """
-    precision = _precision(recipe, decision, rules, choice)
-    if precision is None or not 0 < precision.reach < 1:  # 0 for the same model, above 1 for scores near 0
+    live = next((compared for compared in decision["against"] if compared["name"] == INCUMBENT), None)
+    if live is None:
         return
-    if rules.min_relative_change <= -precision.reach:
+    reach = live["change"] - live["interval"][0]
+    # The reach is 0 for the same model, and above 1 for scores near 0.
+    if not 0 < reach < 1 or rules.min_relative_change <= -reach:
         return
     message = (
-        f"the interval against {precision.compared_with} reaches {precision.reach:.1%} below the change, over "
-        f"{precision.n_users} judged users: a model that is equal to the live one is refused; "
-        f"write {math.floor(-precision.reach * 1000) / 1000:g} or less, or hold out more users"
+        f"the interval against the live model reaches {reach:.1%} below the change, over {live['n_users']} judged "
+        f"users: a model that is equal to the live one is refused; write {math.floor(-reach * 1000) / 1000:g} or less, "
+        "or hold out more users"
     )
     logs.emit(events.RECIPE_WARNING, code="promotion_bound", field="promotion.min_relative_change", message=message)
-
-
-def _precision(
-    recipe: Recipe, decision: Mapping[str, Any], rules: Promotion, choice: Choice | None
-) -> _Precision | None:
-    for comparison in decision["against"]:
-        if comparison["name"] == INCUMBENT:
-            reach = comparison["change"] - comparison["interval"][0]
-            return _Precision(reach, comparison["n_users"], "the live model")
-    if INCUMBENT not in rules.against or choice is None or len(set(choice.algorithms)) < 2:
-        return None
-    # The runner-up stands in for a live model, although the same users chose it: only the reach of its interval counts.
-    # In simulated searches it was at most 5% shorter than against an equal model that was chosen independently.
-    first, second = choice.scores[:, 0], choice.scores[:, choice.runner_up]
-    seed, confidence = recipe.training.seed, rules.confidence
-    change = paired_change(first, second, seed=seed, confidence=confidence, relative=True, choice=choice)
-    return _Precision(change.value - change.low, len(first), "the next algorithm")
 
 
 def _percent(change: float) -> str:

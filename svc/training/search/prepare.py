@@ -273,33 +273,20 @@ def _check_same_data(study: optuna.Study, task: Task) -> None:
 
 
 def _fingerprint(task: Task) -> str:
-    training, interactions = task.loaded.recipe.training, task.data.trained
+    training, parts = task.loaded.recipe.training, task.split
+    features = [encoded for _, encoded in sorted(task.features.items())]
     digest = hashlib.sha256()
-    for part in (interactions.users, interactions.items, interactions.times):
-        digest.update(b"" if part is None else np.ascontiguousarray(part).data)
-    for ids in (interactions.user_ids, interactions.item_ids):
-        digest.update("\n".join(ids).encode("utf-8", "surrogatepass"))
-    for side, matrix in sorted(task.features.items()):
-        digest.update(side.encode() + matrix.indptr.tobytes() + matrix.indices.tobytes() + matrix.data.tobytes())
-    chosen = training.split
-    choices: list[object] = [
+    for matrix in (parts.train, parts.heldout, parts.test, parts.times, parts.hidden, *features):
+        digest.update(b"none" if matrix is None else repr(matrix.shape).encode())
+        for array in () if matrix is None else (matrix.indptr, matrix.indices, matrix.data):
+            digest.update(np.ascontiguousarray(array).data)
+    choices = [
         training.metric,
         training.cutoff,
-        chosen.scheme,
-        chosen.heldout_ratio,
-        chosen.test_user_ratio,
-        chosen.seed,
+        training.split.seed,
+        training.weighted_metric,
+        training.repeats,
+        task.loaded.recipe.recency,
     ]
-    if chosen.test:
-        choices.append(chosen.test)
-    if interactions.weights is not None:
-        digest.update(interactions.weights.tobytes())
-        choices.append(training.weighted_metric)
-    if task.loaded.recipe.recency != 0.0:
-        choices.append(f"recency {task.loaded.recipe.recency}")
-    if training.repeats:
-        choices.append(f"repeats {interactions.deferred_dedup}")
-    for hidden in interactions.hidden or ():
-        digest.update(b"" if hidden is None else hidden.tobytes())
     digest.update(json.dumps(choices).encode())
     return digest.hexdigest()
