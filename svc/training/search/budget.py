@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from optuna.trial import FrozenTrial, TrialState
 
 ALGORITHM = "svc:algorithm"
+OWNER = "svc:owner"
 BEAT = "svc:beat"
 SPENT = "svc:spent"
-"""Attributes of a trial: its algorithm, the heartbeat counter of the process that trains it, and the error by which a
-failed trial used up its place in the budget.
+"""Attributes of a trial: its algorithm, the process that trains it, that process's heartbeat counter, and the error by
+which a failed trial used up its place in the budget.
 """
 
 

@@ -23,23 +23,14 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from svc import events, logs
 from svc.progress import Progress
-from svc.training.fitting.trial import TrialRecord
 from svc.training.judging.recency import Fitted
 from svc.training.judging.search_result import SearchResult
-from svc.training.search import budget
+from svc.training.search import budget, trials
 from svc.training.search.kept_scores import KeptScores
 from svc.training.search.sampler import AlgorithmSampler, own_parameters
-from svc.training.search.storage import StudyStorage
+from svc.training.search.storage import StudyStorage, own_identity
 from svc.training.search.trial_task import TrialOutcome, TrialTask, known_curves
 from svc.training.search.workers import Workers
-
-_METRICS = "svc:metrics"
-_EPOCHS = "svc:train_epochs"
-_RECENCY = "svc:recency"
-_SECONDS = "svc:seconds"
-_RANK_MS = "svc:rank_ms"
-_TOO_SLOW = "svc:too_slow"
-"""Attributes of a finished trial."""
 
 _POLL_S = 0.5
 _AHEAD = 3
@@ -102,6 +93,7 @@ class Search:
     scores: KeptScores = field(default_factory=KeptScores)
     quiet: bool = False
     verbose: bool = False
+    _identity: str = field(default_factory=own_identity)
     _asked: dict[int, _Attempt] = field(default_factory=dict)
     _ended: queue.SimpleQueue[tuple[int, TrialOutcome]] = field(default_factory=queue.SimpleQueue)
     _n_orphaned: int = 0
@@ -129,7 +121,7 @@ class Search:
             self._give_back()
             self.workers.close()
         return SearchResult(
-            _records(self._trials()),
+            trials.records(self._trials()),
             time.monotonic() - started,
             self._n_orphaned,
             self.workers.count,
@@ -194,7 +186,7 @@ class Search:
         """
         if len(self._asked) >= self._ahead or budget.n_used(self._trials()) >= self.sampler.plan.total:
             return False
-        trial = self.study.ask()
+        trial = self.storage.new_trial(self.study, {budget.OWNER: self._identity})
         others = [other for other in self._trials() if other.number != trial.number]
         algorithm, position = self.sampler.choose_algorithm(trial.number, others)
         trial.set_user_attr(budget.ALGORITHM, algorithm)
@@ -269,11 +261,11 @@ class Search:
         if not math.isfinite(score):
             self._fail(attempt, f"its score is {score}")
             return
-        for name, value in _attributes(fitted, seconds).items():
+        for name, value in trials.attributes(fitted, seconds).items():
             attempt.trial.set_user_attr(name, value)
         rank_ms, limit = fitted.rank_ms, self.limits.max_rank_ms
         if rank_ms is not None and limit is not None and rank_ms > limit:
-            attempt.trial.set_user_attr(_TOO_SLOW, True)
+            attempt.trial.set_user_attr(trials.TOO_SLOW, True)
             self._tell(attempt, TrialState.PRUNED)
             return
         if fitted.by_user is not None:
@@ -327,7 +319,7 @@ class Search:
 
     def _tell(self, attempt: _Attempt, state: TrialState, score: float | None = None) -> None:
         self.study.tell(attempt.trial, score, state=state, skip_if_finished=True)
-        result = SearchResult(_records(self._trials()), 0.0, 0)
+        result = SearchResult(trials.records(self._trials()), 0.0, 0)
         best = result.best if result.completed else None
         best_score = best.score if best else None
         n_done, total = len(result.trials), self.sampler.plan.total
@@ -346,34 +338,3 @@ class Search:
                 **({} if record.rank_ms is None else {"rank_ms": record.rank_ms}),
                 **({"too_slow": True} if record.too_slow else {}),
             )
-
-
-def _attributes(fitted: Fitted, seconds: float) -> dict[str, object]:
-    """Return the attributes to store with a complete trial."""
-    stored: dict[str, object] = {_METRICS: fitted.metrics, _EPOCHS: fitted.epochs, _SECONDS: round(seconds, 3)}
-    if fitted.rank_ms is not None:
-        stored[_RANK_MS] = fitted.rank_ms
-    return {**stored, _RECENCY: fitted.recency} if fitted.recency else stored
-
-
-def _records(trials: list[FrozenTrial]) -> list[TrialRecord]:
-    """Return a record of each finished trial that used the budget."""
-    return [_record(trial) for trial in trials if budget.uses_budget(trial) and trial.state.is_finished()]
-
-
-def _record(trial: FrozenTrial) -> TrialRecord:
-    attrs = trial.user_attrs
-    algorithm = str(attrs.get(budget.ALGORITHM, ""))
-    return TrialRecord(
-        number=trial.number,
-        algorithm=algorithm,
-        params=own_parameters(algorithm, trial.params),
-        state={TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned"}.get(trial.state, "failed"),
-        score=trial.value if trial.state is TrialState.COMPLETE else None,
-        metrics=dict(attrs.get(_METRICS) or {}),
-        epochs=attrs.get(_EPOCHS),
-        seconds=float(attrs.get(_SECONDS) or 0.0),
-        recency=float(attrs.get(_RECENCY) or 0.0),
-        rank_ms=attrs.get(_RANK_MS),
-        too_slow=bool(attrs.get(_TOO_SLOW)),
-    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import random
 import sqlite3
 import time
@@ -20,7 +21,7 @@ from urllib.parse import parse_qsl, urlsplit
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.study import Study
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from svc import install_command
 from svc.errors import StoragePathUnusable
@@ -132,7 +133,8 @@ class StudyStorage:
     """An opened storage, `shared` if other processes may use it at the same time.
 
     A heartbeat is a counter in a trial. A process counts as dead if the counter of its trial has not changed for
-    GRACE_S by this process's clock, so the clocks of hosts need not agree.
+    GRACE_S by this process's clock, so the clocks of hosts need not agree. A process of the same host counts as dead as
+    soon as it has ended.
     """
 
     def __init__(self, location: StorageLocation, backend: Any) -> None:
@@ -149,6 +151,14 @@ class StudyStorage:
         if self.shared:
             self.backend.remove_session()
             self.backend.engine.dispose()
+
+    def new_trial(self, study: Study, attributes: Mapping[str, Any]) -> Trial:
+        """Create a running trial with `attributes` in one step, because a process can be killed between two steps."""
+        template = create_trial(state=TrialState.RUNNING, user_attrs=dict(attributes))
+        study_id = self.backend.get_study_id_from_name(study.study_name)
+        trial_id = self.backend.create_new_trial(study_id, template_trial=template)
+        study.get_trials(deepcopy=False)  # refreshes the cache of Study: it misses trials that the backend created
+        return Trial(study, trial_id)
 
     def set_params(
         self, trial: Trial, params: Mapping[str, Any], distributions: Mapping[str, BaseDistribution]
@@ -170,7 +180,7 @@ class StudyStorage:
         if not self.shared:
             return
         for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            if self._is_silent(trial):
+            if is_dead(trial.user_attrs.get(budget.OWNER, "")) or self._is_silent(trial):
                 study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
 
     def _is_silent(self, trial: FrozenTrial) -> bool:
@@ -281,3 +291,47 @@ def _unreachable(url: str, error: Exception) -> StoragePathUnusable:
     return StoragePathUnusable(
         f"{_FIELD}: dialect {scheme}: the database does not answer: {''.join(cause)[:300]}.{help_}"
     )
+
+
+def own_identity() -> str:
+    """Return `<host>|<pid>|<start>`, which stays unique when a pid is reused.
+
+    The host part also names the boot and the pid namespace, so that containers of one machine differ.
+    """
+    return f"{_host()}|{os.getpid()}|{_start_time(os.getpid())}"
+
+
+def is_dead(identity: str) -> bool:
+    """Return True if the process with this `own_identity` ran on this host and has ended.
+
+    Return False for processes of other hosts, because they cannot be looked up.
+    """
+    host, _, process = identity.partition("|")
+    pid, _, start = process.partition("|")
+    return host == _host() and pid.isdigit() and _start_time(int(pid)) != start
+
+
+def _host() -> str:
+    boot = _read(Path("/proc/sys/kernel/random/boot_id"))
+    try:
+        namespace = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        namespace = ""
+    return "/".join(part for part in (platform.node(), boot, namespace) if part)
+
+
+def _start_time(pid: int) -> str:
+    """Return the start of process `pid` in clock ticks since boot, or an empty text if no such process runs."""
+    stat = _read(Path(f"/proc/{pid}/stat"))
+    # The second field is the program's name in parentheses, and the name itself may contain spaces and parentheses.
+    after_name = stat.rpartition(")")[2].split()
+    if len(after_name) < 20 or after_name[0] == "Z":  # a zombie has ended, but its parent has not waited for it
+        return ""
+    return after_name[19]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""

@@ -18,7 +18,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from svc.progress import Progress
 from svc.training.fitting.algorithms.registry import Space
 from svc.training.judging.recency import Fitted
-from svc.training.search import storage
+from svc.training.search import budget
 from svc.training.search.budget import TrialPlan
 from svc.training.search.loop import Search, TrialLimits
 from svc.training.search.sampler import AlgorithmSampler
@@ -193,7 +193,8 @@ def test_an_interrupt_gives_running_trials_back(opened: Callable[[], StudyStorag
             if done == 2:
                 raise KeyboardInterrupt
 
-    search = make({KNN: 5}, Peak(), storage=opened())
+    storage = opened()
+    search = make({KNN: 5}, Peak(), storage=storage)
     search.progress = Impatient()
     with pytest.raises(KeyboardInterrupt):
         search.run()
@@ -203,13 +204,26 @@ def test_an_interrupt_gives_running_trials_back(opened: Callable[[], StudyStorag
     assert len(again.trained) == 3
 
 
-def test_trials_of_a_dead_process_are_tried_again(
-    opened: Callable[[], StudyStorage], monkeypatch: pytest.MonkeyPatch
+def test_trials_of_a_dead_process_are_tried_again(opened: Callable[[], StudyStorage]) -> None:
+    """Its trial is found by the owner's pid at once, without waiting for its heartbeat."""
+    storage = opened()
+    lost = make({KNN: 4}, Peak(), storage=storage)
+    trial = lost.study.ask()
+    trial.set_user_attr(budget.ALGORITHM, KNN)
+    trial.set_user_attr(budget.OWNER, lost._identity.rpartition("|")[0] + "|1")
+    result = make({KNN: 4}, Peak(), storage=opened()).run()
+    assert len(result.completed) == 4
+    assert lost.study.get_trials()[0].state is optuna.trial.TrialState.FAIL
+
+
+def test_a_trial_whose_process_died_before_its_first_heartbeat_is_tried_again(
+    opened: Callable[[], StudyStorage],
 ) -> None:
-    """Its trial has no new heartbeat within the grace period, or none at all."""
-    monkeypatch.setattr(storage, "GRACE_S", 0.0)
-    lost = make({KNN: 4}, Peak(), storage=opened())
-    lost.study.ask()
+    """The owner is stored in the step that creates the trial, so every trial has one."""
+    storage = opened()
+    lost = make({KNN: 4}, Peak(), storage=storage)
+    trial = storage.new_trial(lost.study, {budget.OWNER: lost._identity.rpartition("|")[0] + "|1"})
+    assert trial.user_attrs.keys() == {budget.OWNER}
     result = make({KNN: 4}, Peak(), storage=opened()).run()
     assert len(result.completed) == 4
     assert lost.study.get_trials()[0].state is optuna.trial.TrialState.FAIL

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from svc.errors import StoragePathUnusable
-from svc.training.search.storage import locate, open_storage, preflight
+from svc.training.search.storage import is_dead, locate, open_storage, own_identity, preflight
 
 
 def test_an_empty_path_means_memory(tmp_path: Path) -> None:
@@ -119,3 +119,35 @@ def test_processes_that_start_together_create_the_tables_once(tmp_path: Path) ->
     errors = [process.communicate(timeout=150)[1] for process in processes]
     assert [process.returncode for process in processes] == [0] * 4, errors
     assert (tmp_path / "shared.db").stat().st_size > 0
+
+
+@pytest.mark.system
+def test_a_process_counts_as_dead_after_its_end() -> None:
+    """This includes a zombie. Its id may be used again, with another start time."""
+    script = "from svc.training.search.storage import own_identity as o; print(o(), flush=True); input()"
+    process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdin, process.stdout:
+        identity = process.stdout.readline().strip()
+        assert not is_dead(identity)
+        assert identity != own_identity()
+    process.wait()
+    assert is_dead(identity)
+
+
+def test_one_process_has_one_identity() -> None:
+    """It never changes. Another start time with the same id is another process."""
+    own = own_identity()
+    assert own == own_identity()
+    assert not is_dead(own)
+    host, pid, start = own.split("|")
+    assert is_dead(f"{host}|{pid}|{int(start) + 1}")
+
+
+def test_processes_of_other_hosts_never_count_as_dead() -> None:
+    """Their trials are not released, and neither is one with an invalid identity."""
+    host, pid, start = own_identity().split("|")
+    assert not is_dead(f"{host}x|{pid}|{int(start) + 1}")
+    assert not is_dead("")
+    assert not is_dead(f"{host}|none|")

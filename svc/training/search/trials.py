@@ -1,0 +1,49 @@
+"""The finished trials of a study as svc's own records."""
+
+from __future__ import annotations
+
+from optuna.trial import FrozenTrial, TrialState
+
+from svc.training.fitting.trial import TrialRecord
+from svc.training.judging.recency import Fitted
+from svc.training.search import budget
+from svc.training.search.sampler import own_parameters
+
+METRICS = "svc:metrics"
+EPOCHS = "svc:train_epochs"
+RECENCY = "svc:recency"
+SECONDS = "svc:seconds"
+RANK_MS = "svc:rank_ms"
+TOO_SLOW = "svc:too_slow"
+"""Attributes of a finished trial."""
+
+
+def attributes(fitted: Fitted, seconds: float) -> dict[str, object]:
+    """Return the attributes to store with a complete trial."""
+    stored: dict[str, object] = {METRICS: fitted.metrics, EPOCHS: fitted.epochs, SECONDS: round(seconds, 3)}
+    if fitted.rank_ms is not None:
+        stored[RANK_MS] = fitted.rank_ms
+    return {**stored, RECENCY: fitted.recency} if fitted.recency else stored
+
+
+def records(trials: list[FrozenTrial]) -> list[TrialRecord]:
+    """Return a record of each finished trial that used the budget."""
+    return [_record(trial) for trial in trials if budget.uses_budget(trial) and trial.state.is_finished()]
+
+
+def _record(trial: FrozenTrial) -> TrialRecord:
+    attrs = trial.user_attrs
+    algorithm = str(attrs.get(budget.ALGORITHM, ""))
+    return TrialRecord(
+        number=trial.number,
+        algorithm=algorithm,
+        params=own_parameters(algorithm, trial.params),
+        state={TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned"}.get(trial.state, "failed"),
+        score=trial.value if trial.state is TrialState.COMPLETE else None,
+        metrics=dict(attrs.get(METRICS) or {}),
+        epochs=attrs.get(EPOCHS),
+        seconds=float(attrs.get(SECONDS) or 0.0),
+        recency=float(attrs.get(RECENCY) or 0.0),
+        rank_ms=attrs.get(RANK_MS),
+        too_slow=bool(attrs.get(TOO_SLOW)),
+    )
