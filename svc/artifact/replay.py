@@ -26,13 +26,12 @@ from svc.artifact import version_log
 from svc.artifact.keys import SigningKeys
 from svc.artifact.layout import Parsed
 from svc.artifact.store import Blob, Store
+from svc.artifact.version_log import MAX_SERIAL
 from svc.atomic_write import replace_file
 from svc.errors import ArtifactExpired, ArtifactReplayed, HeaderInvalid
 from svc.names import RECIPE_NAME
 from svc.settings import Settings
 
-MAX_SERIAL: Final = (1 << 53) - 1
-"""The largest integer that every JSON reader represents exactly."""
 _NAME: Final = re.compile(RECIPE_NAME)
 _FORMAT: Final = 1
 _LOCK_TIMEOUT_S: Final = 2.0
@@ -210,9 +209,8 @@ class ReplayGuard:
         if highest is None or (serial is not None and serial >= highest):
             return
         if trained_for == name:  # the log of recipe `name` must not permit artifacts of another recipe
-            lines = version_log.verified_lines(store.read_log(version_log.MAX_LOG_BYTES), keys)
-            lines = version_log.about(lines, recipe=name, kid=parsed.kid)
-            if version_log.is_rolled_back_to(blob.sha256, highest, lines):
+            log = version_log.parse(bytes(store.read_log(version_log.MAX_LOG_BYTES)), keys, name)
+            if log.permits(blob.sha256, parsed.kid, highest):
                 return
         logs.emit(events.ARTIFACT_REPLAYED, name=name, kid=parsed.kid, serial=serial, highest=highest)
         own = "it has no serial" if serial is None else f"its serial is {serial}"

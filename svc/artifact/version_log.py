@@ -14,7 +14,7 @@ import hashlib
 import hmac
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
@@ -25,6 +25,8 @@ from svc.artifact.layout import Signature
 from svc.names import KEY_ID
 
 Action = Literal["train", "promote", "rollback"]
+MAX_SERIAL: Final = (1 << 53) - 1
+"""The largest integer that every JSON reader represents exactly."""
 _OPTIONAL: Final = ("sha256", "from_serial", "serial_kid", "recipe")
 _SIGNED_IN: Final = ("kid", "previous", "signature")
 _KID: Final = re.compile(KEY_ID)
@@ -90,6 +92,30 @@ class VersionLog:
         """
         return bool(self.lines) and sha8 in (self.lines[-1].live, self.lines[-1].before)
 
+    def serials(self, kid: str, signers: Collection[str]) -> list[int]:
+        """Return the serials of `kid` in lines that one of the kids `signers` has signed.
+
+        These are the highest serials before moves, and the serials of the versions.
+        """
+        own = [line for line in self.lines if line.kid in signers and (line.serial_kid or line.kid) == kid]
+        serials = [serial for line in own for serial in (line.from_serial, line.version.get("serial"))]
+        return [serial for serial in serials if type(serial) is int and 0 <= serial <= MAX_SERIAL]
+
+    def permits(self, sha256: str, kid: str, highest: int) -> bool:
+        """Return whether a rollback or promotion to this artifact allows servers to load it again.
+
+        `kid` signed the artifact, and `highest` is the highest serial of this kid that was served. A move allows
+        nothing once a higher serial than its `from_serial` was served.
+        """
+        return any(
+            line.action in ("rollback", "promote")
+            and line.sha256 == sha256
+            and line.serial_kid in (None, kid)
+            and line.from_serial is not None
+            and line.from_serial >= highest
+            for line in self.lines
+        )
+
     def before(self, live: str) -> list[str]:
         """Return the versions that were live before `live`, the latest first.
 
@@ -122,8 +148,13 @@ def append_line(data: bytes, log: VersionLog, line: Line, keys: SigningKeys, sig
     """Return `data` and one more line, signed with the active key. A truncated last line is terminated first."""
     kid, key = keys.active
     fields = {name: value for name, value in asdict(line).items() if value is not None or name not in _OPTIONAL}
-    del fields["kid"]
-    text = signed_line({**fields, "previous": log.last_signature}, kid=kid, key=key, signature=signature)
+    content = {**fields, "previous": log.last_signature, "kid": kid}
+    digest = _digest(content)
+    if signature == "hmac":
+        code = hmac.digest(key, ed25519.LOG_LINE + digest, "sha256")
+    else:
+        code = ed25519.sign(key, ed25519.LOG_LINE, digest)
+    text = json.dumps({**content, "signature": code.hex()}, ensure_ascii=True, allow_nan=False)
     separator = b"" if not data or data.endswith(b"\n") else b"\n"
     return data + separator + text.encode() + b"\n"
 
@@ -195,7 +226,7 @@ def _line(fields: Mapping[str, Any]) -> Line | None:
         return None
     if any(not isinstance(values[name], str | None) for name in ("before", "live", "sha256", "serial_kid", "recipe")):
         return None
-    if not isinstance(values["version"], Mapping) or not isinstance(values["from_serial"], int | None):
+    if not isinstance(values["version"], Mapping) or type(values["from_serial"]) not in (int, type(None)):
         return None
     return Line(**values) if _is_time(values["at"]) else None
 
@@ -211,63 +242,20 @@ def _problem(fields: Mapping[str, Any], keys: SigningKeys) -> str:
     content = {name: value for name, value in fields.items() if name != "signature"}
     kid = fields["kid"]
     try:
-        code = bytes.fromhex(fields["signature"])
-    except ValueError:
+        code, digest = bytes.fromhex(fields["signature"]), _digest(content)
+    except (ValueError, RecursionError):  # NaN, 1e999 and deep lists can be parsed, but never signed
         return _CHANGED
-    is_public = len(code) == ed25519.SIGNATURE_BYTES
-    if (keys.public_of(kid) if is_public else keys.get(kid)) is None:
+    if len(code) == ed25519.SIGNATURE_BYTES:
+        key = keys.public_of(kid)
+        is_valid = key is not None and ed25519.is_signed(key, code, ed25519.LOG_LINE, digest)
+    else:
+        key = keys.get(kid)
+        is_valid = key is not None and hmac.compare_digest(hmac.digest(key, ed25519.LOG_LINE + digest, "sha256"), code)
+    if key is None:
         # Anyone can write a line, so only a valid kid reaches the terminal.
         shown_kid = f" {kid}" if _KID.fullmatch(kid) else ""
         return f"its key{shown_kid} is not here, so it cannot be verified and does not count"
-    return "" if has_valid_signature(content, code, keys) else _CHANGED
-
-
-def newest_first(versions: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the sha8 of (sha8, trained_at) pairs, newest first. Among equal times the last pair comes first."""
-    order = sorted(range(len(versions)), key=lambda index: (versions[index][1], index), reverse=True)
-    return [versions[index][0] for index in order]
-
-
-def signed_line(move: Mapping[str, Any], *, kid: str, key: bytes, signature: Signature) -> str:
-    """Return one line of the log: the fields of `move`, the `kid`, and a signature of both by `key`.
-
-    A server accepts an older artifact if a line has `action: rollback` or `promote`, the artifact's `sha256`, and a
-    `from_serial` that is not below the highest serial served. The line must have the server's `recipe` or none, and the
-    artifact's kid as its `serial_kid` or none.
-    """
-    content = {**move, "kid": kid}
-    digest = _digest(content)
-    if signature == "hmac":
-        code = hmac.digest(key, ed25519.LOG_LINE + digest, "sha256")
-    else:
-        code = ed25519.sign(key, ed25519.LOG_LINE, digest)
-    return json.dumps({**content, "signature": code.hex()}, ensure_ascii=True, allow_nan=False)
-
-
-def verified_lines(log: bytes | memoryview, keys: SigningKeys) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a log with valid signatures and skip all others."""
-    for line in bytes(log).split(b"\n"):
-        try:
-            content = json.loads(line)
-            code = bytes.fromhex(content.pop("signature"))
-            if has_valid_signature(content, code, keys):
-                yield content
-        except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
-            continue
-
-
-def has_valid_signature(content: Mapping[str, Any], code: bytes, keys: SigningKeys) -> bool:
-    """Return whether `code` is a valid signature of a line's fields, `content`, by the key of its kid."""
-    try:
-        digest = _digest(content)
-    except (ValueError, RecursionError):  # NaN, 1e999 and deep lists can be parsed, but never signed
-        return False
-    kid = str(content.get("kid"))
-    secret = keys.get(kid)
-    if len(code) == ed25519.SIGNATURE_BYTES:
-        public = keys.public_of(kid)
-        return public is not None and ed25519.is_signed(public, code, ed25519.LOG_LINE, digest)
-    return secret is not None and hmac.compare_digest(hmac.digest(secret, ed25519.LOG_LINE + digest, "sha256"), code)
+    return "" if is_valid else _CHANGED
 
 
 def _digest(content: Mapping[str, Any]) -> bytes:
@@ -275,23 +263,7 @@ def _digest(content: Mapping[str, Any]) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def about(lines: Iterator[dict[str, Any]], *, recipe: str, kid: str) -> Iterator[dict[str, Any]]:
-    """Yield the lines for this recipe and for serials of this kid.
-
-    A line without a `recipe` is for every recipe, and a line without a `serial_kid` for every kid. Lines for other
-    recipes are skipped, so that a log copied from another output with the same key permits nothing.
-    """
-    for line in lines:
-        if line.get("recipe") in (None, recipe) and line.get("serial_kid") in (None, kid):
-            yield line
-
-
-def is_rolled_back_to(sha256: str, highest: int, lines: Iterator[dict[str, Any]]) -> bool:
-    """Return whether a rollback or promotion names this sha256, and its `from_serial` is `highest` or above."""
-    return any(
-        line.get("action") in ("rollback", "promote")
-        and line.get("sha256") == sha256
-        and type(line.get("from_serial")) is int
-        and line["from_serial"] >= highest
-        for line in lines
-    )
+def newest_first(versions: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the sha8 of (sha8, trained_at) pairs, newest first. Among equal times the last pair comes first."""
+    order = sorted(range(len(versions)), key=lambda index: (versions[index][1], index), reverse=True)
+    return [versions[index][0] for index in order]

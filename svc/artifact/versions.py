@@ -24,7 +24,7 @@ from svc.artifact import version_log
 from svc.artifact.keys import SigningKeys
 from svc.artifact.layout import Parsed, Written
 from svc.artifact.lock import run_lock
-from svc.artifact.replay import MAX_SERIAL, recipe_of, serial_of
+from svc.artifact.replay import recipe_of, serial_of
 from svc.artifact.store import Blob, Store, locate_error, open_store, verify_blob
 from svc.artifact.version_log import Action, Line, VersionLog
 from svc.errors import ArtifactError, ArtifactMisplaced, NoSuchVersion
@@ -337,8 +337,7 @@ class Versions:
 
         Only lines signed by `kid` or by the active key are read, because another key may have been stolen.
         """
-        lines = [line for line in log.lines if line.kid in (kid, self._keys.active[0])]
-        serials = [serial for line in lines for serial in _serials(line, kid)]
+        serials = log.serials(kid, {kid, self._keys.active[0]})
         try:
             parsed = self._read_verified(live)[1] if live else None
             live_serial = serial_of(parsed.header) if parsed is not None and parsed.kid == kid else None
@@ -405,14 +404,6 @@ class Versions:
 def _confirmed_live(log: VersionLog, live: str | None) -> str | None:
     """Return `live` if the signed log confirms it or is empty, else None, because the pointer is unsigned."""
     return live if not log.lines or log.knows_as_live(live) else None
-
-
-def _serials(line: Line, kid: str) -> Iterator[int]:
-    """Yield the serials of `kid` in a line: the highest before a move, and the serial of the line's version."""
-    if (line.serial_kid or line.kid) == kid:
-        for serial in (line.from_serial, line.version.get("serial")):
-            if type(serial) is int and 0 <= serial <= MAX_SERIAL:
-                yield serial
 
 
 def _as_facts(facts: Mapping[str, Any] | None) -> dict[str, Any]:

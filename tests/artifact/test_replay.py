@@ -168,15 +168,24 @@ def test_an_artifact_of_another_recipe_raises_only_its_own_serials(tmp_path: Pat
     assert SerialState(state).highest("b", "k1") == replay.MAX_SERIAL
 
 
-def rolled_back(folder: Path, content: bytes, from_serial: int, *, keys: str = GOOD) -> None:
+def rolled_back(folder: Path, content: bytes, from_serial: int, *, keys: str = GOOD, signature: Any = "hmac") -> None:
     """Write the result of `svc rollback`: the older artifact, and a signed line of the log beside it."""
     import hashlib
 
-    kid, key = parse_signing_keys(keys).active
-    move = {"action": "rollback", "sha256": hashlib.sha256(content).hexdigest(), "from_serial": from_serial}
-    line = version_log.signed_line(move, kid=kid, key=key, signature="hmac")
-    with (folder / "a.svc.log.jsonl").open("a", encoding="utf-8") as log:
-        log.write(f"{line}\n")
+    signing, path, sha256 = parse_signing_keys(keys), folder / "a.svc.log.jsonl", hashlib.sha256(content).hexdigest()
+    data = path.read_bytes() if path.exists() else b""
+    log = version_log.parse(data, signing)
+    line = version_log.Line(
+        version_log.next_time(log),
+        "rollback",
+        sha256[:8],
+        None,
+        sha256[:8],
+        False,
+        sha256=sha256,
+        from_serial=from_serial,
+    )
+    path.write_bytes(version_log.append_line(data, log, line, signing, signature))
     (folder / "a.svc").write_bytes(content)
 
 
@@ -293,11 +302,7 @@ def test_a_server_with_public_keys_alone_refuses_replays_and_follows_rollbacks(t
     assert server.poll() is None
     rolled_back(tmp_path, old, 6)
     assert isinstance(server.poll(), ArtifactReplayed), "an HMAC of the same secret is nothing to it"
-    import hashlib
-
-    move = {"action": "rollback", "sha256": hashlib.sha256(old).hexdigest(), "from_serial": 6}
-    line = version_log.signed_line(move, kid=kid, key=key, signature="ed25519")
-    (tmp_path / "a.svc.log.jsonl").write_text(f"{line}\n")
+    rolled_back(tmp_path, old, 6, signature="ed25519")
     assert server.poll() is None
 
 

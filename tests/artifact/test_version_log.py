@@ -15,11 +15,8 @@ from svc.artifact.version_log import (
     Line,
     VersionLog,
     append_line,
-    is_rolled_back_to,
     newest_first,
     parse,
-    signed_line,
-    verified_lines,
 )
 from svc.settings import Settings
 
@@ -135,13 +132,20 @@ def test_versions_are_sorted_newest_first() -> None:
 SEED = bytes(range(32))
 SECRET = SigningKeys((("k1", SEED),))
 PUBLIC = load_signing_keys(Settings(verify_keys=public_entry("k1", SEED)))
-MOVE = {"action": "rollback", "sha256": "ab" * 32, "from_serial": 7, "at": "2026-11-22T00:00:00+00:00"}
+MOVE = Line(
+    "2026-11-22T00:00:00+00:00", "rollback", "abababab", None, "abababab", False, sha256="ab" * 32, from_serial=7
+)
+
+
+def alone(move: Line, keys: SigningKeys = SECRET, signature: Any = "hmac") -> bytes:
+    """Return a log with this line alone."""
+    return append_line(b"", VersionLog(), move, keys, signature)
 
 
 @pytest.mark.parametrize("signature", ["hmac", "ed25519"])
 def test_only_log_lines_with_a_valid_signature_are_read(signature: Any) -> None:
     """Changed lines, lines of other keys and text that is no line are skipped."""
-    line = signed_line(MOVE, kid="k1", key=SEED, signature=signature)
+    line = alone(MOVE, signature=signature).decode().rstrip()
     assert "\n" not in line
     content = json.loads(line)
     others = [
@@ -149,11 +153,12 @@ def test_only_log_lines_with_a_valid_signature_are_read(signature: Any) -> None:
         json.dumps(content | {"sha256": "cd" * 32}),
         json.dumps(content | {"kid": "k2"}),
         json.dumps(content | {"more": 1}),
+        json.dumps(content | {"more": float("nan")}),
         json.dumps({name: value for name, value in content.items() if name != "at"}),
         json.dumps(content | {"signature": "00" * (32 if signature == "hmac" else 64)}),
         json.dumps(content | {"signature": content["signature"][:-2]}),
         json.dumps(content | {"signature": 5}),
-        signed_line(MOVE, kid="k1", key=bytes(32), signature=signature),
+        alone(MOVE, SigningKeys((("k1", bytes(32)),)), signature).decode(),
         *(
             "",
             "{",
@@ -167,18 +172,16 @@ def test_only_log_lines_with_a_valid_signature_are_read(signature: Any) -> None:
     ]
     log = "\n".join([*others, line, *others]).encode()
     keys = SECRET if signature == "hmac" else PUBLIC
-    assert [found["from_serial"] for found in verified_lines(log, keys)] == [7]
-    assert list(verified_lines(log, parse_signing_keys(f"k2:{'11' * 32}"))) == []
+    assert [found.from_serial for found in parse(log, keys).lines] == [7]
+    assert parse(log, parse_signing_keys(f"k2:{'11' * 32}")).lines == ()
 
 
 def test_an_hmac_with_a_public_key_is_no_valid_signature() -> None:
     """Everyone knows the public key, so an HMAC by it proves nothing."""
     public = PUBLIC.public_of("k1")
     assert public is not None
-    line = signed_line(MOVE, kid="k1", key=public, signature="hmac")
-    assert list(verified_lines(line.encode(), PUBLIC)) == []
-    own = signed_line(MOVE, kid="k1", key=SEED, signature="hmac")
-    assert list(verified_lines(own.encode(), PUBLIC)) == []
+    assert parse(alone(MOVE, SigningKeys((("k1", public),))), PUBLIC).lines == ()
+    assert parse(alone(MOVE), PUBLIC).lines == ()
 
 
 @pytest.mark.parametrize(
@@ -193,10 +196,15 @@ def test_an_hmac_with_a_public_key_is_no_valid_signature() -> None:
         ({"from_serial": "7"}, 7, False),
         ({"from_serial": True}, 0, False),
         ({"from_serial": None}, 7, False),
+        ({"serial_kid": "k1"}, 7, True),
+        ({"serial_kid": "k2"}, 7, False),
+        ({"recipe": "books"}, 7, True),
+        ({"recipe": "films"}, 7, False),
     ],
 )
 def test_a_rollback_permits_one_artifact_until_a_higher_serial_is_served(
     change: dict[str, Any], highest: int, allowed: bool
 ) -> None:
     """An old rollback line cannot bypass the next training."""
-    assert is_rolled_back_to("ab" * 32, highest, iter([MOVE | change])) is allowed
+    log = parse(alone(replace(MOVE, **change)), SECRET, "books")
+    assert log.permits("ab" * 32, "k1", highest) is allowed

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from svc import logs
-from svc.artifact import layout
+from svc.artifact import layout, version_log
 from svc.artifact.keys import SigningKeys
 from svc.artifact.store import open_store
-from svc.artifact.version_log import is_rolled_back_to, verified_lines
 from svc.artifact.versions import TrainedVersion, Versions
 from svc.errors import ArtifactError, NoSuchVersion
 from svc.settings import Settings
@@ -277,8 +276,9 @@ def test_servers_that_remember_serials_follow_every_move(shelf: Shelf) -> None:
     assert [*moves, trained[1]] == [trained[1], trained[0], trained[1]]
     for sha8 in trained[:2]:
         sha256 = hashlib.sha256((shelf.folder / f"books.{sha8}.svc").read_bytes()).hexdigest()
-        assert is_rolled_back_to(sha256, 3, verified_lines(shelf.log.read_bytes(), KEYS))
-        assert not is_rolled_back_to(sha256, 4, verified_lines(shelf.log.read_bytes(), KEYS))
+        log, (kid, _) = version_log.parse(shelf.log.read_bytes(), KEYS), KEYS.active
+        assert log.permits(sha256, kid, 3)
+        assert not log.permits(sha256, kid, 4)
 
 
 def test_lines_can_be_signed_with_ed25519(tmp_path: Path) -> None:

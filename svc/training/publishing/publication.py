@@ -203,7 +203,7 @@ def next_serial(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys) -> 
     """
     kid = keys.active[0]
     before = [_serial_of_incumbent(loaded, settings, keys, kid), *_serials_in_log(loaded, settings, keys, kid)]
-    return min(max(time.time_ns() // 1_000_000, 1 + max(before)), replay.MAX_SERIAL)
+    return min(max(time.time_ns() // 1_000_000, 1 + max(before)), version_log.MAX_SERIAL)
 
 
 def _serial_of_incumbent(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys, kid: str) -> int:
@@ -216,7 +216,7 @@ def _serial_of_incumbent(loaded: LoadedRecipe, settings: Settings, keys: Signing
 
 
 def _serials_in_log(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys, kid: str) -> list[int]:
-    """Return the field `from_serial` of the log's lines, the highest serial before each rollback or promotion.
+    """Return the serials in the log: the highest before each rollback or promotion, and those of the versions.
 
     Servers with SVC_STATE_DIR refuse an artifact with a lower serial than they have served.
     """
@@ -224,6 +224,4 @@ def _serials_in_log(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys,
         log = open_store(loaded.output_uri, settings).read_log(version_log.MAX_LOG_BYTES)
     except SvcError:
         return []
-    lines = version_log.about(version_log.verified_lines(log, keys), recipe=loaded.recipe.name, kid=kid)
-    serials = [line.get("from_serial") for line in lines if line.get("kid") == kid]
-    return [serial for serial in serials if type(serial) is int and 0 <= serial <= replay.MAX_SERIAL]
+    return version_log.parse(bytes(log), keys, loaded.recipe.name).serials(kid, {kid})

@@ -216,14 +216,18 @@ def test_serials_of_rolled_back_versions_count(make_recipe: Make, monkeypatch: p
     monkeypatch.setattr(time, "time_ns", lambda: 0)
     loaded, settings = make_recipe(), Settings()
     signed(loaded, KEYS, serial=3)
-    move = {"action": "rollback", "sha256": "ab" * 32, "from_serial": 9}
-    kid, key = KEYS.active
-    lines = [
-        version_log.signed_line(move, kid=kid, key=key, signature="ed25519"),
-        version_log.signed_line(move | {"from_serial": 99}, kid=kid, key=bytes(32), signature="hmac"),
-        version_log.signed_line(move | {"from_serial": 99}, kid="k2", key=bytes.fromhex("22" * 32), signature="hmac"),
-    ]
-    Path(f"{loaded.output_uri}.log.jsonl").write_text("\n".join(lines))
+    log = b""
+    for keys, from_serial, signature in (
+        (KEYS, 9, "ed25519"),
+        (parse_signing_keys(f"k1:{'00' * 32}"), 99, "hmac"),
+        (parse_signing_keys(f"k2:{'22' * 32}"), 99, "hmac"),
+    ):
+        at = f"2026-11-22T00:00:00.{from_serial:06}+00:00"
+        move = version_log.Line(
+            at, "rollback", "abababab", None, "abababab", False, sha256="ab" * 32, from_serial=from_serial
+        )
+        log = version_log.append_line(log, version_log.VersionLog(), move, keys, signature)
+    Path(f"{loaded.output_uri}.log.jsonl").write_bytes(log)
     assert next_serial(loaded, settings, KEYS) == 10
 
 
