@@ -20,16 +20,16 @@ LONGEST_BASE = 100
 """Most characters of `base` in a temporary name, because file systems limit the length of names."""
 
 
-def replace_file(path: Path, content: bytes, *, mode: int | None = None, durable: bool = True) -> None:
+def replace_file(path: Path, content: bytes, *, mode: int | None = None) -> None:
     """Replace the content of `path` by `content`.
 
-    Readers see the old file or the new one, never a part. `mode` and `durable` are as in `write_file`. Raises OSError.
+    Readers see the old file or the new one, never a part. `mode` is as in `write_file`. Raises OSError.
     """
 
     def write(file: BinaryIO) -> None:
         file.write(content)
 
-    write_file(path.parent, path.name, write, lambda _: path.name, mode=mode, durable=durable)
+    write_file(path.parent, path.name, write, lambda _: path.name, mode=mode)
 
 
 def write_file(
@@ -39,15 +39,14 @@ def write_file(
     name_of: Callable[[T], str],
     *,
     mode: int | None = None,
-    durable: bool = True,
 ) -> T:
     """Let `write` fill a new file in `folder`, then rename it to `name_of(result)`. Return the result of `write`.
 
-    `base` begins the temporary name. Without a `mode` the umask decides who may read the file. A `durable` file
-    survives a power failure once this returns. Raises the exceptions of `write`, and OSError.
+    `base` begins the temporary name. Without a `mode` the umask decides who may read the file. The file survives a
+    power failure once this returns. Raises the exceptions of `write`, and OSError.
 
-    After an exception the old file is intact, unless the folder of a `durable` file cannot be synced. Then the new file
-    has replaced the old one, or is removed if there was none.
+    After an exception the old file is intact, unless the folder cannot be synced. Then the new file has replaced the
+    old one, or is removed if there was none.
     """
     temporary, descriptor = _create(folder, base, 0o666 if mode is None else mode)
     try:
@@ -56,8 +55,7 @@ def write_file(
             file.flush()
             if mode is not None:
                 os.fchmod(descriptor, mode)  # the umask may have removed permissions when the file was created
-            if durable:
-                os.fsync(descriptor)
+            os.fsync(descriptor)
             target = folder / name_of(result)
             is_new = not target.exists()
             temporary.replace(target)
@@ -65,8 +63,7 @@ def write_file(
         with suppress(OSError):  # the caller sees the first error
             temporary.unlink(missing_ok=True)
         raise
-    if durable:
-        _sync_or_withdraw(folder, target if is_new else None)
+    _sync_or_withdraw(folder, target if is_new else None)
     return result
 
 

@@ -54,15 +54,12 @@ def test_the_file_name_may_depend_on_the_written_content(tmp_path: Path) -> None
     assert (tmp_path / "a-4").read_bytes() == b"four"
 
 
-@pytest.mark.parametrize(("durable", "calls"), [(True, 2), (False, 0)])
-def test_a_durable_file_is_synced_with_its_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool, calls: int
-) -> None:
+def test_a_file_is_synced_with_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a crash, the entry in the folder must exist too."""
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
-    replace_file(tmp_path / "a", b"x", durable=durable)
-    assert len(synced) == calls
+    replace_file(tmp_path / "a", b"x")
+    assert len(synced) == 2
 
 
 def test_only_leftovers_of_the_same_base_are_removed(tmp_path: Path) -> None:

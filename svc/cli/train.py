@@ -82,7 +82,7 @@ def write_metrics_file(path: Path, recipe: str, exit_code: int, seconds: float, 
     text = "".join(_lines(metric, {"recipe": recipe}, value) for metric, value in values.items() if value is not None)
     text += _promotions(recipe, decision, before)
     try:
-        replace_file(path, text.encode(), mode=0o644, durable=False)  # the collector runs as another user
+        replace_file(path, text.encode(), mode=0o644)  # the collector runs as another user
     except OSError as error:
         raise ConfigError(f"--metrics-file: {path} cannot be written: {error.strerror}") from None
 

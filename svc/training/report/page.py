@@ -69,7 +69,7 @@ def write_report(
     """
     page = render(header, counts, earlier)
     try:
-        replace_file(path, page.encode(), mode=0o644, durable=False)
+        replace_file(path, page.encode(), mode=0o644)
     except OSError as error:
         raise ArtifactWriteError(f"the report {path} cannot be written: {error.strerror or error}") from error
 
