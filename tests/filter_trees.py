@@ -1,4 +1,4 @@
-"""Random filters, most of them right, some wrong in one place or everywhere, for whoever fuzzes filters."""
+"""Random filters for fuzz tests, most of them valid, some with an invalid part."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ODD: tuple[Any, ...] = (
 
 
 def condition(rng: random.Random) -> dict[str, Any]:
-    """One condition over a declared field, right in form."""
+    """Return a valid condition over a declared field."""
     field = rng.choice(list(KINDS))
     if rng.random() < 0.1:
         return {field: {"exists": rng.random() < 0.5}}
@@ -30,7 +30,7 @@ def condition(rng: random.Random) -> dict[str, Any]:
 
 
 def tree(rng: random.Random, depth: int = 0) -> Any:
-    """A filter within the bounds, or a little beyond them."""
+    """Return a filter of valid conditions, which may exceed the limits a little."""
     draw = rng.random()
     if depth >= 8 or draw < 0.35 + 0.08 * depth:
         return condition(rng)
@@ -40,7 +40,7 @@ def tree(rng: random.Random, depth: int = 0) -> Any:
 
 
 def spoiled(rng: random.Random, given: Any) -> Any:
-    """`given` with one part of it, or all of it, exchanged for something odd."""
+    """Return `given` with a part of it, or all of it, replaced by an odd value."""
     if not given or rng.random() < 0.3 or not isinstance(given, dict | list):
         return rng.choice(ODD)
     if isinstance(given, list):
@@ -54,11 +54,11 @@ def spoiled(rng: random.Random, given: Any) -> Any:
 
 
 def fuzzed(rng: random.Random) -> Any:
-    """A filter to try: two in three as they should be."""
+    """Return a random filter. Two in three have no invalid part."""
     made = tree(rng)
     return spoiled(rng, made) if rng.random() < 1 / 3 else made
 
 
 def widest(rng: random.Random) -> dict[str, Any]:
-    """As much as one filter may ask for: 32 conditions of 1,000 values each."""
+    """Return the largest filter allowed: 32 conditions of 1,000 values each."""
     return {"any": [{"country": {"any": [f"c{rng.randrange(10**9)}" for _ in range(1000)]}} for _ in range(32)]}

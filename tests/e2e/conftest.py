@@ -1,4 +1,4 @@
-"""Commands of svc, in this process or in their own, a server that stays, and a small shop for both."""
+"""Helpers for commands of svc, in this process or a new one, for a running server, and for a small shop."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Ended:
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """Standard error, all of which must be JSON lines."""
+        """The records on standard error. Fails if any line is not JSON."""
         return [json.loads(line) for line in self.err.splitlines()]
 
     def record(self, event: str) -> dict[str, Any]:
@@ -81,13 +81,13 @@ class Shop:
         return self.folder / "artifacts" / "shop.svc"
 
     def give(self, artifact: bytes) -> bytes:
-        """Put a trained artifact in place, and return it."""
+        """Write an artifact that was trained before to the recipe's path, and return it."""
         self.artifact.parent.mkdir(exist_ok=True)
         put(self.artifact, artifact)
         return artifact
 
     def edit(self, old: str, new: str) -> None:
-        """Change the recipe; `old` must be there."""
+        """Replace `old`, which must occur, in the recipe."""
         text = self.recipe.read_text()
         assert old in text
         put(self.recipe, text.replace(old, new))
@@ -126,7 +126,7 @@ class Shop:
 
 
 class Server:
-    """`svc serve` on a free port. Its log is read as it comes, so that nothing waits on a full pipe.
+    """`svc serve` on a free port. A thread reads its log at once, because a full pipe would block the server.
 
     The process is forked from one with its libraries, or a new interpreter if it is `fresh`.
     """
@@ -154,7 +154,7 @@ class Server:
         self._news.put(None)
 
     def wait_for(self, event: str) -> dict[str, Any]:
-        """The next record of `event` that nobody has waited for yet."""
+        """Wait for the next record of `event` after those that earlier calls returned or skipped."""
         while True:
             record = self._news.get(timeout=STARTED_WITHIN_S)
             assert record is not None, f"the server ended before {event}: {self.records[-3:]}"
@@ -162,7 +162,7 @@ class Server:
                 return record
 
     def ask(self, path: str, body: dict[str, Any] | None = None, key: str | None = None) -> tuple[int, dict[str, Any]]:
-        """GET, or POST with a body. Returns status and JSON."""
+        """Send a GET, or a POST if there is a body. Return status and JSON."""
         headers = {"Content-Type": "application/json"} | ({"X-API-Key": key} if key else {})
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data=data, headers=headers)
@@ -174,7 +174,7 @@ class Server:
                 return error.code, json.load(error)
 
     def stop(self) -> int:
-        """SIGTERM, and the exit code."""
+        """Send SIGTERM, and return the exit code."""
         self.process.terminate()
         return self.process.wait(timeout=30)
 
@@ -189,7 +189,7 @@ class Server:
 
 
 def write_sales(path: Path, *, users: int = 120, items: int = 40, each: int = 10, seed: int = 1) -> None:
-    """Sales with taste: users and items fall into four groups, and most sales stay within a group."""
+    """Write random sales: users and items form four groups, and most sales are within a group."""
     rng = random.Random(seed)
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
@@ -213,19 +213,19 @@ def make_shop(folder: Path) -> Shop:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A folder of recipes with one, `a`, whose artifact recommends `i0`."""
+    """Return a folder with one recipe, `a`, whose artifact recommends `i0`."""
     return make_home(tmp_path, "a", popularity_model(0))
 
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Shop:
-    """A shop of 120 users and 40 items, with a signing key and without an artifact."""
+    """Return a shop of 120 users and 40 items, with a signing key and without an artifact."""
     return make_shop(tmp_path)
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own of 16 KiB."""
+    """Yield the folder of a new file system of 16 KiB."""
     if os.geteuid() != 0 or shutil.which("mount") is None:
         pytest.skip("mounting a small tmpfs needs root")
     folder = tmp_path / "small"
@@ -241,7 +241,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """What training the shop gives, for tests that are about something else."""
+    """Return an artifact trained on the shop's data, for tests that need no training of their own."""
     shop = make_shop(tmp_path_factory.mktemp("trained"))
     trained = shop.train()
     assert trained.code == 0, trained.err
@@ -250,7 +250,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.fixture
 def serve(shop: Shop) -> Iterator[Callable[..., Server]]:
-    """Start servers of the shop; all of them are gone at the end."""
+    """Yield a function that starts a server of the shop. All servers are killed after the test."""
     servers: list[Server] = []
 
     def start(*arguments: str, fresh: bool = False, **environment: str) -> Server:

@@ -1,4 +1,4 @@
-"""A real `svc serve` process for tests: started on a free port, watched through its log, ended in the end."""
+"""A real `svc serve` process for tests, on a free port, with its log as records."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from tests.serving.artifacts import SIGNING_KEYS, write_artifact
 
 DEADLINE_S = 60.0
 STARTED_WITHIN_S = 150.0
-"""Beside other tests and programs a server of a large model took more than a minute to start."""
+"""On a busy machine, a server of a large model took more than a minute to start."""
 FAST = {"SVC_WATCH_INTERVAL": "1", "SVC_SIGNING_KEYS": SIGNING_KEYS, "SVC_METRICS_ENABLED": "1"}
 
 
 def put(path: Path, content: bytes | bytearray | str) -> None:
-    """Write `path` as a whole: a server that polls sees what was there before or this, never a part."""
+    """Replace the file in one step, so that a server never reads a part of it."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_bytes(content.encode() if isinstance(content, str) else content)
     temporary.replace(path)
 
 
 def write_recipe(folder: Path, name: str, output: str | Path, *, file: str | None = None, **more: Any) -> Path:
-    """A recipe that serves the artifact at `output`; its data source is never read here. JSON is YAML."""
+    """Write a recipe for the artifact at `output`, as JSON, which is YAML too. Its data source does not exist."""
     recipe = {
         "name": name,
         "source": {"type": "csv", "path": "none.csv"},
@@ -48,7 +48,7 @@ def write_recipe(folder: Path, name: str, output: str | Path, *, file: str | Non
 
 
 def make_home(folder: Path, name: str, model: Model, *, head: Mapping[str, Any] | None = None) -> Path:
-    """The folder `recipes` in `folder`, with the one recipe `name`, whose artifact lies outside, in `folder`."""
+    """Make `folder/recipes` with the recipe `name`, whose artifact is in `folder`, and return it."""
     home = folder / "recipes"
     home.mkdir()
     write_recipe(home, name, folder / f"{name}.svc")
@@ -57,12 +57,12 @@ def make_home(folder: Path, name: str, model: Model, *, head: Mapping[str, Any] 
 
 
 class Server:
-    """Use as a context manager. Whatever happens within, the process is gone afterwards.
+    """A server that runs during a `with` block. Its process is always ended afterwards.
 
-    The block begins with the event `ready`; only after `serve_started` is there anybody to ask. `prefix` is a
-    command that runs the server in its own place, such as one that takes privileges away. The server is forked from a
-    process with its libraries unless it has a prefix or `fresh` asks for a new interpreter, for variables that are
-    read before svc runs and for measurements of memory.
+    The block begins after the event `ready`. The server answers requests from `serve_started` on. `prefix` is a
+    command that runs the server, such as one that drops privileges. The server is forked from a process that has
+    imported the libraries. With a prefix or `fresh` it is a new interpreter, as variables need that Python reads at
+    its start, and measurements of memory.
     """
 
     def __init__(
@@ -124,13 +124,13 @@ class Server:
                 self.records.append(json.loads(line))
 
     def said(self, event: str, **fields: Any) -> list[dict[str, Any]]:
-        """The records of `event` so far that carry these fields."""
+        """Return the records of `event` so far that have these fields."""
         return [
             record for record in list(self.records) if record["event"] == event and fields.items() <= record.items()
         ]
 
     def wait_for(self, event: str, *, times: int = 1, deadline_s: float = DEADLINE_S, **fields: Any) -> dict[str, Any]:
-        """The `times`-th record of `event` with these fields, as soon as it is there."""
+        """Wait for the `times`-th record of `event` with these fields, and return it."""
         until(lambda: len(self.said(event, **fields)) >= times or self.process.poll() is not None, self.log, deadline_s)
         found = self.said(event, **fields)
         assert len(found) >= times, f"no {event} {fields} in:\n{self.log()}"
@@ -154,11 +154,11 @@ class Server:
         return answer.status_code, answer.json()
 
     def recipe(self, name: str) -> dict[str, Any]:
-        """The recipe's part of the details; empty when there is none."""
+        """Return the entry of a recipe in the health details, or an empty one."""
         return dict(self.details()[1]["recipes"].get(name, {}))
 
     def metric(self, series: str) -> float:
-        """The value of one series, such as `svc_swap_total{result="ok"}`; 0 when it has not been seen."""
+        """Return the value of a series, such as `svc_swap_total{result="ok"}`, or 0 if it does not exist."""
         for line in self.get("/v1/metrics").text.splitlines():
             if line.startswith(series + " "):
                 return float(line.rpartition(" ")[2])
@@ -168,14 +168,14 @@ class Server:
         self.process.send_signal(number)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send the signal and give the exit code."""
+        """Send the signal, and return the exit code."""
         self.send(number)
         code = self.process.wait(DEADLINE_S)
         self._reader.join()
         return code
 
     def resident_bytes(self) -> int:
-        """Resident memory of the process now."""
+        """Return the resident memory of the process."""
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text(encoding="ascii").split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
@@ -183,7 +183,7 @@ class Server:
 def until(
     condition: Callable[[], bool], explain: Callable[[], str] = lambda: "", deadline_s: float = DEADLINE_S
 ) -> None:
-    """Return once `condition` holds; fail with what `explain` gives when it does not in time."""
+    """Wait until `condition` holds. Fail after `deadline_s` with the text of `explain`."""
     end = time.monotonic() + deadline_s
     while not condition():
         assert time.monotonic() < end, f"not in {deadline_s} s: {explain()}"

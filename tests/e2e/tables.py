@@ -7,6 +7,6 @@ from typing import Any
 
 
 def missing_tests(table: str, namespace: Mapping[str, Any]) -> set[str]:
-    """Tests that the rows of `table` name, without `test_`, and that `namespace` does not hold."""
+    """Return the tests that the rows of `table` name, without `test_`, and that `namespace` lacks."""
     named = {"test_" + row.split("|")[-1].strip() for row in table.strip().splitlines()}
     return named - namespace.keys()

@@ -1,4 +1,4 @@
-"""A list of available items in a real object store changes while requests are answered."""
+"""A list of available items changes while requests are answered, in a real object store and as a file."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ N_USERS, N_ITEMS, PAGE = 200, 4000, 50
 REFRESHES = int(os.environ.get("SVC_TEST_REFRESHES", "3"))
 LISTED = 100_000
 STEP = LISTED // max(REFRESHES, 1)
-"""Items that each list drops, and as many new ones."""
+"""The number of items that each list exchanges for new ones."""
 GENRES = ["Comedy", "Drama|Comedy", "War"]
 
 
 def home(folder: Path, source: str, n_items: int = N_ITEMS, **availability: Any) -> Path:
-    """A recipe whose items have a genre and a year, and whose list lies at `source`."""
+    """Write a recipe with genres and years, and with the list of available items at `source`."""
     found = make_home(folder, "films", factor_model(N_USERS, n_items, 16))
     rows = [f"i{item},{GENRES[item % 3]},{1950 + item % 70}" for item in range(n_items)]
     put(folder / "films.csv", "\n".join(["film,genres,year", *rows, ""]))
@@ -56,13 +56,13 @@ def home(folder: Path, source: str, n_items: int = N_ITEMS, **availability: Any)
 
 
 def listed(parity: int) -> bytes:
-    """All items of even or odd number."""
+    """Return a list of all even or all odd items."""
     return "\n".join(["id", *(f"i{item}" for item in range(N_ITEMS) if item % 2 == parity), ""]).encode()
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of one request: its times by the wall clock, its status, and the numbers of its items."""
+    """The outcome of a request: Unix times, status, and the number, lowest and highest of its items."""
 
     began: float
     ended: float
@@ -75,7 +75,7 @@ class Answer:
 
 
 class Viewers(Clients):
-    """Clients who ask up to fifty times a second and keep what the checks need of each answer."""
+    """Clients that send up to 50 requests a second and keep an `Answer` for each."""
 
     def __init__(self, url: str) -> None:
         self.answers: list[Answer] = []
@@ -95,7 +95,7 @@ class Viewers(Clients):
 
 
 def window(number: int) -> bytes:
-    """The list number `number`: LISTED items, of which each next list drops the first and goes on behind the last."""
+    """Return list `number`: LISTED items in a row, STEP further than in the list before."""
     first = number * STEP
     return "\n".join(["id", *(f"i{item}" for item in range(first, first + LISTED)), ""]).encode()
 
@@ -104,10 +104,10 @@ def window(number: int) -> bytes:
 def test_a_long_list_in_s3_changes_under_load(
     tmp_path: Path, s3_bucket: tuple[str, Any], record_property: Callable[[str, object], None]
 ) -> None:
-    """100,000 ids, refreshed each 5 seconds: no request fails, every page is full and shows nothing that is gone.
+    """No request fails, every page is full, and no page has an item outside the lists in force.
 
-    Gone is what the list in force when a request began does not name; what a list drops never comes back. Nor is
-    anything shown that no list has named until the answer. SVC_TEST_REFRESHES in the environment says how often.
+    An item that a list drops never returns, so it must not be shown to requests that begin after that list. Items of
+    lists that are not yet written must not be shown either. SVC_TEST_REFRESHES is the number of refreshes.
     """
     bucket, filesystem = s3_bucket
     path = f"{bucket}/available.csv"
@@ -142,7 +142,7 @@ def test_a_long_list_in_s3_changes_under_load(
 
 
 def test_a_stale_list_stops_the_recipe_until_the_list_is_refreshed(tmp_path: Path) -> None:
-    """503 with its own code; the server and its health stay."""
+    """Requests get 503 with the code AVAILABILITY_STALE, while the server stays healthy."""
     path = tmp_path / "available.csv"
     put(path, listed(0))
     with Server(home(tmp_path, str(path), max_stale_seconds=6)) as server:

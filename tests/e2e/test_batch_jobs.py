@@ -1,4 +1,4 @@
-"""The commands of the batch manifests, run as processes against one PostgreSQL and one S3 server, and killed."""
+"""The commands of the batch manifests, as processes with PostgreSQL and S3, of which some are killed."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ output: {{path: {bucket}/models/books.svc, versioning: append_sha}}
 
 
 def jobs(file: str) -> dict[str, dict[str, Any]]:
-    """The jobs of a manifest by their names."""
+    """Return the jobs of a manifest by their names."""
     return {job["metadata"]["name"]: job for job in yaml.safe_load_all((BATCH / file).read_text())}
 
 
 def arguments(job: Mapping[str, Any], places: Mapping[str, str]) -> list[str]:
-    """What the container starts, with the places of the test in those of the manifest."""
+    """Return the command of the container, with paths of the test in place of the manifest's."""
     found = [str(argument) for argument in job["spec"]["template"]["spec"]["containers"][0]["args"]]
     for old, new in places.items():
         found = [argument.replace(old, new) for argument in found]
@@ -59,7 +59,7 @@ def secrets_of(job: Mapping[str, Any]) -> list[str]:
 
 
 def environment(*, signing: bool) -> dict[str, str]:
-    """That of a container: storage and credentials, and the signing key only where the manifest gives it."""
+    """Return a container's environment: storage, credentials, and with `signing` the signing key."""
     found = {name: value for name, value in os.environ.items() if name != "SVC_SIGNING_KEYS"}
     found |= {"SVC_RECIPE_STORAGE": os.environ["SVC_TEST_POSTGRES_URL"], "SVC_LOG_FORMAT": "json"}
     found |= {"SVC_SCORING_THREADS": "1"}
@@ -72,7 +72,7 @@ def start(command: list[str], log: Path, *, signing: bool) -> Forked:
 
 @pytest.fixture
 def places(s3_bucket: tuple[str, Any], tmp_path: Path) -> dict[str, str]:
-    """Data and recipe; what the manifests call where."""
+    """Write data and recipe, and return the test's path for each path of the manifests."""
     if "SVC_TEST_POSTGRES_URL" not in os.environ:
         pytest.skip("SVC_TEST_POSTGRES_URL is not set")
     bucket, filesystem = s3_bucket
@@ -106,7 +106,7 @@ def wait_for_trials(log: Path, count: int) -> None:
 
 
 def kill_early(command: list[str], log: Path) -> None:
-    """Start a command and kill it after its first line, again if it has ended by then."""
+    """Start a command and kill it after its first line. Try again if it has ended by itself."""
     code = 0
     while code >= 0:
         log.unlink(missing_ok=True)
@@ -117,7 +117,7 @@ def kill_early(command: list[str], log: Path) -> None:
 
 
 def test_only_the_last_step_holds_the_signing_key() -> None:
-    """Search workers have the secret of the data alone."""
+    """Search workers have only the secret for the data."""
     found = jobs("search-job.yaml")
     assert secrets_of(found["svc-search-books"]) == ["svc-search-data"]
     assert secrets_of(found["svc-refit-books"]) == ["svc-search-data", "svc-train-keys"]
@@ -126,7 +126,7 @@ def test_only_the_last_step_holds_the_signing_key() -> None:
 def test_four_search_workers_share_one_budget(
     places: dict[str, str], tmp_path: Path, s3_bucket: tuple[str, Any]
 ) -> None:
-    """One worker is killed and started again; the budget is used once, and the artifact tells of all trials."""
+    """One worker is killed and restarted. The budget is used exactly once, and the last step counts all trials."""
     found = jobs("search-job.yaml")
     search, refit = (arguments(found[name], places) for name in ("svc-search-books", "svc-refit-books"))
     workers = [start(search, tmp_path / f"search-{number}.log", signing=False) for number in range(4)]
@@ -150,7 +150,7 @@ def test_four_search_workers_share_one_budget(
 def test_shards_of_an_indexed_job_export_each_row_once(
     places: dict[str, str], tmp_path: Path, s3_bucket: tuple[str, Any]
 ) -> None:
-    """Four at a time, one killed and started again as by the controller: every row once, merged by the last."""
+    """Four shards run at a time, and one is killed and restarted. The last one merges all of them."""
     bucket, filesystem = s3_bucket
     (tmp_path / "books.yaml").write_text(RECIPE.format(bucket=bucket, n_trials=3))
     training = ["train", str(tmp_path / "books.yaml"), "--quiet"]

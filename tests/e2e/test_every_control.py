@@ -1,4 +1,4 @@
-"""Requests with every control together have one answer: alone, in a batch, and from whichever worker is asked."""
+"""Requests with many controls get the same answer alone, in a batch and from each worker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ IDS = [*(f"i{item}" for item in range(N_ITEMS)), *NEW, "none"]
 
 
 def everything() -> Model:
-    """The model with a ranker and hidden items of each user: one that comes back, one that does not, and a new one."""
+    """Return a model with a ranker and three hidden items for each user, one of them new and one that may return."""
     made = model()
     made.ranker = random_ranker(np.random.default_rng(3), N_ITEMS, ordered=False)
     items = np.column_stack([np.arange(N_USERS) % 7 + 30, np.arange(N_USERS) % 5 + 40]).ravel().astype(np.int32)
@@ -39,7 +39,7 @@ def everything() -> Model:
 
 
 def random_request(rng: np.random.Generator) -> dict[str, Any]:
-    """A request of which every control is there by chance."""
+    """Return a request with a random choice of all controls."""
 
     def some(most: int) -> list[str]:
         return [IDS[place] for place in rng.permutation(len(IDS))[: rng.integers(1, most + 1)].tolist()]
@@ -76,13 +76,13 @@ def random_request(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def said(answer: dict[str, Any]) -> str:
-    """What an answer and a result of a batch both have; floats are written to the last bit."""
+    """Return the fields that single answers and results of a batch share, as JSON with exact floats."""
     only_of_one = ("request_id", "recipe", "model_version", "status", "index", "errors")
     return json.dumps({name: answer[name] for name in sorted(answer) if name not in only_of_one})
 
 
 def answered_together(client: httpx.Client, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The results of batches."""
+    """Send the requests in batches, and return the results."""
     results = []
     for start in range(0, len(requests), AT_ONCE):
         body = {"requests": requests[start : start + AT_ONCE], "include_metadata": True}
@@ -91,14 +91,14 @@ def answered_together(client: httpx.Client, requests: list[dict[str, Any]]) -> l
 
 
 def has_new(client: httpx.Client) -> bool:
-    """Whether the worker has read the list of new items."""
+    """Return whether the worker has read the list of new items."""
     answer = client.post("/v1/recipes/films:recommend", json={"user_id": "u1", "limit": 30}).json()
     return any("new" in item.get("reason", ()) for item in answer["items"])
 
 
 @pytest.mark.timeout(600)  # 40 s alone, several times as long beside other tests
 def test_every_worker_and_every_batch_gives_the_same_bits(tmp_path: Path) -> None:
-    """Of many random requests, also with new items, metadata and the recipe's own filter fields."""
+    """This holds for random requests, with new items, metadata and filter fields of the recipe."""
     home = make_home(tmp_path, "films", everything(), head=HEAD)
     with (tmp_path / "items.csv").open("w", newline="", encoding="utf-8") as file:
         rows = [[item, f"Film {item}", "abc"[place % 3], 1960 + place] for place, item in enumerate(IDS[:-1])]

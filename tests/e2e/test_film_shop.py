@@ -1,7 +1,7 @@
-"""Film ratings from the training to filtered answers, while the list of what may be shown changes in an object store.
+"""Film ratings from training to filtered answers, while a list of available films changes in an object store.
 
 SVC_TEST_FILM_RATINGS names a folder with `ratings.csv` (user_id, item_id, rating, ts) and `movies.csv` (item_id, title,
-year, genres), such as MovieTweetings; without it a small set of the same form is made.
+year, genres), such as MovieTweetings. Without it, the tests make a small data set of the same form.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RECOMMEND = "/v1/recipes/films:recommend"
 
 @dataclass
 class Films:
-    """The tables as the test sees them: every film, and what each user rated, both in the order of the files."""
+    """Year and genres of each film, and the films that each user rated, in the order of the files."""
 
     years: dict[str, int | None]
     genres: dict[str, set[str]]
@@ -56,7 +56,7 @@ class Films:
         )
 
     def fits(self, film: str) -> bool:
-        """Whether it satisfies `FILTER`; a film that the table lacks has neither year nor genre."""
+        """Return whether a film satisfies `FILTER`. A film that the table lacks has no year and no genre."""
         year, genres = self.years.get(film), self.genres.get(film, set())
         return bool(genres & {"Comedy", "Drama"}) and year is not None and year >= 1990 and "War" not in genres
 
@@ -67,7 +67,7 @@ FILTER = {
 
 
 def write_films(folder: Path) -> None:
-    """The form of the real tables: titles with commas, several genres, missing years, users with tastes."""
+    """Write tables like the real ones, with commas in titles, several genres, missing years, and users with tastes."""
     rng = random.Random(5)
     genres = [rng.sample(GENRES, rng.randint(1, 3)) for _ in range(600)]
     with (folder / "movies.csv").open("w", newline="", encoding="utf-8") as file:
@@ -86,7 +86,7 @@ def write_films(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
-    """A trained shop of films."""
+    """Return a shop with a trained model of films."""
     made = make_shop(tmp_path_factory.mktemp("films"))
     made.recipe.unlink()
     if GIVEN is None:
@@ -125,7 +125,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
 
 
 def with_list(shop: Shop, uri: str) -> Path:
-    """The recipe with a list of available films at `uri`, and a fallback."""
+    """Add a list of available films at `uri` and a fallback to the recipe, and return the folder of recipes."""
     recipe = json.loads((shop.folder / "recipes.json").read_text())
     available = {"source": {"type": "csv", "path": uri}, "id_column": "item_id", "mode": "allow", "refresh_seconds": 5}
     recipe["serving"] = {"availability": available, "fallback": "popular"}
@@ -135,7 +135,7 @@ def with_list(shop: Shop, uri: str) -> Path:
 
 
 class Visitors(Clients):
-    """Users, visitors with a history and strangers, who ask for films under `FILTER` up to twenty times a second."""
+    """A known user, a visitor with a history and a stranger, each with up to 20 filtered requests a second."""
 
     def __init__(self, url: str, films: Films) -> None:
         self.answers: list[tuple[float, float, dict[str, Any], httpx.Response]] = []
@@ -158,9 +158,9 @@ class Visitors(Clients):
 
 @pytest.mark.timeout(300)
 def test_filtered_pages_stay_full_and_allowed_while_the_list_changes(shop: Shop, s3_bucket: tuple[str, Any]) -> None:
-    """Each page is full while films are left, holds what the filter and some list in force allow, and no more.
+    """Each page is full while films are left, and shows only films that the filter and the list allow.
 
-    Each list drops every sixth film for good, so nothing of what the list in force when a request began lacks may come.
+    Each list drops a sixth of the films for good. Films that are not in the list when a request begins must not appear.
     """
     films = Films.read(shop.folder)
     catalogue = sorted({film for rated in films.rated.values() for film in rated})
@@ -210,7 +210,7 @@ def test_filtered_pages_stay_full_and_allowed_while_the_list_changes(shop: Shop,
 
 
 def test_a_filtered_page_keeps_order_and_scores_of_the_whole_ranking(shop: Shop) -> None:
-    """What the filter keeps of the first 1,000 films comes first, in the same order and with the same scores."""
+    """The page begins with the films among the first 1,000 that pass the filter, with equal order and scores."""
     films = Films.read(shop.folder)
     put(shop.folder / "recipes" / "films.yaml", (shop.folder / "recipes.json").read_text())
     with Server(shop.folder / "recipes", env={"SVC_SIGNING_KEYS": SIGNING_KEYS}) as server:

@@ -1,4 +1,4 @@
-"""What a user rated low stays out of every answer about them, from a training to servers, files and Python."""
+"""Items that a user rated low are in no recommendation for them, from servers, exports and Python."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.e2e.conftest import SIGNING_KEYS, Server, Shop
 
 pytestmark = pytest.mark.system
 LOW = frozenset(f"i{4 * place}" for place in range(10))
-"""The items of the group that `u0` buys from, which it rates low; without the rule they would fill its page."""
+"""The items that `u0` rates low. Without the rule they would fill its page."""
 BLOCKS = "cleansing: {where: {stars: {gte: 4}}, hide: {stars: {lt: 4}}}\n"
 REPEATS = "\n  repeats: true\n  n_trials"
 PLAIN = "\n  n_trials"
 
 
 def rate(shop: Shop) -> None:
-    """Give every sale four stars, and let `u0` have one rating of another group beside its ten low ones."""
+    """Give every sale four stars, and `u0` ten low ratings and a high one of another group."""
     sales = pd.read_csv(shop.folder / "sales.csv").assign(stars=4)
     own = [{"user_id": "u0", "item_id": item, "ts": 1_600_000_000, "stars": 1} for item in sorted(LOW)]
     like = [{"user_id": "u0", "item_id": "i1", "ts": 1_600_000_001, "stars": 5}]
@@ -34,7 +34,7 @@ def ids(answer: Any) -> set[str]:
 
 @pytest.mark.parametrize("repeats", [False, True])
 def test_hidden_items_are_shown_only_with_include_seen(repeats: bool, shop: Shop, serve: Callable[..., Server]) -> None:
-    """In answers, batches, exports and Python, also where seen items come back by default, and after a refit."""
+    """This holds for answers, batches, exports and Python, with `repeats: true` and after a refit too."""
     rate(shop)
     shop.recipe.write_text(shop.recipe.read_text() + BLOCKS)
     if repeats:

@@ -1,4 +1,4 @@
-"""A real server recommends the items of a list of new items, as one process and as several."""
+"""A real server recommends the new items of a list, with one process and with several."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HEAD = header(
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_new_item_is_recommended_and_follows_its_list(tmp_path: Path, workers: int) -> None:
-    """A broken list keeps the last one; the next good one counts."""
+    """A broken list changes nothing, and the next valid one takes effect."""
     home = make_home(tmp_path, "films", model(), head=HEAD)
     listed = tmp_path / "new.csv"
     put(listed, "item_id,tag,age\nn1,a,20\ni3,b,30\n")

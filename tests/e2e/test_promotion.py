@@ -1,4 +1,4 @@
-"""A server beside trainings of which some are refused."""
+"""A server during trainings whose models are partly refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def train(home: Path, algorithm: str) -> int:
 
 
 def test_a_server_never_sees_a_model_that_was_refused(tmp_path: Path) -> None:
-    """It goes on with the one before, and takes the next one that is proven; of the refused one it says no word."""
+    """It serves the earlier model until another one is promoted. Its log does not name the refused model."""
     home = tmp_path / "recipes"
     home.mkdir()
     write_tastes(tmp_path / "tastes.csv")

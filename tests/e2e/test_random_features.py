@@ -1,4 +1,4 @@
-"""Three thousand random feature maps against a real server: it never fails, and a refusal names what was wrong."""
+"""Three thousand random feature maps against a real server, which names the cause of each refusal."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _bodies() -> Iterator[tuple[str, str, bytes]]:
 
 
 def test_random_features_cause_no_server_error(tmp_path: Path) -> None:
-    """No answer is a 5xx; a value that cannot be used is refused by the name of its column."""
+    """No answer is a 5xx. The refusal of an unusable value names its column."""
     head = header(best_class="IALSRecommender", features=FEATURES)
     recipes = make_home(tmp_path, "shop", model(), head=head)
     seen: Counter[str] = Counter()

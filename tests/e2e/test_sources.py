@@ -1,4 +1,4 @@
-"""Each kind of source through the real program: checked, trained from, and answered from by one server."""
+"""Each kind of source end to end: `svc validate`, `svc train`, and a server with the trained model."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ KINDS = ("csv", "parquet", "sqlite", *SERVERS, "bigquery", "https", "s3", "gcs",
 
 @dataclass(frozen=True)
 class Source:
-    """What a recipe says about a source, what else it then says, and the environment that reaches the place."""
+    """The `source` block of a recipe, the variables that the source needs, and more blocks of the recipe."""
 
     options: dict[str, Any]
     environment: dict[str, str] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Source:
 
 @pytest.fixture(scope="module")
 def sales(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same sales for every source, as a csv file."""
+    """Write the sales that every source provides to a CSV file, and return its path."""
     path = tmp_path_factory.mktemp("sales") / "sales.csv"
     write_sales(path)
     return path
@@ -75,7 +75,7 @@ def as_parquet(sales: Path, path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dict[str, str]]:
-    """A private certificate authority, and the variables that make httpx and gRPC trust it."""
+    """Return a private certificate authority, and the variables that make httpx and gRPC trust it."""
     import trustme
 
     made, path = trustme.CA(), tmp_path_factory.mktemp("authority") / "ca.pem"
@@ -85,7 +85,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dict[str, 
 
 @pytest.fixture
 def csv_source(sales: Path, tmp_path: Path) -> Source:
-    """Compressed, with another delimiter and encoding, and a header further down."""
+    """Return a compressed CSV file with semicolons, UTF-16 and a header in the second line."""
     text = "# sales of the month\n" + sales.read_text().replace(",", ";")
     (tmp_path / "sales.csv.gz").write_bytes(gzip.compress(text.encode("utf-16")))
     return Source({"type": "csv", "path": "sales.csv.gz", "delimiter": ";", "encoding": "utf-16", "header": 1})
@@ -97,7 +97,7 @@ def parquet_source(sales: Path, tmp_path: Path) -> Source:
 
 
 def filled(url: Any, sales: Path, table: str) -> Any:
-    """An engine on the database, in which `table` now holds the sales."""
+    """Write the sales to `table` of a database, and return an engine for it."""
     import sqlalchemy
 
     engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.pool.NullPool)
@@ -121,7 +121,7 @@ def sqlite_source(sales: Path, tmp_path: Path) -> Source:
 
 
 def database_source(kind: str, sales: Path) -> Iterator[Source]:
-    """A table on the server, read by a user of its own who may do nothing but that."""
+    """Yield a table of the database, with a user who may only read that table."""
     import sqlalchemy
 
     if not os.environ.get(SERVERS[kind]):
@@ -155,7 +155,7 @@ def mariadb_source(sales: Path) -> Iterator[Source]:
 
 @pytest.fixture
 def bigquery_source(sales: Path, tmp_path: Path, authority: tuple[Any, dict[str, str]]) -> Iterator[Source]:
-    """REST and, over TLS, the Storage Read API."""
+    """Yield a fake BigQuery with REST and, over TLS, the Storage Read API."""
     import pyarrow.parquet as pq
 
     table = pq.read_table(as_parquet(sales, tmp_path / "sales.parquet"))
@@ -168,7 +168,7 @@ def bigquery_source(sales: Path, tmp_path: Path, authority: tuple[Any, dict[str,
 
 @pytest.fixture
 def https_source(sales: Path, tmp_path: Path, authority: tuple[Any, dict[str, str]]) -> Iterator[Source]:
-    """Interactions, features and metadata over TLS, two of them behind a redirect."""
+    """Yield interactions, features and metadata over TLS, two of them behind a redirect."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -213,7 +213,7 @@ def gcs_source(sales: Path, tmp_path: Path, request: pytest.FixtureRequest) -> S
 
 @pytest.fixture
 def azure_source(sales: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Source:
-    """Read by az://, written and served by abfs://."""
+    """Return a source with the scheme az://, and an output with abfs://."""
     found = object_source("azure", sales, tmp_path, request)
     output = found.options["path"].replace("az://", "abfs://").replace("sales.parquet", "shop.svc")
     return Source(found.options, found.environment, {"output": {"path": output}})
@@ -221,7 +221,7 @@ def azure_source(sales: Path, tmp_path: Path, request: pytest.FixtureRequest) ->
 
 @pytest.fixture
 def plugin_source(sales: Path, tmp_path: Path) -> Source:
-    """The example package of docs/, installed as a stranger would."""
+    """Install the example plugin of docs/ with pip, and return a source of its type."""
     site, example = tmp_path / "site", ROOT / "docs" / "plugin-example"
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(example)]
     subprocess.run(install, check=True, timeout=150)
@@ -232,7 +232,7 @@ def plugin_source(sales: Path, tmp_path: Path) -> Source:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, authority: tuple[Any, dict[str, str]]) -> Iterator[Server]:
-    """One server; the recipes of the tests appear in its folder one after the other."""
+    """Yield a server for all tests, which add their recipes to its `folder`."""
     folder = tmp_path_factory.mktemp("recipes")
     with Server(folder, env=authority[1] | {"SVC_HTTP_ALLOW_PRIVATE": "1"}) as running:
         running.folder = folder  # type: ignore[attr-defined]
@@ -251,7 +251,7 @@ def recipe(kind: str, source: Source, folder: Path) -> dict[str, Any]:
 
 
 def answer_of(server: Server, kind: str) -> dict[str, Any]:
-    """The answer for u1, once the server has found the recipe and its model."""
+    """Wait until the server has the recipe and its model, and return the answer for `u1`."""
     answers: list[Any] = []
 
     def answered() -> bool:
@@ -263,7 +263,7 @@ def answer_of(server: Server, kind: str) -> dict[str, Any]:
 
 
 def checked_and_trained(shop: Shop) -> tuple[Ended, Ended]:
-    """`svc validate` and `svc train`, side by side: neither needs the other."""
+    """Run `svc validate` and `svc train` at the same time."""
     running = [shop.start(command, str(shop.recipe)) for command in ("validate", "train")]
     outputs = [process.communicate(timeout=150) for process in running]
     first, second = (Ended(process.returncode, *text) for process, text in zip(running, outputs, strict=True))
@@ -271,7 +271,7 @@ def checked_and_trained(shop: Shop) -> tuple[Ended, Ended]:
 
 
 def most_sold(sales: Path, user: str) -> list[int]:
-    """How often the three items were sold that should be recommended by popularity."""
+    """Return the sales of the three most popular items that the user has not bought."""
     rows = rows_of(sales)
     counts = Counter(item for _, item, _ in rows)
     seen = {item for buyer, item, _ in rows if buyer == user}
@@ -284,7 +284,7 @@ def most_sold(sales: Path, user: str) -> list[int]:
 def test_every_source_gives_the_same_recommendations(
     kind: str, request: pytest.FixtureRequest, sales: Path, tmp_path: Path
 ) -> None:
-    """Wherever the same sales come from, the checks pass, the training succeeds and the answer is the same."""
+    """Each source has the same sales. The checks pass, the training succeeds, and no secret is logged."""
     source: Source = request.getfixturevalue(f"{kind}_source")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("SVC_")}
     keys = {"SVC_SIGNING_KEYS": SIGNING_KEYS, "PYTHONPATH": str(ROOT)}

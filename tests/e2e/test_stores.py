@@ -1,4 +1,4 @@
-"""Each kind of store through the real program: train into it, inspect, serve from it, swap, and keep the old model."""
+"""Each kind of store end to end: train, inspect, serve, swap, and keep the model if an artifact is broken."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ CLIENT_VARIABLES = ("AWS_", "AZURE_", "STORAGE_", "NO_GCE_", "GCSFS_")
 
 @pytest.fixture(params=REMOTE)
 def place(request: pytest.FixtureRequest) -> Any:
-    """A store on a real server of its protocol."""
+    """Return a store on a real server of its protocol."""
     return request.getfixturevalue(f"{request.param}_place")
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """What reaches the store from another process."""
+    """Return the variables with which another process reaches the store."""
     found = {name: value for name, value in os.environ.items() if name.startswith(CLIENT_VARIABLES)}
     anonymous = json.dumps({"token": "anon", "project": "test"})
-    interval_s = "5"  # also the time that one poll of a store may take
+    interval_s = "5"  # also the limit of one poll of a store
     found |= {"FSSPEC_GS": anonymous, "SVC_HTTP_ALLOW_PRIVATE": "1", "SVC_LOCK_DIR": str(folder / "locks")}
     return found | {"SVC_WATCH_INTERVAL": interval_s}
 
 
 def served_from(server: Server, *, other_than: str | None) -> str:
-    """The version that answers, once it is another one. A first poll may be late: it imports the store's client."""
+    """Wait until another version answers, and return it. The first poll is slow: it imports the store's client."""
     answers: list[dict[str, Any]] = []
 
     def changed() -> bool:
@@ -59,7 +59,7 @@ def served_from(server: Server, *, other_than: str | None) -> str:
 
 @pytest.mark.timeout(400)
 def test_every_store_serves_and_swaps_trained_models(shop: Shop, serve: Callable[..., Server], place: Any) -> None:
-    """What a run puts into the store is answered from, and what replaces it is swapped in; rubbish is not."""
+    """The server serves the trained model, swaps in the next one, and keeps it when the artifact is broken."""
     uri, variables = place.uri("shop.svc"), environment(shop.folder)
     shop.edit("artifacts/shop.svc, versioning: always_overwrite", f'"{uri}", versioning: append_sha')
     trained = shop.train(**variables)

@@ -1,4 +1,4 @@
-"""`svc serve --workers 3` as a whole: one model, one swap, one count, and workers that may die."""
+"""A server with several workers: swaps, metrics, killed workers, and balanced connections."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ SWAPS = int(os.environ.get("SVC_TEST_SWAPS", "3"))
 KILLS = int(os.environ.get("SVC_TEST_KILLS", "3"))
 LISTENING = "0A"
 AWAY_S = 1.0
-"""The place of a killed worker is empty for less, if nothing else keeps the machine busy."""
+"""The limit of the median time from the death of a worker until its successor is ready."""
 
 
 def children(server: Server) -> list[int]:
-    """All processes below the server, the one that workers are copied from first."""
+    """Return the child processes of the server, first the template that workers are forked from."""
     path = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
     return [int(pid) for pid in path.read_text().split()]
 
 
 def is_gone(pid: int) -> bool:
-    """True also of a process that nobody has waited for."""
+    """Return True if the process has ended, also if it is a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
@@ -50,7 +50,7 @@ def is_gone(pid: int) -> bool:
 
 
 def connections(server: Server, pid: int) -> int:
-    """Connections of clients that a worker has."""
+    """Return the number of a worker's client connections."""
     ending = f":{int(server.url.rpartition(':')[2]):04X}"
     table = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     ours = {f"socket:[{fields[9]}]" for fields in table if fields[1].endswith(ending) and fields[3] != LISTENING}
@@ -70,7 +70,7 @@ def await_workers(server: Server, restarts: int) -> None:
 
 
 def late(answers: list[tuple[float, str]], loaded: list[dict[str, Any]]) -> list[float]:
-    """By how many seconds each answer of an earlier model was asked for behind the event of the next one."""
+    """Return, for answers of a replaced model, the seconds from the event of the swap to the request, if positive."""
     events = [(datetime.fromisoformat(event["timestamp"]).timestamp(), event["model_version"]) for event in loaded]
     replaced_at = {earlier: since for (_, earlier), (since, _) in pairwise(events)}
     return [sent_at - since for sent_at, version in answers if sent_at > (since := replaced_at.get(version, math.inf))]
@@ -78,9 +78,9 @@ def late(answers: list[tuple[float, str]], loaded: list[dict[str, Any]]) -> list
 
 @pytest.mark.timeout(180 + 5 * SWAPS)
 def test_all_workers_swap_before_the_event_is_logged(tmp_path: Path) -> None:
-    """No answer fails in swaps, none that was asked for behind the event is of the earlier model, each is counted once.
+    """No request fails during swaps. Requests after the event get the new model. Each request is counted once.
 
-    SVC_TEST_SWAPS in the environment says how often the model is swapped. A model that is refused is refused once.
+    SVC_TEST_SWAPS is the number of swaps. A broken artifact is reported once.
     """
     server = Server(make_home(tmp_path, "a", factor_model(50, 60, 8)), args=["--workers", str(N_WORKERS)])
     answers: list[tuple[float, str]] = []
@@ -122,9 +122,9 @@ def has_answered(load: Load, count: int) -> bool:
 
 @pytest.mark.timeout(180 + 5 * KILLS)
 def test_a_killed_worker_is_replaced_at_once_and_loses_only_its_requests(tmp_path: Path) -> None:
-    """Under load, whichever worker it is; counts outlive it. The template comes back before it is needed.
+    """Its counts in the metrics stay. A killed template is restarted too.
 
-    SVC_TEST_KILLS in the environment says how many workers are killed.
+    SVC_TEST_KILLS is the number of killed workers.
     """
     rng = random.Random(2)
     with Server(make_home(tmp_path, "a", factor_model(50, 60, 8)), args=["--workers", str(N_WORKERS)]) as server:
@@ -164,7 +164,7 @@ def test_a_killed_worker_is_replaced_at_once_and_loses_only_its_requests(tmp_pat
 
 
 def test_a_stopped_worker_is_replaced_and_sigterm_drains_all_workers(tmp_path: Path) -> None:
-    """SIGSTOP is found by silence; a rate holds for all workers; SIGTERM ends every process with exit code 0."""
+    """A worker that sends nothing counts as stopped. A rate limit holds for all workers together."""
     (tmp_path / "policies.yaml").write_text("shop: {rate: 1/h, burst: 5}\n")
     env = {"SVC_API_KEYS": f"shop:{hash_api_key(SHOP)}", "SVC_API_KEY_POLICIES": str(tmp_path / "policies.yaml")}
     env |= {"SVC_WORKERS": "3", "SVC_METRICS_PORT": "0", "SVC_RECIPE_STORE_SECRET": "s3cr3t"}
@@ -199,7 +199,7 @@ def test_a_stopped_worker_is_replaced_and_sigterm_drains_all_workers(tmp_path: P
 
 
 def opened_one_by_one(server: Server, count: int) -> list[http.client.HTTPConnection]:
-    """So many kept connections, of which each has an answer before the next one opens."""
+    """Return `count` open connections, each opened after the answer on the one before."""
     clients = []
     for _ in range(count):
         clients.append(http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=30))
@@ -209,7 +209,7 @@ def opened_one_by_one(server: Server, count: int) -> list[http.client.HTTPConnec
 
 
 def is_level(server: Server, workers: list[int], count: int, most: int) -> bool:
-    """Open connections one by one; True when no worker has more than `most` more than another. Closes them."""
+    """Open and close connections. Return whether no worker has over `most` connections more than another."""
     clients = opened_one_by_one(server, count)
     counts = [connections(server, pid) for pid in workers]
     for client in clients:
@@ -219,9 +219,9 @@ def is_level(server: Server, workers: list[int], count: int, most: int) -> bool:
 
 
 def test_connections_are_balanced_over_workers_and_a_drain_cuts_none(tmp_path: Path) -> None:
-    """None of four workers has two more than another, unless the machine keeps one from its turn for milliseconds.
+    """No worker has two connections more than another. A busy machine may need several attempts.
 
-    Whoever has connected before the signal is answered, and nobody after it.
+    Clients that connected before SIGTERM are answered. Later ones are refused.
     """
     with Server(make_home(tmp_path, "a", factor_model(50, 60, 8)), args=["--workers", "4"]) as server:
         workers = children(server)[1:]
@@ -244,7 +244,7 @@ def test_connections_are_balanced_over_workers_and_a_drain_cuts_none(tmp_path: P
 
 
 def clients_of_all(server: Server, stack: ExitStack) -> list[httpx.Client]:
-    """Two clients, each of another worker."""
+    """Return two clients, connected to one worker each."""
     workers = children(server)[1:]
     for _ in range(100):
         clients = [stack.enter_context(httpx.Client(base_url=server.url, timeout=30, verify=False)) for _ in range(2)]
@@ -259,7 +259,7 @@ def clients_of_all(server: Server, stack: ExitStack) -> list[httpx.Client]:
 
 
 def test_every_worker_reports_for_the_whole_server(tmp_path: Path) -> None:
-    """Health, details, the list of available items, versions and metrics are of the whole; a request is logged once."""
+    """Health, details, available items, versions and metrics agree on all workers. A request is logged once."""
     home = make_home(tmp_path, "a", factor_model(50, 60, 8))
     (tmp_path / "list.csv").write_text("id\n" + "\n".join(f"i{number}" for number in range(0, 60, 2)) + "\n")
     source = {"type": "csv", "path": str(tmp_path / "list.csv")}

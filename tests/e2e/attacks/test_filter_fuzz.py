@@ -1,4 +1,4 @@
-"""Random filters over HTTP, against a real server: no 5xx, whatever they are."""
+"""Random filters over HTTP against a real server, which never answers with 5xx."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def home(folder: Path) -> Path:
 
 @pytest.mark.timeout(600)
 def test_fuzzed_filters_cause_no_server_error(tmp_path: Path) -> None:
-    """SVC_TEST_FILTERS in the environment says how many; the widest that is allowed is among them."""
+    """SVC_TEST_FILTERS is the number of filters. Every 500th is the largest one allowed."""
     rng = random.Random(23)
     found: Counter[int] = Counter()
     with Server(home(tmp_path)) as server:
