@@ -133,11 +133,11 @@ TRIAL_FAILED = _event("trial_failed", "warning", "number algorithm error")
 CSV_SOURCE_REDIRECT = _event("csv_source_redirect", "info", "from_ to status")
 """A fetch of training data was redirected."""
 CSV_SOURCE_SIZE_EXCEEDED = _event("csv_source_size_exceeded", "error", "path bytes_read cap")
-"""Training data exceeds its `cap` (SVC_MAX_DOWNLOAD_BYTES), or does so when decompressed."""
+"""Training data exceeds its `cap` (SVC_MAX_DOWNLOAD_BYTES), compressed or not."""
 METADATA_SOURCE_REDIRECT = _event("metadata_source_redirect", "info", "from_ to status")
 """A fetch of item metadata or a list of items was redirected."""
 METADATA_SOURCE_SIZE_EXCEEDED = _event("metadata_source_size_exceeded", "error", "path bytes_read cap")
-"""Item metadata or a list of items exceeds its `cap`, or does so when decompressed."""
+"""Item metadata or a list of items exceeds its `cap`, compressed or not."""
 DATABASE_NOT_ENCRYPTED = _event("database_not_encrypted", "warning", "database")
 """The connection to a database has no TLS. Require TLS in the database's URL."""
 BIGQUERY_STORAGE_FALLBACK = _event("bigquery_storage_fallback", "warning", "reason")
@@ -197,7 +197,7 @@ KEY_POLICIES_WITHOUT_KEY = _event("key_policies_without_key", "warning", "unknow
 KEY_POLICIES_FAILED = _event("key_policies_failed", "error", "error")
 """The file of SVC_API_KEY_POLICIES changed and is unreadable or invalid. The earlier policies stay."""
 UNSAFE_MODE_ACTIVE = _event("unsafe_mode_active", "warning", "modes")
-"""Every five minutes while an unsafe mode is on."""
+"""Logged every five minutes with --dev-allow-unsigned or --insecure-no-auth."""
 # Server: recipes.
 RECIPE_DISCOVERED = _event("recipe_discovered", "info", "name file")
 """A recipe file appeared after the start."""
@@ -208,13 +208,13 @@ RECIPE_CHANGED = _event("recipe_changed", "info", "name file reload")
 RECIPE_DUPLICATE_NAME = _event("recipe_duplicate_name", "warning", "name file kept")
 """Two recipe files have the same name. The first by file name is served."""
 RECIPE_SECURITY_VIOLATION_SKIPPED = _event("recipe_security_violation_skipped", "error", "name file error")
-"""A recipe is refused for a security reason."""
+"""A recipe file breaks a security rule and is not served."""
 RECIPE_LOAD_ERROR_SKIPPED = _event("recipe_load_error_skipped", "warning", "name file error")
-"""A recipe cannot be parsed or validated."""
+"""A recipe file cannot be parsed or validated and is not served."""
 RECIPE_PARSE_FAILED = _event("recipe_parse_failed", "error", "name file error")
 """The file of a served recipe became invalid. Its model stays, but a restart would lose it."""
 RECIPE_NOT_LOADED_AT_STARTUP = _event("recipe_not_loaded_at_startup", "warning", "name error")
-"""A recipe starts without a model."""
+"""The server started without a model for this recipe."""
 RECIPES_DIR_SCAN_FAILED = _event("recipes_dir_scan_failed", "error", "error")
 """The recipes folder cannot be listed."""
 # Server: artifacts.
@@ -225,7 +225,7 @@ ARTIFACT_EXPIRED = _event("artifact_expired", "warning", "name expires_at")
 REPLAY_STATE_UNUSABLE = _event("replay_state_unusable", "warning", "name path error")
 """The file of highest serials (SVC_STATE_DIR) is missing, damaged or inaccessible. Serving goes on."""
 ARTIFACT_REHEARSAL_FAILED = _event("artifact_rehearsal_failed", "error", "name kid reason")
-"""A new model answers wrongly, or knows too few users. A served one stays."""
+"""A new model failed its [rehearsal](recipe.md#rehearsal). A served model stays."""
 INITIAL_ARTIFACT_READ_FAILED = _event("initial_artifact_read_failed", "error", "name error")
 """At start: an artifact or its metadata cannot be read."""
 INITIAL_ARTIFACT_READ_ERROR = _event("initial_artifact_read_error", "error", "name error")

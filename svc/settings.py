@@ -194,13 +194,14 @@ class Settings:
     max_queue_s: float = _var("SVC_MAX_QUEUE_SECONDS", 2.0, _number, low=0, high=3600)
     """Seconds that a request may wait for its turn. One that would wait longer is refused with 503. 0: no limit."""
     cached_answers: int = _var("SVC_CACHED_ANSWERS", 4096, _integer, low=0, high=1_000_000)
-    """Most answers, each of at most 4 KiB, kept for repeated requests to the same model. 0: none."""
+    """Answers of at most 4 KiB that each worker keeps for repeated requests to the same model. 0: none."""
     cached_answers_bytes: int = _var("SVC_CACHED_ANSWERS_BYTES", 16 * MIB, _size, low=0, high=GIB)
-    """Memory for the kept answers and their requests. 0: none."""
+    """Memory of each worker for the answers that it keeps, and for their requests. 0: none."""
     client_timeout_s: float = _var("SVC_CLIENT_TIMEOUT_SECONDS", 30.0, _number, low=1, high=600)
-    """Seconds that a client may take to send a body or to read an answer. Each MiB adds one."""
+    """Seconds that a client may take to send a body or to read an answer. Each MiB adds a second."""
     keep_alive_s: float = _var("SVC_KEEP_ALIVE_SECONDS", 75.0, _number, low=1, high=3600)
-    """Seconds that an idle connection stays open, or a head may take. Set more than the load balancer's timeout."""
+    """Seconds that an idle connection stays open, or a request's head may take. Set more than the load
+    balancer's timeout."""
 
     # Sizes.
     max_artifact_bytes: int = _var("SVC_MAX_ARTIFACT_BYTES", 2 * GIB, _size, low=MIB, high=16 * GIB)

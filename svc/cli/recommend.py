@@ -207,7 +207,10 @@ def command(
     dev_allow_unsigned: DevAllowUnsigned = False,
     confirmed: Confirmed = False,
 ) -> None:
-    """Write recommendations for all users, or related items or users for all items, to a file."""
+    """Write recommendations for all users, or related items or users for all items, to a file.
+
+    --filter and --order are those of the HTTP API.
+    """
     from pathlib import Path
 
     from svc.export.request import ExportRequest, Shard

@@ -50,8 +50,8 @@ class Recommender:
     """A verified model, made by `svc.load` or `svc.train`. Several threads may call its methods at once.
 
     Methods that ask for recommendations take the request fields of the HTTP API as arguments, with the same names and
-    defaults. They raise the errors of the API, such as `UnknownUser`. `filter`, `limits` and `boosts` need the `items`
-    of `svc.load` or `svc.train`.
+    defaults. They raise the errors of the API, such as `UnknownUser`. If no item is left, they return an empty
+    DataFrame. `filter`, `limits` and `boosts` need the `items` of `svc.load` or `svc.train`.
     """
 
     def __init__(
