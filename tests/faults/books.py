@@ -1,4 +1,4 @@
-"""The recipe, the table and the environment that the fault loops share, and command lines in a folder."""
+"""The recipe, table and environment that all fault tests share, and a function that runs a command in a folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def write_interactions(folder: Path, n_users: int = 30) -> None:
 
 
 def set_environment(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    """Keys, state and locks of `folder`, and the defaults of everything else that the commands read."""
+    """Set keys, state and locks of `folder`, and remove other variables that the commands read."""
     for name in ("SVC_ENV", "SVC_LOG_FORMAT", "SVC_LOG_LEVEL", "SVC_VERIFY_KEYS"):
         patch.delenv(name, raising=False)
     patch.setenv("SVC_SIGNING_KEYS", KEYS)
@@ -36,6 +36,6 @@ def set_environment(patch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def run(command: str, folder: Path, older: str = "") -> int:
-    """The exit code of a command line whose file names lie in `folder`; `older` stands for the word OLDER."""
+    """Run a command line on files in `folder`, with `older` in place of OLDER, and return its exit code."""
     name, *rest = command.replace("OLDER", older).split()
     return main.run([name, *(str(folder / text) if "." in text and ":" not in text else text for text in rest)])

@@ -1,8 +1,9 @@
-"""Server, trainer, operator and store together, at random: `python -m tests.faults.chaos SECONDS [SEED]`.
+"""Random actions and faults of server, commands and store: `python -m tests.faults.chaos SECONDS [SEED]`.
 
-A seed decides what happens, in which order, and which call fails meanwhile. Time is virtual, and between the calls of a
-command the server polls and answers. After each step, what answered still answers, and whatever failed has told why. In
-the quiet after some steps the server follows the pointer, log and versions verify, and memory and files come back.
+A seed determines the actions, their order and the calls that fail. Time is virtual, and the server polls and answers
+between the calls of a command. After each step a recipe that has answered must still answer, and no error may be
+unexpected. Every QUIET_EVERY steps, a time without faults follows. Then the server must serve the live version, log and
+versions must verify, and files and models must not have piled up.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ STEPS_A_SERVER = 12
 QUIET_EVERY = 4
 POLL_S = 5.0
 QUIET_S = 400.0
-"""Longer than any load that failed waits for its next attempt."""
+"""Longer than the longest pause after a failed load."""
 MOST_CALLS = 40
 TURNS_A_COMMAND = 3
 LOCK_S = 0.05
-"""A command waits no longer for the lock of another one, which waits for it."""
+"""The limit of a command's wait for the lock of another command, which itself waits for this one to end."""
 EXIT_CODES = frozenset({0, 2, 3, 4, 5, 6, 8, 9})
 MORE_FILES, MOST_MODELS = 8, 3
 COMMANDS = (
@@ -62,17 +63,17 @@ STOCKS = ("item\n" + "\n".join(ITEMS[:15]), "item\n" + "\n".join(ITEMS[5:]), "no
 TITLES = ("fields: [title]", "fields: [item, title]")
 FAILURES: dict[str, tuple[Failure, ...]] = {**KINDS, WORKER[0]: (WORKER[1],)}
 STARVED = frozenset({"thread", "worker", "mmap"})
-"""Where one of these fails, a request may be answered by an error."""
+"""Kinds of calls whose failure may turn an answer into an error."""
 
 
 class Chaos:
-    """One life of a folder, with the servers that follow it one after the other."""
+    """A random run on one folder, with several servers one after the other."""
 
     def __init__(self, seed: int, folder: Path, store: FailingStore | None) -> None:
         self._random = random.Random(seed)
         self._folder = folder
         self._output = folder.with_name("seen") / "out"
-        """The folder of the artifacts, under another name: what the run itself reads never fails."""
+        """The folder of the artifacts under another name, so that the checks of this class never fail."""
         self._output.parent.symlink_to(folder)
         self._store = store
         self._recipe = SERVED_RECIPE if store is None else SERVED_RECIPE.replace("../out/", "s3://shop/")
@@ -90,7 +91,7 @@ class Chaos:
         self.history.append(f"{trio.current_time():10.1f} s  {text}")
 
     async def run(self, steps: int) -> None:
-        """Servers one after the other, each for some steps. Raises AssertionError where something was lost."""
+        """Run servers one after the other, each for some steps. Raises AssertionError if a check fails."""
         self._write("recipes/books.yaml", self._recipe)
         with mock.patch.object(trio.to_thread, "run_sync", ThreadClock().run_sync):
             while steps > 0:
@@ -136,7 +137,7 @@ class Chaos:
 
     @contextlib.contextmanager
     def _weather(self) -> Iterator[str]:
-        """Let one call fail, or the wall clock be set, or nothing of it."""
+        """Let one call fail, or set the wall clock, or do neither. Yield the kind of fault."""
         kind = self._random.choice([*FAILURES, "store", "store", "clock", "none"])
         nth = int(MOST_CALLS ** self._random.random())  # early calls more often: most steps make few of a kind
         failure: Failure = 0
@@ -176,13 +177,13 @@ class Chaos:
         self._write("policies.yaml", self._random.choice(("k9: {recipes: [books]}", "k9: {}", "[")))
 
     def _write(self, name: str, content: str) -> None:
-        """As a careful operator does: in one step, and not within the faults."""
+        """Replace a file in one step, without faults."""
         temporary = self._folder.with_name("written")
         temporary.write_text(content, encoding="utf-8")
         temporary.replace(self._folder / name)
 
     async def _run(self, command: str) -> int:
-        """Run a command in a thread; at some of its calls the server polls and answers before it goes on."""
+        """Run a command in a thread. At some of its calls, the server polls and answers first."""
         self.commands += 1
         live = self._live_version()
         older = next((name for name in sorted(self._versions()) if name != live), "00000000")
@@ -210,7 +211,7 @@ class Chaos:
         return exit_code
 
     def _between(self, made: int) -> None:
-        """Called before each counted call, in whichever thread makes it."""
+        """Let the server act before call `made`, if that was drawn. Runs in the thread of the call."""
         if made in self._turns and threading.get_ident() == self._command_thread:
             self._turns.discard(made)
             trio.from_thread.run(self._take_turn)
@@ -221,7 +222,7 @@ class Chaos:
         await self._ask(may_fail=True)
 
     async def _pass(self, seconds: float, *, may_fail: bool = False) -> None:
-        """Let time pass, and the server poll as it does."""
+        """Let time pass, with the server's polls."""
         for _ in range(int(seconds / POLL_S)):
             await trio.sleep(POLL_S)
             await self._served.poll()
@@ -246,7 +247,7 @@ class Chaos:
             self._ever_live.add(live)
 
     async def _ask(self, *, may_fail: bool = False) -> None:
-        """What has answered once goes on, from a model that was live."""
+        """Check that a server that has answered still does, with a version that was live at some time."""
         self.answers += 1
         answer = await self._client.post("/v1/recipes/books:recommend", {"user_id": "u3", "limit": 3})
         if answer.status == 200:
@@ -266,7 +267,7 @@ class Chaos:
             assert record["event"] != "watcher_unhandled_error", record
 
     async def _be_quiet(self) -> None:
-        """Without faults the server follows, everything verifies, and what a failure took is given back."""
+        """Check after a time without faults that the server is current, and that files and versions are whole."""
         self._note("quiet")
         self._write("recipes/books.yaml", self._recipe)
         self._write("stock.csv", STOCKS[0])
@@ -286,7 +287,7 @@ class Chaos:
         self._gives_back()
 
     def _gives_back(self) -> None:
-        """Files and models do not pile up."""
+        """Check that open files and models do not pile up."""
         gc.collect()
         n_files = len(list(Path("/proc/self/fd").iterdir()))
         self._n_files = self._n_files or n_files
@@ -300,7 +301,7 @@ class Chaos:
 
 
 def live_through(seed: int, steps: int, folder: Path) -> Chaos:
-    """One seed; where something is lost, its history is printed before the error is raised."""
+    """Run one seed. If a check fails, print the history before the error is raised."""
     folder.mkdir()
     write_tables(folder)
     store = FailingStore({}) if seed % 2 else None
@@ -321,7 +322,7 @@ def live_through(seed: int, steps: int, folder: Path) -> Chaos:
 
 
 def main(seconds: float, seed: int) -> None:
-    """Seeds from `seed` on, until the time is over."""
+    """Run one seed after the other from `seed` on, until the time is over."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         with tempfile.TemporaryDirectory() as folder:

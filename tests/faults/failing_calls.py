@@ -1,7 +1,7 @@
-"""Counts the calls of one kind that reach a folder, and lets the n-th of them fail as a kernel would.
+"""Count the system calls of one kind that concern a folder, and let the n-th of them fail as a kernel would.
 
-A loop over n = 1, 2, 3, ... until a run makes fewer calls shows what no list of faults can: whichever call fails,
-files are old or new, never broken. The authors of SQLite test their library in this way.
+Tests repeat a run for n = 1, 2, 3, ... until it makes fewer calls. This shows that files are old or new, never broken,
+whichever call fails. The authors of SQLite test their library in this way.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from unittest import mock
 import trio
 
 Failure = int | Literal["short"]
-"""An errno, or a read or write of fewer bytes than asked for."""
+"""An errno, or "short" for a read or write of fewer bytes than requested."""
 
 KINDS: dict[str, tuple[Failure, ...]] = {
     "open": (errno.EMFILE, errno.EACCES),
@@ -38,9 +38,9 @@ KINDS: dict[str, tuple[Failure, ...]] = {
     "thread": (errno.EAGAIN,),
 }
 WORKER: tuple[str, Failure] = ("worker", errno.EAGAIN)
-"""A thread that the event loop wants for a blocking call; trio would give it one that is idle."""
+"""Fails trio's call for a worker thread, also if trio has an idle one and need not start one."""
 STRIDE = int(os.environ.get("SVC_TEST_FAULT_STRIDE", "12"))
-"""From one call that fails to the next. 1 lets every one fail, of every kind, in every command, and takes minutes."""
+"""The distance of the calls that fail. With 1, every call of every kind fails in every command, in minutes."""
 FAULTS: list[tuple[str, Failure]] = [
     (kind, failure)
     for kind, failures in KINDS.items()
@@ -56,11 +56,10 @@ _BY_PATH = {
 
 
 class FailingCalls:
-    """While entered, the calls of `kind` that reach `folder` are counted, and number `nth` fails with `failure`.
+    """During a `with` block, counts the calls of `kind` on `folder` and lets number `nth` fail with `failure`.
 
-    `meanwhile` is called before each of them with its number, so that somebody else can work between two calls.
-
-    Calls of threads and anonymous memory maps belong to no folder: all of them count.
+    `meanwhile` is called with the number of each call before it is made, so that a test can act between two calls.
+    Starts of threads and anonymous memory maps have no folder, so all of them are counted.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class FailingCalls:
         self._patches.close()
 
     def count(self, kind: str) -> bool:
-        """Note one call; True where it shall do less than it was asked to. Raises the error of the n-th."""
+        """Count a call. Return True if it must read or write less than requested. Raises the error of the n-th call."""
         if kind != self._kind:
             return False
         with self._lock:
@@ -108,7 +107,7 @@ class FailingCalls:
         raise OSError(self._failure, os.strerror(self._failure))
 
     def reaches(self, file: object) -> bool:
-        """Whether a path or a descriptor lies in the folder."""
+        """Return whether a path or a descriptor is in the folder."""
         if isinstance(file, int):
             try:
                 return str(Path(f"/proc/self/fd/{file}").readlink()).startswith(self._folder)
@@ -142,7 +141,7 @@ class FailingCalls:
         return counted
 
     def _locked(self, file: Any, operation: int) -> None:
-        if not operation & fcntl.LOCK_UN and self.reaches(file):  # the kernel always gives a lock back
+        if not operation & fcntl.LOCK_UN and self.reaches(file):  # unlocking never fails
             self.count("lock")
         _FLOCK(file, operation)
 
@@ -185,12 +184,12 @@ _OPEN, _WRITE, _FLOCK = builtins.open, os.write, fcntl.flock
 
 
 def _part(size: int) -> int:
-    """At least one byte, for a call that does nothing at all would be asked again for ever."""
+    """Return half of `size`, but at least 1: a call that moves no byte would be repeated for ever."""
     return max(size // 2, 1)
 
 
 class _FailingFile(io.FileIO):
-    """A file whose reads and writes count."""
+    """A file whose reads and writes are counted."""
 
     calls: FailingCalls
 

@@ -1,4 +1,4 @@
-"""A listening socket whose n-th accept fails, or whose connections' n-th send or receive does, as a kernel would."""
+"""A listening socket on which the n-th accept, send or receive fails as in a kernel."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ SOCKET_KINDS: dict[str, tuple[Failure, ...]] = {
     "receive": (errno.EAGAIN, errno.ECONNRESET, errno.ETIMEDOUT, "short"),
     "send": (errno.EAGAIN, errno.ECONNRESET, errno.EPIPE, errno.ENOBUFS, "short"),
 }
-"""An interrupted call (EINTR) is not among them: Python itself repeats it."""
+"""The errors of each kind of call. EINTR is missing, because Python itself repeats the call."""
 PASSING: frozenset[Failure] = frozenset({errno.EAGAIN, "short"})
-"""Failures that no client may notice."""
+"""Failures that clients must not notice."""
 
 
 class FailingListener:
-    """`listener`, where call number `nth` of `kind` fails with `failure`. `open` are the connections not closed yet."""
+    """A listener whose call `nth` of `kind` fails with `failure`. `open` are the connections that are not closed."""
 
     def __init__(self, listener: socket.socket, kind: str, failure: Failure, nth: int) -> None:
         self._listener = listener
@@ -35,7 +35,7 @@ class FailingListener:
         return 0 < self._nth <= self.made
 
     def count(self, kind: str) -> bool:
-        """Note one call; True where it shall move fewer bytes. Raises the error of the n-th."""
+        """Count a call. Return True if it must move fewer bytes. Raises the error of the n-th call."""
         if kind != self._kind or not self.counts:
             return False
         self.made += 1
@@ -66,7 +66,7 @@ class FailingListener:
 
 
 class FailingSocket(socket.socket):
-    """A connection whose calls count."""
+    """A connection whose calls are counted."""
 
     calls: FailingListener
 

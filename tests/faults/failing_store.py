@@ -14,7 +14,7 @@ CALLS = {"info": "info", "list": "ls", "get": "cat_file", "put": "put_file", "re
 
 
 class FailingStore(MemoryFileSystem):
-    """Holds `contents` by path. With `lost`, the call that fails has its effect, and its answer is lost on the way."""
+    """A store of `contents` by path. With `lost`, the call that fails has its effect, and only its answer is lost."""
 
     protocol = "s3"
     cachable = False
@@ -29,7 +29,7 @@ class FailingStore(MemoryFileSystem):
         self.fail(kind, nth, lost=lost)
 
     def fail(self, kind: str, nth: int, *, lost: bool) -> None:
-        """Count anew, and let call number `nth` of `kind` fail; 0 for none."""
+        """Count from 0 again, and let call `nth` of `kind` fail, or none if `nth` is 0."""
         self._failing, self._nth, self._lost = kind, nth, lost
         self.made = 0
 
@@ -42,7 +42,7 @@ class FailingStore(MemoryFileSystem):
         return 0 < self._nth <= self.made
 
     def wrapped(self, *_: object, **__: object) -> tuple[AsyncFileSystemWrapper, str]:
-        """As fsspec's `url_to_fs`."""
+        """Return the store in place of fsspec's `url_to_fs`."""
         return AsyncFileSystemWrapper(self, asynchronous=False), ""
 
     @classmethod

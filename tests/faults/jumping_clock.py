@@ -1,4 +1,4 @@
-"""A wall clock that is set at the n-th look at it; the clock that only runs forward stays as it is."""
+"""A wall clock that jumps at its n-th reading. The monotonic clock stays unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JUMPS = (TEN_YEARS_S, -FORTY_YEARS_S)
 
 
 class JumpingClock:
-    """While entered, the modules of svc see a wall clock that is `jump_s` off from look number `nth` on."""
+    """During a `with` block, shifts the wall clock of svc by `jump_s` from reading `nth` on."""
 
     def __init__(self, jump_s: Failure, nth: int) -> None:
         self._jump_s, self._nth = int(jump_s), nth

@@ -1,7 +1,7 @@
-"""Commands and loads in a process whose address space is limited, a little less each time; one JSON line for each.
+"""Run a command or a load with limited address space, with more memory each time, and print a JSON line for each.
 
 `python -m tests.faults.limited_memory FOLDER STEP_BYTES WHAT`, where WHAT is a command line, or `start` or `swap` for
-the loads of a server. FOLDER holds what `tests.faults.test_serving` serves.
+the loads of a server. FOLDER has the files of `tests.faults.test_serving`.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from tests.faults.test_serving import TICKS, server
 
 PLENTY = 1 << 40
 LIMITS = resource.getrlimit(resource.RLIMIT_AS)
-"""The limits to return to. Read once: a load that began while another was limited would keep that one's limit."""
+"""The limits to restore. They are read once, because a load during another limited load would read its limit."""
 LONGEST_S = 150
 SUCCESSES = 2
-"""What ran through so often, each time with more memory, needs no more."""
+"""The number of successful attempts in a row after which memory suffices."""
 
 
 @contextlib.contextmanager
 def limited(more_bytes: int) -> Iterator[None]:
-    """No more address space than what is taken now and `more_bytes`."""
+    """Limit the address space to the present size and `more_bytes`."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more_bytes, LIMITS[1]))
@@ -49,7 +49,7 @@ def limited(more_bytes: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def loads_limited(more_bytes: int) -> Iterator[None]:
-    """The same while a server loads, and its event loop waits: trio itself does not survive that it has no memory."""
+    """Limit the address space only during loads, when the event loop waits: trio needs memory to survive."""
     load = Loader.load
 
     def limited_load(self: Loader, *arguments: Any, **options: Any) -> Any:
@@ -61,7 +61,7 @@ def loads_limited(more_bytes: int) -> Iterator[None]:
 
 
 def command_ended(command: str, folder: Path, more_bytes: int) -> dict[str, Any]:
-    """How a command ends that has so little memory, and the same command with plenty after it."""
+    """Return the result of a command with limited memory, and of a repetition without a limit."""
     told = io.StringIO()
     with contextlib.redirect_stderr(told), contextlib.redirect_stdout(io.StringIO()):
         with limited(more_bytes):
@@ -80,7 +80,7 @@ def command_ended(command: str, folder: Path, more_bytes: int) -> dict[str, Any]
 
 
 async def load_ended(moment: str, folder: Path, more_bytes: int) -> dict[str, Any]:
-    """What a server serves and says after a load with so little memory, and after polls with plenty."""
+    """Return the model and error of a server after a load with limited memory, and after polls without a limit."""
     async with server(folder) as served:
         with loads_limited(more_bytes if moment == "start" else PLENTY):
             await served.watcher.start()
@@ -103,7 +103,7 @@ async def load_ended(moment: str, folder: Path, more_bytes: int) -> dict[str, An
 
 
 def ended(what: str, folder: Path, more_bytes: int) -> bool:
-    """Try it in a copy of the folder, and print how it went; True when there was enough memory."""
+    """Make an attempt in a copy of the folder, and print its result. Return True if memory sufficed."""
     copy = folder.with_name(f"copy{os.getpid()}")
     shutil.copytree(folder, copy)
     with pytest.MonkeyPatch.context() as patch:
@@ -116,7 +116,7 @@ def ended(what: str, folder: Path, more_bytes: int) -> bool:
 
 
 def main(folder: Path, step_bytes: int, what: str) -> None:
-    faulthandler.dump_traceback_later(LONGEST_S, exit=True)  # a process that hangs says where
+    faulthandler.dump_traceback_later(LONGEST_S, exit=True)  # shows the place if the process hangs
     ended(what, folder, PLENTY)
     successes = more_bytes = 0
     while successes < SUCCESSES:

@@ -1,4 +1,4 @@
-"""A sample of the randomized run; `nox -s chaos` is the long one."""
+"""A sample of the random runs of `nox -s chaos`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STEPS = 3
 @pytest.mark.system
 @pytest.mark.parametrize("seed", [1, 2])
 def test_random_faults_lose_no_version_and_no_answer(seed: int, tmp_path: Path) -> None:
-    """Against an object store, and against local files."""
+    """Seed 1 uses an object store, and seed 2 local files."""
     lived = live_through(seed, STEPS, tmp_path / "life")
     assert lived.answers
     assert lived.commands

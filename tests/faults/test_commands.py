@@ -1,4 +1,4 @@
-"""Every command that writes, with each of its calls failing once: files are old or new, and the next run is whole."""
+"""Each system call of each writing command fails once. Files are old or new, and the next run succeeds."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ COMMANDS = {
     "validate": "validate books.yaml",
 }
 AGAIN = {"rollback": COMMANDS["promote"], "keygen": "keygen --kid k10 --write keys.env"}
-"""What is asked after a failure, where the same command would go on from what has been done."""
+"""The command to run after a failure, if a repetition would act on the effect of the failed run."""
 CLOCKS: list[tuple[str, Failure]] = [("clock", jump_s) for jump_s in (JUMPS if STRIDE == 1 else JUMPS[:1])]
 SAMPLE = [("train", "open"), ("rollback", "fsync"), ("recommend", "rename"), ("keygen", "write")]
 
 
 class Ended(NamedTuple):
-    """One run in which a call failed: its folder, its exit code and what it said."""
+    """A run in which a call failed: its folder, exit code and log records."""
 
     folder: Path
     exit_code: int
@@ -47,7 +47,7 @@ class Ended(NamedTuple):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which two versions of a recipe were trained, and one half of its recommendations was exported."""
+    """Return a folder with two trained versions of a recipe, and with both halves of an export."""
     folder = tmp_path_factory.mktemp("trained")
     write_interactions(folder)
     (folder / "books.yaml").write_text(RECIPE, encoding="utf-8")
@@ -65,9 +65,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    """The versions, whose contents, lines and pointer are what the log says they are.
+    """Return the versions, and check that artifacts and pointer agree with the log.
 
-    A pointer that a failure has left behind its log is named, with the command that sets both anew.
+    If a failure left the pointer behind the log, `svc history --verify` must name the command that repairs it.
     """
     capsys.readouterr()
     code = run("history books.yaml --verify", folder)
@@ -80,7 +80,7 @@ def listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, A
 def runs(
     command: str, fault: tuple[str, Failure], trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Ended]:
-    """The command in copies of `trained`, where call 1 fails, then a later one, until no call is left to fail."""
+    """Run the command in copies of `trained`. In each run a later call fails, until the run makes fewer calls."""
     older = next(version["sha8"] for version in listed(trained, capsys) if not version["live"])
     for nth in itertools.count(1, STRIDE):
         folder = tmp_path / str(nth)
@@ -107,7 +107,7 @@ def runs(
 def check(
     command: str, fault: tuple[str, Failure], trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is lost, the last line says why, and the next run is whole and leaves nothing behind."""
+    """Check that no version is lost, and that the last line of the log has a failed run's code and exit code."""
     before = {version["sha8"] for version in listed(trained, capsys)}
     for ended in runs(command, fault, trained, tmp_path, capsys):
         if ended.exit_code and command != "validate":  # which prints its findings
@@ -132,7 +132,7 @@ def begun(
 def test_a_command_survives_a_failure_of_any_system_call(
     command: str, fault: tuple[str, Failure], begun: tuple[Path, Path, pytest.CaptureFixture[str]]
 ) -> None:
-    """Of each kind of call, with each error that the kernel gives."""
+    """Each kind of call fails with errors that the kernel may return."""
     check(command, fault, *begun)
 
 
@@ -140,14 +140,14 @@ def test_a_command_survives_a_failure_of_any_system_call(
 def test_a_command_survives_failures_of_sampled_system_calls(
     command: str, kind: str, begun: tuple[Path, Path, pytest.CaptureFixture[str]]
 ) -> None:
-    """A sample of the above."""
+    """Pairs of a command and a kind of call are sampled."""
     check(command, (kind, KINDS[kind][0]), *begun)
 
 
 @pytest.mark.system
 @pytest.mark.parametrize("command", ["train", "recommend", "merge"])
 def test_interrupted_calls_are_repeated(command: str, begun: tuple[Path, Path, pytest.CaptureFixture[str]]) -> None:
-    """A signal that is handled ends any system call with EINTR; a command under hundreds of them goes on."""
+    """A handled signal ends system calls with EINTR. A command that gets hundreds of signals succeeds."""
     trained, tmp_path, capsys = begun
     folder = tmp_path / "interrupted"
     shutil.copytree(trained, folder)

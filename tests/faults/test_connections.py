@@ -1,4 +1,4 @@
-"""A server whose n-th accept, send or receive fails: that connection ends or goes on, and all others are answered."""
+"""The n-th accept, send or receive of a server fails. At most that connection ends, and others are answered."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CONTINUE = b"100 Continue\r\n\r\n"
 
 
 async def asked(stream: trio.SocketStream, *turns: tuple[bytes, bytes]) -> bool:
-    """Send each request, and take what comes until it ends as it should; False when the connection ends before."""
+    """Send each request, and read until its expected end. Return False if the connection ends before."""
     try:
         for request, end in turns:
             await stream.send_all(request)
@@ -49,19 +49,19 @@ async def asked(stream: trio.SocketStream, *turns: tuple[bytes, bytes]) -> bool:
 
 
 async def kept(stream: trio.SocketStream) -> bool:
-    """Three requests, one of which comes in two pieces."""
+    """Send three requests, one of them in two pieces."""
     request = KEPT % b""
     pieces = (request[:10], b""), (request[10:], b"well")
     return await asked(stream, (request, b"well"), *pieces, (REQUEST % b"", b"well"))
 
 
 async def body(stream: trio.SocketStream) -> bool:
-    """A body that is announced, awaited and sent."""
+    """Send a body after `100 Continue`."""
     return await asked(stream, (POST, CONTINUE), (BODY, b"got " + BODY))
 
 
 async def large(stream: trio.SocketStream) -> bool:
-    """An answer that the kernel does not take at once."""
+    """Request an answer that is too large for one `send`."""
     return await asked(stream, (KEPT % b"large", LARGE))
 
 
@@ -70,7 +70,7 @@ CONVERSATIONS: tuple[Conversation, ...] = (kept, body, large)
 
 
 class Running:
-    """A server with a failing listener, and what it has logged."""
+    """A server with a failing listener. It must close all connections and log no exception."""
 
     def __init__(self, kind: str, failure: Failure, nth: int) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
@@ -94,7 +94,7 @@ class Running:
 
 
 async def passes(conversation: Conversation, kind: str, failure: Failure, nth: int) -> bool:
-    """Two conversations, one after the other, in which call `nth` fails; True where fewer calls were made."""
+    """Hold two conversations, in which call `nth` fails. Return True if fewer calls were made."""
     running = Running(kind, failure, nth)
     with trio.fail_after(LONGEST_S):
         async with trio.open_nursery() as nursery:
@@ -108,7 +108,7 @@ async def passes(conversation: Conversation, kind: str, failure: Failure, nth: i
 
 
 async def drains(kind: str, failure: Failure, nth: int) -> bool:
-    """As `passes`, for the calls of a drain: some connections are idle, one is busy, one has not been accepted yet."""
+    """Drain idle, busy and not yet accepted connections while call `nth` fails. Return as `passes` does."""
     running = Running(kind, failure, nth)
     running.calls.counts = False
     async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
@@ -135,7 +135,7 @@ async def drains(kind: str, failure: Failure, nth: int) -> bool:
 
 
 async def loop(passing: Callable[[int], Awaitable[bool]], stride: int = STRIDE) -> int:
-    """How many calls failed."""
+    """Repeat for each n until fewer calls are made, and return the number of failed calls."""
     for failed, nth in enumerate(itertools.count(1, stride)):
         if await passing(nth):
             return failed
@@ -148,7 +148,7 @@ async def loop(passing: Callable[[int], Awaitable[bool]], stride: int = STRIDE) 
 async def test_a_failing_system_call_ends_at_most_its_own_connection(
     conversation: Conversation, fault: tuple[str, Failure]
 ) -> None:
-    """What the kernel may do to a call without losing a byte, no client notices; else one connection ends."""
+    """No client notices an error that loses no byte. Other errors end one connection."""
     failed = await loop(lambda nth: passes(conversation, *fault, nth))
     print(f"{conversation.__name__}, {fault[0]}: {failed} calls")  # noqa: T201 - `-rP` shows how many
 
@@ -156,13 +156,13 @@ async def test_a_failing_system_call_ends_at_most_its_own_connection(
 @pytest.mark.system
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault[0]}-{fault[1]}")
 async def test_a_drain_survives_a_failure_of_any_system_call(fault: tuple[str, Failure]) -> None:
-    """It ends in time, and what the failure does not concern is answered."""
+    """The drain ends in time, and connections without a failure get their answers."""
     failed = await loop(lambda nth: drains(*fault, nth), 1)
     print(f"drain, {fault[0]}: {failed} calls")  # noqa: T201
 
 
 @pytest.mark.parametrize(("kind", "failure"), [("accept", errno.EMFILE), ("receive", errno.EAGAIN), ("send", "short")])
 async def test_failures_of_sampled_system_calls_end_at_most_one_connection(kind: str, failure: Failure) -> None:
-    """A sample of the above."""
+    """One failure of each kind of call is sampled."""
     assert await loop(lambda nth: passes(kept, kind, failure, nth), 1)
     assert await loop(lambda nth: drains(kind, failure, nth), 1)

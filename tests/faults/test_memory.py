@@ -1,4 +1,4 @@
-"""Too little address space: commands end with the reason, and a server keeps its model and loads the new one later."""
+"""With too little memory, commands name the reason, and a server keeps its model and loads the new one later."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ALLOCATOR = {
     "MALLOC_TOP_PAD_": "0",
     "MALLOC_TRIM_THRESHOLD_": "16384",
 }
-"""glibc else serves a small load from memory that it has kept, whatever the limit is."""
+"""Without these, glibc takes memory for a small load from its own reserve, so no limit applies."""
 TRAIN, EXPORT = "train recipes/books.yaml --run-id third", "recommend out/books.svc --output books.jsonl"
 N_USERS = 300
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two versions of a model."""
+    """Return a folder with two versions of a model."""
     folder = tmp_path_factory.mktemp("large") / "base"
     folder.mkdir()
     write_two_versions(folder, N_USERS)
@@ -38,7 +38,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("what", [TRAIN, EXPORT, "start", "swap"] if STRIDE == 1 else ["swap"])
 def test_a_command_without_memory_leaves_no_damage(what: str, trained: Path) -> None:
-    """Each attempt but the last ones has too little; the next run, with plenty, is whole."""
+    """Each attempt has more memory, and only the last ones succeed. After each, a run without a limit succeeds."""
     command = [sys.executable, "-m", "tests.faults.limited_memory", str(trained), str(STEP_BYTES), what]
     child = subprocess.run(
         command,

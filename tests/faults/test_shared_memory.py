@@ -1,4 +1,4 @@
-"""A load for several workers whose n-th call on a memory file fails: it gives all of its files back."""
+"""A load for several workers closes all memory files if any of its calls on them fails."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ FAULTS = [
     ("fcntl", errno.EBUSY),
     ("fstat", errno.ENOMEM),
 ]
-"""`fstat` stands for the map behind it, which the interpreter makes itself."""
+"""The calls and their errors. `fstat` stands for the following `mmap`, which Python code cannot replace."""
 
 
 class FailingMemory:
-    """The n-th call of a kind on memory files fails, or writes half."""
+    """Lets the n-th call of a kind on memory files fail, or write only half."""
 
     def __init__(self, name: str, failure: int | str, nth: int) -> None:
         self._name, self._failure, self._nth = name, failure, nth
@@ -62,7 +62,7 @@ class FailingMemory:
 
 
 def memory_files() -> list[str]:
-    """What this process holds open of memory files."""
+    """Return the memory files that this process has open."""
     gc.collect()
     paths = []
     for link in Path("/proc/self/fd").iterdir():
@@ -74,7 +74,7 @@ def memory_files() -> list[str]:
 @pytest.mark.parametrize(("name", "failure"), FAULTS)
 @pytest.mark.system
 def test_a_failing_call_on_a_memory_file_leaves_no_open_file(name: str, failure: int | str, tmp_path: Path) -> None:
-    """A file that stayed open would keep the memory of a whole model, once for each attempt."""
+    """Each file left open would keep the memory of a whole model."""
     prepare(tmp_path, factor_model(6, 8, 3))
     assert memory_files() == []
     for nth in itertools.count(1):

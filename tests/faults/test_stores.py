@@ -1,4 +1,4 @@
-"""Commands against an object store whose n-th call fails: what lies there is old or new, and the next run is whole."""
+"""Each request of a command to an object store fails once. Objects are old or new, and the next run succeeds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def in_store(command: str) -> str:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes]]:
-    """A folder with the recipes, and the objects of two versions and of one half of an export."""
+    """Return a folder with the recipes, and the objects of two versions and of both halves of an export."""
     folder = tmp_path_factory.mktemp("stored")
     write_interactions(folder)
     recipe = RECIPE.replace("out/books.svc", "s3://shop/books.svc").replace("keep: 4", "keep: 2")
@@ -48,7 +48,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, b
 def runs(
     command: str, fault: tuple[str, bool], trained: tuple[Path, dict[str, bytes]], capsys: pytest.CaptureFixture[str]
 ) -> Iterator[tuple[int, str]]:
-    """Exit code and last line of each run in which a call failed; the store is checked and used again behind each."""
+    """Yield exit code and last line of each run with a failed call. Check and use the store after each run."""
     folder, contents = trained
     kind, lost = fault
     older = json.loads(contents["/shop/books.svc.log.jsonl"].splitlines()[0])["sha8"]
@@ -88,7 +88,7 @@ def test_a_store_survives_a_failure_of_any_request(
     trained: tuple[Path, dict[str, bytes]],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Before it has an effect, or after it, when the answer is lost."""
+    """The request fails without an effect, or its answer is lost after the effect."""
     for code, last in runs(command, fault, trained, capsys):
         if code:
             assert json.loads(last)["code"] != "internal_error", last
