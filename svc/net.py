@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
 
 import httpx
 
@@ -63,6 +63,12 @@ class HttpRules:
     @classmethod
     def of(cls, settings: Settings) -> HttpRules:
         return cls(settings.http_timeout_s, settings.http_allow_private)
+
+
+class _Request(NamedTuple):
+    method: str
+    headers: Mapping[str, str]
+    body: BinaryIO | None
 
 
 class RemoteResponse:
@@ -116,6 +122,7 @@ def exchange(
     url: str,
     rules: HttpRules,
     *,
+    headers: Mapping[str, str] | None = None,
     body: BinaryIO | None = None,
     on_redirect: OnRedirect | None = None,
 ) -> Iterator[RemoteResponse]:
@@ -126,10 +133,10 @@ def exchange(
     user-info.
     """
     timeout = httpx.Timeout(rules.timeout_s)
-    hop = _check(_parse(url))
+    asked, hop = _Request(method, headers or {}, body), _check(_parse(url))
     with httpx.Client(verify=_trust(), timeout=timeout, trust_env=False, follow_redirects=False) as client:
         for _ in range(MAX_REDIRECTS + 1):
-            response = _send(client, method, hop, rules, body)
+            response = _send(client, asked, hop, rules)
             try:
                 if response.status_code not in _REDIRECTS or method not in ("GET", "HEAD"):
                     yield RemoteResponse(response, hop, rules)
@@ -177,16 +184,18 @@ def _next_hop(response: httpx.Response, hop: httpx.URL, on_redirect: OnRedirect 
     return _check(target)
 
 
-def _send(client: httpx.Client, method: str, url: httpx.URL, rules: HttpRules, body: BinaryIO | None) -> httpx.Response:
+def _send(client: httpx.Client, asked: _Request, url: httpx.URL, rules: HttpRules) -> httpx.Response:
     """Send the request to the first of the host's addresses that accepts a connection."""
     host = url.raw_host.decode("ascii")
-    headers = {"Host": url.netloc.decode("ascii"), "Accept-Encoding": "identity", "User-Agent": "svc"}
+    headers = {**asked.headers, "Host": url.netloc.decode("ascii"), "Accept-Encoding": "identity", "User-Agent": "svc"}
     failure: FetchError | None = None
     for address in addresses(url, rules):
-        if body is not None:
-            body.seek(0)
+        if asked.body is not None:
+            asked.body.seek(0)
         pinned = url.copy_with(host=address)  # a second lookup could return an address that nobody checked
-        request = client.build_request(method, pinned, headers=headers, content=body, extensions={"sni_hostname": host})
+        request = client.build_request(
+            asked.method, pinned, headers=headers, content=asked.body, extensions={"sni_hostname": host}
+        )
         try:
             with _naming_url(plain(url)):
                 return client.send(request, stream=True)

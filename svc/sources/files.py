@@ -6,14 +6,15 @@ import errno
 import hashlib
 import io
 import os
+import re
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from threading import Event, Lock
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, cast
 
 from svc import events, logs
 from svc.errors import DataSourceError, FetchError, FetchTooLarge, SourceTooLarge
@@ -38,9 +39,10 @@ STOP_S = 0.5
 A thread that has already read ahead enough does not read again, so the wait needs a limit.
 """
 PART_BYTES = 256 * 1024
-Part = Literal["all", "beginning"]
+Part = Literal["all", "beginning", "end"]
 _CHUNK = 1 << 20
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+_CONTENT_RANGE: Final = re.compile(r"bytes (?P<begin>[0-9]{1,18})-[0-9]{1,18}/[0-9]{1,18}")
 
 
 @contextmanager
@@ -82,13 +84,30 @@ def download(url: str, out: BinaryIO, context: SourceContext, *, at_most: int | 
             read += len(chunk)
             if at_most is not None and read >= at_most:
                 break
-        if at_most is None and response.length not in (None, read):
-            raise DataSourceError(f"{response.url} was cut: {read} of {response.length} bytes arrived")
+        _require_whole(response.url, response.length, read, partial=at_most is not None)
     return digest.hexdigest()
 
 
+def download_end(url: str, out: BinaryIO, context: SourceContext, n_bytes: int) -> int | None:
+    """Write the last `n_bytes` of the body to `out`, at the offset that they have in the body. Return the offset.
+
+    Returns None if the answer is larger than `n_bytes`, because the server ignores ranges, or if its length is not
+    stated. Raises as `download` does.
+    """
+    with _answer(url, context, {"Range": f"bytes=-{n_bytes}"}) as response:
+        response.require(200, 206)
+        content_range = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
+        begin = int(content_range["begin"]) if response.status == 206 and content_range else 0
+        if response.length is None or response.length > n_bytes:
+            return None
+        out.seek(begin)
+        out.writelines(response.chunks(n_bytes))
+        _require_whole(response.url, response.length, out.tell() - begin, partial=False)
+    return begin
+
+
 @contextmanager
-def _answer(url: str, context: SourceContext) -> Iterator[RemoteResponse]:
+def _answer(url: str, context: SourceContext, headers: Mapping[str, str] | None = None) -> Iterator[RemoteResponse]:
     """Yield the final response to a GET. Logs redirects. Every failure becomes a DataSourceError."""
     redirect = events.METADATA_SOURCE_REDIRECT if context.purpose == "metadata" else events.CSV_SOURCE_REDIRECT
 
@@ -98,7 +117,7 @@ def _answer(url: str, context: SourceContext) -> Iterator[RemoteResponse]:
     where = url
     rules = HttpRules.of(context.settings)
     try:
-        with exchange("GET", url, rules, on_redirect=on_redirect) as response:
+        with exchange("GET", url, rules, headers=headers, on_redirect=on_redirect) as response:
             where = response.url
             yield response
     except FetchTooLarge as error:
@@ -114,12 +133,18 @@ def too_large(path: str, bytes_read: int, cap: int, purpose: Purpose) -> None:
     logs.emit(event, path=path, bytes_read=bytes_read, cap=cap)
 
 
+def _require_whole(url: str, length: int | None, read: int, *, partial: bool) -> None:
+    if not partial and length is not None and read != length:
+        raise DataSourceError(f"{url} was cut: {read} of {length} bytes arrived")
+
+
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """An open file that can seek.
 
     `where` names it in messages. `max_expanded` bounds its size after decompression. `whole` is False if only a part
-    of the file was fetched.
+    of the file was fetched. `begin` is the offset of the first fetched byte, or None if the end of the file was wanted
+    but the server could not send it alone.
     """
 
     file: BinaryIO
@@ -127,13 +152,14 @@ class DataFile:
     size: int
     max_expanded: int | None
     whole: bool = True
+    begin: int | None = 0
 
 
 @contextmanager
 def open_file(options: FileOptions, context: SourceContext, *, part: Part = "all") -> Iterator[DataFile]:
     """Open the file of `options`, verified against its sha256 if one is given.
 
-    With `part` `beginning`, only the first PART_BYTES of an http(s) file are fetched and nothing is verified. Raises
+    With `part` `beginning` or `end`, only that part of an http(s) file is fetched and nothing is verified. Raises
     DataSourceError.
     """
     with open_location(options.location, context, sha256=options.sha256, part=part) as file:
@@ -186,7 +212,7 @@ def file_errors(where: str) -> Iterator[None]:
 def _open(location: Location, sha256: str | None, context: SourceContext, part: Part) -> Iterator[DataFile]:
     if location.is_http:
         with _spool(address_of(location, context)) as file:
-            yield _fetch(location, sha256, context, part, file)
+            yield _fetch(location, sha256, context, file) if part == "all" else _part(location, context, file, part)
     elif location.is_remote:
         with _object(location, sha256, context, part) as remote:
             yield remote
@@ -201,15 +227,25 @@ def _open(location: Location, sha256: str | None, context: SourceContext, part: 
             yield DataFile(file, str(path), os.fstat(file.fileno()).st_size, None)
 
 
-def _fetch(location: Location, sha256: str | None, context: SourceContext, part: Part, file: BinaryIO) -> DataFile:
+def _fetch(location: Location, sha256: str | None, context: SourceContext, file: BinaryIO) -> DataFile:
     where = address_of(location, context)
-    digest = download(location.uri, file, context, at_most=None if part == "all" else PART_BYTES)
-    if part == "all":
-        _check(digest, sha256, where)
+    digest = download(location.uri, file, context)
+    _check(digest, sha256, where)
     size = file.tell()
     file.seek(0)
-    is_whole = part == "all" or size < PART_BYTES
-    return DataFile(file, where, size, context.settings.max_download_bytes * EXPANSION, is_whole)
+    return DataFile(file, where, size, context.settings.max_download_bytes * EXPANSION)
+
+
+def _part(location: Location, context: SourceContext, file: BinaryIO, part: Part) -> DataFile:
+    where = address_of(location, context)
+    begin: int | None = 0
+    if part == "end":
+        begin = download_end(location.uri, file, context, PART_BYTES)
+    else:
+        download(location.uri, file, context, at_most=PART_BYTES)
+    size = file.tell()
+    file.seek(0)
+    return DataFile(file, where, size, context.settings.max_download_bytes * EXPANSION, size < PART_BYTES, begin)
 
 
 @contextmanager

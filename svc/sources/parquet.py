@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, TypeVar
@@ -93,11 +94,11 @@ class ParquetSource:
     def probe(self) -> list[str]:
         """Read the footer only. For a folder or a pattern, read the footer of its first file.
 
-        Of a large file over http(s), the probe only checks that the server answers, because the footer is at the end.
+        If an http(s) server cannot send the footer alone, the probe only checks that it answers.
         """
         if is_many(self._config, self._context):
             return probe_many(self._config, self._context, _EXTENSIONS, self._probe_file)
-        with open_file(self._config, self._context, part="beginning") as data_file:
+        with open_file(self._config, self._context, part="end") as data_file:
             return self._probe_file(data_file, {})
 
     def sample(self, n_rows: int) -> pandas.DataFrame | None:
@@ -107,7 +108,7 @@ class ParquetSource:
         """
         if self._config.location.is_http:
             return None
-        part = first_part(self._config, self._context, _EXTENSIONS, part="beginning")
+        part = first_part(self._config, self._context, _EXTENSIONS, part="end")
         with part.open() as data_file, _parquet_errors(data_file.where):
             builder = TableBuilder(self._context, data_file.where)
             file, columns = self._begin(part, data_file, builder, buffer_bytes=_SAMPLE_BUFFER_BYTES)
@@ -116,7 +117,7 @@ class ParquetSource:
             return builder.finish()
 
     def _probe_file(self, data_file: DataFile, hive: Hive) -> list[str]:
-        if not data_file.whole:
+        if not _has_footer(data_file):
             return [f"{data_file.where}: answers; columns and sha256 are checked when it is read"]
         with _parquet_errors(data_file.where):
             file = pq.ParquetFile(data_file.file)
@@ -291,3 +292,13 @@ def _parquet_errors(where: str) -> Iterator[None]:
         if type(error) is not OSError or error.errno is not None:  # Arrow reports damaged pages without errno
             raise
         raise DataSourceError(f"{where} is no readable Parquet file: {str(error)[:300]}") from error
+
+
+def _has_footer(data_file: DataFile) -> bool:
+    """Return whether the fetched part contains the footer. The footer's length stands 8 bytes before the end."""
+    if data_file.begin in (0, None):
+        return data_file.begin == 0
+    data_file.file.seek(-8, io.SEEK_END)
+    length = int.from_bytes(data_file.file.read(4), "little")
+    data_file.file.seek(0)
+    return data_file.size - 8 - length >= (data_file.begin or 0)

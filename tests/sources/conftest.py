@@ -66,6 +66,7 @@ class Page:
     hang: bool = False
     trickle: bool = False
     chunked: bool = False
+    parts: bool = False
 
 
 class WebServer:
@@ -74,6 +75,7 @@ class WebServer:
     def __init__(self, scheme: str, context: ssl.SSLContext | None) -> None:
         self.pages: dict[str, Page] = {}
         self.hits: list[str] = []
+        self.sent = 0
         self.released = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
@@ -97,6 +99,11 @@ class WebServer:
         return Handler
 
     def answer(self, handler: BaseHTTPRequestHandler, page: Page) -> None:
+        asked = handler.headers.get("Range", "").removeprefix("bytes=-")
+        if page.parts and asked:
+            begin, total = max(0, len(page.body) - int(asked)), len(page.body)
+            place = {"Content-Range": f"bytes {begin}-{total - 1}/{total}"}
+            page = Page(page.body[begin:], 206, page.headers | place)
         if page.hang:
             self.released.wait(30)
         handler.close_connection = True
@@ -116,6 +123,7 @@ class WebServer:
         else:
             with contextlib.suppress(OSError):  # a client that has seen enough
                 handler.wfile.write(page.body)
+            self.sent += len(page.body)
 
     def _trickle(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
         with contextlib.suppress(OSError):  # until the client leaves

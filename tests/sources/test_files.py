@@ -183,25 +183,27 @@ def test_a_probe_of_csv_reads_only_the_beginning(make: Any, web: Any) -> None:
     assert any("has the columns user_id" in line for line in source.probe())
 
 
-@pytest.mark.parametrize("n_rows", [100, 10_000])
-def test_a_probe_of_parquet_checks_the_columns_of_a_small_file(make: Any, web: Any, tmp_path: Any, n_rows: int) -> None:
-    """The columns stand at the end. Of a large file only the beginning is fetched, and the probe says so."""
+@pytest.mark.parametrize(("parts", "names"), [(True, 3), (False, 3), (True, 9000)])
+def test_a_probe_of_parquet_reads_only_the_end(make: Any, web: Any, tmp_path: Any, *, parts: bool, names: int) -> None:
+    """The footer has the columns. If the server cannot send it alone, the probe says so and checks no columns."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    noise = [hashlib.sha256(b"%d" % k).hexdigest() for k in range(n_rows)]
-    pq.write_table(pa.table({"user_id": noise}), tmp_path / "a.parquet")
+    noise = pa.array([hashlib.sha256(b"%d" % k).hexdigest() for k in range(10_000)])
+    columns = {"user_id": noise} | {f"c{k}": pa.nulls(10_000) for k in range(names)}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
     body = (tmp_path / "a.parquet").read_bytes()
-    put(web, "/a.parquet", body=body)
+    put(web, "/a.parquet", body=body, parts=parts)
     source = make("parquet", path=f"{web.url}/a.parquet", sha256=sha256(body), columns=("user_id",))
     lines = source.probe()
-    if n_rows == 100:
+    if parts and names == 3:
         assert any("has the columns user_id" in line for line in lines)
+        assert web.sent < len(body)
         with pytest.raises(DataSourceError, match="has no column absent"):
             make("parquet", path=f"{web.url}/a.parquet", sha256=sha256(body), columns=("absent",)).probe()
     else:
         assert lines == [f"{web.url}/a.parquet: answers; columns and sha256 are checked when it is read"]
-    assert len(source.fetch()) == n_rows
+    assert len(source.fetch()) == 10_000
 
 
 def heard(source: Any) -> dict[str, str]:
