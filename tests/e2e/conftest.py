@@ -1,4 +1,4 @@
-"""Helpers for commands of svc, in this process or a new one, for a running server, and for a small shop."""
+"""Run commands of svc, in this process or a new one, and a server, on the data of a small shop."""
 
 from __future__ import annotations
 
