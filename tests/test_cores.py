@@ -49,12 +49,13 @@ def test_the_smallest_quota_counts(tmp_path: Path, own: str, outer: str, cores: 
 
 
 @pytest.mark.usefixtures("eight_cores")
-def test_the_first_version_of_control_groups_counts_too(tmp_path: Path) -> None:
-    """Its quota stands in microseconds in a folder of its own."""
+@pytest.mark.parametrize(("quota", "cores"), [("300000", 3), ("-1", 8), ("0", 1), ("nonsense", 8)])
+def test_the_first_version_of_control_groups_counts_too(tmp_path: Path, quota: str, cores: int) -> None:
+    """Its quota stands in microseconds in a folder of its own. A negative quota is no limit."""
     (tmp_path / "cpu").mkdir()
-    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("300000")
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text(quota)
     (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000")
-    assert usable_cores(tmp_path, groups(tmp_path, "")) == 3
+    assert usable_cores(tmp_path, groups(tmp_path, "")) == cores
 
 
 @pytest.mark.usefixtures("eight_cores")

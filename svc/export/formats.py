@@ -122,8 +122,8 @@ class ParquetWriter:
         import pyarrow as pa
 
         if self._n_waiting:
-            # The limit is above the number of waiting rows, so they become one group.
-            self._writer.write_table(pa.Table.from_batches(self._waiting), row_group_size=2 * ROW_GROUP)
+            # Arrow makes one group of the waiting rows, because they are fewer than 2^20.
+            self._writer.write_table(pa.Table.from_batches(self._waiting))
         self._waiting, self._n_waiting = [], 0
 
     def close(self) -> None:

@@ -29,7 +29,6 @@ from svc.model.ranking.query import Query, Restriction
 from svc.progress import EVERY_S, Progress, State
 from svc.settings import Settings
 
-MAX_LIMIT = 1000
 AHEAD = 2
 """Number of chunks for each thread that may wait to be written. Two keep the thread busy in constant memory."""
 
@@ -53,10 +52,8 @@ def open_artifact(uri: str, keys: SigningKeys, settings: Settings) -> OpenedArti
 
 
 def check(request: ExportRequest) -> None:
-    """Raise UsageError for options out of bounds or in conflict."""
+    """Raise UsageError for an output without a format, and for options in conflict."""
     format_of(request.output)
-    if not 1 <= request.limit <= MAX_LIMIT:
-        raise UsageError(f"--limit: {request.limit} is not within 1..{MAX_LIMIT}")
     if request.related and request.users != EVERYBODY:
         raise UsageError("--related ranks items for every item of the model: leave --users out")
     if request.to_users and (request.related or request.users != EVERYBODY or request.filter is not None):
@@ -68,15 +65,14 @@ def check(request: ExportRequest) -> None:
 def export(
     request: ExportRequest, opened: OpenedArtifact, settings: Settings, progress: Progress | None = None
 ) -> Manifest:
-    """Write the recommendations and then their manifest. Return the manifest.
+    """Write the recommendations and then their manifest. Return the manifest. `request` has passed `check`.
 
     Each of the two files replaces an earlier one atomically, one after the other. If the process is killed between the
     two, the new file is left with the earlier manifest, whose sha256 does not match it.
 
-    Raises UsageError, DataSourceError for the file of ids, UsersNotServed for `to_users` if the model gives
-    every user the same scores, and ArtifactWriteError.
+    Raises DataSourceError for the file of ids, UsersNotServed for `to_users` if the model gives every user the same
+    scores, and ArtifactWriteError.
     """
-    check(request)
     if request.to_users:
         opened.model.serve_users()
         opened.model.require_users()

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from typer.main import get_command
 
 from svc import __version__
 from svc.cli import main
+from svc.cli.common import Interrupted
 from tests.cli.conftest import last_error
 
 
@@ -120,6 +123,18 @@ def test_every_command_warns_of_misspelt_and_clamped_variables(
     assert [record["event"] for record in records] == ["variable_unknown", "variable_clamped"]
     assert (records[0]["variable"], records[0]["did_you_mean"]) == ("SVC_SIGNING_KEY", "SVC_SIGNING_KEYS")
     assert (records[1]["variable"], records[1]["value"], records[1]["used"]) == ("SVC_WATCH_INTERVAL", "0", 1)
+
+
+@pytest.mark.parametrize(
+    ("interrupt", "code"), [(KeyboardInterrupt(), 130), (Interrupted(signal.SIGTERM), 143)], ids=["ctrl-c", "sigterm"]
+)
+def test_an_interrupted_command_returns_the_exit_code_of_its_signal(
+    interrupt: KeyboardInterrupt, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is printed, and Ctrl-C outside of a training ends with 130, as a shell expects."""
+    monkeypatch.setattr("svc.cli.schema.json_schema", Mock(side_effect=interrupt))
+    assert main.run(["schema"]) == code
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("command", main.REMOVED)

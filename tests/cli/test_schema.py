@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
 
+import jsonschema_rs
 import pytest
 
 from svc import __version__
 from svc.cli import main
 from svc.cli.schema import json_schema
+from svc.errors import RecipeError
 from svc.serving.api.pages.openapi import document
+from tests.recipe.loading import BASE, load
+
+
+def features(column: dict[str, str]) -> dict[str, Any]:
+    """Return the block of one feature column of items."""
+    source = {"type": "csv", "path": "items.csv"}
+    return {"item": {"source": source, "id_column": "i", "columns": [{"name": "genre", **column}]}}
 
 
 def test_the_schema_is_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,4 +49,36 @@ def test_the_schema_has_every_block_source_and_shorthand() -> None:
         "sql",
         "bigquery",
     ]
-    assert "encoding" in schema["$defs"]["FeatureColumn"]["properties"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_valid"),
+    [
+        ({}, True),
+        ({"name": "a/b"}, False),
+        ({"nmae": "a"}, False),
+        ({"algorithms": ["IALS"], "metric": "map", "split": {}, "versioning": "append_sha"}, True),
+        ({"training": {"algorithms": ["ials"], "metric": "map"}}, True),
+        ({"metric": "mpa"}, False),
+        ({"algorithms": [1]}, False),
+        ({"source": {"type": "csv", "path": "a.csv", "delimiter": ";"}}, True),
+        ({"source": {"type": "csv", "path": "a.csv", "query": "select 1"}}, False),
+        ({"source": {"type": "csv"}}, False),
+        ({"source": {"path": "a.csv"}}, False),
+        ({"source": {"type": "sql", "query": "select 1", "dsn_env": "SVC_RECIPE_DSN"}}, True),
+        ({"source": {"type": "sql", "path": "a.csv"}}, False),
+        ({"source": {"type": "plug-in", "anything": 1}}, True),
+        ({"features": features({"kind": "categorical"})}, True),
+        ({"features": features({"encoding": "categorical"})}, True),
+        ({"features": features({"encoding": "categorical", "kind": "categorical"})}, False),
+        ({"features": features({})}, False),
+        ({"features": features({"encoding": "categoric"})}, False),
+    ],
+)
+def test_the_schema_checks_recipes_as_the_loader_does(
+    changes: dict[str, Any], *, is_valid: bool, tmp_path: Path
+) -> None:
+    """Both accept shorthand keys, `encoding` for `kind`, and the options of plug-ins."""
+    assert jsonschema_rs.validator_for(json_schema()).is_valid({**BASE, **changes}) == is_valid
+    with nullcontext() if is_valid else pytest.raises(RecipeError):
+        load(tmp_path, changes)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from svc.cli import main
+from svc.cli.common import CONFIRMATION
 from svc.errors import ConfigError
 from svc.processes import require_memory_files
+from svc.serving.run import ServeOptions
+from svc.settings import Settings
 from tests.cli.conftest import last_error
 
 
@@ -57,6 +61,32 @@ def test_variables_that_the_environment_overrides_are_logged(
     (record,) = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert (record["event"], record["variables"]) == ("variables_overridden", ["SVC_HOST"])
     assert "192.0.2.1" not in str(record)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], ServeOptions(Path(), "192.0.2.1", 81)),
+        (["--host", "::1", "--port", "0"], ServeOptions(Path(), "::1", 0)),
+        (["--insecure-no-auth"], ServeOptions(Path(), "192.0.2.1", 81, insecure_no_auth=True)),
+        (["--dev-allow-unsigned", CONFIRMATION], ServeOptions(Path(), "192.0.2.1", 81, dev_allow_unsigned=True)),
+    ],
+)
+def test_options_reach_the_server(
+    arguments: list[str], expected: ServeOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An option overrides its variable. Recipes may use the variables of the environment and of --env-var."""
+    calls: list[tuple[ServeOptions, Settings, dict[str, str], dict[str, str]]] = []
+    monkeypatch.setattr("svc.serving.run.serve", lambda *all: calls.append(all) or 75)
+    environ = {"SVC_ENV": "development", "SVC_HOST": "192.0.2.1", "SVC_PORT": "81", "SVC_RECIPE_A": "1"}
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert main.run(["serve", "--recipes", str(tmp_path), "--env-var", "SVC_RECIPE_B=2", *arguments]) == 75
+    ((options, settings, variables, passed),) = calls
+    assert options == replace(expected, recipes_dir=tmp_path)
+    assert settings.env == "development"
+    assert (variables["SVC_RECIPE_A"], variables["SVC_RECIPE_B"]) == ("1", "2")
+    assert passed.items() >= environ.items()
 
 
 @pytest.mark.parametrize("text", ["0", "65", "-1", "two", "1.5", "", "2 "])

@@ -22,14 +22,16 @@ from tests.serving.artifacts import write_artifact
 
 
 class Cluster:
-    """A fake of the module `distributed`: its client, its futures and its worker of one thread.
+    """A fake of the module `distributed`: its client, its futures and its worker.
 
-    `refusal` is the error of connecting, and `broken` maps the index of a shard to its error.
+    `refusal` is the error of connecting, `broken` maps the index of a shard to its error, and `n_threads` is the number
+    of the worker's threads.
     """
 
     def __init__(self) -> None:
         self.refusal: Exception | None = None
         self.broken: Callable[[int], Any] = {}.get
+        self.n_threads = 1
         self.calls: list[Any] = []
         self.loop = object()
 
@@ -62,7 +64,7 @@ class Cluster:
         return list(futures)[::-1]
 
     def get_worker(self) -> Any:
-        return SimpleNamespace(state=SimpleNamespace(nthreads=1))
+        return SimpleNamespace(state=SimpleNamespace(nthreads=self.n_threads))
 
 
 class _Hashed(SimpleNamespace):
@@ -114,6 +116,36 @@ def test_each_shard_is_a_task(
     rows = [row for part in merged["parts"] for row in rows_of(tmp_path / part["path"])]
     assert sorted(map(str, rows)) == sorted(map(str, rows_of(tmp_path / "whole.csv")))
     assert (merged["rows"], merged["skipped"], len(merged["parts"])) == (12, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("n_threads", "own", "expected"), [(1, "", 8), (3, "", 2), (8, "", 1), (9, "", 1), (3, "5", 5)]
+)
+def test_the_threads_of_a_worker_share_its_cores(
+    cluster: Cluster,
+    artifact: Artifact,
+    recommend: Export,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    n_threads: int,
+    own: str,
+    expected: int,
+) -> None:
+    """Each thread has at least one scoring thread. SVC_SCORING_THREADS of the worker overrides the share."""
+    seen: list[int | None] = []
+
+    def watched(request: Any, artifact: Any, settings: Settings, progress: Any) -> Manifest:
+        seen.append(settings.scoring_threads)
+        return export(request, artifact, settings, progress)
+
+    monkeypatch.setattr(dask, "export", watched)
+    monkeypatch.setattr(dask, "usable_cores", lambda: 8)
+    monkeypatch.setenv("SVC_SCORING_THREADS", own)
+    cluster.n_threads = n_threads
+    more = ("--engine", "dask://h:1", "--shards", "1")
+    assert recommend(artifact("popularity"), "--output", tmp_path / "all.csv", *more) == 0
+    assert seen == [expected]
 
 
 def test_a_failed_shard_ends_the_export(
