@@ -1,7 +1,7 @@
-"""No way of writing a request leads past the API key, past a closed environment or past the host check.
+"""No spelling of a request bypasses the API key, the pages hidden by the environment, or the host check.
 
-Requests go over real sockets, so that everything between a client and the decision takes part.
-`SVC_TEST_SPELLINGS` sets how many are tried in each test.
+Requests go over real sockets, so that every part between a client and the decision is tested. `SVC_TEST_SPELLINGS` sets
+how many spellings each test tries.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ CHANGES: tuple[Callable[[random.Random, str], str], ...] = (
 
 
 def spellings(count: int, paths: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Generate methods and targets, named ones and paths that were changed one to three times."""
+    """Generate methods and targets: a fixed list, and paths with one to three random changes."""
     pick = random.Random(8)
     found = [(method, target) for target in (*NAMED, *paths) for method in ("GET", "HEAD", "get")]
     while len(found) < count:
@@ -132,7 +132,7 @@ def written(method: str, target: str, *headers: str, host: str = "localhost") ->
 
 
 async def ways_in(port: int, requests: list[bytes], allowed: set[int], inside: tuple[bytes, ...]) -> list[str]:
-    """Return the requests that were not refused or whose answer contains one of `inside`, with the answers."""
+    """Return the requests that were not refused or whose answer contains one of `inside`, with these answers."""
     found: list[str] = []
     waiting = iter(requests)
 
@@ -150,8 +150,8 @@ async def ways_in(port: int, requests: list[bytes], allowed: set[int], inside: t
 
 
 @pytest.mark.parametrize("key", [None, "A" * 43, "short"], ids=["no key", "wrong key", "no such form"])
-async def test_no_spelling_leads_past_the_key(key: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a valid key, endpoints that need one answer 400, 401, 404 or 405, and show no data."""
+async def test_no_spelling_of_a_request_bypasses_the_key(key: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a valid key, protected endpoints answer 400, 401, 404 or 405, and show no data."""
     monkeypatch.setattr(authentication, "REFUSALS_PER_S", 1e6)
     keys = parse_api_keys(f"k:{hash_api_key(new_api_key())}")
     headers = [] if key is None else [f"X-API-Key: {key}"]
@@ -166,7 +166,7 @@ async def test_no_spelling_leads_past_the_key(key: str | None, monkeypatch: pyte
 async def test_no_spelling_of_a_path_reaches_pages_that_an_environment_hides(
     environment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No spelling of the path reaches the pages or the OpenAPI document."""
+    """No spelling of a path gets the console, the API reference or the OpenAPI document."""
     monkeypatch.setattr(authentication, "REFUSALS_PER_S", 1e6)
     keys = parse_api_keys(f"k:{hash_api_key(new_api_key())}")
     async with serving(Settings(env=environment), keys) as (client, _), listening(client.app) as port:
@@ -174,8 +174,8 @@ async def test_no_spelling_of_a_path_reaches_pages_that_an_environment_hides(
         assert await ways_in(port, requests, REFUSED, INSIDE) == []
 
 
-async def test_no_spelling_leads_past_the_host_check() -> None:
-    """Without keys, a request for another host is refused wherever it names the host."""
+async def test_no_spelling_of_a_request_bypasses_the_host_check() -> None:
+    """Without keys, a request for another host is refused, whether the target or the Host header names it."""
     hosts = ("evil.test", "localhost.evil.test", "[::1].evil.test", "localhost:80@evil.test", "a..b", ".", "x" * 70)
     async with AsyncExitStack() as stack:
         client, _ = await stack.enter_async_context(serving(BARE, metrics=Metrics.create()))

@@ -1,4 +1,4 @@
-"""The types of values in requests, and their bounds."""
+"""Types of values in requests, and their bounds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DESCRIBED: TypeAdapter[Any] = TypeAdapter(ItemFeatures)
 
 @pytest.mark.parametrize("value", [None, True, 7, 2.5, "x" * fields.MAX_TEXT_CHARACTERS, ["a", 1, None], []])
 def test_a_feature_is_a_scalar_or_a_list_of_scalars(value: object) -> None:
-    """Valid values are returned unchanged."""
+    """Validation returns a valid value unchanged."""
     assert FEATURE.validate_python(value) == value
 
 
@@ -34,14 +34,14 @@ def test_a_feature_is_a_scalar_or_a_list_of_scalars(value: object) -> None:
         ["0"] * (fields.MAX_LABELS + 1),
     ],
 )
-def test_other_features_are_refused(value: object) -> None:
-    """One message lists the allowed values."""
+def test_nested_infinite_and_oversized_features_are_refused(value: object) -> None:
+    """The same message lists the allowed values for each of them."""
     with pytest.raises(ValidationError, match="finite number, a boolean, null, a string"):
         FEATURE.validate_python(value)
 
 
 def test_a_vector_may_be_longer_than_a_list_of_labels() -> None:
-    """Its bound is that of the recipe's `dimensions`."""
+    """The longest vector is bounded like the recipe's `dimensions`."""
     assert FEATURE.validate_python([0.5] * fields.MAX_DIMENSIONS)
     with pytest.raises(ValidationError, match="at most 4096 numbers"):
         FEATURE.validate_python([0.5] * (fields.MAX_DIMENSIONS + 1))
@@ -59,7 +59,7 @@ def test_an_interaction_is_an_id_or_an_object() -> None:
 
 
 def test_a_shown_item_is_an_id_or_an_object() -> None:
-    """`times` is 1 by default, and a whole number up to 100."""
+    """`times` is a whole number from 1 to 100. Its default is 1."""
     shown: TypeAdapter[Any] = TypeAdapter(ShownItem)
     assert shown.validate_python("b3") == Shown("b3", 1) == shown.validate_python({"item_id": "b3"})
     assert shown.validate_python({"item_id": "b3", "times": 100.0}) == Shown("b3", 100)
@@ -71,7 +71,7 @@ def test_a_shown_item_is_an_id_or_an_object() -> None:
 
 
 def test_features_describe_one_item_or_several() -> None:
-    """They describe several items if every value is an object. An item with an id needs an object."""
+    """An object in which every value is an object describes several items by id. Mixed values are refused."""
     assert DESCRIBED.validate_python({"year": 1999}) == {"year": 1999}
     several = {"new-1": {"year": 1999}, "new-2": {}}
     assert DESCRIBED.validate_python(several) == several
@@ -79,14 +79,17 @@ def test_features_describe_one_item_or_several() -> None:
         DESCRIBED.validate_python({"new-1": {"year": 1999}, "year": 1999})
 
 
-def test_numbers_of_json_and_of_query_strings() -> None:
-    """10.0 becomes 10, and decimal digits become a number. Other values stay unchanged, to be refused by their type."""
+def test_whole_numbers_are_converted_and_other_values_stay_unchanged() -> None:
+    """JSON's 10.0 becomes 10, and decimal digits of a query string become a number.
+
+    The type check refuses the rest later.
+    """
     assert (whole(10.0), whole(10.5), whole("10")) == (10, 10.5, "10")
     assert (digits("0010"), digits("10.0"), digits("-1"), digits("10000")) == (10, "10.0", "-1", "10000")
 
 
-def test_a_wrong_filter_is_named_by_its_place_in_the_body() -> None:
-    """The error has the path of the filter, at any place of the body."""
+def test_an_invalid_filter_is_named_by_its_path_in_the_body() -> None:
+    """The error has the path of the filter at any depth of the body."""
     with pytest.raises(ValidationFailed) as caught:
         filter_at({"all": [{"yaer": {"gte": 1}}]}, {"year": "numerical"}, "boosts", 2, "filter")
     (error,) = caught.value.errors

@@ -1,4 +1,4 @@
-"""Random filters over the whole application: each is answered or refused with a message, alone and in a batch."""
+"""Random filters against the whole application, in single requests and in batches."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def fields() -> FilterFields:
 
 
 def encoded(body: Any) -> bytes:
-    """Encode JSON with escapes for texts that UTF-8 cannot hold, such as a lone surrogate."""
+    """Encode JSON with escapes for text that UTF-8 cannot hold, such as a lone surrogate."""
     return json.dumps(body).encode()
 
 
@@ -64,10 +64,10 @@ async def post(client: Client, verb: str, body: Any) -> Any:
     return await client.post(f"/v1/recipes/movies:{verb}", encoded(body))
 
 
-async def test_any_filter_is_answered_or_refused_with_its_place() -> None:
+async def test_any_filter_is_answered_or_refused_with_its_path() -> None:
     """No filter gives 5xx, and a batch gives the same result as a single request.
 
-    A refused filter is never compiled. No filter compiles more conditions than its bound allows, which bounds the work
+    A refused filter is never compiled. The number of conditions that a filter compiles is bounded, and so is the work
     of one request.
     """
     async with serving() as (client, state):
@@ -106,7 +106,7 @@ async def test_any_filter_is_answered_or_refused_with_its_place() -> None:
 
 
 async def test_the_widest_filter_is_compiled_once() -> None:
-    """It has 32 conditions of 1,000 values. The second request finds it in the cache."""
+    """The filter has 32 conditions of 1,000 values. The second request finds it in the cache."""
     async with serving() as (client, state):
         serve(state, replace(served_in(state), filters=fields()))
         tree = widest(random.Random(1))

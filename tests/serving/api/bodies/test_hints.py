@@ -13,18 +13,18 @@ NAMES = [row.verb for row in VERBS]
 
 @pytest.mark.parametrize(("given", "meant"), [("userid", "user_id"), ("LIMIT", "limit"), ("exclude", "exclude_items")])
 def test_the_most_similar_field_is_suggested(given: str, meant: str) -> None:
-    """Case does not matter."""
+    """The comparison ignores case."""
     assert hints.unknown_field(given, FIELDS) == f"unknown field; did you mean {meant}?"
 
 
 @pytest.mark.parametrize("given", ["numResults", "hitsPerPage", "n", "k"])
-def test_names_of_other_products_are_known(given: str) -> None:
-    """They are known in bodies and in query strings."""
+def test_parameter_names_of_other_products_get_a_suggestion(given: str) -> None:
+    """`numResults` or `hitsPerPage` suggests `limit`, in bodies and in query strings."""
     assert hints.unknown_parameter(given, ("limit",)) == "unknown parameter; did you mean limit?"
     assert hints.unknown_field(given, FIELDS) == "unknown field; did you mean limit?"
 
 
-def test_page_is_answered_with_a_hint_at_offset() -> None:
+def test_the_parameter_page_gets_a_hint_at_offset() -> None:
     """Only endpoints with `offset` give this hint."""
     assert "the third page of 10 items is offset 20" in hints.unknown_parameter("page", ("limit", "offset"))
     assert hints.unknown_parameter("page", ("q", "limit")) == "unknown parameter; this endpoint has q, limit"
@@ -32,13 +32,13 @@ def test_page_is_answered_with_a_hint_at_offset() -> None:
 
 
 def test_unknown_names_are_not_repeated() -> None:
-    """It holds for names unlike any field, and for very long ones."""
+    """The error never quotes a name that resembles no field, however long it is."""
     for name in ("s3cret", "x" * 100_000):
         assert name[:6] not in hints.unknown_field(name, FIELDS)
 
 
 def test_only_ids_get_the_hint_at_quotes() -> None:
-    """Missing quotes are the most frequent error with ids."""
+    """A number as an item id gets the hint to quote it. Other fields keep the plain message."""
     message = 'Input should be a valid string; ids are strings: "17", not 17'
     assert hints.wrong_id(("exclude_items", 3), "Input should be a valid string", 7) == message
     other = ("boosts", 0, "filter")
@@ -54,8 +54,8 @@ def test_only_ids_get_the_hint_at_quotes() -> None:
         ("/v1/recipes/a:explode", ""),
     ],
 )
-def test_an_unknown_path_below_a_recipe_gets_its_verbs(path: str, meant: str) -> None:
-    """It does so after a slash in place of the colon, too."""
+def test_an_unknown_path_below_a_recipe_lists_its_verbs(path: str, meant: str) -> None:
+    """The error suggests the most similar verb, also after a slash in place of the colon."""
     message = hints.unknown_path(path, NAMES)
     listed = ", ".join(f":{name}" for name in NAMES)
     assert message == (f"nothing is served at this path; {meant}a recipe has {listed}, GET /popular, /items, /somebody")

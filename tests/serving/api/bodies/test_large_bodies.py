@@ -69,7 +69,7 @@ def kind(body: bytes, longest: Longest = LONGEST) -> tuple[list[str], str]:
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(documents())
 def test_large_and_small_bodies_give_the_same_values(body: bytes) -> None:
-    """Values and errors equal those of one call for every size of parts."""
+    """Values and errors equal those of one `from_json` call, for every size of parts."""
     for piece in (1, 24, large_bodies.PIECE_BYTES):
         with patch.object(large_bodies, "PIECE_BYTES", piece):
             assert found(body) == expected(body)
@@ -78,7 +78,7 @@ def test_large_and_small_bodies_give_the_same_values(body: bytes) -> None:
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(documents())
 def test_the_result_does_not_depend_on_the_cuts_between_parts(document: bytes) -> None:
-    """Only the bytes of its longest token need to be at hand."""
+    """A document longer than the look-ahead parses to the same values for every size of parts."""
     body = several(document, 3 << 13)
     with patch.multiple(large_bodies, AHEAD_BYTES=1 << 13, PIECE_BYTES=100):
         for step in (1, 777, 1 << 16):
@@ -158,14 +158,14 @@ ODD = [
 
 @pytest.mark.parametrize("body", ODD)
 def test_odd_documents_give_the_same_result_as_one_call(body: bytes) -> None:
-    """Each is refused or parsed as in one call."""
+    """The parser of large bodies parses or refuses each document like one `from_json` call."""
     assert found(body) == expected(body)
 
 
 @pytest.mark.parametrize("opening, closing", [(b"[", b"]"), (b'{"a":', b"}")])
 @pytest.mark.parametrize("inmost", [b"0", b"[]", b"{}", b"[0]"])
 def test_nesting_has_the_bound_of_small_bodies(opening: bytes, closing: bytes, inmost: bytes) -> None:
-    """The deepest body that one call parses is parsed, and a deeper one is refused."""
+    """The deepest body that one call parses is parsed here too, and a deeper one is refused."""
     verdicts = []
     for depth in range(MAX_DEPTH - 3, MAX_DEPTH + 1):
         body = b'{"a":' + opening * depth + inmost + closing * depth + b"}"
@@ -175,7 +175,7 @@ def test_nesting_has_the_bound_of_small_bodies(opening: bytes, closing: bytes, i
 
 
 def test_each_call_of_the_parser_gets_a_bounded_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a single text may be longer, and it has a bound too."""
+    """Each `from_json` call gets at most PIECE_BYTES, or one text of bounded length."""
     lengths = []
 
     def parsed(piece: bytes, **options: Any) -> Any:
@@ -201,12 +201,15 @@ def test_each_call_of_the_parser_gets_a_bounded_piece(monkeypatch: pytest.Monkey
     ],
 )
 def test_an_error_of_the_whole_body_ends_parsing(body: bytes, place: list[str]) -> None:
-    """Bytes after a top-level list or object that is too long are ignored."""
+    """The parser ignores bytes after a top-level list or object that is too long."""
     assert kind(body) == (place, "too_long")
 
 
 def test_an_error_of_an_element_is_left_to_validation() -> None:
-    """A long list keeps its length and a large object one name too many, without most of their values."""
+    """The parser drops most values of an element's long list, but keeps its length.
+
+    Of a large object it keeps one name too many, so that validation refuses the element.
+    """
     body = {"requests": [{"a": list(range(30)), "b": [[0]] * 30}, {f"n{n}": [n] for n in range(30)}, {"a": 1}]}
     first, second, third = read(json.dumps(body).encode(), LONGEST)["requests"]
     assert (len(first["a"]), len(first["b"]), first["b"][-1]) == (30, 30, None)
@@ -222,14 +225,14 @@ def test_an_error_of_an_element_is_left_to_validation() -> None:
         (b'{"a":"%b"}' % (b"x" * 300_000), "too_long"),
     ],
 )
-def test_values_are_counted_before_they_are_parsed(body: bytes, reason: str) -> None:
-    """Too many values, or one that is too long, refuse the body."""
+def test_too_many_or_too_long_values_refuse_the_body(body: bytes, reason: str) -> None:
+    """The limits apply before the values are parsed."""
     assert kind(body, ROOMY) == (["body"], reason)
 
 
 @pytest.mark.parametrize("step", [1_000, large_bodies.PIECE_BYTES, 10**7])
 def test_blanks_may_stand_between_tokens(step: int) -> None:
-    """Many of them in any parts give the same values. More than any client sends are refused like a long text."""
+    """120,000 blanks at any place leave the values unchanged. 200,000 blanks are refused like a long text."""
     tokens = [b"{", b'"a"', b":", b"[", b"1", b",", b'"x  y"', b"]", b"}"]
     for place in range(len(tokens) + 1):
         body = b"".join([*tokens[:place], b" \t\n\r" * 30_000, *tokens[place:]])
@@ -242,7 +245,7 @@ TEXTS = b"""{"0":{"1":"2","a":[1,"3","4",{},2,"5"]},"b":"6","c":[["7"],"8",["9",
 
 @pytest.mark.parametrize("place", range(9))
 def test_the_longest_texts_between_the_longest_blanks_are_parsed(place: int) -> None:
-    """Two of them are parsed at any place of a body and of its parts."""
+    """Two such texts are parsed at any place of a body and of its parts."""
     text, between, around = b"x" * 130_000, b" " * 60_000, b" " * 125_000
     rest = TEXTS.removeprefix(b"{")
     rest = rest.replace(b'"%d"' % place, around + b'"%d%b"' % (place, text) + between)
@@ -253,7 +256,10 @@ def test_the_longest_texts_between_the_longest_blanks_are_parsed(place: int) -> 
 
 
 def test_parsed_bytes_are_freed() -> None:
-    """An endless body keeps only the bytes that parsing needs. A refusal needs no end."""
+    """The parser of an endless body keeps a bounded number of bytes.
+
+    It refuses a list of too many items before the end.
+    """
     large = LargeBody(ROOMY)
     part = b'"%b",' % (b"x" * 1000) * 60
     large.feed(b'{"a":{"b":[')
@@ -277,8 +283,8 @@ def test_parsed_bytes_are_freed() -> None:
         b'{"a":{"b":[],%b}}' % b",".join(b'"%d":0' % n for n in range(10_000)),
     ],
 )
-def test_a_step_ends_at_the_token_after_its_time(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next step continues from there."""
+def test_a_step_ends_at_the_first_token_after_its_time_slice(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next step continues at this token."""
     monkeypatch.setattr(large_bodies, "SLICE_S", 0.0)
     monkeypatch.setattr(large_bodies, "PIECE_BYTES", 100)
     large = LargeBody(ROOMY)

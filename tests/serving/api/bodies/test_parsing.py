@@ -1,4 +1,4 @@
-"""From the bytes of a body to its model: refusals, their messages, and values that are never repeated."""
+"""Parsing of bodies into models: refusals, and messages that never repeat a value."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_the_content_type_does_not_matter() -> None:
 
 
 async def test_colons_in_ids_are_not_taken_for_repeated_keys() -> None:
-    """Keys are counted exactly if strings contain colons."""
+    """The check for repeated keys ignores colons inside strings."""
     async with serving() as (client, _):
         assert (await client.post(RECOMMEND, {"user_id": "u1", "exclude_items": ["a:b", "::"]})).status == 200
 
@@ -129,15 +129,15 @@ MESSAGES: dict[str, tuple[str, object, str]] = {
 async def test_a_mistake_is_reported_once_at_the_name_that_the_client_sent(
     path: str, body: object, message: str
 ) -> None:
-    """No second error follows from the first."""
+    """A misspelt field gives no second error about a missing field."""
     async with serving() as (client, _):
         answer = await client.post(path, body)
     assert (answer.status, answer.json["detail"]) == (422, f"request body: {message}")
     assert "missing" not in [error["type"] for error in answer.json["errors"]]
 
 
-async def test_a_request_in_a_batch_gets_the_error_of_a_single_one() -> None:
-    """It holds below a nested field, too."""
+async def test_a_request_in_a_batch_gets_the_error_of_a_single_request() -> None:
+    """A mistake in a nested field gets the same error in both, too."""
     mistakes = [{"user": "u1"}, {"user_id": "u1", "n": 3}, {"user_id": "u1", "limits": [{"feild": "a", "max": 3}]}]
     async with serving() as (client, _):
         singles = [(await client.post(RECOMMEND, body)).json["detail"] for body in mistakes]
@@ -146,8 +146,8 @@ async def test_a_request_in_a_batch_gets_the_error_of_a_single_one() -> None:
     assert messages == singles
 
 
-async def test_a_request_without_a_user_gets_all_fields_that_name_one() -> None:
-    """The error lists every field that could describe the user."""
+async def test_a_request_without_a_user_lists_the_fields_that_describe_one() -> None:
+    """The error lists every field that can describe the user."""
     async with serving() as (client, _):
         answer = await client.post(RECOMMEND, {"limit": 2})
     assert (answer.status, answer.json["detail"]) == (422, "give user_id, user_features, history or fallback")

@@ -1,4 +1,4 @@
-"""Reading of bodies: whole, in parts, too large, too slow, or incomplete."""
+"""Reading of bodies: whole, in parts, too large, too slow or incomplete."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LARGE = json.dumps({"user_features": {"text": ["x" * 8000] * 100}}).encode()
 
 
 def sent(body: bytes, *, part: int = 1 << 16, pause_s: float = 0.0, breaks_off: bool = False) -> Sent:
-    """Return a request whose body comes in parts of this size."""
+    """Return a request whose body comes in parts of `step` bytes."""
     parts = [body[start : start + part] for start in range(0, len(body), part)]
     return Sent("POST", b"/", parts=parts, pause_s=pause_s, breaks_off=breaks_off)
 
@@ -36,19 +36,19 @@ def take(client: Sent, **headers: str) -> Body:
 @pytest.mark.parametrize("body", [b"", b"{}", b"x" * SMALL_BYTES])
 @pytest.mark.parametrize("part", [1000, SMALL_BYTES])
 def test_small_bodies_are_returned_as_bytes(body: bytes, part: int) -> None:
-    """It does not matter how they arrive, and if their length is declared."""
+    """The result is the same for every size of parts, with and without Content-Length."""
     assert take(sent(body, part=part)) == body
     assert take(sent(body, part=part), content_length=str(len(body))) == body
 
 
 @pytest.mark.parametrize("part", [100, 5000, 1 << 16, 1 << 20])
 def test_large_bodies_are_parsed(part: int) -> None:
-    """The result is the parsed object."""
+    """Reading a large body returns the parsed object."""
     assert take(sent(LARGE, part=part)) == json.loads(LARGE)
 
 
 def test_a_body_that_came_with_its_head_is_returned_at_once() -> None:
-    """The limit of the declared length applies to it too."""
+    """The limit of the declared length applies to such a body too."""
     bodies = Bodies(Settings(max_body_bytes=CAP), Precedence())
     client = sent(b"other")
     assert trio.run(bodies.take, client.receive, {b"content-length": b"2"}, b"{}") == b"{}"
@@ -58,7 +58,7 @@ def test_a_body_that_came_with_its_head_is_returned_at_once() -> None:
 
 
 def test_a_refused_body_is_read_to_its_end() -> None:
-    """A client that reads only after sending gets its error."""
+    """A client that reads only after sending still gets its error."""
     client = sent(b'{"exclude_items":[%b"i"]}' % (b'"i",' * 500_000))
     with pytest.raises(ValidationFailed, match="exclude_items: List should have at most 1000 items"):
         take(client)
@@ -69,13 +69,13 @@ def test_a_refused_body_is_read_to_its_end() -> None:
 
 @pytest.mark.parametrize("size", [0, 10, 100_000])
 def test_a_client_that_disconnects_ends_the_reading(size: int) -> None:
-    """ClientGone is raised, and not the error of the incomplete body."""
+    """Reading raises ClientGone instead of the error of an incomplete body."""
     with pytest.raises(ClientGone):
         take(sent(b"[" * size, breaks_off=True))
 
 
 def test_a_body_that_is_too_large_is_refused() -> None:
-    """A declared length is refused before reading, and an undeclared one at the limit."""
+    """A declared length is refused before reading, an undeclared one at the limit."""
     for declared in (str(CAP + 1), "9" * 5000):
         client = sent(LARGE)
         with pytest.raises(PayloadTooLargeForRequest, match=f"larger than {CAP} bytes"):
@@ -104,8 +104,8 @@ class Turns(trio.abc.Instrument):
         self.count += 1
 
 
-def test_large_bodies_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No turn of the event loop has two steps, for any number of bodies."""
+def test_large_bodies_are_parsed_in_separate_turns_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four bodies at once never take two steps in the same turn."""
     turns, steps = Turns(), []
     work = LargeBody.work
 

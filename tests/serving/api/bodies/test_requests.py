@@ -1,4 +1,4 @@
-"""Bodies of requests: large and small ones give the same requests."""
+"""Requests parsed from small bodies in one call, and from large bodies in parts."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ Parse = Callable[[Any, bytes], Any]
 
 
 def in_pieces(schema: Any, body: bytes) -> Any:
-    """Return the result of a large body."""
+    """Return the result of parsing the body as a large one."""
     large = read(body, requests.LONGEST)
     if not issubclass(schema, requests.Batch):
         return parse(schema, large)
@@ -73,7 +73,7 @@ def in_pieces(schema: Any, body: bytes) -> Any:
 
 
 def outcome(schema: Any, body: bytes, how: Parse) -> object:
-    """Return the result in a form that can be compared, with errors as clients see them."""
+    """Return the result in a comparable form, with errors as clients see them."""
     try:
         parsed = how(schema, body)
     except ValidationFailed as error:
@@ -84,15 +84,15 @@ def outcome(schema: Any, body: bytes, how: Parse) -> object:
 
 
 @pytest.mark.parametrize("schema", BODIES, ids=lambda schema: schema.__name__)
-def test_the_length_of_a_body_does_not_change_its_meaning(schema: Any) -> None:
-    """Both ways accept the same bodies with the same values, and give the same errors except for invalid JSON."""
+def test_small_and_large_bodies_give_the_same_requests(schema: Any) -> None:
+    """Both parsers accept the same bodies with the same values, and give the same errors except for invalid JSON."""
     for body in BODIES[schema]:
         assert outcome(schema, body, in_pieces) == outcome(schema, body, parse)
 
 
 @pytest.mark.parametrize("schema, field", [(RecommendBatch, "history"), (RelatedBatch, "seed_items")])
 def test_a_step_parses_one_element_of_a_large_batch(schema: Any, field: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last step validates the rest of the body, and no element again."""
+    """The last step validates only the rest of the body. No element is validated twice."""
     validated: list[object] = []
     validate = requests._validated
 
@@ -121,7 +121,7 @@ def test_a_step_parses_one_element_of_a_large_batch(schema: Any, field: str, mon
     ],
 )
 def test_a_list_that_is_too_long_is_named(schema: Any, name: str, most: int) -> None:
-    """The error names the list in small and in large bodies."""
+    """The error names the list, in small and in large bodies."""
     body = json.dumps({name: ["i"] * (most + 1)}).encode()
     for how in (parse, in_pieces):
         with pytest.raises(ValidationFailed, match=f"{name}: List should have at most {most} items") as caught:

@@ -1,4 +1,4 @@
-"""Answers, which are made of prebuilt bytes, agree with the documented models."""
+"""Answers joined from prebuilt bytes agree with the documented models."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.anyio
     ],
 )
 async def test_an_answer_agrees_with_its_model(path: str, body: Any, model: type[BaseModel]) -> None:
-    """It has exactly the keys of the model, and is validated as strictly as requests."""
+    """An answer has exactly the keys of its model, and passes a validation as strict as that of requests."""
     path, _, query = path.partition("?")
     async with serving() as (client, _):
         answer = await (client.get(path, query=query) if body is None else client.post(path, body))

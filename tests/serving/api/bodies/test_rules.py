@@ -22,7 +22,10 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_rules_reorder_the_page_and_are_given_as_reasons() -> None:
-    """Pins, boosts, limits and diversity apply. Filtered items stay away, and filtered pins are named."""
+    """Pins, boosts, limits and diversity change the page, and `reason` names the rule of an item.
+
+    A pin of an unknown item is listed as ignored. Items that the filter excludes stay away.
+    """
     async with filtering() as (client, _):
         asked = {
             "user_id": "u3",
@@ -51,7 +54,10 @@ async def test_rules_reorder_the_page_and_are_given_as_reasons() -> None:
 
 
 async def test_shown_items_rank_lower_and_a_seed_shuffles() -> None:
-    """A batch gives the same. Unknown shown items are named. A weight of 0 changes nothing."""
+    """A shown item leaves the top, and a seed changes the order. Weights of 0 change nothing.
+
+    Unknown shown items are listed as ignored. A batch gives the same results.
+    """
     asked = {"user_id": "u3", "limit": 6}
     async with filtering() as (client, _):
         plain = (await client.post(RECOMMEND, asked)).json
@@ -103,8 +109,8 @@ RULES: list[tuple[dict[str, Any], list[str | int], str]] = [
 
 
 @pytest.mark.parametrize("case", RULES, ids=lambda case: json.dumps(case[0])[:40])
-async def test_wrong_rules_are_refused_with_their_place(case: tuple[dict[str, Any], list[str | int], str]) -> None:
-    """The answer is 422 with the place and the way out."""
+async def test_invalid_rules_are_refused_with_their_path(case: tuple[dict[str, Any], list[str | int], str]) -> None:
+    """The answer is 422. Its message has the path of the rule and says how to correct it."""
     more, place, words = case
     async with filtering() as (client, _):
         answer = await client.post(RECOMMEND, {"user_id": "u1", **more})
@@ -115,7 +121,10 @@ async def test_wrong_rules_are_refused_with_their_place(case: tuple[dict[str, An
 
 
 async def test_the_rules_of_a_recipe_apply_unless_a_request_replaces_them() -> None:
-    """Each field is replaced by itself. An empty list removes a rule. An entry outside its time has no effect."""
+    """A request replaces each field separately, and an empty list removes a rule.
+
+    A rule outside its time has no effect.
+    """
     soon = Policy(
         diversity=0.5,
         limits=(("genres", 1),),

@@ -45,7 +45,7 @@ def test_every_error_is_on_the_page_with_its_status() -> None:
 
 
 def test_every_error_of_an_endpoint_is_an_example_in_the_document() -> None:
-    """Each code is an example under its status."""
+    """Each error code is an example under its status."""
     found: dict[str, int] = {}
     for path in document(__version__, has_keys=True, has_metrics=True)["paths"].values():
         for operation in (value for key, value in path.items() if key in ("get", "post")):
@@ -56,7 +56,7 @@ def test_every_error_of_an_endpoint_is_an_example_in_the_document() -> None:
 
 
 def test_every_reference_resolves() -> None:
-    """No $ref of the document points outside its components."""
+    """No `$ref` of the document points outside its components."""
     whole = document(__version__, has_keys=True, has_metrics=True)
     known = {f"#/components/schemas/{name}" for name in whole["components"]["schemas"]}
     assert set(references(whole)) <= known
@@ -103,7 +103,7 @@ def test_the_page_lists_every_field_with_its_bounds() -> None:
 
 
 def test_without_keys_no_operation_needs_one() -> None:
-    """The document of such a server has no security scheme, no 401 and no metrics."""
+    """The document of a server without keys has no security scheme, no 401 and no metrics."""
     whole = document(__version__, has_keys=False, has_metrics=False)
     assert "securitySchemes" not in whole["components"]
     assert "/v1/metrics" not in whole["paths"]
@@ -112,7 +112,10 @@ def test_without_keys_no_operation_needs_one() -> None:
 
 
 def test_header_fields_of_requests_and_answers_are_described() -> None:
-    """They are those of all requests, of requests that wait for a model, and of refusals."""
+    """All requests have X-Request-ID, and requests that wait for a model X-Request-Timeout-Ms.
+
+    Refusals have Retry-After.
+    """
     paths = document(__version__, has_keys=True, has_metrics=True)["paths"]
     assert {"X-Request-ID", "traceparent"} <= {row["name"] for row in paths["/v1/health"]["parameters"]}
     for path, method in (("/v1/recipes/{name}/popular", "get"), ("/v1/recipes/{name}:batch-recommend", "post")):
@@ -126,7 +129,7 @@ def test_header_fields_of_requests_and_answers_are_described() -> None:
 
 
 def test_the_health_of_workers_is_described() -> None:
-    """The document has the numbers of workers, and its check finds an undocumented key."""
+    """The document has the numbers of workers. The tests' check of answers rejects an undocumented key."""
     registry = Registry()
     registry.workers = WorkersState(4, 3, 1)
     answer, status = registry.health()
@@ -135,8 +138,8 @@ def test_the_health_of_workers_is_described() -> None:
         require_documented("GET", "/v1/health", status, {}, json.dumps({**answer, "other": 1}).encode())
 
 
-def test_generators_find_types_for_all_fields() -> None:
-    """Requests are plain objects without `default`. A filter is any object, or a text in a query string."""
+def test_client_generators_find_a_type_for_every_field() -> None:
+    """Schemas of requests are plain objects without `default`. A filter is an object, or a text in a query string."""
     whole = document(__version__, has_keys=True, has_metrics=True)
     schemas = whole["components"]["schemas"]
     for name in ("RecommendRequest", "RelatedRequest"):
@@ -171,7 +174,7 @@ def test_generators_find_types_for_all_fields() -> None:
     ],
 )
 async def test_the_schema_and_the_server_agree_on_pins_and_history_mode(body: dict[str, Any], is_valid: bool) -> None:
-    """A body that the schema accepts is accepted by the server."""
+    """The server accepts a body that the schema accepts."""
     whole = document(__version__, has_keys=True, has_metrics=True)
     schema = {"$ref": "#/components/schemas/RecommendRequest", "components": whole["components"]}
     async with serving() as (client, _):
@@ -180,8 +183,8 @@ async def test_the_schema_and_the_server_agree_on_pins_and_history_mode(body: di
     assert (answer.status == 200) == is_valid, answer.json
 
 
-def test_codes_and_states_are_enumerated() -> None:
-    """Clients get one type for error codes of answers and elements, and the words of probes."""
+def test_error_codes_and_probe_states_are_enumerated() -> None:
+    """Clients get one enum for the error codes of answers and batch elements, and one for the states of probes."""
     schemas = document(__version__, has_keys=True, has_metrics=True)["components"]["schemas"]
     assert schemas["ErrorCode"]["enum"] == sorted(api_errors())
     for name in ("Error", "Failed"):

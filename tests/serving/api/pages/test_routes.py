@@ -1,7 +1,4 @@
-"""The endpoints behind quart: recipes, metrics, the OpenAPI document, and sample users.
-
-The most chosen items under a filter: listing, refusals and charges.
-"""
+"""The endpoints behind quart: recipes, metrics, the OpenAPI document, sample users and popular items."""
 
 from __future__ import annotations
 
@@ -47,7 +44,7 @@ ABOUT_RECIPES = [row for row in READ if row.path.split("/")[:3] == ["", "v1", "r
 
 
 async def test_recipes_are_listed_and_described() -> None:
-    """The list has all recipes. A description has the facts of the artifact, but not its kid."""
+    """The list has all recipes. A description has facts of the artifact, but not its kid."""
     async with serving() as (client, _):
         listed = (await client.get("/v1/recipes")).json["recipes"]
         assert [(item["name"], item["loaded"]) for item in listed] == [
@@ -71,7 +68,7 @@ async def test_recipes_are_listed_and_described() -> None:
 
 @pytest.mark.parametrize("row", [row for row in ENDPOINTS if "{name}" in row.path], ids=lambda row: row.path)
 async def test_every_endpoint_logs_an_unknown_recipe(row: Endpoint) -> None:
-    """Each answers 404 and logs one event."""
+    """Each endpoint answers 404 and logs one event."""
     async with serving() as (client, state):
         state.versions = lambda name: {"versions": []}
         path = row.path.replace("{name}", "none")
@@ -83,7 +80,7 @@ async def test_every_endpoint_logs_an_unknown_recipe(row: Endpoint) -> None:
 
 
 async def test_unknown_parameters_of_recipes_are_refused() -> None:
-    """A misspelt name gets a suggestion, any other name the list of parameters. 401 comes first."""
+    """A misspelt name gets a suggestion, any other name the list of parameters. The check of the key comes first."""
     async with serving() as (client, state):
         state.versions = lambda name: {"versions": []}
         for row in ABOUT_RECIPES:
@@ -123,8 +120,8 @@ async def test_metrics_and_openapi_can_be_off() -> None:
         assert (await client.get("/v1/openapi.json")).status == 404
 
 
-async def test_sample_users_need_the_console() -> None:
-    """Without the console no answer has a user's history."""
+async def test_sample_users_are_served_only_with_the_console() -> None:
+    """Without the console, no answer has a user's history."""
     async with serving(keys=parse_api_keys(f"k:{hash_api_key(new_api_key())}")) as (client, _):
         assert (await client.get("/v1/recipes/movies/somebody")).status == 401
     async with serving() as (client, _):
@@ -164,7 +161,7 @@ async def ask(client: Client, tree: object, more: str = "&limit=60", **options: 
 
 @pytest.mark.parametrize("tree", [COMEDY, {"all": [COMEDY, {"not": {"year": {"gte": 2020}}}]}, None])
 async def test_items_that_satisfy_the_filter_are_listed_most_chosen_first(tree: Any) -> None:
-    """The list equals brute force, and the fallback of the verbs under the same filter."""
+    """The list equals brute force, and the popular fallback of the verbs under the same filter."""
     wanted = [item for item in BY_COUNT if tree is None or "Comedy" in genres_of(item)]
     if tree is not None and "all" in tree:
         wanted = [item for item in wanted if item < 30 or item % 5 == 0]
@@ -181,7 +178,8 @@ async def test_items_that_satisfy_the_filter_are_listed_most_chosen_first(tree: 
     assert answers[0]["items"] == answers[1]["items"]
 
 
-async def test_the_recipes_filter_and_its_list_hold_beside_the_requests_filter() -> None:
+async def test_a_requests_filter_is_joined_with_the_filter_and_list_of_the_recipe() -> None:
+    """Listed items satisfy both filters, and the recipe's list does not deny them."""
     declared = Availability(source=SOURCE, id_column="id", mode="deny")
     policy = Policy(parse_filter({"year": {"exists": True}}, fields().kinds))
     gone = tuple(f"i{item}" for item in BY_COUNT[:20])
@@ -210,8 +208,8 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "place", "words"), REFUSED, ids=lambda value: str(value)[:30])
-async def test_an_invalid_filter_is_refused_with_its_place(text: str, place: list[str], words: str) -> None:
-    """The bounds are those of the verbs."""
+async def test_an_invalid_filter_is_refused_with_its_path(text: str, place: list[str], words: str) -> None:
+    """The bounds of filters are those of the verbs."""
     async with listing() as (client, _):
         answer = await ask(client, text)
     assert (answer.status, answer.json["code"]) == (422, "VALIDATION_ERROR")
@@ -219,7 +217,7 @@ async def test_an_invalid_filter_is_refused_with_its_place(text: str, place: lis
     assert (error["loc"], words in error["msg"]) == (place, True)
 
 
-async def test_a_filter_that_no_item_satisfies_gives_the_error_of_a_verb() -> None:
+async def test_a_filter_that_no_item_satisfies_gives_the_error_of_the_verbs() -> None:
     async with listing() as (client, _):
         answer = await ask(client, {"genres": {"any": ["Comdy"]}})
         verb = await client.post(RECOMMEND, {"user_id": "u1", "filter": {"genres": {"any": ["Comdy"]}}})
@@ -229,7 +227,7 @@ async def test_a_filter_that_no_item_satisfies_gives_the_error_of_a_verb() -> No
 
 
 async def test_a_filter_is_compiled_once() -> None:
-    """A long filter is too. A verb uses the items that the list has compiled."""
+    """Repeated lists and a verb use the items that the first list has compiled, also for a long filter."""
     tree = {"any": [COMEDY, {"genres": {"any": ["x" * 60 + str(n) for n in range(80)]}}]}
     assert len(json.dumps(tree)) > INLINE_FILTER_CHARACTERS
     async with listing() as (client, state):
@@ -243,7 +241,8 @@ async def test_a_filter_is_compiled_once() -> None:
     assert len(kept) == 2  # as the client wrote it, and in its canonical form
 
 
-async def test_a_filtered_list_is_charged_its_cost_and_a_plain_one_1() -> None:
+async def test_a_plain_list_is_charged_1_and_a_filtered_list_more() -> None:
+    """With a burst of 10, two plain lists leave tokens for two filtered lists, and the third is refused."""
     keys = parse_api_keys(f"shop:{hash_api_key(KEY)}")
     policies = KeyPolicies(Metrics.disabled(), parse_policies(b"shop: {rate: 1/h, burst: 10}", "policies.yaml"))
     async with listing(keys=keys, policies=policies) as (client, _):
@@ -253,8 +252,8 @@ async def test_a_filtered_list_is_charged_its_cost_and_a_plain_one_1() -> None:
     assert (plain, filtered) == ([200, 200], [200, 200, 429])
 
 
-async def test_rules_apply_if_the_window_has_no_choices() -> None:
-    """All choices count then. Boosts lift items, and diversity moves them."""
+async def test_boosts_and_diversity_apply_if_the_popularity_window_is_empty() -> None:
+    """Counts of the whole history then order the items. Boosts lift items, and diversity changes the order."""
     async with listing() as (client, state):
         model = served_in(state).model
         model.popularity = np.zeros(N_ITEMS)
@@ -296,22 +295,22 @@ async def statuses(settings: Settings) -> tuple[int, int, int, int]:
         ("staging", False, (404, 404, 404, 404)),
     ],
 )
-async def test_the_environment_opens_and_closes_the_pages(
+async def test_the_environment_selects_which_pages_are_served(
     env: str, console: bool | None, expected: tuple[int, int, int, int]
 ) -> None:
-    """In production the console needs SVC_CONSOLE=1. The reference is served if the OpenAPI document is."""
+    """In production the console needs SVC_CONSOLE=1. The API reference is served if the OpenAPI document is."""
     assert await statuses(Settings(env=env, console=console)) == expected
 
 
 @pytest.mark.parametrize(("text", "expected"), [("1", True), ("0", False), ("", None)])
-def test_console_variable_is_a_flag(text: str, expected: bool | None) -> None:
-    """If it is unset, SVC_ENV decides."""
+def test_svc_console_overrides_the_default_of_the_environment(text: str, expected: bool | None) -> None:
+    """If SVC_CONSOLE is unset, SVC_ENV decides."""
     assert Settings.from_env({"SVC_CONSOLE": text}).console is expected
 
 
 @pytest.mark.anyio
 async def test_every_file_is_served_with_its_type_and_headers() -> None:
-    """Every file has the headers that restrict the page, and needs no key."""
+    """Every file has the security headers of the pages, and needs no key."""
     paths = {"index.html": "/", "reference.html": "/v1/docs"}
     keys = parse_api_keys(f"k:{hash_api_key(new_api_key())}")
     async with serving(keys=keys) as (client, _):
@@ -329,8 +328,8 @@ async def test_every_file_is_served_with_its_type_and_headers() -> None:
 
 
 @pytest.mark.anyio
-async def test_the_page_learns_if_keys_metrics_and_reference_exist() -> None:
-    """It learns nothing else about the server."""
+async def test_the_console_gets_only_whether_keys_metrics_and_reference_exist() -> None:
+    """The page gets no other fact about the server."""
     keys = parse_api_keys(f"k:{hash_api_key(new_api_key())}")
     async with serving() as (client, _):
         answer = await client.get("/console/server.json")
@@ -359,7 +358,7 @@ def test_no_file_loads_from_another_host(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name.endswith((".html", ".svg"))])
-def test_markup_holds_no_script_and_no_style(name: str) -> None:
+def test_pages_have_no_inline_scripts_or_styles(name: str) -> None:
     """The content security policy would block inline scripts and styles silently."""
     text = (STATIC / name).read_text(encoding="utf-8")
     assert not re.search(r"<style|\sstyle=|\son\w+=|javascript:", text)
@@ -368,7 +367,7 @@ def test_markup_holds_no_script_and_no_style(name: str) -> None:
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_scripts_never_make_markup_or_code_from_text(name: str) -> None:
-    """Titles and ids may contain markup, and are shown as text only."""
+    """Titles and ids that contain markup are shown as text."""
     text = (STATIC / name).read_text(encoding="utf-8")
     assert not re.search(
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|\beval\(|new Function", text
@@ -376,8 +375,8 @@ def test_scripts_never_make_markup_or_code_from_text(name: str) -> None:
     assert not re.search(r"localStorage|document\.cookie|indexedDB", text)
 
 
-def test_swagger_ui_comes_with_its_licence_and_loads_nothing() -> None:
-    """Its style refers to no other file, and its script to no source map."""
+def test_swagger_ui_has_its_licence_and_loads_no_other_file() -> None:
+    """The style sheet refers to no other file, and the script to no source map."""
     assert {"LICENSE", "NOTICE", "swagger-ui-bundle.js.LICENSE.txt"} <= {path.name for path in VENDORED.iterdir()}
     style = (VENDORED / "swagger-ui.css").read_text(encoding="utf-8")
     assert not re.search(r"url\(|@import|sourceMappingURL", style)
