@@ -80,6 +80,25 @@ def test_values_that_are_not_finite_in_single_precision_are_refused() -> None:
         finite_float32([1.0, 1e60], "vectors")
 
 
+@pytest.mark.parametrize("side", ["user", "item"])
+def test_ials_that_cannot_place_anybody_is_refused(side: str) -> None:
+    """Seeds need reg above 0. Features need a weight on empty histories, by alpha0 above 0 or nu = 0."""
+    n_rows = MATRIX.shape[0 if side == "user" else 1]
+    described = {f"{side}_features": sps.identity(n_rows, format="csr"), f"lambda_{side}_feature": 1.0}
+
+    def export(**parameters: Any) -> IALSScorer:
+        settings = {"n_components": 4, "train_epochs": 1, "n_threads": 1, "solver_type": "CHOLESKY", "reg": 1e-3}
+        return ials_scorer(IALSRecommender(MATRIX, **(settings | parameters)).learn())
+
+    with pytest.raises(TrainingError, match="reg must be above 0"):
+        export(alpha0=0.1, reg=0.0)
+    with pytest.raises(TrainingError, match=f"features.{side}: .*alpha0 above 0"):
+        export(alpha0=0.0, nu=0.5, **described)
+    assert export(alpha0=0.0, nu=0.5).least_squares.feature_dim("user") is None
+    for placed in (export(alpha0=0.0, nu=0.0, **described), export(alpha0=0.1, nu=0.5, **described)):
+        assert placed.least_squares.feature_dim(side) == n_rows  # type: ignore[arg-type]
+
+
 N_USERS, N_ITEMS = 90, 60
 
 RECOMMENDERS: dict[str, tuple[type, dict[str, Any]]] = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -148,9 +150,12 @@ def test_only_trainings_with_a_report_measure_diversity(make_recipe: Make, tmp_p
 
 
 @pytest.mark.usefixtures("without_drawing")
-def test_a_report_has_the_metrics_at_other_cutoffs(make_recipe: Make, tmp_path: Path) -> None:
+def test_a_report_has_the_metrics_at_other_cutoffs(
+    make_recipe: Make, make_ratings: Callable[..., Path], tmp_path: Path
+) -> None:
     """Cutoffs beyond the number of items are left out. Those of the search agree with its score."""
-    head = header_of(make_recipe, report=tmp_path / "page.html")
+    twenty_items = functools.partial(make_recipe, ratings=make_ratings("few.csv", n_items=20))
+    head = header_of(twenty_items, report=tmp_path / "page.html")
     found = head["evaluation"]["cutoffs"]
     assert list(found) == ["5", "10", "20"]
     assert found["5"]["ndcg"] == pytest.approx(head["best_score"], abs=1e-9)

@@ -3,16 +3,37 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import platform
 import sqlite3
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+import pytest
 
+import svc
 from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
+from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
+from svc.training import run as runs
+from svc.training.fitting.trial import TrialRecord
+from svc.training.judging.measurements import WinnerMeasurements
+from svc.training.judging.search_result import SearchResult
+from svc.training.publishing.header import RunFacts, header
 from tests.training.test_run import Make, run, small_training
+
+IALS = "IALSRecommender"
+
+
+def header_of(loaded: LoadedRecipe, **options: Any) -> dict[str, Any]:
+    result = run(loaded, **options)
+    assert result.artifact is not None
+    head: dict[str, Any] = read_verified(result.artifact, development_keys(), Settings())[1].header
+    return head
 
 
 def test_a_recipe_too_long_for_the_header_leaves_out_its_data_sources(
@@ -25,7 +46,116 @@ def test_a_recipe_too_long_for_the_header_leaves_out_its_data_sources(
     query = "SELECT * FROM ratings" + " " * 60_000
     source = {"type": "sql", "dsn_env": "SVC_RECIPE_DSN", "query": query}
     variables = {"SVC_RECIPE_DSN": f"sqlite:///{database}"}
-    result = run(make_recipe(source=source, training=small_training()), variables=variables)
-    assert result.artifact is not None
-    _, parsed = read_verified(result.artifact, development_keys(), Settings())
-    assert set(parsed.header["recipe"]) == {"name", "schema", "training", "output"}
+    head = header_of(make_recipe(source=source, training=small_training()), variables=variables)
+    assert set(head["recipe"]) == {"name", "schema", "training", "output"}
+
+
+def test_a_header_counts_the_rows_and_pairs_of_its_data(make_recipe: Make, make_ratings: Callable[..., Path]) -> None:
+    """80 users have 12 rows each. The filter drops those of the first user.
+
+    Of three further rows, one is of a known pair, one has no user, and one hides its item.
+    """
+    ratings = make_ratings("all.csv")
+    text = ratings.read_text()
+    ratings.write_text(f"{text}{text.splitlines()[-1]}\n,i0,1600001000\nu1,i0,1700000000\n")
+    cleansing = {"dedup": "none", "where": {"ts": {"gte": 1_600_001_000}}, "hide": {"ts": {"gte": 1_700_000_000}}}
+    head = header_of(make_recipe(ratings=ratings, cleansing=cleansing, training=small_training()))
+    assert head["data_stats"] == {
+        "n_rows": 79 * 12 + 1,
+        "n_users": 79,
+        "n_items": 40,
+        "n_interactions": 79 * 12,
+        "density": 12 / 40,
+        "n_heldout_interactions": 79 * 3,
+        "drop_count": 12 + 2,
+        "dropped_by_where": 12,
+        "hidden_by_rule": 1,
+    }
+
+
+def test_a_header_names_its_recipe_run_and_versions(make_recipe: Make) -> None:
+    """Blocks of features that the recipe does not use are left out."""
+    loaded = make_recipe(training=small_training(algorithms=["TopPop"], n_trials=1))
+    head = header_of(loaded)
+    score = head["evaluation"]["ndcg"]
+    measured = {name: head.pop(name) for name in ("trained_at", "rank_ms", "evaluation", "data_stats", "tuning")}
+    assert head == {
+        "kid": "dev",
+        "fingerprint": development_keys().fingerprints()[0]["fingerprint"],
+        "format_version": 1,
+        "svc_version": svc.__version__,
+        "python_version": platform.python_version(),
+        "irspack_version": version("irspack"),
+        "sklearn_version": version("scikit-learn"),
+        "numpy_version": version("numpy"),
+        "recipe": loaded.unexpanded,
+        "recipe_name": "small",
+        "recipe_hash": loaded.recipe_hash,
+        "run_id": "r1",
+        "best_class": "TopPopRecommender",
+        "best_params": {},
+        "best_score": score,
+        "algorithms": ["TopPopRecommender"],
+        "metric": "ndcg",
+        "cutoff": 5,
+    }
+    assert measured["rank_ms"] > 0
+    popular = header_of(make_recipe(training=small_training(), serving={"popular": {"half_life": "3d"}}))
+    assert popular["popular"] == {"half_life": "3d"}
+
+
+def test_a_header_has_the_course_of_the_search(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts are those of all trials. Of more than 400 complete trials, every n-th is listed."""
+    seen: list[RunFacts] = []
+    monkeypatch.setattr(runs, "header", lambda loaded, facts: seen.append(facts) or header(loaded, facts))
+    loaded = make_recipe(training=small_training(algorithms=["TopPop"], n_trials=1))
+    run(loaded)
+
+    def record(number: int, state: str = "complete", **figures: Any) -> TrialRecord:
+        algorithm, score = (IALS if number % 3 else "TopPopRecommender"), number if state == "complete" else None
+        values = {"params": {"reg": number}, "metrics": {}, "epochs": None, "seconds": number / 4, **figures}
+        return TrialRecord(number, algorithm, state=state, score=score, **values)
+
+    def tuning(trials: list[TrialRecord]) -> dict[str, Any]:
+        result = SearchResult(trials, seconds=1.23456, n_orphaned=2, workers=3)
+        measured = WinnerMeasurements(intervals={IALS: [1.0, 2.0]})
+        facts = dataclasses.replace(seen[0], n_trials=9, result=result, measured=measured)
+        found: dict[str, Any] = header(loaded, facts)["tuning"]
+        return found
+
+    ended = [record(5, "pruned"), record(6, "pruned", too_slow=True), record(7, "failed")]
+    metrics = {"ndcg": 0.5, "map": 0.4, "recall": 0.3, "hit": 0.2}
+    best = record(2, recency=0.5, rank_ms=0.25, metrics={**metrics, "entropy": 3.0})
+    assert tuning([record(0), record(1), best, *ended]) == {
+        "n_trials": 9,
+        "completed": 3,
+        "pruned": 2,
+        "failed": 1,
+        "too_slow": 1,
+        "seconds": 1.235,
+        "best_per_algorithm": {
+            IALS: {
+                "score": 2,
+                "params": {"reg": 2},
+                "recency": 0.5,
+                "seconds": 0.5,
+                "rank_ms": 0.25,
+                "metrics": metrics,
+                "interval": [1.0, 2.0],
+            },
+            "TopPopRecommender": {"score": 0, "params": {"reg": 0}, "seconds": 0.0, "metrics": {}},
+        },
+        "n_orphaned": 2,
+        "workers": 3,
+        "trials": {
+            "algorithms": [IALS, "TopPopRecommender"],
+            "numbers": [0, 1, 2],
+            "of": [1, 0, 0],
+            "scores": [0, 1, 2],
+            "rank_ms": [None, None, 0.25],
+        },
+    }
+    assert "too_slow" not in tuning([best])
+    for n_complete, step in ((400, 1), (401, 2), (801, 3)):
+        course = tuning([record(number) for number in range(n_complete)])["trials"]
+        assert course["numbers"] == course["scores"] == list(range(0, n_complete, step))
