@@ -219,7 +219,7 @@ RECIPES_DIR_SCAN_FAILED = _event("recipes_dir_scan_failed", "error", "error")
 """The recipes folder cannot be listed."""
 # Server: artifacts.
 ARTIFACT_REPLAYED = _event("artifact_replayed", "error", "name kid serial highest")
-"""An artifact is refused: it is older than one served before (SVC_STATE_DIR), and no signed rollback names it."""
+"""An older artifact than one served before (SVC_STATE_DIR) is refused, as no signed rollback or promotion names it."""
 ARTIFACT_EXPIRED = _event("artifact_expired", "warning", "name expires_at")
 """The served model has expired. It stays, but a restart would lose it."""
 REPLAY_STATE_UNUSABLE = _event("replay_state_unusable", "warning", "name path error")
