@@ -169,15 +169,21 @@ async def test_refusals_of_heads_are_counted_by_code() -> None:
     }
 
 
-async def test_anonymous_clients_are_logged_once() -> None:
-    """Without keys, each client address is logged at its first request, in bounded memory."""
-    async with serving() as (client, _):
+@pytest.mark.parametrize("level", ["info", "debug"])
+async def test_anonymous_clients_are_logged_once(level: str) -> None:
+    """Without keys, each client address is logged at its first request, in bounded memory.
+
+    With the log level debug, all requests are logged too.
+    """
+    async with serving(Settings(log_level=level)) as (client, _):
         with capture_logs() as logs:
             for number in range(1000):
                 await client.get("/v1/recipes", client=f"10.0.{number // 256}.{number % 256}")
                 await client.get("/v1/recipes", client="10.1.1.1")
     seen = [record["client"] for record in logs if record["event"] == "auth_anonymous_bypass_first_seen"]
-    assert len(seen) == 1001
+    assert len(seen) == len(set(seen)) == 1001
+    again = [record["client"] for record in logs if record["event"] == "auth_anonymous_bypass"]
+    assert (len(again), again.count("10.1.1.1")) == ((2000, 1000) if level == "debug" else (0, 0))
 
 
 KEY = "k" * 43

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 
 from svc.serving.transport import connection, server
 from svc.serving.transport.connection import LINGER_S, PRECISION_S, VACANT, ConnectionLimits, Spread
-from svc.serving.transport.http1 import CONTINUE
+from svc.serving.transport.http1 import CHUNKS_AT_ONCE, CONTINUE
 from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, Incoming, Response
 from svc.serving.transport.pacing import Rank, TurnScheduler
 from tests.serving.sockets import everything, exchange, listening
@@ -56,6 +56,15 @@ async def test_an_answer_that_is_not_read_in_time_ends_its_connection(taken: int
             read += len(await stream.receive_some(taken)) if taken else 0
         assert read + len(await everything(stream)) < len(LARGE)
         assert (await exchange(port, REQUEST % b"")).endswith(b"well")
+
+
+@pytest.mark.parametrize(("late_s", "is_whole"), [(16, True), (18, False)])
+async def test_each_mib_of_an_answer_adds_a_second_to_its_limit(late_s: float, is_whole: bool) -> None:
+    """An answer of 12 MiB may wait for 5 + 12 seconds."""
+    async with listening(Echo(), unread_s=5) as port, await opened(port) as stream:
+        await stream.send_all(REQUEST % b"large")
+        await trio.sleep(late_s)
+        assert (len(await everything(stream)) > len(LARGE)) == is_whole
 
 
 async def test_a_client_that_has_closed_its_sending_side_is_answered() -> None:
@@ -288,6 +297,57 @@ async def test_the_application_decides_about_lateness_before_parsing(
         before = b"POST /slow HTTP/1.1\r\nHost: a\r\nX-Request-Timeout-Ms: 1\r\n\r\n"
         both = await exchange(port, before + head + b"Host: a\r\nConnection: close\r\n\r\n")
         assert both.endswith(b"\r\n\r\n" + late_s)
+
+
+@pytest.fixture
+def ranks(monkeypatch: pytest.MonkeyPatch) -> list[Rank]:
+    """Return the ranks of all entries, in order."""
+    entered: list[Rank] = []
+    enter = TurnScheduler.enter
+
+    async def noted(self: TurnScheduler, rank: Rank) -> None:
+        entered.append(rank)
+        await enter(self, rank)
+
+    monkeypatch.setattr(TurnScheduler, "enter", noted)
+    return entered
+
+
+async def test_only_the_first_packet_of_a_body_goes_ahead(ranks: list[Rank]) -> None:
+    """A body that drips in does not delay short ones, and neither do many chunks in one packet."""
+    async with listening(Echo()) as port, await opened(port) as stream:
+        await stream.send_all(POST + b"Content-Length: 4\r\n\r\n")
+        for _ in range(4):
+            await trio.sleep(0.2)
+            await stream.send_all(b"x")
+        assert (await stream.receive_some()).endswith(b"got xxxx")
+        assert ranks == [Rank.NEWCOMER, Rank.KNOWN, Rank.GOING_ON, Rank.GOING_ON, Rank.GOING_ON]
+        ranks.clear()
+        await stream.send_all(POST + b"Transfer-Encoding: chunked\r\n\r\n")
+        await trio.sleep(0.2)
+        await stream.send_all(b"1\r\nx\r\n" * 4 * CHUNKS_AT_ONCE + b"0\r\n\r\n")
+        assert (await stream.receive_some()).endswith(b"got " + b"x" * 4 * CHUNKS_AT_ONCE)
+        assert ranks == [Rank.KNOWN, Rank.KNOWN] + [Rank.GOING_ON] * 3
+
+
+async def test_each_request_enters_with_its_rank(ranks: list[Rank]) -> None:
+    """Pipelined requests go behind. The next request of the client, and a probe, go ahead."""
+    async with listening(Echo()) as port, await opened(port) as stream:
+        for sent, count in ((KEPT % b"" * 3, 3), (KEPT % b"", 1), (KEPT % b"probe", 1)):
+            answers = b""
+            await stream.send_all(sent)
+            while answers.count(b"well") < count:
+                answers += await stream.receive_some()
+            await trio.sleep(0.2)
+    assert ranks == [Rank.NEWCOMER, Rank.GOING_ON, Rank.GOING_ON, Rank.KNOWN, Rank.PROBE]
+
+
+async def test_a_body_that_is_not_read_is_discarded_in_turns(ranks: list[Rank]) -> None:
+    """Its chunks may be thousands in one packet."""
+    chunked = POST.replace(b"/body", b"/") + b"Transfer-Encoding: chunked\r\n\r\n"
+    async with listening(Echo()) as port:
+        await exchange(port, chunked + b"1\r\nx\r\n" * 4 * CHUNKS_AT_ONCE + b"0\r\n\r\n" + REQUEST % b"")
+    assert ranks == [Rank.NEWCOMER] + [Rank.GOING_ON] * 5
 
 
 @pytest.mark.parametrize("behind", [b"", b"GET /"], ids=["nothing", "a part of a head"])

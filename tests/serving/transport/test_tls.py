@@ -419,14 +419,16 @@ async def test_a_large_answer_goes_in_parts() -> None:
     assert [message["more_body"] for message in found.sent[1:]] == [True] * (len(found.sent) - 2) + [False]
 
 
-async def test_an_answer_that_is_not_read_is_abandoned() -> None:
-    """`send` of a closed HTTP/2 window would wait for ever."""
+@pytest.mark.parametrize(("path", "limit_s"), [(b"/", 5), (b"/large", 5 + 12)])
+async def test_an_answer_that_is_not_read_is_abandoned(path: bytes, limit_s: float) -> None:
+    """`send` of a closed HTTP/2 window would wait for ever. Each MiB of the answer adds a second to the limit."""
 
     async def send(message: Any) -> None:
         await trio.sleep_forever()
 
-    await AsgiApplication(Echo(), unread_s=5)(SCOPE, Exchanged(part(b"", more=False)).receive, send)
-    assert trio.current_time() == pytest.approx(5, abs=0.1)
+    scope = {**SCOPE, "raw_path": path}
+    await AsgiApplication(Echo(), unread_s=5)(scope, Exchanged(part(b"", more=False)).receive, send)
+    assert trio.current_time() == pytest.approx(limit_s, abs=0.1)
 
 
 async def test_only_http_1_1_announces_the_end_of_the_connection() -> None:

@@ -27,10 +27,10 @@ def sent(body: bytes, *, part: int = 1 << 16, pause_s: float = 0.0, breaks_off: 
     return Sent("POST", b"/", parts=parts, pause_s=pause_s, breaks_off=breaks_off)
 
 
-def take(client: Sent, **headers: str) -> Body:
+def take(client: Sent, clock: MockClock | None = None, **headers: str) -> Body:
     bodies = Bodies(Settings(max_body_bytes=CAP, client_timeout_s=10), Precedence())
     named = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
-    return trio.run(bodies.take, client.receive, named, clock=MockClock(autojump_threshold=0))
+    return trio.run(bodies.take, client.receive, named, clock=clock or MockClock(autojump_threshold=0))
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"x" * SMALL_BYTES])
@@ -91,8 +91,10 @@ def test_a_slow_body_is_refused_after_the_timeout() -> None:
         take(sent(b"{}", pause_s=11))
     spaced = b" " * 60_000 + b'"x"'
     assert take(sent(b'{"a":[%b]}' % b",".join([spaced] * 35), pause_s=0.33)) == {"a": ["x"] * 35}
+    clock = MockClock(autojump_threshold=0)
     with pytest.raises(BodyTimeout):
-        take(sent(LARGE, pause_s=1))
+        take(sent(b" " * CAP, part=1 << 18, pause_s=1), clock)
+    assert clock.current_time() == pytest.approx(10 + 12 / 4, abs=0.5)  # 12 parts arrived in time
 
 
 class Turns(trio.abc.Instrument):
