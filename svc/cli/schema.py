@@ -46,7 +46,7 @@ def json_schema() -> dict[str, Any]:
     from svc.recipe.load import SHORTHAND
     from svc.recipe.schema import Recipe
 
-    schema = Recipe.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
+    schema = Recipe.model_json_schema()
     definitions = schema["$defs"]
     training = definitions["Training"]["properties"]
     training["algorithms"]["items"] = {"anyOf": [{"enum": list(ALGORITHMS)}, {"type": "string"}]}
@@ -69,8 +69,7 @@ def _source(definitions: dict[str, Any]) -> dict[str, Any]:
 
     branches = []
     for name, options in BUILT_IN_OPTIONS.items():
-        own = options.model_json_schema(ref_template="#/$defs/{model}")
-        definitions.update(own.pop("$defs", {}))
+        own = options.model_json_schema()
         own["properties"]["type"] = {"const": name}
         branches.append({"if": {"properties": {"type": {"const": name}}}, "then": own})
     type_schema = definitions["SourceSpec"]["properties"]["type"]

@@ -11,7 +11,7 @@ from svc.cli import main
 from svc.cli.train import check_metrics_file, write_metrics_file
 from svc.errors import ConfigError, UsageError
 from svc.metrics import TRAINING_METRICS
-from tests.cli.conftest import history
+from tests.cli.conftest import history, last_error
 
 
 def test_a_recipe_that_cannot_be_loaded_ends_as_a_failed_run(
@@ -96,6 +96,16 @@ def test_an_unusable_metrics_file_is_refused_before_training(tmp_path: Path) -> 
             check_metrics_file(path)
         with pytest.raises(ConfigError, match=f"{path} cannot be written: (No such|Is a dir)"):
             write_metrics_file(path, "books", 0, 1)
+
+
+@pytest.mark.parametrize(("name", "exit_code"), [("books.txt", 2), ("nowhere/books.prom", 8)])
+def test_a_training_does_not_start_with_an_unusable_metrics_file(
+    recipe: Path, capsys: pytest.CaptureFixture[str], name: str, exit_code: int
+) -> None:
+    """The error names the option, and no artifact is written."""
+    assert main.run(["train", str(recipe), "--metrics-file", str(recipe.parent / name)]) == exit_code
+    assert str(last_error(capsys)["error"]).startswith("--metrics-file: ")
+    assert not (recipe.parent / "out").exists()
 
 
 def test_a_recipe_that_cannot_be_loaded_counts_under_its_file_name(tmp_path: Path) -> None:

@@ -115,8 +115,10 @@ def test_the_table_marks_the_live_version(recipe: Path, capsys: pytest.CaptureFi
     train(recipe, "r2")
     found = history(recipe, capsys)
     assert main.run(["history", str(recipe)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    rows = [line for line in lines if "TopPop" in line]
+    output = capsys.readouterr().out
+    title, table = output[: output.index("version ")], output.splitlines()
+    assert "".join(title.split()) == str(recipe.parent / "out/books.svc")
+    rows = [line for line in table if "TopPop" in line]
     assert [version["sha8"] in row for version, row in zip(found, rows, strict=True)] == [True, True]
     assert ["live" in row for row in rows] == [True, False]
     assert max(len(row.rstrip()) for row in rows) < 80

@@ -19,8 +19,8 @@ LONG_TEXT = "a: &a " + "x" * 200_000 + "\nb: [" + ",".join(["*a"] * 500) + "]\n"
 
 def test_plain_values_are_read() -> None:
     """Keys are text as written, dates stay text, and aliases share the value of their anchor."""
-    text = "on: &x {1: 2024-01-01, n: 010, f: 1e3}\nb: *x\n? z\n: null\n"
-    inner = {"1": "2024-01-01", "n": 8, "f": "1e3"}
+    text = f"on: &x {{1: 2024-01-01, n: 010, f: 1e3, long: {'9' * 128}}}\nb: *x\n? z\n: null\n"
+    inner = {"1": "2024-01-01", "n": 8, "f": "1e3", "long": int("9" * 128)}
     assert parse_yaml(text.encode(), "r") == {"on": inner, "b": inner, "z": None}
 
 
@@ -40,6 +40,36 @@ def test_attacks_are_security_errors(text: str) -> None:
     """Aliases that multiply, deep nesting, and tags that build objects raise RecipeSecurityError."""
     with pytest.raises(RecipeSecurityError):
         parse_yaml(text.encode(), "r")
+
+
+def nested(depth: int, value: str = "1") -> str:
+    """Return `value` inside of `depth` lists."""
+    return "[" * depth + value + "]" * depth
+
+
+def repeated(value: str, count: int, more: str = "") -> str:
+    """Return a list of `value` and of `count - 1` aliases of it, with `more` at the end."""
+    return f"[&a {value}{', *a' * (count - 1)}{more}]"
+
+
+@pytest.mark.parametrize(
+    ("longest", "longer", "words"),
+    [
+        (nested(32), nested(33), "nested deeper than 32 levels$"),
+        (f"a: &a {nested(10)}\nb: {nested(21, '*a')}", f"a: &a {nested(10)}\nb: {nested(22, '*a')}", "through aliases"),
+        (f"a: &a {{x: {{y: 1}}}}\nb: {nested(29, '*a')}", f"a: &a {{x: {{y: 1}}}}\nb: {nested(30, '*a')}", "through"),
+        (repeated("[1, 2]", 6666, ", 1"), repeated("[1, 2]", 6666, ", 1, 1"), "more than 20000 values"),
+        (repeated("{x: 1}", 6666, ", 1"), repeated("{x: 1}", 6666, ", 1, 1"), "more than 20000 values"),
+        (repeated("x" * 6367, 100), repeated("x" * 6368, 100), "more than 20000 values"),
+        ("a: 1 #" + "x" * (MAX_BYTES - 6), "a: 1 #" + "x" * (MAX_BYTES - 5), "larger than 262144 bytes"),
+    ],
+    ids=["depth", "aliases", "mappings", "lists", "keys", "text", "bytes"],
+)
+def test_limits_are_inclusive(longest: str, longer: str, words: str) -> None:
+    """A document at a limit is read, and one more level, value or byte is refused."""
+    assert parse_yaml(longest.encode(), "r")
+    with pytest.raises(RecipeSecurityError, match=words):
+        parse_yaml(longer.encode(), "r")
 
 
 def test_depth_through_aliases_is_bounded() -> None:
@@ -66,6 +96,7 @@ def test_size_is_bounded() -> None:
         ("a: *b\n", "names no anchor"),
         ("a: &a [*a]\n", "names no anchor"),
         ("a:\n\t- b\n", "line 2"),
+        ("a: " + "9" * 129 + "\n", "is too long: a number has at most 128"),
         ("a: " + "9" * 5000 + "\n", "is too long: a number has at most"),
         ("a: 0x" + "f" * 5000 + "\n", "is too long: a number has at most"),
         ("a: " + ":".join(["59"] * 80_000) + "\n", "is too long: a number has at most"),
