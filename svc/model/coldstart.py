@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -48,6 +49,7 @@ DENSE_FEATURES = 64
 """Longer feature vectors are multiplied by their non-zero entries only."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class LeastSquares(Stored):
     """The exact minimizer of the iALS objective for users and items that training did not see.
 
@@ -58,38 +60,22 @@ class LeastSquares(Stored):
 
     STORED_NAMES: ClassVar[dict[str, str]] = {"target_weight": "pull"}
 
-    _basis: NDArray[np.float64]
-    _eigenvalues: NDArray[np.float64]
+    alpha0: float
+    reg: float
+    nu: float
+    confidence: float
+    target_weight: float
+    n_users: int
+    n_items: int
+    user_weights: NDArray[np.float32] | None
+    item_weights: NDArray[np.float32] | None
     user_mean: NDArray[np.float32] | None = None
-    _mean: NDArray[np.float64] | None = None
-    _prior: NDArray[np.float64] | None = None
-    _user_map: NDArray[np.float64] | None = None
-    _item_map: NDArray[np.float64] | None = None
-
-    def __init__(
-        self,
-        *,
-        alpha0: float,
-        reg: float,
-        nu: float,
-        confidence: float,
-        target_weight: float,
-        n_users: int,
-        n_items: int,
-        user_weights: NDArray[np.float32] | None,
-        item_weights: NDArray[np.float32] | None,
-        user_mean: NDArray[np.float32] | None = None,
-    ) -> None:
-        self.alpha0 = alpha0
-        self.reg = reg
-        self.nu = nu
-        self.confidence = confidence
-        self.target_weight = target_weight
-        self.n_users = n_users
-        self.n_items = n_items
-        self.user_weights = user_weights
-        self.item_weights = item_weights
-        self.user_mean = user_mean
+    _basis: NDArray[np.float64] = field(init=False)
+    _eigenvalues: NDArray[np.float64] = field(init=False)
+    _mean: NDArray[np.float64] | None = field(init=False, default=None)
+    _prior: NDArray[np.float64] | None = field(init=False, default=None)
+    _user_map: NDArray[np.float64] | None = field(init=False, default=None)
+    _item_map: NDArray[np.float64] | None = field(init=False, default=None)
 
     def ready(self, item_gram: NDArray[np.float64], user_gram: NDArray[np.float64] | None) -> None:
         """Compute the basis Q and the maps G from VᵀV of the item vectors, (K, K), and UᵀU of the user vectors, (K, K).

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,16 +37,14 @@ FARTHEST_RANGES = 10.0
 """A number is refused as a mistake if its distance from the training range exceeds this many widths of the range."""
 
 
+@dataclass(eq=False, repr=False)
 class TokenColumn(Stored):
     """A `categorical` or `multi_label` column: one place for each token of its vocabulary."""
 
-    def __init__(
-        self, name: str, kind: Literal["categorical", "multi_label"], tokens: IdTable, delimiter: str = "|"
-    ) -> None:
-        self.name = name
-        self.kind = kind
-        self.tokens = tokens
-        self.delimiter = delimiter
+    name: str
+    kind: Literal["categorical", "multi_label"]
+    tokens: IdTable
+    delimiter: str = "|"
 
     @property
     def width(self) -> int:
@@ -88,17 +87,18 @@ class TokenColumn(Stored):
         return FeatureValueUnusable(f"feature {self.name!r}: {reason}; give {allowed}")
 
 
+@dataclass(eq=False, repr=False)
 class NumberColumn(Stored):
     """A `numerical` column. It clamps values to the training range and standardizes them by mean and deviation."""
 
-    kind: Literal["numerical"] = "numerical"
+    kind: ClassVar[Literal["numerical"]] = "numerical"
 
-    def __init__(self, name: str, *, mean: float, deviation: float, low: float, high: float) -> None:
-        self.name = name
-        self.mean = mean
-        self.deviation = deviation
-        self.low = low
-        self.high = high
+    name: str
+    _: KW_ONLY
+    mean: float
+    deviation: float
+    low: float
+    high: float
 
     @classmethod
     def fit(cls, name: str, values: NDArray[np.float64]) -> NumberColumn:
@@ -160,11 +160,11 @@ class NumberColumn(Stored):
 Column = TokenColumn | NumberColumn | TextColumn | VectorColumn
 
 
+@dataclass(eq=False, repr=False)
 class SideEncoder(Stored):
     """Turns the features of one user or item into a vector of `dim` places, the last of which is the constant 1."""
 
-    def __init__(self, encoders: tuple[Column, ...]) -> None:
-        self.encoders = encoders
+    encoders: tuple[Column, ...]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -215,13 +215,13 @@ class SideEncoder(Stored):
         return encoded, (*(key for key in features if key not in declared), *ignored)
 
 
+@dataclass(eq=False, repr=False)
 class FeatureState(Stored):
     """The feature encoders of a model for users and items. None: the model does not read features of that side.
 
     `version` is the FEATURE_VERSION of the training.
     """
 
-    def __init__(self, version: int, user: SideEncoder | None, item: SideEncoder | None) -> None:
-        self.version = version
-        self.user = user
-        self.item = item
+    version: int
+    user: SideEncoder | None
+    item: SideEncoder | None

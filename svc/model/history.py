@@ -16,7 +16,8 @@ for Session-based Recommendation" (WWW 2021), decay with the position in the sam
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +82,7 @@ def order_history(columns: NDArray[np.int32], weights: Weights | None, times: ND
 Offsets = NDArray[np.int32] | NDArray[np.int64]
 
 
+@dataclass(eq=False, repr=False)
 class History(Stored):
     """The training matrix in compressed sparse rows: the item columns of each user.
 
@@ -98,32 +100,17 @@ class History(Stored):
     With `recency_beside`, the cold-start part of the model weighs the items by a recency of its own.
     """
 
+    ALWAYS_STORED: ClassVar[frozenset[str]] = frozenset({"weights"})
+
+    offsets: Offsets
+    columns: NDArray[np.int32]
+    weights: NDArray[np.float32] | None = None
+    _: KW_ONLY
     recency: float = 0.0
     recency_by_part: bool = False
     keeps_order: bool = False
     recency_beside: bool = False
     ties: NDArray[np.bool_] | None = None
-
-    def __init__(
-        self,
-        offsets: Offsets,
-        columns: NDArray[np.int32],
-        weights: NDArray[np.float32] | None = None,
-        *,
-        recency: float = 0.0,
-        ties: NDArray[np.bool_] | None = None,
-        recency_by_part: bool = False,
-        keeps_order: bool = False,
-        recency_beside: bool = False,
-    ) -> None:
-        self.offsets = offsets
-        self.columns = columns
-        self.weights = weights
-        self.recency = recency
-        self.recency_by_part = recency_by_part
-        self.keeps_order = keeps_order
-        self.recency_beside = recency_beside
-        self.ties = ties
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -56,6 +57,7 @@ PLACED_AT_ONCE = 256
 """The number of new items that are encoded before their vectors are computed together. Bounds memory."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Model(Stored):
     """The content of an artifact's payload.
 
@@ -66,6 +68,11 @@ class Model(Stored):
     before several threads use it. All other methods may run in several threads at once.
     """
 
+    user_ids: IdTable
+    item_ids: IdTable
+    history: History
+    scorer: Scorer
+    features: FeatureState | None
     cold: Scorer | None = None
     cold_recency: float = 0.0
     """The recency (see `History`) by which `cold` weighs histories. Stored if above 0.
@@ -77,51 +84,21 @@ class Model(Stored):
 
     An item with a value of 1 is hidden permanently. Below 1, it comes back if a request includes seen items.
     """
+    repeats: bool = False
+    """Whether users get items that they have chosen before, unless a request says otherwise. Stored if true."""
+    popularity: NDArray[np.float64] | None = None
+    """Recent popularity of each item, (n_items,). None: popularity is the number of users of the item."""
     hidden_new: History | None = None
     """Hidden items that `item_ids` lacks, because they occur only in hidden rows of the training data.
 
     Columns are rows of `hidden_new_ids`.
     """
     hidden_new_ids: IdTable | None = None
-    repeats: bool = False
-    """Whether users get items that they have chosen before, unless a request says otherwise. Stored if true."""
-    _users: UserRanker | None = None
-    popularity: NDArray[np.float64] | None = None
-    """Recent popularity of each item, (n_items,). None: popularity is the number of users of the item."""
     ranker: PageRanker | None = None
     """Reorders the best items that `scorer` ranks for a user. Stored if the model has a ranker."""
-    user_moments: NDArray[np.float64] | None = None
+    user_moments: NDArray[np.float64] | None = field(init=False, default=None)
     """Mean and deviation of each user's scores of all items, (2, n_users). Set by `measure_users`."""
-
-    def __init__(
-        self,
-        *,
-        user_ids: IdTable,
-        item_ids: IdTable,
-        history: History,
-        scorer: Scorer,
-        features: FeatureState | None,
-        cold: Scorer | None = None,
-        cold_recency: float = 0.0,
-        hidden: History | None = None,
-        repeats: bool = False,
-        popularity: NDArray[np.float64] | None = None,
-        hidden_new: History | None = None,
-        hidden_new_ids: IdTable | None = None,
-        ranker: PageRanker | None = None,
-    ) -> None:
-        self.user_ids = user_ids
-        self.item_ids = item_ids
-        self.history = history
-        self.scorer = scorer
-        self.features = features
-        self.cold = cold
-        self.cold_recency = cold_recency
-        self.hidden = hidden
-        self.repeats = repeats
-        self.popularity = popularity
-        self.hidden_new, self.hidden_new_ids = hidden_new, hidden_new_ids
-        self.ranker = ranker
+    _users: UserRanker | None = field(init=False, default=None)
 
     @property
     def n_users(self) -> int:

@@ -14,8 +14,9 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +74,7 @@ def _with_joiners(run: re.Match[str]) -> str:
     return "".join(parts)
 
 
+@dataclass(eq=False, repr=False)
 class TextColumn(Stored):
     """A `text` column: one place for each word of the vocabulary.
 
@@ -80,24 +82,15 @@ class TextColumn(Stored):
     `n_items` is the number of all training items.
     """
 
-    kind: Literal["text"] = "text"
+    kind: ClassVar[Literal["text"]] = "text"
 
-    def __init__(
-        self,
-        name: str,
-        vocabulary: IdTable,
-        item_counts: NDArray[np.int32],
-        *,
-        n_items: int,
-        max_words: int,
-        analyzer: Analyzer,
-    ) -> None:
-        self.name = name
-        self.vocabulary = vocabulary
-        self.item_counts = item_counts
-        self.n_items = n_items
-        self.max_words = max_words
-        self.analyzer = analyzer
+    name: str
+    vocabulary: IdTable
+    item_counts: NDArray[np.int32]
+    _: KW_ONLY
+    n_items: int
+    max_words: int
+    analyzer: Analyzer
 
     @property
     def width(self) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from svc.model.codec import Stored
 from svc.model.columns.feature_values import NOTHING, Value, kind_of
 
 
+@dataclass(eq=False, repr=False)
 class VectorColumn(Stored):
     """A `vector` column: one place for each dimension of its vectors.
 
@@ -20,13 +22,13 @@ class VectorColumn(Stored):
     regularization has the same effect on vectors of any scale.
     """
 
-    kind: Literal["vector"] = "vector"
+    kind: ClassVar[Literal["vector"]] = "vector"
 
-    def __init__(self, name: str, *, dimensions: int, delimiter: str, length: float) -> None:
-        self.name = name
-        self.dimensions = dimensions
-        self.delimiter = delimiter
-        self.length = length
+    name: str
+    _: KW_ONLY
+    dimensions: int
+    delimiter: str
+    length: float
 
     @property
     def width(self) -> int:

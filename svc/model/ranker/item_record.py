@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ class Feature(NamedTuple):
     group: str
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class ItemRecord(Stored):
     """The facts about items from which the ranker's features are computed, as arrays of float32 and int32.
 
@@ -41,34 +43,18 @@ class ItemRecord(Stored):
     In an ordered record, histories stand oldest first, so that features can use the latest items.
     """
 
-    def __init__(
-        self,
-        *,
-        popularity: NDArray[np.float32],
-        popularity_names: tuple[str, ...],
-        neighbours: NDArray[np.int32],
-        similarities: NDArray[np.float32],
-        label_names: tuple[str, ...],
-        first_labels: NDArray[np.int32],
-        label_offsets: NDArray[np.int32],
-        labels: NDArray[np.int32],
-        label_parts: NDArray[np.float32],
-        number_names: tuple[str, ...],
-        numbers: NDArray[np.float32],
-        ordered: bool,
-    ) -> None:
-        self.popularity = popularity
-        self.popularity_names = popularity_names
-        self.neighbours = neighbours
-        self.similarities = similarities
-        self.label_names = label_names
-        self.first_labels = first_labels
-        self.label_offsets = label_offsets
-        self.labels = labels
-        self.label_parts = label_parts
-        self.number_names = number_names
-        self.numbers = numbers
-        self.ordered = ordered
+    popularity: NDArray[np.float32]
+    popularity_names: tuple[str, ...]
+    neighbours: NDArray[np.int32]
+    similarities: NDArray[np.float32]
+    label_names: tuple[str, ...]
+    first_labels: NDArray[np.int32]
+    label_offsets: NDArray[np.int32]
+    labels: NDArray[np.int32]
+    label_parts: NDArray[np.float32]
+    number_names: tuple[str, ...]
+    numbers: NDArray[np.float32]
+    ordered: bool
 
     def check(self, n_items: int) -> None:
         """Raise PayloadInvalid unless the arrays fit `n_items` items and each other."""

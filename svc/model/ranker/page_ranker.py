@@ -21,6 +21,7 @@ shorter and a longer ranking.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
@@ -169,6 +170,7 @@ REORDERED: Final = 50
 """The number of best items that the ranker reorders, counted after exclusions and filters."""
 
 
+@dataclass(eq=False, repr=False)
 class PageRanker(Stored):
     """A linear model that scores an item by Σ weight · (feature − mean) / deviation over F features.
 
@@ -177,17 +179,10 @@ class PageRanker(Stored):
     A feature that did not vary in training has the weight 0 and the deviation 1.
     """
 
-    def __init__(
-        self,
-        record: ItemRecord,
-        weights: NDArray[np.float32],
-        means: NDArray[np.float32],
-        deviations: NDArray[np.float32],
-    ) -> None:
-        self.record = record
-        self.weights = weights
-        self.means = means
-        self.deviations = deviations
+    record: ItemRecord
+    weights: NDArray[np.float32]
+    means: NDArray[np.float32]
+    deviations: NDArray[np.float32]
 
     @property
     def features(self) -> tuple[Feature, ...]:

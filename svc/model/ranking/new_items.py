@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +39,7 @@ class Descriptions(NamedTuple):
         return Encoded(self.places[own], self.values[own], self.dim)
 
 
+@dataclass(eq=False, repr=False)
 class NewItems:
     """The m items of a list that a model does not know. Reading is thread-safe.
 
@@ -48,22 +50,15 @@ class NewItems:
     may not.
     """
 
-    def __init__(  # noqa: PLR0917 - pickles pass them by position
-        self,
-        ids: IdTable,
-        vectors: NDArray[np.float64],
-        n_known: int,
-        max_share: float | None,
-        min_share: float = 0.0,
-        descriptions: Descriptions | None = None,
-    ) -> None:
-        self.ids = ids
-        self.vectors = vectors
-        self.n_known = n_known
-        self.max_share = max_share
-        self.min_share = min_share
-        self.descriptions = descriptions
-        self._finder = IdFinder(ids)
+    ids: IdTable
+    vectors: NDArray[np.float64]
+    n_known: int
+    max_share: float | None
+    min_share: float = 0.0
+    descriptions: Descriptions | None = None
+
+    def __post_init__(self) -> None:
+        self._finder = IdFinder(self.ids)
 
     def __reduce__(self) -> tuple[Any, ...]:
         parts = (self.ids, self.vectors, self.n_known, self.max_share, self.min_share, self.descriptions)

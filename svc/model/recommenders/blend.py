@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
@@ -28,6 +29,7 @@ SumPart = NeighbourScorer | DenseWeightsScorer
 Values = NDArray[np.float64]
 
 
+@dataclass(eq=False, repr=False)
 class BlendScorer(Stored):
     """Scores by the sum of weight · score / deviation over the parts of a blend. Parts with deviation 0 add nothing.
 
@@ -50,23 +52,14 @@ class BlendScorer(Stored):
     sums_history: ClassVar[bool] = True
     reads_dislikes: ClassVar[bool] = True
 
-    recencies: tuple[float, ...] = ()
+    factors: FactorPart | None
+    sums: tuple[SumPart, ...]
+    weights: tuple[float, ...]
+    deviations: Values
     popularity: PopularPart | None = None
-
-    _popular: Values | None
-    _covariance: Values
-
-    def __init__(
-        self,
-        factors: FactorPart | None,
-        sums: tuple[SumPart, ...],
-        weights: tuple[float, ...],
-        deviations: Values,
-    ) -> None:
-        self.factors = factors
-        self.sums = sums
-        self.weights = weights
-        self.deviations = deviations
+    recencies: tuple[float, ...] = ()
+    _popular: Values | None = field(init=False)
+    _covariance: Values = field(init=False)
 
     @classmethod
     def of(
@@ -82,9 +75,7 @@ class BlendScorer(Stored):
 
         If `history` is None, the deviations are empty, and `measure` must be called before ranking for training users.
         """
-        scorer = cls(factors, tuple(sums), tuple(weights), np.empty((len(weights), 0)))
-        if popularity is not None:
-            scorer.popularity = popularity
+        scorer = cls(factors, tuple(sums), tuple(weights), np.empty((len(weights), 0)), popularity)
         scorer.ready()
         if history is not None:
             scorer.measure(history)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -26,6 +27,7 @@ CELLS_AT_ONCE = 1 << 19
 """The most numbers in seed vectors that are processed at once. Bounds the memory for a batch of long histories."""
 
 
+@dataclass(eq=False, repr=False)
 class FactorScorer(Stored, ABC):
     """Base class of factor models. `users`, (n_users, K) float32, are the user vectors, `index` the item vectors."""
 
@@ -35,9 +37,8 @@ class FactorScorer(Stored, ABC):
     sums_history: ClassVar[bool] = False
     reads_dislikes: ClassVar[bool] = True
 
-    def __init__(self, users: NDArray[np.float32], index: FactorIndex) -> None:
-        self.users = users
-        self.index = index
+    users: NDArray[np.float32]
+    index: FactorIndex
 
     @property
     def n_items(self) -> int:
@@ -121,6 +122,7 @@ def _with_bias(users: NDArray[np.float32], components: int) -> Matrix:
     return vectors
 
 
+@dataclass(eq=False, repr=False)
 class IALSScorer(FactorScorer):
     """Implicit alternating least squares. The vector of an unseen user is the exact solution of least squares."""
 
@@ -128,9 +130,7 @@ class IALSScorer(FactorScorer):
     # Values matter for the vector computed from a history. The trained vector of a known user does not need them.
     reads_values: ClassVar[bool] = True
 
-    def __init__(self, users: NDArray[np.float32], index: FactorIndex, least_squares: LeastSquares) -> None:
-        super().__init__(users, index)
-        self.least_squares = least_squares
+    least_squares: LeastSquares
 
     def ready(self) -> None:
         super().ready()
@@ -241,6 +241,7 @@ def _alike(queries: Sequence[Query]) -> dict[tuple[int, bool, bool, int], list[i
     return groups
 
 
+@dataclass(eq=False, repr=False)
 class SVDScorer(FactorScorer):
     """Truncated SVD. The vector of a user outside the training data is the projection of the user's history.
 
@@ -251,12 +252,6 @@ class SVDScorer(FactorScorer):
     reads_values: ClassVar[bool] = True
     ALWAYS_STORED: ClassVar[frozenset[str]] = frozenset({"scales"})
     scales: NDArray[np.float32] | None = None
-
-    def __init__(
-        self, users: NDArray[np.float32], index: FactorIndex, scales: NDArray[np.float32] | None = None
-    ) -> None:
-        super().__init__(users, index)
-        self.scales = scales
 
     def embed_cold(self, queries: Sequence[Query]) -> Matrix:
         return np.array([self._project(query) for query in queries])
