@@ -12,23 +12,21 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
 from svc import events, logs
-from svc.artifact.store import local_path, open_folder, scheme_of
+from svc.artifact.store import open_folder
 from svc.errors import DataSourceError, ExportDamaged, ExportIncomplete, UsageError
 from svc.export.formats import format_of
 from svc.export.request import Shard, part_name, source_context
-from svc.names import HTTP_SCHEMES, OBJECT_SCHEMES
 from svc.recipe.paths import parse_location
 from svc.settings import Settings
 from svc.sources.base import SourceContext
 from svc.sources.files import open_location
-from svc.sources.objects import list_files
 
 SUFFIX: Final = ".manifest.json"
 MAX_BYTES: Final = 64 << 20
@@ -96,12 +94,12 @@ def merge(output: str, count: int | None, settings: Settings) -> MergedManifest:
     beside `output`.
 
     Raises ExportIncomplete, and writes nothing, if a part is missing, damaged, or of another model or request. Raises
-    UsageError if these names have several counts or cannot be listed, and ArtifactWriteError.
+    UsageError if these names have several counts or a web server has them, ArtifactReadError and ArtifactWriteError.
     """
     format_of(output)
     folder, name = open_folder(output, settings)
     context = source_context(settings)
-    count = _count(output, name, settings) if count is None else count
+    count = _count(folder.names(), output, name) if count is None else count
     parts: list[Manifest] = []
     for index in range(count):
         path = part_name(name, Shard(index, count))
@@ -169,38 +167,20 @@ def _verify(uri: str, part: Manifest, context: SourceContext) -> None:
         raise ExportDamaged(f"{uri} is not what its manifest describes; run shard {part.shard} again")
 
 
-def _count(output: str, name: str, settings: Settings) -> int:
-    """Return the number of shards, from the names of the parts' manifests beside the output.
+def _count(names: Iterable[str] | None, output: str, name: str) -> int:
+    """Return the number of shards, from the names of the parts' manifests among `names`, beside the output.
 
-    Raises ExportIncomplete if there are none or the folder cannot be listed. Raises UsageError if the names have
-    several numbers, and for the address of a web server, which lists no files.
+    Raises ExportIncomplete if there are none. Raises UsageError if they have several numbers, and without `names`,
+    because a web server lists no files.
     """
+    if names is None:
+        raise UsageError("--merge: a web server lists no files; say with --shards how many parts there are")
     stem, _, extension = name.rpartition(".")
     pattern = re.compile(rf"{re.escape(stem)}\.\d+-of-(\d+)\.{re.escape(extension + SUFFIX)}")
-    counts = sorted(
-        {int(match[1]) for manifest_name in _names(output, settings) if (match := pattern.fullmatch(manifest_name))}
-    )
+    counts = sorted({int(match[1]) for manifest_name in names if (match := pattern.fullmatch(manifest_name))})
     if not counts:
         raise ExportIncomplete(f"no part of {output} is there: run `svc recommend --shard I/N --output {output}` first")
     if len(counts) > 1:
         listed = ", ".join(map(str, counts))
         raise UsageError(f"--merge: parts of {listed} shards lie there; say which to merge with --shards")
     return counts[0]
-
-
-def _names(output: str, settings: Settings) -> Iterator[str]:
-    """Yield the names in the folder of the output. A missing folder has none."""
-    scheme = scheme_of(output)
-    if scheme in HTTP_SCHEMES:
-        raise UsageError("--merge: a web server lists no files; say with --shards how many parts there are")
-    if scheme in OBJECT_SCHEMES:
-        base = output.rpartition("/")[0]
-        yield from (uri[len(base) + 1 :] for uri, _ in list_files(base, settings))
-        return
-    folder = local_path(output).parent
-    try:
-        yield from [path.name for path in folder.iterdir()]
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except OSError as error:
-        raise ExportIncomplete(f"{folder} cannot be listed: {error.strerror or error}") from error

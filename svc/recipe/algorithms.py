@@ -22,25 +22,8 @@ ALGORITHMS: tuple[str, ...] = (
 )
 BLEND = "BlendRecommender"
 """A weighted sum of two or more models of a search: the best of at most three algorithms in BLENDED, and popularity."""
-BLENDED: tuple[str, ...] = (
-    "IALSRecommender",
-    "TruncatedSVDRecommender",
-    "CosineKNNRecommender",
-    "RP3betaRecommender",
-    "DenseSLIMRecommender",
-    "SLIMRecommender",
-    "EDLAERecommender",
-    "TransitionsRecommender",
-)
-"""The algorithms that a blend may combine, besides popularity. Each can rank items for known and new users."""
-TOP_POP = "TopPopRecommender"
-"""Popularity. A blend may combine it with the algorithms in BLENDED."""
-TRANSITIONS = "TransitionsRecommender"
-"""The only recommender that learns which item follows another. It needs the time of each interaction."""
 FACTORS = ("IALSRecommender", "TruncatedSVDRecommender")
 """The algorithms in BLENDED with user and item factors. A blend combines at most one of these two."""
-TAKES_RECENCY: tuple[str, ...] = (*BLENDED, BLEND)
-"""The algorithms with a `recency`, which raises the weight of later items. They score from a user's history alone."""
 ITEM_WEIGHTS: tuple[str, ...] = (
     "CosineKNNRecommender",
     "RP3betaRecommender",
@@ -50,6 +33,14 @@ ITEM_WEIGHTS: tuple[str, ...] = (
     "TransitionsRecommender",
 )
 """The algorithms that learn a weight for each pair of items. `self_weight` is the weight of an item for itself."""
+BLENDED: tuple[str, ...] = (*FACTORS, *ITEM_WEIGHTS)
+"""The algorithms that a blend may combine, besides popularity. Each can rank items for known and new users."""
+TOP_POP = "TopPopRecommender"
+"""Popularity. A blend may combine it with the algorithms in BLENDED."""
+TRANSITIONS = "TransitionsRecommender"
+"""The only recommender that learns which item follows another. It needs the time of each interaction."""
+TAKES_RECENCY: tuple[str, ...] = (*BLENDED, BLEND)
+"""The algorithms with a `recency`, which raises the weight of later items. They score from a user's history alone."""
 LEAST_SQUARES = "IALSRecommender"
 """The only recommender with user vectors from least squares. Training solves these only approximately."""
 FEATURE_AWARE = "IALSRecommender"

@@ -177,4 +177,4 @@ def test_parts_are_listed_in_object_stores_but_not_over_http(
     errors = [json.loads(line)["error"] for line in capsys.readouterr().err.splitlines()]
     assert "lists no files" in errors[0]
     assert "no part of nowhere/all.csv is there" in errors[1]
-    assert errors[2].endswith("closed cannot be listed: Permission denied")
+    assert errors[2].endswith("closed cannot be read: Permission denied")
