@@ -22,7 +22,7 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -137,19 +137,23 @@ class _Parser:
         members = {self.node(part, (*path, index), level + 1) for index, part in enumerate(parts)}
         return (key, tuple(sorted(members)))
 
-    def _condition(self, field: object, operators: object, path: Place) -> Filter:
+    def _condition(self, field: Any, operators: object, path: Place) -> Filter:
         self.conditions += 1
         if self.conditions > MAX_CONDITIONS:
             raise FilterProblem(path, f"a filter has at most {MAX_CONDITIONS} conditions", "filter_size")
-        kind = self.kinds.get(field) if isinstance(field, str) else None
-        if not isinstance(field, str) or kind is None:
-            raise FilterProblem((*path, _cut(field)), self._undeclared_field(field), "filter_field")
+        kind = self._kind(field, operators, path)
         path = (*path, field)
         if not isinstance(operators, Mapping) or not operators:
             words = f"a condition is an object with operators of a {kind} field: {', '.join(OPERATORS[kind])}"
             raise FilterProblem(path, f"{words}; write {example(field, kind)}", "filter_condition")
         operands = [(key, _operand(key, operators[key], kind, path)) for key in sorted(operators, key=str)]
         return ("field", field, tuple(operands))
+
+    def _kind(self, field: object, operators: object, path: Place) -> str:  # noqa: ARG002 - for filters of rows
+        """Return the kind of a field. Raises FilterProblem for a field that is not permitted."""
+        if not isinstance(field, str) or field not in self.kinds:
+            raise FilterProblem((*path, _cut(field)), self._undeclared_field(field), "filter_field")
+        return self.kinds[field]
 
     def _undeclared_field(self, field: object) -> str:
         if not self.kinds:
@@ -270,17 +274,39 @@ class RowFilter:
     """Columns with an operator other than `exists`."""
 
 
-def parse_row_filter(tree: object) -> RowFilter:
-    """Return the checked filter of `cleansing.where` or `cleansing.hide`. Raises FilterProblem."""
-    kind_of: dict[str, str | None] = {}
-    for name, kind, path in _conditions(tree, (), 1):
-        earlier = kind_of.get(name)
-        if earlier is not None and kind is not None and kind != earlier:
-            words = f"the column {name!r} is compared with numbers and with text in one filter; keep one of them"
-            raise FilterProblem(path, words, "filter_condition")
-        kind_of[name] = earlier or kind
-    kinds = {name: kind or TEXT for name, kind in kind_of.items()}
-    return RowFilter(parse_filter(tree, kinds), kinds, frozenset(name for name, kind in kind_of.items() if kind))
+class _RowParser(_Parser):
+    """A parser of filters of rows, which takes the kind of a column from the operators of its conditions.
+
+    `column_kinds` gets the kind of each column that the filter names, or None if `exists` is its only operator.
+    """
+
+    def __init__(self, column_kinds: dict[str, str | None]) -> None:
+        super().__init__({})
+        self.column_kinds = column_kinds
+
+    def _kind(self, field: object, operators: object, path: Place) -> str:
+        if not isinstance(field, str) or not 0 < len(field) <= _MAX_NAME_CHARACTERS:
+            words = f"a column is named by text of 1 to {_MAX_NAME_CHARACTERS} characters"
+            words += " (in quotes if it looks like a number)"
+            raise FilterProblem((*path, str(field)[:64]), words, "filter_field")
+        kind, before = _compared_kind(operators, (*path, field)), self.column_kinds.get(field)
+        if kind is not None and before is not None and kind != before:
+            words = f"the column {field!r} is compared with numbers and with text; keep one of them"
+            raise FilterProblem((*path, field), words, "filter_condition")
+        self.column_kinds[field] = before or kind
+        return kind or TEXT
+
+
+def parse_row_filter(*trees: object) -> RowFilter:
+    """Return the checked filter of the rows that any of `trees` matches. Raises FilterProblem.
+
+    A column has one kind in all trees.
+    """
+    column_kinds: dict[str, str | None] = {}
+    parsed = tuple(_RowParser(column_kinds).node(tree, (), 1) for tree in trees)
+    kinds = {name: kind or TEXT for name, kind in column_kinds.items()}
+    compared = frozenset(name for name, kind in column_kinds.items() if kind)
+    return RowFilter(parsed[0] if len(parsed) == 1 else ("any", parsed), kinds, compared)
 
 
 def either(hide: Mapping[str, Any] | None, where: Mapping[str, Any] | None) -> RowFilter | None:
@@ -288,45 +314,11 @@ def either(hide: Mapping[str, Any] | None, where: Mapping[str, Any] | None) -> R
 
     Raises FilterProblem for a column that one of the two compares with numbers and the other with text.
     """
-    if hide is None or where is None:
-        tree = where if hide is None else hide
-        return None if tree is None else parse_row_filter(tree)
-    first, second = parse_row_filter(hide), parse_row_filter(where)
-    for name in sorted(first.compared & second.compared):
-        if first.kinds[name] != second.kinds[name]:
-            words = f"the column {name!r} is compared with numbers and with text in hide and where; keep one of them"
-            raise FilterProblem((), words, "filter_condition")
-    kinds = {**first.kinds, **second.kinds, **{name: first.kinds[name] for name in first.compared}}
-    return RowFilter(("any", (first.tree, second.tree)), kinds, first.compared | second.compared)
+    trees = [tree for tree in (hide, where) if tree is not None]
+    return parse_row_filter(*trees) if trees else None
 
 
-def _conditions(tree: object, path: Place, level: int) -> Iterator[tuple[str, str | None, Place]]:
-    """Yield (column, kind, path) of every condition.
-
-    The kind is None for a condition with `exists` only. Raises FilterProblem for an invalid condition. Other nodes that
-    `parse_filter` refuses are skipped.
-    """
-    if level > MAX_LEVELS or not isinstance(tree, Mapping) or len(tree) != 1:
-        return
-    (key,) = tree
-    if key == "not":
-        yield from _conditions(tree[key], (*path, key), level + 1)
-    elif key in GROUPS:
-        parts = tree[key] if isinstance(tree[key], list | tuple) else ()
-        for index, part in enumerate(parts):
-            yield from _conditions(part, (*path, key, index), level + 1)
-    else:
-        yield _column(key, path), _kind(tree[key], (*path, str(key))), (*path, str(key))
-
-
-def _column(name: object, path: Place) -> str:
-    if isinstance(name, str) and 0 < len(name) <= _MAX_NAME_CHARACTERS:
-        return name
-    words = f"a column is named by text of 1 to {_MAX_NAME_CHARACTERS} characters (in quotes if it looks like a number)"
-    raise FilterProblem((*path, str(name)[:64]), words, "filter_field")
-
-
-def _kind(operators: object, path: Place) -> str | None:
+def _compared_kind(operators: object, path: Place) -> str | None:
     """Return the kind of a column, from the operators of one condition, or None if `exists` is the only operator.
 
     Raises FilterProblem for invalid operators.

@@ -169,5 +169,5 @@ def test_a_column_has_one_kind_in_where_and_hide(tmp_path: Path) -> None:
     assert found.tree[0] == "any"
     assert either(None, None) is None
     message = refusal(tmp_path, {"cleansing": {"hide": {"a": {"any": ["3"]}}, "where": {"a": {"gte": 4}}}})
-    assert "'a' is compared with numbers and with text in hide and where" in message
+    assert "the column 'a' is compared with numbers and with text; keep one of them" in message
     assert "cleansing.hide" in refusal(tmp_path, {"cleansing": {"hide": {"a": {"ge": 4}}}})
