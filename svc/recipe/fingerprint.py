@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from svc.recipe.schema import Recipe
 from svc.recipe.serving_schema import Serving
 from svc.recipe.source_options import BUILT_IN_OPTIONS, SourceSpec
-from svc.recipe.variables import contains_reference, has_reference
+from svc.recipe.variables import contains_reference
 
 HASH_LENGTH = 12
 NOT_HASHED = frozenset(
@@ -85,7 +85,7 @@ def _value(value: Any, raw: Any, path: _Place) -> Any:
         return _model(value, raw, path)
     if isinstance(value, tuple) and value and isinstance(value[0], BaseModel) and len(value) == len(raw):
         return [_value(item, raw_item, path) for item, raw_item in zip(value, raw, strict=True)]
-    return raw if has_reference(raw) or contains_reference(raw) else _json(value)
+    return raw if contains_reference(raw) else _json(value)
 
 
 def _source(raw: Mapping[str, Any]) -> dict[str, Any]:

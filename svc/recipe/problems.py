@@ -49,6 +49,7 @@ _PLAIN_WORDS = {
     "tuple_type": "must be a list",
     "model_type": "must be a mapping of keys to values",
     "dict_type": "must be a mapping of keys to values",
+    "timezone_aware": "must have a zone, as in 2026-12-24T18:00:00Z or 2026-12-24T18:00:00+01:00",
 }
 PATTERNS_IN_WORDS: Mapping[str, str] = {
     NAME_PATTERN: "must be 1 to 64 letters, digits, hyphens and underscores",

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, AwareDatetime, Field, ValidationInfo, field_validator, model_validator
 
 from svc.recipe.filter_tree import GROUPS, FilterProblem, Kind, parse_filter
 from svc.recipe.source_options import Block, Name, Number, SourceSpec, Whole, unique_names
@@ -118,20 +117,11 @@ class NewItems(Block):
         return min_share
 
 
-def _require_zone(value: datetime) -> datetime:
-    if value.tzinfo is None:
-        raise ValueError("has no zone; write 2026-12-24T18:00:00Z or +01:00")
-    return value
-
-
-Moment = Annotated[datetime, AfterValidator(_require_zone)]
-
-
 class Timed(Block):
     """A boost or a pin, which may be limited in time."""
 
-    from_: Moment | None = Field(default=None, alias="from", description="ISO 8601 with zone; null: always.")
-    until: Moment | None = Field(default=None, description="ISO 8601 with zone, not included; null: for ever.")
+    from_: AwareDatetime | None = Field(default=None, alias="from", description="ISO 8601 with zone; null: always.")
+    until: AwareDatetime | None = Field(default=None, description="ISO 8601 with zone, not included; null: for ever.")
 
     @model_validator(mode="after")
     def _begins_before_it_ends(self) -> Self:

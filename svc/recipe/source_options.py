@@ -6,7 +6,7 @@ import codecs
 from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, field_validator, model_validator
 from pydantic_core import PydanticKnownError
 
 from svc.errors import RecipeSecurityError
@@ -29,10 +29,6 @@ def _number(value: Any) -> Any:
     return value
 
 
-def _lower(value: str | None) -> str | None:
-    return None if value is None else value.lower()
-
-
 def bare_off(mode: object) -> object:
     """Return "off" for false, because YAML reads a bare `off` as false. Return other modes unchanged."""
     return "off" if mode is False else mode
@@ -44,7 +40,7 @@ Positive = Annotated[Whole, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1, max_length=1024)]
 SHA256_PATTERN = "^[0-9a-fA-F]{64}$"
 DSN_PATTERN = "^SVC_RECIPE_[A-Za-z0-9_]+$"
-Sha256 = Annotated[str, Field(pattern=SHA256_PATTERN), AfterValidator(_lower)]
+Sha256 = Annotated[str, StringConstraints(pattern=SHA256_PATTERN, to_lower=True)]
 
 
 def unique_names(names: tuple[str, ...]) -> tuple[str, ...]:

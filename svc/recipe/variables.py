@@ -41,11 +41,7 @@ def has_reference(text: object) -> bool:
 
 def contains_reference(tree: Any) -> bool:
     """Return whether any expandable string in `tree` refers to a variable."""
-    if isinstance(tree, Mapping):
-        return any(contains_reference(value) for key, value in tree.items() if key not in _NEVER_EXPANDED)
-    if isinstance(tree, list):
-        return any(contains_reference(value) for value in tree)
-    return has_reference(tree)
+    return any(True for _ in _texts(tree))
 
 
 def expand(tree: Any, variables: Mapping[str, str], where: str) -> Any:
@@ -56,7 +52,7 @@ def expand(tree: Any, variables: Mapping[str, str], where: str) -> Any:
     """
     if isinstance(tree, dict):
         return {
-            key: value if key in _NEVER_EXPANDED else expand(value, variables, f"{where}.{key}" if where else key)
+            key: value if key in _NEVER_EXPANDED else expand(value, variables, f"{where}.{key}")
             for key, value in tree.items()
         }
     if isinstance(tree, list):
@@ -64,17 +60,23 @@ def expand(tree: Any, variables: Mapping[str, str], where: str) -> Any:
     return _expand_text(tree, variables, where) if has_reference(tree) else tree
 
 
-def references(tree: Any, where: str = "") -> Iterator[tuple[str, str]]:
+def references(tree: Any) -> Iterator[tuple[str, str]]:
     """Yield the field path and the name of each variable that is expanded in `tree`."""
-    if isinstance(tree, dict):
+    for where, text in _texts(tree):
+        yield from ((where, name) for name in _REFERENCE.findall(text))
+
+
+def _texts(tree: Any, where: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the field path and the text of each expandable string in `tree` that refers to a variable."""
+    if isinstance(tree, Mapping):
         for key, value in tree.items():
             if key not in _NEVER_EXPANDED:
-                yield from references(value, f"{where}.{key}" if where else key)
+                yield from _texts(value, f"{where}.{key}" if where else key)
     elif isinstance(tree, list):
         for index, value in enumerate(tree):
-            yield from references(value, f"{where}[{index}]")
+            yield from _texts(value, f"{where}[{index}]")
     elif has_reference(tree):
-        yield from ((where, name) for name in _REFERENCE.findall(tree))
+        yield where, tree
 
 
 def unexpanded_references(tree: Any, where: str = "") -> Iterator[str]:

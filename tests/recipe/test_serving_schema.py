@@ -48,7 +48,7 @@ RULE_PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"boosts": [{"filter": {"x": {}}, "factor": 2}]}, "serving.boosts[0].filter.x: no filter field"),
     ({"boosts": [{"filter": {"year": {"gt": 1}}, "factor": 20}]}, "serving.boosts[0].factor"),
     ({"pins": [{"item_id": "a", "position": 1}, {"item_id": "b", "position": 1}]}, "at the same time"),
-    ({"pins": [{"item_id": "a", "position": 1, "from": "2026-01-01T00:00:00"}]}, "has no zone"),
+    ({"pins": [{"item_id": "a", "position": 1, "from": "2026-01-01T00:00:00"}]}, "must have a zone"),
     ({"diversity": 2}, "serving.diversity"),
 ]
 
