@@ -135,11 +135,7 @@ def run_task(task: _Task) -> Manifest:
     """Write one shard, in a worker. Raises ExportIncomplete if the artifact was replaced since the client read it."""
     logs.configure_for_library()
     settings = _worker_settings()
-    opened = _last_artifact.get(task.artifact, task.model_version, settings)
-    if opened.model_version != task.model_version:
-        raise ExportIncomplete(
-            f"{task.artifact} is now {opened.model_version}, the export began with {task.model_version}"
-        )
+    opened = _open_once(task, settings)
     with one_blas_thread():  # for each of the threads that export starts
         return export(task.request, opened, settings, Progress())  # the client shows the progress of all shards
 
@@ -156,26 +152,28 @@ def _worker_settings() -> Settings:
     return replace(settings, scoring_threads=max(1, usable_cores() // threads))
 
 
-class _LastArtifact:
-    """A cache of one artifact, the last that this worker process used."""
+_lock = threading.Lock()
+_last: dict[tuple[str, str], OpenedArtifact] = {}
+"""The artifact that this worker process used last, by its address and version."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._address: str | None = None
-        self._last: OpenedArtifact | None = None
 
-    def get(self, address: str, model_version: str, settings: Settings) -> OpenedArtifact:
-        """Return the verified artifact at `address`. Read it unless the cache has this address and version.
+def _open_once(task: _Task, settings: Settings) -> OpenedArtifact:
+    """Return the verified artifact of the task. Read it unless it is the last one that this process used.
 
-        It has another version than `model_version` if it was replaced. One thread of the worker reads and verifies it
-        while the others wait. Raises ConfigError without keys, and ArtifactError.
-        """
-        with self._lock:
-            if self._last is None or (self._address, self._last.model_version) != (address, model_version):
-                self._last = None  # drop it before reading the next artifact, so memory holds only one
-                self._last = open_artifact(address, _keys(settings), settings)
-                self._address = address
-            return self._last
+    One thread of the worker reads and verifies it while the others wait. Raises ExportIncomplete if it has another
+    version than the task, ConfigError without keys, and ArtifactError.
+    """
+    wanted = (task.artifact, task.model_version)
+    with _lock:
+        if wanted not in _last:
+            _last.clear()  # before the next artifact is read, so that memory holds only one
+            opened = open_artifact(task.artifact, _keys(settings), settings)
+            if opened.model_version != task.model_version:
+                raise ExportIncomplete(
+                    f"{task.artifact} is now {opened.model_version}, the export began with {task.model_version}"
+                )
+            _last[wanted] = opened
+        return _last[wanted]
 
 
 def _keys(settings: Settings) -> SigningKeys:
@@ -186,6 +184,3 @@ def _keys(settings: Settings) -> SigningKeys:
             "SVC_SIGNING_KEYS for artifacts that are signed with HMAC"
         )
     return keys
-
-
-_last_artifact = _LastArtifact()

@@ -75,7 +75,7 @@ class _Hashed(SimpleNamespace):
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     cluster = Cluster()
     monkeypatch.setitem(sys.modules, "distributed", cluster)
-    monkeypatch.setattr(dask, "_last_artifact", dask._LastArtifact())
+    monkeypatch.setattr(dask, "_last", {})
     return cluster
 
 
