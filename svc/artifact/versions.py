@@ -50,8 +50,8 @@ class Version:
     best_score: float | None
     rank_ms: float | None
     decision: str | None
-    live: bool = False
-    held: bool = False
+    live: bool
+    held: bool
     reused_from: Mapping[str, str] | None = None
 
     def as_fields(self) -> dict[str, Any]:

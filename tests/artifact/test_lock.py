@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -124,11 +125,11 @@ def test_locks_of_remote_outputs_are_in_the_users_cache_by_default(
 
 @pytest.mark.usefixtures("permissions")
 def test_an_unwritable_folder_is_a_configuration_error(tmp_path: Path) -> None:
-    """The error names the lock and suggests --no-lock, with exit code 8."""
+    """The error names the lock and the remedy, with exit code 8."""
     tmp_path.chmod(0o555)
     try:
         with (
-            pytest.raises(ConfigError, match="--no-lock") as caught,
+            pytest.raises(ConfigError, match="lock cannot be taken: Permission denied; make") as caught,
             run_lock(str(tmp_path / "m.svc"), timeout_s=0, settings=Settings()),
         ):
             pass
@@ -140,7 +141,10 @@ def test_an_unwritable_folder_is_a_configuration_error(tmp_path: Path) -> None:
 def test_a_folder_in_place_of_the_lock_is_a_configuration_error(tmp_path: Path) -> None:
     """The error comes at once, even with an endless wait for the lock."""
     (tmp_path / "m.svc.lock").mkdir()
-    with pytest.raises(ConfigError), run_lock(str(tmp_path / "m.svc"), timeout_s=-1, settings=Settings()):
+    with (
+        pytest.raises(ConfigError, match="lock cannot be taken: Is a directory; "),
+        run_lock(str(tmp_path / "m.svc"), timeout_s=-1, settings=Settings()),
+    ):
         pass
 
 
@@ -148,6 +152,19 @@ def test_a_symlink_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
     """A user who may write into the output folder cannot make a training empty another file."""
     (tmp_path / "precious").write_text("content", encoding="utf-8")
     (tmp_path / "m.svc.lock").symlink_to("precious")
-    with pytest.raises(ConfigError), run_lock(str(tmp_path / "m.svc"), timeout_s=0, settings=Settings()):
+    with (
+        pytest.raises(ConfigError, match="lock cannot be taken: Too many levels of symbolic links; "),
+        run_lock(str(tmp_path / "m.svc"), timeout_s=0, settings=Settings()),
+    ):
         pass
     assert (tmp_path / "precious").read_text(encoding="utf-8") == "content"
+
+
+def test_a_file_system_without_locks_is_a_configuration_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message has the reason, which has no system error."""
+    monkeypatch.setattr("svc.artifact.lock.FileLock.acquire", Mock(side_effect=NotImplementedError("no flock here")))
+    with (
+        pytest.raises(ConfigError, match="lock cannot be taken: no flock here; "),
+        run_lock(str(tmp_path / "m.svc"), timeout_s=0, settings=Settings()),
+    ):
+        pass

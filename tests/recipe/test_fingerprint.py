@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
+import pytest
 import yaml
 
 from tests.recipe.loading import AVAILABILITY, BASE, METADATA, load
@@ -30,6 +33,8 @@ def test_shorthand_and_long_form_are_one_recipe(tmp_path: Path) -> None:
 def test_defaults_and_order_do_not_change_the_hash(tmp_path: Path) -> None:
     """An explicit default, another order of keys and a comment keep the hash. Another value changes it."""
     plain = load(tmp_path).recipe_hash
+    reverse = dict(reversed(BASE.items()), source=dict(reversed(BASE["source"].items())))
+    assert load(tmp_path, json.dumps(reverse)).recipe_hash == load(tmp_path, json.dumps(BASE)).recipe_hash == plain
     spelled = {"training": {"n_trials": 40, "split": {"heldout_ratio": 0.1}}, "cleansing": {}, "item_metadata": None}
     assert load(tmp_path, spelled).recipe_hash == plain
     assert (
@@ -38,6 +43,19 @@ def test_defaults_and_order_do_not_change_the_hash(tmp_path: Path) -> None:
     assert load(tmp_path, "# note\n" + yaml.safe_dump(BASE)).recipe_hash == plain
     assert load(tmp_path, {"training": {"n_trials": 41}}).recipe_hash != plain
     assert len(plain) == 12
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({}, "ef2cc5cb02f0"),
+        ({"training": {"parallelism": 1}}, "ef2cc5cb02f0"),
+        ({"source": {"type": "csv", "path": "Bücher.csv", "delimiter": ";"}, "metric": "map"}, "0ae2e78181f7"),
+    ],
+)
+def test_the_hash_is_the_same_in_all_versions_of_svc(tmp_path: Path, more: dict[str, Any], expected: str) -> None:
+    """Artifacts have the hash, so another one would end the reuse of their parameters."""
+    assert load(tmp_path, more).recipe_hash == expected
 
 
 def test_the_hash_is_taken_before_expansion(tmp_path: Path) -> None:

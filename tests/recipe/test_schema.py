@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from svc.recipe.algorithms import TRANSITIONS
 from svc.recipe.schema import Promotion
 from tests.recipe.loading import BASE, load, refusal
 
@@ -139,6 +140,44 @@ def test_recency_is_searched_if_the_split_is_by_time(
     option = {} if recency is None else {"recency": recency}
     recipe = load(tmp_path, {"schema": schema, "training": {"split": {"scheme": scheme}, **option}}).recipe
     assert recipe.recency == expected
+
+
+BLENDED, ORDERED = {"algorithms": ["Blend", "IALS", "TopPop"]}, {"algorithms": ["IALS"], "ranker": "search"}
+
+
+@pytest.mark.parametrize(
+    ("training", "scheme", "timed", "blends", "orders", "trains"),
+    [
+        ({"algorithms": ["IALS"]}, "leave_one_out", True, False, False, False),
+        ({"algorithms": ["IALS"], "recency": 0.5}, "random", True, False, False, True),
+        ({"algorithms": ["IALS"], "time_decay": {"half_life": "7d"}}, "random", True, False, False, True),
+        ({"algorithms": [TRANSITIONS]}, "leave_one_out", True, False, False, True),
+        (BLENDED, "leave_one_out", True, True, False, True),
+        (BLENDED, "leave_one_out", False, False, False, False),
+        (BLENDED, "random", True, False, False, False),
+        ({"algorithms": ["Blend", "IALS", "RP3beta"]}, "leave_one_out", True, False, False, False),
+        ({"algorithms": ["IALS", "TopPop"]}, "leave_one_out", True, False, False, False),
+        (ORDERED, "leave_one_out", True, False, True, True),
+        (ORDERED, "leave_one_out", False, False, False, False),
+        (ORDERED, "random", True, False, False, False),
+    ],
+)
+def test_times_are_used_if_a_model_depends_on_them(
+    tmp_path: Path,
+    training: dict[str, Any],
+    scheme: str,
+    *,
+    timed: bool,
+    blends: bool,
+    orders: bool,
+    trains: bool,
+) -> None:
+    """Recent popularity and the order of pages need a time column and a split by time."""
+    schema = {"user_column": "u", "item_column": "i", **({"time_column": "t"} if timed else {})}
+    block = {"recency": "off", "ranker": "off", "split": {"scheme": scheme}, **training}
+    recipe = load(tmp_path, {"schema": schema, "training": block}).recipe
+    assert (recipe.blends_recent_popularity, recipe.orders_pages) == (blends, orders)
+    assert recipe.trains_on_times == trains
 
 
 def test_the_default_of_recency_does_not_change_the_hash(tmp_path: Path) -> None:
