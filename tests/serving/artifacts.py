@@ -31,7 +31,7 @@ def ids(prefix: str, count: int) -> IdTable:
 
 
 def history(n_users: int, n_items: int, seen: int = 2) -> History:
-    """Return histories in which each user has seen `seen` items from their own number on, modulo `n_items`."""
+    """Return histories: each user has seen `seen` items from the user's own number on, modulo `n_items`."""
     starts = np.arange(n_users)[:, np.newaxis] % (n_items - seen)
     columns = (starts + np.arange(seen)).astype(np.int32).ravel()
     return History(np.arange(0, n_users * seen + 1, seen, dtype=np.int64), columns)
@@ -51,7 +51,7 @@ def popularity_model(best: int = 0, n_users: int = 4, n_items: int = 6) -> Model
 
 
 def factor_model(n_users: int, n_items: int, components: int, seed: int = 0) -> Model:
-    """Return a model of random factors, in the size of a real one."""
+    """Return a model of random factors, as large as a real one."""
     random = np.random.default_rng(seed)
     users = random.standard_normal((n_users, components), dtype=np.float32)
     items = random.standard_normal((n_items, components), dtype=np.float32)
@@ -65,7 +65,7 @@ def factor_model(n_users: int, n_items: int, components: int, seed: int = 0) -> 
 
 
 def header(**more: Any) -> dict[str, Any]:
-    """Return the smallest header with which a model is served."""
+    """Return the smallest header of a model that can be served."""
     return {
         "irspack_version": running_irspack_version(),
         "best_class": "TopPopRecommender",

@@ -1,4 +1,4 @@
-"""The values of a body, by one call of the small parser and by the parser of large bodies."""
+"""The value of a JSON body, by one `from_json` call and by the parser of large bodies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOMY = Longest(items=10**7, names=10**7, at_top={})
 
 
 def expected(body: bytes) -> str | None:
-    """Return the value in Python's JSON, or None if the body must be refused, also for a repeated key."""
+    """Return the `repr` of the object in a body, or None if the body must be refused. A repeated key is refused too."""
 
     def once(pairs: list[tuple[str, Any]]) -> None:
         if len({name for name, _ in pairs}) < len(pairs):

@@ -1,4 +1,4 @@
-"""A served model and a client that calls the application in memory, for tests of the HTTP API."""
+"""A served model, and a client that calls the application in memory."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def model(*, features: bool = True) -> Model:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer: status, headers in lower case, body."""
+    """An answer, with the names of headers in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -102,7 +102,7 @@ def answer_of(response: Response) -> Answer:
 
 
 class Client:
-    """Calls an application like a connection, and checks each answer by the OpenAPI document."""
+    """Calls an application as a connection does, and checks each answer by the OpenAPI document."""
 
     def __init__(self, app: Application, headers: Mapping[str, str] | None = None) -> None:
         self.app = app

@@ -1,4 +1,4 @@
-"""Checks answers by the OpenAPI document."""
+"""A check of answers by the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def operation(method: str, path: str) -> dict[str, Any] | None:
 
 
 def require_documented(method: str, path: str, status: int, headers: Mapping[str, str], body: bytes) -> None:
-    """Fail unless the server's document has this answer, by status, headers and body."""
+    """Raise AssertionError unless the server's document has this answer, by status, headers and body."""
     asked = operation(method, path)
     if asked is None:
         return

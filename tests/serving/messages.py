@@ -1,4 +1,4 @@
-"""HTTP/1.1 messages to compare servers with, well formed, mutated and refused, and h11's reading of them."""
+"""HTTP/1.1 messages for comparing the server with h11: well formed, mutated and refused ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 class Taken(NamedTuple):
-    """One request as a parser read it, without blanks around values and the case of codings."""
+    """A request as a parser read it, without blanks around values and with codings in lower case."""
 
     method: str
     target: bytes

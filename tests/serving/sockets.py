@@ -24,7 +24,7 @@ async def listening(
     drain_s: float = 5.0,
     tls: Tls | None = None,
 ) -> AsyncIterator[int]:
-    """Serve `application` during the block, and yield its port. The drain begins at the end."""
+    """Serve `application` during the block, and yield its port. Leaving the block begins the drain."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as in `bind`: virtual time jumps over delays
     over = trio.Event()

@@ -1,7 +1,4 @@
-"""Three times the load that the server can answer: refusals, their delay, and the accepted requests.
-
-In virtual time.
-"""
+"""Refusals at three times the load that the server can answer, in virtual time."""
 
 from __future__ import annotations
 
@@ -50,7 +47,7 @@ def anyio_backend() -> tuple[str, dict[str, object]]:
 
 
 class Threads:
-    """A scoring thread that takes virtual time. Its next call takes `pause_s` longer."""
+    """A scoring thread whose calls take virtual time. The next call takes `pause_s` longer."""
 
     def __init__(self, call_s: float, each_s: float) -> None:
         self._call_s, self._each_s = call_s, each_s
@@ -70,7 +67,7 @@ class Echo:
 
 
 class Clients:
-    """Queries a lane like the verbs do: checks the wait, then ranks."""
+    """Queries a lane as the verbs do: checks the expected wait, then ranks."""
 
     def __init__(self, limit_s: float = LIMIT_S, call_s: float = CALL_S, each_s: float = EACH_S) -> None:
         self.threads = Threads(call_s, each_s)
@@ -82,7 +79,7 @@ class Clients:
         self.refused: dict[str, list[float]] = defaultdict(list)
 
     async def ask(self, kind: str, count: int = 1, headers: dict[bytes, bytes] | None = None) -> bool:
-        """Return True if the request was answered. The lists get the seconds that answers and refusals took."""
+        """Return True if the request was answered. Appends the seconds that its answer or refusal took."""
         began = trio.current_time()
         queries = [Query(limit=LONG, user=1)] * count
         try:
@@ -138,7 +135,10 @@ def p99(seconds: list[float]) -> float:
 
 @pytest.mark.parametrize("kind", ["open", "closed"])
 async def test_at_three_times_the_capacity_accepted_requests_stay_in_time(kind: str) -> None:
-    """At least 95% of the capacity is answered, the 99th percentile is below the limit, and refusals take no time."""
+    """At least 95% of the capacity is answered, and the 99th percentile stays below the limit.
+
+    A refusal takes no time.
+    """
     clients, seconds = Clients(), 6.0
     if kind == "open":
         load = lambda: clients.open_loop("single", 3 * CAPACITY, seconds)  # noqa: E731
@@ -153,7 +153,7 @@ async def test_at_three_times_the_capacity_accepted_requests_stay_in_time(kind: 
 
 
 async def test_without_the_limit_the_same_load_waits_longer_and_longer() -> None:
-    """No request is refused, and soon no answer comes in time."""
+    """Without a limit, no request is refused, and soon no answer comes in time."""
     clients = Clients(limit_s=0)
     await clients.during(lambda: clients.open_loop("single", 3 * CAPACITY, 10))
     assert not clients.refused["single"]
@@ -161,7 +161,7 @@ async def test_without_the_limit_the_same_load_waits_longer_and_longer() -> None
 
 
 async def test_a_second_after_the_load_no_request_is_refused() -> None:
-    """The queue is never longer than the server can answer within the limit."""
+    """The queue never holds more than the server can answer within the limit."""
     clients = Clients()
 
     async def load() -> None:
@@ -175,7 +175,7 @@ async def test_a_second_after_the_load_no_request_is_refused() -> None:
 
 
 async def test_clients_of_batches_never_starve_single_requests() -> None:
-    """Many send batches without pause, and each single request is answered after a call or two."""
+    """Many clients send batches without pause. Each single request is answered after a call or two."""
     clients = Clients()
     await clients.during(
         lambda: clients.closed_loop("batch", 12, 20, MAX_BATCH),
@@ -190,7 +190,7 @@ async def test_clients_of_batches_never_starve_single_requests() -> None:
 async def test_batches_are_refused_before_single_requests() -> None:
     """While single requests fill the server, all of them are answered.
 
-    No batch is accepted that would wait for long.
+    A batch that would wait for long is refused.
     """
     clients = Clients()
     await clients.during(
@@ -206,7 +206,7 @@ async def test_batches_are_refused_before_single_requests() -> None:
 @pytest.mark.parametrize("kind", ["call", "machine"])
 @pytest.mark.parametrize("seed", range(8))
 async def test_one_slow_call_or_one_pause_of_the_machine_causes_no_refusal(kind: str, seed: int) -> None:
-    """It may take up to 10 seconds at any moment, in a server with a few clients of singles and batches."""
+    """A server with a few clients refuses nothing after a pause of up to 10 seconds at any moment."""
     pick = random.Random(seed)
     clients = Clients(limit_s=2, call_s=0.02, each_s=1e-4)
     pause_s = pick.choice((0.5, 3.0, 10.0))
@@ -233,7 +233,7 @@ async def test_one_slow_call_or_one_pause_of_the_machine_causes_no_refusal(kind:
 
 
 async def test_an_accepted_batch_is_not_starved_by_single_requests() -> None:
-    """Each call has places for batches, however many singles wait."""
+    """Each call reserves places for batches, however many single requests wait."""
     clients = Clients(limit_s=0)
     ended = []
 
@@ -248,7 +248,7 @@ async def test_an_accepted_batch_is_not_starved_by_single_requests() -> None:
 
 
 async def test_a_request_with_a_shorter_timeout_is_refused_sooner() -> None:
-    """X-Request-Timeout-Ms applies if the server has no limit, too. An idle server accepts any."""
+    """X-Request-Timeout-Ms also applies if the server has no limit. An idle server accepts any timeout."""
     clients = Clients(limit_s=0)
     short = {b"x-request-timeout-ms": b"800"}
 
@@ -274,7 +274,10 @@ def test_an_invalid_timeout_is_refused_by_name(value: bytes) -> None:
 
 
 async def test_a_late_request_is_refused_before_its_work() -> None:
-    """The answer is 503 with Retry-After and the request id, counted by its status. Other paths are answered."""
+    """The answer is 503 with Retry-After and the request id, and is counted by status.
+
+    Paths without a queue are answered.
+    """
     async with serving(Settings()) as (client, _):
         asked = [(b"host", b"localhost"), (b"x-request-id", b"r1")]
         late = Sent("POST", b"/v1/recipes/movies:recommend", asked, [b"no JSON"], late_s=2.5)
@@ -294,7 +297,7 @@ async def _late(client: Client, method: str, path: bytes) -> int:
 
 
 async def test_retry_after_of_a_late_refusal_includes_its_own_delay() -> None:
-    """It is the expected wait and the time that the refusal has waited."""
+    """Retry-After is the expected wait and the delay of the refusal itself."""
     async with serving(Settings()) as (client, _):
         for waited_s, retry_after in ((0.0, "3"), (10.0, "13")):
             arrived_s = trio.current_time() - waited_s
@@ -305,7 +308,7 @@ async def test_retry_after_of_a_late_refusal_includes_its_own_delay() -> None:
 
 
 async def test_a_late_request_without_a_key_gets_401_before_503() -> None:
-    """A refusal for a queue would reveal that the recipe exists."""
+    """A refusal because of a queue would reveal that the recipe exists."""
     async with serving(keys=parse_api_keys(f"k:{hash_api_key(new_api_key())}")) as (client, _):
         for recipe in (b"movies", b"nothing"):
             target = b"/v1/recipes/%b:recommend" % recipe
@@ -355,7 +358,7 @@ ASKS_MODEL = [
 async def test_the_queue_of_a_model_counts_before_a_request_is_parsed(
     line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It counts for each endpoint with a queue and any spelling of the path, but only shortly after a refusal."""
+    """Every endpoint with a queue and any spelling of its path are refused, but only shortly after a refusal."""
     async with serving(Settings(max_queue_s=2)) as (client, state):
         monkeypatch.setattr(Lane, "expected_wait_s", lambda lane, batch=0: 3.0)
         monkeypatch.setattr(Lane, "is_free_of_singles", False)
@@ -387,7 +390,7 @@ async def test_a_request_that_would_wait_too_long_is_late(
 ) -> None:
     """The limit is the server's 2 s or the request's own.
 
-    Malformed requests, and those without a model, are not late.
+    Malformed requests and requests without a model are not late.
     """
     async with serving(Settings(max_queue_s=2)) as (client, state):
         monkeypatch.setattr(Lane, "expected_wait_s", lambda lane, batch=0: 1.0 if batch else 0.0)
@@ -396,7 +399,7 @@ async def test_a_request_that_would_wait_too_long_is_late(
 
 
 async def test_popular_items_are_refused_like_single_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They wait in the same queue."""
+    """Popular items wait in the queue of single requests."""
     async with serving(Settings(max_queue_s=2)) as (client, _):
         assert (await client.get("/v1/recipes/movies/popular")).status == 200
         assert await _late(client, "GET", b"/v1/recipes/movies/popular") == 503
@@ -407,7 +410,7 @@ async def test_popular_items_are_refused_like_single_requests(monkeypatch: pytes
 
 
 async def test_an_expensive_query_is_refused_for_other_expensive_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plain queries are answered meanwhile."""
+    """Plain queries are still answered."""
     async with serving(Settings(max_queue_s=2)) as (client, _):
         monkeypatch.setattr(
             Lane, "wait_s", lambda lane, queries, key: 60.0 * any(query.rules is not None for query in queries)
@@ -419,7 +422,7 @@ async def test_an_expensive_query_is_refused_for_other_expensive_ones(monkeypatc
             assert batch.status == status
 
 
-async def test_a_server_is_crowded_for_a_moment_after_a_refusal() -> None:
+async def test_a_server_counts_as_crowded_for_a_second_after_a_refusal() -> None:
     async with serving() as (client, state):
         assert not state.admission.is_crowded
         assert await _late(client, "POST", RECOMMEND.encode()) == 503
@@ -432,7 +435,7 @@ STEP_S = 1e-3
 
 
 def learn(pace: Pace, each_s: float, seconds: float, pick: random.Random) -> None:
-    """Learn steps of 1 to 8 entries that take about `each_s` each, some three times and most half as long."""
+    """Learn steps of 1 to 8 entries of about `each_s` each. Some take three times as long, and most half as long."""
     while seconds > 0:
         count = pick.randint(1, 8)
         step_s = count * each_s * pick.choice((0.5, 0.5, 0.5, 0.5, 3.0))
@@ -440,8 +443,8 @@ def learn(pace: Pace, each_s: float, seconds: float, pick: random.Random) -> Non
         seconds -= step_s
 
 
-def test_the_estimate_is_0_until_there_are_enough_slices() -> None:
-    """It is so for first slices of any length."""
+def test_the_estimate_is_0_until_enough_slices_are_measured() -> None:
+    """The first slices may have any length."""
     pace = Pace()
     for _ in range(FEWEST_SLICES - 1):
         pace.learn(10.0, 1)
@@ -461,7 +464,7 @@ def test_short_steps_are_averaged() -> None:
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("slow_s", [0.06, 1.0, 10.0])
 def test_one_slow_step_of_any_length_hardly_moves_the_estimate(seed: int, slow_s: float) -> None:
-    """At any moment the estimate stays between those of the other slices."""
+    """The estimate stays between those of the other slices at any moment."""
     pick, pace = random.Random(seed), Pace()
     learn(pace, STEP_S, pick.uniform(0, 4), pick)
     pace.learn(slow_s, 1)
@@ -471,8 +474,8 @@ def test_one_slow_step_of_any_length_hardly_moves_the_estimate(seed: int, slow_s
 
 
 @pytest.mark.parametrize("factor", [0.2, 5.0])
-def test_a_lasting_change_is_known_within_a_second(factor: float) -> None:
-    """The estimate follows in both directions, after half of the slices."""
+def test_the_estimate_follows_a_lasting_change_within_a_second(factor: float) -> None:
+    """The estimate is within 50% after half of the slices, for slower and for faster steps."""
     pick, pace = random.Random(1), Pace()
     learn(pace, STEP_S, 10, pick)
     learn(pace, factor * STEP_S, SLICES * SLICE_S * 2, pick)

@@ -36,7 +36,7 @@ ORDERED = (*FROM_HISTORIES, BY_PART)
 
 
 def in_order(name: str) -> Model:
-    """Return the model of a family with its histories read as ordered, oldest first."""
+    """Return a model of this family that weighs histories by recency, oldest item first."""
     model = family("blend" if name == BY_PART else name)
     known = model.history
     if name == BY_PART:
@@ -73,7 +73,7 @@ async def shown(client: Client, **body: Any) -> list[tuple[str, float]]:
 
 @pytest.mark.parametrize("name", ORDERED)
 async def test_the_last_item_counts_most(name: str) -> None:
-    """A repeated item stands at its last place. A batch and an explained request give the same result."""
+    """A repeated item counts at its last position. Batches and explained requests give the same result."""
     model = in_order(name)
     items = model.item_ids.all()
     first, second, third = items[3], items[9], items[17]
@@ -94,7 +94,7 @@ async def test_the_last_item_counts_most(name: str) -> None:
 
 @pytest.mark.parametrize("name", FROM_HISTORIES)
 async def test_without_recency_the_order_has_no_effect(name: str) -> None:
-    """Such models answer the same bytes for every order."""
+    """Models without recency answer the same bytes for every order."""
     model = family(name)
     model.ready()
     items = model.item_ids.all()
@@ -106,7 +106,10 @@ async def test_without_recency_the_order_has_no_effect(name: str) -> None:
 
 
 async def test_seen_items_are_returned_by_a_model_trained_with_repeats() -> None:
-    """Null means this default too. A request may override it, alone and in a batch."""
+    """A model trained with repeats returns seen items by default.
+
+    `include_seen` overrides it, in single requests and batches.
+    """
     for repeats in (False, True):
         model = family("dense_weights")
         model.repeats = repeats
@@ -125,7 +128,7 @@ async def test_seen_items_are_returned_by_a_model_trained_with_repeats() -> None
 
 @pytest.mark.parametrize("name", ["neighbours", "IALS", BY_PART])
 async def test_the_application_gives_the_scores_of_the_model(name: str) -> None:
-    """They are equal to the last digit."""
+    """The scores of the answer and of the model are equal to the last digit."""
     model = in_order(name)
     items = model.item_ids.all()
     history = [items[3], items[9], items[17]]
@@ -139,8 +142,8 @@ async def test_the_application_gives_the_scores_of_the_model(name: str) -> None:
     assert [item for item, _ in found] == [items[column] for column in ranking.items.tolist()]
 
 
-async def test_the_part_for_features_beside_a_blend_weighs_by_its_own_recency() -> None:
-    """It answers a history alone. The blend answers one behind a known user's history."""
+async def test_the_cold_start_model_beside_a_blend_has_its_own_recency() -> None:
+    """The cold-start model answers a history alone. The blend answers a history of a known user."""
     model, other = in_order(BY_PART), family("IALS").scorer
     assert isinstance(other, IALSScorer)
     model.cold, model.cold_recency = ColdStartScorer.of(other), 0.7

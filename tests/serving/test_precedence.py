@@ -1,4 +1,4 @@
-"""Work on batches pauses while a single request is in progress, and no longer than its share."""
+"""Batches pause while a single request is in progress, up to a bounded share of the time."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from svc.serving.precedence import PAUSE_SHARE, Precedence
 pytestmark = pytest.mark.anyio
 
 
-async def test_without_single_requests_nothing_pauses() -> None:
+async def test_without_single_requests_batches_do_not_pause() -> None:
     precedence = Precedence()
     with trio.fail_after(0):
         await precedence.give_way(math.inf)
     precedence.give_way_in_thread(math.inf)
 
 
-async def test_work_on_the_event_loop_goes_on_when_the_last_single_request_ends() -> None:
+async def test_a_batch_on_the_event_loop_continues_after_the_last_single_request() -> None:
     precedence, began = Precedence(), trio.current_time()
 
     async def single(seconds: float) -> None:
@@ -36,7 +36,7 @@ async def test_work_on_the_event_loop_goes_on_when_the_last_single_request_ends(
         assert trio.current_time() - began == pytest.approx(2)
 
 
-async def test_endless_single_requests_take_no_more_than_their_share() -> None:
+async def test_endless_single_requests_pause_batches_only_for_their_share() -> None:
     precedence = Precedence()
     with precedence:
         began = trio.current_time()
@@ -47,7 +47,7 @@ async def test_endless_single_requests_take_no_more_than_their_share() -> None:
         assert time.perf_counter() - started >= PAUSE_SHARE * 0.01
 
 
-async def test_a_thread_goes_on_when_the_single_request_ends() -> None:
+async def test_a_batch_in_a_thread_continues_after_the_single_request() -> None:
     precedence, order = Precedence(), list[str]()
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""Setup, signals and end of all processes that answer requests."""
+"""Functions of every server process: setup, signals and the end."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from svc.settings import Settings
 pytestmark = pytest.mark.anyio
 
 
-def test_a_single_error_is_taken_out_of_its_groups() -> None:
-    """Several errors stay a group."""
+def test_a_single_error_is_unwrapped_from_its_exception_groups() -> None:
+    """A group of several errors stays a group."""
     error = ValueError("x")
     assert process.unwrap_single(ExceptionGroup("a", [ExceptionGroup("b", [error])])) is error
     several = ExceptionGroup("a", [error, KeyError("y")])
@@ -28,14 +28,14 @@ def test_a_single_error_is_taken_out_of_its_groups() -> None:
 
 
 def test_the_limits_of_connections_are_the_settings() -> None:
-    """Each limit has its own setting."""
+    """Each limit of connections has its own setting."""
     limits = process.limits(Settings(keep_alive_s=1.0, client_timeout_s=2.0, drain_s=3.0))
     assert (limits.idle_s, limits.unread_s, limits.drain_s) == (1.0, 2.0, 3.0)
 
 
 @pytest.mark.parametrize("is_abstract", [False, True], ids=["file", "abstract"])
 def test_systemd_is_notified_when_the_server_answers(tmp_path: Path, is_abstract: bool) -> None:
-    """Without its socket, or with a removed one, nothing happens."""
+    """Nothing is sent if the socket is not set or does not exist."""
     name = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind("\0" + name if is_abstract else name)
@@ -49,7 +49,7 @@ def test_systemd_is_notified_when_the_server_answers(tmp_path: Path, is_abstract
 
 
 async def test_a_hanging_collector_does_not_delay_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread that sends the spans is abandoned."""
+    """The server abandons the thread that sends the spans."""
     monkeypatch.setattr(process, "LAST_SPANS_S", 0.01)
     asked, over = threading.Event(), threading.Event()
 
@@ -65,7 +65,7 @@ async def test_a_hanging_collector_does_not_delay_the_end(monkeypatch: pytest.Mo
 
 
 async def test_the_first_signal_stops_and_the_second_ends_at_once() -> None:
-    """The first signal sets name and time, which later ones do not change."""
+    """The first signal sets the name and the time of the stop. A later one does not change them."""
     stop, ended = Stop(), trio.Event()
     async with trio.open_nursery() as nursery:
         await nursery.start(listen, stop, ended.set)
@@ -80,8 +80,8 @@ async def test_the_first_signal_stops_and_the_second_ends_at_once() -> None:
     assert (stop.reason, stop.since) == ("SIGINT", pytest.approx(since))
 
 
-async def test_work_is_done_at_every_hangup_that_is_not_ignored() -> None:
-    """Under nohup the server ignores hangups, and reads no keys again."""
+async def test_work_runs_at_each_sighup_unless_it_is_ignored() -> None:
+    """Under nohup the server ignores SIGHUP, and rereads no keys."""
     done = 0
 
     async def work() -> None:

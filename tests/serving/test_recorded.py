@@ -1,7 +1,7 @@
-"""Requests without newer fields get the bytes that were recorded before these fields existed.
+"""Requests without newer fields give the bytes that were recorded before these fields existed.
 
-`recorded/answers.jsonl` has requests and answers of all verbs, single and batch, for one model of each family. `python
--m tests.serving.test_recorded` writes it again, only for an intended change of answers.
+`recorded/answers.jsonl` has requests and answers of all verbs, single and batch, for one model of each family. Run
+`python -m tests.serving.test_recorded` to write the file again, only after an intended change of answers.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ async def test_answers_without_newer_fields_are_the_recorded_bytes() -> None:
 @pytest.mark.parametrize("anyio_backend", ["trio"])  # a clock that jumps ends handshakes that the machine delays
 @pytest.mark.parametrize("http2", [False, True], ids=["http1", "http2"])
 async def test_answers_over_tls_are_the_recorded_bytes(tmp_path: Path, http2: bool) -> None:
-    """Hypercorn sends the answers of the plain port, over both versions of HTTP."""
+    """Both versions of HTTP over TLS give the answers of the plain port."""
     issuer = Issuer(tmp_path)
     recorded = map(json.loads, RECORDED.read_text(encoding="utf-8").splitlines())
     async with (

@@ -44,25 +44,25 @@ REQUEST = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b"
 
 
 def part(room: int) -> str:
-    """Return the name of a package as the page writes it."""
+    """Return the name of a package as CONTRIBUTING.md writes it."""
     return ROOMS[room].rpartition(".")[2]
 
 
 def documented_steps() -> list[tuple[str, str, str]]:
-    """Return the rows of the page's table of steps: caller, called part, and function."""
+    """Return the rows of the table of steps in CONTRIBUTING.md: caller, called package, and function."""
     return re.findall(r"^\| \d \| (\w+) \| (\w+), `([\w.]+)` \|", PAGE, re.MULTILINE)
 
 
 def room_of(frame: FrameType) -> int | None:
-    """Return the number of the package that has the running code."""
+    """Return the number of the package that contains the running code."""
     module = frame.f_globals.get("__name__", "")
     return next((number for number, room in enumerate(ROOMS) if module.startswith(room + ".")), None)
 
 
 class Crossings:
-    """Records calls from one package into another in order: caller, called package, and function.
+    """A function for `sys.setprofile` that records calls from one package into another, in order.
 
-    For `sys.setprofile`.
+    A record has the caller, the called package and the function.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Crossings:
 
 
 async def test_a_request_passes_between_packages_as_documented() -> None:
-    """The steps from the first read byte to the last sent byte, on an open connection, are those of CONTRIBUTING.md."""
+    """The calls from the first read byte to the last sent byte of a request are those of CONTRIBUTING.md."""
     crossings = Crossings()
     async with (
         serving(Settings(cached_answers=0)) as (client, _),

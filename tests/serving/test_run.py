@@ -1,4 +1,4 @@
-"""The life of a server in this process, and the settings that it refuses at its start."""
+"""The life of a server in the process of the tests, and the settings that it refuses at its start."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ def options(folder: Path, host: str = "127.0.0.1", port: int = 0) -> ServeOption
 
 
 def test_a_payload_cap_above_the_artifact_cap_is_refused(tmp_path: Path) -> None:
-    """Such a cap would have no effect."""
+    """A payload cap above the artifact cap would have no effect."""
     settings = replace(SETTINGS, max_artifact_bytes=MIB, max_payload_bytes=2 * MIB)
     with pytest.raises(ConfigError, match="SVC_MAX_PAYLOAD_BYTES"):
         serve(options(tmp_path), settings, {})
 
 
 def test_a_server_without_signing_keys_is_refused(tmp_path: Path) -> None:
-    """It could load no artifact."""
+    """Without signing keys it could load no artifact."""
     with pytest.raises(ConfigError, match="SVC_SIGNING_KEYS"):
         serve(options(tmp_path), Settings(), {})
 
 
 def test_other_machines_are_not_served_without_keys(tmp_path: Path) -> None:
-    """Without keys only loopback is bound."""
+    """Without API keys the server binds only loopback addresses."""
     with pytest.raises(ConfigError, match="SVC_API_KEYS"):
         serve(options(tmp_path, host="0.0.0.0"), SETTINGS, {})
 
 
 def test_a_port_in_use_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
-    """The error is one clear line with exit code 8."""
+    """The exit code is 8, with a message of one line."""
     with bind("127.0.0.1", 0, unread_timeout_s=1) as taken:
         _, port = listen(taken)
         with pytest.raises(ConfigError, match="address already in use") as caught:
@@ -66,13 +66,13 @@ def test_a_port_in_use_is_refused_before_anything_is_loaded(tmp_path: Path) -> N
 
 
 def test_a_folder_that_cannot_be_listed_is_refused(tmp_path: Path) -> None:
-    """The message names it."""
+    """The message names the folder."""
     with pytest.raises(ConfigError, match="nowhere"):
         serve(options(tmp_path / "nowhere"), SETTINGS, {})
 
 
 def test_unsafe_modes_are_named() -> None:
-    """The recurring warning and the posture list them."""
+    """The recurring warning and the event `security.posture` list the unsafe modes."""
     assert ServeOptions(Path(), "", 0).unsafe_modes == ()
     assert ServeOptions(Path(), "", 0, insecure_no_auth=True, dev_allow_unsigned=True).unsafe_modes == (
         "dev_allow_unsigned",
@@ -104,7 +104,7 @@ class Records:
 
 @pytest.fixture
 def records(monkeypatch: pytest.MonkeyPatch) -> Iterator[Records]:
-    """Yield the records of a server, and undo afterwards the changes that the end of its process would undo."""
+    """Yield the records of a server. Undo afterwards the changes that the end of a process would undo."""
     bound: list[socket.socket] = []
 
     def kept(*arguments: Any, **options: Any) -> socket.socket:
@@ -127,7 +127,7 @@ def records(monkeypatch: pytest.MonkeyPatch) -> Iterator[Records]:
 
 
 def lived(options: ServeOptions, settings: Settings, user: Callable[[], None]) -> int:
-    """Serve until `user`, in a thread of its own, has returned. Raises its error."""
+    """Serve until `user` has returned in another thread. Raises the error of `user`."""
     errors: list[BaseException] = []
 
     def act() -> None:
@@ -171,8 +171,11 @@ serving: {availability: {source: {type: csv, path: there.csv}, id_column: item_i
 OLD, NEW = "o" * 43, "n" * 43
 
 
-def test_a_server_lives_from_its_posture_to_its_last_record(records: Records, tmp_path: Path) -> None:
-    """It answers from its models, replaces keys without a pause, keeps the last valid ones, and ends regularly."""
+def test_a_server_answers_reloads_keys_and_drains_in_one_life(records: Records, tmp_path: Path) -> None:
+    """Its models answer, valid keys replace earlier ones without a pause, and invalid ones change nothing.
+
+    It ends regularly.
+    """
     write_artifact(tmp_path / "shop.svc", factor_model(10, 40, 4))
     (tmp_path / "shop.yaml").write_text(RECIPE)
     (tmp_path / "there.csv").write_text("item_id\n" + "".join(f"i{number}\n" for number in range(20, 24)))
@@ -236,7 +239,7 @@ def test_a_server_lives_from_its_posture_to_its_last_record(records: Records, tm
 def test_a_signal_during_the_first_loads_ends_the_server_before_it_answers(
     records: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A running load is abandoned."""
+    """The server abandons a running load."""
     write_artifact(tmp_path / "shop.svc", factor_model(10, 40, 4))
     (tmp_path / "shop.yaml").write_text(RECIPE)
     load, is_loading, may_go_on = run.load_recipe, threading.Event(), threading.Event()
@@ -258,7 +261,7 @@ def test_a_signal_during_the_first_loads_ends_the_server_before_it_answers(
 async def test_a_client_that_stays_does_not_outlast_the_drain(
     records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process ends a second after the drain, with the same last record."""
+    """The process ends a second after the drain, and logs `serve_shutdown`."""
     ended: list[float] = []
     monkeypatch.setattr(run.process, "exit_now", lambda: ended.append(trio.current_time()))
     stop, began = Stop(), trio.current_time()

@@ -1,4 +1,4 @@
-"""A watcher in a world of fakes: tests control its folder, stores, loader and lanes."""
+"""A watcher whose folder, stores, loader and lanes are fakes that tests control."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INTERVAL_S = 5.0
 
 @dataclass
 class FakeStore:
-    """An artifact whose bytes are a text. `trouble` is raised by the next calls, and `hang` blocks them."""
+    """An artifact whose bytes are a text. The next calls raise `trouble`, and `hang` blocks them."""
 
     content: str | None = "v1"
     marker_text: str | None = None
@@ -56,7 +56,7 @@ class FakeStore:
 
 @dataclass
 class FakeLoader:
-    """Loads a store's text, which may stand for an error. Records every load."""
+    """Loads the text of a store, or raises the error that the text stands for. Records every load."""
 
     errors: dict[str, Exception] = field(default_factory=dict)
     loads: list[tuple[str, str]] = field(default_factory=list)
@@ -133,7 +133,7 @@ class FakeRecipe:
 
 
 class World:
-    """A watcher with its surroundings."""
+    """A watcher with its fakes."""
 
     def __init__(self, *names: str, settings: Settings | None = None) -> None:
         self.folder = FakeFolder({f"{name}.yaml": FakeRecipe(name) for name in names})

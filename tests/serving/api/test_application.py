@@ -1,7 +1,4 @@
-"""The HTTP API as clients see it: answers, statuses, codes and headers.
-
-The health documents for orchestrators.
-"""
+"""The HTTP API as clients see it: statuses, codes, headers, the access log and the health documents."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_body_too_large_is_refused_by_length_and_by_count() -> None:
-    """413 comes before reading if Content-Length is too large, else while reading."""
+    """A too large Content-Length gives 413 before reading. A body without one gives 413 while it is read."""
     async with serving(Settings(max_body_bytes=1000)) as (client, _):
         by_length = await client.call("POST", RECOMMEND, b"", headers={"content-length": "1001"})
         chunks = [b"x" * 600] * 3
@@ -37,7 +34,7 @@ async def test_a_body_too_large_is_refused_by_length_and_by_count() -> None:
 
 
 async def test_a_slow_body_is_refused() -> None:
-    """The answer is 408 if the body is incomplete after the client timeout, and the connection ends."""
+    """The answer is 408 if the body is incomplete after the client timeout. The connection then ends."""
     async with serving(Settings(client_timeout_s=5)) as (client, _):
         dripping = Sent("POST", RECOMMEND.encode(), [(b"host", b"localhost")], itertools.repeat(b" "), pause_s=1)
         started = trio.current_time()
@@ -47,8 +44,8 @@ async def test_a_slow_body_is_refused() -> None:
     assert (response.status, answer_of(response).json["code"]) == (408, "REQUEST_TIMEOUT")
 
 
-async def test_unknown_paths_and_methods_have_their_errors() -> None:
-    """They are 404 NOT_FOUND, and 405 METHOD_NOT_ALLOWED with the Allow header."""
+async def test_unknown_paths_give_404_and_unknown_methods_405() -> None:
+    """Their codes are NOT_FOUND and METHOD_NOT_ALLOWED. A 405 has the Allow header."""
     async with serving() as (client, _):
         missing = await client.get("/v1/nothing")
         wrong = await client.call("DELETE", "/v1/health")
@@ -62,7 +59,7 @@ async def test_unknown_paths_and_methods_have_their_errors() -> None:
 
 
 async def test_all_endpoints_but_health_need_a_key() -> None:
-    """Without a valid key they answer 401 with its code. The right key passes."""
+    """Without a valid key, an endpoint answers 401 with the code of the error."""
     key, other = new_api_key(), new_api_key()
     keys = parse_api_keys(f"old:{hash_api_key(other)},new:{hash_api_key(key)}")
     async with serving(keys=keys) as (client, _):
@@ -82,7 +79,7 @@ async def test_all_endpoints_but_health_need_a_key() -> None:
 
 
 async def test_hosts_are_limited_without_keys() -> None:
-    """Without keys only loopback names are allowed. The setting replaces them, with wildcards."""
+    """Without keys, only loopback names are allowed. The setting of hosts replaces them, and may have wildcards."""
     async with serving() as (client, _):
         for host, status in [
             ("localhost", 200),
@@ -100,7 +97,7 @@ async def test_hosts_are_limited_without_keys() -> None:
 
 
 async def test_metrics_count_by_recipe_and_code() -> None:
-    """Request metrics have registered names only, and the code in lower case as status."""
+    """The label `status` is the error code in lower case. All unregistered recipes share one label."""
     async with serving(metrics=Metrics.create()) as (client, _):
         await client.post(RECOMMEND, {"user_id": "u1"})
         await client.post(RECOMMEND, {"user_id": "nobody"})
@@ -149,7 +146,7 @@ async def test_metrics_count_by_recipe_and_code() -> None:
 
 
 async def test_refusals_of_heads_are_counted_by_code() -> None:
-    """The connection, the parser of targets, or a check of headers may refuse them."""
+    """The metric counts refusals by the connection, by the parser of targets and by the checks of headers."""
     async with serving(metrics=Metrics.create()) as (client, _):
         both = {"transfer-encoding": "chunked", "content-length": "2"}
         for _ in range(3):
@@ -171,9 +168,9 @@ async def test_refusals_of_heads_are_counted_by_code() -> None:
 
 @pytest.mark.parametrize("level", ["info", "debug"])
 async def test_anonymous_clients_are_logged_once(level: str) -> None:
-    """Without keys, each client address is logged at its first request, in bounded memory.
+    """Without keys, each client address is logged at its first request.
 
-    With the log level debug, all requests are logged too.
+    At the log level debug, all requests are logged, too.
     """
     async with serving(Settings(log_level=level)) as (client, _):
         with capture_logs() as logs:
@@ -217,8 +214,8 @@ async def test_the_mode_of_the_access_log_selects_answers(lines: list[str], mode
     assert "secret" not in "".join(lines)
 
 
-async def test_a_line_has_kid_recipe_verb_and_status(lines: list[str]) -> None:
-    """It has the kid but not the key, and nothing of the body."""
+async def test_an_access_log_line_has_kid_recipe_verb_and_status(lines: list[str]) -> None:
+    """The line never has the key or parts of the body."""
     async with serving(Settings(access_log="all"), parse_api_keys(f"shop:{hash_api_key(KEY)}")) as (client, _):
         headers = {"X-API-Key": KEY, "X-Request-ID": "r1"}
         await client.post("/v1/recipes/movies:recommend", KNOWN, headers=headers)
@@ -243,8 +240,8 @@ async def test_a_line_has_kid_recipe_verb_and_status(lines: list[str]) -> None:
     assert KEY not in "".join(lines)
 
 
-async def test_bytes_that_are_not_a_request_have_a_line(lines: list[str]) -> None:
-    """It has the status, the client and the request id of the answer, but no method."""
+async def test_bytes_that_are_not_a_request_are_logged(lines: list[str]) -> None:
+    """The line has the status, the client and the request id of the answer, but no method."""
     async with serving(Settings(access_log="errors")) as (client, _):
         response = client.app.refuse(HeadersTooLarge(), "192.0.2.7")
     (line,) = answered(lines)
@@ -253,7 +250,7 @@ async def test_bytes_that_are_not_a_request_have_a_line(lines: list[str]) -> Non
 
 
 async def test_health_documents_follow_loading_and_draining() -> None:
-    """Health counts models, live is always ok, and ready follows loading and draining."""
+    """`/v1/health` counts loaded models. `/live` is always ok, and `/ready` is 503 while the server loads or drains."""
     async with serving() as (client, state):
         health = await client.get("/v1/health")
         assert (health.status, health.json) == (503, {"status": "degraded", "total": 4, "loaded": 3})
@@ -267,7 +264,7 @@ async def test_health_documents_follow_loading_and_draining() -> None:
 
 
 async def test_probes_may_name_any_host() -> None:
-    """An orchestrator uses the address of the process as host."""
+    """An orchestrator sends the address of the process as host."""
     async with serving() as (client, _):
         for path, status in (("/v1/health", 503), ("/v1/health/live", 200), ("/v1/health/ready", 200)):
             assert (await client.get(path, headers={"host": "10.1.2.3:8080"})).status == status

@@ -1,4 +1,4 @@
-"""API keys and the server's list of them, the cost of checking keys, and the delays of refusals in a flood."""
+"""API keys: their list, the cost of checking them, and the delay of refusals in a flood."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from svc.serving.api.authentication import (
 
 
 def test_a_new_key_is_43_characters_of_base64url() -> None:
-    """Two new keys differ, and both have the form of a key."""
+    """Two new keys differ."""
     assert new_api_key() != new_api_key()
     assert all(re.fullmatch("[A-Za-z0-9_-]{43}", new_api_key()) for _ in range(20))
 
 
 def test_the_hash_is_scrypt_behind_a_fixed_prefix() -> None:
-    """Known answer: salt and cost parameters are part of the format."""
+    """The hash equals a known answer, so salt and cost parameters stay part of the format."""
     key = "A" * 43
     expected = hashlib.scrypt(key.encode(), salt=b"svc.api-key.v1", n=1024, r=8, p=1, dklen=32).hex()
     assert hash_api_key(key) == f"sha256:{expected}"
@@ -40,8 +40,8 @@ def test_the_hash_is_scrypt_behind_a_fixed_prefix() -> None:
 @pytest.mark.parametrize(
     "text", ["nonsense", "k:sha256:12", "k:" + "0" * 64, "k k:sha256:" + "0" * 64, ":sha256:" + "0" * 64]
 )
-def test_a_bad_list_is_refused_without_showing_it(text: str) -> None:
-    """The message has the number of the entry and the command that makes one, but not the value."""
+def test_an_invalid_key_list_is_refused_without_its_values(text: str) -> None:
+    """The message has the number of the entry and the command that makes a valid one."""
     with pytest.raises(ConfigError, match="entry 2") as caught:
         parse_api_keys(f"good:sha256:{'a' * 64},{text}")
     assert text not in str(caught.value)
@@ -90,13 +90,13 @@ def made(*plaintexts: str) -> Authenticator:
     ],
 )
 def test_a_key_may_come_as_a_bearer_token(headers: dict[bytes, bytes], key: bytes | None) -> None:
-    """Bearer tokens are keys too. X-API-Key wins, and blanks are part of the key."""
+    """X-API-Key wins over the bearer token. Blanks are part of the key."""
     assert key_in(headers) == key
 
 
 @pytest.mark.anyio
 async def test_replaced_keys_apply_at_once(digests: list[bytes]) -> None:
-    """Accepted keys are checked again after a replacement. A kid is known for accepted keys only."""
+    """A removed key is refused although it was accepted before. Only accepted keys have a kid."""
     old, new = "a" * 43, "b" * 43
     auth = made(old)
     await auth.check(old.encode(), "c")
@@ -111,8 +111,8 @@ async def test_replaced_keys_apply_at_once(digests: list[bytes]) -> None:
 
 
 @pytest.mark.anyio
-async def test_an_attempt_costs_one_digest_and_an_accepted_key_none_again(digests: list[bytes]) -> None:
-    """An attempt costs one scrypt for any number of entries, and an accepted key none."""
+async def test_an_attempt_costs_one_digest_and_an_accepted_key_none(digests: list[bytes]) -> None:
+    """An attempt costs one scrypt for any number of entries. An accepted key costs none at later requests."""
     keys = [new_api_key() for _ in range(5)]
     checker = made(*keys)
     digests.clear()
@@ -144,7 +144,7 @@ async def test_values_without_the_form_of_a_key_are_not_hashed(value: bytes, dig
 async def test_a_partly_right_key_takes_the_same_work_as_any_wrong_key(
     digests: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One digest is compared with all entries, so that time reveals nothing."""
+    """The digest is compared with all entries, so that the time reveals nothing."""
     compared: list[tuple[bytes, bytes]] = []
 
     def counted(one: bytes, other: bytes) -> bool:
@@ -171,14 +171,14 @@ async def test_a_partly_right_key_takes_the_same_work_as_any_wrong_key(
 
 @pytest.mark.anyio
 async def test_a_missing_key_has_its_own_error() -> None:
-    """A missing key and a wrong key have different errors."""
+    """A missing key raises MissingApiKey, and a wrong one InvalidApiKey."""
     with pytest.raises(MissingApiKey):
         await made(new_api_key()).check(None, "c")
 
 
 @pytest.mark.anyio
 async def test_a_flood_of_refusals_is_slowed_down() -> None:
-    """One second's refusals are sent at once. Further ones are sent at a bounded rate, after a bounded wait."""
+    """The refusals of one second are sent at once. Later ones are sent at a bounded rate, after a bounded wait."""
     checker = made(new_api_key())
     waits: list[float] = []
 
@@ -205,7 +205,7 @@ def anyio_backend() -> tuple[str, dict[str, object]]:
 
 
 async def test_a_burst_is_answered_at_once_and_a_flood_at_a_rate() -> None:
-    """The burst has no delay. Further refusals come one each 0.1 s, and none later than the longest wait."""
+    """After the burst, one refusal is sent each 0.1 s. No wait exceeds the longest one."""
     throttle = RefusalThrottle(PER_S, BURST, LONGEST_S)
     waits = [throttle.next_wait_s() for _ in range(60)]
     assert waits[:5] == [0.0] * 5
@@ -214,7 +214,7 @@ async def test_a_burst_is_answered_at_once_and_a_flood_at_a_rate() -> None:
 
 
 async def test_a_burst_after_the_end_of_a_flood_is_answered_at_once() -> None:
-    """It is so as soon as the last refusal of the flood is due."""
+    """The burst is full again as soon as the last refusal of the flood is due."""
     throttle = RefusalThrottle(PER_S, BURST, LONGEST_S)
     for _ in range(1_000):
         throttle.next_wait_s()

@@ -1,4 +1,4 @@
-"""Bytes behind a broken message are never answered, on connections over sockets with the whole application.
+"""Bytes behind a broken message are never answered, over sockets and with the whole application.
 
 `SVC_TEST_MESSAGES` sets how many mutated messages are compared with h11.
 """
@@ -65,7 +65,7 @@ def anyio_backend() -> str:
 
 
 class Noted:
-    """One request as the application got it, with the part of its body that was read."""
+    """A request as the application got it, with the part of its body that was read."""
 
     def __init__(self, incoming: Incoming) -> None:
         self._incoming = incoming
@@ -133,7 +133,7 @@ def chunked(body: bytes) -> bytes:
 
 
 async def in_parts(port: int, parts: list[bytes]) -> bytes:
-    """Return the answer to parts that the server reads one by one."""
+    """Return the answer to a message that the server reads in these parts."""
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         with suppress(trio.BrokenResourceError):
             for part in parts:
@@ -173,7 +173,7 @@ def is_ended(answer: bytes) -> bool:
 
 
 async def test_a_broken_message_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does so for every endpoint, with and without a key, refused by the parser or by the application."""
+    """The parser or the application refuses the message, at every endpoint, with and without a key."""
     wrong: list[str] = []
     messages = chain(broken_messages(), refused_heads())
 
@@ -201,7 +201,7 @@ def divided(pick: random.Random, message: bytes, step: int | None) -> list[bytes
 async def test_a_divided_broken_message_ends_its_connection(
     step: int | None, share: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cut does not matter."""
+    """The connection ends wherever the message is cut."""
     pick = random.Random(30)
     messages = [pair for pair in broken_messages() if len(pair[1]) < 1000 and not pick.randrange(share)]
     async with opened(monkeypatch) as (_, port):
@@ -212,8 +212,10 @@ async def test_a_divided_broken_message_ends_its_connection(
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
 @pytest.mark.parametrize("body", VALID_FRAMING.values(), ids=VALID_FRAMING.keys())
-async def test_chunks_are_accepted_as_in_rfc_9112(verb: Endpoint, body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A valid form is accepted and the next request answered, and any other ends the connection."""
+async def test_valid_chunks_are_accepted_and_others_end_the_connection(
+    verb: Endpoint, body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Valid is defined by RFC 9112. After a valid body, the next request is answered."""
     async with opened(monkeypatch) as (application, port):
         behind = BEHIND.replace(b"Host:", b"Connection: close\r\nHost:")
         answer = await exchange(port, addressed(chunked(body), verb, KEY) + behind)
@@ -225,7 +227,7 @@ async def test_chunks_are_accepted_as_in_rfc_9112(verb: Endpoint, body: bytes, m
 
 
 def difference(message: bytes, seen: list[Noted], answer: bytes) -> str:
-    """Return the requests that were answered although h11 refuses them or reads them in another way."""
+    """Return requests that were answered although h11 refuses them or reads them differently."""
     answers = [one for one in answer.split(b"HTTP/1.1 ")[1:] if not one.startswith(b"100 ")]
     if len(answers) > len(seen) + 1:
         return "there are more answers than requests"
@@ -242,7 +244,7 @@ def difference(message: bytes, seen: list[Noted], answer: bytes) -> str:
 
 
 async def test_connections_answer_no_request_that_h11_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They divide the bytes into the same requests, too."""
+    """The server and h11 also divide the bytes into the same requests."""
     pick = random.Random(112)
     several = 0
     async with opened(monkeypatch) as (application, port):

@@ -1,4 +1,4 @@
-"""Facts of answers that metrics count."""
+"""Facts of an answer that metrics count."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ NOTHING = Ranking(ITEMS, VECTOR[:1])
         (Prepared(Query(1, audience=Audience(vector=VECTOR)), ()), "item_features"),
     ],
 )
-def test_a_cold_start_is_a_ranking_without_a_trained_user_or_item(prepared: Prepared, kind: str | None) -> None:
-    """A related request with known seeds is not a cold start, for any user."""
+def test_a_ranking_without_a_trained_user_or_item_is_a_cold_start(prepared: Prepared, kind: str | None) -> None:
+    """A related request with known seeds is never a cold start."""
     assert AnswerFacts.of(NOTHING, prepared).cold_start == kind

@@ -1,4 +1,4 @@
-"""One endpoint, and the route of a path to it."""
+"""The description of one endpoint, and the match of a path with it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from svc.serving.api.endpoint import Endpoint
 from svc.serving.api.endpoints import ENDPOINTS, Router
 
 
-def test_a_row_must_set_public() -> None:
-    """No endpoint is public by omission."""
+def test_an_endpoint_must_declare_whether_it_is_public() -> None:
+    """Without a default, no endpoint becomes public by omission."""
     field = next(field for field in dataclasses.fields(Endpoint) if field.name == "public")
     assert field.default is field.default_factory is dataclasses.MISSING
     with pytest.raises(TypeError, match="public"):
@@ -20,7 +20,7 @@ def test_a_row_must_set_public() -> None:
 
 
 def test_methods_are_case_sensitive() -> None:
-    """HEAD is answered like GET. Any other method gets the list of allowed ones."""
+    """HEAD is accepted where GET is. Any other method gets the list of allowed ones."""
     router = Router(ENDPOINTS)
     health, verb = router.find("/v1/health"), router.find("/v1/recipes/a:recommend")
     assert health is not None

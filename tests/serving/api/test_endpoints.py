@@ -33,22 +33,22 @@ from tests.serving.client import serving
 PUBLIC = {"health", "live", "ready", "openapi"}
 
 
-def test_only_these_are_public() -> None:
-    """Public rows are the health documents, the OpenAPI document and the pages. A new one must be added here."""
+def test_only_health_openapi_and_pages_are_public() -> None:
+    """A new public endpoint must be added to this list."""
     assert {row.name for row in ENDPOINTS if row.public and row not in PAGES} == PUBLIC
     assert {row.path for row in PAGES if not row.path.startswith("/console/")} == {"/", "/v1/docs"}
     assert {row.name for row in ENDPOINTS if row.any_host} == {row.name for row in PROBES} == DOCUMENTS.keys()
 
 
 def test_names_and_paths_are_unique() -> None:
-    """Two rows for one path could disagree about its key."""
+    """Two rows of the table for one path could disagree about the need for a key."""
     assert max(Counter(row.name for row in ENDPOINTS).values()) == 1
     assert max(Counter((row.method, row.path) for row in ENDPOINTS).values()) == 1
 
 
 @pytest.mark.anyio
-async def test_quart_has_exactly_the_other_rows() -> None:
-    """It neither merges slashes nor redirects."""
+async def test_quart_routes_exactly_the_endpoints_other_than_verbs_and_probes() -> None:
+    """Quart merges no slashes."""
     async with serving() as (_, state):
         rules = build_routes(state).url_map
     expected = {row.path.replace("{name}", "<name>") for row in ENDPOINTS if row not in PROBES and row not in VERBS}
@@ -57,8 +57,8 @@ async def test_quart_has_exactly_the_other_rows() -> None:
 
 
 @pytest.mark.parametrize("row", ENDPOINTS, ids=lambda row: row.path)
-def test_each_row_is_found_by_its_path_only(row: Endpoint) -> None:
-    """A different path leads to another row or to none."""
+def test_an_endpoint_is_found_by_its_exact_path_only(row: Endpoint) -> None:
+    """A different path leads to another endpoint or to none."""
     router = Router(ENDPOINTS)
     path = row.path.replace("{name}", "a-B_9")
     route = router.find(path)
@@ -70,15 +70,15 @@ def test_each_row_is_found_by_its_path_only(row: Endpoint) -> None:
 
 @pytest.mark.parametrize("name", ["", "a" * 65, "a.b", "a b", "\u00e9", "a/b", "a\n", "{name}"])
 def test_an_invalid_name_of_a_recipe_has_no_route(name: str) -> None:
-    """Names match the pattern of recipes."""
+    """A recipe name in a path must match the pattern of recipe names."""
     for row in ENDPOINTS:
         if "{name}" in row.path:
             assert Router(ENDPOINTS).find(row.path.replace("{name}", name)) is None
 
 
 @pytest.mark.parametrize("environment", ["", "production"])
-def test_a_row_that_is_switched_off_still_needs_its_key(environment: str) -> None:
-    """Only clients with a key learn that it is switched off."""
+def test_a_disabled_endpoint_still_needs_its_key(environment: str) -> None:
+    """Only clients with a key learn that the endpoint is disabled."""
     settings = Settings(env=environment)
     rows = served_with(settings)
     assert {row for row in ENDPOINTS if not row.public} <= set(rows)

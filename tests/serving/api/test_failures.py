@@ -1,7 +1,4 @@
-"""Error answers: status, code, and no internals of the server.
-
-The error of a filter that no item satisfies.
-"""
+"""Error answers: their status and code, and the hint of a filter that no item satisfies."""
 
 from __future__ import annotations
 
@@ -59,8 +56,8 @@ async def test_failures_have_their_status_and_code(path: str, body: Any, status:
     assert "secret" not in answer.body.decode()
 
 
-async def test_tracebacks_are_limited_in_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every failure is logged, but only the first ones in a minute with a traceback."""
+async def test_tracebacks_are_limited_to_the_first_failures_of_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every failure is logged, but only the first ones with a traceback."""
     monkeypatch.setattr(failures, "_last_tracebacks", deque(maxlen=failures.TRACEBACKS_A_MINUTE))
     async with serving() as (client, _):
         with capture_logs() as logs:

@@ -1,4 +1,4 @@
-"""Targets are decoded once, invalid hosts are refused, and trace contexts are returned or ignored."""
+"""Parsing of request targets, hosts and trace contexts."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def test_a_target_is_decoded_once(target: bytes, expected: Target) -> None:
     ],
 )
 def test_invalid_targets_are_refused(target: bytes) -> None:
-    """They are paths without a slash, broken codes or UTF-8, fragments, and characters outside of ASCII."""
+    """Invalid are paths without a leading slash, broken codes or UTF-8, fragments, and characters outside ASCII."""
     with pytest.raises(MalformedRequest):
         parse_target(target, "GET")
 
 
-def test_an_asterisk_is_for_options_only() -> None:
+def test_the_target_asterisk_is_accepted_for_options_only() -> None:
     """No endpoint has this path."""
     assert parse_target(b"*", "OPTIONS").path == "*"
     with pytest.raises(MalformedRequest):
@@ -75,7 +75,7 @@ def test_an_asterisk_is_for_options_only() -> None:
 
 @given(st.binary(max_size=40))
 def test_any_target_is_parsed_or_refused(target: bytes) -> None:
-    """No other exception, and a path that begins with a slash."""
+    """Any bytes give a path with a leading slash or MalformedRequest."""
     try:
         path = parse_target(target, "GET").path
     except MalformedRequest:
@@ -117,7 +117,7 @@ def test_invalid_hosts_are_refused(host: bytes) -> None:
 
 @given(st.binary(max_size=80))
 def test_any_host_is_parsed_or_refused(host: bytes) -> None:
-    """No other exception is raised."""
+    """Any bytes give a host or MalformedRequest."""
     with suppress(MalformedRequest):
         assert "@" not in parse_host(host)
 
@@ -135,7 +135,7 @@ def test_other_hosts_than_loopback_need_a_rule(host: str) -> None:
 
 
 def test_rules_match_hosts_in_any_spelling() -> None:
-    """Rules may have any case, brackets, any form of an address, and a wildcard for all names below one."""
+    """Rules accept any case, brackets and any form of an address. A wildcard covers all names below one."""
     rules = HostRules(Settings(allowed_hosts=("Shop.Test.", "[0::1]", "fe80:0::2", "*.Api.test")), has_keys=False)
     for name in ("shop.test", "::1", "fe80::2", "a.api.test", "a.b.api.test"):
         rules.check(name)
@@ -161,7 +161,7 @@ def test_an_invalid_traceparent_is_ignored(value: str | None) -> None:
 
 @pytest.mark.parametrize("value", [GIVEN, f"00-{TRACE}-{SPAN}-00", f"cc-{TRACE}-{SPAN}-01-more"])
 def test_an_answer_has_the_trace_and_a_new_span_id(value: str) -> None:
-    """The flags stay, and the version is that of this server."""
+    """The answer keeps the caller's flags. The version is the server's own."""
     trace = parse_trace(value.encode())
     assert trace is not None
     assert trace.span_id == SPAN.encode()
@@ -174,7 +174,7 @@ def test_an_answer_has_the_trace_and_a_new_span_id(value: str) -> None:
 
 @pytest.mark.anyio
 async def test_a_trace_is_logged_with_its_request_only() -> None:
-    """Errors have it too. The next request of the connection, without a trace, has none."""
+    """Errors have the trace too. The next request without a trace has none."""
     async with serving() as (client, _):
         with capture_logs() as records:
             traced = await client.post("/v1/recipes/none:recommend", {}, headers={"traceparent": GIVEN})

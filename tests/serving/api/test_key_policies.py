@@ -1,4 +1,4 @@
-"""Policies of API keys: parsing, decisions and rates, and a file that is followed without a restart."""
+"""Policies of API keys: parsing, decisions, rates, and a policy file that is reread without a restart."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_invalid_policies_are_refused_with_the_path_of_the_field(text: str, mess
 
 
 def test_the_default_burst_is_one_second_of_the_rate_and_at_least_1() -> None:
-    """All units are converted to seconds."""
+    """Rates in any unit are converted to seconds."""
     found = policies("a: {rate: 200/s}\nb: {rate: 30/min}\nc: {rate: 7200/h}\nd: {rate: 9/s, burst: 400}")
     rates = {kid: (policy.rate.per_s, policy.rate.burst) for kid, policy in found.items() if policy.rate}
     assert rates == {"a": (200, 200), "b": (0.5, 1), "c": (2, 2), "d": (9, 400)}
@@ -96,13 +96,13 @@ def test_the_default_burst_is_one_second_of_the_rate_and_at_least_1() -> None:
     ],
 )
 def test_a_batch_counts_its_elements(body: bytes | dict[str, Any], count: int) -> None:
-    """An invalid batch counts as one request, which is answered with 422."""
+    """An invalid batch counts as one request, because it is answered with 422."""
     assert elements_in(body) == count
 
 
 @pytest.mark.timeout(60)
 def test_no_name_makes_the_match_of_patterns_slow() -> None:
-    """A pattern of many stars is matched without trying all their lengths, which would take years."""
+    """A pattern of many stars is matched at once. Trying all lengths would take years."""
     policy = policies(f"shop: {{recipes: ['{'*a' * 31}b']}}")["shop"]
     assert not policy.may_ask("a" * 64)
 
@@ -114,9 +114,9 @@ def test_no_name_makes_the_match_of_patterns_slow() -> None:
     asked=st.lists(st.tuples(st.integers(0, 200), st.integers(1, 30)), max_size=40),
 )
 def test_a_rate_holds_for_any_sequence_of_requests(per_min: int, burst: int, asked: list[tuple[int, int]]) -> None:
-    """The result matches exact arithmetic.
+    """Decisions match exact arithmetic.
 
-    No sequence exceeds the rate or `burst`, refusals cost nothing, and Retry-After is exact to the second.
+    No sequence exceeds the rate or `burst`, and refusals cost nothing. Retry-After is exact to the second.
     """
     endpoint = by_name("batch_recommend")
 
@@ -148,7 +148,7 @@ def test_a_rate_holds_for_any_sequence_of_requests(per_min: int, burst: int, ask
 
 @pytest.mark.anyio
 async def test_the_used_rate_of_a_key_survives_a_change_of_policies() -> None:
-    """A new rate applies from now on. A key whose policy is removed has no bound."""
+    """A new rate applies from the change on. A key whose policy is removed has no bound."""
     book = KeyPolicies(Metrics.disabled(), policies("shop: {rate: 1/h, burst: 3}"))
     row = by_name("recommend")
     for _ in range(3):
@@ -211,7 +211,7 @@ READS = (
 
 
 class Rules(NamedTuple):
-    """A policy in the form of the oracle."""
+    """A policy of a key, in the form that the oracle reads."""
 
     recipes: list[str] | None
     verbs: list[str] | None
@@ -260,7 +260,7 @@ def oracle(rules: Rules, row: str, name: str) -> bool:
 
 
 def respelled(path: str, coded: list[int], form: str) -> str:
-    """Return another spelling of the path: percent codes, an absolute form, or a query."""
+    """Return the path in another spelling: percent codes, an absolute form, or a query."""
     written = "".join(f"%{ord(c):02x}" if place in coded and c != "/" else c for place, c in enumerate(path))
     return form.format(written)
 
@@ -285,7 +285,7 @@ FORMS = st.sampled_from(["{}", "{}?", "http://localhost{}", "HTTPS://localhost:8
 def test_a_request_is_allowed_exactly_if_the_policy_allows_it(
     portal: Portal, rules: Rules, row: str, name: str, way: tuple[list[int], str]
 ) -> None:
-    """The spelling of the path does not matter. A key without a policy is never refused."""
+    """Server and oracle agree for every spelling of the path. A key without a policy is never refused."""
     portal.book.replace(policies(rules.text()))
     endpoint = by_name(row)
     target = respelled(endpoint.path.replace("{name}", name), *way)
@@ -350,7 +350,7 @@ async def test_a_wrong_key_gets_401_before_403() -> None:
 async def test_a_flood_of_refusals_delays_only_its_own_key(
     text: str, verb: str, body: object, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two refusals are sent at once, then one each 0.05 s. Other keys are answered meanwhile, and all are counted."""
+    """Two refusals are sent at once, then one each 0.05 s. Other keys are answered meanwhile."""
     monkeypatch.setattr(key_policies, "REFUSALS_PER_S", 20.0)
     monkeypatch.setattr(key_policies, "REFUSALS_AT_ONCE", 2.0)
     waits: list[float] = []
@@ -418,7 +418,7 @@ def test_a_broken_or_missing_file_at_the_start_is_an_error(tmp_path: Path, conte
 
 
 async def test_a_changed_file_is_read_and_an_invalid_one_changes_nothing(tmp_path: Path) -> None:
-    """Each change is logged once. A removed file is treated like an invalid one."""
+    """Each change is logged once. A missing file is treated like an invalid one."""
     path = tmp_path / "keys.yaml"
     path.write_text("shop: {recipes: [a]}\nshp: {}")
     file, book = of(path)
@@ -453,7 +453,7 @@ async def test_a_changed_file_is_read_and_an_invalid_one_changes_nothing(tmp_pat
 
 
 async def test_a_file_that_is_replaced_by_one_of_the_same_size_and_time_is_read(tmp_path: Path) -> None:
-    """Tools that keep times, and the links of a mounted ConfigMap, make such replacements."""
+    """Tools that preserve times make such replacements, and so do the links of a mounted ConfigMap."""
     path, other = tmp_path / "keys.yaml", tmp_path / "other"
     path.write_text("shop: {recipes: [a]}")
     file, book = of(path)

@@ -42,7 +42,7 @@ async def running(state: ServerState) -> AsyncIterator[int]:
 
 
 async def ask(port: int, request: bytes) -> tuple[int, bytes]:
-    """Return status and body, or 0 for a connection that is closed without an answer."""
+    """Return status and body, or 0 as status if the connection closes without an answer."""
     stream = await trio.open_tcp_stream("127.0.0.1", port)
     async with stream:
         await stream.send_all(request)
@@ -55,8 +55,8 @@ async def get(port: int, path: str) -> tuple[int, bytes]:
     return await ask(port, f"GET {path} HTTP/1.1\r\nHost: anything\r\n\r\n".encode())
 
 
-async def test_metrics_and_probes_need_no_key() -> None:
-    """The main port needs one for metrics."""
+async def test_metrics_and_probes_of_the_monitoring_port_need_no_key() -> None:
+    """The main port requires a key for metrics."""
     state = make_state()
     state.metrics.of(metrics.ACTIVE_RECIPES).set(3)
     async with running(state) as port:
@@ -73,14 +73,17 @@ async def test_metrics_and_probes_need_no_key() -> None:
 @pytest.mark.parametrize(
     "path", ["/", "/v1/recipes", "/v1/health/details", "/v1/recipes/a:recommend", "/console/app.js"]
 )
-async def test_other_paths_are_not_found(path: str) -> None:
-    """They are neither guarded endpoints nor public ones of the main port."""
+async def test_the_monitoring_port_has_no_other_paths(path: str) -> None:
+    """Protected endpoints and public pages of the main port are not found there."""
     async with running(make_state()) as port:
         assert (await get(port, path))[0] == 404
 
 
 async def test_invalid_requests_are_refused() -> None:
-    """They are methods other than GET, and bytes that are not HTTP. A silent client delays no other."""
+    """Methods other than GET and HEAD, bytes that are not HTTP and long targets are refused.
+
+    A silent client delays no other.
+    """
     async with running(make_state()) as port:
         assert (await ask(port, b"POST /metrics HTTP/1.1\r\nHost: a\r\n\r\n"))[0] == 400
         assert (await ask(port, b"\x16\x03\x01\r\n\r\n"))[0] == 400
@@ -93,7 +96,7 @@ async def test_invalid_requests_are_refused() -> None:
 
 
 async def test_http_1_0_scrapers_are_answered() -> None:
-    """They send no Host. Each connection ends with its answer."""
+    """A scraper of HTTP/1.0 sends no Host. Each connection ends with its answer."""
     async with running(make_state()) as port:
         stream = await trio.open_tcp_stream("127.0.0.1", port)
         async with stream:

@@ -1,4 +1,4 @@
-"""One request: its id, its key, and clients that disconnect while the key is checked."""
+"""One request: its id, its key, its origin, and a client that disconnects while its key is checked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_valid_request_ids_are_returned() -> None:
-    """An invalid X-Request-ID is replaced by 12 hex characters."""
+    """12 hex characters replace an invalid X-Request-ID."""
     async with serving() as (client, _):
         good = await client.get("/v1/health", headers={"x-request-id": "A_b-9"})
         bad = await client.get("/v1/health", headers={"x-request-id": "a b\t"})
@@ -44,7 +44,7 @@ async def test_a_client_that_disconnects_ends_the_delay_of_its_refusal(monkeypat
 
 
 async def test_bytes_that_arrive_while_a_key_is_checked_are_kept() -> None:
-    """The first request of a key may bring its body in parts."""
+    """The first request of a key may send its body in parts."""
     key = new_api_key()
     async with serving(keys=parse_api_keys(f"k:{hash_api_key(key)}")) as (client, _):
         parts = [bytes([byte]) for byte in b'{"user_id":"u1"}']
@@ -53,7 +53,7 @@ async def test_bytes_that_arrive_while_a_key_is_checked_are_kept() -> None:
 
 
 async def test_a_compressed_body_is_refused_by_its_header() -> None:
-    """The answer is 415 instead of invalid JSON. `identity` is accepted."""
+    """The answer is 415. The encoding `identity` is accepted."""
     async with serving() as (client, _):
         packed = await client.post(RECOMMEND, gzip.compress(b'{"user_id":"u1"}'), headers={"content-encoding": "gzip"})
         plain = await client.post(RECOMMEND, {"user_id": "u1"}, headers={"content-encoding": "identity"})
@@ -63,8 +63,8 @@ async def test_a_compressed_body_is_refused_by_its_header() -> None:
 
 
 @pytest.mark.parametrize("has_keys", [False, True])
-async def test_keys_have_turns_of_their_own_only_if_keys_are_checked(has_keys: bool) -> None:
-    """Without configured keys, any client could invent several."""
+async def test_requests_take_turns_by_key_only_if_keys_are_checked(has_keys: bool) -> None:
+    """Without configured keys, a client could invent several keys to get more turns."""
     key = new_api_key()
     async with serving(keys=parse_api_keys(f"k:{hash_api_key(key)}") if has_keys else {}) as (_, state):
         sent = Sent("GET", b"/", [(b"host", b"localhost"), (b"x-api-key", key.encode())])
@@ -92,8 +92,8 @@ async def test_browsers_of_allowed_origins_may_call() -> None:
     assert error.headers["access-control-allow-origin"] == "https://shop.test"
 
 
-async def test_a_thousand_refusals_are_one_line_for_each_code_and_key() -> None:
-    """The line has the number since the last line, and is written at the end of the server too."""
+async def test_refusals_are_logged_as_one_line_for_each_code_and_key() -> None:
+    """The line has the number of refusals since the last line. The end of the server writes a last line."""
     refusals = Refusals()
     with capture_logs() as logs:
         async with trio.open_nursery() as nursery:

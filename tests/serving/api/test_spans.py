@@ -1,4 +1,4 @@
-"""Spans: one for each request, within the caller's trace, and none if they are off."""
+"""OpenTelemetry spans: one for each request, within the caller's trace."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Collected:
 
 
 def with_spans(client: Client) -> tuple[Client, Collected]:
-    """Return the same server with spans."""
+    """Return a client of the same server with spans, and the collected spans."""
     state = client.app._state
     collected = Collected()
     state.spans = collected.spans
@@ -59,7 +59,7 @@ def context(span: ReadableSpan) -> Any:
 
 @pytest.mark.anyio
 async def test_a_request_is_a_span_of_the_callers_trace() -> None:
-    """The span is a child of the caller's span, has the request's facts, and its id is in the answer."""
+    """The span is a child of the caller's span and has facts of the request. The answer has its id."""
     async with serving() as (plain, _):
         client, collected = with_spans(plain)
         headers = {"traceparent": GIVEN, "x-request-id": "mine", "user-agent": "shop/1"}
@@ -106,7 +106,7 @@ async def test_spans_change_no_answer(verb: str) -> None:
 
 @pytest.mark.anyio
 async def test_without_a_callers_trace_a_request_begins_one() -> None:
-    """Its id is in the log and in no header. The next request of the task begins another trace."""
+    """The new trace id is in the log and in no header. The next request of the task begins another trace."""
     async with serving() as (plain, _):
         client, collected = with_spans(plain)
         with capture_logs() as records:
@@ -122,7 +122,7 @@ async def test_without_a_callers_trace_a_request_begins_one() -> None:
 
 @pytest.mark.anyio
 async def test_a_caller_that_does_not_sample_gets_no_span() -> None:
-    """The caller's flag decides, as in OpenTelemetry's default sampler, and the answer keeps it."""
+    """The caller's flag decides, as in OpenTelemetry's default sampler. The answer keeps the flag."""
     async with serving() as (plain, _):
         client, collected = with_spans(plain)
         answer = await client.post(MOVIES, {"user_id": "u3"}, headers={"traceparent": GIVEN[:-1] + "0"})
@@ -132,7 +132,7 @@ async def test_a_caller_that_does_not_sample_gets_no_span() -> None:
 
 @pytest.mark.anyio
 async def test_errors_of_the_server_are_errors_of_the_span() -> None:
-    """A 5xx is marked as an error, a 4xx is not. A wrong method or path makes no new span name."""
+    """A 5xx marks the span as an error, a 4xx does not. An unknown method or path makes no new span name."""
     async with serving() as (plain, _):
         client, collected = with_spans(plain)
         await client.post("/v1/recipes/broken:recommend", {"user_id": "u3"})
@@ -165,7 +165,7 @@ async def test_probes_make_no_spans() -> None:
 
 @pytest.mark.anyio
 async def test_a_client_that_disconnects_ends_its_span() -> None:
-    """The span has this error, and no status."""
+    """The span has an error for the disconnection, and no status."""
     async with serving() as (plain, _):
         client, collected = with_spans(plain)
         headers = [(b"host", b"localhost:8080"), (b"content-length", b"20")]
@@ -191,7 +191,7 @@ class Flaky:
 
 
 def test_failed_exports_are_logged_once() -> None:
-    """One event marks the beginning, and one the end, with the number of lost spans."""
+    """One event marks the first failure. One marks the recovery, with the number of lost spans."""
     flaky = Flaky()
     exporter = ReportingExporter(flaky, LastMessages())
     batch: list[Any] = [object(), object()]
@@ -204,8 +204,8 @@ def test_failed_exports_are_logged_once() -> None:
     assert records[1]["lost"] == 4
 
 
-def test_a_wrong_variable_of_opentelemetry_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is a configuration error instead of a traceback."""
+def test_an_invalid_variable_of_opentelemetry_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server does not start, and logs no traceback."""
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "1000000")
     with pytest.raises(ConfigError, match="OTEL_"):
         spans.create()

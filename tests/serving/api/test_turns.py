@@ -83,7 +83,7 @@ BODIES: dict[str, list[Any]] = {
 
 
 def many_fields() -> FilterFields:
-    """Return a field with one label for each item, all equally frequent, and a field of numbers."""
+    """Return a field with a label of its own for each item, and a field of numbers."""
     pairs = np.column_stack([np.arange(MANY), np.arange(MANY)]).astype(np.int32)
     genres = LabelField("categorical", MANY, pairs, IdTable.from_ids([f"label {label}" for label in range(MANY)]))
     return FilterFields({"genres": genres, "year": NumberField(np.arange(MANY, dtype=np.float64))}, MANY)
@@ -99,7 +99,7 @@ Question = tuple[str, str, str, bytes]
 
 
 async def longest_turns(questions: list[Question]) -> list[tuple[Question, int, float]]:
-    """Return each question with the status and the longest turn of its answer by a new server."""
+    """Return each question with the status of its answer by a new server, and the longest turn meanwhile."""
     answers = []
     openapi.document.cache_clear()
     async with serving() as (client, state):

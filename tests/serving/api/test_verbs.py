@@ -1,4 +1,4 @@
-"""The verbs as clients see them: single answers, batches, failures of their elements, and turns within long work."""
+"""The recommendation verbs: single answers, batches, failed elements, and turns within long work."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_recommend_answers_items_with_scores_and_metadata() -> None:
 
 
 async def test_items_without_metadata_have_null_fields() -> None:
-    """They are items that the metadata table lacks."""
+    """The metadata table has no row of such an item."""
     async with serving() as (client, _):
         answer = await client.post(RECOMMEND, {"user_id": "u3", "limit": N_ITEMS, "include_seen": True})
     bare = next(item for item in answer.json["items"] if item["item_id"] == "i0")
@@ -65,7 +65,7 @@ async def test_items_without_metadata_have_null_fields() -> None:
 
 
 async def test_a_batch_answers_each_element_like_a_single_request() -> None:
-    """`items` has the same bytes alone and in a batch with metadata."""
+    """`items` has the same bytes in both, if the batch asks for metadata."""
     bodies: list[dict[str, Any]] = [
         {"user_id": "u1"},
         {"user_id": "nobody", "user_features": {"tag": "a", "colour": "red"}},
@@ -83,7 +83,7 @@ async def test_a_batch_answers_each_element_like_a_single_request() -> None:
 
 
 async def test_each_element_of_a_batch_fails_alone() -> None:
-    """Failed elements have their codes and the others are answered. By default items have no metadata."""
+    """A failed element has its code, and the others are answered. Items have no metadata by default."""
     requests: list[Any] = [
         {"user_id": "u1"},
         {"user_id": "nobody"},
@@ -113,7 +113,7 @@ async def test_a_batch_of_failures_is_still_200() -> None:
 
 
 async def test_a_failed_scorer_leaves_other_recipes_alone() -> None:
-    """A scorer without memory answers 500 and is logged with the request id. Its lane goes on."""
+    """A scorer that runs out of memory gives 500, and the log has the request id. Its lane goes on."""
     async with serving() as (client, _):
         with capture_logs() as logs:
             for _ in range(3):
@@ -125,7 +125,7 @@ async def test_a_failed_scorer_leaves_other_recipes_alone() -> None:
 
 
 async def test_many_clients_at_once_get_their_own_answers() -> None:
-    """Concurrent requests get the same answers as one by one."""
+    """Concurrent requests get the same answers as sequential ones."""
     async with serving() as (client, _):
         alone = {user: (await client.post(RECOMMEND, {"user_id": f"u{user}"})).json["items"] for user in range(20)}
 
@@ -162,7 +162,7 @@ async def test_the_scoring_of_a_batch_ends_when_its_client_disconnects(monkeypat
 async def test_a_new_filter_waits_for_at_most_one_step_of_a_batch(
     is_heavy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A light filter does not wait. After each slice, the preparation of a batch returns to the end of the queue."""
+    """After each step, a batch goes to the end of the queue of heavy work. A light filter waits for no step."""
     prepared: list[int] = []
     may_go_on, begun = threading.Event(), threading.Event()
     prepare = RecommendRequest.prepare
@@ -223,7 +223,7 @@ async def test_a_batch_pauses_while_a_single_request_is_prepared(monkeypatch: py
 async def test_a_request_that_waits_too_long_for_a_thread_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is refused before it is prepared."""
+    """The refusal comes before the request is prepared."""
     prepared: list[object] = []
     monkeypatch.setattr(RecommendRequest, "prepare", lambda *asked: prepared.append(asked))
     monkeypatch.setattr(RecommendRequest, "prepares_long", lambda *_: True)
@@ -239,7 +239,7 @@ async def test_a_request_that_waits_too_long_for_a_thread_is_refused(
 async def test_the_reason_of_an_empty_answer_is_searched_in_a_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The search may take a pass over all labels of a field."""
+    """The search may read all labels of a field, which would block the event loop."""
     on_the_loop: list[bool] = []
 
     def nothing(*_: object) -> NoCandidates:
@@ -324,12 +324,12 @@ def test_the_cost_class_depends_on_the_body_only(schema: type[AnyQuestion], body
     assert cost_of_request(asked) is cost
 
 
-def test_an_invalid_element_counts_one() -> None:
+def test_an_invalid_element_of_a_batch_costs_one() -> None:
     assert cost_of_request(Rejected(ValidationFailed("no", errors=[]))) is Cost.PLAIN
 
 
 async def test_a_request_with_diversity_is_charged_sixteen() -> None:
-    """Plain requests are charged 1, and so are cached answers."""
+    """Plain requests and cached answers are charged 1."""
     async with bounded("rate: 1/h, burst: 36") as (client, _):
         assert await statuses(client, DIVERSE, 1) == [200]
         assert await statuses(client, {**DIVERSE, "limit": 9}, 1) == [200]
@@ -359,7 +359,7 @@ async def test_a_request_refused_for_its_cost_is_not_prepared(
 
 
 async def test_a_batch_above_the_burst_is_refused_without_retry_after() -> None:
-    """Waiting would not help. It is charged nothing."""
+    """Waiting would not help. The refusal is charged nothing."""
     async with bounded("rate: 1/h, burst: 5") as (client, _):
         refused = await ask(client, {"requests": [{}] * 6}, BATCH_RECOMMEND)
         assert (refused.status, refused.json["code"]) == (429, "RATE_LIMITED")
@@ -377,14 +377,14 @@ async def test_a_batch_is_charged_the_sum_of_its_elements() -> None:
 
 
 async def test_a_cost_above_the_burst_takes_the_whole_burst() -> None:
-    """No cost class refuses a request for good."""
+    """No single request is refused for ever because of its cost."""
     async with bounded("rate: 1/h, burst: 5") as (client, _):
         assert await statuses(client, {"user_id": "u3", "explain": 3, "limit": 500}, 1) == [200]
         assert await statuses(client, {"user_id": "u4"}, 1) == [429]
 
 
 async def test_rules_of_the_recipe_are_not_charged() -> None:
-    """The client did not choose them."""
+    """The client did not choose these rules."""
     async with bounded("rate: 1/h, burst: 3") as (client, state):
         serve(state, served_in(state).beside(None, None, Policy(diversity=0.5)))
         assert await statuses(client, {"user_id": "u3"}, 1) == [200]
@@ -393,7 +393,7 @@ async def test_rules_of_the_recipe_are_not_charged() -> None:
 
 
 async def test_long_work_takes_turns_with_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a slice the rest returns to the end of the queue. Every step runs once, in order."""
+    """After a time slice, the rest goes to the end of the queue. Every step runs once, in order."""
     monkeypatch.setattr(verbs, "SLICE_S", 0.0)
     order: list[str] = []
 
@@ -419,8 +419,8 @@ async def test_long_work_takes_turns_with_other_work(monkeypatch: pytest.MonkeyP
     assert results == {"a": [0, 1, 2], "b": [0, 1, 2]}
 
 
-async def test_all_work_has_the_priority_of_scoring() -> None:
-    """Else light work would wait for heavy work whenever trio gave it a thread that has scored."""
+async def test_preparation_runs_at_the_low_priority_of_scoring() -> None:
+    """Trio reuses threads. Light work would otherwise sometimes get a thread of lower priority than heavy work."""
 
     def priority() -> int:
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
@@ -429,7 +429,7 @@ async def test_all_work_has_the_priority_of_scoring() -> None:
 
 
 async def test_the_expected_wait_depends_on_the_time_of_earlier_work() -> None:
-    """Work that raises is measured too. Running work does not count, because it may end at any moment."""
+    """Work that raises counts too. Running work does not, because it may end at any moment."""
     thread = WorkThread()
 
     def fail() -> None:

@@ -1,4 +1,4 @@
-"""Messages between the parent and a worker. Messages of a worker are short and of known kinds."""
+"""Messages between the parent process and a worker. A worker's messages are short and of known kinds."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_invalid_messages_of_a_worker_are_refused(data: bytes) -> None:
 
 @pytest.mark.anyio
 async def test_messages_of_any_length_arrive_in_order() -> None:
-    """Long ones are sent as a sealed file, besides their own files."""
+    """A long message is sent as a sealed file, beside the files that it carries."""
     ours, theirs = channel.pair()
     with ours, theirs:
         file = SealedMemory.of([b"array"])

@@ -1,4 +1,4 @@
-"""Counts in pages: exact, kept after the worker has ended, and harmless if the page is damaged."""
+"""Counts in shared pages stay exact, outlast their worker, and tolerate a damaged page."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_sums_of_two_workers_equal_those_of_one_process() -> None:
 
 
 def test_heartbeats_do_not_change_the_counts() -> None:
-    """They have a number of their own in the page."""
+    """Heartbeats have a number of their own in the page."""
     one = page()
     counting(one).of(REQUESTS, recipe="a", status="200").inc(3)
     one.beat()
@@ -63,7 +63,7 @@ def test_heartbeats_do_not_change_the_counts() -> None:
 
 
 def test_a_damaged_page_spoils_only_its_own_counts() -> None:
-    """A compromised worker can write anything, but reading its page neither fails nor takes long."""
+    """A compromised worker can write anything. Reading its page neither fails nor takes long."""
     rng = random.Random(1)
     for _ in range(200):
         one = page(4096)
@@ -87,7 +87,7 @@ def test_a_damaged_page_spoils_only_its_own_counts() -> None:
 
 
 def test_a_full_page_raises_memory_error() -> None:
-    """It does not count into another series."""
+    """A new series in a full page does not count into another series."""
     metrics = counting(page(256))
     with pytest.raises(MemoryError):
         for number in range(100):

@@ -1,4 +1,4 @@
-"""Orders to workers and their execution, the sums of counts, and the answers to queries of workers."""
+"""The parent's fleet of workers: orders, heartbeats, replacements, sums of counts and queries."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def fleet_of(size: int) -> Fleet:
 
 
 def add_worker(fleet: Fleet, pid: int, slot: int = 0) -> tuple[WorkerRecord, socket.socket]:
-    """Return a worker without orders, and its end of the socket to the parent."""
+    """Return a worker without orders, and the worker's end of the socket to the parent."""
     orders, unsent = trio.open_memory_channel[Order](float("inf"))
     control, theirs = channel.pair()
     ENDS.extend((control, theirs))
@@ -83,7 +83,7 @@ def carry_out(fleet: Fleet, worker: WorkerRecord) -> None:
 
 @pytest.mark.anyio
 async def test_wait_until_executed_waits_for_every_ready_worker() -> None:
-    """It does not wait for workers that are starting or have ended."""
+    """Workers that are starting or have ended are not waited for."""
     fleet = fleet_of(3)
     (first, _), (second, _), (starting, _) = (add_worker(fleet, pid) for pid in (1, 2, 3))
     fleet.tell("keys", {})
@@ -113,7 +113,7 @@ async def test_wait_until_executed_waits_for_every_ready_worker() -> None:
 
 @pytest.mark.anyio
 async def test_a_new_worker_gets_the_current_state() -> None:
-    """It gets keys and policies once, in their last form, and then the order to begin."""
+    """The worker gets the current keys and policies once, and then the order to begin."""
     fleet = fleet_of(1)
     fleet.tell("keys", {"a": b"1"})
     fleet.tell("keys", {"b": b"2"})
@@ -125,7 +125,7 @@ async def test_a_new_worker_gets_the_current_state() -> None:
 
 @pytest.mark.anyio
 async def test_a_key_keeps_its_cells_when_policies_change() -> None:
-    """Its used rate stays used."""
+    """The used part of its rate stays used."""
     fleet = fleet_of(1)
     worker, _ = add_worker(fleet, 1)
     fleet.tell_policies({"a": 1, "b": 2})
@@ -146,7 +146,7 @@ def messages(rng: random.Random) -> bytes:
 @pytest.mark.anyio
 @pytest.mark.parametrize("seed", range(20))
 async def test_no_message_of_a_worker_ends_the_parent(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker is killed for an invalid message, or for closing its socket. A repeated number is no error."""
+    """An invalid message or a closed socket kills the worker. A repeated number is no error."""
     rng, fleet, killed = random.Random(seed), fleet_of(1), list[int]()
     monkeypatch.setattr(WorkerRecord, "kill", lambda worker: killed.append(worker.pid))
 
@@ -169,8 +169,8 @@ async def test_no_message_of_a_worker_ends_the_parent(seed: int, monkeypatch: py
 
 
 @pytest.mark.anyio
-async def test_workers_accept_after_the_order_that_follows_listening() -> None:
-    """A later worker gets the order at its start. Each has a slot of its own."""
+async def test_workers_accept_only_after_the_order_to_accept() -> None:
+    """A worker that starts later gets the order at its start. Each worker has a slot of its own."""
     fleet = fleet_of(2)
     first, _ = add_worker(fleet, 1)
     fleet.accept()
@@ -184,8 +184,8 @@ async def test_workers_accept_after_the_order_that_follows_listening() -> None:
 
 
 @pytest.mark.anyio
-async def test_silence_is_counted_in_checks() -> None:
-    """A worker with a heartbeat between two checks is not silent, however late the check is."""
+async def test_a_worker_is_silent_after_several_checks_without_a_heartbeat() -> None:
+    """One heartbeat between two checks is enough, however late the check is."""
     worker, _ = add_worker(fleet_of(1), 1)
     for _ in range(100):
         worker.page.beat()
@@ -201,7 +201,7 @@ async def test_silence_is_counted_in_checks() -> None:
 
 
 class Sleepers:
-    """Replaces the template: its forks are processes that sleep, answer nothing and send no heartbeat."""
+    """A template whose forks are processes that sleep, answer nothing and send no heartbeat."""
 
     def __init__(self) -> None:
         self.pids: list[int] = []
@@ -269,7 +269,7 @@ async def test_an_ended_worker_is_replaced_until_the_fleet_ends(
 
 @contextmanager
 def few_descriptors(free: int) -> Iterator[None]:
-    """Let this process open only so many more descriptors in a `with` block."""
+    """Let this process open only this many more descriptors in a `with` block."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = [int(path.name) for path in Path("/proc/self/fd").iterdir()]
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(used) + 1 + free, hard))
@@ -289,8 +289,8 @@ def few_descriptors(free: int) -> Iterator[None]:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("free", range(7))
-async def test_a_worker_is_started_once_there_are_descriptors(free: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until then it is tried again. No process and no descriptor is lost, and long orders arrive late, but whole."""
+async def test_a_worker_starts_as_soon_as_file_descriptors_are_free(free: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fleet retries until then. It leaks no process and no descriptor, and a long order arrives late, but whole."""
     monkeypatch.setattr("svc.serving.workers.fleet.adopt_orphans", lambda: None)
     monkeypatch.setattr("svc.serving.workers.counters.SILENT_CHECKS", 1 << 62)
     fleet, sleepers = fleet_of(1), Sleepers()
@@ -326,7 +326,7 @@ async def test_a_worker_is_started_once_there_are_descriptors(free: int, monkeyp
 
 @pytest.mark.anyio
 async def test_a_worker_that_cannot_be_sent_an_order_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would serve an earlier state, and nobody would know."""
+    """It would otherwise serve an earlier state without anybody's notice."""
     fleet, killed = fleet_of(1), list[int]()
     monkeypatch.setattr(WorkerRecord, "kill", lambda worker: killed.append(worker.pid))
 
@@ -342,7 +342,7 @@ async def test_a_worker_that_cannot_be_sent_an_order_is_killed(monkeypatch: pyte
 
 @pytest.mark.anyio
 async def test_sums_include_ended_and_running_workers() -> None:
-    """Counts of a killed worker stay in the sums. Resources of processes are summed too."""
+    """The counts of a killed worker stay in the sums. Resources of processes are summed too."""
     fleet = fleet_of(2)
     fleet._past = {(REQUESTS.name, "a", "ok"): (41.0,)}
     text = (await trio.to_thread.run_sync(Metrics.create(fleet).render)).decode()
@@ -353,7 +353,7 @@ async def test_sums_include_ended_and_running_workers() -> None:
 
 @pytest.mark.anyio
 async def test_a_failed_query_has_its_reason() -> None:
-    """The answer is an error: of the store that fails, of an unknown recipe, or of a defect, which is logged."""
+    """The error is that of the failed store or of the unknown recipe. A defect is logged and answered as such."""
 
     def versions(name: str) -> dict[str, Any]:
         if name == "gone":

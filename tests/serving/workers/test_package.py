@@ -1,7 +1,4 @@
-"""A packed model answers like the loaded one, from memory that no process can write to.
-
-The parent's registry in the form for workers.
-"""
+"""A packed model, which workers map from sealed memory, and the registry in the form for workers."""
 
 from __future__ import annotations
 
@@ -69,7 +66,7 @@ def prepare(folder: Path, model: Any) -> None:
 
 
 def reopened(shared: Loaded) -> Loaded:
-    """Open a model like a worker: the message is pickled, and files arrive as descriptors."""
+    """Open a packed model as a worker does: the message is pickled, and files arrive as descriptors."""
     assert shared.package is not None
     package = shared.package
     message = pickle.loads(pickle.dumps((package.pickled, package.extents)))
@@ -91,7 +88,7 @@ def arrays(value: object, seen: set[int]) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_packed_model_answers_the_same_bytes(tmp_path: Path, family: str) -> None:
-    """Rankings, JSON of items and filters are equal."""
+    """Rankings, JSON of items and filters equal those of the loaded model."""
     prepare(tmp_path, made(family))
     alone, handed = load(tmp_path, None), reopened(load(tmp_path, pack_loaded))
     for expected, got in zip(
@@ -106,7 +103,7 @@ def test_a_packed_model_answers_the_same_bytes(tmp_path: Path, family: str) -> N
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_model_is_freed_with_its_last_reference(tmp_path: Path, family: str) -> None:
-    """A worker reports a drop only then, so no model may refer to itself."""
+    """A worker reports a dropped model only when it is freed, so no model may refer to itself."""
     prepare(tmp_path, made(family))
     model = reopened(load(tmp_path, pack_loaded)).model
     model.rank(queries(model, 8))
@@ -119,7 +116,7 @@ def test_a_model_is_freed_with_its_last_reference(tmp_path: Path, family: str) -
 
 
 def test_all_arrays_of_a_packed_model_lie_in_sealed_memory(tmp_path: Path) -> None:
-    """Stored arrays stay in the verified file, and derived ones are shared by all workers."""
+    """Stored arrays stay in the verified file. All workers share the derived arrays."""
     prepare(tmp_path, factor_model(40, 70, 8))
     handed = reopened(load(tmp_path, pack_loaded))
     found = arrays(handed.model, set())
@@ -134,7 +131,7 @@ def test_all_arrays_of_a_packed_model_lie_in_sealed_memory(tmp_path: Path) -> No
 
 
 def test_a_wrong_signature_is_refused_before_packing(tmp_path: Path) -> None:
-    """The bytes are verified in the sealed file that workers map."""
+    """Verification reads the sealed file that workers map."""
     prepare(tmp_path, factor_model(10, 70, 4))
     with pytest.raises(LoadFailed) as caught:
         load(tmp_path, pack_loaded, keys=OTHER_KEYS)
@@ -148,8 +145,8 @@ def declared() -> Availability:
 
 
 @pytest.mark.anyio
-async def test_a_list_is_sent_on_a_shared_clock_and_without_ids() -> None:
-    """Each event loop has a clock of its own."""
+async def test_the_age_of_a_list_is_sent_on_a_clock_that_processes_share() -> None:
+    """Each event loop has a clock of its own. The ids of the list are not sent."""
     began = time.perf_counter()
     state = ListState(declared(), ("i1", "i2"), trio.current_time() - 60.0)
     entry, _ = pickle.loads(pickle.dumps(mirror_entry(Entry("a", "a.yaml", availability=state))))
@@ -159,7 +156,7 @@ async def test_a_list_is_sent_on_a_shared_clock_and_without_ids() -> None:
 
 @pytest.mark.anyio
 async def test_new_items_are_sent_once_and_to_each_new_worker() -> None:
-    """They may be large, and each change sends the whole state of a recipe."""
+    """New items may be large. Later changes of the recipe do not send them again."""
     new = PlacedItems(cast(Any, "n1"), cast(Any, None), None)
     unused: Any = None
     lane = WorkerLanes(1, lambda _: None)

@@ -1,4 +1,4 @@
-"""Rates of keys apply to all workers together."""
+"""The rate of a key applies to all workers together."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def passed(buckets: list[SharedBucket], tries: int) -> int:
 
 
 def test_workers_share_one_burst_and_one_rate(now: list[float]) -> None:
-    """A client of several workers gets no more than a client of one."""
+    """A client that uses several workers gets no more than a client of one worker."""
     memory = cells()
     buckets = [SharedBucket(Rate(10.0, 20.0), Cell(memory, 7)) for _ in range(4)]
     assert passed(buckets, 100) == 20
@@ -50,8 +50,8 @@ def test_workers_share_one_burst_and_one_rate(now: list[float]) -> None:
     assert passed(buckets[1:], 100) == 5
 
 
-def test_keys_do_not_share_cells(now: list[float]) -> None:
-    """Each has a cell of its own."""
+def test_each_key_has_a_burst_of_its_own(now: list[float]) -> None:
+    """Each key has its own cell of the shared memory."""
     memory = cells()
     first, second = (SharedBucket(Rate(1.0, 3.0), Cell(memory, number)) for number in (1, 2))
     assert passed([first], 9) == 3
@@ -59,7 +59,7 @@ def test_keys_do_not_share_cells(now: list[float]) -> None:
 
 
 def test_processes_that_count_at_once_lose_few_charges() -> None:
-    """Two processes charge a thousand times each. A process that cannot get the lock in time may lose a charge."""
+    """Two processes charge a thousand times each. A process that misses the lock's deadline may lose a charge."""
     memory = cells()
     children = []
     for _ in range(2):
@@ -74,8 +74,8 @@ def test_processes_that_count_at_once_lose_few_charges() -> None:
     assert -2000.0 <= Cell(memory, 3).read()[0] <= -1980.0
 
 
-def test_a_lock_that_is_never_released_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker may be stopped while it holds the lock. The others count without it."""
+def test_a_lock_that_is_never_released_blocks_no_other_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker may be stopped while it holds the lock. Other workers then count without the lock."""
 
     def lock(*_: int) -> None:
         raise BlockingIOError
@@ -86,7 +86,7 @@ def test_a_lock_that_is_never_released_stops_nobody(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_cells_of_keys_never_collide_and_are_freed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key keeps its cell while it has a policy. A new one begins with a full burst."""
+    """A key keeps its cell while it has a policy. A new key begins with a full burst."""
     monkeypatch.setattr(rates, "CELLS", 8)
     rng, memory, before = random.Random(seed), cells(), dict[str, int]()
     key_cells = KeyCells(memory)
@@ -101,6 +101,6 @@ def test_the_cells_of_keys_never_collide_and_are_freed(seed: int, monkeypatch: p
         before = assigned
 
 
-def test_a_policy_file_names_no_more_keys_than_there_are_cells() -> None:
+def test_the_longest_policy_file_has_a_cell_for_each_key() -> None:
     """The shortest policy of a key takes six bytes."""
     assert MAX_BYTES // len("a: {}\n") <= CELLS

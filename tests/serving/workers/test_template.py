@@ -1,4 +1,4 @@
-"""The template of workers, the environment that it gets, and the pauses before restarts."""
+"""The template process that forks workers: its environment, its restarts and the pauses before them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SECRETS = {
 
 
 def test_workers_get_no_keys_and_no_stores() -> None:
-    """They get settings, and variables of spans and of Python."""
+    """The environment of workers has settings, and the variables of spans and of Python."""
     kept = environment({**SECRETS, "SVC_MAX_QUEUE_SECONDS": "3", "OTEL_SERVICE_NAME": "shop", "PATH": "/bin"}, 1)
     assert not SECRETS.keys() & kept.keys()
     assert not any(value in kept.values() for value in SECRETS.values())
@@ -41,8 +41,7 @@ def test_workers_get_no_keys_and_no_stores() -> None:
     assert (kept["OTEL_SERVICE_NAME"], kept["PATH"]) == ("shop", "/bin")
 
 
-def test_every_secret_setting_is_left_out() -> None:
-    """No setting that is marked as secret reaches a worker."""
+def test_no_secret_setting_reaches_a_worker() -> None:
     named = {variable.env: "x" for _, _, variable in variables()}
     kept = environment(named, 1)
     assert not {variable.env for _, _, variable in variables() if variable.secret} & kept.keys()
@@ -95,7 +94,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> list[FakeProcess]:
 
 @pytest.mark.anyio
 async def test_an_ended_template_is_restarted_at_once(fakes: list[FakeProcess]) -> None:
-    """A `copy` before the restart raises OSError."""
+    """`copy` raises OSError before the restart."""
     kept = Template({})
     async with trio.open_nursery() as nursery:
         await nursery.start(kept.run)
@@ -114,7 +113,7 @@ async def test_an_ended_template_is_restarted_at_once(fakes: list[FakeProcess]) 
 async def test_early_ends_of_a_template_cause_growing_pauses(
     fakes: list[FakeProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They grow up to half a minute. A `copy` during a pause raises OSError."""
+    """Pauses before a restart grow up to half a minute. `copy` raises OSError during a pause."""
     monkeypatch.setattr(FakeProcess, "dies_at_once", True)
     kept = Template({})
     with trio.move_on_after(3600):
@@ -128,10 +127,10 @@ async def test_early_ends_of_a_template_cause_growing_pauses(
 
 
 @pytest.mark.anyio
-async def test_a_template_is_restarted_once_there_are_descriptors(
+async def test_a_template_restarts_as_soon_as_file_descriptors_are_free(
     fakes: list[FakeProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until then `copy` raises OSError. No descriptor is lost."""
+    """`copy` raises OSError until then. No descriptor is leaked."""
     kept = Template({})
     gc.collect()
     before = open_descriptors()
@@ -152,13 +151,13 @@ async def test_a_template_is_restarted_once_there_are_descriptors(
 
 
 def test_a_worker_that_served_is_replaced_at_once() -> None:
-    """Many deaths of such workers cause no pause either."""
+    """Many deaths of workers that have served cause no pause either."""
     pauses = Pauses()
     assert [pauses.after(served_s=60.0) for _ in range(100)] == [0.0] * 100
 
 
-def test_early_deaths_cause_growing_pauses() -> None:
-    """They grow up to half a minute. A worker that has served resets them."""
+def test_early_deaths_of_workers_cause_growing_pauses() -> None:
+    """The pauses grow up to half a minute. A worker that has served resets them."""
     pauses = Pauses()
     found = [pauses.after(served_s=0.0) for _ in range(14)]
     assert found[:3] == [0.0, 0.0, 0.0]

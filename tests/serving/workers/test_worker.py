@@ -1,4 +1,4 @@
-"""A worker executes its orders in order, and reports each when it is done."""
+"""A worker process: it executes its orders in order, and reports each one when it is done."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def ask(client: trio.SocketStream, path: str) -> bytes:
 
 @pytest.mark.anyio
 async def test_a_worker_that_ends_before_accepting_does_not_use_the_listener() -> None:
-    """A signal during the first loads finds the socket bound, but not listening."""
+    """After a signal during the first loads, the socket is bound but does not listen."""
     control, theirs = channel.pair()
     page, cells = SharedPage.of(1 << 16), SharedPage.of(CELLS_BYTES)
     with control, theirs, socket.socket() as listener, trio.fail_after(20), capture_logs() as log:
@@ -106,7 +106,7 @@ async def asked(address: tuple[str, int], body: bytes = b'{"user_id": "u1", "lim
 
 @pytest.mark.anyio
 async def test_a_worker_follows_orders_about_models_keys_and_drain(tmp_path: Path) -> None:
-    """It applies keys, rates of keys, a swap with its drop, lists, unknown recipes, and the drain."""
+    """The worker applies keys, rates, lists, a swap of models with the drop of the old one, and the drain."""
     models = []
     for dimensions in (4, 5):
         prepare(tmp_path, factor_model(10, 30, dimensions))

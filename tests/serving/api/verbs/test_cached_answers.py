@@ -69,7 +69,7 @@ async def test_answers_are_the_same_bytes_as_without_the_cache(asked: list[dict[
 
 
 async def test_a_repeated_request_is_ranked_once() -> None:
-    """The cache compares verb and bytes. Batches are never cached."""
+    """The cache compares verb and body bytes. Batches are not cached."""
     async with serving() as (client, state):
         ranked = counting(state)
         assert await answered(client, {"user_id": "u3"}) == await answered(client, {"user_id": "u3"})
@@ -87,7 +87,7 @@ async def test_each_answer_has_the_id_of_its_own_request() -> None:
 
 
 async def test_a_change_of_model_policy_or_list_is_ranked_anew() -> None:
-    """Each makes a new `Served`, whose number is in the key."""
+    """Each change makes a new `Served`, whose number is in the cache key."""
     async with serving() as (client, state):
         ranked = counting(state)
         await answered(client, {"user_id": "u3"})
@@ -108,7 +108,7 @@ async def test_errors_are_not_cached() -> None:
         assert ranked.ranked == 2
 
 
-async def test_every_fallback_is_counted() -> None:
+async def test_cached_fallbacks_are_counted_too() -> None:
     metrics = Metrics.create()
     async with serving(metrics=metrics) as (client, _):
         for _ in range(3):
@@ -129,7 +129,7 @@ async def test_long_bodies_and_long_answers_are_not_cached() -> None:
 
 
 async def test_the_memory_of_the_cache_is_bounded() -> None:
-    """It includes the body and the overhead of an entry, as the interpreter traces it."""
+    """The bound includes the body and the overhead of each entry, as the interpreter traces them."""
     most = 200_000
     padded = {"user_id": "u3", "exclude_items": [f"unknown {number:04}" for number in range(100)]}
     async with serving(Settings(cached_answers=10_000, cached_answers_bytes=most)) as (client, _):
@@ -167,7 +167,7 @@ async def test_a_body_in_parts_is_answered_from_the_cache() -> None:
 
 
 async def test_a_cached_answer_is_never_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits for no queue."""
+    """A cached answer waits for no queue, so a full queue does not refuse it."""
     async with serving(Settings(max_queue_s=0.2)) as (client, _):
         known = await answered(client, {"user_id": "u3"})
         monkeypatch.setattr(Lane, "expected_wait_s", lambda lane, batch=0: 60.0)
@@ -177,7 +177,7 @@ async def test_a_cached_answer_is_never_refused(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_answers_under_timed_rules_are_not_cached() -> None:
-    """Such rules begin and end while the server runs."""
+    """Rules with a time begin and end while the server runs."""
     pin = TimedPin("i50", 0)
     async with serving() as (client, state):
         ranked = counting(state)

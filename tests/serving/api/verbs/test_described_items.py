@@ -1,4 +1,4 @@
-"""Unseen items, described by texts and vectors."""
+"""Unseen items that a request describes by texts and vectors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def related(client: Client, features: object, **more: Any) -> Any:
 
 
 async def test_an_unseen_item_is_ranked_by_its_words_and_its_vector() -> None:
-    """Order and case of words do not matter. Unknown words are counted. A vector is a list or a text."""
+    """Order and case of words do not matter, and unknown words are counted. A vector is a list or a text."""
     async with serving() as (client, state):
         describe(state)
         answer = await related(client, {"title": "The OLD man and the sea", "embedding": [0.5]})
@@ -44,7 +44,7 @@ async def test_an_unseen_item_is_ranked_by_its_words_and_its_vector() -> None:
     assert "title=sea" in {reason.get("feature") for reason in other.json["items"][0]["because"]}
 
 
-async def test_texts_and_vectors_are_described() -> None:
+async def test_recipe_descriptions_have_the_sizes_of_texts_and_vectors() -> None:
     """The description has the number of words and of dimensions, as in the OpenAPI document."""
     async with serving() as (client, state):
         describe(state)
@@ -76,7 +76,7 @@ async def test_an_invalid_text_or_vector_is_refused(features: dict[str, Any], st
 
 
 async def test_long_texts_are_split_into_characters_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Splitting takes milliseconds. Short texts need no thread."""
+    """Splitting a long text takes milliseconds. A short text needs no thread."""
     threads = []
     read = TextColumn.read
 
@@ -93,7 +93,7 @@ async def test_long_texts_are_split_into_characters_off_the_event_loop(monkeypat
 
 
 async def test_a_text_of_a_megabyte_is_refused() -> None:
-    """It is refused before the whole text is read."""
+    """The refusal comes before the whole text is read."""
     async with serving() as (client, state):
         describe(state)
         answer = await related(client, {"title": "sea " * 250_000})

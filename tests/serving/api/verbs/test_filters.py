@@ -1,4 +1,4 @@
-"""Filters, histories and the fallback as clients see them."""
+"""Filters, histories, dislikes and the popular fallback as clients see them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ def genres_of(item: int) -> set[str]:
 
 
 def fields() -> FilterFields:
-    """Return filter fields: the genres above in turn, and the year 1990 + number except for every fifth item."""
+    """Return filter fields:
+
+    `genres` has the labels above in turn, and `year` is 1990 + number except for every fifth item.
+    """
     genres = LabelField.read("genres", "multi_label", "|", [GENRES[item % 4] for item in range(N_ITEMS)], N_ITEMS)
     years = NumberField.read("year", [1990 + item if item % 5 else None for item in range(N_ITEMS)], N_ITEMS)
     secret = LabelField.read("secret", "categorical", "|", ["x"] * N_ITEMS, N_ITEMS)
@@ -59,7 +62,7 @@ def numbers(answer: Any) -> list[int]:
 
 
 async def test_a_page_is_full_of_items_that_satisfy_the_filter() -> None:
-    """The page equals the unfiltered ranking without the other items. A batch answers the same."""
+    """The page equals the unfiltered ranking without the other items. A batch gives the same."""
     tree = {"all": [{"genres": {"any": ["Comedy"]}}, {"not": {"year": {"gte": 2040}}}]}
     async with filtering() as (client, _):
         everything = (await client.post(RECOMMEND, {"user_id": "u3", "limit": N_ITEMS})).json
@@ -99,10 +102,10 @@ REFUSED: list[tuple[dict[str, Any], list[str | int], str]] = [
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: json.dumps(case[0])[:40])
-async def test_wrong_fields_are_refused_with_their_place_and_a_way_out(
+async def test_invalid_fields_are_refused_with_their_path_and_a_correction(
     case: tuple[dict[str, Any], list[str | int], str],
 ) -> None:
-    """A single request gets 422. In a batch only the element fails."""
+    """A single request gets 422. In a batch, only the element fails."""
     more, place, words = case
     async with filtering() as (client, _):
         answer = await client.post(RECOMMEND, {"user_id": "u1", **more})
@@ -155,7 +158,7 @@ def canonical_forms(tree: Any) -> list[Any]:
 @given(st.lists(ASKED.filter(lambda tree: "\ud800" not in str(tree)), min_size=1, max_size=6))
 @example([*RIGHT, ["field", "secret", [["any", ["x"]]]]])
 def test_a_cold_and_a_warm_server_answer_any_filter_with_the_same_status(trees: list[Any]) -> None:
-    """It holds for canonical forms of compiled trees, and for fields that requests must not read."""
+    """Compiled filters in the cache change no status, also for canonical forms and for denied fields."""
     some = [form for tree in trees for form in canonical_forms(tree)]
     answered = trio.run(answers_cold_and_warm, some)
     assert [cold for cold, _ in answered] == [warm for _, warm in answered]
@@ -173,7 +176,7 @@ async def test_a_repeated_key_in_a_filter_is_refused() -> None:
 
 
 async def test_pages_are_slices_of_one_ranking() -> None:
-    """A page behind its end is empty with status 200. An empty ranking is 404."""
+    """A page behind the end is empty with status 200. An empty ranking gives 404."""
     async with filtering() as (client, _):
         whole = (await client.post(RECOMMEND, {"user_id": "u3", "limit": 30})).json
         pages = [(await client.post(RECOMMEND, {"user_id": "u3", "limit": 7, "offset": o})).json for o in (0, 7, 14)]
@@ -185,7 +188,7 @@ async def test_pages_are_slices_of_one_ranking() -> None:
 
 
 async def test_include_items_ranks_only_these_items() -> None:
-    """Seen items are left out, and unknown ids are named once, in both verbs."""
+    """Seen items are left out. Both verbs list each unknown id once."""
     listed = ["i9", "none", "i2", "i40", "none", "other"]
     async with filtering() as (client, _):
         found = (await client.post(RECOMMEND, {"user_id": "u3", "include_items": listed})).json
@@ -198,7 +201,7 @@ async def test_include_items_ranks_only_these_items() -> None:
 
 
 async def test_the_answer_has_a_profile_if_the_request_has_a_history() -> None:
-    """It also has one if the request has a history mode or a fallback."""
+    """A history mode or a fallback in the request gives a `profile` too."""
     cases: list[tuple[dict[str, Any], str | None]] = [
         ({"user_id": "u1"}, None),
         ({"user_id": "u1", "fallback": "none"}, "user"),
@@ -217,7 +220,7 @@ async def test_the_answer_has_a_profile_if_the_request_has_a_history() -> None:
 
 
 async def test_unknown_items_in_a_history_do_not_change_the_ranking() -> None:
-    """The items of a known user are the same bytes."""
+    """For a known user, `items` has the same bytes with and without them."""
     async with filtering() as (client, _):
         plain = (await client.post(RECOMMEND, {"user_id": "u1"})).json
         asked = (await client.post(RECOMMEND, {"user_id": "u1", "history": ["x", "y", "x"]})).json
@@ -231,8 +234,11 @@ async def test_unknown_items_in_a_history_do_not_change_the_ranking() -> None:
     assert (features.status, features.json["code"]) == (400, "FEATURES_NOT_SUPPORTED")
 
 
-async def test_the_fallback_is_named_and_counted() -> None:
-    """Field, profile, reasons and a metric by verb name it. The recipe's default applies to requests without one."""
+async def test_a_popular_fallback_is_marked_in_the_answer_and_counted() -> None:
+    """`fallback`, `profile` and `reason` are "popular". A metric counts fallbacks by verb.
+
+    The recipe's default applies to requests without a fallback of their own.
+    """
     metrics = Metrics.create()
     tree = {"genres": {"any": ["War"]}}
     async with filtering(Policy(None, popular_fallback=True), metrics) as (client, _):
@@ -258,15 +264,15 @@ async def test_the_fallback_is_named_and_counted() -> None:
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=1001", "offset=-1", "limit=999&offset=2", "limit=x"])
-async def test_wrong_parameters_of_popular_are_refused(query: str) -> None:
-    """The bounds are those of :recommend."""
+async def test_invalid_parameters_of_popular_are_refused(query: str) -> None:
+    """The bounds are those of `:recommend`."""
     async with filtering() as (client, _):
         answer = await client.get(POPULAR, query=query)
     assert (answer.status, answer.json["code"]) == (422, "VALIDATION_ERROR")
 
 
 async def test_the_filter_of_a_recipe_applies_to_every_request() -> None:
-    """It is joined with the request's own filter by AND, also for the fallback and popular items."""
+    """The recipe's filter and the request's own are joined by AND, also for the fallback and popular items."""
     policy = Policy(parse_filter({"genres": {"any": ["Comedy"]}}, fields().kinds), popular_fallback=True)
     async with filtering(policy) as (client, _):
         known = (await client.post(RECOMMEND, {"user_id": "u3", "limit": N_ITEMS})).json
@@ -280,7 +286,7 @@ async def test_the_filter_of_a_recipe_applies_to_every_request() -> None:
 
 
 async def test_the_description_names_the_fields_that_may_be_filtered() -> None:
-    """It has kinds, first values or ranges, but no denied fields."""
+    """Each field has its kind, and first values or a range. Denied fields are missing."""
     async with filtering() as (client, _):
         described = (await client.get("/v1/recipes/movies")).json
         plain = (await client.get("/v1/recipes/plain")).json
@@ -292,7 +298,7 @@ async def test_the_description_names_the_fields_that_may_be_filtered() -> None:
 
 
 def put_list(state: ServerState, declared: Availability, ids: list[str] | None, age_s: float | None) -> None:
-    """Put a list of available items in force that was read `age_s` ago, or never."""
+    """Serve `movies` with a list of available items that was read `age_s` ago, or never."""
     served = served_in(state)
     available = None if ids is None else available_items(declared, ids, served.model.item_ids)
     read_at = None if age_s is None else trio.current_time() - age_s
@@ -301,7 +307,10 @@ def put_list(state: ServerState, declared: Availability, ids: list[str] | None, 
 
 
 async def test_a_stale_list_in_mode_allow_stops_the_recipe() -> None:
-    """Singles, batches and popular items answer 503 from the age of max_stale_seconds on. Health does not."""
+    """Single requests, batches and popular items give 503 when the list is older than max_stale_seconds.
+
+    `/v1/health` stays as it is, and `/v1/health/details` shows the stale list.
+    """
     declared = Availability(source=SOURCE, id_column="id", mode="allow", refresh_seconds=10, max_stale_seconds=60)
     async with filtering() as (client, state):
 
@@ -332,7 +341,7 @@ async def test_a_stale_list_in_mode_allow_stops_the_recipe() -> None:
 
 
 async def test_a_stale_list_in_mode_deny_stays_in_use() -> None:
-    """Before its first read it denies no item."""
+    """A list in mode `deny` denies no item before its first read."""
     declared = Availability(source=SOURCE, id_column="id", mode="deny", refresh_seconds=10, max_stale_seconds=10)
     async with filtering() as (client, state):
         for ids, age_s, gone in ((None, None, set()), (["i5"], 100.0, {5})):
@@ -342,7 +351,10 @@ async def test_a_stale_list_in_mode_deny_stays_in_use() -> None:
 
 
 async def test_reasons_have_metadata_like_items() -> None:
-    """Single answers have it, and batches that ask for metadata. `rest` completes the shares."""
+    """The items in `because` and `in_spite_of` have the metadata of single answers.
+
+    The shares of the reasons and `rest` sum to 1.
+    """
     async with filtering() as (client, _):
         single = (await client.post(RECOMMEND, {"user_id": "u3", "limit": 2, "explain": 2})).json
         body = {"requests": [{"user_id": "u3", "limit": 2, "explain": 2}]}
@@ -367,14 +379,14 @@ async def test_reasons_have_metadata_like_items() -> None:
 
 
 async def test_the_description_of_a_recipe_has_its_fallback() -> None:
-    """It is left out if the recipe has none."""
+    """The key is missing if the recipe has no fallback."""
     for policy, fallback in ((Policy(), None), (Policy(popular_fallback=True), "popular")):
         async with filtering(policy) as (client, _):
             assert (await client.get("/v1/recipes/movies")).json.get("fallback") == fallback
 
 
 async def test_dislikes_exclude_items_and_lower_others() -> None:
-    """They are marked in reasons. Without other information about the user they are not a profile."""
+    """Disliked items are not recommended. Dislikes alone are not a profile: the answer is UNKNOWN_USER."""
     disliked = {"dislikes": ["i30", "none", {"item_id": "i31", "weight": 0}], "limit": N_ITEMS, "explain": 3}
     who = {"user_id": "u1", "include_seen": True, **disliked}
     async with filtering() as (client, _):

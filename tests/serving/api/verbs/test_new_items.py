@@ -33,7 +33,7 @@ def genres(count: int) -> FilterFields:
 
 @asynccontextmanager
 async def with_new(share: float | None = 0.2, listed: tuple[str, ...] | None = None) -> AsyncIterator[Client]:
-    """Add three new items, of which n1 is a Comedy and the best for user u3. May add a list of available items."""
+    """Add three new items, of which n1 is a Comedy and the best for user u3. Add a list of available items if given."""
     async with serving() as (client, state):
         served = replace(served_in(state), filters=genres(N_ITEMS))
         towards = np.asarray(served.model.scorer.users[3], dtype=np.float64)  # type: ignore[attr-defined]
@@ -58,7 +58,7 @@ def ids(answer: Any) -> list[str]:
 
 
 async def test_a_new_item_has_its_reason_and_metadata() -> None:
-    """One of five items is new, alone, in a batch, and page by page."""
+    """One of five items is new, in a single answer, in a batch, and on each page."""
     body = {"user_id": "u3", "limit": 10}
     async with with_new() as client:
         answer = (await client.post(RECOMMEND, body)).json
@@ -76,7 +76,7 @@ async def test_a_new_item_has_its_reason_and_metadata() -> None:
 
 
 async def test_filters_lists_and_exclusions_apply_to_new_items() -> None:
-    """So do limits, boosts and pins."""
+    """Limits, boosts and pins apply to them too."""
     async with with_new(None, listed=("n1", "n2", "i40", "i41", "i43", "gone")) as client:
         shown = [
             ids((await client.post(RECOMMEND, {"user_id": "u3", **more})).json)
@@ -108,7 +108,7 @@ async def test_filters_lists_and_exclusions_apply_to_new_items() -> None:
 
 
 async def test_new_items_can_be_history_and_seeds() -> None:
-    """They count by their features, alone, in a batch, and for a user whose other items are unknown."""
+    """A new item counts by its features, in single requests and batches. A history with known items ignores it."""
     async with with_new(0.0) as client:
         for chosen in (["n0"], ["n1", "n0"], ["n0", "gone"]):
             features = {item: DESCRIBED[item] for item in chosen if item in DESCRIBED}
@@ -128,8 +128,8 @@ async def test_new_items_can_be_history_and_seeds() -> None:
         assert (answer["ignored_items"], answer["profile"]) == (["n0"], "history")
 
 
-async def test_a_page_left_empty_by_the_share_of_new_items_has_this_error() -> None:
-    """It does so alone and in a batch. Without new candidates the error is another one."""
+async def test_a_page_left_empty_by_the_share_of_new_items_names_the_share() -> None:
+    """Single requests and batches give the same message. Without new candidates, the message is another one."""
     some, none = ({"user_id": "u3", "include_items": items} for items in (["n0", "n2"], ["unknown"]))
     by_label = {"user_id": "u3", "include_items": ["n0", "n1"], "filter": {"genres": {"any": ["Comedy"]}}}
     async with with_new() as client:

@@ -1,4 +1,4 @@
-"""`:recommend-users`: users for an item. Ids of users are sent only if recipe and key permit it."""
+"""`:recommend-users` ranks users for an item. Ids of users are sent only if the recipe and the key permit it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHOP, MAIL = "k" * 43, "m" * 43
 
 @asynccontextmanager
 async def serving_users(**more: Any) -> AsyncIterator[tuple[Client, ServerState]]:
-    """Permit users in the recipe `movies`, whose model was loaded with this permission."""
+    """Serve the recipe `movies` with permission to rank users."""
     async with serving(**more) as (client, state):
         served = served_in(state)
         served.model.serve_users()
@@ -82,7 +82,7 @@ async def test_an_item_that_training_never_saw_is_ranked_by_its_features() -> No
     assert (unknown.status, unknown.json["code"]) == (404, "UNKNOWN_SEED_ITEMS")
 
 
-async def test_many_users_are_encoded_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_users_are_encoded_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("svc.serving.api.verbs.INLINE_ITEMS", 2)
     async with serving_users() as (client, _):
         answer = await client.post(USERS, {"item_id": "i30", "limit": N_USERS})
@@ -90,7 +90,7 @@ async def test_many_users_are_encoded_beside_the_event_loop(monkeypatch: pytest.
 
 
 async def test_a_recipe_without_permission_refuses_users() -> None:
-    """It does so as soon as the permission is removed, before its model is loaded again."""
+    """A removed permission applies at once, before the model is loaded again."""
     async with serving_users() as (client, state):
         serve(state, served_in(state).beside(None, None, Policy()))
         taken_out = await client.post(USERS, {"item_id": "i5"})
@@ -115,7 +115,7 @@ async def test_a_recipe_without_permission_refuses_users() -> None:
         ({"user_id": "u1"}, "user_id"),
     ],
 )
-async def test_bounds_of_users_are_refused_by_name(body: dict[str, Any], named: str) -> None:
+async def test_a_field_out_of_bounds_is_named_in_the_error(body: dict[str, Any], named: str) -> None:
     async with serving_users() as (client, _):
         answer = await client.post(USERS, body)
     assert (answer.status, answer.json["code"]) == (422, "VALIDATION_ERROR")
