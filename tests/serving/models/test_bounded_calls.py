@@ -1,4 +1,4 @@
-"""Bounded blocking calls, in virtual time."""
+"""Blocking calls with a timeout and a bounded number of threads, in virtual time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def anyio_backend() -> tuple[str, dict[str, object]]:
 
 
 async def test_a_call_returns_its_result_or_raises_its_error() -> None:
-    """Within its timeout it behaves like a function call."""
+    """Within its timeout, the call behaves like a plain function call."""
     calls = Calls(1)
     assert await calls.run("a", lambda: 7, 5) == 7
     with pytest.raises(ZeroDivisionError):
@@ -29,7 +29,7 @@ async def test_a_call_returns_its_result_or_raises_its_error() -> None:
 
 
 async def test_a_hanging_call_is_abandoned_and_releases_its_slot() -> None:
-    """With one slot, the next call runs. The hanging one stays outstanding until it ends."""
+    """With one slot, the next call runs. The hanging call stays outstanding until it ends."""
     calls = Calls(1)
     release = threading.Event()
     ended = threading.Event()
@@ -50,7 +50,7 @@ async def test_a_hanging_call_is_abandoned_and_releases_its_slot() -> None:
 
 
 async def test_no_more_calls_than_slots_run_at_once() -> None:
-    """Of forty calls at most sixteen are in a thread."""
+    """At most sixteen of forty calls are in a thread."""
     calls = Calls(16)
     running, most = 0, 0
     lock = threading.Lock()
@@ -70,7 +70,7 @@ async def test_no_more_calls_than_slots_run_at_once() -> None:
 
 
 async def test_a_call_whose_thread_cannot_be_started_is_not_outstanding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would never end, so no call would be made for its key again."""
+    """An outstanding call that never ends would block all later calls of its key."""
     calls = Calls(1)
 
     async def refused(*_: object, **__: object) -> None:

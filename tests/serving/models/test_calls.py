@@ -1,4 +1,4 @@
-"""One call of a scoring thread: each caller gets its own rankings, and a faulty query fails only its caller."""
+"""One call of a scoring thread: each caller gets its own rankings, and an invalid query fails only its caller."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAULTY = 13
 
 
 class Echo:
-    """Answers each query with its own user. A faulty query fails the whole call, as in a scorer."""
+    """Answers each query with its own user. An invalid query fails the whole call, as in a scorer."""
 
     def rank(self, queries: Sequence[Query]) -> list[Ranking]:
         if any(query.user == FAULTY for query in queries):
@@ -31,7 +31,7 @@ def ask(user: int, limit: int = 10) -> Query:
 
 
 async def test_a_caller_gets_its_rankings_in_order_after_the_last_one() -> None:
-    """It does so if a taken query was returned to the queue, too."""
+    """The order holds if a taken query returns to the queue, too."""
     caller = Caller([ask(1), ask(2, 500), ask(3)])
     assert (caller.cost, caller.key, caller.has_begun) == (Cost.LONG, None, False)
     first = caller.take(2)
@@ -61,14 +61,14 @@ async def test_a_caller_gets_its_first_error() -> None:
         stopped.rankings()
 
 
-def test_only_the_faulty_query_of_a_group_fails() -> None:
+def test_only_the_invalid_query_of_a_group_fails() -> None:
     ((outcomes, seconds), (others, _)) = rank_groups(Echo(), [[ask(1), ask(FAULTY), ask(2)], [ask(3)]])
     assert [type(outcome) for outcome in outcomes] == [Ranking, MemoryError, Ranking]
     assert isinstance(others[0], Ranking)
     assert seconds >= 0
 
 
-def test_no_group_starts_after_the_time_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_group_is_scored_after_the_time_limit_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """One group is always scored, however long it takes."""
     clock = iter(range(100))
     monkeypatch.setattr(calls.time, "thread_time", lambda: next(clock))
@@ -77,6 +77,6 @@ def test_no_group_starts_after_the_time_of_a_call(monkeypatch: pytest.MonkeyPatc
     assert len(rank_groups(Echo(), groups, 0.0)) == 1
 
 
-def test_too_few_rankings_of_a_model_are_an_error() -> None:
+def test_a_model_that_returns_too_few_rankings_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="1 of 2"):
         require_all([Ranking(np.empty(0, np.int32), np.empty(0))], 2)

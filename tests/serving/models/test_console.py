@@ -1,4 +1,4 @@
-"""Search in the items of a model, the features that it reads, and the versions of a recipe."""
+"""What the console shows of a recipe: search in its items, its features and its versions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def ids_of(found: tuple[list[dict[str, Any]], bool]) -> list[str]:
 
 
 async def test_items_are_found_by_id_and_metadata() -> None:
-    """Every word must occur, in any field and any case. The item with this very id comes first."""
+    """Every word must occur, in any field and any case. An item whose id is the whole text comes first."""
     async with serving() as (client, _):
         assert await find(client, q="tItLe 59") == ["i59"]
         assert await find(client, q="2031 41") == ["i41"]
@@ -62,7 +62,7 @@ async def test_items_are_found_by_id_and_metadata() -> None:
 
 
 async def test_a_search_without_words_returns_the_first_items() -> None:
-    """The list is bounded, and `more` is True."""
+    """The number is bounded, and `more` is True."""
     async with serving() as (client, _):
         assert await find(client) == [f"i{number}" for number in range(20)]
         assert await find(client, limit=3) == ["i0", "i1", "i2"]
@@ -72,7 +72,7 @@ async def test_a_search_without_words_returns_the_first_items() -> None:
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=21", "limit=x", "limit=1.0", "limit=", f"q={'x' * 257}"])
 async def test_parameters_of_a_search_have_bounds(query: str) -> None:
-    """The answer is 422 with the parameter, but without its value."""
+    """The answer is 422. The error names the parameter without its value."""
     async with serving() as (client, _):
         answer = await client.get(ITEMS, query=query)
     assert (answer.status, answer.json["code"]) == (422, "VALIDATION_ERROR")
@@ -80,7 +80,7 @@ async def test_parameters_of_a_search_have_bounds(query: str) -> None:
 
 
 async def test_a_recipe_without_a_model_has_no_items() -> None:
-    """It has the errors of the verbs. Items without metadata are found by id."""
+    """The errors are those of the verbs. Items without metadata are found by id."""
     async with serving() as (client, _):
         assert (await client.get("/v1/recipes/stub/items")).json["code"] == "RECIPE_UNAVAILABLE"
         assert (await client.get("/v1/recipes/none/items")).json["code"] == "RECIPE_NOT_FOUND"
@@ -88,7 +88,7 @@ async def test_a_recipe_without_a_model_has_no_items() -> None:
 
 
 def test_only_values_are_searched() -> None:
-    """Names of fields and JSON syntax are not."""
+    """Names of fields and JSON syntax are not found."""
     shop = served({0: "a plain name"})
     for text in ("title", "item_id", '"', ":", "null", "{"):
         assert ids_of(find_items(shop, text, 20)) == []
@@ -106,13 +106,13 @@ def test_only_values_are_searched() -> None:
     ],
 )
 def test_any_text_is_found(title: object, text: str) -> None:
-    """Case is ignored beyond ASCII, and escaped text is found as written."""
+    """The search ignores case beyond ASCII, too. Text that JSON escapes is found as written."""
     assert ids_of(find_items(served({7: title}), text, 20)) == ["i7"]
 
 
 @pytest.mark.parametrize("size", [1, 50, 300, 100_000])
 def test_every_item_is_in_one_block(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each item is found once, for any size of blocks."""
+    """For any size of blocks, each item is found once."""
     monkeypatch.setattr(console, "BLOCK_BYTES", size)
     shop = served({item: f"Volume {item} " + "x" * (item % 7 * 20) for item in range(N_ITEMS)})
     for item in range(N_ITEMS):
@@ -120,13 +120,13 @@ def test_every_item_is_in_one_block(size: int, monkeypatch: pytest.MonkeyPatch) 
     assert ids_of(find_items(shop, "volume", N_ITEMS)) == [f"i{item}" for item in range(N_ITEMS)]
 
 
-def test_a_search_ends_in_time() -> None:
-    """At its end it returns the found items, with `more`."""
+def test_a_search_at_its_time_limit_returns_the_found_items() -> None:
+    """`more` is then True."""
     assert find_items(served({}), "", 20, longest_s=-1) == ([], True)
 
 
 async def test_a_description_has_the_feature_columns() -> None:
-    """It has names, kinds and the values of training, if the model has features."""
+    """If the model has features, the description has their names, kinds and values of the training."""
     async with serving() as (client, _):
         columns = (await client.get("/v1/recipes/movies")).json["feature_columns"]
         assert "feature_columns" not in (await client.get("/v1/recipes/plain")).json

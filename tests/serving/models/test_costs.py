@@ -1,4 +1,4 @@
-"""The cost class depends on the content of a query, and never on measurements."""
+"""The cost class of a query depends on its content, and never on measurements."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ RULES = {
         (Query(limit=10, seeds=SEEDS, explain=1), Cost.HEAVY),
     ],
 )
-def test_sizes_rules_and_reasons_decide_the_class(query: Query, cost: Cost) -> None:
+def test_sizes_rules_and_explanations_decide_the_cost_class(query: Query, cost: Cost) -> None:
     assert cost_of(query) is cost
     assert cost.is_expensive == (cost > Cost.LONG)
 
@@ -73,7 +73,7 @@ def test_a_query_with_a_reranked_page_is_never_cheap(name: str) -> None:
 
 
 def test_the_median_adapts_fast_at_first_and_slowly_later() -> None:
-    """It does so if the first measurement was slow, too."""
+    """A slow first measurement is soon forgotten, and a slow later one hardly counts."""
     median = Median()
     assert median.value == math.inf
     for measured in (50.0, *[1.0] * 60):
@@ -84,7 +84,7 @@ def test_the_median_adapts_fast_at_first_and_slowly_later() -> None:
 
 
 def test_plain_queries_are_expected_to_take_the_measured_time() -> None:
-    """An unmeasured number takes that many times the time of one."""
+    """For an unmeasured number of queries, the expected time is that number times the time of one."""
     costs = PlainCosts()
     assert costs.measured_s(1) == math.inf
     assert costs.expected_s(4) == 4 * UNKNOWN_PLAIN_S

@@ -26,7 +26,7 @@ def table() -> MetadataTable:
 
 
 def test_any_id_is_encoded_exactly() -> None:
-    """Quotes, control characters and all scripts are."""
+    """Ids may have quotes, control characters and any script."""
     fragments = ItemFragments.build(IdTable.from_ids(IDS), None)
     document = json.loads(ORIGIN.before(encode_fields(ranking(5, 1, 2, 3, 4, 0), fragments)))
     assert [item["item_id"] for item in document["items"]] == [IDS[i] for i in (5, 1, 2, 3, 4, 0)]
@@ -34,7 +34,7 @@ def test_any_id_is_encoded_exactly() -> None:
 
 
 def test_metadata_is_added_on_request() -> None:
-    """Fields stand in their order after the score. A missing row has nulls."""
+    """Fields follow the score, in their order. An item without a row has nulls."""
     fragments = ItemFragments.build(IdTable.from_ids(IDS), table())
     with_it = json.loads(ORIGIN.before(encode_fields(ranking(1, 2), fragments)))["items"]
     assert [list(item.items())[2:] for item in with_it] == [[("title", "t1"), ("n", 1)], [("title", None), ("n", None)]]
@@ -44,14 +44,14 @@ def test_metadata_is_added_on_request() -> None:
 
 @pytest.mark.parametrize("score", [0.1 + 0.2, 1e-300, -3.5, 12345678901234567.0, 0.0])
 def test_scores_are_encoded_to_the_last_bit(score: float) -> None:
-    """A score in JSON is the computed float."""
+    """A score that is parsed from JSON equals the computed float."""
     fragments = ItemFragments.build(IdTable.from_ids(IDS), None)
     answer = ORIGIN.before(encode_fields(Ranking(np.array([0], np.int32), np.array([score])), fragments))
     assert json.loads(answer)["items"][0]["score"] == score
 
 
 def test_values_that_json_lacks_are_converted() -> None:
-    """NaN becomes null, and times and other objects become text."""
+    """NaN becomes null. Times and other objects become text."""
     rows = [(float("nan"),), (np.datetime64("2026-01-02"),), (np.float32(0.5),), (b"x",), (None,), (["a"],)]
     fragments = ItemFragments.build(IdTable.from_ids(IDS), MetadataTable(("v",), rows))
     items = json.loads(ORIGIN.before(encode_fields(ranking(0, 1, 2, 4, 5), fragments)))["items"]
@@ -59,7 +59,7 @@ def test_values_that_json_lacks_are_converted() -> None:
 
 
 def test_a_batch_holds_answers_and_errors_in_order() -> None:
-    """Each element has its index, and ignored features beside its items."""
+    """Each element has its index, and lists ignored features beside its items."""
     fragments = ItemFragments.build(IdTable.from_ids(IDS), None)
     about = Prepared(Query(limit=1), ("colour",), ("i9",), "history")
     results = [(ranking(0), NOTHING_MORE), UnknownUser("who"), (ranking(1), about)]
@@ -71,7 +71,7 @@ def test_a_batch_holds_answers_and_errors_in_order() -> None:
     assert document["results"][2]["profile"] == "history"
 
 
-def test_pieces_of_a_million_items_stay_small() -> None:
+def test_prebuilt_bytes_take_less_than_45_bytes_an_item() -> None:
     """An item takes its id, its braces and keys, and eight bytes of offsets."""
     fragments = ItemFragments.build(IdTable.from_ids([f"i{i}" for i in range(10_000)]), None)
     blob, offsets = fragments.memory

@@ -1,4 +1,4 @@
-"""The lists of available and of new items: how each is read and refused, and the items that it permits."""
+"""Lists of available items and of new items: reading, refusals, and the items that a list permits."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def listed_ids(folder: Path, text: str) -> Any:
 
 
 def test_ids_are_read_as_text_once_each(tmp_path: Path) -> None:
-    """Other columns and blank cells are ignored. A table with only a header is an empty list."""
+    """Other columns and blank cells are ignored. A table with only a header gives an empty list."""
     assert listed_ids(tmp_path, "x,item_id\n1,007\n2,a b\n3,007\n4,\n") == ("007", "a b")
     assert listed_ids(tmp_path, "item_id\n") == ()
 
 
 @pytest.mark.parametrize(("text", "words"), [("", "is empty"), ("id\n1\n", "item_id")])
-def test_a_broken_list_is_an_error(tmp_path: Path, text: str, words: str) -> None:
-    """An error keeps the last list in use."""
+def test_an_invalid_list_of_available_items_is_an_error(tmp_path: Path, text: str, words: str) -> None:
+    """The last valid list then stays in use."""
     with pytest.raises(DataSourceError, match=words):
         listed_ids(tmp_path, text)
 
@@ -95,8 +95,8 @@ def listing(folder: Path, text: str) -> NewItemList:
     return read_new_items(recipe, Settings(), {})
 
 
-def test_a_list_has_features_and_metadata_of_its_items(tmp_path: Path) -> None:
-    """An item that the model knows is left out, and the others keep their own features and metadata."""
+def test_new_items_have_the_features_and_metadata_of_the_list(tmp_path: Path) -> None:
+    """An item that the model knows is left out. The others keep their own features and metadata."""
     listed = listing(tmp_path, "age,item_id,tag,more\n20,i3,a,1\n,x,b,2\n33.5,007,,3\n")
     assert listed.ids == ("i3", "x", "007")
     assert listed.features == ({"tag": "a", "age": 20}, {"tag": "b", "age": None}, {"tag": None, "age": 33.5})
@@ -119,14 +119,14 @@ def test_a_list_has_features_and_metadata_of_its_items(tmp_path: Path) -> None:
         ("item_id,tag,age\n" + "".join(f"n{n},a,1\n" for n in range(5)), "5 items, more than serving.new_items.max_it"),
     ],
 )
-def test_a_broken_list_is_refused_with_its_row_and_column(tmp_path: Path, text: str, words: str) -> None:
-    """An error keeps the last list in use."""
+def test_an_invalid_list_of_new_items_names_row_and_column(tmp_path: Path, text: str, words: str) -> None:
+    """The last valid list then stays in use."""
     with pytest.raises(DataSourceError, match=words):
         listing(tmp_path, text)
 
 
 class Listing(World):
-    """A world with one recipe, whose model learned from features of items."""
+    """A world with one recipe, whose model was trained with item features."""
 
     def __init__(self, found: Any) -> None:
         super().__init__("a")
@@ -188,7 +188,7 @@ async def test_the_last_list_stays_if_the_source_fails() -> None:
 
 @pytest.mark.anyio
 async def test_a_list_is_read_again_if_the_metadata_of_its_recipe_changes() -> None:
-    """Otherwise its items would keep the old fields."""
+    """Its items would otherwise keep the old fields."""
     world = Listing(items("x"))
     async with world.running():
         serving = world.folder.files["a.yaml"].serving

@@ -1,4 +1,4 @@
-"""Tables with one row for each item, equal through Arrow and pandas, and item metadata in the order of the model."""
+"""Tables with one row for each item, read through Arrow or pandas, and metadata in the order of the model."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def query_rows(folder: Path, n: int) -> tuple[str, str]:
 def test_refusing_a_list_that_expands_takes_little_memory(
     tmp_path: Path, bomb: Callable[[Path, int], tuple[str, str]]
 ) -> None:
-    """Refusing 400 MiB takes at most 150 MiB, of which 32 MiB stay.
+    """The refusal of 400 MiB takes at most 150 MiB, of which 32 MiB stay.
 
     A smaller list is refused before the measurement, to load the libraries.
     """
@@ -188,7 +188,7 @@ def test_refusing_a_list_that_expands_takes_little_memory(
 
 @pytest.mark.system
 def test_processes_that_refuse_a_long_csv_end(tmp_path: Path) -> None:
-    """A thread of Arrow that still reads at the exit blocks it for ever, mostly if processes compete for cores."""
+    """An Arrow thread that still reads at the exit would block it for ever, mostly if processes compete for cores."""
     kind, name = csv_rows(tmp_path, 400 * MIB)
     command = [sys.executable, "-c", PROGRAM, kind, name, name]
     running = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) for _ in range(4)]
@@ -226,7 +226,7 @@ def load(loaded: LoadedRecipe, settings: Settings = SETTINGS) -> MetadataTable |
 
 
 def test_rows_follow_the_items_of_the_model(tmp_path: Path) -> None:
-    """The last row of an item counts. Items without a row have None, and rows of unknown items are dropped."""
+    """The last row of an item counts. An item without a row has None. Rows of unknown items are dropped."""
     table = load(recipe(tmp_path))
     assert table is not None
     assert table.fields == ("title", "year")
@@ -234,7 +234,7 @@ def test_rows_follow_the_items_of_the_model(tmp_path: Path) -> None:
 
 
 def test_missing_values_are_null(tmp_path: Path) -> None:
-    """Blank cells are None, also through pandas."""
+    """Blank cells are None."""
     table = load(recipe(tmp_path, "item_id,title,year\ni0,,\ni1,One,1991\n"))
     assert table is not None
     assert table.rows[0] == (None, None)
@@ -256,7 +256,7 @@ def test_a_missing_field_is_an_error_that_names_it(tmp_path: Path) -> None:
 
 
 def test_a_missing_field_may_be_null_instead(tmp_path: Path) -> None:
-    """Each answer has the field as null, and one warning is logged."""
+    """If the recipe permits it, each answer has null for the field. One warning is logged."""
     lines: list[dict[str, Any]] = []
     logs.configure(Settings(log_format="json"), lambda line: lines.append(json.loads(line)))
     table = load(recipe(tmp_path, fields=["title", "colour"], on_field_missing="null"))
@@ -268,7 +268,7 @@ def test_a_missing_field_may_be_null_instead(tmp_path: Path) -> None:
 
 @pytest.mark.system
 def test_reading_does_not_import_pandas(tmp_path: Path) -> None:
-    """Pandas would cost a server 44 MiB. All kinds of values are read without it."""
+    """Pandas would cost a server 44 MiB. Values of all kinds are read without it."""
     recipe(tmp_path, "item_id,title,year,rating\ni0,One,1992,1.5\ni1,,,\ni2,Two,1999,nan\n")
     program = (
         "import sys; from pathlib import Path\n"
@@ -286,7 +286,7 @@ def test_reading_does_not_import_pandas(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("through", ["arrow", "pandas"])
 def test_values_are_the_same_through_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, through: str) -> None:
-    """Sources without Arrow tables, such as plug-ins, give the same values."""
+    """Plug-in sources without Arrow tables give the same values."""
     columns = {
         "item_id": pa.array(["i2", "i0", None]),
         "whole": pa.array([1, None, 2], pa.int32()),
@@ -312,7 +312,7 @@ def test_values_are_the_same_through_pandas(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_table_that_cannot_be_read_is_a_metadata_error(tmp_path: Path) -> None:
-    """It counts as a failed read, so the load is retried."""
+    """The failure counts as a failed read, so the load is retried."""
     loaded = recipe(tmp_path)
     (tmp_path / "items.csv").unlink()
     with pytest.raises(MetadataError):

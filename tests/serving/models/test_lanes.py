@@ -1,4 +1,4 @@
-"""Lanes in virtual time: batches form, callers are cancelled, models fail, and each caller gets its own answer."""
+"""Lanes in virtual time: each model's queue of queries, the calls made from it, and their callers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, object
 
 
 class Echo:
-    """Answers each query with its own user. A poisoned one fails the whole call, as in a scorer."""
+    """Answers each query with its own user. A poisoned query fails the whole call, as in a scorer."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -65,7 +65,7 @@ def users(rankings: list[Ranking]) -> list[int]:
 
 
 async def test_a_single_request_is_scored_at_once() -> None:
-    """One query is scored by itself, without waiting for others."""
+    """A query that comes alone does not wait for others."""
     model = Echo()
     lane = Lane(model, ScoringThreads(1))
     async with trio.open_nursery() as nursery:
@@ -76,8 +76,8 @@ async def test_a_single_request_is_scored_at_once() -> None:
 
 
 @pytest.mark.parametrize("others_wait", [False, True])
-async def test_a_few_callers_are_woken_in_each_turn(others_wait: bool) -> None:
-    """Each turn of the event loop has a bounded number of callers that encode and send."""
+async def test_each_turn_of_the_event_loop_wakes_a_bounded_number_of_callers(others_wait: bool) -> None:
+    """Woken callers encode and send their answers. The bound is lower while other callers wait."""
     lane = Lane(Echo(), ScoringThreads(1))
     callers = POISON if others_wait else 3 * ANSWERED_A_TURN
     turns = [0]
@@ -105,7 +105,7 @@ async def test_a_few_callers_are_woken_in_each_turn(others_wait: bool) -> None:
 
 
 async def test_requests_that_wait_together_are_scored_together() -> None:
-    """All waiting requests make one call, of at most 256 queries."""
+    """All waiting requests make one call of at most 256 queries."""
     model = Echo()
     lane = Lane(model, ScoringThreads(1))
     answers: dict[int, list[int]] = {}
@@ -124,7 +124,7 @@ async def test_requests_that_wait_together_are_scored_together() -> None:
 
 
 async def test_single_requests_go_before_batches() -> None:
-    """A batch is scored in slices, after waiting single requests."""
+    """A batch is scored in slices, each after the waiting single requests."""
     model = Echo()
     lane = Lane(model, ScoringThreads(1))
     order: list[str] = []
@@ -146,7 +146,7 @@ async def test_single_requests_go_before_batches() -> None:
 
 
 async def test_each_of_thousands_of_callers_gets_its_own_answer() -> None:
-    """A third of the interleaved requests is cancelled, and some fail."""
+    """Requests interleave, a third of them is cancelled, and some fail."""
     rng = random.Random(5)
     lane = Lane(Echo(), ScoringThreads(2))
     outcomes = {"ok": 0, "failed": 0, "left": 0}
@@ -179,8 +179,8 @@ async def test_each_of_thousands_of_callers_gets_its_own_answer() -> None:
     assert min(outcomes.values()) > 50
 
 
-async def test_waiting_singles_need_no_thread_if_their_call_is_cheap() -> None:
-    """The measured cost of as many queries decides. A batch never blocks the event loop."""
+async def test_waiting_singles_are_scored_without_a_thread_if_their_call_is_cheap() -> None:
+    """The measured cost of a call of this size decides. A batch is always scored in a thread."""
     threads: list[tuple[int, bool]] = []
 
     class Watched(Echo):
@@ -204,7 +204,7 @@ async def test_waiting_singles_need_no_thread_if_their_call_is_cheap() -> None:
 
 
 async def test_a_caller_alone_is_answered_without_a_task_switch() -> None:
-    """The model must be known to be cheap, and no thread may score for the lane."""
+    """The model must have been measured to be cheap, and no thread may score for the lane."""
     lane = Lane(Echo(), ScoringThreads(1))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lane.run)
@@ -219,7 +219,7 @@ async def test_a_caller_alone_is_answered_without_a_task_switch() -> None:
 
 @pytest.mark.parametrize(("cost_s", "at_once"), [(50e-6, True), (300e-6, False)])
 async def test_beside_others_only_the_cheapest_queries_are_scored_at_once(cost_s: float, at_once: bool) -> None:
-    """A dearer query waits to be scored with others. None overtakes a waiting query."""
+    """A more expensive query waits to be scored with others."""
     model = Echo()
     lane = Lane(model, ScoringThreads(1))
     lane._costs.learn(1, cost_s)
@@ -237,7 +237,7 @@ async def test_beside_others_only_the_cheapest_queries_are_scored_at_once(cost_s
     assert answers == [1]
 
 
-async def test_lone_cheap_queries_need_no_thread() -> None:
+async def test_a_cheap_query_alone_is_scored_without_a_thread() -> None:
     """The model must have been measured to be cheap. Other queries need a thread."""
     threads: list[bool] = []
 
@@ -261,7 +261,7 @@ async def test_lone_cheap_queries_need_no_thread() -> None:
 
 
 async def test_a_missing_ranking_is_an_error_of_the_whole_call() -> None:
-    """If a model returns too few rankings, no caller gets the answer of another."""
+    """If a model returns too few rankings, all callers fail, so none gets the answer of another."""
 
     class Short:
         def rank(self, queries: Sequence[Query]) -> list[Ranking]:
@@ -276,7 +276,7 @@ async def test_a_missing_ranking_is_an_error_of_the_whole_call() -> None:
 
 
 async def test_a_closed_lane_answers_waiting_requests() -> None:
-    """`run()` returns after them. Later requests are scored by themselves."""
+    """`run()` returns after these requests. A later request is scored by its caller."""
     lane = Lane(Echo(), ScoringThreads(1))
     answers: list[int] = []
 
@@ -343,7 +343,7 @@ async def test_a_thread_that_cannot_be_started_fails_only_its_callers(monkeypatc
 
 
 async def test_a_closed_lane_frees_its_model_at_once() -> None:
-    """It needs no garbage collection, which is rare and skips frozen objects."""
+    """Freeing needs no garbage collection, which is rare and skips frozen objects."""
     model = Echo()
     lane = Lane(model, ScoringThreads(1))
     gone = weakref.ref(model)
@@ -369,7 +369,7 @@ def boosted(user: int) -> Query:
 
 
 class Costly:
-    """Answers each query with its own user. A call takes the processor time `cost_s(query)` on a clock of its own."""
+    """Answers each query with its own user. A query takes `cost_s(query)` of processor time on a clock of its own."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, cost_s: Callable[[Query], float]) -> None:
         self.calls: list[list[int]] = []
@@ -390,7 +390,7 @@ class Costly:
 
 
 class Threads:
-    """Two threads, for cheap and for expensive calls, which take processor time in virtual time."""
+    """Two threads, for cheap and for expensive calls, whose processor time is virtual time."""
 
     def __init__(self, model: Costly) -> None:
         self._model = model
@@ -422,7 +422,7 @@ class Patient(NamedTuple):
 async def test_a_plain_query_waits_for_two_calls_at_most(
     seed: int, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """It holds for any cost of rules, and if dear batches follow cheap measurements."""
+    """The bound holds for any cost of rules, also if expensive batches follow cheap measurements."""
     rng = random.Random(seed)
     plain_s = 10 ** rng.uniform(-5, -2.3)
     ruled_s = [10 ** rng.uniform(-6, 0.3) for _ in range(4)]
@@ -465,7 +465,7 @@ async def test_a_plain_query_waits_for_two_calls_at_most(
 async def test_callers_take_turns_by_key(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A query of one key waits for one query of another key and the running call, for any number of requests."""
+    """A query of one key waits for the running call and one query of the other key, however many the other key has."""
     lane = in_virtual_time(Costly(monkeypatch, lambda _: CALL_S))
     async with trio.open_nursery() as nursery:
         await nursery.start(lane.run)
@@ -484,7 +484,7 @@ async def test_callers_take_turns_by_key(
 async def test_expensive_queries_are_scored_until_the_time_of_a_call_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The rest keeps its places. A single query is scored with the first one of a batch, not after its last."""
+    """The rest of a batch stays in the queue. A single query goes before the rest."""
     model = Costly(monkeypatch, lambda _: CALL_S / 3.5)
     lane = Lane(model, ScoringThreads(1))
     async with trio.open_nursery() as nursery:
@@ -500,7 +500,7 @@ async def test_expensive_queries_are_scored_until_the_time_of_a_call_is_over(
 async def test_an_expensive_query_whose_turn_comes_too_late_is_refused(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """In a first burst without measurements, those in time are answered, and started ones are finished."""
+    """In a first burst without measurements, queries in time are answered and started ones are finished."""
     lane = in_virtual_time(Costly(monkeypatch, lambda _: 1.6))
     answered, refused = list[float](), list[float]()
 
@@ -526,7 +526,7 @@ async def test_an_expensive_query_whose_turn_comes_too_late_is_refused(
 
 
 async def test_a_query_with_rules_is_never_scored_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It holds alone, beside others, and on a closed lane, even if plain queries are cheap."""
+    """It needs a thread alone, beside others, and on a closed lane, even if plain queries are cheap."""
     model = Costly(monkeypatch, lambda _: 1e-5)
     lane = Lane(model, ScoringThreads(1))
     async with trio.open_nursery() as nursery:
@@ -543,7 +543,7 @@ async def test_a_query_with_rules_is_never_scored_on_the_event_loop(monkeypatch:
 
 
 async def test_a_batch_of_cheap_and_expensive_queries_is_answered_in_order() -> None:
-    """A closed lane does so too."""
+    """A closed lane keeps the order, too."""
     lane = Lane(Echo(), ScoringThreads(1))
     for queries in (
         [boosted(100 * user) if user % 3 else ask(100 * user) for user in range(50)],

@@ -1,4 +1,4 @@
-"""Lists of available items, read apart from the watcher's ticks, in virtual time."""
+"""Lists of available items, which are read outside the watcher's ticks, in virtual time."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Listing(World):
 
 
 async def test_a_list_is_read_at_the_start_and_at_each_interval() -> None:
-    """It is mapped to each new model. Unknown ids are ignored. An unchanged list keeps cached answers."""
+    """Each new model gets the list. Unknown ids are ignored, and an unchanged list keeps cached answers."""
     world = Listing(["i1", "i3", "none"])
     async with world.running():
         assert world.items() == [1, 3]
@@ -68,7 +68,7 @@ async def test_a_list_is_read_at_the_start_and_at_each_interval() -> None:
 
 @pytest.mark.parametrize("trouble", [DataSourceError("no such file"), RuntimeError("defect"), None])
 async def test_the_last_list_stays_if_the_source_fails(trouble: Exception | None) -> None:
-    """An error or a hang is logged once, and the age grows until the next valid list."""
+    """An error or a hang is logged once. The age grows until the next valid list."""
     world = Listing(["i1"], max_stale_seconds=60)
     hang = threading.Event()
     async with world.running():
@@ -86,10 +86,10 @@ async def test_the_last_list_stays_if_the_source_fails(trouble: Exception | None
         assert world.count("svc_availability_age_seconds") < 60
 
 
-async def test_a_list_is_published_although_that_takes_longer_than_its_interval(
+async def test_a_publication_that_outlasts_the_interval_is_not_restarted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A publication is not restarted by the next interval: on a busy machine none would ever end."""
+    """On a busy machine, restarted publications would never end."""
     world = Listing(["i1"])
     free = threading.Event()
     lined_up: list[tuple[str, ...]] = []
@@ -119,8 +119,8 @@ async def test_a_list_is_published_although_that_takes_longer_than_its_interval(
         assert world.count("svc_availability_age_seconds") < 15
 
 
-async def test_a_list_follows_the_recipe_file() -> None:
-    """The artifact is not loaded again. A changed declaration discards the last list."""
+async def test_a_changed_declaration_of_a_list_is_applied() -> None:
+    """The artifact is not loaded again. The last list is discarded."""
     world = Listing(["i1"])
     async with world.running():
         world.folder.files["a.yaml"] = FakeRecipe("a", text="2", serving=declared(mode="deny"))
@@ -132,7 +132,6 @@ async def test_a_list_follows_the_recipe_file() -> None:
 
 
 async def test_a_recipe_without_a_list_has_no_event_and_no_metric() -> None:
-    """No event, no metric."""
     world = World("a")
     async with world.running():
         await trio.sleep(100)

@@ -1,4 +1,4 @@
-"""Loading of signed artifacts through stores: the model, and the error of each kind of damage."""
+"""Loading of signed artifacts: the model, and the error for each kind of damage."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def records() -> Any:
     logs.configure(Settings())
 
 
-def test_a_good_artifact_becomes_a_model_that_answers(tmp_path: Path) -> None:
-    """The result has header, kid and sha256, and its fragments encode the items."""
+def test_a_valid_artifact_becomes_a_model_that_answers(tmp_path: Path) -> None:
+    """The result has header, kid and sha256. Its prebuilt bytes encode the items."""
     sha256 = write_artifact(tmp_path / "a.svc", popularity_model())
     loaded = load(tmp_path)
     assert loaded is not None
@@ -79,7 +79,7 @@ def test_a_good_artifact_becomes_a_model_that_answers(tmp_path: Path) -> None:
 
 
 def test_users_are_summarized_only_if_the_recipe_permits_queries_for_users(tmp_path: Path) -> None:
-    """A model without the permission has no cost."""
+    """Without the permission, the summary costs neither time nor memory."""
     write_artifact(tmp_path / "a.svc", made("svd"))
     plain, asked = load(tmp_path), load(tmp_path, serving={"users": True})
     assert plain is not None and asked is not None
@@ -128,7 +128,7 @@ def flipped(data: bytes) -> bytes:
 def test_damage_names_its_stage_and_kid(
     tmp_path: Path, damage: Callable[[bytes], bytes], stage: str, text: str, kid: str
 ) -> None:
-    """Each error has the specified text, its stage, and the kid in the bytes."""
+    """Each error has its stage, the text of the specification, and the kid in the bytes."""
     file = tmp_path / "a.svc"
     write_artifact(file, popularity_model())
     file.write_bytes(damage(file.read_bytes()))
@@ -140,7 +140,7 @@ def test_damage_names_its_stage_and_kid(
 
 
 def test_an_unknown_kid_is_named(tmp_path: Path) -> None:
-    """Operators see which key is missing."""
+    """The error shows which key is missing."""
     write_artifact(tmp_path / "a.svc", popularity_model(), keys=OTHER_KEYS)
     with pytest.raises(LoadFailed) as caught:
         load(tmp_path)
@@ -152,7 +152,7 @@ def test_an_unknown_kid_is_named(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_and_caps_fail_while_reading(tmp_path: Path) -> None:
-    """Their bytes are not parsed. Only an exceeded cap has its own event."""
+    """The bytes are not parsed. Only an exceeded cap has its own event."""
     with pytest.raises(LoadFailed) as missing:
         load(tmp_path)
     assert (missing.value.error.reason, missing.value.kid) == ("read", "<unknown>")
@@ -164,7 +164,7 @@ def test_a_missing_file_and_caps_fail_while_reading(tmp_path: Path) -> None:
 
 
 def test_version_skew_refuses_before_the_payload_is_opened(tmp_path: Path, records: list[dict[str, Any]]) -> None:
-    """An unverified combination of versions is refused. The setting turns the error into a warning."""
+    """An unverified combination of versions is refused. A setting turns the error into a warning."""
     head = header(irspack_version="0.4.1", best_class="IALSRecommender")
     write_artifact(tmp_path / "a.svc", popularity_model(), head=head)
     with pytest.raises(LoadFailed) as caught:
@@ -196,7 +196,7 @@ def test_an_artifact_of_another_recipe_is_a_warning(tmp_path: Path, records: lis
     ]
 
 
-def test_a_version_in_the_file_of_another_is_refused(tmp_path: Path) -> None:
+def test_a_signed_version_in_the_file_of_another_version_is_refused(tmp_path: Path) -> None:
     """Its signature is valid, but the pointer names another version."""
     files = {}
     for best in (0, 1):
@@ -214,7 +214,7 @@ def test_a_version_in_the_file_of_another_is_refused(tmp_path: Path) -> None:
 
 
 def test_each_load_with_the_development_key_is_logged(tmp_path: Path, records: list[dict[str, Any]]) -> None:
-    """Its artifacts load only if that key is configured."""
+    """Artifacts with this signature load only if the development key is configured."""
     kid, key = development_keys().active
     from svc.artifact import layout
     from svc.model.codec import encode
@@ -230,7 +230,7 @@ def test_each_load_with_the_development_key_is_logged(tmp_path: Path, records: l
 
 @pytest.mark.parametrize("family", ["ials", "svd", "bpr"])
 def test_a_model_of_nan_is_refused_with_its_reason(tmp_path: Path, family: str, records: list[dict[str, Any]]) -> None:
-    """The event has kid and reason, if NaN appears while the model is opened or when it answers."""
+    """The event has kid and reason, whether NaN appears while the model is opened or when it answers."""
     model: Any = made(family)
     model.scorer.users = np.full_like(model.scorer.users, np.nan)
     write_artifact(tmp_path / "a.svc", model)
@@ -261,7 +261,7 @@ def test_ids_that_became_decimals_are_refused_if_the_recipe_bounds_known_users(
 
 
 def test_a_model_whose_answers_cannot_be_encoded_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rehearsal encodes answers like requests do."""
+    """The rehearsal encodes answers as requests do."""
     write_artifact(tmp_path / "a.svc", popularity_model())
 
     def broken(*_: object, **__: object) -> bytes:
@@ -279,20 +279,20 @@ def recipe_with(serving: dict[str, Any] | None = None) -> LoadedRecipe:
 
 @pytest.mark.parametrize("name", EVERY_FAMILY)
 def test_a_valid_model_passes_its_rehearsal(name: str) -> None:
-    """It passes for every family, without a model before it."""
+    """Models of every family pass, also without a live model."""
     model = family(name)
     rehearse_answers(recipe_with(), model, ItemFragments.build(model.item_ids, None), None)
 
 
 def test_fragments_of_too_few_items_are_refused() -> None:
-    """Fragments of another model are found before the first request."""
+    """Prebuilt bytes of another model are detected before the first request."""
     model = family("SVD")
     with pytest.raises(RehearsalFailed, match="no answer can be written"):
         rehearse_answers(recipe_with(), model, ItemFragments.build(ids("i", 1), None), None)
 
 
 def test_the_users_of_the_live_model_must_be_known_if_the_recipe_requires_it() -> None:
-    """A model with differently read ids ranks well, but knows no user."""
+    """A model whose ids were read differently ranks well, but knows no user."""
     live, fresh = popularity_model(n_users=8), popularity_model(n_users=4)
     fragments = ItemFragments.build(fresh.item_ids, None)
     for model in (live, fresh):

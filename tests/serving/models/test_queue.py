@@ -1,4 +1,4 @@
-"""Callers take turns by key, and queries that a call had no time for keep their places."""
+"""The queue of a lane: callers take turns by key, and queries without time in a call stay in place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Of(NamedTuple):
-    """A request of a key that waits for ever."""
+    """A request of this key that waits for ever."""
 
     key: str
 
@@ -34,7 +34,7 @@ def ranking(user: int) -> Ranking:
     return Ranking(np.array([user], np.int32), np.array([1.0]))
 
 
-async def test_keys_take_turns_and_callers_of_a_key_come_in_their_order() -> None:
+async def test_keys_take_turns_and_callers_of_a_key_are_served_in_order() -> None:
     turns = Turns()
     waiting = [caller(key) for key in "aaab"]
     for one in waiting:
@@ -49,7 +49,7 @@ async def test_keys_take_turns_and_callers_of_a_key_come_in_their_order() -> Non
 
 
 async def test_every_key_has_the_same_number_of_turns() -> None:
-    """One query of a key goes before one of another key, however long the queue of that key is."""
+    """A query of a key waits for one query of each other key, however long that key's queue is."""
     turns = Turns()
     turns.append(caller("a", 256))
     assert turns.weight_ahead("b", 1) == 1
@@ -61,7 +61,7 @@ async def test_every_key_has_the_same_number_of_turns() -> None:
 
 
 async def test_queries_that_a_call_had_no_time_for_are_next() -> None:
-    """They keep their order. Queries of cancelled callers are dropped."""
+    """These queries keep their order. Queries of cancelled callers are dropped."""
     queue, calls = Queue(), list[list[int]]()
     stays, leaves = caller("a", 3), caller("b", 3)
     queue.add(stays, queue.batches)
@@ -81,7 +81,7 @@ async def test_queries_that_a_call_had_no_time_for_are_next() -> None:
     assert [int(one.items[0]) for one in stays.rankings()] == [0, 1, 2]
 
 
-async def test_the_expected_end_of_a_call_depends_on_its_weight() -> None:
+async def test_the_expected_end_of_a_call_depends_on_the_cost_of_its_queries() -> None:
     queue, waiting = Queue(), caller("a", 3, limit=100)
     queue.add(waiting, queue.batches)
     seen: list[float] = []

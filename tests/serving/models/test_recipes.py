@@ -1,4 +1,4 @@
-"""The recipe files of a folder, the file that is served under each name, and its serving block as requests use it."""
+"""Recipe files of a folder: which are served, under which name, and their `serving` block in the form for requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.recipe.loading import METADATA, load
 
 
 def parse(path: Path) -> Any:
-    """Parse a recipe that consists of its name. Two words are refused."""
+    """Parse a recipe that consists of its name. The names `broken`, `odd` and `evil` raise an error."""
     text = path.read_text(encoding="utf-8").strip()
     if text == "broken":
         raise RecipeError(f"{path.name}: is broken")
@@ -32,7 +32,7 @@ def names(found: dict[str, Any]) -> dict[str, str]:
 
 
 def test_only_direct_yaml_children_count(tmp_path: Path) -> None:
-    """`.yml`, other files, and files in subfolders are ignored silently."""
+    """`.yml` files, other files and files in subfolders are ignored silently."""
     (tmp_path / "b.yaml").write_text("two")
     (tmp_path / "a.yaml").write_text("one")
     (tmp_path / "c.yml").write_text("three")
@@ -42,8 +42,8 @@ def test_only_direct_yaml_children_count(tmp_path: Path) -> None:
     assert names(RecipeFolder(tmp_path, parse).scan()) == {"a.yaml": "one", "b.yaml": "two"}
 
 
-def test_yml_counts_if_it_is_switched_on(tmp_path: Path) -> None:
-    """Two files with one stem are then an error of the `.yml` file only."""
+def test_yml_files_are_recipes_if_the_setting_permits(tmp_path: Path) -> None:
+    """Of two files with one stem, only the `.yml` file is refused."""
     (tmp_path / "a.yaml").write_text("one")
     (tmp_path / "a.yml").write_text("other")
     (tmp_path / "c.yml").write_text("three")
@@ -54,7 +54,7 @@ def test_yml_counts_if_it_is_switched_on(tmp_path: Path) -> None:
 
 
 def test_refusals_have_their_reason(tmp_path: Path) -> None:
-    """Invalid files, forbidden files, and entries that are not files are refused."""
+    """Invalid files, forbidden files and entries that are not files are refused."""
     (tmp_path / "broken.yaml").write_text("broken")
     (tmp_path / "evil.yaml").write_text("evil")
     (tmp_path / "dangling.yaml").symlink_to(tmp_path / "nowhere")
@@ -69,7 +69,7 @@ def test_refusals_have_their_reason(tmp_path: Path) -> None:
 
 
 def test_an_unexpected_error_of_one_file_hides_no_other(tmp_path: Path) -> None:
-    """The error refuses this file only."""
+    """Only this file is refused."""
     (tmp_path / "good.yaml").write_text("good")
     (tmp_path / "odd.yaml").write_text("odd")
     found = RecipeFolder(tmp_path, parse).scan()
@@ -80,7 +80,7 @@ def test_an_unexpected_error_of_one_file_hides_no_other(tmp_path: Path) -> None:
 
 
 def test_a_file_name_outside_utf_8_is_refused_and_escaped(tmp_path: Path) -> None:
-    """Logs and documents can show the name."""
+    """Logs and health documents can show the escaped name."""
     (tmp_path / os.fsdecode(b"\xff.yaml")).write_text("one")
     ((name, refused),) = RecipeFolder(tmp_path, parse).scan().items()
     assert name == "\\xff.yaml"
@@ -89,7 +89,7 @@ def test_a_file_name_outside_utf_8_is_refused_and_escaped(tmp_path: Path) -> Non
 
 
 def test_a_link_may_stay_in_the_folder_but_not_leave_it(tmp_path: Path) -> None:
-    """Mounted configuration has links within the folder. A link out of it is a security violation."""
+    """Mounted configuration uses links within the folder. A link to a file outside is a security violation."""
     home = tmp_path / "recipes"
     (home / "..data").mkdir(parents=True)
     (home / "..data" / "a.yaml").write_text("inside")
@@ -114,7 +114,7 @@ def test_a_file_is_parsed_again_only_if_its_bytes_changed(tmp_path: Path) -> Non
 
 
 def test_a_refused_file_is_parsed_again_when_it_changes(tmp_path: Path) -> None:
-    """It is served as soon as it parses."""
+    """The file is served as soon as it parses."""
     file = tmp_path / "a.yaml"
     file.write_text("broken")
     folder = RecipeFolder(tmp_path, parse)
@@ -128,7 +128,7 @@ def recipe(name: str) -> Any:
 
 
 def test_of_two_files_with_one_name_the_first_by_file_name_wins() -> None:
-    """The other one is refused with the name of the first."""
+    """The error of the other file names the first one."""
     declared, refused = declare({"b.yaml": recipe("x"), "a.yaml": recipe("x")}, {})
     assert declared["x"].file == "a.yaml"
     assert refused["b.yaml"].why == "duplicate"
@@ -136,7 +136,7 @@ def test_of_two_files_with_one_name_the_first_by_file_name_wins() -> None:
 
 
 def test_a_declared_file_that_stops_parsing_keeps_its_name_and_recipe() -> None:
-    """A file that never parsed is refused. One that did keeps its last recipe, with the error."""
+    """The file keeps its last recipe, with the error. A file that never parsed is refused."""
     good = recipe("x")
     bad = Refused("a.yaml: line 1", "parse")
     declared, refused = declare({"a.yaml": bad, "new.yaml": bad}, {"x": Declared("a.yaml", good)})
@@ -153,15 +153,15 @@ def test_a_file_may_change_its_recipe_name() -> None:
 FROM, UNTIL = "2026-01-01T00:00:00Z", "2026-01-08T01:00:00+01:00"
 
 
-def test_a_recipe_without_the_block_restricts_nothing(tmp_path: Path) -> None:
-    """It has the default policy, which is compared by identity."""
+def test_a_recipe_without_a_serving_block_restricts_nothing(tmp_path: Path) -> None:
+    """Requests compare its default policy by identity."""
     assert Policy.of(load(tmp_path).recipe) is DEFAULT_POLICY
     assert Policy.of(load(tmp_path, {"serving": {}}).recipe) == DEFAULT_POLICY
     assert not DEFAULT_POLICY.timed
 
 
 def test_times_are_unix_times_and_filters_are_canonical(tmp_path: Path) -> None:
-    """An entry without times always applies."""
+    """A rule without times always applies."""
     serving = {
         "filter": {"year": {"gte": 1990}},
         "fallback": "popular",

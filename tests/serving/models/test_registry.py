@@ -1,4 +1,4 @@
-"""The registry's documents in each state of a recipe."""
+"""The registry of recipes, and its health documents in each state of a recipe."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_an_empty_registry_is_healthy_and_ready() -> None:
     assert empty.ready()
 
 
-def test_all_loaded_is_ok() -> None:
-    """If each recipe is loaded, both documents have status 200."""
+def test_both_documents_are_ok_if_each_recipe_is_loaded() -> None:
+    """Both have status 200."""
     both = registry(loaded("a"), loaded("b"))
     assert both.health() == ({"status": "ok", "total": 2, "loaded": 2}, 200)
     document, status = both.details()
@@ -68,7 +68,7 @@ def test_details_have_version_and_age_of_the_model() -> None:
 
 
 def test_a_stub_degrades_both_documents_but_not_readiness_of_others() -> None:
-    """A valid recipe without a model gives 503 and its reason. A loaded recipe keeps the server ready."""
+    """A valid recipe without a model gives 503 with its reason. A loaded recipe keeps the server ready."""
     mixed = registry(loaded("a"), stub("b", "magic bytes mismatch"))
     assert mixed.health() == ({"status": "degraded", "total": 2, "loaded": 1}, 503)
     document, status = mixed.details()
@@ -79,7 +79,7 @@ def test_a_stub_degrades_both_documents_but_not_readiness_of_others() -> None:
 
 
 def test_a_failed_reload_shows_in_details_only() -> None:
-    """The document of counts stays 200 while an earlier model serves."""
+    """`/v1/health` stays 200 while the earlier model serves."""
     kept = registry(loaded("a", load="signature mismatch"))
     assert kept.health()[1] == 200
     document, status = kept.details()
@@ -89,7 +89,7 @@ def test_a_failed_reload_shows_in_details_only() -> None:
 
 
 def test_skipped_files_are_counted_apart_and_degrade_nothing() -> None:
-    """`skipped` is present above zero. Its entry has the stem as key, and the error."""
+    """`skipped` is present if it is above zero. The key of a skipped file is its stem."""
     partly = registry(loaded("a"), skipped={"broken.yaml": "broken.yaml: line 3"})
     assert partly.health() == ({"status": "ok", "total": 1, "loaded": 1, "skipped": 1}, 200)
     document, status = partly.details()
@@ -99,27 +99,27 @@ def test_skipped_files_are_counted_apart_and_degrade_nothing() -> None:
 
 
 def test_a_skipped_file_never_hides_a_recipe_of_the_same_name() -> None:
-    """If its stem is the name of a recipe, its whole file name is the key."""
+    """If its stem is the name of a recipe, the key is the whole file name."""
     document, _ = registry(loaded("a"), skipped={"a.yaml": "bad"}).details()
     assert document["recipes"]["a"]["loaded"] is True
     assert document["recipes"]["a.yaml"]["skipped"] is True
 
 
 def test_errors_are_shown_at_most_200_characters_long() -> None:
-    """Texts from stores and files are cut."""
+    """Longer texts of stores and files are cut."""
     document, _ = registry(loaded("a", stat="x" * 500), stub("b", "y" * 500), skipped={"c.yaml": "z" * 500}).details()
     shown = document["recipes"]
     assert [len(shown["a"]["last_load_error"]), len(shown["b"]["error"]), len(shown["c"]["error"])] == [200] * 3
 
 
 def test_errors_outside_utf_8_are_escaped() -> None:
-    """A path may have bytes outside UTF-8, which must not break the document."""
+    """A path may have bytes outside UTF-8, which would break the document."""
     document, _ = registry(stub("b", "/data/\udcff.svc cannot be read")).details()
     assert document["recipes"]["b"]["error"] == "/data/\\udcff.svc cannot be read"
 
 
 def test_a_reader_keeps_its_entry() -> None:
-    """Publishing replaces a reference, and does not change the entry of a running request."""
+    """Publication replaces the reference, and does not change the entry of a running request."""
     one = registry(loaded("a"))
     before = one.get("a")
     assert before is not None
@@ -131,7 +131,7 @@ def test_a_reader_keeps_its_entry() -> None:
 
 
 def test_the_first_shown_fault_is_that_of_the_load() -> None:
-    """The order is load, stat, recipe: a failed load keeps new answers away."""
+    """The order is load, stat, recipe, because a failed load keeps new answers away."""
     assert Faults(load="l", stat="s", recipe="r").first() == "l"
     assert Faults(stat="s", recipe="r").first() == "s"
     assert Faults(recipe="r").first() == "r"
@@ -139,7 +139,7 @@ def test_the_first_shown_fault_is_that_of_the_load() -> None:
 
 @pytest.mark.anyio
 async def test_a_stale_list_stops_a_recipe_only_in_mode_allow() -> None:
-    """A list that was never read is stale too. Without a limit no age is stale."""
+    """A list that was never read is stale too. Without `max_stale_seconds`, no age is stale."""
 
     def entry(mode: str, age_s: float | None, longest_s: float | None = 60) -> Entry:
         source = {"type": "csv", "path": "x.csv"}
@@ -161,7 +161,7 @@ async def test_a_stale_list_stops_a_recipe_only_in_mode_allow() -> None:
 
 
 def test_an_unknown_recipe_is_logged_and_refused() -> None:
-    """One function does both, so that no endpoint answers 404 without the event."""
+    """One function does both, so no endpoint answers 404 without the event."""
     made = registry(loaded("movies"))
     assert made.require("movies") is made.get("movies")
     with capture_logs() as records, pytest.raises(RecipeNotFound):
@@ -170,7 +170,7 @@ def test_an_unknown_recipe_is_logged_and_refused() -> None:
 
 
 def test_each_change_is_reported_once() -> None:
-    """Changes come in order, and skipped files only if they changed."""
+    """Reports come in order. Skipped files are reported only if they changed."""
     told: list[tuple[Any, ...]] = []
     made = Registry(lambda *message: told.append(message))
     made.put(loaded("a"))
@@ -183,7 +183,7 @@ def test_each_change_is_reported_once() -> None:
 
 
 def test_health_has_the_numbers_of_workers() -> None:
-    """It counts places that stay empty because each worker dies at once, too."""
+    """`failing` counts workers that die at each start."""
     made = registry()
     made.workers = WorkersState(4, 3, 1)
     document, status = made.health()

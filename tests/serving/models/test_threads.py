@@ -1,4 +1,4 @@
-"""Scoring threads: their number, their priority, and an event loop that yields to late calls."""
+"""Scoring threads: their number, their priority, and the event loop that yields to late calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ A_WHILE_S = 10.0
 
 
 class Rests:
-    """Replaces the module's clock and sleep by manual time."""
+    """A manual clock and sleep in place of the module's."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -44,13 +44,13 @@ def rests(monkeypatch: pytest.MonkeyPatch) -> Rests:
 
 
 def test_one_core_is_left_to_the_event_loop() -> None:
-    """The default number of scoring threads is one less than cores, and at least one."""
+    """The default number of scoring threads is one less than the cores, and at least one."""
     assert ScoringThreads.of(Settings(scoring_threads=3)).count == 3
     assert ScoringThreads.of(Settings()).count == max(1, usable_cores() - 1)
 
 
 async def test_threads_have_low_priority() -> None:
-    """Their calls return results and raise errors."""
+    """A call in such a thread returns its result or raises its error."""
 
     def niceness(more: int) -> int:
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) + more
@@ -65,7 +65,7 @@ async def test_threads_have_low_priority() -> None:
         await scoring.run(broken, usual_s=0.0, abandon_on_cancel=False)
 
 
-def test_a_priority_that_is_lower_still_stays() -> None:
+def test_a_lower_priority_of_the_process_is_kept() -> None:
     """A server that was started with `nice -n 19` could not raise it."""
 
     def lowered() -> int:
@@ -77,7 +77,7 @@ def test_a_priority_that_is_lower_still_stays() -> None:
 
 
 async def test_expensive_calls_have_a_thread_of_their_own() -> None:
-    """Neither kind waits for the other."""
+    """Cheap and expensive calls do not wait for each other."""
     scoring = ScoringThreads(1)
     together, over = threading.Barrier(2, timeout=A_WHILE_S), threading.Event()
 
@@ -95,7 +95,7 @@ async def test_expensive_calls_have_a_thread_of_their_own() -> None:
         over.set()
 
 
-async def test_the_loop_rests_only_if_a_call_is_late_and_it_is_busy(rests: Rests) -> None:
+async def test_a_busy_event_loop_rests_only_while_a_call_is_late(rests: Rests) -> None:
     """A call is late after its usual time. A call that waits for a thread is not late."""
     scoring = ScoringThreads(1)
     over = threading.Event()
@@ -118,7 +118,7 @@ async def test_the_loop_rests_only_if_a_call_is_late_and_it_is_busy(rests: Rests
 
 
 async def test_an_abandoned_call_keeps_its_place_until_its_thread_ends(rests: Rests) -> None:
-    """Its thread is not free."""
+    """Until then, its thread is not free."""
     scoring = ScoringThreads(1)
     over = threading.Event()
     with trio.move_on_after(1.0):
@@ -133,7 +133,7 @@ async def test_an_abandoned_call_keeps_its_place_until_its_thread_ends(rests: Re
 
 
 async def test_a_late_call_gets_the_interpreter_from_a_busy_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The instrument rests in real time, in the thread of the loop."""
+    """The event loop's own thread sleeps in real time."""
     rested: list[threading.Thread] = []
 
     class RealTime:
@@ -164,8 +164,8 @@ async def test_a_late_call_gets_the_interpreter_from_a_busy_loop(monkeypatch: py
     assert set(rested) == {threading.current_thread()}
 
 
-def test_a_long_list_rests_between_bursts_of_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The event loop has the interpreter for three quarters of the time."""
+def test_long_work_in_a_thread_sleeps_three_quarters_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop has the interpreter meanwhile."""
     now, slept = [0.0], []
 
     def sleep(seconds: float) -> None:

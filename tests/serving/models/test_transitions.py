@@ -1,4 +1,4 @@
-"""Publication of changes of a recipe, its model and its lists."""
+"""Publication of a changed recipe, model or list."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Said = list[tuple[Event, dict[str, Any]]]
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> Said:
-    """Return the logged events in order."""
+    """Return the names of the logged events in order."""
     records: Said = []
     monkeypatch.setattr(logs, "emit", lambda event, /, **fields: records.append((event, fields)))
     return records
@@ -46,7 +46,7 @@ def declared(name: str = "books") -> Declared:
 
 
 def test_a_declared_recipe_is_a_stub_until_it_is_loaded() -> None:
-    """Health counts it, and requests for it fail."""
+    """Health counts the stub, and requests for it fail."""
     publish, registry = publisher()
     publish.declare(declared())
     entry = registry.get("books")
@@ -56,7 +56,7 @@ def test_a_declared_recipe_is_a_stub_until_it_is_loaded() -> None:
 
 
 def test_a_skipped_file_is_logged_once_for_each_of_its_errors(said: Said) -> None:
-    """Each poll finds the file again, but logs only new errors."""
+    """Each poll finds the file again, but logs only a new error."""
     publish, registry = publisher()
     for error in ("line 1", "line 1", "line 2"):
         publish.refuse({"a.yaml": Refused(error, "parse")})
@@ -84,7 +84,7 @@ def test_a_broken_recipe_file_keeps_the_recipe_with_an_error(said: Said) -> None
 
 
 async def test_a_refit_has_the_age_of_its_search_among_the_metrics() -> None:
-    """A searched model has the age of its training. Both metrics are removed with the recipe."""
+    """A searched model has the age of its training. Removing the recipe removes both metrics."""
     counters = Metrics.create()
 
     async def a_lane(loaded: Loaded) -> Any:
@@ -114,7 +114,7 @@ def test_a_removed_recipe_is_gone_from_the_registry() -> None:
 
 
 async def test_available_items_include_new_items() -> None:
-    """A change of either list takes effect. New items have the columns after those of the model."""
+    """A change of either list takes effect. The columns of new items follow those of the model."""
     world = Listing(items("x", "y"))
     lists = {
         "new_items": {"source": {"type": "csv", "path": "x.csv"}, "refresh_seconds": 10},

@@ -36,7 +36,7 @@ def anyio_backend() -> tuple[str, dict[str, object]]:
 
 
 async def test_start_loads_every_recipe() -> None:
-    """After `start` each recipe is served, or a stub with its reason."""
+    """After `start`, each recipe is loaded or is a stub with a reason."""
     world = World("a", "b")
     world.store("b").content = None
     with world.listening():
@@ -81,7 +81,7 @@ async def test_health_shows_the_name_of_an_artifact_and_not_its_folder() -> None
 
 
 async def test_denied_fields_that_no_recipe_declares_are_logged() -> None:
-    """Case does not matter, and one recipe with the column is enough."""
+    """The check ignores case. One recipe with the column is enough."""
     world = World(settings=Settings(metadata_field_deny=("COST", "margn")))
     world.folder.files = {"a.yaml": FakeRecipe("a", shown_columns=frozenset({"Cost"})), "b.yaml": FakeRecipe("b")}
     with world.listening():
@@ -110,7 +110,7 @@ async def test_a_folder_that_is_slow_to_parse_only_delays_the_start() -> None:
 
 
 async def test_a_changed_artifact_becomes_the_model_and_the_old_lane_closes() -> None:
-    """A new marker with new bytes causes one load and one swap, which are counted."""
+    """A new marker with new bytes causes one load and one swap. Both are counted."""
     world = World("a")
     async with world.running():
         world.store("a").content = "v2"
@@ -131,7 +131,7 @@ async def test_the_same_bytes_under_a_new_marker_swap_nothing() -> None:
 
 
 async def test_a_failed_reload_keeps_the_model_and_clears_with_a_new_artifact() -> None:
-    """Refused bytes set last_load_error, and are not loaded again. A valid artifact clears it."""
+    """Refused bytes set `last_load_error` and are not loaded again. A valid artifact clears it."""
     world = World("a")
     world.loader.errors["bad"] = failed(MagicMismatch("magic bytes mismatch"))
     async with world.running():
@@ -167,7 +167,7 @@ async def test_a_rollback_to_the_served_bytes_clears_the_error() -> None:
 
 
 async def test_a_rollback_to_the_served_marker_clears_the_error_too() -> None:
-    """The store shows exactly the marker from before the failure."""
+    """The store shows the same marker as before the failure."""
     world = World("a")
     world.loader.errors["bad"] = failed(MagicMismatch("magic bytes mismatch"))
     async with world.running():
@@ -179,7 +179,7 @@ async def test_a_rollback_to_the_served_marker_clears_the_error_too() -> None:
 
 
 async def test_a_failed_read_clears_when_the_served_artifact_is_back_under_its_old_marker() -> None:
-    """The store showed another object for a while that could not be read."""
+    """The store showed for a while another object that could not be read."""
     world = World("a")
     world.loader.errors["v2"] = failed(ArtifactReadError("cut short"))
     async with world.running():
@@ -194,7 +194,7 @@ async def test_a_failed_read_clears_when_the_served_artifact_is_back_under_its_o
 
 
 async def test_a_missing_artifact_is_logged_once_and_clears_when_it_is_back() -> None:
-    """The model stays, and details have the fault meanwhile."""
+    """The model stays. The details show the fault meanwhile."""
     world = World("a")
     async with world.running():
         world.store("a").content = None
@@ -210,7 +210,7 @@ async def test_a_missing_artifact_is_logged_once_and_clears_when_it_is_back() ->
 
 
 async def test_a_load_error_survives_a_stat_failure_that_ends() -> None:
-    """When the store answers again, the refused artifact is still there."""
+    """When the store answers again, it still has the refused artifact."""
     world = World("a")
     world.loader.errors["bad"] = failed(MagicMismatch("magic bytes mismatch"))
     async with world.running():
@@ -224,8 +224,8 @@ async def test_a_load_error_survives_a_stat_failure_that_ends() -> None:
         assert world.loader.loads.count(("a", "bad")) == 1
 
 
-async def test_a_stub_loads_when_a_good_artifact_comes() -> None:
-    """It needs no restart."""
+async def test_a_stub_loads_when_a_valid_artifact_comes() -> None:
+    """The server needs no restart."""
     world = World("a")
     world.store("a").content = None
     async with world.running():
@@ -236,7 +236,7 @@ async def test_a_stub_loads_when_a_good_artifact_comes() -> None:
 
 
 @pytest.mark.parametrize("error", [ArtifactReadError("reset"), MetadataError("metadata: no file"), OSError("odd")])
-async def test_errors_that_may_pass_are_retried(error: Exception) -> None:
+async def test_temporary_errors_are_retried(error: Exception) -> None:
     """Failed reads, failed metadata and unexpected errors are retried on the same marker, at growing intervals."""
     world = World("a")
     world.loader.errors["v1"] = failed(error) if not isinstance(error, OSError) else error
@@ -249,7 +249,7 @@ async def test_errors_that_may_pass_are_retried(error: Exception) -> None:
 
 
 async def test_a_missing_sidecar_is_logged_once() -> None:
-    """It existed at the previous poll."""
+    """The sidecar existed at the previous poll."""
     world = World("a")
     world.store("a").sidecar = True
     async with world.running():
@@ -260,7 +260,7 @@ async def test_a_missing_sidecar_is_logged_once() -> None:
 
 
 async def test_a_hung_store_is_asked_once_and_delays_no_other() -> None:
-    """A change in another store is served within an interval."""
+    """A change in another store takes effect within an interval."""
     world = World("hung", "well")
     async with world.running():
         release = threading.Event()
@@ -294,7 +294,7 @@ async def test_twenty_hung_stores_leave_slots_for_the_others() -> None:
 
 
 async def test_a_hanging_load_is_abandoned_and_not_repeated_while_it_hangs() -> None:
-    """The previous model stays, and the store is not asked again."""
+    """The previous model stays. The store is not asked again."""
     world = World("a", settings=Settings(watch_interval_s=INTERVAL_S, load_timeout_s=10))
     async with world.running():
         release = threading.Event()
@@ -312,7 +312,7 @@ async def test_a_hanging_load_is_abandoned_and_not_repeated_while_it_hangs() -> 
 
 
 async def test_a_new_file_is_discovered_and_a_removed_one_forgotten() -> None:
-    """Both happen at the next poll. The lane of a removed recipe ends."""
+    """Both changes apply at the next poll. The lane of a removed recipe ends."""
     world = World("a")
     async with world.running():
         world.folder.files["b.yaml"] = FakeRecipe("b")
@@ -367,7 +367,7 @@ async def test_a_model_loaded_for_a_previous_output_never_replaces_the_present_o
         assert [record["name"] for record in world.said("artifact_loaded")] == ["a", "a"]
 
 
-async def test_a_recipe_that_is_mended_without_a_change_logs_no_change() -> None:
+async def test_a_recipe_that_parses_again_with_the_same_content_logs_no_change() -> None:
     """The same content, parsed again, is no change."""
     world = World("a")
     async with world.running():
@@ -388,7 +388,7 @@ async def test_a_new_output_path_takes_effect_on_the_next_poll() -> None:
 
 
 async def test_new_metadata_loads_the_same_bytes_again() -> None:
-    """The bytes are unchanged, but the fragments have new fields."""
+    """The model's bytes are unchanged, but its prebuilt answers have new fields."""
     world = World("a")
     async with world.running():
         world.folder.files["a.yaml"] = FakeRecipe("a", item_metadata="titles.csv")
@@ -397,7 +397,7 @@ async def test_new_metadata_loads_the_same_bytes_again() -> None:
 
 
 async def test_permitting_users_loads_the_model_again_and_forbidding_does_not() -> None:
-    """The summary of users is made at load, but a removed permission must apply at once."""
+    """The load makes the summary of users. A removed permission must apply at once."""
     serving = Serving(users=True)
     world = World("a")
     async with world.running():
@@ -413,7 +413,7 @@ async def test_permitting_users_loads_the_model_again_and_forbidding_does_not() 
 
 
 async def test_a_change_for_training_only_loads_no_model() -> None:
-    """It is logged, and the next artifact is compared with the new hash."""
+    """The change is logged. The next artifact is compared with the new hash."""
     world = World("a")
     async with world.running():
         world.folder.files["a.yaml"] = dataclasses.replace(FakeRecipe("a"), text="n_trials: 3")
@@ -423,7 +423,7 @@ async def test_a_change_for_training_only_loads_no_model() -> None:
 
 
 async def test_a_recipe_that_stops_parsing_keeps_its_model_until_it_parses_again() -> None:
-    """The error is shown while the file is invalid."""
+    """Health shows the error while the file is invalid."""
     world = World("a")
     good = world.folder.files["a.yaml"]
     async with world.running():
@@ -438,8 +438,8 @@ async def test_a_recipe_that_stops_parsing_keeps_its_model_until_it_parses_again
         assert world.entry("a").last_load_error is None
 
 
-async def test_skipped_files_are_logged_once_by_their_kind() -> None:
-    """Security violations are errors, the others warnings. All are counted."""
+async def test_a_skipped_file_is_logged_once_with_the_level_of_its_kind() -> None:
+    """Security violations are errors, others warnings. All are counted."""
     world = World()
     world.folder.files = {
         "a.yaml": Refused("bad", "parse"),
@@ -473,7 +473,7 @@ async def test_an_unexpected_error_in_a_tick_is_counted_and_the_next_one_runs() 
 
 
 async def test_a_folder_that_cannot_be_listed_changes_nothing() -> None:
-    """The recipes stay, the failure is logged and counted, and artifacts are still polled."""
+    """The recipes stay, and artifacts are still polled. The failure is logged and counted."""
     world = World("a")
     async with world.running():
         world.folder.trouble = PermissionError(13, "Permission denied")
@@ -484,7 +484,7 @@ async def test_a_folder_that_cannot_be_listed_changes_nothing() -> None:
 
 
 async def test_ticks_keep_the_interval_within_a_tenth() -> None:
-    """Thirty intervals have between 27 and 33 ticks, and one that started before."""
+    """Thirty intervals have 27 to 33 ticks, and one that started before."""
     world = World("a")
     async with world.running():
         before = world.store("a").looks
@@ -493,8 +493,8 @@ async def test_ticks_keep_the_interval_within_a_tenth() -> None:
 
 
 @pytest.mark.parametrize("error", [ArtifactReplayed("an older artifact"), ArtifactExpired("expired")])
-async def test_a_refusal_that_may_pass_is_retried(error: ArtifactError) -> None:
-    """Such are a rollback that is signed a moment later, and a clock that is corrected. The model stays meanwhile."""
+async def test_a_temporary_refusal_is_retried(error: ArtifactError) -> None:
+    """A rollback may be signed a moment later, and a clock may be corrected. The model stays meanwhile."""
     world = World("a")
     async with world.running():
         world.loader.errors["v2"] = failed(error)
@@ -521,7 +521,7 @@ async def test_a_model_that_expires_while_served_is_logged_once_and_stays() -> N
 
 
 async def test_a_refused_rehearsal_is_repeated_under_another_bound() -> None:
-    """Refused bytes are not loaded again until they or the recipe's bounds change."""
+    """Refused bytes are loaded again only if they or the recipe's bounds change."""
     world = World("a")
     async with world.running():
         world.loader.errors["v2"] = failed(RehearsalFailed("rehearsal: 0 of the live model's 9 users are known"))
@@ -541,7 +541,7 @@ async def test_a_refused_rehearsal_is_repeated_under_another_bound() -> None:
 
 
 async def test_a_load_gets_the_model_that_it_would_replace() -> None:
-    """It is None at the start."""
+    """The first load gets None."""
     world = World("a")
     async with world.running():
         world.store("a").content = "v2"

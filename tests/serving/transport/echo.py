@@ -1,4 +1,4 @@
-"""A small application for the tests of connections."""
+"""A small application for tests of connections."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ KEPT = b"GET /%b HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class Echo:
-    """An application with one answer for each path.
+    """An application with one fixed answer for each path.
 
-    `/` has a word, `/large` more than the kernel buffers, and `/body` the body. `/slow` answers after a second, and
-    `/gone` when the client has disconnected. `/broken` raises.
+    `/` has a word, `/large` more bytes than the kernel buffers, and `/body` the body of the request. `/slow` answers
+    after a second, and `/gone` when the client has disconnected. `/broken` raises.
     """
 
     urgent = (b"GET /probe ",)
@@ -65,7 +65,7 @@ class Echo:
 
 
 class Lateness(Echo):
-    """Answers with the lateness of each request."""
+    """Answers with the seconds by which each request is late."""
 
     async def __call__(self, incoming: Incoming) -> Response | None:
         return Response(200, b"%d" % incoming.late_s)

@@ -1,4 +1,4 @@
-"""Certificates: those that `svc serve` refuses at its start, and their replacement."""
+"""TLS certificates: the files that `svc serve` refuses at its start, and their replacement."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.serving.certificates import Issuer
 
 
 def test_without_the_variables_there_is_no_tls() -> None:
-    """The plain port is the default."""
+    """The server then has its plain port."""
     assert read_certificate(Settings()) is None
 
 
 def test_a_certificate_is_read_with_its_key(tmp_path: Path) -> None:
-    """Both versions of HTTP are offered over TLS 1.2 and later. No text shows the key."""
+    """TLS 1.2 and later offer both versions of HTTP. No text shows the key."""
     issuer = Issuer(tmp_path)
     certificate = issuer.certificate()
     context = certificate.context()
@@ -75,7 +75,7 @@ def garble_ca(issuer: Issuer) -> None:
 
 
 def grow(file: str) -> Callable[[Issuer], None]:
-    """Return a harm that makes a file longer than MAX_BYTES."""
+    """Return a function that makes a file longer than MAX_BYTES."""
 
     def harm(issuer: Issuer) -> None:
         with getattr(issuer, file).open("ab") as opened:
@@ -101,7 +101,7 @@ def grow(file: str) -> Callable[[Issuer], None]:
     ],
 )
 def test_files_that_cannot_be_used_are_refused(tmp_path: Path, harm: Callable[[Issuer], None], text: str) -> None:
-    """The error names variable and file, before the first connection."""
+    """The error names variable and file before the first connection."""
     issuer = Issuer(tmp_path)
     harm(issuer)
     with pytest.raises(ConfigError, match=text):

@@ -1,7 +1,4 @@
-"""Connections over real sockets, none of which affects another.
-
-One task ends those that are idle too long. Processes that share a listener have equal numbers of connections.
-"""
+"""Connections over real sockets: their answers, deadlines and ends, and their balance over processes."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ async def opened(port: int) -> trio.SocketStream:
 
 
 async def test_a_defect_in_one_connection_ends_no_other() -> None:
-    """An unexpected exception closes its connection and is logged once. Open and new connections go on."""
+    """An unexpected exception closes its own connection and is logged once. Open and new connections go on."""
     with capture_logs() as records:
         async with listening(Echo()) as port, await opened(port) as other:
             await other.send_all((REQUEST % b"")[:10])
@@ -47,7 +44,10 @@ async def test_a_defect_in_one_connection_ends_no_other() -> None:
 
 @pytest.mark.parametrize("taken", [0, 1000], ids=["nothing", "a little now and then"])
 async def test_an_answer_that_is_not_read_in_time_ends_its_connection(taken: int) -> None:
-    """The limit is the client timeout and a second for each MiB, also for a client that reads steadily."""
+    """The limit is the client timeout and a second for each MiB.
+
+    It also ends a client that reads steadily, but too slowly.
+    """
     async with listening(Echo(), unread_s=5) as port, await opened(port) as stream:
         await stream.send_all(REQUEST % b"large")
         read = len(await stream.receive_some(1000))
@@ -68,7 +68,7 @@ async def test_each_mib_of_an_answer_adds_a_second_to_its_limit(late_s: float, i
 
 
 async def test_a_client_that_has_closed_its_sending_side_is_answered() -> None:
-    """It still reads its answer."""
+    """Such a client still reads its answer."""
     async with listening(Echo()) as port, await opened(port) as stream:
         await stream.send_all(KEPT % b"slow" + KEPT % b"large")
         await stream.send_eof()
@@ -79,7 +79,7 @@ async def test_a_client_that_has_closed_its_sending_side_is_answered() -> None:
     "opening", [b"\x00" * 64, b"GET / HTTP/1.1\r\nHost: a..b\r\nHost: b\r\n\r\n", b"GET /\r\n\r\n"]
 )
 async def test_invalid_bytes_are_refused_and_their_connection_closed(opening: bytes) -> None:
-    """It happens before the client has sent all, and requests behind them are not answered."""
+    """The refusal comes before the client has sent all. Requests behind invalid bytes are not answered."""
     application = Echo()
     async with listening(application) as port:
         answer = await exchange(port, opening + KEPT % b"smuggled")
@@ -90,14 +90,14 @@ async def test_invalid_bytes_are_refused_and_their_connection_closed(opening: by
 
 
 async def test_a_small_answer_comes_in_one_piece() -> None:
-    """Head and body come in one read."""
+    """One read returns head and body."""
     async with listening(Echo()) as port, await opened(port) as stream:
         await stream.send_all(REQUEST % b"")
         assert (await stream.receive_some()).endswith(b"\r\n\r\nwell")
 
 
 async def test_the_answer_to_head_has_no_body() -> None:
-    """It has the length of GET."""
+    """Its Content-Length is that of GET."""
     async with listening(Echo()) as port:
         answer = await exchange(port, (REQUEST % b"").replace(b"GET", b"HEAD"))
     assert b"content-length: 4\r\n" in answer
@@ -105,7 +105,7 @@ async def test_the_answer_to_head_has_no_body() -> None:
 
 
 async def test_pipelined_requests_are_answered_in_order() -> None:
-    """They may begin in the middle of a read. None is answered behind the one that ends the connection."""
+    """A request may begin in the middle of a read. No request is answered behind one that ends the connection."""
     application = Echo()
     async with listening(application) as port:
         bodies = b"".join(POST + b"Content-Length: 4\r\n\r\n%04d" % place for place in range(3000))
@@ -117,7 +117,7 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
 
 @pytest.mark.parametrize("opening", [b"", b"GET / HT", KEPT % b"" + b"GET /"], ids=["nothing", "a part", "a part more"])
 async def test_a_head_that_is_not_complete_in_time_ends_its_connection(opening: bytes) -> None:
-    """The idle time begins with the last answer, also for a head that drips steadily."""
+    """The idle time begins with the last answer, also for a head that arrives steadily byte by byte."""
     async with listening(Echo(), idle_s=5) as port, await opened(port) as stream:
         await stream.send_all(opening)
         answered = await stream.receive_some() if opening.startswith(KEPT % b"") else b""
@@ -132,7 +132,7 @@ async def test_a_head_that_is_not_complete_in_time_ends_its_connection(opening: 
 
 
 async def test_an_idle_connection_is_closed_and_a_used_one_is_not() -> None:
-    """The idle time begins again with every answer, and does not run while one is made."""
+    """The idle time starts anew with every answer, and does not run while the server makes one."""
     async with listening(Echo(), idle_s=0.5) as port, await opened(port) as used, await opened(port) as idle:
         for path in (b"", b"slow", b""):
             await trio.sleep(0.3)
@@ -142,7 +142,7 @@ async def test_an_idle_connection_is_closed_and_a_used_one_is_not() -> None:
 
 
 async def test_100_continue_is_sent_only_if_the_body_is_read() -> None:
-    """A refusal without reading the body sends none."""
+    """A refusal that needs no body sends none."""
     expects = b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n"
     async with listening(Echo()) as port, await opened(port) as stream:
         await stream.send_all(POST + expects)
@@ -158,9 +158,9 @@ async def test_100_continue_is_sent_only_if_the_body_is_read() -> None:
 
 
 async def test_a_body_that_no_handler_reads_is_discarded() -> None:
-    """If it has arrived, the connection goes on.
+    """If the whole body has arrived, the connection goes on.
 
-    If it is still arriving, it is read for a moment, so that the answer is not lost.
+    If it is still arriving, the server reads for a moment, so that the client gets the answer.
     """
     async with listening(Echo()) as port, await opened(port) as stream:
         await stream.send_all(POST.replace(b"/body", b"/") + b"Content-Length: 5\r\n\r\nhello" + KEPT % b"next")
@@ -176,7 +176,7 @@ async def test_a_body_that_no_handler_reads_is_discarded() -> None:
 
 
 async def test_a_refused_client_that_sends_for_ever_is_disconnected() -> None:
-    """The connection ends although the body never does."""
+    """The server closes the connection although the body never ends."""
     async with listening(Echo()) as port, await opened(port) as stream:
         started = trio.current_time()
         await stream.send_all(POST.replace(b"/body", b"/") + b"Content-Length: 1000000000\r\n\r\n")
@@ -187,7 +187,7 @@ async def test_a_refused_client_that_sends_for_ever_is_disconnected() -> None:
         assert LINGER_S <= trio.current_time() - started < LINGER_S + 5
 
 
-async def test_a_broken_body_is_refused() -> None:
+async def test_a_malformed_body_is_refused() -> None:
     """The answer is 400, and the connection ends."""
     async with listening(Echo()) as port:
         answer = await exchange(port, POST + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nzz\r\n")
@@ -197,7 +197,7 @@ async def test_a_broken_body_is_refused() -> None:
 @pytest.mark.parametrize("reset", [False, True])
 @pytest.mark.parametrize("opening", [KEPT % b"gone", POST + b"Content-Length: 100\r\n\r\nhalf"], ids=["waits", "body"])
 async def test_a_client_that_disconnects_is_noticed(opening: bytes, reset: bool) -> None:
-    """It is noticed while its request waits, and in the middle of its body."""
+    """The server notices it while the request waits, and in the middle of the body."""
     application = Echo()
     async with listening(application) as port:
         stream = await opened(port)
@@ -222,8 +222,8 @@ class Patient(Echo):
 
 
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
-async def test_a_client_that_only_ends_its_requests_gets_its_answer(version: bytes) -> None:
-    """Its sending side is closed, and it still reads. Only HTTP/1.1 gets interim answers."""
+async def test_a_client_that_closes_only_its_sending_side_gets_its_answer(version: bytes) -> None:
+    """The client still reads. Only HTTP/1.1 gets interim answers."""
     application = Patient()
     async with listening(application) as port, await opened(port) as stream:
         await stream.send_all(KEPT.replace(b"1.1", version) % b"")
@@ -235,7 +235,7 @@ async def test_a_client_that_only_ends_its_requests_gets_its_answer(version: byt
     assert not any(interim)
 
 
-async def test_a_client_that_ends_its_requests_and_disconnects_later_is_noticed() -> None:
+async def test_a_client_that_closes_its_sending_side_and_disconnects_later_is_noticed() -> None:
     application = Patient()
     async with listening(application) as port:
         stream = await opened(port)
@@ -248,7 +248,7 @@ async def test_a_client_that_ends_its_requests_and_disconnects_later_is_noticed(
 
 
 class Watching(Echo):
-    """Watches for the end of its client for a while before it reads the body."""
+    """Waits for a while for its client to disconnect before it reads the body."""
 
     async def _body(self, incoming: Incoming) -> Response | None:
         with trio.move_on_after(1):
@@ -257,7 +257,7 @@ class Watching(Echo):
 
 
 async def test_bytes_that_arrive_while_the_client_is_watched_are_kept() -> None:
-    """They are the rest of a body, and the next request."""
+    """These bytes are the rest of a body, and the next request."""
     async with listening(Watching()) as port, await opened(port) as stream:
         await stream.send_all(POST + b"Content-Length: 5\r\n\r\nhe")
         await trio.sleep(0.2)
@@ -268,7 +268,7 @@ async def test_bytes_that_arrive_while_the_client_is_watched_are_kept() -> None:
 
 
 async def test_an_answer_after_the_signal_ends_its_connection() -> None:
-    """Clients then send their next request elsewhere."""
+    """Clients then send their next request to another server."""
     application = Echo()
     async with listening(application) as port:
         application.is_leaving = True
@@ -289,7 +289,7 @@ async def test_an_answer_after_the_signal_ends_its_connection() -> None:
 async def test_the_application_decides_about_lateness_before_parsing(
     head: bytes, late_s: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It gets method, target, header and wait, also for pipelined requests."""
+    """The application gets method, target, header and wait, also for pipelined requests."""
     monkeypatch.setattr(TurnScheduler, "expected_wait_s", lambda _self, rank: 0.0 if rank is Rank.PROBE else 5.0)
     async with listening(Lateness()) as port:
         answer = await exchange(port, head + b"Host: a\r\nConnection: close\r\n\r\n")
@@ -352,7 +352,7 @@ async def test_a_body_that_is_not_read_is_discarded_in_turns(ranks: list[Rank]) 
 
 @pytest.mark.parametrize("behind", [b"", b"GET /"], ids=["nothing", "a part of a head"])
 async def test_an_idle_connection_frees_its_buffers(behind: bytes) -> None:
-    """It frees a large head and body, and the bytes read together with the beginning of the next request."""
+    """A large head and body are freed, although their last bytes came with the beginning of the next request."""
     request = POST + b"X: %b\r\nContent-Length: 30000\r\n\r\n" % (b"x" * 30_000) + bytes(30_000) + behind
     async with listening(Echo()) as port:
         streams = [await opened(port) for _ in range(20)]
@@ -374,8 +374,8 @@ async def test_an_idle_connection_frees_its_buffers(behind: bytes) -> None:
 IDLE_S = 5.0
 
 
-async def test_each_connection_ends_at_its_own_time() -> None:
-    """Any number may have been idle since different moments, new or answered."""
+async def test_each_idle_connection_is_closed_at_its_own_deadline() -> None:
+    """Many connections, new or answered, became idle at different moments."""
     ended: dict[int, float] = {}
 
     async def wait(number: int, stream: trio.SocketStream) -> None:
@@ -396,7 +396,7 @@ async def test_each_connection_ends_at_its_own_time() -> None:
 
 
 async def test_a_busy_connection_is_not_idle() -> None:
-    """Its idle time begins with its answer, even if making the answer takes longer than the limit."""
+    """The idle time begins with the answer, even if making it takes longer than the limit."""
     async with listening(Echo(), idle_s=0.3) as port, await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(KEPT % b"slow")
         assert (await stream.receive_some()).endswith(b"well")
@@ -413,12 +413,12 @@ def counts_of(size: int) -> memoryview[int]:
 
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raise the longest wait above a turn of a busy machine."""
+    """Raise PATIENCE_S above the turn of a busy machine."""
     monkeypatch.setattr(connection, "PATIENCE_S", 5.0)
 
 
 async def answered(client: socket.socket) -> None:
-    """Return when the client has an answer, so that a process has accepted it."""
+    """Wait until a client has an answer, so that a process has accepted it."""
     client.setblocking(False)
     client.send(KEPT % b"")
     await trio.lowlevel.wait_readable(client)
@@ -428,7 +428,7 @@ async def answered(client: socket.socket) -> None:
 @pytest.mark.usefixtures("patience")
 @pytest.mark.parametrize("n_workers", [2, 3, 8])
 async def test_connections_that_come_one_by_one_are_balanced(n_workers: int) -> None:
-    """No process has two more than another. New connections fill the gaps of ended ones."""
+    """No process has two connections more than another. New ones replace ended ones."""
     counts, drain = counts_of(n_workers), trio.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as stack:
         async with trio.open_nursery() as nursery:
@@ -480,7 +480,7 @@ async def test_a_burst_is_balanced_and_answered_in_a_drain() -> None:
 
 
 async def test_no_process_waits_long_for_one_that_does_not_accept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not wait for a vacant slot at all, and for a stopped process only for a moment."""
+    """A process waits PATIENCE_S for a stopped process, and not at all for a vacant slot."""
     counts = counts_of(2)
     own = Spread(counts, 0)
     own.show(1)
@@ -494,7 +494,7 @@ async def test_no_process_waits_long_for_one_that_does_not_accept(monkeypatch: p
 
 
 async def test_a_slot_marked_vacant_shows_its_count_again() -> None:
-    """It was marked while the whole machine stood still."""
+    """A slot may be marked vacant while the whole machine stands still."""
     counts = counts_of(2)
     own = Spread(counts, 1)
     own.show(1)

@@ -1,4 +1,4 @@
-"""Floods in 64 KiB, which neither delay other clients nor write tracebacks."""
+"""Floods of 64 KiB, which neither delay other clients nor write tracebacks."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def measured() -> Iterator[Turns]:
 
 
 async def flood(port: int, message: bytes) -> bytes:
-    """Return the answers to a flood, until the server closes the connection or is silent."""
+    """Return the answers to a flood, read until the server closes the connection or is silent."""
     answer = b""
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         with suppress(trio.BrokenResourceError), trio.move_on_after(20):
@@ -81,7 +81,7 @@ async def flood(port: int, message: bytes) -> bytes:
 
 @pytest.mark.parametrize("message", [text[:SIZE] for text in FLOODS.values()], ids=FLOODS.keys())
 async def test_no_turn_of_the_event_loop_is_long(message: bytes) -> None:
-    """Eight connections flood at once, and another client is answered meanwhile."""
+    """Eight connections flood at once. Another client is answered meanwhile."""
     with capture_logs() as records:
         async with listening(Echo()) as port:
             with measured() as turns:
@@ -95,7 +95,7 @@ async def test_no_turn_of_the_event_loop_is_long(message: bytes) -> None:
 
 
 async def test_http2_without_tls_is_refused() -> None:
-    """Its preface gets an answer of HTTP/1.1, and the connection ends."""
+    """The preface of HTTP/2 gets an answer of HTTP/1.1, and the connection ends."""
     async with listening(Echo()) as port:
         answer = await exchange(port, PREFACE + bytes(9))
         assert answer.startswith(b"HTTP/1.1 400")

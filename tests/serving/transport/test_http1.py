@@ -1,4 +1,4 @@
-"""HTTP/1.1 without sockets: never more lenient than h11, named cases, and the form of answers.
+"""The HTTP/1.1 parser without sockets, which is never more lenient than h11, and the form of answers.
 
 `SVC_TEST_MESSAGES` sets how many mutated messages are compared.
 """
@@ -56,7 +56,7 @@ def by_ours(message: bytes, step: int = 0) -> Iterator[Taken | None]:
 
 @pytest.mark.timeout(1800)
 def test_no_request_is_accepted_that_h11_refuses() -> None:
-    """Accepted requests equal those of h11: method, target, headers, body, and the end of the connection."""
+    """An accepted request equals that of h11: method, target, headers, body, and whether the connection ends."""
     pick = random.Random(11)
     both = 0
     for _ in range(MESSAGES):
@@ -72,7 +72,7 @@ def test_no_request_is_accepted_that_h11_refuses() -> None:
 
 
 def test_the_requests_do_not_depend_on_the_division_of_bytes() -> None:
-    """They are the same byte by byte and in small parts."""
+    """Requests are the same byte by byte and in small parts."""
     pick = random.Random(12)
     for _ in range(MESSAGES // 10):
         message = mutated(pick)
@@ -83,7 +83,7 @@ def test_the_requests_do_not_depend_on_the_division_of_bytes() -> None:
 
 @pytest.mark.parametrize("message", REFUSED.values(), ids=REFUSED.keys())
 def test_malformed_messages_are_refused_at_once(message: bytes) -> None:
-    """The answer is 400 at the first invalid byte, for any division."""
+    """The answer to the first invalid byte is 400, for any division of the bytes."""
     for step in (1, len(message)):
         reader = RequestReader()
         with pytest.raises(ApiError) as caught:
@@ -113,18 +113,18 @@ def head(message: bytes) -> Head:
 
 @pytest.mark.parametrize("method", ["get", "Post", "G-T", "PROPFIND", "M-SEARCH", "BREW", "CONNECT", "QUERY"])
 def test_any_token_is_a_method(method: str) -> None:
-    """Its case stays. The application refuses unknown methods."""
+    """The case of a method stays. The application refuses unknown methods."""
     assert head(b"%b / HTTP/1.1\r\nHost: a\r\n\r\n" % method.encode()).method == method
 
 
 @pytest.mark.parametrize("target", [b"/", b"//a/../b", b"http://h/a", b"*", b"http://u@h", b"/a#b", b"/%zz"])
 def test_targets_are_not_changed(target: bytes) -> None:
-    """The application decodes them."""
+    """The application decodes targets."""
     assert head(b"OPTIONS %b HTTP/1.1\r\nHost: a\r\n\r\n" % target).target == target
 
 
-def test_values_keep_the_blanks_behind_them() -> None:
-    """A blank at the end of X-API-Key is part of the key. One before it is not."""
+def test_header_values_keep_blanks_at_their_end() -> None:
+    """A blank at the end of X-API-Key is part of the key. A blank before the value is not."""
     found = head(b"GET / HTTP/1.1\r\nHost: \r\nX-API-Key:  k \r\nEmpty:\r\n\r\n")
     assert found.headers == [(b"host", b""), (b"x-api-key", b"k "), (b"empty", b"")]
 
@@ -140,12 +140,12 @@ def test_values_keep_the_blanks_behind_them() -> None:
     ],
 )
 def test_a_connection_stays_open_unless_either_side_asks_to_close_it(rest: bytes, alive: bool) -> None:
-    """HTTP/1.0 needs no Host, and its connections end, because `keep-alive` was never standardized there."""
+    """HTTP/1.0 needs no Host. Its connections always end, because `keep-alive` was never standardized there."""
     assert head(b"GET / HTTP/" + rest + b"\r\n").keeps_alive is alive
 
 
 def test_bodies_have_a_length_or_chunks() -> None:
-    """GET may have one too. Extensions and trailers of chunks are dropped."""
+    """GET may have a body, too. Extensions and trailers of chunks are dropped."""
     reader = RequestReader()
     reader.feed(b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhel")
     assert reader.head() is not None
@@ -158,7 +158,7 @@ def test_bodies_have_a_length_or_chunks() -> None:
 
 
 def test_many_small_chunks_are_taken_in_several_parts() -> None:
-    """No part of a body takes long."""
+    """Each part has a bounded size, so that taking it is quick."""
     reader = RequestReader()
     reader.feed(CHUNKED + b"1\r\nx\r\n" * 5000 + b"0\r\n\r\n")
     assert reader.head() is not None
@@ -193,7 +193,7 @@ def test_a_hundred_headers_are_accepted_and_no_more() -> None:
     assert len(head(b"GET / HTTP/1.1\r\nHost: a\r\n" + many + b"\r\n").headers) == MAX_HEADERS
 
 
-def test_a_dripping_head_is_searched_once() -> None:
+def test_a_head_that_arrives_byte_by_byte_is_searched_once() -> None:
     """60 KiB byte by byte take a fraction of a second."""
     reader = RequestReader()
     for byte in b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 60_000:
@@ -206,8 +206,8 @@ def test_an_answer_without_content_has_no_length() -> None:
     assert b"content-length" not in encode_head(Response(204), closing=False)
 
 
-def test_an_answer_has_its_length_and_the_end_of_the_connection() -> None:
-    """The headers of every answer come first."""
+def test_an_answer_has_content_length_and_connection_close() -> None:
+    """The headers of every answer come before its own ones."""
     response = Response(404, b"{}", [(b"x-request-id", b"r1")])
     lines = encode_head(response, closing=True).split(b"\r\n")
     assert lines[:4] == [
@@ -225,8 +225,8 @@ def test_an_answer_has_its_length_and_the_end_of_the_connection() -> None:
 
 @pytest.mark.parametrize("name", [b"X-API-Key", b"authorization", b"AUTHORIZATION"])
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_heads_that_differ_in_their_key_share_all_but_the_key(name: bytes, place: int) -> None:
-    """An equal head is not parsed again, and no key is cached."""
+def test_heads_that_differ_only_in_their_key_are_parsed_once(name: bytes, place: int) -> None:
+    """The cache holds no key."""
     heads = Heads()
     for key in (b"one", b"two ", b"", b"\xff"):
         lines = [b"Host: a", b"Accept: */*"]

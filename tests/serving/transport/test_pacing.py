@@ -1,4 +1,4 @@
-"""The scheduler of turns: probes first, every rank enters, and turns stay short."""
+"""The scheduler of turns: probes enter first, each rank enters in every turn, and turns stay short."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Turns(trio.abc.Instrument):
 
 
 async def entering(scheduler: TurnScheduler, ranks: list[Rank], work_s: float = 0.0) -> list[tuple[int, Rank]]:
-    """Let all enter in one turn, and return the turn and the rank of each, in order."""
+    """Let all enter at once, and return the turn and the rank of each, in order."""
     order: list[tuple[int, Rank]] = []
     turns = Turns()
     trio.lowlevel.add_instrument(turns)
@@ -60,13 +60,13 @@ async def entering(scheduler: TurnScheduler, ranks: list[Rank], work_s: float = 
 
 
 async def test_a_few_enter_at_once() -> None:
-    """They do not wait if this turn has room."""
+    """A connection enters without a wait if the turn has room."""
     order = await entering(TurnScheduler(), [Rank.KNOWN] * FEWEST_A_TURN)
     assert len({turn for turn, _ in order}) == 1
 
 
 async def test_no_turn_has_more_than_its_share() -> None:
-    """All enter, but each turn has a bounded number."""
+    """All connections enter, but each turn has a bounded number."""
     order = await entering(TurnScheduler(), [Rank.KNOWN] * MANY)
     turns = [turn for turn, _ in order]
     assert len(order) == MANY
@@ -74,14 +74,14 @@ async def test_no_turn_has_more_than_its_share() -> None:
 
 
 async def test_long_turns_let_fewer_in() -> None:
-    """The number is halved after each long turn, down to the bound."""
+    """Each long turn halves the number, down to a lower bound."""
     order = await entering(TurnScheduler(), [Rank.KNOWN] * 100, work_s=pacing.SHORT_TURN_S)
     turns = [turn for turn, _ in order]
     assert [turns.count(turn) for turn in sorted(set(turns))][-5:-1] == [FEWEST_A_TURN] * 4
 
 
 async def test_short_turns_let_more_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number grows by one after each full turn."""
+    """Each full short turn raises the number by one."""
     monkeypatch.setattr(pacing, "SHORT_TURN_S", 10.0)
     scheduler = TurnScheduler()
     scheduler._share = FEWEST_A_TURN
@@ -92,14 +92,14 @@ async def test_short_turns_let_more_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("many", "one"), list(permutations(Rank, 2)))
 async def test_a_single_connection_of_another_rank_does_not_wait_for_many(many: Rank, one: Rank) -> None:
-    """The last one to come enters within two turns, in any rank."""
+    """The last connection to come enters within two turns if its rank differs from that of the others."""
     order = await entering(TurnScheduler(), [many] * MANY + [one])
     place = order.index(next(entry for entry in order if entry[1] is one))
     assert place <= 2 * (MOST_A_TURN + PROBES_A_TURN)
 
 
 async def test_ranks_enter_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting ranks enter in order, and at least one of each in every turn."""
+    """The first ranks enter sooner, but each turn has at least one connection of each rank."""
     scheduler = TurnScheduler()
     monkeypatch.setattr(pacing, "SHORT_TURN_S", 10.0)
     scheduler._share = 10
@@ -111,7 +111,7 @@ async def test_ranks_enter_in_their_order(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_a_cancelled_wait_is_removed() -> None:
-    """Those behind it enter."""
+    """Connections behind it enter."""
     scheduler = TurnScheduler()
     async with trio.open_nursery() as nursery:
         with trio.CancelScope() as scope:
@@ -129,7 +129,7 @@ async def test_a_cancelled_wait_is_removed() -> None:
 
 
 async def test_refusals_enter_a_few_at_a_time() -> None:
-    """They neither wait for admitted requests nor take their places."""
+    """Refusals neither wait for admitted requests nor take their places."""
     ranks = [Rank.KNOWN] * MANY + [Rank.REFUSED] * MANY
     began = trio.current_time()
     order = await entering(TurnScheduler(), ranks)
@@ -143,7 +143,7 @@ async def test_refusals_enter_a_few_at_a_time() -> None:
 
 
 def test_turns_of_refusals_alone_do_not_change_the_pace() -> None:
-    """Otherwise a server that is busy refusing would estimate longer waits and refuse more."""
+    """A server that is busy refusing would otherwise estimate longer waits and refuse more."""
     clock = trio.testing.MockClock()
 
     async def run() -> float:
@@ -165,7 +165,7 @@ def test_turns_of_refusals_alone_do_not_change_the_pace() -> None:
 
 
 class Crowd:
-    """Enters with work in virtual time, and records the expected waits at each turn."""
+    """Enters with work in virtual time, and records the expected waits of each turn."""
 
     def __init__(self) -> None:
         self.scheduler = TurnScheduler()
@@ -180,7 +180,7 @@ class Crowd:
         clock.jump(work_s)
 
     async def during(self, *loads: list[tuple[Rank, float]]) -> None:
-        """Enter with the connections of one load at once, and with the next load when all have entered."""
+        """Enter with all connections of a load at once. The next load starts when all have entered."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.scheduler.run)
             await trio.testing.wait_all_tasks_blocked()
@@ -199,7 +199,7 @@ def virtual_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("virtual_turns")
 async def test_the_expected_wait_grows_with_the_queue() -> None:
-    """It is 0 for probes and an empty queue, and known after a few measured turns."""
+    """The wait is 0 for an empty queue, and known after a few measured turns."""
     crowd, work_s = Crowd(), 3e-3
     await crowd.during([(rank, work_s) for rank in [Rank.KNOWN] * MANY + [Rank.NEWCOMER] * MANY])
     known, newcomer = crowd.waits[MANY * 3 // 4]  # trio shuffles tasks: known from the 105th to 121st on
@@ -211,7 +211,7 @@ async def test_the_expected_wait_grows_with_the_queue() -> None:
 @pytest.mark.parametrize("paused_s", [0.1, 1.0, 10.0])
 @pytest.mark.parametrize("seed", range(5))
 async def test_one_pause_of_the_machine_does_not_change_the_pace(paused_s: float, seed: int) -> None:
-    """At any moment, no expected wait is more than twice that of a machine without the pause."""
+    """No expected wait is ever more than twice that of a machine without the pause."""
     work_s, pick = 3e-3, random.Random(seed)
     load = [(Rank.KNOWN, work_s)] * MANY
     usual, paused = Crowd(), Crowd()

@@ -1,7 +1,4 @@
-"""The server loop: accepting, draining, and a system without free files.
-
-The addresses on which the server may listen.
-"""
+"""The server loop: its addresses, accepting, draining, and a system without free file descriptors."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ class Running:
 
 
 async def test_a_drain_ends_idle_connections_and_lets_busy_ones_finish() -> None:
-    """Any number may be idle, also in the middle of a head. `serve` returns after the last answer."""
+    """Idle connections may be in the middle of a head. `serve` returns after the last answer."""
     running = Running()
     async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
         nursery.start_soon(running.run)
@@ -65,7 +62,7 @@ async def test_a_drain_ends_idle_connections_and_lets_busy_ones_finish() -> None
 
 
 async def test_a_client_that_does_not_finish_is_cut_off() -> None:
-    """A client that never sends its whole body delays the end of the server by `drain_s` and no longer."""
+    """A client that never sends its whole body delays the end of the server by at most `drain_s`."""
     running = Running()
     async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
         nursery.start_soon(running.run)
@@ -79,7 +76,7 @@ async def test_a_client_that_does_not_finish_is_cut_off() -> None:
 
 
 async def test_requests_that_arrived_before_a_drain_are_answered() -> None:
-    """Their connections may be idle, new, or not accepted yet."""
+    """The connection may be idle, new, or not accepted yet."""
     running = Running()
     async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
         nursery.start_soon(running.run)
@@ -114,7 +111,7 @@ class Exhausted(socket.socket):
 
 
 async def test_too_many_open_files_are_logged_once_and_retried() -> None:
-    """Connections in the kernel's queue are accepted later. One that has ended is no error."""
+    """Connections in the kernel's queue are accepted later. A connection that has ended is no error."""
     listener = Exhausted()
     listener.failures = [errno.ECONNABORTED, errno.ENFILE, errno.EMFILE, errno.EMFILE]
     listener.bind(("127.0.0.1", 0))
@@ -133,7 +130,7 @@ async def test_too_many_open_files_are_logged_once_and_retried() -> None:
 
 
 async def test_a_listener_that_another_worker_has_stopped_leaves_the_event_loop_idle() -> None:
-    """Nothing is logged. Open connections are answered until the worker's own drain."""
+    """The worker logs nothing. It answers open connections until its own drain."""
     listener = Exhausted()
     listener.failures = []
     listener.bind(("127.0.0.1", 0))
@@ -173,12 +170,12 @@ async def test_ended_connections_leave_no_task() -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_loopback_needs_no_keys(host: str) -> None:
-    """No other machine can reach it."""
+    """No other machine can reach a loopback address."""
     check_exposure(host, has_api_keys=False, insecure_no_auth=False)
 
 
 def test_other_addresses_need_keys_or_the_flag() -> None:
-    """The refusal names the setting and the way out."""
+    """The refusal names the setting of keys and the flag."""
     with pytest.raises(ConfigError, match="SVC_API_KEYS"):
         check_exposure("0.0.0.0", has_api_keys=False, insecure_no_auth=False)
     check_exposure("0.0.0.0", has_api_keys=True, insecure_no_auth=False)
@@ -215,13 +212,13 @@ def test_of_two_servers_that_start_together_only_one_listens() -> None:
 
 
 def test_a_host_that_does_not_exist_is_a_configuration_error() -> None:
-    """It is not a traceback."""
+    """The command prints no traceback."""
     with pytest.raises(ConfigError, match="cannot be resolved"):
         bind("host.invalid", 0, unread_timeout_s=30)
 
 
 def test_stop_accepts_connected_clients_and_refuses_later_ones() -> None:
-    """Later clients are refused at once."""
+    """Later clients are refused at once, without a wait."""
     with bind("127.0.0.1", 0, unread_timeout_s=30) as listener:
         address = listen(listener)
         listener.setblocking(False)
@@ -234,7 +231,7 @@ def test_stop_accepts_connected_clients_and_refuses_later_ones() -> None:
             socket.create_connection(address)
 
 
-async def test_work_ends_by_itself_or_at_the_event() -> None:
+async def test_work_runs_until_it_ends_or_the_event_is_set() -> None:
     """The end of one cancels the other."""
     ended: list[str] = []
     began = trio.current_time()

@@ -1,4 +1,4 @@
-"""Connections over TLS, by clients with real sockets."""
+"""Connections over TLS with real sockets, and the ASGI application that hypercorn calls."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Http2:
 
 @both_versions
 async def test_both_versions_of_http_are_spoken(issuer: Issuer, http2: bool) -> None:
-    """ALPN chooses. Answers have length and date, but no name of the server."""
+    """ALPN chooses the version. Answers have length and date, but no name of the server."""
     async with listening(Echo(), tls=issuer.tls()) as port, client_of(port, issuer, http2=http2) as client:
         found = await client.post("/body", content=b"x" * 100_000)
         assert found.http_version == ("HTTP/2" if http2 else "HTTP/1.1")
@@ -98,7 +98,7 @@ async def test_both_versions_of_http_are_spoken(issuer: Issuer, http2: bool) -> 
 
 @both_versions
 async def test_a_client_needs_a_signed_certificate(issuer: Issuer, tmp_path: Path, http2: bool) -> None:
-    """One of another authority is refused."""
+    """A client without a certificate is refused, and so is one of another authority."""
     clients, strangers = Issuer(tmp_path, "clients"), Issuer(tmp_path, "strangers")
     app = Echo()
     async with listening(app, tls=issuer.tls(clients=clients)) as port:
@@ -113,7 +113,7 @@ async def test_a_client_needs_a_signed_certificate(issuer: Issuer, tmp_path: Pat
 
 @both_versions
 async def test_new_connections_get_a_new_certificate(issuer: Issuer, tmp_path: Path, http2: bool) -> None:
-    """Open connections go on."""
+    """Open connections go on with the old one."""
     tls, other = issuer.tls(), Issuer(tmp_path, "other")
     async with listening(Echo(), tls=tls) as port, client_of(port, issuer, http2=http2) as old:
         await old.get("/")
@@ -150,7 +150,7 @@ PING = bytes.fromhex("000008060000000000") + b"eight by"
 
 @pytest.mark.parametrize("step", [1, 5, 100, 100_000])
 def test_hypercorn_gets_a_few_frames_at_once(step: int) -> None:
-    """No byte is lost for any division, and a large frame is passed on as it arrives."""
+    """No division of the bytes loses one. A large frame is passed on as it arrives."""
     data = bytes.fromhex("003fff000000000001") + b"x" * 0x3FFF
     sent = PREFACE + PING * 40 + data + PING * 3
     frames, pieces = Frames(), []
@@ -163,7 +163,7 @@ def test_hypercorn_gets_a_few_frames_at_once(step: int) -> None:
 
 
 async def test_every_connection_gets_its_bytes_in_pieces(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two pieces of a flood of frames, or of a large HTTP/1.1 body, other connections have their turns."""
+    """Other connections have turns between two pieces of a flood of frames, or of a large HTTP/1.1 body."""
     given: list[int] = []
     handle = ProtocolWrapper.handle
 
@@ -187,7 +187,10 @@ async def test_every_connection_gets_its_bytes_in_pieces(issuer: Issuer, monkeyp
 
 
 async def test_an_error_of_one_connection_ends_no_other(issuer: Issuer) -> None:
-    """Paths and methods outside ASCII raise within hypercorn, and are not logged: clients could fill the log."""
+    """Paths and methods outside ASCII raise within hypercorn.
+
+    They are not logged, because clients could fill the log.
+    """
     with capture_logs() as records:
         await ask_wrongly(issuer)
     assert records == []
@@ -207,7 +210,7 @@ async def ask_wrongly(issuer: Issuer) -> None:
 
 @both_versions
 async def test_a_defect_is_logged_and_ends_no_other_connection(issuer: Issuer, http2: bool) -> None:
-    """Its client gets 500."""
+    """The client of the failed request gets 500."""
     with capture_logs() as records:
         async with listening(Echo(), tls=issuer.tls()) as port, client_of(port, issuer, http2=http2) as client:
             assert (await client.get("/broken")).status_code == 500
@@ -219,7 +222,7 @@ async def test_a_defect_is_logged_and_ends_no_other_connection(issuer: Issuer, h
 
 @both_versions
 async def test_a_drain_answers_requests_in_flight(issuer: Issuer, http2: bool) -> None:
-    """Idle connections end at once, and the server with the last answer."""
+    """Idle connections end at once. The server ends with the last answer."""
     found: list[bytes] = []
     async with trio.open_nursery() as nursery:
         async with listening(Echo(), tls=issuer.tls()) as port:
@@ -319,7 +322,7 @@ class Exchanged:
 
     @property
     def left(self) -> int:
-        """Return the messages that were not received."""
+        """Return the number of messages that were not received."""
         return len(list(self._messages))
 
     @property
@@ -337,14 +340,14 @@ async def ask(app: Echo, exchanged: Exchanged, **scope: Any) -> Exchanged:
 
 
 class RefusingAll(Echo):
-    """Refuses everything before its body has arrived."""
+    """Refuses each request before its body has arrived."""
 
     async def __call__(self, incoming: Incoming) -> Response | None:
         return Response(401, b"no")
 
 
 async def test_httpx_gets_the_answers_of_the_plain_port() -> None:
-    """They are single requests, queries, pages of quart and errors."""
+    """Answers, errors and pages of quart have the same status, headers and body."""
     async with serving() as (client, _):
         transport = httpx.ASGITransport(AsgiApplication(client.app, unread_s=30))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as asgi:
@@ -367,28 +370,28 @@ async def test_httpx_gets_the_answers_of_the_plain_port() -> None:
 
 
 async def test_a_body_may_have_any_parts() -> None:
-    """Empty parts are skipped, and the application gets the body to its end."""
+    """Empty parts are skipped. The application gets the body to its end."""
     exchanged = Exchanged(part(b"a", more=True), part(b"", more=True), part(b"bc", more=True), part(b"", more=False))
     found = await ask(Echo(), exchanged, raw_path=b"/body")
     assert found.sent[1]["body"] == b"got abc"
 
 
 async def test_a_refusal_waits_for_the_end_of_the_body() -> None:
-    """On HTTP/2 an earlier one would end the connection with its other streams."""
+    """On HTTP/2, an earlier refusal would end the connection with its other streams."""
     exchanged = Exchanged(part(b"a" * 9, more=True), part(b"b" * 9, more=False))
     assert (await ask(RefusingAll(), exchanged)).sent[0]["status"] == 401
     assert exchanged.left == 0
 
 
 async def test_an_endless_body_delays_its_refusal_by_the_timeout() -> None:
-    """The client timeout bounds the delay, and the connection ends after the answer."""
+    """The client timeout bounds the delay. The connection ends after the answer."""
     found = await ask(RefusingAll(), Exchanged(part(b"a", more=True)))
     assert found.header[b"connection"] == b"close"
     assert trio.current_time() == pytest.approx(30)
 
 
 async def test_a_client_that_disconnects_gets_no_answer() -> None:
-    """It may do so within its body, or while it waits."""
+    """The client may disconnect within its body, or while it waits."""
     app = Echo()
     for path in (b"/body", b"/gone"):
         exchanged = Exchanged(part(b"a", more=True), {"type": "http.disconnect"})
@@ -398,7 +401,7 @@ async def test_a_client_that_disconnects_gets_no_answer() -> None:
 
 
 async def test_bytes_that_are_read_while_watching_the_client_are_kept() -> None:
-    """A request that waits for its key loses no part of its body."""
+    """A request whose key is being checked loses no part of its body."""
 
     class Watching(Echo):
         async def __call__(self, incoming: Incoming) -> Response | None:
@@ -411,7 +414,7 @@ async def test_bytes_that_are_read_while_watching_the_client_are_kept() -> None:
 
 
 async def test_a_large_answer_goes_in_parts() -> None:
-    """Its length is sent first, and the last part is marked as the last."""
+    """The length is sent first, and the last part is marked as such."""
     found = await ask(Echo(), Exchanged(part(b"", more=False)), raw_path=b"/large")
     assert found.header[b"content-length"] == b"%d" % len(LARGE)
     assert b"".join(message["body"] for message in found.sent[1:]) == LARGE
@@ -421,7 +424,7 @@ async def test_a_large_answer_goes_in_parts() -> None:
 
 @pytest.mark.parametrize(("path", "limit_s"), [(b"/", 5), (b"/large", 5 + 12)])
 async def test_an_answer_that_is_not_read_is_abandoned(path: bytes, limit_s: float) -> None:
-    """`send` of a closed HTTP/2 window would wait for ever. Each MiB of the answer adds a second to the limit."""
+    """`send` would wait for ever if the client opens no HTTP/2 window. Each MiB of the answer adds a second."""
 
     async def send(message: Any) -> None:
         await trio.sleep_forever()
@@ -432,7 +435,7 @@ async def test_an_answer_that_is_not_read_is_abandoned(path: bytes, limit_s: flo
 
 
 async def test_only_http_1_1_announces_the_end_of_the_connection() -> None:
-    """HTTP/2 forbids the header."""
+    """HTTP/2 forbids the header `Connection`."""
 
     class Leaving(Echo):
         is_leaving = True
@@ -456,7 +459,7 @@ async def test_heads_have_the_bounds_of_the_plain_port(scope: dict[str, Any], st
 
 
 async def test_a_websocket_is_answered_as_a_plain_request() -> None:
-    """Its handshake has no method and no body."""
+    """A websocket handshake has no method and no body."""
     scope = {key: value for key, value in SCOPE.items() if key != "method"} | {"type": "websocket"}
     exchanged = Exchanged({"type": "websocket.connect"})
     await AsgiApplication(Echo(), unread_s=30)(scope, exchanged.receive, exchanged.send)
@@ -468,7 +471,7 @@ async def test_a_websocket_is_answered_as_a_plain_request() -> None:
 
 
 async def test_scopes_other_than_requests_are_refused() -> None:
-    """A server looks for a lifespan, and goes on without one."""
+    """A server that tries the scope `lifespan` goes on without one."""
     with pytest.raises(NotImplementedError, match="lifespan"):
         await AsgiApplication(Echo(), unread_s=30)({"type": "lifespan"}, Exchanged().receive, Exchanged().send)
 
