@@ -19,8 +19,13 @@ CANDIDATES: dict[str, Any] = {
 }
 
 
-def test_means_intervals_and_differences_are_reproducible(capsys: pytest.CaptureFixture[str]) -> None:
-    """Means lie within their intervals, differences are those of the means, and repeated calls agree."""
+def test_means_intervals_and_differences_are_reproducible(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Means lie within their intervals, differences are those of the means, and repeated calls agree.
+
+    The progress names the candidate and the seed of each training.
+    """
     found = svc.compare(CANDIDATES, sales(), seeds=2, metrics=["ndcg", "hit"], cutoff=5)
     assert found.index.tolist() == ["popular", "neighbours"]
     assert found.columns.tolist() == [(metric, part) for metric in ("ndcg", "hit") for part in ("mean", "low", "high")]
@@ -30,10 +35,15 @@ def test_means_intervals_and_differences_are_reproducible(capsys: pytest.Capture
         means, change = found[metric]["mean"], found.differences.loc["neighbours", metric]
         assert change["diff"] == pytest.approx(means["neighbours"] - means["popular"])
         assert change["low"] <= change["diff"] <= change["high"]
+    monkeypatch.setattr("svc.progress.EVERY_S", 0.0)
     again = svc.compare(CANDIDATES, sales(), seeds=2, metrics=["ndcg", "hit"], cutoff=5, progress=True)
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("comparing")
-    assert lines[-1].startswith("comparing · 4/4 trained")
+    shown = [line.split(" · ")[:2] for line in capsys.readouterr().err.splitlines()]
+    trainings = [f"now {name} with seed {seed}" for seed in (0, 1) for name in CANDIDATES]
+    assert [phase for phase, _ in shown] == ["comparing"] * 6
+    assert [note for _, note in shown[1:]] == [
+        *(f"{number}/4 trained, {training}" for number, training in enumerate(trainings)),
+        "4/4 trained",
+    ]
     pd.testing.assert_frame_equal(pd.DataFrame(again), pd.DataFrame(found))
     pd.testing.assert_frame_equal(again.differences, found.differences)
 
@@ -66,11 +76,21 @@ def test_results_are_trained_again_by_their_recipe() -> None:
 
 
 def test_the_plot_has_each_candidate() -> None:
-    """Each candidate has one series of points on an axis of metrics."""
+    """Each candidate has one series of means and intervals on an axis of metrics, first metric at the top."""
     import matplotlib
 
     matplotlib.use("Agg")
-    axes = svc.compare(CANDIDATES, sales(), seeds=1, cutoff=5).plot()
+    found = svc.compare(CANDIDATES, sales(), seeds=1, cutoff=5)
+    axes = found.plot()
+    places = []
+    for name, (points, _, (bars,)) in zip(CANDIDATES, axes.containers, strict=True):
+        for metric, mean, place, bar in zip(("ndcg", "recall"), *points.get_data(), bars.get_segments(), strict=True):
+            expected = found.loc[name, metric]
+            assert (mean, *bar[:, 0]) == pytest.approx((expected["mean"], expected["low"], expected["high"]))
+            assert bar[:, 1].tolist() == [place, place]
+            places.append(place)
+    assert places == pytest.approx([-0.075, 0.925, 0.075, 1.075])
+    assert axes.yaxis_inverted()
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["popular", "neighbours"]
     assert [text.get_text() for text in axes.get_yticklabels()] == ["ndcg", "recall"]
 
@@ -81,8 +101,10 @@ def test_the_plot_has_each_candidate() -> None:
         ("a.yaml", {}, "two or more in a list"),
         ([{"algorithms": ["TopPop"]}], {}, "svc.evaluate judges one"),
         ([7, 8], {}, "not a int"),
-        (CANDIDATES, {"seeds": 0}, "seeds"),
-        (CANDIDATES, {"heldout": 1.0}, "heldout"),
+        (CANDIDATES, {"seeds": 0}, "seeds: 0 is not within 1..100"),
+        (CANDIDATES, {"seeds": 101}, "seeds: 101 is not within 1..100"),
+        (CANDIDATES, {"heldout": 1.0}, "heldout: 1.0 is not between 0 and 1"),
+        (CANDIDATES, {"heldout": 0.0}, "heldout: 0.0 is not between 0 and 1"),
         (CANDIDATES, {"metrics": ["mrr"]}, "'mrr' is none of"),
         (CANDIDATES, {"user": "userid"}, "did you mean 'user_id'"),
     ],

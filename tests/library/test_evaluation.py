@@ -99,10 +99,14 @@ def test_wrong_arguments_are_named(shop: svc.Recommender) -> None:
         svc.evaluate(shop, frame, ["mrr"])
     with pytest.raises(UsageError, match="no column 'user_id'; it has u, item_id"):
         svc.evaluate(shop, frame.rename(columns={"user_id": "u"}))
-    with pytest.raises(UsageError, match="cutoff"):
-        svc.evaluate(shop, frame, cutoff=0)
-    with pytest.raises(UsageError, match="confidence"):
-        svc.evaluate(shop, frame, confidence=1.0)
+    for cutoff in (0, 1001):
+        with pytest.raises(UsageError, match=f"cutoff: {cutoff} is not within 1..1000"):
+            svc.evaluate(shop, frame, cutoff=cutoff)
+    for cutoff in (1, 1000):
+        assert svc.evaluate(shop, frame, cutoff=cutoff).cutoff == cutoff
+    for confidence in (0.0, 1.0):
+        with pytest.raises(UsageError, match=f"confidence: {confidence} is not between 0 and 1"):
+            svc.evaluate(shop, frame, confidence=confidence)
     with pytest.raises(UsageError, match="interactions: give a DataFrame"):
         svc.evaluate(shop, "frame.csv")
     with pytest.raises(UsageError, match="list"):

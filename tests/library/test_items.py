@@ -215,6 +215,9 @@ def test_new_items_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     refused(NEW.assign(age=[None, None, None, "old"]), "new_items: data row 4, item 'n2': feature 'age'")
     refused(["n0"], "new_items: give a DataFrame with a row for each item, not a list")
     refused(NEW, "new_items_share: 1.5 is not within 0..1", 1.5)
+    refused(NEW, "new_items_min_share: 1.5 is not within 0..1", None, 1.5)
+    for share, least in ((0.0, 0.0), (0.2, 0.2), (1.0, 1.0)):
+        svc.load(artifact, keys=SIGNING_KEYS, new_items=NEW, new_items_share=share, new_items_min_share=least)
     refused(NEW, "new_items_min_share: 0.3 is above new_items_share, 0.2", 0.2, 0.3)
     refused(NEW, "new_items_min_share: -0.1 is not within 0..1", None, -0.1)
     write_artifact(artifact, model(features=False))

@@ -143,8 +143,11 @@ def test_reasons_add_up_to_the_score(tmp_path: Path, family: str) -> None:
         assert (each["reason"].last() == "rest").all()
         known = {*shop.items(), "rest", "popular"}
         assert set(found["reason"]) <= known
-    with pytest.raises(UsageError, match="reasons"):
-        shop.explain(user, reasons=11)
+    for reasons in (0, 11):
+        with pytest.raises(UsageError, match=f"reasons: {reasons} is not within 1..10"):
+            shop.explain(user, reasons=reasons)
+    assert shop.explain(user, reasons=1)["reason"].notna().all()
+    assert shop.explain(user, reasons=10)["reason"].notna().all()
     with pytest.raises(UsageError, match="not both"):
         shop.explain(user, seed_items=[seed])
     with pytest.raises(UnknownUser):
