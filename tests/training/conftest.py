@@ -1,4 +1,4 @@
-"""Small data with learnable tastes, and recipes over it."""
+"""Small generated data with two tastes that a model can learn, and recipes over it."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def write_ratings(path: Path, *, n_users: int = 80, n_items: int = 40, seed: int
 
 
 def write_items(path: Path, n_items: int = 40) -> Path:
-    """Write a feature table in which even items are of one group, odd ones of the other."""
+    """Write a feature table: even items belong to one group, odd items to the other."""
     lines = ["item_id,group,size"] + [f"i{item},{'even' if item % 2 == 0 else 'odd'},{item}" for item in range(n_items)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
 
 def recipe_in(folder: Path, *, ratings: Path | None = None, **blocks: Any) -> LoadedRecipe:
-    """Load a recipe over generated ratings. Keyword arguments replace whole top-level blocks."""
+    """Load a recipe over generated ratings. A keyword argument replaces a whole top-level block."""
     data = ratings or write_ratings(folder / "ratings.csv")
     recipe: dict[str, Any] = {
         "name": "small",
@@ -60,13 +60,13 @@ def recipe_in(folder: Path, *, ratings: Path | None = None, **blocks: Any) -> Lo
 
 @pytest.fixture
 def make_recipe(tmp_path: Path) -> Callable[..., LoadedRecipe]:
-    """Load recipes in a folder of the test."""
+    """Return a function that loads recipes in a folder of the test."""
     return partial(recipe_in, tmp_path)
 
 
 @pytest.fixture(scope="module")
 def make_shared_recipe(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., LoadedRecipe]:
-    """Load a recipe in a folder of the module, for a training that its tests share."""
+    """Return a function that loads a recipe in a folder of the module, for a training that its tests share."""
     return partial(recipe_in, tmp_path_factory.mktemp("shared"))
 
 
@@ -80,7 +80,7 @@ def without_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def make_ratings(tmp_path: Path) -> Callable[..., Path]:
-    """Write other ratings: a file name, and the arguments of `write_ratings`."""
+    """Return a function that writes other ratings: a file name, and the arguments of `write_ratings`."""
     return lambda name, **arguments: write_ratings(tmp_path / name, **arguments)
 
 
@@ -92,6 +92,6 @@ def items_csv(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def log() -> Any:
-    """Return the records that a test emits, as dictionaries."""
+    """Return the records that the test emits, as dictionaries."""
     with structlog.testing.capture_logs() as records:
         yield records

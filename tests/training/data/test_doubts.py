@@ -1,4 +1,4 @@
-"""Rows that probably have another meaning than the recipe assumes, and ratings that it does not use."""
+"""Warnings about rows that probably mean something else than the recipe assumes, and about unused ratings."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def pairs(user: str = "user", item: str = "item", *, users: int = 10, items: int
 def test_many_repeats_cause_a_warning_unless_the_recipe_has_a_rule(
     tmp_path: Path, more: dict[str, Any], *, warns: bool
 ) -> None:
-    """The warning has their share. A few repeats cause none."""
+    """The warning has the share of repeats. A few repeats cause none."""
     frame = pairs()
     twice = pd.concat([frame, frame.head(25)])
     messages = found(tmp_path, twice, **more)
@@ -71,14 +71,14 @@ def test_many_repeats_cause_a_warning_unless_the_recipe_has_a_rule(
     ],
 )
 def test_swapped_columns_cause_a_warning(tmp_path: Path, user: str, item: str, n_items: int, *, warns: bool) -> None:
-    """Two suspicious names suffice. A single one needs many more items than users."""
+    """Two suspicious column names are enough. One suspicious name needs many more items than users."""
     messages = found(tmp_path, pairs(user, item, items=n_items), user, item)
     assert ("are they swapped?" in messages.get("columns_swapped", "")) is warns
 
 
 @pytest.mark.parametrize("scale", [1, 1000, 10**6, 10**9])
 def test_weights_that_look_like_times_or_are_unusable_cause_a_warning(tmp_path: Path, scale: int) -> None:
-    """Times may have any unit. Rows without a usable weight are counted."""
+    """Times in any unit are detected. The warning counts rows without a usable weight."""
     frame = pairs().assign(w=[DAY * scale] * 97 + [0, -1, None])
     messages = found(tmp_path, frame, schema={"weight_column": "w"})
     assert messages["weights_unusable"].startswith("3 of 100 rows are dropped, since their 'w' is no number above 0")
@@ -108,7 +108,7 @@ def hint(loaded: LoadedRecipe) -> Doubt | None:
 def test_an_unused_rating_is_named_with_the_keys_that_could_use_it(
     values: list[float], high: str, make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
 ) -> None:
-    """`validate` names it once, and so does a training."""
+    """`svc validate` warns once, and so does a training."""
     loaded = recipe_over(make_recipe, tmp_path, values)
     found = hint(loaded)
     assert found is not None
@@ -127,8 +127,8 @@ def test_an_unused_rating_is_named_with_the_keys_that_could_use_it(
 @pytest.mark.parametrize(
     "values", [["a", "b"], [1], [-1, 1], [*range(22)], [1, 500], ["2024-01-01", "2024-01-02"], ["", ""]]
 )
-def test_other_columns_are_no_ratings(values: list[Any], make_recipe: Make, tmp_path: Path) -> None:
-    """These are texts, one value, negative, many or large numbers, dates, and missing values."""
+def test_columns_unlike_ratings_cause_no_warning(values: list[Any], make_recipe: Make, tmp_path: Path) -> None:
+    """These columns have texts, one value, negative, many or large numbers, dates, or missing values."""
     assert hint(recipe_over(make_recipe, tmp_path, values)) is None
 
 
@@ -142,14 +142,14 @@ def test_other_columns_are_no_ratings(values: list[Any], make_recipe: Make, tmp_
     ],
 )
 def test_a_column_that_the_recipe_uses_is_not_named(blocks: dict[str, Any], make_recipe: Make, tmp_path: Path) -> None:
-    """It is used as a weight, or to choose rows."""
+    """The recipe uses the column as a weight, or to choose rows."""
     assert hint(recipe_over(make_recipe, tmp_path, [1, 2, 5], **blocks)) is None
 
 
-def test_a_rating_that_only_where_uses_is_named_once(
+def test_a_rating_used_only_by_where_causes_one_hint_at_hide(
     make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
 ) -> None:
-    """Items of dropped rows are not hidden, and would be recommended again."""
+    """`where` alone drops rows without hiding their items, so a model would recommend them again."""
     loaded = recipe_over(make_recipe, tmp_path, [1, 2, 5], cleansing={"where": {"stars": {"gte": 2}}})
     (message,) = [check.detail for check in validate(loaded, Settings(), {}) if "cleansing.hide" in check.detail]
     assert "`cleansing.hide: {stars: {lt: ...}}`" in message
@@ -159,7 +159,7 @@ def test_a_rating_that_only_where_uses_is_named_once(
 
 
 def test_a_table_that_cannot_be_read_gives_no_hint(make_recipe: Make, tmp_path: Path) -> None:
-    """The training reports the error."""
+    """The training reports the error itself."""
     loaded = recipe_over(make_recipe, tmp_path, [1, 2, 5])
     (tmp_path / "rows.csv").unlink()
     assert hint(loaded) is None
@@ -168,7 +168,7 @@ def test_a_table_that_cannot_be_read_gives_no_hint(make_recipe: Make, tmp_path: 
 def test_remote_stores_are_not_read_for_a_hint(
     make_recipe: Make, tmp_path: Path, objects_in_memory: ObjectsInMemory
 ) -> None:
-    """A request would cost more than the hint is worth."""
+    """A request to the store would cost more than the hint is worth."""
     loaded = recipe_over(make_recipe, tmp_path, [1, 2, 3])
     objects_in_memory.pipe_file("s3://shop/rows.csv", (tmp_path / "rows.csv").read_bytes())
     remote = SourceSpec.model_validate({"type": "csv", "path": "s3://shop/rows.csv"})

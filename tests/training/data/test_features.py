@@ -1,4 +1,4 @@
-"""Feature tables are encoded, and their first rows are described."""
+"""Encoding of feature tables, and the check of their first rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TABLE = pd.DataFrame(
 
 
 def test_encoded_rows_are_in_the_order_of_the_ids() -> None:
-    """An id without a row has only the constant. Values are those of the encoder in a server."""
+    """An id without a row has only the constant. The values equal those that a server encodes."""
     fitted = fit_side(TABLE, side(GENRES, YEAR), "item", ["b", "zz", "a"], Settings())
     assert fitted.encoder.columns == ("genres", "year")
     assert fitted.encoder.dim == 4
@@ -44,7 +44,7 @@ def test_encoded_rows_are_in_the_order_of_the_ids() -> None:
 
 
 def test_repeated_and_blank_ids_are_dropped_with_counts(log: list[dict[str, Any]]) -> None:
-    """The first row of an id counts. Dropped rows do not add to the vocabulary."""
+    """The first row of an id counts. Dropped rows add nothing to the vocabulary."""
     fitted = fit_side(TABLE, side(GENRES), "item", ["a"], Settings())
     dropped = next(record for record in log if record["event"] == "feature_rows_dropped")
     assert (dropped["duplicates"], dropped["blank_ids"]) == (1, 2)
@@ -52,28 +52,28 @@ def test_repeated_and_blank_ids_are_dropped_with_counts(log: list[dict[str, Any]
 
 
 def test_the_vocabulary_comes_from_the_whole_table() -> None:
-    """It has the tokens of items that no user has chosen yet."""
+    """It includes tokens of items that no user has chosen."""
     fitted = fit_side(TABLE, side(GENRES), "item", ["b"], Settings())
     vector, _ = fitted.encoder.encode({"genres": "Action"})
     assert vector.sum() == 2
 
 
-def test_coverage_is_logged_and_partial_coverage_is_fine(log: list[dict[str, Any]]) -> None:
-    """Only no overlap at all is an error."""
+def test_partial_coverage_of_the_ids_is_logged_and_allowed(log: list[dict[str, Any]]) -> None:
+    """Only a table without any known id is an error."""
     fit_side(TABLE, side(YEAR), "item", ["a", "x", "y"], Settings())
     record = next(record for record in log if record["event"] == "feature_axis_coverage")
     assert (record["side"], record["matched"], record["total"]) == ("item", 1, 3)
 
 
 def test_no_overlap_shows_ids_of_both_sides() -> None:
-    """The message shows integers that became floats."""
+    """The message shows that integers became floats."""
     table = TABLE.assign(id=pd.Categorical(["1.0", "2.0", "3.0", "4.0", "5.0", "6.0"]))
     with pytest.raises(FeatureAxisError, match=r"'1', '2'.*'1.0', '2.0'.*pinned to str"):
         fit_side(table, side(YEAR), "item", ["1", "2"], Settings())
 
 
 def test_a_table_of_constant_columns_is_refused() -> None:
-    """A constant column beside a column that varies is allowed."""
+    """A constant column is allowed beside a column that varies."""
     table = TABLE.assign(country="se", year=7.0)
     country = {"name": "country", "kind": "categorical"}
     with pytest.raises(FeatureTableError, match="every declared column is constant"):
@@ -82,7 +82,7 @@ def test_a_table_of_constant_columns_is_refused() -> None:
 
 
 def test_a_table_without_any_signal_is_refused(log: list[dict[str, Any]]) -> None:
-    """If all tokens are pruned and a number is constant, each column has a warning, then the training fails."""
+    """Each column without signal causes an event: all its tokens are pruned, or its number is constant."""
     table = TABLE.assign(year=7.0)
     with pytest.raises(FeatureTableError, match="min_frequency"):
         fit_side(table, side({**GENRES, "min_frequency": 50}, YEAR), "item", ["a"], Settings())
@@ -91,7 +91,7 @@ def test_a_table_without_any_signal_is_refused(log: list[dict[str, Any]]) -> Non
 
 
 def test_heavy_pruning_causes_a_warning(log: list[dict[str, Any]]) -> None:
-    """It starts at 20% of rows without signal, and has all counts."""
+    """The warning comes from 20% of rows without signal on, and has all counts."""
     fit_side(TABLE, side({**GENRES, "min_frequency": 2}), "item", ["a"], Settings())
     record = next(record for record in log if record["event"] == "feature_vocabulary_pruned")
     assert (record["min_frequency"], record["distinct_values"], record["kept_values"]) == (2, 2, 1)
@@ -99,7 +99,7 @@ def test_heavy_pruning_causes_a_warning(log: list[dict[str, Any]]) -> None:
 
 
 def test_too_wide_a_side_is_refused_before_it_is_built() -> None:
-    """The limit is for one side. The message names the widest column."""
+    """The limit applies to each side. The message names the widest column."""
     table = pd.DataFrame({"id": pd.Categorical([str(i) for i in range(100)]), "tag": [f"t{i}" for i in range(100)]})
     tags = {"name": "tag", "kind": "categorical"}
     with pytest.raises(FeatureDimensionExceeded, match="'tag'"):
@@ -116,7 +116,7 @@ def test_numbers_in_text_columns_are_read() -> None:
 
 
 def test_counting_keeps_only_tokens_that_can_be_frequent() -> None:
-    """A million distinct values need only the memory of the buckets."""
+    """200,000 rare values need only the memory of the buckets."""
     values = [f"v{i}" for i in range(200_000)] + ["often"]
     weights = np.ones(len(values), dtype=np.int64)
     weights[-1] = 500
@@ -135,7 +135,7 @@ def report_of(*columns: dict[str, Any], **values: list[Any]) -> str:
 
 
 def test_words_and_vectors_of_the_first_rows_are_counted() -> None:
-    """Plain texts in any script cause no warning."""
+    """Plain text in any script causes no warning."""
     report = report_of(
         TITLE, POINT, title=["old sea", "the sea < 3", "人民 & 🦆", None], point=["1|2", None, [3, 4], "5|6"]
     )
@@ -145,7 +145,7 @@ def test_words_and_vectors_of_the_first_rows_are_counted() -> None:
 
 
 def test_markup_and_repeated_ids_cause_warnings() -> None:
-    """They have the row, and the first id."""
+    """The warnings name the row and the first repeated id."""
     report = report_of(TITLE, title=["old", "<p class='x'>sea</p>", "fish &amp; chips", "sea"], id=["a", "b", "a", "c"])
     assert "warning: title: 2 of the first 4 texts hold markup, such as row 2" in report
     assert (
@@ -153,7 +153,7 @@ def test_markup_and_repeated_ids_cause_warnings() -> None:
     )
 
 
-def test_an_error_of_a_training_is_an_error_of_the_check() -> None:
-    """It has column and row."""
+def test_the_check_raises_the_error_of_a_training() -> None:
+    """The error has column and row."""
     with pytest.raises(FeatureTableError, match="row 3 of the table: feature 'point': the vector has 1 numbers"):
         report_of(POINT, point=["1|2", None, "5", "1"])

@@ -1,4 +1,4 @@
-"""What is fetched, and the least data that a training needs."""
+"""Fetched rows: the columns and ids that are checked, and the least data that a training needs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.training.data.test_interactions import SCHEMA, frame, from_frame
 from tests.training.test_run import Make, last, run, small_training
 
 
-def test_too_little_data_ends_with_4_and_all_counts(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """`train_error` is the last record, with counts and thresholds."""
+def test_too_little_data_exits_with_4_and_logs_all_counts(make_recipe: Make, log: list[dict[str, Any]]) -> None:
+    """The last record is `train_error`, with counts and thresholds."""
     result = run(make_recipe(cleansing={"min_users": 1000}))
     error = last(log)
     assert (result.exit_code, error["event"], error["code"]) == (4, "train_error", "min_data_violation")
@@ -26,8 +26,8 @@ def test_too_little_data_ends_with_4_and_all_counts(make_recipe: Make, log: list
 
 
 @pytest.mark.parametrize("scheme", ["random", "time_user"])
-def test_a_wrong_time_column_ends_a_training(make_recipe: Make, log: list[dict[str, Any]], scheme: str) -> None:
-    """This includes splits that do not use times."""
+def test_an_invalid_time_column_ends_a_training(make_recipe: Make, log: list[dict[str, Any]], scheme: str) -> None:
+    """The split `random` needs no times, but a declared column must be valid."""
     for column, code, words in (
         ("when", "data_source_error", "when"),
         ("ts", "time_unit_required", "is a time near today in s"),
@@ -42,7 +42,7 @@ def test_a_wrong_time_column_ends_a_training(make_recipe: Make, log: list[dict[s
 def test_ids_that_are_hard_to_request_cause_warnings(
     make_recipe: Make, make_ratings: Callable[..., Path], log: list[dict[str, Any]]
 ) -> None:
-    """They are longer than requests allow, or integers that a tool turned into floats."""
+    """Such ids are longer than requests allow, or are integers that a tool turned into floats."""
     ratings = make_ratings("odd.csv")
     text = ratings.read_text(encoding="utf-8").replace("u1,", "u" * 257 + ",").replace(",i3,", ",3.0,")
     ratings.write_text(text, encoding="utf-8")
@@ -52,7 +52,7 @@ def test_ids_that_are_hard_to_request_cause_warnings(
 
 
 def test_too_little_data_names_counts_and_thresholds() -> None:
-    """All counts and thresholds are fields of the error."""
+    """The error has all counts and thresholds as fields."""
     found = from_frame(frame(["a", "b"], ["x", "y"]), SCHEMA, Cleansing(), with_times=False)
     with pytest.raises(MinDataViolation, match="2 users where at least 3") as caught:
         check_thresholds(found, Cleansing(min_users=3))
@@ -63,7 +63,7 @@ def test_too_little_data_names_counts_and_thresholds() -> None:
 
 @pytest.mark.parametrize("rows", [0, 1])
 def test_no_row_and_a_single_row_are_too_little(rows: int) -> None:
-    """Even without thresholds a model needs a user and two items."""
+    """A model needs a user and two items, even without thresholds."""
     found = from_frame(frame(["a"][:rows], ["x"][:rows]), SCHEMA, Cleansing(), with_times=False)
     with pytest.raises(MinDataViolation):
         check_thresholds(found, Cleansing())
@@ -78,7 +78,7 @@ def refusal(data: pd.DataFrame, **schema: object) -> str:
 
 
 def test_a_threshold_below_the_minimum_of_a_model_is_reported_unchanged() -> None:
-    """`min_items: 1` stays 1, and the message says that a model needs two."""
+    """`min_items: 1` stays 1. The message says that a model needs two."""
     found = from_frame(frame(["a"], ["x"]), SCHEMA, Cleansing(), with_times=False)
     with pytest.raises(MinDataViolation, match="asks for 1, but a model needs at least 2") as caught:
         check_thresholds(found, Cleansing(min_items=1))

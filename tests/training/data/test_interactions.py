@@ -1,4 +1,4 @@
-"""Cleansing: dropped rows, their counts, and the order of ids."""
+"""Cleansing of interactions: dropped rows, their counts, and the order of ids."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def frame(users: list[str | None], items: list[str | None], times: list[object] 
 
 
 def test_ids_are_in_order_of_first_appearance() -> None:
-    """Codes follow the rows, not the alphabet."""
+    """The order is that of the rows, not of the alphabet."""
     found = from_frame(frame(["b", "a", "b"], ["y", "x", "x"]), SCHEMA, Cleansing(), with_times=False)
     assert found.user_ids == ["b", "a"]
     assert found.item_ids == ["y", "x"]
@@ -52,7 +52,7 @@ def test_ids_are_in_order_of_first_appearance() -> None:
 
 
 def test_null_and_blank_ids_are_dropped_with_their_count() -> None:
-    """They become neither users nor items, and do not change the order of other ids."""
+    """Such ids become neither users nor items, and do not change the order of other ids."""
     found = from_frame(frame(["a", None, " ", "b"], ["x", "x", "y", ""]), SCHEMA, Cleansing(), with_times=False)
     assert (found.user_ids, found.item_ids) == (["a"], ["x"])
     assert found.dropped == {"null_ids": 3}
@@ -60,7 +60,7 @@ def test_null_and_blank_ids_are_dropped_with_their_count() -> None:
 
 
 def test_rows_without_ids_end_the_training_if_they_may_not_be_dropped() -> None:
-    """The message names each id column with a blank row, and its first one."""
+    """The message names each id column with a blank cell, and the first row with one."""
     said = (
         "'u' is blank in 1 rows \\(first: data row 2\\), the id column 'i' is blank in 1 rows .*drop_null_ids is false"
     )
@@ -94,7 +94,7 @@ def cleaned(rows: list[Row], dedup: Any, *, repeats: bool = False, timed: bool =
 def test_an_item_has_the_position_of_its_latest_row_in_the_history(
     rows: list[Row], dedup: str, *, repeats: bool
 ) -> None:
-    """This holds for every `dedup`, before and after the split. A future row has the time of the start."""
+    """Every `dedup` gives the same positions. A row in the future counts as one at the start of the training."""
     found = cleaned(rows, dedup, repeats=repeats)
     latest: dict[tuple[str, str], int] = {}
     for user, item, second, _ in rows:
@@ -111,7 +111,7 @@ def test_an_item_has_the_position_of_its_latest_row_in_the_history(
 @settings(max_examples=100, deadline=None)
 @given(rows=ROWS, dedup=st.sampled_from(DEDUPS), timed=st.booleans())
 def test_the_latest_item_is_held_out_with_any_dedup(rows: list[Row], dedup: str, *, timed: bool) -> None:
-    """The order is by time, including future rows, or by place without times."""
+    """Rows are ordered by time, including future ones. Without times, they keep the order of the table."""
     found = cleaned(rows, dedup, timed=timed)
     parts = split(found, SplitPlan("leave_one_out", 0.1, 1.0, 1))
     heldout = {
@@ -127,8 +127,8 @@ def test_the_latest_item_is_held_out_with_any_dedup(rows: list[Row], dedup: str,
 
 
 @pytest.mark.parametrize(("dedup", "weight"), [("keep_last", 3.0), ("keep_first", 0.5)])
-def test_first_and_last_weights_are_chosen_by_time(dedup: str, weight: float) -> None:
-    """The time of the pair is the latest in both cases."""
+def test_keep_first_and_keep_last_choose_the_weight_by_time(dedup: str, weight: float) -> None:
+    """The pair gets the latest time in both cases."""
     found = cleaned([(0, 0, 5, 1.0), (0, 0, 9, 3.0), (0, 0, 2, 0.5)], dedup)
     assert found.times is not None and found.weights is not None
     assert (found.times.tolist(), found.weights.tolist()) == ([9 * 10**9], [weight])
@@ -136,14 +136,14 @@ def test_first_and_last_weights_are_chosen_by_time(dedup: str, weight: float) ->
 
 
 def test_without_dedup_repetitions_count_in_the_matrix() -> None:
-    """An entry of the matrix is the number of rows of the pair."""
+    """The value of an entry is the number of rows of the pair."""
     found = from_frame(frame(["a", "a", "b"], ["x", "x", "y"]), SCHEMA, Cleansing(dedup="none"), with_times=False)
     assert len(found) == 3
     assert found.matrix().toarray().tolist() == [[2.0, 0.0], [0.0, 1.0]]
 
 
-def test_bad_times_are_dropped_only_if_the_split_uses_time() -> None:
-    """Other splits keep these rows."""
+def test_invalid_times_are_dropped_only_if_the_split_uses_time() -> None:
+    """A split without times keeps these rows."""
     data = frame(["a", "b", "c"], ["x", "y", "z"], [1.0, np.nan, 1e300])
     assert from_frame(data, SCHEMA, Cleansing(), with_times=True).dropped == {"bad_times": 2}
     assert len(from_frame(data, SCHEMA, Cleansing(), with_times=False)) == 3

@@ -1,4 +1,4 @@
-"""The splits: held-out and training rows, and the smallest ratio that works."""
+"""The splits into training and held-out rows, and the smallest ratio that holds out a row."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def interactions(histories: list[list[int]], times: list[list[int]] | None = Non
 
 
 def test_the_holdout_is_floored_for_each_user() -> None:
-    """A user with fewer than 1/ratio items has none held out, others floor(n·r)."""
+    """A user with n items has floor(n·ratio) of them held out, so none with fewer than 1/ratio."""
     found = split(interactions([[0, 1], [0, 1, 2], list(range(7))]), SplitPlan("random", 1 / 3, 1.0, 1))
     assert found.val_offset == 1
     assert np.diff(found.heldout.indptr).tolist() == [1, 2]
@@ -36,14 +36,14 @@ def test_the_holdout_allows_for_rounding_of_the_ratio() -> None:
 
 
 def test_time_user_holds_out_the_latest() -> None:
-    """The order of rows matters for equal times only, where the later row is the later event."""
+    """Among equal times, the later row of the table is the later event."""
     data = interactions([[0, 1, 2, 3], [4, 5, 6, 7]], [[9, 1, 2, 8], [5, 5, 5, 5]])
     found = split(data, SplitPlan("time_user", 0.5, 1.0, 1))
     assert [row.indices.tolist() for row in found.heldout] == [[0, 3], [6, 7]]
 
 
 def test_time_global_has_one_cut_off_for_all_users() -> None:
-    """Later rows do not train, and users without an earlier history are not validated."""
+    """Rows after the cut-off do not train. Users without earlier rows are not validated."""
     data = interactions([[0, 1, 2], [3, 4], [5]], [[1, 2, 9], [3, 4], [10]])
     found = split(data, SplitPlan("time_global", 0.3, 1.0, 1))
     assert found.n_heldout == 1
@@ -52,7 +52,7 @@ def test_time_global_has_one_cut_off_for_all_users() -> None:
 
 
 def test_random_is_seeded_and_ignores_time() -> None:
-    """The same seed draws the same items for any times. Another seed draws others."""
+    """A seed draws the same items for any times. Another seed draws others."""
     histories = [list(range(30)) for _ in range(20)]
     one = split(interactions(histories), SplitPlan("random", 0.2, 0.5, 7))
     two = split(interactions(histories, [[5] * 30] * 20), SplitPlan("random", 0.2, 0.5, 7))
@@ -63,7 +63,7 @@ def test_random_is_seeded_and_ignores_time() -> None:
 
 
 def test_test_user_ratio_draws_that_share_of_users() -> None:
-    """Only drawn users lose items. They are last in the training matrix."""
+    """Only drawn users lose items. Their rows are the last of the training matrix."""
     found = split(interactions([list(range(10)) for _ in range(40)]), SplitPlan("random", 0.3, 0.25, 3))
     sizes = np.diff(found.train.indptr)
     assert found.val_offset == 30
@@ -83,7 +83,7 @@ def test_training_and_held_out_items_make_up_the_history() -> None:
 
 @pytest.mark.parametrize("scheme", ["random", "time_user", "time_global"])
 def test_the_smallest_ratio_works_and_a_smaller_one_does_not(scheme: str) -> None:
-    """The recommended ratio holds out an item, and a slightly smaller one does not."""
+    """The recommended ratio holds out an item. A slightly smaller one holds out none."""
     times = [[1, 2, 3], [2, 4, 6, 8, 10], [20]]
     data = interactions([[0, 1, 2], [0, 1, 2, 3, 4], [0]], times)
     ratio = smallest_working_ratio(data, SplitPlan(scheme, 0.01, 1.0, 1))  # type: ignore[arg-type]
@@ -95,7 +95,7 @@ def test_the_smallest_ratio_works_and_a_smaller_one_does_not(scheme: str) -> Non
 
 @pytest.mark.parametrize("scheme", ["random", "time_user", "time_global"])
 def test_the_smallest_ratio_holds_out_a_pair_that_is_not_hidden(scheme: Scheme) -> None:
-    """It is the smallest of all ratios, for every place and time of the hidden rows."""
+    """No smaller ratio does, for any place and time of the hidden rows."""
     rng = np.random.default_rng(5)
     for _ in range(15):
         sizes = rng.integers(1, 8, 3)
@@ -115,12 +115,12 @@ def test_the_smallest_ratio_holds_out_a_pair_that_is_not_hidden(scheme: Scheme) 
 
 
 def test_no_ratio_works_for_single_items() -> None:
-    """A user with one item cannot have it held out."""
+    """The only item of a user is never held out."""
     assert smallest_working_ratio(interactions([[0], [1]]), SplitPlan("random", 0.5, 1.0, 1)) is None
 
 
 def test_leave_one_out_holds_out_the_latest_of_each_user_with_two() -> None:
-    """The order is by time, then by place. Single items stay in training."""
+    """The order is by time, then by row. A user's only item stays in training."""
     histories = [[0, 1, 2], [3], [4, 5], [1, 0, 2]]
     plan = SplitPlan("leave_one_out", 0.1, 1.0, 1)
     timed = split(interactions(histories, [[5, 9, 1], [1], [7, 7], [3, 2, 1]]), plan)
@@ -141,7 +141,10 @@ def test_leave_one_out_works_if_a_small_ratio_holds_out_nothing() -> None:
 @pytest.mark.parametrize("scheme", ["random", "time_user", "leave_one_out"])
 @pytest.mark.parametrize("test", [0.01, 0.3, 0.99])
 def test_test_users_are_no_validation_users(scheme: str, test: float) -> None:
-    """Together they are the users of a split without a test share. Both splits train on the same items."""
+    """The two groups together are the evaluated users of a split without test users.
+
+    The training part stays the same.
+    """
     data = interactions([list(range(12)) for _ in range(20)], [list(range(12))] * 20)
     whole = split(data, SplitPlan(scheme, 0.3, 1.0, 2))  # type: ignore[arg-type]
     parted = split(data, SplitPlan(scheme, 0.3, 1.0, 2, test))  # type: ignore[arg-type]
@@ -156,7 +159,7 @@ def test_test_users_are_no_validation_users(scheme: str, test: float) -> None:
 
 
 def test_ordered_items_are_the_same_split() -> None:
-    """Column c is item item_order[c] in every matrix, and the item of most users comes first."""
+    """In every matrix, column c is item `item_order[c]`. The item of most users comes first."""
     data = interactions([list(range(12)) for _ in range(6)])
     plain = split(data, SplitPlan("random", 0.3, 1.0, 2, 0.5))
     moved = order_items(plain, 3)
@@ -171,9 +174,9 @@ def test_ordered_items_are_the_same_split() -> None:
 def brute_force_of_repeats(
     rows: list[tuple[int, int, int, float]], plan: SplitPlan, dedup: str
 ) -> tuple[dict[tuple[int, int], float], dict[tuple[int, int], float]]:
-    """Return the counts of each pair in the training part and the held-out part.
+    """Return the counts of each pair in the training part and in the held-out part.
 
-    Rows are user, item, time and weight.
+    A row has user, item, time and weight.
     """
     by_user: dict[int, list[int]] = {}
     for place in sorted(range(len(rows)), key=lambda place: (rows[place][2], place)):
@@ -231,7 +234,7 @@ def test_repeats_are_split_before_duplicates_are_joined(scheme: Scheme, dedup: D
 
 
 def test_the_time_of_a_pair_that_trains_is_its_latest_before_the_holdout() -> None:
-    """This includes a dedup that keeps the first row."""
+    """The latest time counts even if the dedup keeps the first row."""
     data = replace(
         interactions([[0, 1, 0, 1]], [[1, 2, 3, 9]]),
         reference=10,
@@ -259,7 +262,7 @@ def entries(matrix: sparse.csr_matrix, order: np.ndarray) -> dict[tuple[int, int
 def test_hidden_rows_hide_items_only_if_they_are_before_the_held_out_rows(
     scheme: Scheme, ratio: float, kept: list[int], heldout: list[int]
 ) -> None:
-    """Later ones hide no item in the split, also not a held-out one. The data keeps them all."""
+    """Later hidden rows hide no item in the split, not even a held-out one. The data keeps all of them."""
     data = interactions([[0, 1, 2, 3], [4, 5, 6]], [[10, 20, 30, 40], [1, 2, 3]])
     items = np.array([4, 5, 6, 3], np.int32)
     hidden = HiddenRows(np.zeros(4, np.int32), items, np.array([15, 35, 41, 50]), np.zeros(4, bool))
@@ -271,7 +274,7 @@ def test_hidden_rows_hide_items_only_if_they_are_before_the_held_out_rows(
 
 
 def test_all_hidden_rows_hide_their_items_without_times() -> None:
-    """They also do under `random`, which ignores times."""
+    """`random` ignores times, so all hidden rows hide their items there, too."""
     data = interactions([[0, 1, 2, 3]], [[10, 20, 30, 40]])
     late = HiddenRows(np.zeros(1, np.int32), np.array([3], np.int32), np.array([99]), np.ones(1, bool))
     for hidden, scheme in ((late._replace(times=None), "time_user"), (late, "random")):

@@ -1,4 +1,4 @@
-"""The fast sort gives the order of numpy's stable one."""
+"""The fast sort, which gives the order of numpy's stable sort."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vocabularies, texts and vectors."""
+"""Features of texts and vectors in training: vocabularies, encoding and limits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tokens_of(value: object) -> list[str]:
 def test_counts_are_exact_with_any_number_of_buckets(
     rows: list[tuple[list[str], int]], min_frequency: int, buckets: int
 ) -> None:
-    """A collision of buckets costs time, and does not change the result."""
+    """A collision of buckets costs time, but does not change a count."""
     values = [tuple(tokens) for tokens, _ in rows]
     weights = np.array([weight for _, weight in rows], dtype=np.int64)
     with pytest.MonkeyPatch.context() as patch:
@@ -46,7 +46,7 @@ def test_counts_are_exact_with_any_number_of_buckets(
 
 
 def test_too_many_tokens_are_refused_as_soon_as_the_limit_is_passed() -> None:
-    """So the memory of the count is bounded."""
+    """The early refusal bounds the memory of the count."""
     values = [(str(number),) for number in range(11)]
     with pytest.raises(FeatureDimensionExceeded, match="raise min_frequency"):
         frequent_tokens(values, np.ones(11, dtype=np.int64), tokens_of, min_frequency=1, limit=10)
@@ -69,7 +69,7 @@ def words(fitted: FittedSide) -> dict[str, int]:
 
 
 def test_the_vocabulary_has_the_words_of_most_items() -> None:
-    """Each item counts once for a word. Ties are broken by the word, and words of a single item are left out."""
+    """A word counts once for each item. The alphabet breaks ties. Words of a single item are left out."""
     texts = ["sea sea man", "Sea", "the sea", "the man", "zoo ape", "ape zoo", None]
     assert words(fit(texts, TITLE)) == {"sea": 3, "ape": 2, "man": 2, "the": 2, "zoo": 2}
     assert list(words(fit(texts, {**TITLE, "max_words": 3}))) == ["sea", "ape", "man"]
@@ -78,7 +78,7 @@ def test_the_vocabulary_has_the_words_of_most_items() -> None:
 
 
 def test_rows_are_encoded_as_requests_are() -> None:
-    """This includes repeated and missing texts and ids without a row."""
+    """Repeated texts, missing texts and ids without a row give the same values as requests."""
     texts = ["old sea", "old sea", None, "sea man", "man overboard"]
     fitted = fit(texts, TITLE)
     for row, text in enumerate(texts):
@@ -88,7 +88,7 @@ def test_rows_are_encoded_as_requests_are() -> None:
 
 
 def test_vectors_have_length_one_on_average() -> None:
-    """They may be lists or texts. A missing one is zero and does not count."""
+    """A vector is a list or a text. A missing one is zero, and does not count in the average."""
     fitted = fit([[3.0, 4.0], "0|12.5", None], EMBEDDING)
     column = fitted.encoder.encoders[0]
     assert isinstance(column, VectorColumn)
@@ -118,7 +118,7 @@ def test_a_value_that_cannot_be_read_is_refused_with_its_row(
 
 
 def test_too_many_words_are_refused_with_the_setting_to_lower() -> None:
-    """The limit is for all columns together."""
+    """The limit applies to all columns together."""
     texts = [*[" ".join(f"w{number}" for number in range(40))] * 2, None]
     assert fit(texts, TITLE, max_places=41).encoder.dim == 41
     with pytest.raises(FeatureDimensionExceeded, match="lower max_words of the widest column, 'title'"):

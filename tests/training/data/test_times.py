@@ -1,4 +1,4 @@
-"""Times of any form, and messages about rows without one."""
+"""Reading of times in any form, and messages about rows without a valid time."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def test_a_numeric_time_needs_its_unit() -> None:
 
 
 @pytest.mark.parametrize("categorical", [False, True])
-def test_one_number_among_dates_costs_one_row(*, categorical: bool) -> None:
-    """With a unit, the majority decides: 999 dates stay, with any value in the last row."""
+def test_one_number_among_a_thousand_dates_drops_one_row(*, categorical: bool) -> None:
+    """One date among numbers drops one row, too. The majority decides how times are read."""
     times = pd.Series(["2024-01-01T00:00:00"] * 999 + ["7"])
     data = frame(["a"] * 1000, [f"i{n}" for n in range(1000)])
     data["t"] = times.astype("category") if categorical else times
@@ -45,7 +45,7 @@ def test_one_number_among_dates_costs_one_row(*, categorical: bool) -> None:
 
 @pytest.mark.parametrize("n_numbers", [1, 2, 50])
 def test_a_mixture_of_dates_and_numbers_is_refused_with_examples(n_numbers: int) -> None:
-    """The limit is one row in a hundred."""
+    """A mixture has a minority of more than one row in a hundred."""
     data = frame(["a"] * 60, [f"i{n}" for n in range(60)])
     data["t"] = pd.Series(["1704067200"] * n_numbers + ["2024-01-02"] * (60 - n_numbers))
     with pytest.raises(TimeMixture, match=r"1704067200.*2024-01-02"):
@@ -53,7 +53,7 @@ def test_a_mixture_of_dates_and_numbers_is_refused_with_examples(n_numbers: int)
 
 
 def test_numbers_as_text_need_their_unit_too() -> None:
-    """One unreadable cell makes a CSV column text, but its numbers are still numbers."""
+    """One unreadable cell makes a CSV column text. Its numbers still need a unit."""
     data = frame(["a", "b", "c"], ["x", "y", "z"], ["1704067200", "1704067201", "n/a"])
     with pytest.raises(TimeUnitRequired, match="1704067200"):
         from_frame(data, SCHEMA.model_copy(update={"time_unit": None}), Cleansing(), with_times=True)
@@ -61,7 +61,7 @@ def test_numbers_as_text_need_their_unit_too() -> None:
 
 @pytest.mark.parametrize(("value", "unit", "meant"), [(1735689600000, "s", "ms"), (1735689600 * 10**9, "ms", "ns")])
 def test_a_wrong_time_unit_is_named_with_the_right_one(value: int, unit: str, meant: str) -> None:
-    """The message has a value, and the unit in which it is a time near today. It does not suggest more data."""
+    """The message has a value, and the unit in which it is a time near today. It does not ask for more data."""
     message = refusal(frame(["a", "b"], ["x", "y"], [value] * 2), time_unit=unit)
     assert str(value) in message and f"no time in {unit} (set schema.time_unit: {meant}?)" in message
     assert "Provide more data" not in message
@@ -76,7 +76,7 @@ def test_unreadable_dates_and_blank_ids_are_shown() -> None:
 
 @pytest.mark.parametrize(("value", "unit", "hint"), [(1735689600, "ms", "s"), (1735689600, "s", None), (5, "s", None)])
 def test_times_that_are_plausible_only_in_another_unit_cause_a_warning(value: int, unit: str, hint: str | None) -> None:
-    """The warning suggests the unit in which the times are plausible. Without such a unit there is no warning."""
+    """The warning suggests this unit. Times that are plausible in no unit cause none."""
     doubt = odd_years(pd.Series([value]), unit)
     assert (doubt is None) == (hint is None)
     assert hint is None or f"schema.time_unit: {hint}?" in str(doubt)

@@ -1,4 +1,4 @@
-"""Training on a sample of users: the others get exact vectors, and all are served."""
+"""Training on a sample of users: users outside it get exact vectors, and all users are served."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def interactions(found: sps.csr_matrix) -> Interactions:
 
 
 def test_a_sample_has_whole_histories_of_its_users() -> None:
-    """Ids, items, times, weights and hidden pairs stay together. The same seed draws the same users."""
+    """Ids, items, times, weights and hidden pairs of a user stay together. A seed draws the same users."""
     all_users = interactions(matrix(counts=True))
     sample = draw_users(all_users, 100, seed=4)
     assert sample is not None
@@ -73,7 +73,7 @@ def test_a_sample_has_whole_histories_of_its_users() -> None:
 
 @pytest.mark.parametrize("counts", [False, True])
 def test_user_vectors_minimize_the_objective_of_ials(counts: bool) -> None:
-    """The gradient is zero at each vector, inside and outside the sample."""
+    """The gradient is zero at the vector of every user, inside and outside the sample."""
     whole = matrix(counts=counts)
     rows = np.arange(0, N_USERS, 3)
     trained = IALSRecommender(whole[rows], n_components=6, alpha0=0.2, train_epochs=4, n_threads=1).learn()
@@ -96,7 +96,7 @@ def test_user_vectors_minimize_the_objective_of_ials(counts: bool) -> None:
 
 
 def test_svd_projects_all_users() -> None:
-    """Users of the training keep their trained vectors."""
+    """Users in the sample keep their trained vectors."""
     whole = matrix()
     rows = np.arange(0, N_USERS, 2)
     scorer = to_scorer(WeightedSVDRecommender(whole[rows], n_components=5).learn(), "TruncatedSVDRecommender")
@@ -123,7 +123,7 @@ def recipe(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("algorithm", ["IALS", "TruncatedSVD", "CosineKNN", "RP3beta", "DenseSLIM", "TopPop"])
 def test_users_outside_the_sample_are_served(recipe: Path, algorithm: str) -> None:
-    """Known users are all users of the data. The header has their number."""
+    """All users of the data are known users. The header has their number."""
     result = svc.train(recipe, keys=SIGNING_KEYS, algorithms=[algorithm], n_trials=1, sample_users=120)
     assert result.header["data_stats"]["n_users"] == N_USERS
     model = svc.load(result.artifact, keys=SIGNING_KEYS)
@@ -136,7 +136,7 @@ def test_users_outside_the_sample_are_served(recipe: Path, algorithm: str) -> No
 
 
 def test_a_blend_trained_on_a_sample_serves_all_users(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user outside the sample scores like a new one, as deviations come from each user's own history."""
+    """A user outside the sample scores like a new user, because deviations come from each user's own history."""
     monkeypatch.setattr(
         "svc.training.judging.search_result.by_score", lambda trials: sorted(trials, key=lambda one: not one.parts)
     )
@@ -156,7 +156,7 @@ def test_a_blend_trained_on_a_sample_serves_all_users(recipe: Path, monkeypatch:
 
 
 def test_a_sample_of_all_users_changes_nothing(recipe: Path) -> None:
-    """The model is the same with as many users as there are, or more."""
+    """A sample of as many users as there are, or more, gives the same model."""
     plain = svc.load(svc.train(recipe, keys=SIGNING_KEYS).artifact, keys=SIGNING_KEYS).recommend_many(limit=5)
     for n_users in (N_USERS, 10**9):
         result = svc.train(recipe, keys=SIGNING_KEYS, sample_users=n_users)
@@ -180,13 +180,13 @@ def test_a_sample_of_all_users_changes_nothing(recipe: Path) -> None:
     ],
 )
 def test_recipes_that_cannot_be_sampled_are_refused(recipe: Path, more: dict[str, Any]) -> None:
-    """These have features, BPRFM, or a sample of no users."""
+    """Refused are features, BPRFM, and a sample of no users."""
     with pytest.raises(RecipeError, match="sample_users"):
         svc.train(recipe, keys=SIGNING_KEYS, **{"sample_users": 10, **more})
 
 
 def test_weights_and_times_may_be_missing() -> None:
-    """A plain table has neither."""
+    """A table without weights and times can be sampled."""
     plain = replace(interactions(matrix()), times=None, weights=None, hidden=None)
     sample = draw_users(plain, 10, seed=0)
     assert sample is not None

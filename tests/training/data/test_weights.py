@@ -1,4 +1,4 @@
-"""Weights by column, event, age, place in a history, and recent popularity."""
+"""Weights of interactions by column, event, age and position in a history, and recent popularity."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ ROWS = frame([("a", "x", 2.0, 3), ("a", "x", 5.0, 1), ("a", "y", 1.5, 2), ("b", 
     ],
 )
 def test_several_interactions_of_a_pair_become_one_weight(dedup: Any, expected: list[float]) -> None:
-    """First and last go by time. The matrix has one entry for each pair with any rule."""
+    """With any rule, the matrix has one entry for each pair. First and last are chosen by time."""
     found = from_frame(ROWS, WEIGHTED, Cleansing(dedup=dedup), with_times=True)
     assert found.matrix().data.tolist() == expected
     assert len(found) == (4 if dedup == "none" else 3)
@@ -72,7 +72,7 @@ def test_several_interactions_of_a_pair_become_one_weight(dedup: Any, expected: 
 
 @pytest.mark.parametrize("dedup", ["sum", "max", "count", "keep_last", "keep_first", "none"])
 def test_without_weights_the_matrix_is_binary_unless_rows_are_counted(dedup: Any) -> None:
-    """The matrix is binary as ever, unless the recipe asks how often."""
+    """The rules `sum`, `count` and `none` count rows."""
     plain = InteractionSchema(user_column="u", item_column="i")
     found = from_frame(ROWS, plain, Cleansing(dedup=dedup), with_times=False)
     counted = dedup in {"sum", "count", "none"}
@@ -88,7 +88,7 @@ def test_unusable_weights_are_dropped_with_their_count() -> None:
     assert found.item_ids == ["x"]
 
 
-def test_events_have_weights_and_excluded_ones_hide() -> None:
+def test_events_have_weights_and_excluded_events_hide_their_items() -> None:
     """An excluded event is no interaction. Events that the recipe does not list are dropped."""
     rows = [("a", "x", "view"), ("a", "x", "buy"), ("a", "y", " hide "), ("a", "y", "view"), ("b", "y", "click"),
             ("b", "x", None), ("c", "x", "hide"), ("b", "x", "view")]  # fmt: skip
@@ -104,7 +104,7 @@ def test_events_have_weights_and_excluded_ones_hide() -> None:
 
 
 def test_hidden_pairs_are_not_held_out_and_do_not_train() -> None:
-    """No model may recommend them, so they would lower every score."""
+    """No model may recommend a hidden pair, so holding it out would lower every score."""
     users, items = np.zeros(4, np.int32), np.arange(4, dtype=np.int32)
     hidden = HiddenRows(users[:1], np.array([3], np.int32), None, np.array([True]))
     data = Interactions(users, items, None, ["a"], list("wxyz"), {}, hidden=hidden)
@@ -115,7 +115,7 @@ def test_hidden_pairs_are_not_held_out_and_do_not_train() -> None:
 
 
 def test_weights_are_split_with_their_pairs() -> None:
-    """Training and held-out entries together are the whole weighted matrix, with any order of rows and columns."""
+    """For any order of rows and columns, training and held-out entries together are the whole weighted matrix."""
     rng = np.random.default_rng(3)
     rows = sparse.random(30, 20, 0.4, random_state=1).tocoo()
     weights = rng.random(rows.nnz).astype(np.float32) + 1
@@ -140,7 +140,7 @@ def test_weights_are_split_with_their_pairs() -> None:
 
 
 def test_weighted_metrics_equal_values_computed_by_hand() -> None:
-    """The user chose two items of weight 3 and 1, and the heavier one has the second place."""
+    """The user chose items of weight 3 and 1. The ranking has the one of weight 3 in second place."""
     truth = sparse.csr_matrix(np.array([[0, 3.0, 1.0, 0]]))
     found = user_scores([[0, 1, 3]], truth)
     gain = 3 / np.log2(3)
@@ -151,7 +151,7 @@ def test_weighted_metrics_equal_values_computed_by_hand() -> None:
 
 
 def test_weights_of_one_change_no_metric() -> None:
-    """Weighted and plain metrics agree for equal weights and rankings of any length."""
+    """For equal weights, weighted and plain metrics agree for rankings of any length."""
     rng = np.random.default_rng(9)
     truth = sparse.csr_matrix((rng.random((60, 30)) < 0.2).astype(float) * 2.5)
     truth = truth[np.diff(truth.indptr) > 0]
@@ -162,7 +162,7 @@ def test_weights_of_one_change_no_metric() -> None:
 
 
 def test_only_a_weighted_evaluation_uses_weights() -> None:
-    """One ranking is scored in both ways."""
+    """The same ranking is scored in both ways."""
     truth = sparse.csr_matrix(np.array([[9.0, 1.0, 0.0]]))
     unseen = sparse.csr_matrix((1, 3))
     scores = np.array([[0.0, 1.0, 0.5]])
@@ -174,7 +174,10 @@ def test_only_a_weighted_evaluation_uses_weights() -> None:
 
 
 def _table(path: Path, *, drift: bool) -> Path:
-    """Return users who like half of the catalogue early, the other half late, and hide one item of the late half."""
+    """Return a table of users who like half of the catalogue early and the other half late.
+
+    Each hides one late item.
+    """
     rng = np.random.default_rng(2)
     lines = ["user_id,item_id,ts,event"]
     for user in range(120):
@@ -206,7 +209,7 @@ SCHEMA = {"user_column": "user_id", "item_column": "item_id", "time_column": "ts
 def test_weights_change_every_model_and_hidden_items_are_never_recommended(
     make_recipe: Make, tmp_path: Path, algorithm: str
 ) -> None:
-    """Other weights of the same events train another model. Hidden items stay out with include_seen too."""
+    """Other weights of the same events train another model. Hidden items stay out even with `include_seen`."""
     ratings = _table(tmp_path / "events.csv", drift=False)
     rankings = []
     for buy in (1, 50):
@@ -230,8 +233,7 @@ def test_weights_change_every_model_and_hidden_items_are_never_recommended(
     assert rankings[0] != rankings[1]
 
 
-def test_without_these_keys_the_artifact_has_no_trace_of_them(make_recipe: Make) -> None:
-    """Neither header nor payload changes."""
+def test_without_weights_and_events_header_and_payload_do_not_change(make_recipe: Make) -> None:
     head, model = _run(make_recipe(training={"algorithms": ["TopPop"], "n_trials": 1, "cutoff": 5}))
     assert "hidden" not in model.__getstate__()
     assert model.history.weights is None
@@ -239,7 +241,7 @@ def test_without_these_keys_the_artifact_has_no_trace_of_them(make_recipe: Make)
 
 
 def test_the_search_finds_a_half_life_if_tastes_change(make_recipe: Make, tmp_path: Path) -> None:
-    """Tastes change once, halfway. The header has the winner's half-life."""
+    """Tastes change once, halfway. The header has the half-life of the winner."""
     loaded = make_recipe(
         ratings=_table(tmp_path / "drift.csv", drift=True),
         schema={**SCHEMA, "event_column": "event"},
@@ -267,7 +269,7 @@ def test_the_search_finds_a_half_life_if_tastes_change(make_recipe: Make, tmp_pa
     ],
 )
 def test_weights_that_single_precision_cannot_hold_are_refused(weights: list[float], words: str) -> None:
-    """They are too small or too large, alone or summed. The smallest float32 is accepted."""
+    """A weight or a sum may be too small or too large. The smallest float32 is accepted."""
     rows = [("a", "x", weight, 1) for weight in weights]
     cleansing = Cleansing(dedup="sum")
     with pytest.raises(WeightOutOfRange, match=words):
@@ -282,7 +284,7 @@ MONTH = {"half_life": "30d"}
 
 
 def test_a_weight_halves_with_each_half_life_of_its_age() -> None:
-    """The last event has its full weight. A very old one keeps a small weight, as it is still a seen item."""
+    """The latest event keeps its full weight. A very old item keeps a tiny weight, because it is still a seen item."""
     matrix = sparse.csr_matrix(np.array([[8.0, 8.0], [4.0, 1.0]], np.float32))
     days = np.array([0, 7, 14, 69_999], np.int64)
     times = sparse.csr_matrix((-days * DAY * 10**9, matrix.indices, matrix.indptr), shape=matrix.shape)
@@ -306,7 +308,7 @@ def test_a_weight_halves_with_each_half_life_of_its_age() -> None:
 def test_ages_count_from_the_last_row_before_the_start_of_the_training(
     days: list[int], reference: int, ages: list[int]
 ) -> None:
-    """Later rows have age 0, and are counted with an example."""
+    """Later rows have age 0. A warning has their number and an example."""
     rows = [("u", item, 1.0, NOW_S + day * DAY) for item, day in zip("xyz", days, strict=True)]
     data = frame(rows, "u", "i", "w", "t")
     found = from_frame(data, WEIGHTED, Cleansing(), with_times=True, started_ns=NOW_S * 10**9)
@@ -349,7 +351,7 @@ def _task(make_recipe: Make, tmp_path: Path, scheme: str, stray: int, **training
 
 
 def _oldest_age_s(matrix: sparse.csr_matrix) -> float:
-    """Return the age of the smallest weight of a binary matrix, with a half-life of a month."""
+    """Return the age in seconds of the smallest weight of a binary matrix, for a half-life of a month."""
     return float(-np.log2(matrix.data.min()) * 30 * DAY)
 
 
@@ -358,7 +360,7 @@ def _oldest_age_s(matrix: sparse.csr_matrix) -> float:
 def test_the_final_training_decays_rows_of_the_search_as_the_search_did(
     make_recipe: Make, tmp_path: Path, scheme: str, stray: int
 ) -> None:
-    """Both count ages from the same time. Under time_global, the search counts from its cut-off."""
+    """Both count ages from the same time. Only under `time_global`, the search counts from its cut-off."""
     task = _task(make_recipe, tmp_path, scheme, stray)
     searched = task.holdout.decay_matrix(MONTH)
     final = task.matrix(MONTH)[task.split.order][:, task.split.item_order]
@@ -374,7 +376,7 @@ def test_the_final_training_decays_rows_of_the_search_as_the_search_did(
 
 
 def test_a_sample_of_users_has_the_reference_time_of_all_users(make_recipe: Make, tmp_path: Path) -> None:
-    """Users outside the sample are then decayed as those inside."""
+    """Users outside the sample are then decayed like those inside."""
     task = _task(make_recipe, tmp_path, "time_user", NOW_S + 400 * DAY, sample_users=20)
     assert task.data.sample is not None
     assert 0 not in task.data.sample.rows
@@ -413,7 +415,7 @@ def times(rng: np.random.Generator) -> sparse.csr_matrix:
 
 
 def test_positions_count_within_each_row() -> None:
-    """They equal those of the definition, row by row."""
+    """Positions equal their definition, row by row."""
     latest = times(np.random.default_rng(1))
     positions = positions_of(latest)
     order, ties = in_order(positions)
@@ -430,7 +432,7 @@ def test_positions_count_within_each_row() -> None:
 
 
 def test_rows_are_weighted_alike_alone_and_together() -> None:
-    """Each entry is multiplied by exp(−δ · position)."""
+    """Each entry is multiplied by exp(−δ · position), whether a row is alone or with others."""
     latest = times(np.random.default_rng(2))
     matrix = latest.astype(np.float32)
     positions = positions_of(latest)
@@ -454,7 +456,7 @@ def latest_ages(rows: list[Row]) -> dict[tuple[int, int], int]:
 
 
 def brute_force(rows: list[Row], n_items: int, rule: Popular) -> list[float]:
-    """Return the count of each item, added row by row from the definition."""
+    """Return the count of each item by the definition, row by row."""
     counts = [0.0] * n_items
     for (_, item), age_s in sorted(latest_ages(rows).items(), key=lambda pair: -pair[1]):
         if rule.window_s is None or age_s <= rule.window_s:
@@ -473,8 +475,8 @@ def counted(rows: list[Row], n_items: int, rule: Popular) -> np.ndarray:
     st.lists(st.tuples(st.integers(0, 5), st.integers(0, 6), st.integers(-60 * DAY, 5 * DAY)), min_size=1),
     st.sampled_from(RULES),
 )
-def test_counts_are_those_of_brute_force(rows: list[Row], rule: dict[str, Any]) -> None:
-    """They agree up to one factor. Each user counts once for an item. Future rows have the age of the start."""
+def test_recent_counts_equal_brute_force_up_to_one_factor(rows: list[Row], rule: dict[str, Any]) -> None:
+    """Each user counts once for an item. A row in the future counts as one at the start of the training."""
     shifted, popular = [(user, item, START_S + offset) for user, item, offset in rows], Popular(**rule)
     counts, expected = counted(shifted, 7, popular), brute_force(shifted, 7, popular)
     largest = max(counts)
@@ -483,7 +485,7 @@ def test_counts_are_those_of_brute_force(rows: list[Row], rule: dict[str, Any]) 
 
 
 def test_equal_ages_count_equally_in_any_order_of_rows() -> None:
-    """The bits agree. Otherwise items of equal popularity would be ordered by rounding errors."""
+    """The counts agree in all bits. Rounding errors would otherwise order items of equal popularity."""
     ages = [3.1, 14.7, 0.2, 9.9, 30.3, 1.1]
     rows = [(user, 0, int(START_S - age * DAY)) for user, age in enumerate(ages)]
     rows += [(user, 1, int(START_S - age * DAY)) for user, age in enumerate(reversed(ages))]
@@ -492,7 +494,7 @@ def test_equal_ages_count_equally_in_any_order_of_rows() -> None:
 
 
 def test_counts_depend_on_the_start_of_the_training_only_by_the_window() -> None:
-    """So two trainings on the same rows write the same bytes, and rows of decades ago do not count 0."""
+    """Two trainings on the same rows write the same bytes. Without a window, rows of decades ago still count."""
     times = np.array([0, 5, 10], dtype=np.int64) * 10**9
     codes = np.arange(3, dtype=np.int32)
     starts = [20 * 10**9, 2 * 10**18]
@@ -505,7 +507,7 @@ def test_counts_depend_on_the_start_of_the_training_only_by_the_window() -> None
 
 @pytest.mark.parametrize("dedup", ["keep_first", "keep_last", "none", "count"])
 def test_the_latest_row_counts_with_any_dedup(dedup: Any) -> None:
-    """Here u1 chose `a` long ago and again yesterday, and `b` three days ago."""
+    """User u1 chose `a` long ago and again yesterday, and `b` three days ago."""
     days = [("u1", "a", -50), ("u1", "b", -3), ("u1", "a", -1), ("", "c", -1)]
     rows = pd.DataFrame(days, columns=["user_id", "item_id", "ts"]).astype(
         {"user_id": "category", "item_id": "category"}
@@ -539,10 +541,9 @@ def most_chosen(model: Model, **asked: Any) -> list[str]:
 def test_a_trained_model_ranks_by_recent_popularity(
     rule: dict[str, Any], make_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This holds for list and fallback. Ties and items without a row in the window follow all choices, then training
-    order.
+    """Popular lists and the fallback use recent counts. Everything else is as without `serving.popular`.
 
-    The rest is as without `serving.popular`.
+    Ties, and items without a row in the window, follow the counts of all choices, then the training order.
     """
     start_s = 1_600_000_000 + 12 * DAY
     monkeypatch.setattr(fetch.time, "time_ns", lambda: start_s * 10**9)

@@ -1,4 +1,4 @@
-"""`cleansing.where` and `hide`: the rows of a training from every source, and the counts of the others."""
+"""`cleansing.where` and `cleansing.hide`, which select the rows of a training from every source."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ FRAME = pd.DataFrame(
     ],
 )
 def test_rows_that_satisfy_the_filter_are_kept(where: dict[str, Any], kept: list[int]) -> None:
-    """They keep order and positions. Missing values satisfy only `exists: false`."""
+    """Kept rows have their order and positions. A missing value satisfies only `exists: false`."""
     found = kept_rows(FRAME, where)
     assert found.positions is not None
     assert found.positions.tolist() == kept
@@ -80,7 +80,7 @@ def test_rows_that_satisfy_the_filter_are_kept(where: dict[str, Any], kept: list
     ],
 )
 def test_a_value_that_cannot_be_compared_is_named(values: Any, where: dict[str, Any], row: int, shown: str) -> None:
-    """The message has column, row and value, also if another condition drops the row."""
+    """The message has column, row and value, even if another condition drops the row."""
     frame = pd.DataFrame({"c": values}).assign(d=0)
     with pytest.raises(RowFilterMismatch) as caught:
         kept_rows(frame, where)
@@ -91,12 +91,12 @@ def test_a_value_that_cannot_be_compared_is_named(values: Any, where: dict[str, 
 
 
 def test_exists_applies_to_columns_of_any_type() -> None:
-    """It compares no values, so it cannot fail."""
+    """`exists` compares no values, so it cannot fail."""
     assert kept_rows(pd.DataFrame({"c": [1.5, None]}), {"c": {"exists": True}}).n_dropped == 1
 
 
 def test_a_source_without_a_required_column_is_an_error() -> None:
-    """Plug-ins may ignore the columns of the context."""
+    """A plug-in may ignore the columns that the context requires."""
     with pytest.raises(DataSourceError, match=r"cleansing\.where: the table has no column c; it has d"):
         kept_rows(pd.DataFrame({"d": [1]}), {"c": {"eq": 1}})
 
@@ -129,7 +129,7 @@ def _source(kind: str, folder: Path) -> dict[str, Any]:
 def test_every_source_applies_the_filter(
     kind: str, make_recipe: Callable[..., LoadedRecipe], tmp_path: Path, log: list[dict[str, Any]]
 ) -> None:
-    """The same rows are kept, and `data_cleansed` counts the others."""
+    """All sources keep the same rows. `data_cleansed` has the number of dropped ones."""
     recipe = make_recipe(source=_source(kind, tmp_path), cleansing={"where": WHERE, "dedup": "none"})
     variables = {"SVC_RECIPE_DSN": f"sqlite:///{tmp_path / 'rows.db'}"}
     found = load(recipe, Settings(), variables, Progress()).interactions
@@ -151,7 +151,7 @@ def test_every_source_applies_the_filter(
 def test_hidden_rows_of_every_source_are_no_choices_and_count(
     kind: str, make_recipe: Callable[..., LoadedRecipe], tmp_path: Path, log: list[dict[str, Any]]
 ) -> None:
-    """`hide` comes before `where`. Its rows are hidden, not dropped. They add neither users nor items."""
+    """`hide` applies before `where`. Its rows are counted as hidden, and add neither users nor items."""
     hide = {"rating": {"lt": 3}}
     recipe = make_recipe(source=_source(kind, tmp_path), cleansing={"where": WHERE, "hide": hide, "dedup": "none"})
     variables = {"SVC_RECIPE_DSN": f"sqlite:///{tmp_path / 'rows.db'}"}
@@ -175,7 +175,7 @@ def test_hidden_rows_of_every_source_are_no_choices_and_count(
 
 
 def test_hide_alone_drops_no_rows_and_is_named_in_its_errors() -> None:
-    """Without `where` all other rows are choices. Errors name the filter that has them."""
+    """Without `where`, all other rows are choices. An error names the filter that caused it."""
     found = kept_rows(FRAME, None, {"rating": {"lt": 4}})
     assert found.hides is not None
     assert (found.hides.tolist(), found.n_dropped, len(found.frame)) == ([False, True, False, False, False], None, 5)
@@ -186,10 +186,10 @@ def test_hide_alone_drops_no_rows_and_is_named_in_its_errors() -> None:
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "sql"])
-def test_a_missing_column_of_the_filter_ends_with_3(
+def test_a_missing_column_of_the_filter_exits_with_3(
     kind: str, make_recipe: Callable[..., LoadedRecipe], tmp_path: Path
 ) -> None:
-    """`svc train` and `svc validate` name it."""
+    """`svc train` and `svc validate` name the column."""
     recipe = make_recipe(source=_source(kind, tmp_path), cleansing={"where": {"stars": {"gte": 4}}})
     variables = {"SVC_RECIPE_DSN": f"sqlite:///{tmp_path / 'rows.db'}"}
     with pytest.raises(SvcError, match="stars") as caught:
@@ -202,7 +202,7 @@ def test_a_missing_column_of_the_filter_ends_with_3(
 def test_dropped_rows_are_not_checked_and_others_keep_their_row_number(
     make_recipe: Callable[..., LoadedRecipe], tmp_path: Path, log: list[dict[str, Any]]
 ) -> None:
-    """An invalid time in a dropped row is ignored. In a kept row it is reported by its row in the source."""
+    """An invalid time in a dropped row is ignored. In a kept row, the error has its row in the source."""
     ratings = tmp_path / "odd.csv"
     rows = ["x,i1,never,1", "a,i1,1600000000,5", "b,i2,1600000000,5", "a,i2,soon,5"]
     ratings.write_text("user_id,item_id,ts,rating\n" + "\n".join(rows) + "\n", encoding="utf-8")
@@ -217,7 +217,7 @@ def test_dropped_rows_are_not_checked_and_others_keep_their_row_number(
 def test_artifact_and_report_count_the_rows_that_the_filter_dropped(
     make_recipe: Make, make_ratings: Callable[..., Path], log: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    """Without a filter, neither `data_stats` nor the event has the key."""
+    """Without a filter, neither `data_stats` nor the event has the count."""
     result = run(make_recipe(training=small_training()))
     assert result.artifact is not None
     assert "dropped_by_where" not in next(record for record in log if record["event"] == "data_cleansed")

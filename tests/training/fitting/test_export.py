@@ -1,4 +1,4 @@
-"""Conversion of trained recommenders to scorers and models, compared with the scores of the library."""
+"""Conversion of trained recommenders to models, whose scores are compared with irspack's."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_an_unknown_class_is_refused() -> None:
 
 
 def test_factors_that_are_not_finite_are_refused() -> None:
-    """A search that ended in infinite values gives no artifact."""
+    """A training that ended in infinite values gives no artifact."""
     matrix = sps.csr_matrix(np.eye(9, dtype=np.float64) + np.eye(9, k=1))
     recommender = WeightedSVDRecommender(matrix, n_components=3, weighting="DEGREES").learn()
     recommender.z_[0, 0] = np.inf
@@ -64,7 +64,7 @@ MATRIX = sps.csr_matrix((np.random.default_rng(3).random((20, 12)) < 0.3).astype
 
 
 def test_scorers_have_the_trained_vectors() -> None:
-    """Users keep their order, and items are found by column."""
+    """Users keep their order. Items are found by column."""
     ials = IALSRecommender(MATRIX, n_components=4, train_epochs=2, n_threads=1).learn()
     svd = WeightedSVDRecommender(MATRIX, n_components=4, random_seed=0).learn()
     for recommender, scorer in ((ials, ials_scorer(ials)), (svd, svd_scorer(svd))):
@@ -75,7 +75,7 @@ def test_scorers_have_the_trained_vectors() -> None:
 
 
 def test_values_that_are_not_finite_in_single_precision_are_refused() -> None:
-    """Values too large for float32 count as infinite."""
+    """A value too large for float32 counts as infinite."""
     with pytest.raises(TrainingError, match="the trained vectors are not finite"):
         finite_float32([1.0, 1e60], "vectors")
 
@@ -146,7 +146,7 @@ def scores_by_column(ranking: Ranking) -> np.ndarray:
 @pytest.mark.parametrize("counts", [False, True])
 @pytest.mark.parametrize("name", RECOMMENDERS)
 def test_known_users_score_as_in_irspack(name: str, counts: bool) -> None:
-    """For every user and every unseen item the score is that of `get_score_remove_seen`."""
+    """For every user and unseen item, the score is that of `get_score_remove_seen`."""
     matrix = interactions(counts=counts)
     recommender = trained(name, matrix)
     model = exported(name, recommender, matrix)
@@ -158,7 +158,7 @@ def test_known_users_score_as_in_irspack(name: str, counts: bool) -> None:
 
 @pytest.mark.parametrize("name", RECOMMENDERS)
 def test_items_in_another_order_keep_their_scores(name: str) -> None:
-    """With the most chosen item first, scores of known users and new histories equal irspack's."""
+    """With the most chosen item first, scores of known users and of new histories equal irspack's."""
     matrix = interactions(counts=True)[:, ::-1].tocsr()
     recommender = trained(name, matrix)
     columns = most_chosen_first(matrix)
@@ -187,7 +187,7 @@ def test_items_in_another_order_keep_their_scores(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in RECOMMENDERS if name != "IALSRecommender"])
 def test_seeds_score_as_a_new_history_in_irspack(name: str) -> None:
-    """Seed items are scored as `get_score_cold_user` scores a user with just these items."""
+    """The scores are those of `get_score_cold_user` for a user with just these items."""
     matrix = interactions(counts=True)
     recommender = trained(name, matrix)
     model = exported(name, recommender, matrix)
@@ -210,7 +210,7 @@ def test_seeds_score_as_a_new_history_in_irspack(name: str) -> None:
 def test_ials_seeds_are_the_exact_solution(
     loss_type: str, confidence_scaling: str, nu: float, nu_star: float | None, solver: dict[str, Any]
 ) -> None:
-    """For each form of the objective, irspack's exact solvers give the same vector for this history."""
+    """For each form of the objective, irspack's exact solvers give the same vector."""
     matrix = interactions(counts=False)
     recommender = IALSRecommender(
         matrix,
@@ -236,7 +236,7 @@ def test_ials_seeds_are_the_exact_solution(
 
 
 def test_values_are_kept_only_if_answers_depend_on_them() -> None:
-    """Counts are kept beside histories. Ones are not kept, nor are counts for popularity."""
+    """Counts are kept beside histories. Ones are not kept, and neither are counts for popularity."""
     plain, counted = interactions(counts=False), interactions(counts=True)
     knn = "CosineKNNRecommender"
     assert exported(knn, trained(knn, plain), plain).history.weights is None
@@ -260,7 +260,7 @@ def test_stored_zeros_are_not_seen_items() -> None:
 
 
 def test_a_payload_holds_only_arrays_that_serving_reads() -> None:
-    """A factor model has both matrices once, the order of the index, the histories and the ids."""
+    """The payload of a factor model has each matrix once, the order of the index, the histories and the ids."""
     matrix = interactions(counts=False)
     parts = exported("IALSRecommender", trained("IALSRecommender", matrix), matrix).parts()
     assert parts["scorer.users"] == N_USERS * 8 * 4
@@ -271,7 +271,7 @@ def test_a_payload_holds_only_arrays_that_serving_reads() -> None:
 
 
 def test_bpr_scores_by_product_and_bias_and_relates_by_cosine() -> None:
-    """Known users get irspack's score, user·item + item bias. Seeds get the cosine with their mean direction."""
+    """A known user gets irspack's score, user·item + item bias. Seeds get the cosine with their mean direction."""
     pytest.importorskip("lightfm")
     from irspack.recommenders.bpr import BPRFMRecommender
 
@@ -293,7 +293,7 @@ def test_bpr_scores_by_product_and_bias_and_relates_by_cosine() -> None:
 
 
 def with_features(matrix: sps.csr_matrix) -> Model:
-    """Return feature-aware iALS with every kind of column."""
+    """Return iALS with features in every kind of column."""
     kinds = {"tag": "categorical", "tags": "multi_label", "year": "numerical", "title": "text"}
     columns: list[dict[str, Any]] = [{"name": name, "kind": kind} for name, kind in kinds.items()]
     columns.append({"name": "point", "kind": "vector", "dimensions": 2})
@@ -317,7 +317,7 @@ def with_features(matrix: sps.csr_matrix) -> Model:
 
 
 def of_bpr(matrix: sps.csr_matrix) -> Model:
-    """Return the model of a stand-in for BPRFMRecommender, as its package is not always installed."""
+    """Return the model of a stand-in for BPRFMRecommender, whose package is not always installed."""
     rng = np.random.default_rng(2)
     machine = SimpleNamespace(
         user_embeddings=rng.normal(size=(N_USERS, 6)),
@@ -339,7 +339,7 @@ def of_blend(matrix: sps.csr_matrix) -> Model:
 
 
 def test_the_allow_list_equals_the_classes_of_exported_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over all algorithms, every allowed name is used, and no payload has another name."""
+    """Payloads of all algorithms together use every allowed name, and no other."""
     named: set[tuple[str, str]] = set()
     find_class = codec._Decoder.find_class
 
@@ -359,7 +359,7 @@ def test_the_allow_list_equals_the_classes_of_exported_models(monkeypatch: pytes
     assert named == codec.ALLOWED
 
 
-def test_the_part_for_features_and_seeds_answers_as_the_whole_recommender() -> None:
+def test_the_cold_start_scorer_answers_like_the_whole_recommender() -> None:
     """Features of either side and seeds give the same bytes, without the vectors of the users."""
     matrix = interactions(counts=False)
     aware = with_features(matrix)

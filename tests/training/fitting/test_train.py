@@ -1,4 +1,4 @@
-"""Final trainings whose feature weights cannot be solved for."""
+"""Training of one recommender: epochs, patience, singular systems, signals and self-weights."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from svc.training.judging.recency import Fitted, RecencySearch, judge
 
 
 class Singular:
-    """A recommender whose training meets a singular system."""
+    """A recommender whose training raises the error of a singular system."""
 
     def start_learning(self) -> None:
         raise FeatureRidgeCholeskyError("not positive definite")
@@ -46,7 +46,10 @@ class SingularBuilder(Builder):
 
 
 def test_a_final_training_with_a_singular_system_names_the_way_out() -> None:
-    """The search prunes such a trial, but a final training has no other trial to use."""
+    """The search prunes a trial with this error.
+
+    A final training has no other trial, so its message says what to change.
+    """
     winner = TrialRecord(0, "IALSRecommender", {"n_components": 4}, "complete", 0.1, {"ndcg": 0.1}, 2, 1.0)
     builder = SingularBuilder(1, Threads.choose(1, available=1))
     with pytest.raises(FeatureRidgeFailed, match="min_frequency"):
@@ -58,7 +61,7 @@ EMPTY = sparse.csr_matrix((N_USERS, N_ITEMS), dtype=np.float32)
 
 
 class Learner:
-    """Ranks the held-out item first for as many users as `course` has for its epoch."""
+    """Ranks the held-out item first for as many users as `course` says for the epoch."""
 
     def __init__(self, course: list[int]) -> None:
         self.course = course
@@ -115,7 +118,7 @@ def trained(learner: Learner, epochs: Epochs | None, evaluators: Evaluators) -> 
 
 
 def test_the_best_epoch_counts_and_patience_ends_the_training(evaluators: Evaluators) -> None:
-    """Patience starts anew after each gain. The scores are those of the best state."""
+    """Patience starts anew after each gain. The scores are those of the best epoch."""
     learner = Learner([1, 2, 2, 1, 3, 2, 2, 2, 4])
     fitted, reported = trained(learner, Epochs(most=9, every=1, patience=3), evaluators)
     assert (fitted.epochs, fitted.metrics["hit"]) == (5, 0.75)
@@ -124,7 +127,7 @@ def test_the_best_epoch_counts_and_patience_ends_the_training(evaluators: Evalua
 
 
 def test_only_every_nth_epoch_is_scored(evaluators: Evaluators) -> None:
-    """With every second epoch, the last of an odd number is not scored."""
+    """If every second epoch is scored, the fifth of five is not."""
     fitted, reported = trained(Learner([1, 2, 3, 1, 4]), Epochs(most=5, every=2, patience=9), evaluators)
     assert reported == [(2, 0.5), (4, 0.25)]
     assert fitted.epochs == 2
@@ -139,19 +142,19 @@ def test_a_recommender_without_epochs_learns_once(evaluators: Evaluators) -> Non
 
 
 def test_a_final_training_runs_the_best_number_of_epochs() -> None:
-    """No epoch is scored."""
+    """No epoch of the final training is scored."""
     assert train_epochs(Learner([]), 7).epoch == 7
     assert train_epochs(Learner([]), None).learned
 
 
-def test_the_result_and_the_error_of_the_work_are_passed_on() -> None:
+def test_run_in_thread_returns_the_result_or_raises_the_error() -> None:
     assert run_in_thread(lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
         run_in_thread(lambda: 1 // 0)
 
 
-def test_a_signal_ends_the_wait_while_the_work_continues() -> None:
-    """The work never ends by itself, so only the signal can end the wait."""
+def test_a_signal_interrupts_run_in_thread() -> None:
+    """The work in the thread never ends by itself, so only the signal can end the wait."""
     until_tested = threading.Event()
 
     def work() -> None:
@@ -165,7 +168,7 @@ def test_a_signal_ends_the_wait_while_the_work_continues() -> None:
 
 @pytest.mark.parametrize("is_sparse", [True, False])
 def test_the_diagonal_is_a_multiple_of_the_largest_other_weight(is_sparse: bool) -> None:
-    """Its earlier value does not matter. Rows without a positive other weight get 0, and other weights stay."""
+    """The earlier diagonal does not matter. A row without a positive other weight gets 0. Other weights stay."""
     rng = np.random.default_rng(3)
     given = np.round(rng.normal(size=(30, 30)), 2).astype(np.float32) * (rng.random((30, 30)) < 0.3)
     given[4] = -np.abs(given[4])

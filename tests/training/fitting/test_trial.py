@@ -1,4 +1,4 @@
-"""Parameters and recencies of trials."""
+"""Parameters and recencies of a trial."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_the_final_parameters_have_the_epochs_that_validation_chose() -> None:
 
 
 def test_recency_by_part_ignores_popularity() -> None:
-    """Popularity reads no history."""
+    """Popularity does not read the history of a user."""
     blend = replace(IALS, algorithm="Blend", parts=(IALS, replace(IALS, recency=0.5), POPULARITY), recency=0.5)
     assert blend.recency_by_part
     assert not replace(blend, parts=(IALS, POPULARITY)).recency_by_part

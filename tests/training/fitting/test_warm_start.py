@@ -1,4 +1,4 @@
-"""Warm starts: the vectors of the live model from which a training starts."""
+"""Warm starts: a training that starts from the vectors of the live model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def interactions(n_users: int, n_items: int) -> sparse.csr_matrix:
 
 
 def model_of(trained: MeanPriorIALSRecommender) -> Model:
-    """Return a live model with its items in another order than the training."""
+    """Return a live model whose items are in another order than in the training."""
     columns = np.arange(len(ITEMS))[::-1].astype(np.int32)
     model = Model(
         user_ids=IdTable.from_ids(USERS),
@@ -45,7 +45,7 @@ def model_of(trained: MeanPriorIALSRecommender) -> Model:
 
 @pytest.mark.parametrize("mean_prior", [False, True])
 def test_known_ids_get_the_live_vectors_and_new_ids_keep_random_ones(mean_prior: bool) -> None:
-    """Their order in the live model does not matter. The prior of users is restored too."""
+    """The order of ids in the live model does not matter. The prior of users is restored, too."""
     before = train_epochs(learner(interactions(30, 12), mean_prior=mean_prior), 4)
     user_ids, item_ids = ["new", *USERS[:20][::-1]], [*ITEMS[3:], "new"]
     start = WarmStart.of(model_of(before), "12345678", user_ids, item_ids)
@@ -90,5 +90,5 @@ def test_a_blend_starts_from_the_vectors_of_its_ials() -> None:
 
 @pytest.mark.parametrize("name", ["IALS", "SVD", "BPR", "neighbours", "popularity", "blend"])
 def test_models_without_ials_or_with_features_give_no_start(name: str) -> None:
-    """The iALS of these models has features, and the blend has a truncated SVD."""
+    """The iALS of one model has features. The blend's factor model is a truncated SVD."""
     assert WarmStart.of(family(name), "12345678", USERS, ITEMS) is None

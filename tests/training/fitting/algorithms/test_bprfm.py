@@ -1,4 +1,4 @@
-"""BPR with the extra `bprfm`: it trains with a seed, and can be served."""
+"""BPR of the extra `bprfm`, trained with a seed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(find_spec("lightfm") is None, reason="lightfm co
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_same_seed_gives_the_same_model() -> None:
-    """irspack leaves LightFM's random numbers unseeded, and svc seeds them."""
+    """irspack does not seed LightFM's random numbers, so svc does."""
     matrix = sparse.csr_matrix((np.random.default_rng(1).random((40, 30)) < 0.2).astype(np.float32))
 
     def items(seed: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The variant of iALS with a learned mean as the prior of users."""
+"""The variant of iALS whose prior of users is a learned mean."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXACT: Params = {**PARAMETERS, "solver_type": "CHOLESKY"}
 
 
 def draws(n_users: int, n_items: int, length: float, *, groups: int, loyalty: float, seed: int) -> np.ndarray:
-    """Return (users, items) booleans: long-tailed items in groups, of which each user prefers one by that `loyalty`."""
+    """Return (users, items) booleans: long-tailed items in groups, of which each user prefers one by `loyalty`."""
     rng = np.random.default_rng(seed)
     popularity = rng.permutation(np.arange(1, n_items + 1.0) ** -0.8)
     group = rng.integers(0, groups, n_items)
@@ -80,8 +80,8 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_first_trial_is_not_below_popularity(shape: str) -> None:
-    """This holds for any data. If only popularity matters, the two orders differ by chance."""
+def test_the_first_trial_never_scores_clearly_below_popularity(shape: str) -> None:
+    """Only chance orders the two if nothing but popularity matters."""
     n_users, n_items, length, groups, loyalty = SHAPES[shape]
     for seed in (0, 1):
         dense = draws(n_users, n_items, length, groups=groups, loyalty=loyalty, seed=seed)
@@ -105,7 +105,7 @@ def test_without_the_mean_prior_it_equals_irspack() -> None:
 
 
 def test_the_mean_prior_of_seeds_is_that_of_irspacks_exact_solver() -> None:
-    """The exported model solves for a new history as irspack does for a user whose only feature is the constant."""
+    """For a new history, the exported model solves as irspack does for a user whose only feature is the constant."""
     data = matrix()
     recommender = MeanPriorIALSRecommender(data, mean_prior=True, **EXACT).learn()
     users, items = ([f"{prefix}{row}" for row in range(size)] for prefix, size in zip("ui", data.shape, strict=True))
@@ -174,7 +174,7 @@ def features(rows: int, places: int) -> sparse.csr_matrix:
     ],
 )
 def test_wide_features_train_the_model_of_irspack(parameters: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Vectors and weights of either side, wide or not, agree after several epochs and a restored state."""
+    """Vectors and weights agree for either side after several epochs, and after a restored state."""
     expected = trained(**parameters)
     monkeypatch.setattr(ials, "MOST_DENSE_PLACES", 50)
     found = trained(**parameters)
@@ -184,7 +184,7 @@ def test_wide_features_train_the_model_of_irspack(parameters: dict[str, Any], mo
         np.testing.assert_allclose(getattr(mine, part), getattr(theirs, part), rtol=0, atol=3e-5)
 
 
-def test_few_features_are_left_to_irspack() -> None:
+def test_few_features_are_trained_by_irspack_itself() -> None:
     """Models with few features do not change."""
     assert not isinstance(
         trained(item_features=features(N_ITEMS, 90), lambda_item_feature=20.0).trainer, WideFeatureTrainer
@@ -195,7 +195,7 @@ ROWS, PLACES, FACTORS = 3_000, 600, 8
 
 
 def problem(seed: int) -> tuple[sparse.csr_matrix, np.ndarray, np.ndarray]:
-    """Return features like those of texts, with few of many words and the constant, with vectors and weights."""
+    """Return sparse features like those of texts with a constant, vectors, and weights."""
     rng = np.random.default_rng(seed)
     columns = ((PLACES - 1) * rng.random((ROWS, 6)) ** 3).astype(int)
     rows = np.repeat(np.arange(ROWS), 6)
@@ -206,7 +206,7 @@ def problem(seed: int) -> tuple[sparse.csr_matrix, np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("ridge", [1.0, 1e3, 1e6])
 def test_scores_are_those_of_a_dense_solve(ridge: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They agree to 1e-6, from any start and with any number of rows at once."""
+    """They agree to 1e-6 from any start, although rows are solved in parts."""
     monkeypatch.setattr(ials, "_ROWS_AT_ONCE", 700)
     features, vectors, weights = problem(1)
     dense = features.toarray().astype(np.float64)

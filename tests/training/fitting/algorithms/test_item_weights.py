@@ -1,4 +1,4 @@
-"""The variants of DenseSLIM and EDLAE train the same weights as irspack's own."""
+"""The variants of DenseSLIM, EDLAE and RP3beta, whose item weights are compared with irspack's."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_edlae_has_the_weights_of_irspack(dropout_p: float) -> None:
 
 
 def test_edlae_keeps_the_largest_weights_of_each_source_item() -> None:
-    """With `top_k`, each source item keeps its weights of largest absolute value, with unchanged values."""
+    """With `top_k`, each source item keeps its weights of largest absolute value unchanged."""
     matrix = sparse.csr_matrix((np.random.default_rng(1).random((200, 60)) < 0.2).astype(np.float32))
     whole = SparseEDLAERecommender(matrix, reg=30.0, dropout_p=0.2).learn().W.toarray()
     kept = SparseEDLAERecommender(matrix, reg=30.0, dropout_p=0.2, top_k=7).learn().W
@@ -58,10 +58,10 @@ def test_the_weights_are_as_exact_as_those_of_irspack(n_items: int) -> None:
 
 @pytest.mark.parametrize("reg", [0.01, 5.0])
 @pytest.mark.parametrize("n_common", [0, 40])
-def test_items_set_apart_get_the_weights_of_the_whole_system(n_common: int, reg: float) -> None:
-    """The data has several items of one user, some of two or three, with values, and unused and popular items.
+def test_items_solved_apart_get_the_weights_of_the_whole_system(n_common: int, reg: float) -> None:
+    """The data has items of one to three users, unused items, popular items, and values.
 
-    The tolerance covers single precision, which depends on the processor and the regularization, in irspack too.
+    The tolerance covers single precision, whose error depends on the processor and the regularization, in irspack too.
     """
     rng = np.random.default_rng(3)
     dense = np.zeros((90, n_common + 120))
@@ -80,7 +80,7 @@ def test_items_set_apart_get_the_weights_of_the_whole_system(n_common: int, reg:
 
 
 def test_a_matrix_that_rounding_makes_indefinite_is_still_inverted() -> None:
-    """There are fewer users than items, values that single precision rounds, and a negligible regularization."""
+    """The data has fewer users than items, values that single precision rounds, and almost no regularization."""
     matrix = sparse.csr_matrix(np.random.default_rng(1).random((20, 60)).astype(np.float32))
     assert np.isfinite(UnlockedDenseSLIMRecommender(matrix, reg=1e-9).learn().W).all()
 
@@ -94,7 +94,7 @@ def interactions(*, counts: bool = False) -> sparse.csr_matrix:
 
 
 def expected_weights(matrix: sparse.csr_matrix, *, alpha: float, beta: float, top_k: int, normalize: bool) -> Any:
-    """Return the weights by definition over dense arrays."""
+    """Return the weights by their definition over dense arrays."""
     dense = matrix.toarray()
     with np.errstate(invalid="ignore"):
         to_items = np.nan_to_num(dense / dense.sum(axis=1, keepdims=True)) ** alpha
@@ -122,7 +122,7 @@ def test_the_weights_are_powers_of_transition_probabilities(
 
 
 def test_the_largest_weights_of_each_source_item_are_kept() -> None:
-    """A rare item keeps weights too, which it would lose by the strongest of each target."""
+    """A rare item keeps weights, which a selection for each target item would drop."""
     matrix = interactions()
     expected = expected_weights(matrix, alpha=1.0, beta=0.1, top_k=5, normalize=False)
     found = TransitionRP3betaRecommender(matrix, alpha=1.0, beta=0.1, top_k=5, n_threads=2).learn().W.toarray()
@@ -132,7 +132,7 @@ def test_the_largest_weights_of_each_source_item_are_kept() -> None:
 
 @pytest.mark.parametrize("normalize", [False, True])
 def test_with_the_largest_weights_of_each_target_it_equals_irspack(normalize: bool) -> None:
-    """This holds on binary data with exponent 1, on which irspack's exponent has no effect."""
+    """The data is binary and the exponent 1, because irspack's exponent has no effect there."""
     matrix, parameters = interactions(), {"beta": 0.3, "top_k": 5, "normalize_weight": normalize, "n_threads": 1}
     own = TransitionRP3betaRecommender(matrix, strongest_of="TARGET", **parameters).learn().W
     assert (own.getnnz(axis=0) <= 5).all()
@@ -140,7 +140,7 @@ def test_with_the_largest_weights_of_each_target_it_equals_irspack(normalize: bo
 
 
 def test_the_exponent_matters_on_binary_data() -> None:
-    """irspack raises ones to a power, which has no effect."""
+    """In irspack it does not, because irspack raises ones to a power."""
     matrix = interactions()
     one, half = (
         TransitionRP3betaRecommender(matrix, alpha=alpha, top_k=40, normalize_weight=True, n_threads=1).learn().W

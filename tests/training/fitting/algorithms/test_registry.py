@@ -1,4 +1,4 @@
-"""Search spaces, their bounds, and the first guesses."""
+"""Search spaces of the algorithms, their bounds, and the first guesses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRAINABLE = [name for name in ALGORITHMS if name != "BPRFMRecommender"]
 @pytest.mark.parametrize("name", TRAINABLE)
 @pytest.mark.parametrize(("n_users", "n_items"), [(3, 2), (40, 30), (50_000, 40_000)])
 def test_first_guesses_lie_in_the_search_space(name: str, n_users: int, n_items: int) -> None:
-    """Every first guess has all parameters, also for small data."""
+    """Every first guess sets all parameters, also for small data."""
     space = search_space(name, n_users=n_users, n_items=n_items, in_order=True)
     without_order = search_space(name, n_users=n_users, n_items=n_items).guesses
     assert space.guesses[: len(without_order)] == without_order
@@ -49,7 +49,7 @@ def test_sizes_are_capped_by_the_data() -> None:
 
 @pytest.mark.parametrize("name", TRAINABLE)
 def test_the_parameters_of_search_space_are_those_of_the_search(name: str) -> None:
-    """The recipe's table, which must not import Optuna, has the same parameters and choices."""
+    """The table for recipes, which must not import Optuna, has the same parameters and choices."""
     sides = ("user", "item") if ALGORITHMS[name].takes_features else ()
     spaces = [search_space(name, n_users=5000, n_items=3000, feature_sides=chosen) for chosen in (sides, ())]
     assert {parameter for space in spaces for parameter in space} == TUNED[name].keys()
@@ -62,7 +62,7 @@ def test_the_parameters_of_search_space_are_those_of_the_search(name: str) -> No
 
 
 def test_a_recipe_replaces_single_bounds() -> None:
-    """They keep the scale of the default, are limited by the data, and have no steps."""
+    """Replaced bounds keep the default scale, are limited by the data, and have no steps."""
     wanted = {"n_components": [64, 2000], "reg": [1e-5, 0.5], "mean_prior": [True]}
     space = search_space("IALSRecommender", n_users=500, n_items=300, wanted=wanted)
     assert space["n_components"] == IntDistribution(64, 2000, log=True)
@@ -76,7 +76,7 @@ def test_a_recipe_replaces_single_bounds() -> None:
 
 
 def test_user_features_replace_the_mean_prior() -> None:
-    """Their constant is the mean, so `mean_prior` is not tuned."""
+    """The constant of user features is the mean, so `mean_prior` is not tuned."""
     with_users = search_space("IALSRecommender", n_users=9, n_items=9, feature_sides=("user",))
     assert "mean_prior" not in with_users
     assert "mean_prior" in search_space("IALSRecommender", n_users=9, n_items=9, feature_sides=("item",))

@@ -1,4 +1,4 @@
-"""Transitions equal their formula over dense arrays."""
+"""The algorithm Transitions, compared with its formula over dense arrays."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HOUR_NS = 3_600 * 10**9
 
 
 def histories(seed: int, *, distinct_times: int = 40) -> sparse.csr_matrix:
-    """Return times of random choices in hours since a fixed moment, (users, items), with many equal times."""
+    """Return times of random choices, (users, items), in hours since a fixed moment, many of them equal."""
     rng = np.random.default_rng(seed)
     chosen = rng.random((N_USERS, N_ITEMS)) < 0.5
     chosen[3] = False  # a user without items
@@ -49,7 +49,7 @@ def formula(
     target_exponent: float,
     top_k: int,
 ) -> NDArray[np.float64]:
-    """Return the weights by definition, pair by pair."""
+    """Return the weights by their definition, pair by pair."""
     counts, gap_ns = np.zeros((N_ITEMS, N_ITEMS)), MAX_GAPS_NS[max_gap]
     for history in times:
         moments = np.unique(history[history > 0])
@@ -85,7 +85,7 @@ def test_the_weights_equal_the_formula(  # noqa: PLR0917 - the parameters of the
     target_exponent: float,
     distinct_times: int,
 ) -> None:
-    """This holds for any parameters and times, equal times included."""
+    """Weights agree for any parameters and times, equal times included."""
     times = histories(seed, distinct_times=distinct_times)
     expected = formula(
         times.toarray(),
@@ -110,7 +110,7 @@ def test_the_weights_equal_the_formula(  # noqa: PLR0917 - the parameters of the
 
 
 def test_the_largest_weights_of_each_item_are_kept() -> None:
-    """Weights that are equal except for rounding are not compared by column."""
+    """The comparison ignores columns whose weights differ only by rounding."""
     times = histories(7)
     every = TransitionsRecommender((times > 0).astype(float), times=times, top_k=N_ITEMS).learn().W.toarray()
     kept = TransitionsRecommender((times > 0).astype(float), times=times, top_k=4).learn().W.toarray()
@@ -129,7 +129,7 @@ def test_the_size_of_blocks_does_not_change_the_weights(monkeypatch: pytest.Monk
 
 
 def test_the_score_of_a_history_is_the_sum_of_its_items_weights() -> None:
-    """Scores are those of any item-weight model: values of the matrix times weights."""
+    """As in any item-weight model, a score is the sum of the matrix values times the weights."""
     times = histories(11)
     matrix = (times > 0).astype(np.float64) * 2.0
     trained = TransitionsRecommender(matrix, times=times).learn()
@@ -185,7 +185,7 @@ def best_of(header: dict[str, Any], algorithm: str) -> float:
 
 
 def test_transitions_win_on_a_markov_chain_and_not_on_shuffled_histories(make_recipe: Make, tmp_path: Path) -> None:
-    """They score at least 1.3 times as much as the best algorithm that ignores order."""
+    """On the chain, their score is at least 1.3 times that of the best algorithm that ignores order."""
     scores = {}
     for shuffled in (False, True):
         ratings = write_chain(tmp_path / f"{shuffled}.csv", shuffled=shuffled)
@@ -205,7 +205,7 @@ def test_a_served_model_recommends_the_next_item(make_recipe: Make, tmp_path: Pa
 
 
 def test_a_blend_can_have_transitions_as_a_part(make_recipe: Make, tmp_path: Path) -> None:
-    """It adds their scores to those of a factor model."""
+    """The blend adds their scores to those of a factor model."""
     ratings = write_chain(tmp_path / "chain.csv")
     header, _ = trained(make_recipe(ratings=ratings, training=chain_training("TruncatedSVD", "Transitions", "Blend")))
     assert "TransitionsRecommender" in header["tuning"]["best_per_algorithm"]

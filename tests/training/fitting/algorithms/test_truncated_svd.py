@@ -1,4 +1,4 @@
-"""The variant of TruncatedSVD, with weights before the decomposition and scores scaled back."""
+"""The variant of TruncatedSVD, which weights the matrix before its decomposition and scales scores back."""
 
 from __future__ import annotations
 
