@@ -1,4 +1,4 @@
-"""The balancer configurations of docs/deploy, with the real nginx and HAProxy before real svc processes."""
+"""The balancer configurations of docs/deploy, tested with real nginx, HAProxy and svc processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 DEPLOY = Path(__file__).parents[3] / "docs" / "deploy"
 READY_TRIES = 100
-CHECKED_AFTER_S = 3.0  # HAProxy knows by then which servers are ready
+CHECKED_AFTER_S = 3.0  # HAProxy has finished its first health checks by then
 
 
 def free_port() -> int:
@@ -32,7 +32,7 @@ def free_port() -> int:
 
 
 def configured(text: str, ports: dict[str, int]) -> str:
-    """The file with its ports replaced by free ones."""
+    """Return the text of a configuration with free ports in place of its own."""
     return re.sub(
         r"(?<=listen )80\b|(?<=bind :)80\b|(?<=listen )443\b|\b808[012]\b", lambda match: str(ports[match[0]]), text
     )
@@ -67,7 +67,7 @@ def haproxy(folder: Path, ports: dict[str, int]) -> list[str]:
 
 @contextmanager
 def running(command: list[str], port: int) -> Iterator[str]:
-    """The balancer, from the moment that it listens."""
+    """Run a balancer or collector and yield its URL as soon as it listens on `port`."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         for _ in range(READY_TRIES):
@@ -84,7 +84,7 @@ def running(command: list[str], port: int) -> Iterator[str]:
 
 
 def with_timeout(process: subprocess.Popen[bytes], seconds: float) -> None:
-    """Wait a moment, or until the process ends."""
+    """Wait for the process for at most `seconds`, and return even if it still runs."""
     try:
         process.wait(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -101,7 +101,10 @@ def ask(url: str, recipe: str) -> httpx.Response:
 def test_recipes_reach_their_own_process(
     prepare: Callable[[Path, dict[str, int]], list[str]], shop: Shop, serve: Callable[..., Server], artifact: bytes
 ) -> None:
-    """Each recipe is answered by the one process that has it; when a process dies, the other recipe lives on."""
+    """The balancer sends each request to the one process that serves its recipe.
+
+    If one process ends, its recipe gets 502 or 503 and the other recipe is still answered.
+    """
     if shutil.which(prepare.__name__) is None:
         pytest.skip(f"{prepare.__name__} is not installed")
     shop.give(artifact)
@@ -148,7 +151,10 @@ def test_a_recipe_without_a_model_does_not_affect_other_recipes(
     serve: Callable[..., Server],
     artifact: bytes,
 ) -> None:
-    """Each 503 that a caller sees is svc's own, also where no process is ready; the other recipe is always answered."""
+    """Requests for a recipe without a model get the 503 of svc, and requests for the other recipe get 200.
+
+    This holds even if no process is ready.
+    """
     if shutil.which(prepare.__name__.partition("_")[0]) is None:
         pytest.skip(f"{prepare.__name__.partition('_')[0]} is not installed")
     shop.give(artifact)
@@ -171,10 +177,10 @@ def test_a_recipe_without_a_model_does_not_affect_other_recipes(
 
 
 @pytest.mark.parametrize("prepare", [nginx_replicas, haproxy_replicas])
-def test_every_request_is_answered_while_a_replica_ends(
+def test_every_request_is_answered_after_a_replica_has_ended(
     prepare: Callable[[Path, dict[str, int]], list[str]], shop: Shop, serve: Callable[..., Server], artifact: bytes
 ) -> None:
-    """Both replicas serve all recipes; every request is answered, whichever of them is there."""
+    """Every request gets 200 while both replicas run and after one of them has ended."""
     if shutil.which(prepare.__name__.partition("_")[0]) is None:
         pytest.skip(f"{prepare.__name__.partition('_')[0]} is not installed")
     shop.give(artifact)
@@ -195,10 +201,13 @@ def test_every_request_is_answered_while_a_replica_ends(
 
 
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
-def test_nginx_ends_tls_and_passes_request_ids_and_health_but_not_metrics(
+def test_nginx_terminates_tls_passes_request_ids_and_hides_metrics(
     shop: Shop, serve: Callable[..., Server], artifact: bytes
 ) -> None:
-    """TLS ends at nginx, the caller's request id and health pass through, metrics do not, http leads to https."""
+    """nginx terminates TLS, passes valid request ids and `/v1/health`, and answers 404 for `/v1/metrics`.
+
+    It redirects HTTP to HTTPS.
+    """
     shop.give(artifact)
     shop.recipe.write_text(shop.recipe.read_text().replace("path: ", f"path: {shop.folder}/"))
     server = serve(SVC_ALLOWED_HOSTS="127.0.0.1", SVC_METRICS_ENABLED="1")

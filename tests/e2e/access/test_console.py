@@ -1,4 +1,4 @@
-"""The console and the API reference in a real browser: what people see, by mouse, by keyboard and read aloud."""
+"""The console and the API reference in a real browser: display, mouse, keyboard and accessibility."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.serving.client import N_ITEMS, encoder, model
 
 pytestmark = pytest.mark.integration
 PATIENCE_MS = 60_000
-"""Where several browsers and trainings share two cores, one click has taken 20 seconds."""
+"""One click has taken 20 seconds while several browsers and trainings shared two cores."""
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright comes with the group `integration`")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 KEY = "A" * 43
@@ -42,7 +42,10 @@ SIZES = {"narrow": {"width": 360, "height": 740}, "wide": {"width": 1440, "heigh
 
 
 def write_home(folder: Path) -> Path:
-    """Recipes `movies` with features and metadata, `plain` with neither, `stub` without an artifact, a broken file."""
+    """Write four recipe files and return their folder.
+
+    `movies` has features and metadata, `plain` has neither, `stub` has no artifact, and `broken` does not parse.
+    """
     side = {"dimension": encoder().dim, "columns": list(encoder().columns)}
     about = {
         "best_class": "IALSRecommender",
@@ -89,7 +92,7 @@ def recipes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(recipes: Path) -> Iterator[Server]:
     keys = f"test:{hash_api_key(KEY)}"
-    # A browser and other tests share the processors: an answer may wait for longer than the two seconds of the default.
+    # On processors that a browser and other tests share, an answer may wait longer than the default of two seconds.
     with Server(recipes, env={"SVC_API_KEYS": keys, "SVC_MAX_QUEUE_SECONDS": "60"}) as running:
         yield running
 
@@ -108,7 +111,7 @@ def browser() -> Iterator[Any]:
 
 
 class Tab:
-    """A page of the server at `url` that remembers every complaint and every request that went elsewhere."""
+    """A browser page that records console errors, page errors and requests to other origins."""
 
     def __init__(self, browser: Any, url: str, **context: Any) -> None:
         self.url = url
@@ -121,7 +124,7 @@ class Tab:
         self.page.on("request", self._check)
 
     def _hear(self, kind: str, text: str) -> None:
-        """A refused request is no complaint: Chromium reports every status of 400 and above."""
+        """Record errors and warnings, except the error that Chromium logs for each status of 400 and above."""
         if kind in ("error", "warning") and not text.startswith(REFUSED):
             self.complaints.append(f"{kind}: {text}")
 
@@ -130,7 +133,7 @@ class Tab:
             self.complaints.append(f"request to {request.url}")
 
     def open(self, key: str | None = KEY) -> Any:
-        """The console, past the key if one is given."""
+        """Open the console, and sign in if a key is given."""
         self.page.goto(f"{self.url}/")
         if key is not None:
             self.page.get_by_label("API key").fill(key)
@@ -142,13 +145,13 @@ class Tab:
         return self.page.get_by_role("heading", name=name, exact=True)
 
     def clear_user(self) -> None:
-        """Take out the user with whom the console opens, who comes a moment after it."""
+        """Wait for the user id that the console fills in when it opens, and clear it."""
         user = self.page.get_by_label("User id")
         playwright.expect(user).not_to_have_value("")
         user.fill("")
 
     def recommend(self) -> list[str]:
-        """Press the button and give the names of what comes, once it is there."""
+        """Press the Recommend button and return the names in the list that appears."""
         self.page.locator("#answer").evaluate("node => node.replaceChildren()")
         self.page.get_by_role("button", name="Recommend").click()
         self.page.locator(".ranking li").first.wait_for()
@@ -160,7 +163,7 @@ class Tab:
 
 @pytest.fixture
 def tab(browser: Any, server: Server) -> Iterator[Tab]:
-    """A tab of the server with keys. At the end it has nothing to complain of."""
+    """Yield a page of a server that requires a key, and fail at the end if the page recorded a complaint."""
     made = Tab(browser, server.url)
     yield made
     made.context.close()
@@ -168,7 +171,10 @@ def tab(browser: Any, server: Server) -> Iterator[Tab]:
 
 
 def test_a_correct_key_opens_the_console_and_is_kept_for_the_tab(tab: Tab) -> None:
-    """Nothing shows before the key; a wrong one is refused in words; a reload keeps it, another tab does not."""
+    """The console shows nothing without a valid key and explains why it refuses a wrong one.
+
+    The key survives a reload, is unknown to other tabs, and is removed by signing out.
+    """
     page = tab.open(key=None)
     field, error = page.get_by_label("API key"), page.locator("#key-error")
     field.fill("short")
@@ -192,7 +198,7 @@ def test_a_correct_key_opens_the_console_and_is_kept_for_the_tab(tab: Tab) -> No
 
 
 def test_recipes_show_their_state(tab: Tab) -> None:
-    """What is served with its facts, what has no model and which file is skipped, each with its reason."""
+    """The console shows the model of each served recipe, and the reason for each missing model or skipped file."""
     page = tab.open()
     movies = page.get_by_role("listitem").filter(has=tab.heading("movies"))
     for text in ("serving", "IALS", "0.1234", "ndcg@20", "20 × 60", "ago", "1, the list was read"):
@@ -210,8 +216,8 @@ def test_recipes_show_their_state(tab: Tab) -> None:
     assert page.get_by_label("Recipe", exact=True).locator("option").all_text_contents() == ["movies", "plain"]
 
 
-def test_the_curl_line_gives_the_answer_that_the_list_shows(tab: Tab) -> None:
-    """The list is the answer of the API; the curl line gives the same one and never holds the key."""
+def test_the_curl_command_returns_the_items_of_the_list(tab: Tab) -> None:
+    """The curl command returns the items of the list, and no part of the page contains the key."""
     page = tab.open()
     page.get_by_label("User id").fill("u3")
     page.get_by_label("Number of results").fill("5")
@@ -232,7 +238,10 @@ def test_the_curl_line_gives_the_answer_that_the_list_shows(tab: Tab) -> None:
 
 
 def test_an_unknown_user_gets_code_message_and_advice(tab: Tab) -> None:
-    """The code, what the server says and what to do; whatever stands in the field reaches curl as it is."""
+    """An unknown user gets the error code, the message and advice.
+
+    Shell characters in the user id reach the request of the curl command unchanged.
+    """
     page = tab.open()
     tab.clear_user()
     page.get_by_label("User id").fill('o\'brien "$HOME" `id` \\')
@@ -247,9 +256,9 @@ def test_an_unknown_user_gets_code_message_and_advice(tab: Tab) -> None:
 
 
 def test_random_user_picks_a_known_user_and_shows_the_history(tab: Tab) -> None:
-    """One click gives an id that training saw, an answer for it, and beside it what that user chose before."""
+    """The button Random user fills in a user of the training data and shows their recommendations and history."""
     page = tab.open()
-    page.locator(".ranking li").first.wait_for()  # the page opens with an answer for some other user
+    page.locator(".ranking li").first.wait_for()  # the answer for the random user of the opened page
     with page.expect_response(lambda response: response.url.endswith(":recommend")):
         page.get_by_role("button", name="Random user").click()
     user = page.get_by_label("User id").input_value()
@@ -264,7 +273,7 @@ def test_random_user_picks_a_known_user_and_shows_the_history(tab: Tab) -> None:
 
 
 def test_the_console_opens_with_an_answer(tab: Tab) -> None:
-    """A random user's, with what they chose; an empty form says in words what it lacks."""
+    """The console opens with recommendations for a random user, and names the missing input of an empty form."""
     page = tab.open()
     page.locator(".ranking li").first.wait_for()
     assert page.get_by_label("User id").input_value().startswith("u")
@@ -283,7 +292,7 @@ def test_the_console_opens_with_an_answer(tab: Tab) -> None:
 
 
 def test_a_change_of_the_form_removes_the_answer(tab: Tab) -> None:
-    """Whatever is changed, what was asked before is gone, answer or error."""
+    """Any change of the form removes the answer or the error of the last request."""
     page = tab.open()
     page.get_by_label("User id").fill("u3")
     tab.recommend()
@@ -298,7 +307,7 @@ def test_a_change_of_the_form_removes_the_answer(tab: Tab) -> None:
 
 
 def test_advice_fits_the_features_of_the_model(tab: Tab) -> None:
-    """A new user can be described only where the model has features of users."""
+    """The advice for an unknown user names "Describe a new user" only if the model has user features."""
     page = tab.open()
     for recipe, there, other in (
         ("movies", "Describe a new user", "button"),
@@ -312,7 +321,10 @@ def test_advice_fits_the_features_of_the_model(tab: Tab) -> None:
 
 
 def test_seeds_are_found_by_title(tab: Tab) -> None:
-    """Search, choose, remove; an id that is no item can be tried too."""
+    """Seeds can be searched by title, chosen and removed.
+
+    An id that is no known item can be used as well.
+    """
     page = tab.open()
     page.get_by_label("Some items").check()
     search = page.get_by_role("combobox", name="Items to start from")
@@ -328,7 +340,7 @@ def test_seeds_are_found_by_title(tab: Tab) -> None:
 
 
 def test_rejected_items_are_sent_as_dislikes_and_not_recommended(tab: Tab) -> None:
-    """By its title, as the history is; taken out again, it is not sent."""
+    """A rejected item is sent in `dislikes` and not recommended, until it is removed from the form."""
     page = tab.open()
     page.get_by_label("User id").fill("u3")
     best = tab.recommend()[0]
@@ -340,8 +352,11 @@ def test_rejected_items_are_sent_as_dislikes_and_not_recommended(tab: Tab) -> No
     assert "dislikes" not in tab.curl()
 
 
-def test_users_for_an_item_are_offered_where_the_recipe_names_users(tab: Tab) -> None:
-    """One item, an order, and the answer of the API; filters of items are no part of the question."""
+def test_users_for_an_item_are_offered_if_the_recipe_sets_serving_users(tab: Tab) -> None:
+    """The form "Users for an item" sends one item and an order, and shows the users of the API's answer.
+
+    It hides the filters of items. A recipe without `serving.users` does not offer it.
+    """
     page = tab.open()
     page.get_by_label("Users for an item").check()
     assert not page.locator("#narrow").is_visible()
@@ -363,7 +378,10 @@ def test_users_for_an_item_are_offered_where_the_recipe_names_users(tab: Tab) ->
 
 
 def test_a_history_without_user_id_gives_filtered_items_with_reasons(tab: Tab) -> None:
-    """Without a user id; the page says what it goes by, why each item is there, and why it is short."""
+    """A request with a history and no user id shows filtered items, each with its reasons.
+
+    The page names the basis of the ranking and why it has fewer items than requested.
+    """
     page = tab.open()
     tab.clear_user()
     page.get_by_role("combobox", name="Items chosen just now").fill("number 41 story")
@@ -387,7 +405,10 @@ def test_a_history_without_user_id_gives_filtered_items_with_reasons(tab: Tab) -
 
 
 def test_a_history_is_moved_by_keys_by_buttons_and_by_drag(tab: Tab) -> None:
-    """The request has the order of the page, the focus follows what was moved, and each move is said."""
+    """Items of a history can be reordered by arrow keys, buttons and dragging.
+
+    The request follows the order on the page. The focus stays on the moved item, and screen readers get its new place.
+    """
     page = tab.open()
     tab.clear_user()
     for number in (41, 7, 23):
@@ -417,8 +438,11 @@ def test_a_history_is_moved_by_keys_by_buttons_and_by_drag(tab: Tab) -> None:
     playwright.expect(page.locator("#answer-title")).to_contain_text("who chose Story number 41, Story number 23")
 
 
-def test_a_known_history_is_drawn_from_the_oldest_to_the_newest(browser: Any, tmp_path: Path) -> None:
-    """Where the model knows an order; of a long one the latest items are shown."""
+def test_a_history_with_an_order_is_listed_from_oldest_to_newest(browser: Any, tmp_path: Path) -> None:
+    """The history is listed from oldest to newest if the model stores its order.
+
+    Of a long history, the page shows the latest 20 items.
+    """
     ordered = model(features=False)
     plain = ordered.history
     ordered.history = History(plain.offsets, plain.columns, plain.weights, recency=0.5)
@@ -444,7 +468,7 @@ def test_a_known_history_is_drawn_from_the_oldest_to_the_newest(browser: Any, tm
 
 
 def test_the_page_counts_items_of_score_0(tab: Tab) -> None:
-    """Items of score 0; a page without any says nothing of it."""
+    """The page says how many items have score 0, and says nothing if there are none."""
     page = tab.open()
     page.get_by_label("User id").fill("u3")
     tab.recommend()
@@ -464,7 +488,10 @@ def test_the_page_counts_items_of_score_0(tab: Tab) -> None:
 
 
 def test_a_change_of_age_alone_does_not_replace_the_row_of_a_recipe(tab: Tab) -> None:
-    """A row that is made anew loses the focus and moves what is about to be clicked."""
+    """A refresh that changes only the age of a model keeps the row of its recipe.
+
+    A replaced row would lose the focus and move the elements that a user is about to click.
+    """
     page = tab.open()
     row = page.locator("#recipes > li").filter(has=tab.heading("movies"))
     row.evaluate("node => { node.dataset.kept = 'yes' }")
@@ -473,8 +500,11 @@ def test_a_change_of_age_alone_does_not_replace_the_row_of_a_recipe(tab: Tab) ->
     playwright.expect(page.locator("#recipes > li[data-kept]")).to_have_count(1)
 
 
-def test_diversity_shows_the_page_before_and_after(tab: Tab, server: Server) -> None:
-    """Side by side, as the API answers without it and with it; what only one of them has is marked on both."""
+def test_diversity_shows_the_answers_with_and_without_it(tab: Tab, server: Server) -> None:
+    """Setting diversity shows the API's answers with and without it side by side.
+
+    Items that only one of them contains are marked.
+    """
     page = tab.open()
     page.get_by_label("User id").fill("u3")
     page.get_by_label("Number of results").fill("8")
@@ -499,8 +529,11 @@ def test_diversity_shows_the_page_before_and_after(tab: Tab, server: Server) -> 
     assert '"diversity":0.8' in tab.curl()
 
 
-def test_versions_are_listed_for_people(browser: Any, tmp_path: Path) -> None:
-    """Which there are, which is live and held, as the command says; a recipe that keeps one file says so."""
+def test_the_console_lists_versions_and_marks_the_live_one(browser: Any, tmp_path: Path) -> None:
+    """The console lists the versions with the fields of `svc history`, and marks the live and held one.
+
+    For a recipe that keeps one file, it names the setting that would keep versions.
+    """
     home = tmp_path / "recipes"
     home.mkdir()
     write_recipe(home, "books", home / "shelf/books.svc")
@@ -546,7 +579,7 @@ def test_versions_are_listed_for_people(browser: Any, tmp_path: Path) -> None:
 
 
 def test_a_short_page_without_a_filter_says_why(tab: Tab) -> None:
-    """The catalogue has no more."""
+    """A page without a filter says that no more items may be shown if it has fewer than requested."""
     page = tab.open()
     page.get_by_label("User id").fill("u1")
     page.get_by_label("Number of results").fill("100")
@@ -555,7 +588,11 @@ def test_a_short_page_without_a_filter_says_why(tab: Tab) -> None:
 
 
 def test_the_form_follows_the_declared_features(tab: Tab) -> None:
-    """A choice for a categorical column, a number with its range; a recipe without features offers no such form."""
+    """Categorical features get a choice, and numerical ones get a number field.
+
+    A value that the model cannot use gets `FEATURE_VALUE_UNUSABLE`. A recipe without features offers neither "A new
+    user" nor "A new item".
+    """
     page = tab.open()
     page.get_by_label("A new user").check()
     tag = page.get_by_label("tag", exact=True)
@@ -573,7 +610,7 @@ def test_the_form_follows_the_declared_features(tab: Tab) -> None:
 
 
 def test_markup_in_titles_is_shown_as_text(tab: Tab) -> None:
-    """Markup in a title is shown as it is written, in the search and in the answer, and does nothing."""
+    """HTML in a title is shown as text in the search and in the answer, and is never executed."""
     page = tab.open()
     page.get_by_label("Some items").check()
     page.get_by_role("combobox", name="Items to start from").fill("onerror=")
@@ -587,7 +624,10 @@ def test_markup_in_titles_is_shown_as_text(tab: Tab) -> None:
 
 
 def test_the_browser_blocks_and_reports_injected_scripts_and_requests(tab: Tab) -> None:
-    """Were markup ever to get in, its script would not run and nothing would leave; and these tests would notice."""
+    """The content security policy blocks injected scripts, images and requests.
+
+    `Tab` records each block, so all tests of this file would notice an injection.
+    """
     page = tab.open(key=None)
     page.evaluate("""() => {
       const script = document.createElement("script");
@@ -606,7 +646,7 @@ def test_the_browser_blocks_and_reports_injected_scripts_and_requests(tab: Tab) 
 
 
 def test_live_figures_follow_the_metrics(tab: Tab, server: Server) -> None:
-    """Requests of anybody show up, with rates and percentiles, without a reload."""
+    """Requests of other clients appear in the live figures with error rates and latencies, without a reload."""
     page = tab.open()
     page.locator("#tiles").get_by_text("Requests a second").wait_for()
     for user in ("u1", "u2", "nobody"):
@@ -617,7 +657,10 @@ def test_live_figures_follow_the_metrics(tab: Tab, server: Server) -> None:
 
 
 def test_the_share_of_fallbacks_is_shown_once_there_are_any(browser: Any, recipes: Path) -> None:
-    """Beside the requests of the same time; a batch counts its elements and is left out."""
+    """The share of fallbacks appears after the first single request that used one.
+
+    It is a share of the single requests in the same time. Elements of batches do not count.
+    """
     with Server(recipes) as own:
         tab = Tab(browser, own.url)
         page = tab.open(key=None)
@@ -638,7 +681,11 @@ def test_the_share_of_fallbacks_is_shown_once_there_are_any(browser: Any, recipe
 
 
 def test_percentiles_are_interpolated_and_rates_survive_a_restart(tab: Tab) -> None:
-    """Linear within a bucket, the highest bound beyond it, nothing without observations; a restart counts from zero."""
+    """Percentiles are interpolated linearly within a bucket.
+
+    A percentile above the last finite bound is that bound, and there is none without observations. Counters that fell,
+    as after a restart of the server, are counted from zero.
+    """
     page = tab.open(key=None)
     found = page.evaluate("""async () => {
       const { between, quantile, read, summary } = await import("/console/prometheus.js");
@@ -660,7 +707,10 @@ def test_percentiles_are_interpolated_and_rates_survive_a_restart(tab: Tab) -> N
 
 
 def test_the_console_works_without_keys_and_metrics(browser: Any, recipes: Path) -> None:
-    """No key is asked, curl lines name none, and the page says how to get live figures."""
+    """Without API keys the console asks for none, and its curl commands send none.
+
+    Without metrics it names the setting that enables live figures.
+    """
     with Server(recipes, env={"SVC_METRICS_ENABLED": "0"}) as server:
         tab = Tab(browser, server.url)
         page = tab.open(key=None)
@@ -674,7 +724,7 @@ def test_the_console_works_without_keys_and_metrics(browser: Any, recipes: Path)
 
 
 def test_the_pages_work_under_a_path_prefix_of_a_proxy(tab: Tab) -> None:
-    """A proxy may serve them anywhere, as long as it takes the path away."""
+    """Console and API reference work behind a proxy that strips a path prefix."""
     page = tab.page
     page.route(
         "**/recommend/**", lambda route: route.fulfill(response=route.fetch(url=without_path(route.request.url)))
@@ -697,7 +747,7 @@ def without_path(url: str) -> str:
 
 
 def test_every_function_works_by_keyboard(tab: Tab) -> None:
-    """From the key to an answer with Tab, arrows and Enter alone; what has the focus always shows it."""
+    """Tab, arrow keys, Enter and Escape suffice from the key to an answer, and the focus is always visible."""
     page = tab.open(key=None)
     page.get_by_label("API key").wait_for()
     page.keyboard.type(KEY)
@@ -725,7 +775,7 @@ def test_every_function_works_by_keyboard(tab: Tab) -> None:
 
 
 def go_to(page: Any, selector: str) -> None:
-    """Press Tab until the element has the focus; each stop on the way can be seen."""
+    """Press Tab until the element has the focus, and fail if any stop on the way has no visible focus."""
     for _ in range(40):
         page.keyboard.press("Tab")
         focus = """wanted => {
@@ -742,7 +792,10 @@ def go_to(page: Any, selector: str) -> None:
 
 @pytest.mark.parametrize(("size", "scheme"), [("narrow", "dark"), ("wide", "light")])
 def test_every_view_fits_and_is_accessible(browser: Any, server: Server, size: str, scheme: str) -> None:
-    """Nothing scrolls sideways, and axe finds no fault, in each width and each scheme: contrast, names, roles."""
+    """No view scrolls sideways, and axe finds no violation, on a narrow dark and on a wide light screen.
+
+    For the API reference, axe checks only the contrast of colors.
+    """
     from axe_playwright_python.sync_playwright import Axe
 
     tab = Tab(browser, server.url, viewport=SIZES[size], color_scheme=scheme)
@@ -786,7 +839,7 @@ def test_every_view_fits_and_is_accessible(browser: Any, server: Server, size: s
 
 
 def try_out(page: Any, operation: str) -> str:
-    """Open an operation of the reference, send its request, and give the command line beside the answer."""
+    """Open an operation of the reference, send its request, and return the command shown beside the answer."""
     block = page.locator(f".opblock[id$='-{operation}']")
     block.locator(".opblock-summary-control").first.click()
     block.get_by_role("button", name="Try it out").click()
@@ -796,7 +849,7 @@ def try_out(page: Any, operation: str) -> str:
 
 
 def test_the_reference_shows_the_whole_document(tab: Tab, server: Server) -> None:
-    """Each operation is there under its heading, on one short page, whether or not a key is known."""
+    """The API reference shows each operation of the OpenAPI document under its heading, also without a key."""
     document = server.get("/v1/openapi.json").json()
     page = tab.page
     page.goto(f"{server.url}/v1/docs")
@@ -811,7 +864,10 @@ def test_the_reference_shows_the_whole_document(tab: Tab, server: Server) -> Non
 
 
 def test_the_reference_sends_requests_with_the_key_of_the_console(tab: Tab) -> None:
-    """To a recipe that is served here; curl, Python and JavaScript stand beside it and name the key, never hold it."""
+    """The API reference sends requests with the key of the console to a recipe that is served.
+
+    Its curl, Python and JavaScript snippets name the variable of the key and never contain the key.
+    """
     page = tab.open()
     page.get_by_role("link", name="API reference").click()
     playwright.expect(page.locator("#key-said")).to_contain_text("Recipes with a model: movies, plain.")

@@ -1,6 +1,6 @@
-"""Programs on clients that five generators make from the OpenAPI document: they compile in strict mode.
+"""Clients that five generators make from the OpenAPI document pass strict type checks.
 
-`SVC_TEST_CLIENTS` names a folder with the generators, as `nox -s integration` makes it.
+`SVC_TEST_CLIENTS` names the folder of the generators, which `nox -s integration` creates.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def run(folder: Path, *command: str) -> None:
 
 @pytest.fixture
 def generators(tmp_path: Path) -> Path:
-    """The folder of the generators; `tmp_path` holds the document."""
+    """Return the folder of the generators, and write the OpenAPI document into `tmp_path`."""
     folder = os.environ.get("SVC_TEST_CLIENTS")
     if folder is None:
         pytest.skip("the generators are not installed: `nox -s integration` does it, and sets SVC_TEST_CLIENTS")
@@ -167,7 +167,10 @@ def generators(tmp_path: Path) -> Path:
 
 
 def test_typescript_programs_compile(generators: Path, tmp_path: Path) -> None:
-    """Every verb, a batch, a filter, a boost and a code of an error, with the types of three generators."""
+    """TypeScript programs compile with the types of three generators.
+
+    They use every verb, a batch, a filter, a boost and an error code.
+    """
     programs = generators / "node_modules" / ".bin"
     run(tmp_path, str(programs / "openapi-typescript"), "openapi.json", "-o", "schema.ts")
     run(tmp_path, str(programs / "orval"), "--input", "openapi.json", "--output", "orval.ts", "--client", "fetch")
@@ -179,7 +182,10 @@ def test_typescript_programs_compile(generators: Path, tmp_path: Path) -> None:
 
 
 def test_python_programs_type_check(generators: Path, tmp_path: Path) -> None:
-    """The same with two generators of Python; mypy reads the generated modules and reports only on the programs."""
+    """Python programs on the code of two generators pass `mypy --strict` and can be imported.
+
+    mypy reads the generated modules but reports only errors of the programs.
+    """
     programs = generators / "python" / "bin"
     client = ["--path", "openapi.json", "--output-path", "opc", "--meta", "none"]
     run(tmp_path, str(programs / "openapi-python-client"), "generate", *client)

@@ -1,4 +1,4 @@
-"""Keys that change while a server runs: read again from their files on SIGHUP, without a restart."""
+"""A running server reads its key files again on SIGHUP."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ OLD, NEW = "o" * 43, "n" * 43
 
 
 def test_keys_are_rotated_without_a_restart(tmp_path: Path) -> None:
-    """New clients are let in and old ones are not; an artifact of an unknown kid is loaded when its key comes."""
+    """On SIGHUP the server accepts new API keys, refuses old ones, and loads artifacts of new signing keys.
+
+    An invalid key file changes nothing and is logged.
+    """
     home = make_home(tmp_path, "a", popularity_model(0))
     signing, api = tmp_path / "signing", tmp_path / "api"
     put(signing, SIGNING_KEYS)
@@ -46,16 +49,22 @@ def test_keys_are_rotated_without_a_restart(tmp_path: Path) -> None:
         until(lambda: len(server.said("artifact_loaded")) == 2)
 
 
-def test_a_hangup_without_key_files_changes_nothing(tmp_path: Path) -> None:
-    """It is logged, and the server goes on: the system's own answer to the signal would end it without a drain."""
+def test_sighup_without_key_files_changes_nothing(tmp_path: Path) -> None:
+    """SIGHUP without key files is logged, and the server goes on.
+
+    The system's default action for SIGHUP would end the process without a drain.
+    """
     with Server(make_home(tmp_path, "a", popularity_model(0))) as server:
         server.process.send_signal(signal.SIGHUP)
         server.wait_for("keys_reloaded")
         assert server.client.get("/v1/recipes").status_code == 200
 
 
-def test_a_hangup_while_models_are_loaded_changes_nothing(tmp_path: Path) -> None:
-    """One store does not answer yet; keys may be rotated then too, and the system's own answer would end the server."""
+def test_sighup_during_the_start_reloads_the_keys(tmp_path: Path) -> None:
+    """SIGHUP during the start reloads the keys, even while a store has not answered yet.
+
+    The system's default action for SIGHUP would end the process.
+    """
     home = make_home(tmp_path, "a", popularity_model(0))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         write_recipe(home, "slow", f"http://127.0.0.1:{silent.getsockname()[1]}/slow.svc")

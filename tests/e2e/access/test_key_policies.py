@@ -1,4 +1,4 @@
-"""Policies of API keys on a real server: from the file to the answer, without a restart."""
+"""Policies of API keys on a real server: limits of recipes, verbs and rates, and reloads without a restart."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ ENV = {"SVC_API_KEYS": f"shop:{hash_api_key(SHOP)},admin:{hash_api_key(ADMIN)}"}
 
 
 def test_a_key_is_limited_by_the_current_policy_file(tmp_path: Path) -> None:
-    """Recipes, verbs and rates; a broken file changes nothing; another key notices nothing."""
+    """A policy limits the recipes, verbs and rate of its key, and no other key.
+
+    A changed file takes effect without a restart. A file that does not parse keeps the previous policies.
+    """
     home = make_home(tmp_path, "books", popularity_model(0))
     write_artifact(tmp_path / "films.svc", popularity_model(1))
     write_recipe(home, "films", tmp_path / "films.svc")
@@ -75,7 +78,7 @@ def test_a_key_is_limited_by_the_current_policy_file(tmp_path: Path) -> None:
 def test_an_invalid_policy_file_prevents_the_start(
     tmp_path: Path, content: str | None, keys: dict[str, str], told: str
 ) -> None:
-    """Exit 8, with the file and what is wrong in it."""
+    """An invalid policy file ends the start with exit code 8 and an error that says what is wrong."""
     home = make_home(tmp_path, "books", popularity_model(0))
     policies = tmp_path / "keys.yaml"
     if content is not None:

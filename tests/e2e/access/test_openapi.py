@@ -1,4 +1,4 @@
-"""schemathesis reads the OpenAPI document of a running server and tries to find where it lies."""
+"""schemathesis compares the answers of a running server with its OpenAPI document."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tests.serving.client import encoder, model
 
 KEY = "A" * 43
 EXAMPLES = 12
-# 400 is a valid request whose feature values this model cannot use: no schema can know them.
+# 400 answers a request that fits the schema but has feature values that this model cannot use.
 CONFIG = """
 [checks.positive_data_acceptance]
 expected-statuses = ["2xx", "400", "401", "403", "404"]
 
-# The schema leaves to 422 that offset and limit have a common bound, that no two pins share a place, that a user or
-# seeds must be named, what a filter is, and which fields a recipe declares for filters.
+# The schema does not express these rules, so a request that breaks one gets 422: the sum of offset and limit is
+# bounded, no two pins share a place, a user or seeds are required, filters are valid and use only declared fields.
 [[operations]]
 include-path-regex = "(:recommend|:recommend-related|/popular)$"
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "401", "403", "404", "422"]
 
-# An element that is not valid fails by itself, in an answer of status 200.
+# An invalid element fails alone, within an answer of status 200.
 [[operations]]
 include-path-regex = ":batch-"
 checks.negative_data_rejection.expected-statuses = ["200", "400", "401", "403", "404", "406", "422", "428", "5xx"]
@@ -35,7 +35,7 @@ checks.negative_data_rejection.expected-statuses = ["200", "400", "401", "403", 
 
 @pytest.mark.timeout(600)
 def test_answers_match_the_openapi_document(tmp_path: Path) -> None:
-    """All checks over all operations, a bounded number of seeded examples: no failure."""
+    """All checks of schemathesis pass for all operations, with a fixed seed and a bounded number of examples."""
     side = {"dimension": encoder().dim, "columns": list(encoder().columns)}
     features = {"version": 1, "active": True, "user": side, "item": side}
     head = header(features=features, best_class="IALSRecommender")

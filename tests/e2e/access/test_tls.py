@@ -1,4 +1,4 @@
-"""`svc serve` with a certificate: HTTP/1.1 and HTTP/2 over TLS, one process and several."""
+"""`svc serve` with a certificate: HTTP/1.1 and HTTP/2 over TLS, with one worker and with two."""
 
 from __future__ import annotations
 
@@ -23,15 +23,18 @@ pytestmark = pytest.mark.system
 def ask(
     server: Server, issuer: Issuer, *, http2: bool = True, client: Issuer | None = None, path: str = "/v1/health"
 ) -> httpx.Response:
-    """A request on a connection of its own."""
+    """Send a GET request over a new connection."""
     url = server.url.replace("http:", "https:")
     with httpx.Client(verify=issuer.trusted(client=client), http2=http2, http1=not http2, timeout=30) as asking:
         return asking.get(url + path)
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_server_with_a_certificate_speaks_tls_alone(tmp_path: Path, workers: str) -> None:
-    """Both versions of HTTP, to clients with a certificate; SIGHUP renews that of the server."""
+def test_a_server_with_a_certificate_accepts_only_tls(tmp_path: Path, workers: str) -> None:
+    """A server with a certificate accepts HTTP/1.1 and HTTP/2 only over TLS and only with a client certificate.
+
+    SIGHUP replaces its own certificate. A certificate that does not match its key is refused, and the old one stays.
+    """
     home = make_home(tmp_path, "a", popularity_model(0))
     issuer, other, clients = (Issuer(tmp_path, name) for name in ("server", "other", "clients"))
     env = {**issuer.environment(clients=clients), "SVC_METRICS_PORT": "0"}
@@ -59,7 +62,7 @@ def test_a_server_with_a_certificate_speaks_tls_alone(tmp_path: Path, workers: s
         def is_renewed() -> bool:
             try:
                 return all(ask(server, other, client=clients).status_code == 200 for _ in range(4))
-            except httpx.TransportError:  # a worker has not been told yet
+            except httpx.TransportError:  # one worker still uses the old certificate
                 return False
 
         until(is_renewed)
@@ -67,7 +70,7 @@ def test_a_server_with_a_certificate_speaks_tls_alone(tmp_path: Path, workers: s
 
 
 def test_a_drain_over_http_2_loses_no_answer(tmp_path: Path) -> None:
-    """Requests that are in flight at SIGTERM get their answers, whole."""
+    """HTTP/2 requests that are in flight at SIGTERM get their whole answers."""
     issuer = Issuer(tmp_path)
     found: list[int] = []
     with Server(make_home(tmp_path, "a", popularity_model(0)), env=issuer.environment()) as server:
@@ -92,7 +95,7 @@ def test_a_drain_over_http_2_loses_no_answer(tmp_path: Path) -> None:
 
 
 def test_an_expired_certificate_prevents_the_start(tmp_path: Path) -> None:
-    """With exit code 8, before the port is bound."""
+    """An expired certificate ends the start with exit code 8 and names `SVC_TLS_CERT_FILE`."""
     issuer = Issuer(tmp_path)
     issuer.issue(ends=datetime.now(UTC) - timedelta(days=1))
     home = make_home(tmp_path, "a", popularity_model(0))

@@ -1,6 +1,7 @@
-"""A trace from the client through a real nginx into the log, and its spans in a real collector.
+"""Trace ids from the client through a real nginx into the log, and spans in a real collector.
 
-The collector is rotel, which the integration tests install; what it forwards is read with OpenTelemetry's own messages.
+The collector is rotel, which the integration tests install. `Backend` decodes the spans that it forwards with
+OpenTelemetry's own messages.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ needs_collector = pytest.mark.skipif(ROTEL is None, reason="the collector rotel 
 
 
 class Backend(ThreadingHTTPServer):
-    """What stands behind the collector: takes OTLP over HTTP and keeps the spans, with the resource's service name."""
+    """The OTLP/HTTP server behind the collector: stores each span with the service name of its resource."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Take)
@@ -56,12 +57,12 @@ class _Take(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing to say."""
+        """Log nothing, to keep the output of the tests short."""
 
 
 @contextmanager
 def collector() -> Iterator[tuple[str, Backend]]:
-    """A running collector, as the value of OTEL_EXPORTER_OTLP_ENDPOINT, and what it forwards to."""
+    """Yield the endpoint of a running collector and the backend to which it forwards spans."""
     assert ROTEL is not None
     assert ROTEL.origin is not None
     receives, grpc = free_port(), free_port()
@@ -95,7 +96,7 @@ def front(tmp_path: Path) -> Path:
 
 
 def before(server: Server, folder: Path) -> Any:
-    """nginx with the configuration of the docs, in front of this server."""
+    """Run nginx with a configuration of the docs in front of `server`."""
     own = server.url.rpartition(":")[2]
     ports = {"80": free_port(), "8081": int(own), "8082": int(own)}
     return running(nginx(folder, ports), ports["80"])
@@ -103,7 +104,10 @@ def before(server: Server, folder: Path) -> Any:
 
 @needs_nginx
 def test_a_trace_id_passes_through_nginx_to_log_and_answer(home: Path, front: Path) -> None:
-    """Nothing in the configuration mentions the header; a server without spans makes a step of its own."""
+    """nginx passes the caller's `traceparent` without configuration, and the trace id reaches log and answer.
+
+    The answer has a new parent id, even if the server exports no spans.
+    """
     with Server(home, env={"SVC_ACCESS_LOG": "all", "SVC_ALLOWED_HOSTS": "127.0.0.1"}) as server:
         with before(server, front) as url:
             answer = httpx.post(f"{url}/v1/recipes/a:recommend", json={"user_id": "u3"}, headers=GIVEN)
@@ -120,7 +124,10 @@ def test_a_trace_id_passes_through_nginx_to_log_and_answer(home: Path, front: Pa
 @needs_nginx
 @needs_collector
 def test_spans_reach_a_collector_within_the_callers_trace(home: Path, front: Path) -> None:
-    """Client, nginx, server, collector: one trace; the answer and the log name what the collector has."""
+    """The collector receives the spans of request and ranking within the caller's trace.
+
+    They have the ids that the answer and the log name.
+    """
     with collector() as (endpoint, backend):
         env = {**OFTEN, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "SVC_ACCESS_LOG": "all"}
         with Server(home, env={**env, "SVC_ALLOWED_HOSTS": "127.0.0.1"}) as server, before(server, front) as url:
@@ -145,7 +152,7 @@ def test_spans_reach_a_collector_within_the_callers_trace(home: Path, front: Pat
 @needs_collector
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_drain_exports_the_last_spans(home: Path, workers: int) -> None:
-    """A drain does not wait for the next batch and loses no span, whichever worker took a connection."""
+    """A drain exports the spans of all workers at once, without waiting for the next batch."""
     with collector() as (endpoint, backend):
 
         def names() -> list[str]:
@@ -159,18 +166,21 @@ def test_a_drain_exports_the_last_spans(home: Path, workers: int) -> None:
             assert server.stop() == 0
             until(lambda: names().count("POST /v1/recipes/{name}:recommend") == 4, server.log)
             assert not server.said("spans_export_failed")
-    # Each worker ranks once. A worker that is busy leaves both connections to the other.
+    # Each worker ranks once and then answers from its cache. One worker may have accepted both connections.
     assert 1 <= names().count("rank") <= workers
 
 
 def test_an_unreachable_collector_is_logged_once_and_delays_nothing(home: Path) -> None:
-    """Nobody listens: the server answers, the log has one warning with the reason, and the end comes in time."""
+    """If the collector is unreachable, the server answers, logs one warning, and ends in time.
+
+    The log contains no password of the endpoint.
+    """
     address = f"http://somebody:hunter2@127.0.0.1:{free_port()}"
     env = {**OFTEN, "OTEL_EXPORTER_OTLP_ENDPOINT": address, "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
     with Server(home, env=env) as server:
         assert server.recommend("a").status_code == 200
         failed = server.wait_for("spans_export_failed")
-        assert failed["error"]  # that it was refused, or on a slow machine that its second was over
+        assert failed["error"]  # the connection was refused, or on a slow machine it timed out after a second
         for _ in range(20):
             assert server.recommend("a").status_code == 200
         assert server.stop() == 0
