@@ -1,4 +1,4 @@
-"""Bad input through the real program: the exit code of its kind, one clear last line, never a traceback."""
+"""Bad input to the commands: each ends with the exit code of its error and one clear last line, without a traceback."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def assert_failed(ended: Ended, code: int, *words: str, event: str = "train_error") -> None:
-    """The last line is the failure's record, with the exit code and what the user needs to know."""
+    """Check exit code and event of the last record, that its error contains `words`, and that no traceback follows."""
     assert ended.code == code, ended.err
     assert "Traceback" not in ended.err
     last = ended.records[-1]
@@ -28,52 +28,52 @@ def assert_failed(ended: Ended, code: int, *words: str, event: str = "train_erro
 
 
 def test_a_missing_recipe_ends_with_2(shop: Shop) -> None:
-    """The file that is missing is named."""
+    """A training without a recipe file ends with exit code 2 and names the file."""
     shop.recipe.unlink()
     assert_failed(shop.train(), 2, "shop.yaml")
 
 
 @pytest.mark.parametrize("text", ["", "# nothing but a comment\n", "- a\n- list\n", "{", "\x00"])
 def test_an_empty_or_broken_recipe_ends_with_2(shop: Shop, text: str) -> None:
-    """An empty or broken file is a bad recipe."""
+    """A training with an empty or unparseable recipe ends with exit code 2 and names the file."""
     shop.recipe.write_text(text)
     assert_failed(shop.train(), 2, "shop.yaml")
 
 
 def test_a_misspelt_key_is_named_with_the_nearest_valid_one(shop: Shop) -> None:
-    """The key, its place and the nearest valid one are named."""
+    """The error for an unknown recipe key names that key and the nearest valid one."""
     shop.edit("n_trials", "n_trails")
     assert_failed(shop.train(), 2, "n_trails", "n_trials")
 
 
 def test_a_missing_source_file_ends_with_3(shop: Shop) -> None:
-    """A file that is not there is a failed data source."""
+    """A training whose source file is missing ends with exit code 3 and names the file."""
     (shop.folder / "sales.csv").unlink()
     assert_failed(shop.train(), 3, "sales.csv")
 
 
 def test_an_empty_csv_ends_with_3(shop: Shop) -> None:
-    """Not even a header."""
+    """A training on a CSV file of 0 bytes ends with exit code 3 and names the file."""
     (shop.folder / "sales.csv").write_text("")
     assert_failed(shop.train(), 3, "sales.csv")
 
 
 def test_a_csv_without_header_ends_with_3(shop: Shop) -> None:
-    """Data in the first line is not taken for column names silently."""
+    """A training on a CSV file without a header ends with exit code 3 and names the missing column."""
     path = shop.folder / "sales.csv"
     path.write_text(path.read_text().partition("\n")[2])
     assert_failed(shop.train(), 3, "user_id")
 
 
 def test_a_missing_column_is_named_beside_the_present_ones(shop: Shop) -> None:
-    """The column that is missing and those that are there are named."""
+    """The error for a missing column names it and the columns of the file."""
     shop.edit("item_column: item_id, time", "item_column: product, time")
     assert_failed(shop.train(), 3, "product", "item_id")
 
 
 @pytest.mark.parametrize("rows", [0, 1])
 def test_too_few_rows_end_a_training_with_4(shop: Shop, rows: int) -> None:
-    """No rows or one cannot be learned from: a failed training, not a defect."""
+    """A training on no row or one row ends with exit code 4 and not with an internal error."""
     path = shop.folder / "sales.csv"
     path.write_text("\n".join(path.read_text().splitlines()[: 1 + rows]) + "\n")
     ended = shop.train()
@@ -82,7 +82,7 @@ def test_too_few_rows_end_a_training_with_4(shop: Shop, rows: int) -> None:
 
 
 def test_a_single_user_is_trained_or_refused_with_4(shop: Shop) -> None:
-    """One user is served like any other if the search can score anything; else the training fails clearly."""
+    """A training on one user ends with 0 if the search can score a model, or with exit code 4."""
     path = shop.folder / "sales.csv"
     lines = path.read_text().splitlines()
     path.write_text("\n".join([lines[0], *(line for line in lines if line.startswith("u7,"))]) + "\n")
@@ -91,8 +91,8 @@ def test_a_single_user_is_trained_or_refused_with_4(shop: Shop) -> None:
     assert ended.records[-1].get("code") != "internal_error"
 
 
-def test_blanks_in_ids_are_dropped_and_counted(shop: Shop) -> None:
-    """Rows without an id are left out, and the events say how many."""
+def test_rows_without_ids_are_dropped_and_counted(shop: Shop) -> None:
+    """Rows without a user or item id are dropped, and `data_cleansed` counts them."""
     path = shop.folder / "sales.csv"
     path.write_text(path.read_text() + ",i1,1700000000\nu1,,1700000000\n")
     trained = shop.train()
@@ -101,8 +101,8 @@ def test_blanks_in_ids_are_dropped_and_counted(shop: Shop) -> None:
     assert trained.record("train_done")["n_users"] == 120
 
 
-def test_integer_and_text_ids_of_two_tables_match(shop: Shop) -> None:
-    """Ids are text in every table, so 7 in one file is "7" in the other and metadata is found."""
+def test_a_training_accepts_integer_item_ids(shop: Shop) -> None:
+    """A training succeeds if item ids look like integers, because every id is read as text."""
     for name in ("sales.csv", "items.csv"):
         path = shop.folder / name
         path.write_text(path.read_text().replace("i", "").replace("tem_d", "item_id").replace("user_d", "user_id"))
@@ -112,14 +112,14 @@ def test_integer_and_text_ids_of_two_tables_match(shop: Shop) -> None:
 
 
 def test_missing_signing_keys_end_a_training_before_data_is_read(shop: Shop) -> None:
-    """Known before any data is read."""
+    """A training without signing keys ends with exit code 8 before it fetches data."""
     ended = shop.train(SVC_SIGNING_KEYS="")
     assert_failed(ended, 8, "SVC_SIGNING_KEYS")
     assert "fetching_data" not in {record["event"] for record in ended.records}
 
 
 def test_an_unwritable_output_folder_ends_a_training_before_data_is_read(shop: Shop) -> None:
-    """A folder that cannot be made is a configuration error, known before any data is read."""
+    """A training whose output folder cannot be created ends with exit code 8 before it fetches data."""
     (shop.folder / "artifacts").write_text("a file where a folder should be")
     ended = shop.train()
     assert_failed(ended, 8)
@@ -127,7 +127,7 @@ def test_an_unwritable_output_folder_ends_a_training_before_data_is_read(shop: S
 
 
 def test_a_full_disk_ends_a_training_with_5_and_without_leftovers(shop: Shop, small_disk: Path) -> None:
-    """The artifact cannot be written: exit code 5, the reason, and no leftovers that keep the disk full."""
+    """A training on a full disk ends with exit code 5, names the reason, and leaves no temporary file."""
     shop.edit("path: artifacts/shop.svc", f"path: {small_disk}/shop.svc")
     with (small_disk / "fill").open("wb") as file, contextlib.suppress(OSError):
         file.write(bytes(12 << 10))
@@ -136,7 +136,7 @@ def test_a_full_disk_ends_a_training_with_5_and_without_leftovers(shop: Shop, sm
 
 
 def test_a_kill_during_the_write_leaves_a_whole_artifact(shop: Shop, artifact: bytes) -> None:
-    """Whenever the kill comes, the artifact in place is whole, and the next run cleans up."""
+    """An artifact verifies after SIGKILL during the write, and the next run removes leftover files."""
     shop.give(artifact)
     process = Forked(["train", str(shop.recipe), "--quiet"], shop.environment, shop.folder)
     before = set(shop.artifact.parent.iterdir())
@@ -150,7 +150,7 @@ def test_a_kill_during_the_write_leaves_a_whole_artifact(shop: Shop, artifact: b
 
 
 def test_a_port_in_use_is_named(shop: Shop) -> None:
-    """One line that names the port."""
+    """A server whose port is in use ends with exit code 8 and names the port."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         ended = shop.process("serve", "--recipes", str(shop.folder), "--port", port)
@@ -158,13 +158,16 @@ def test_a_port_in_use_is_named(shop: Shop) -> None:
 
 
 def test_a_server_without_signing_keys_does_not_start(shop: Shop) -> None:
-    """A server that could verify nothing does not start."""
+    """A server without signing keys ends with exit code 8, because it could verify no artifact."""
     ended = shop.process("serve", "--recipes", str(shop.folder), "--port", "0", SVC_SIGNING_KEYS="")
     assert_failed(ended, 8, "SVC_SIGNING_KEYS", event="command_error")
 
 
-def test_an_artifact_is_inspected_only_with_its_key(shop: Shop, artifact: bytes) -> None:
-    """An unknown kid, a wrong key, a cut and a changed byte are each told apart, with exit code 5."""
+def test_inspect_refuses_artifacts_that_it_cannot_verify(shop: Shop, artifact: bytes) -> None:
+    """`svc inspect` refuses artifacts that it cannot verify with exit code 5.
+
+    Unknown kids, wrong signatures and truncated files each have their own error.
+    """
     whole = shop.give(artifact)
     path = str(shop.artifact)
     cases: list[tuple[bytes, dict[str, str], str]] = [
@@ -184,7 +187,10 @@ def test_an_artifact_is_inspected_only_with_its_key(shop: Shop, artifact: bytes)
 def test_a_truncated_artifact_is_a_stub_until_a_good_one_comes(
     shop: Shop, serve: Callable[..., Server], artifact: bytes
 ) -> None:
-    """The process runs, says what is wrong, answers 503, and heals without a restart."""
+    """A server with a truncated artifact starts and answers 503 for its recipe.
+
+    It loads a good artifact without a restart.
+    """
     whole = shop.give(artifact)
     put(shop.artifact, whole[:100])
     server = serve()
@@ -198,7 +204,7 @@ def test_a_truncated_artifact_is_a_stub_until_a_good_one_comes(
 
 
 def test_validate_prints_one_line_for_each_check(shop: Shop) -> None:
-    """A good recipe has only `ok` lines; a missing column is found without a training."""
+    """`svc validate` prints only `ok` lines for a good recipe, and `FAILED` with the name of a missing column."""
     good = shop.svc("validate", str(shop.recipe))
     assert good.code == 0, good.err
     assert all(line.startswith("ok") for line in good.out.splitlines())
@@ -209,7 +215,7 @@ def test_validate_prints_one_line_for_each_check(shop: Shop) -> None:
 
 
 def test_a_closed_pipe_is_no_error(shop: Shop) -> None:
-    """`svc schema | head -1` ends quietly."""
+    """A command whose stdout is closed, as in `svc schema | head -1`, prints no error."""
     process = shop.start("schema", fresh=True)
     assert process.stdout is not None
     process.stdout.close()

@@ -1,4 +1,4 @@
-"""Hostile artifacts beside a good one, in the real server: each is refused under its event, and nothing of it runs."""
+"""Hostile artifacts beside a good one in a real server: each is refused with its own event and never executed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HMAC, DESERIALIZE = "initial_artifact_hmac_failed", "initial_artifact_deserializ
 
 
 class Call:
-    """Pickles as a call."""
+    """An object whose pickle calls `function` when it is loaded."""
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
         self.call = (function, arguments)
@@ -42,7 +42,7 @@ def signed(payload: list[Any], keys: str = SIGNING_KEYS) -> bytes:
 
 
 def naming(value: object) -> bytes:
-    """A signed artifact whose payload is the plain pickle of `value`."""
+    """Return a signed artifact whose payload is the plain pickle of `value`."""
     return signed(codec._lay_out(pickle.dumps(value, protocol=4), []))
 
 
@@ -56,7 +56,7 @@ def flipped(data: bytes, place: int) -> bytes:
 
 
 def hostile(mark: Path) -> dict[str, tuple[bytes, str, str]]:
-    """Bytes, event at the start, and the beginning of the error, of each attack."""
+    """Map each attack to its bytes, its event at the start and the beginning of its error."""
     good = signed(codec.encode(popularity_model(0)))
     big = signed(codec.encode(factor_model(500, 20_000, 64)))
     other = signed(codec.encode(popularity_model(1)))
@@ -97,9 +97,9 @@ def hostile(mark: Path) -> dict[str, tuple[bytes, str, str]]:
 
 
 def test_hostile_artifacts_are_never_loaded(home: Path) -> None:
-    """None loads, none leaves a mark, none grows the process; the good recipe answers all the while.
+    """No hostile artifact is loaded or executed, memory stays bounded, and the good recipe is answered.
 
-    SVC_TEST_ARTIFACT_ROUNDS in the environment says how often they come again.
+    SVC_TEST_ARTIFACT_ROUNDS is the number of rounds. Each round writes other hostile bytes into every file.
     """
     attacks = hostile(home.parent / "mark")
     names = list(attacks)

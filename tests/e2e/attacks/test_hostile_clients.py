@@ -1,4 +1,4 @@
-"""Clients that are slow, greedy or malformed: they lose their connection, and others do not notice."""
+"""Slow, greedy and malformed clients lose their connection and do not disturb others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def patient_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Waits for slow clients longer than any test takes on a busy machine."""
+    """Run a server that waits 60 s for slow clients, longer than any test takes on a busy machine."""
     recipes = make_home(tmp_path_factory.mktemp("patient"), "shop", popularity_model(n_items=2000))
     with Server(recipes, env={**ENV, "SVC_CLIENT_TIMEOUT_SECONDS": "60"}) as running:
         yield running
@@ -49,7 +49,7 @@ def connect(server: Server) -> socket.socket:
 
 
 def everything(client: socket.socket) -> bytes:
-    """All bytes until the server closes."""
+    """Return all bytes until the server closes the connection."""
     found = b""
     try:
         while part := client.recv(1 << 16):
@@ -60,7 +60,7 @@ def everything(client: socket.socket) -> bytes:
 
 
 def healthy(server: Server) -> None:
-    """Asked over a new connection: an idle one may just be ending."""
+    """Check that a request over a new connection gets 200. An idle connection might be closing at that moment."""
     answer = httpx.post(
         f"{server.url}/v1/recipes/shop:recommend", json={"user_id": "u1"}, verify=False, timeout=PATIENCE_S
     )
@@ -69,7 +69,7 @@ def healthy(server: Server) -> None:
 
 @pytest.mark.parametrize("start", [b"", b"POST /v1/rec", HEAD], ids=["nothing", "half a line", "half a header"])
 def test_a_header_that_never_ends_is_cut_off(server: Server, start: bytes) -> None:
-    """A connection whose header trickles ends after SVC_KEEP_ALIVE_SECONDS."""
+    """A connection whose header never ends is closed after SVC_KEEP_ALIVE_SECONDS."""
     with connect(server) as client:
         client.sendall(start)
         begun = time.monotonic()
@@ -92,7 +92,7 @@ def test_a_header_that_never_ends_is_cut_off(server: Server, start: bytes) -> No
 
 
 def test_a_body_that_never_ends_is_answered_408(server: Server) -> None:
-    """A body that is not whole in time is refused, and the connection ends."""
+    """A request whose body is incomplete after SVC_CLIENT_TIMEOUT_SECONDS gets 408, and its connection is closed."""
     with connect(server) as client:
         client.sendall(HEAD + b"Content-Length: 100\r\n\r\n{")
         answer = everything(client)
@@ -102,7 +102,7 @@ def test_a_body_that_never_ends_is_answered_408(server: Server) -> None:
 
 
 def test_a_client_that_does_not_read_loses_its_connection(server: Server) -> None:
-    """Pipelined requests whose answers nobody reads end in a closed connection, not in a stuck one."""
+    """A client that does not read a large answer loses its connection, and others are answered meanwhile."""
     body = json.dumps({"requests": [{"user_id": "u1", "limit": 1000}] * 256}).encode()
     request = HEAD.replace(b":recommend", b":batch-recommend") + b"Content-Length: %d\r\n\r\n" % len(body) + body
     address = urlsplit(server.url)
@@ -118,14 +118,14 @@ def test_a_client_that_does_not_read_loses_its_connection(server: Server) -> Non
 
 
 def held(client: socket.socket) -> bool:
-    """True while the server's side of the connection exists. The kernel drops it without telling the client."""
+    """Return whether the server's side of the connection exists. The kernel drops it without telling the client."""
     ours = f":{client.getsockname()[1]:04X}"
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return any(row[2].endswith(ours) and row[3] != "06" for row in rows)
 
 
 def test_a_client_that_sends_too_large_a_body_can_read_the_413(server: Server) -> None:
-    """A client that sends all of a refused body still reads the 413, by length and by count."""
+    """A client that sends a whole body above the limit can read the 413, with a length and in chunks."""
     size = (64 << 20) + 1
     with connect(server) as client:
         client.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % size)
@@ -144,14 +144,14 @@ def test_a_client_that_sends_too_large_a_body_can_read_the_413(server: Server) -
 
 
 def test_a_large_body_costs_at_most_twice_its_size(server: Server) -> None:
-    """A body just below the cap, refused for what it says, costs little while it is held."""
+    """A body just below the limit raises the peak memory by less than twice its size."""
     size = 60 << 20
     status = Path(f"/proc/{server.process.pid}/status")
 
     def kib(name: str) -> int:
         return int(status.read_text().split(f"{name}:")[1].split()[0])
 
-    Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")  # the peak begins anew
+    Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")  # resets VmHWM
     before = kib("VmRSS")
     body = b'{"user_id":"' + b"x" * (size - 14) + b'"}'
     assert server.client.post("/v1/recipes/shop:recommend", content=body).status_code == 422
@@ -185,7 +185,7 @@ def test_a_large_body_costs_at_most_twice_its_size(server: Server) -> None:
     ],
 )
 def test_malformed_requests_are_refused(server: Server, request_bytes: bytes, statuses: set[int]) -> None:
-    """Framing tricks end in a client error or a closed connection, never in a guess."""
+    """Malformed framing gets a 4xx or 5xx status or a closed connection, and never a guessed interpretation."""
     with connect(server) as client:
         client.sendall(request_bytes)
         answer = everything(client)
@@ -194,7 +194,7 @@ def test_malformed_requests_are_refused(server: Server, request_bytes: bytes, st
 
 
 def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
-    """Many requests in one packet: each has its own id, in its place."""
+    """Pipelined requests get their answers in order, each with its own request id."""
     requests = b"".join(
         HEAD
         + b"X-Request-ID: r%d\r\nContent-Length: 16\r\n%b\r\n" % (i, b"Connection: close\r\n" if i == 19 else b"")
@@ -209,7 +209,7 @@ def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
 
 
 def test_chunked_bodies_are_read(server: Server) -> None:
-    """A body in one-byte chunks is the body."""
+    """A body in chunks of one byte is read like any other."""
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in GOOD)
     with connect(server) as client:
         client.sendall(HEAD + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
@@ -238,11 +238,11 @@ WEBSOCKET = UPGRADE + b"websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-
     ],
 )
 def test_no_malformed_packet_ends_the_server(patient_server: Server, packets: list[bytes]) -> None:
-    """Protocols that the library below knows and trips over: their connection ends, and nothing else."""
+    """Malformed HTTP/2, h2c and WebSocket packets end only their own connection."""
     with connect(patient_server) as bystander, connect(patient_server) as client:
         bystander.sendall(HEAD + b"Content-Length: 16\r\n\r\n")
         for packet in packets:
-            with contextlib.suppress(OSError):  # it may be over before all is said
+            with contextlib.suppress(OSError):  # the server may have closed the connection already
                 client.sendall(packet)
             healthy(patient_server)
         bystander.sendall(GOOD)
@@ -253,7 +253,7 @@ def test_no_malformed_packet_ends_the_server(patient_server: Server, packets: li
 
 @pytest.mark.parametrize("rest", [b"\r\n", b"Content-Length: 5\r\n\r\nhello"], ids=["no body", "a body"])
 def test_a_request_to_upgrade_is_answered_as_a_plain_one(server: Server, rest: bytes) -> None:
-    """RFC 9110, 7.8; and its connection ends like any other that is idle."""
+    """A WebSocket handshake is answered like a plain request (RFC 9110, 7.8), and its idle connection is closed."""
     with connect(server) as client:
         client.sendall(WEBSOCKET + rest)
         answer = everything(client)
@@ -263,7 +263,10 @@ def test_a_request_to_upgrade_is_answered_as_a_plain_one(server: Server, rest: b
 
 
 def test_many_connections_at_once_leave_room_for_others(server: Server) -> None:
-    """Idle connections cost little memory, are closed in time, and are given back; others are served meanwhile."""
+    """Idle connections cost little memory, are closed in time, and leave no open file.
+
+    Other clients are served meanwhile. SVC_TEST_CONNECTIONS is the number of connections.
+    """
     count = int(os.environ.get("SVC_TEST_CONNECTIONS", "1000"))
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -280,10 +283,13 @@ def test_many_connections_at_once_leave_room_for_others(server: Server) -> None:
 
 
 def test_eight_large_bodies_at_once_have_bounded_memory(server: Server) -> None:
-    """Each is refused for what it says, others are served meanwhile, and the peak is below thrice their size."""
+    """Eight large invalid bodies at once get 422, and others are served meanwhile.
+
+    The peak of memory stays below three times the size of the bodies. SVC_TEST_BODY_MIB is the size of one.
+    """
     size = int(os.environ.get("SVC_TEST_BODY_MIB", "16")) << 20
     status = Path(f"/proc/{server.process.pid}/status")
-    Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")  # the peak begins anew
+    Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")  # resets VmHWM
     before = server.resident_bytes()
     body = b'{"user_id":"u1","exclude_items":["' + (b"x" * 200 + b'","') * (size // 203 - 1) + b'"]}'
     answers: list[bytes] = []

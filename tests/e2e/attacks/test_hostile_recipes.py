@@ -1,4 +1,4 @@
-"""Hostile recipe files beside a good one: each is refused under its own event, and the good one keeps answering."""
+"""Hostile recipe files beside a good one: each is refused with its own event, and the good recipe is served."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def changed(**blocks: Any) -> str:
 
 
 def text_of(tail: str) -> str:
-    """The good recipe as YAML, and `tail` after it."""
+    """Return the good recipe as YAML, followed by `tail`."""
     return "\n".join([*(f"{key}: {json.dumps(value)}" for key, value in GOOD.items()), tail, ""])
 
 
@@ -43,7 +43,7 @@ ALIASES = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(
     f"{name}: &{name} [{','.join(['*' + before] * 9)}]\n" for before, name in pairwise(LEVELS)
 )
 HOSTILE: dict[str, tuple[str, str, str]] = {
-    # what: (text, event, words of the error)
+    # name of the attack: (text of the file, event, part of the error)
     "climbs-out": (with_output("../../../etc/x.svc"), SECURITY, "SVC_ARTIFACT_ROOT"),
     "absolute": (with_output("/etc/cron.d/x.svc"), SECURITY, "SVC_ARTIFACT_ROOT"),
     "file-uri": (with_output("file:///etc/x.svc"), SECURITY, "SVC_ARTIFACT_ROOT"),
@@ -85,7 +85,7 @@ def plant(home: Path, what: str, mark: Path) -> None:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
-    """A folder with one good recipe; artifacts may lie only beside it."""
+    """Yield a folder with one good recipe, which is also the only folder allowed for artifacts."""
     folder = tmp_path / "recipes"
     folder.mkdir()
     write_recipe(folder, "good", folder / "good.svc")
@@ -98,9 +98,12 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def check(server: Server, home: Path) -> None:
-    """Every hostile file is skipped under its event; nothing of it ran or was told; the good recipe answers."""
+    """Check that each hostile file was skipped with its event, ran nothing and leaked no secret.
+
+    The good recipe must be answered.
+    """
     for what, (_, event, words) in HOSTILE.items():
-        # All files together take ten seconds of a processor to check, which beside other tests lasts a minute.
+        # Checking all files takes ten seconds of processor time, which can last a minute beside other tests.
         record = server.wait_for(event, name=what, deadline_s=180.0)
         assert words in record["error"], record
         assert len(record["error"]) < 4000
@@ -113,7 +116,7 @@ def check(server: Server, home: Path) -> None:
 
 
 def test_a_server_starts_beside_hostile_recipes(home: Path) -> None:
-    """The server starts with all of them in the folder, and serves what is good."""
+    """A server starts with all hostile files in its folder, skips them, and serves the good recipe."""
     for what in HOSTILE:
         plant(home, what, home.parent / "mark")
     with Server(home, env=environment(home)) as server:
@@ -123,7 +126,10 @@ def test_a_server_starts_beside_hostile_recipes(home: Path) -> None:
 
 
 def test_hostile_recipes_do_not_disturb_a_running_server(home: Path) -> None:
-    """They come while it serves: no request fails, memory stays, and the next good recipe is found all the same."""
+    """Hostile files that appear while a server runs fail no request and leave its memory bounded.
+
+    A good recipe that is added afterwards is served.
+    """
     with Server(home, env=environment(home), fresh=True) as server:
         server.recommend("good")
         before = server.resident_bytes()
@@ -142,7 +148,7 @@ def test_hostile_recipes_do_not_disturb_a_running_server(home: Path) -> None:
 
 
 def test_links_pipes_and_devices_among_recipes_are_refused(home: Path, tmp_path: Path) -> None:
-    """Links that lead out, nowhere or in circles, a pipe, a device, names of other bytes: all refused."""
+    """Links to outside, to nothing or to themselves, pipes, devices and names that are not UTF-8 are skipped."""
     outside = write_recipe(tmp_path, "outside", "o.svc")
     (home / "out.yaml").symlink_to(outside)
     (home / "passwd.yaml").symlink_to("/etc/passwd")

@@ -1,4 +1,4 @@
-"""After a full cycle of every command and endpoint, errors included, no secret stands in anything that came out."""
+"""No output of any command or endpoint, errors included, contains a secret."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ VERBS = [":recommend", ":recommend-related", ":recommend-users", ":batch-recomme
 
 
 def keygen(shop: Shop, kind: str) -> dict[str, str]:
-    """What the command prints; the one place where a secret has to be shown."""
+    """Return the fields that `svc keygen` prints. No other output may contain a secret."""
     lines = shop.svc("keygen", "--type", kind, "--kid", f"{kind}-kid").out.splitlines()
     return dict(line.split("=", 1) for line in lines)
 
 
 class Heard:
-    """Everything that came out so far, as bytes by its origin."""
+    """The output of commands, answers, logs and files so far, as bytes by origin."""
 
     def __init__(self) -> None:
         self.parts: dict[str, bytes] = {}
@@ -66,7 +66,7 @@ class Heard:
             return int(answer.status)
 
     def files(self, folder: Path, known: Path) -> None:
-        """Every file that appeared; `known` is where the test itself wrote."""
+        """Add every file of the folder except `known`, which the test itself wrote."""
         for path in folder.rglob("*"):
             if path.is_file() and path != known:
                 self.parts[str(path)] = path.read_bytes()
@@ -76,7 +76,7 @@ class Heard:
 
 
 def ask_everything(server: Server, heard: Heard, keys: dict[str, str]) -> set[int]:
-    """Every path and verb under every key; the statuses that came."""
+    """Send every request under every key and return the set of statuses."""
     statuses = set()
     for kind, key in keys.items():
         headers = {"X-API-Key": key} if key else {}
@@ -91,7 +91,7 @@ def ask_everything(server: Server, heard: Heard, keys: dict[str, str]) -> set[in
 
 
 def cycle(shop: Shop, serve: Callable[..., Server], dsn: str, heard: Heard) -> tuple[dict[str, str], dict[str, str]]:
-    """Run it all, and give what keygen said of the signing and of the API key."""
+    """Run all commands and requests, and return the output of keygen for the signing key and the API key."""
     signing, api = keygen(shop, "signing"), keygen(shop, "api")
     shop.environment |= {
         "SVC_SIGNING_KEYS": signing["env_entry"].partition("=")[2],
@@ -128,7 +128,10 @@ def cycle(shop: Shop, serve: Callable[..., Server], dsn: str, heard: Heard) -> t
 
 
 def assert_silence(heard: Heard, signing: dict[str, str], api: dict[str, str]) -> None:
-    """Nothing secret in any spelling; what may be shown is there, so the search looked at the right places."""
+    """Check that no secret appears in any encoding.
+
+    The fingerprint and the kid of the signing key must appear, which proves that the search covers log and output.
+    """
     raw = bytes.fromhex(signing["plaintext"])
     digest = re.sub("^sha256:", "", api["hash"])
     secrets = {
@@ -147,14 +150,14 @@ def assert_silence(heard: Heard, signing: dict[str, str], api: dict[str, str]) -
 
 
 def test_no_secret_is_shown_if_the_database_is_unreachable(shop: Shop, serve: Callable[..., Server]) -> None:
-    """A database that cannot be reached, too: its error knows the password."""
+    """No output contains a secret, even if the error of an unreachable database contains its password."""
     heard = Heard()
     assert_silence(heard, *cycle(shop, serve, UNREACHABLE, heard))
 
 
 @pytest.mark.integration
 def test_no_secret_is_shown_if_the_database_answers(shop: Shop, serve: Callable[..., Server]) -> None:
-    """The same with a recipe that is trained from a real database, under a password."""
+    """No output contains a secret if a recipe is trained from a real database with a password."""
     url = os.environ.get("SVC_TEST_POSTGRES_URL") or pytest.skip("SVC_TEST_POSTGRES_URL is not set")
     heard = Heard()
     known = cycle(shop, serve, re.sub("://([^:@]+)(:[^@]*)?@", rf"://\1:{PASSWORD}@", url), heard)

@@ -1,4 +1,4 @@
-"""A real server with 100,000 items: nobody waits for another client's expensive question."""
+"""Expensive requests to a real server with 100,000 items do not delay other clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.serving.artifacts import factor_model
 pytestmark = pytest.mark.integration
 N_USERS, N_ITEMS = 1_000, 100_000
 ASKED, ROUNDS = 20, 3
-"""Requests of a round, and the most rounds. The best one counts because other tests may take the processors."""
+"""Requests of a round, and the most rounds. The best round counts because other tests may use the processors."""
 HEALTH_S = 0.025
 
 ONE_BOOST = [{"filter": {"genres": {"any": ["g3"]}}, "factor": 2.0}]
@@ -45,13 +45,13 @@ EXPENSIVE: dict[str, dict[str, Any]] = {
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     rows = (f"i{item},g{item % 30}|g{item % 7},c{item % 40},{1950 + item % 75}" for item in range(N_ITEMS))
     home = filterable_home(tmp_path_factory.mktemp("expensive"), "a", factor_model(N_USERS, N_ITEMS, 64), rows)
-    # Without a limit nothing is refused, so that there are always expensive questions to wait for.
+    # Without a queue limit no expensive request is refused, so the plain ones always compete with some.
     with Server(home, env={"SVC_CACHED_ANSWERS": "0", "SVC_MAX_QUEUE_SECONDS": "0"}) as running:
         yield running
 
 
 class Client:
-    """Each call gives the seconds until the answer, which must be 200."""
+    """Times requests over one connection. Each of them must get status 200."""
 
     def __init__(self, connection: http.client.HTTPConnection) -> None:
         self._connection = connection
@@ -72,7 +72,10 @@ class Client:
 
 
 class Asking(Clients):
-    """Two clients that ask one expensive request again and again, each over a connection that the end may cut."""
+    """Two clients that repeat one expensive request.
+
+    Each request has a new connection, which leaving the block cuts.
+    """
 
     def __init__(self, server: Server, path: str, body: object) -> None:
         self._address = server.url.removeprefix("http://")
@@ -94,7 +97,7 @@ class Asking(Clients):
     def __exit__(self, *reason: object) -> None:
         self.over.set()
         for connection in self._connections.values():
-            with suppress(OSError, AttributeError):  # closed meanwhile
+            with suppress(OSError, AttributeError):  # the connection is already closed
                 connection.sock.shutdown(socket.SHUT_RDWR)
         super().__exit__(*reason)
 
@@ -102,7 +105,7 @@ class Asking(Clients):
 @pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("name", EXPENSIVE)
 def test_expensive_requests_hardly_delay_plain_requests_and_probes(server: Server, name: str, batched: bool) -> None:
-    """A plain request takes at most twice the time of one call longer than alone, a probe less than 25 ms."""
+    """Beside expensive requests, a plain request takes at most `2 * CALL_S` longer and a probe less than 25 ms."""
     question = {"user_id": "u7", **EXPENSIVE[name]}
     if batched:
         path = "/v1/recipes/a:batch-recommend"
@@ -119,7 +122,7 @@ def test_expensive_requests_hardly_delay_plain_requests_and_probes(server: Serve
 
 
 def waits(server: Server, path: str, body: object) -> tuple[float, float]:
-    """Return how much longer a plain request takes beside the question than alone, and a probe's time: medians."""
+    """Return the extra time of a plain request beside the expensive ones and the time of a probe, both as medians."""
     with closing(http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=60)) as connection:
         client = Client(connection)
         alone = [client.plain(user) for user in range(ASKED)]
