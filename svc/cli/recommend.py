@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from svc.model.ids import IdTable
     from svc.model.model import Model
     from svc.model.ranking.item_sets import ItemSet
+    from svc.model.ranking.new_items import NewItems
     from svc.model.ranking.query import Order
     from svc.recipe.load import LoadedRecipe
-    from svc.serving.models.item_lists import PlacedItems
 
 EPILOG = """
 [bold]Examples[/bold]
@@ -66,18 +66,11 @@ def parse_json(text: str | None) -> Any:
 
 
 def allowed_items(
-    recipe: LoadedRecipe,
-    tree: Any,
-    item_ids: IdTable,
-    settings: Settings,
-    variables: Mapping[str, str],
-    *,
-    new: PlacedItems | None = None,
+    recipe: LoadedRecipe, tree: Any, item_ids: IdTable, settings: Settings, variables: Mapping[str, str]
 ) -> ItemSet | None:
     """Return the items that pass `serving.filter`, the list of available items and the filter `tree` of --filter.
 
-    None means all items. `item_ids` are the ids of the model's items. With `new`, the set covers the model's items,
-    followed by these new items.
+    None means all items. `item_ids` are the ids of the model's items, followed by those of the new items.
 
     Raises UsageError for a tree that is no filter, MetadataError and DataSourceError for tables that cannot be read.
     """
@@ -89,8 +82,8 @@ def allowed_items(
 
     own, requested = Policy.of(recipe.recipe).filter, _parse_tree(tree, recipe, settings)
     filters = [part for part in (own, requested) if part is not None]
-    matching = _matching_items(filters, recipe, item_ids, settings, variables, new)
-    return intersect(*matching, _available_items(recipe, item_ids, settings, variables, new=new))
+    matching = _matching_items(filters, recipe, item_ids, settings, variables)
+    return intersect(*matching, _available_items(recipe, item_ids, settings, variables))
 
 
 def _parse_tree(tree: Any, recipe: LoadedRecipe, settings: Settings) -> Filter | None:
@@ -106,30 +99,19 @@ def _parse_tree(tree: Any, recipe: LoadedRecipe, settings: Settings) -> Filter |
 
 
 def _matching_items(
-    filters: list[Filter],
-    recipe: LoadedRecipe,
-    item_ids: IdTable,
-    settings: Settings,
-    variables: Mapping[str, str],
-    new: PlacedItems | None,
+    filters: list[Filter], recipe: LoadedRecipe, item_ids: IdTable, settings: Settings, variables: Mapping[str, str]
 ) -> list[ItemSet]:
     if not filters:
         return []
     from svc.serving.models.item_tables import load_metadata
 
     fields = load_metadata(recipe, settings, item_ids, variables).filters
-    fields = fields if new is None else new.behind(fields)
     assert fields is not None, "a filter names declared fields"
     return [fields.items(part) for part in filters]
 
 
 def _available_items(
-    recipe: LoadedRecipe,
-    item_ids: IdTable,
-    settings: Settings,
-    variables: Mapping[str, str],
-    *,
-    new: PlacedItems | None,
+    recipe: LoadedRecipe, item_ids: IdTable, settings: Settings, variables: Mapping[str, str]
 ) -> ItemSet | None:
     """Return the items that the recipe's list makes available, or None without a list.
 
@@ -140,8 +122,7 @@ def _available_items(
         return None
     from svc.serving.models.item_lists import available_items, read_ids
 
-    ids = read_ids(recipe, settings, variables, len(item_ids))
-    return available_items(serving.availability, ids, item_ids, None if new is None else new.items)
+    return available_items(serving.availability, read_ids(recipe, settings, variables, len(item_ids)), item_ids)
 
 
 def command(
@@ -328,6 +309,8 @@ def _open(
     from dataclasses import replace
     from pathlib import Path
 
+    from svc.model.ranking.new_items import ids_with
+
     recipe, variables = load(Path(source), env_var, settings, for_serving=True)
     if request.to_users and not (recipe.recipe.serving is not None and recipe.recipe.serving.users):
         raise UsersNotServed
@@ -335,25 +318,19 @@ def _open(
     if request.to_users:
         return opened, request
     new = None if request.related else new_items(recipe, opened.model, settings, variables)
-    allowed = allowed_items(recipe, request.filter, opened.model.item_ids, settings, variables, new=new)
-    return opened, replace(request, allowed=allowed, new=None if new is None else new.items)
+    allowed = allowed_items(recipe, request.filter, ids_with(opened.model.item_ids, new), settings, variables)
+    return opened, replace(request, allowed=allowed, new=new)
 
 
-def new_items(
-    loaded: LoadedRecipe, model: Model, settings: Settings, variables: Mapping[str, str]
-) -> PlacedItems | None:
+def new_items(loaded: LoadedRecipe, model: Model, settings: Settings, variables: Mapping[str, str]) -> NewItems | None:
     """Return the new items that the recipe's server would recommend at this moment.
 
     Returns None if the recipe has no list of new items. Raises DataSourceError or MetadataError if the list cannot be
     read or the model cannot use it, because an export has no earlier list to use instead.
     """
-    from svc.serving.models.item_lists import declared_in, place, read_new_items
+    from svc.serving.models.item_lists import new_items_of_recipe
 
-    declared = declared_in(loaded)
-    if declared is None:
-        return None
-    listed = read_new_items(loaded, settings, variables, model.n_items)
     try:
-        return place(listed, model, declared)
+        return new_items_of_recipe(loaded, model, settings, variables)
     except (FeatureValueUnusable, FeaturesNotSupported) as error:
         raise DataSourceError(f"the model cannot use the list of new items: {error.message}") from None

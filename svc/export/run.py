@@ -22,9 +22,9 @@ from svc.errors import UsageError
 from svc.export.formats import FORMATS, HashingFile, Scored, format_of
 from svc.export.manifest import SUFFIX, Manifest, encode
 from svc.export.request import EVERYBODY, ExportRequest, Rows, Selection, part_name, row_chunks, source_context
-from svc.model.ids import IdTable
 from svc.model.load_model import load_model, rehearse
 from svc.model.model import Model
+from svc.model.ranking.new_items import ids_with
 from svc.model.ranking.query import Query, Restriction
 from svc.progress import EVERY_S, Progress, State
 from svc.settings import Settings
@@ -129,9 +129,7 @@ class _Job:
         self.selection, chunks = row_chunks(leaders, request, source_context(self._settings))
         hashing = HashingFile(out)
         leader = "seed_item_id" if request.related else "item_id" if request.to_users else "user_id"
-        items = model.user_ids if request.to_users else model.item_ids
-        if request.new is not None:
-            items = IdTable.from_ids([*items.all(), *request.new.ids.all()])
+        items = model.user_ids if request.to_users else ids_with(model.item_ids, request.new)
         writer = FORMATS[format_of(request.output)](hashing, leader, leaders, items)
         threads = self._settings.scoring_threads or usable_cores()
         for scored in score_all(model, request, chunks, threads):

@@ -16,7 +16,6 @@ from pandas.api import types
 from svc.errors import DataSourceError, FeaturesNotSupported, FeatureValueUnusable, UsageError
 from svc.library.tables import as_arrow, as_pandas, check_id_type, column_names, is_table, require
 from svc.model.ids import IdTable
-from svc.model.model import Model
 from svc.model.ranking.filter_fields import Field, FilterFields, LabelField, NumberField
 from svc.model.ranking.new_items import NewItems
 from svc.serving.models.item_tables import ids_and_features, load_metadata, of_arrow
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from svc.export.run import OpenedArtifact
-    from svc.model.ids import IdTable
     from svc.recipe.load import LoadedRecipe
     from svc.settings import Settings
 
@@ -69,32 +67,10 @@ def new_items_of(items: Any, opened: OpenedArtifact, max_share: float | None, mi
         raise UsageError(f"new_items: {error.message}") from None
 
 
-def new_items_of_recipe(
-    recipe: LoadedRecipe, model: Model, settings: Settings, variables: Mapping[str, str]
-) -> NewItems | None:
-    """Return the new items of `serving.new_items`, read as a server reads them, or None if the recipe has no such list.
-
-    Raises DataSourceError, MetadataError, FeaturesNotSupported for a model without item features, and
-    FeatureValueUnusable, which names the row.
-    """
-    from svc.serving.models.item_lists import declared_in, read_new_items
-
-    declared = declared_in(recipe)
-    if declared is None:
-        return None
-    listed = read_new_items(recipe, settings, variables, model.n_items)
-    return model.new_items(listed.ids, listed.features, declared.max_share, declared.min_share)
-
-
 def _feature_id_column(recipe: Mapping[str, Any]) -> str:
     """Return the id column of the items' feature table in the recipe of a training, or `item_id` without a table."""
     item = (recipe.get("features") or {}).get("item") or {}
     return str(item.get("id_column", "item_id"))
-
-
-def ids_with(item_ids: IdTable, new: NewItems | None) -> IdTable:
-    """Return the ids of a model's items, followed by the ids of the new items."""
-    return item_ids if new is None else IdTable.from_ids([*item_ids.all(), *new.ids.all()])
 
 
 DELIMITER = "|"

@@ -28,9 +28,9 @@ from svc.library.answers import (
     reasons_frame,
     score_frame,
 )
-from svc.library.items import ItemTable, ids_with, item_table, new_items_of
+from svc.library.items import ItemTable, item_table, new_items_of
 from svc.library.tables import facts_table, id_series
-from svc.model.ranking.new_items import NewItems
+from svc.model.ranking.new_items import NewItems, ids_with
 from svc.model.ranking.query import Order, Query, Ranking
 from svc.recipe.algorithms import short_name
 from svc.recipe.serving_schema import NEW_ITEMS_SHARE

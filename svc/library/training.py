@@ -19,9 +19,10 @@ from svc.artifact.store import open_store, read_verified
 from svc.env_file import environment
 from svc.errors import RecipeError, UsageError
 from svc.export.run import OpenedArtifact, open_artifact
-from svc.library.items import ids_with, item_table, items_of_recipe, new_items_of, new_items_of_recipe
+from svc.library.items import item_table, items_of_recipe, new_items_of
 from svc.library.recommender import Keys, Recommender, id_column_of, keys_text
 from svc.library.tables import as_arrow, as_table, check_interactions, column_names, facts_table, is_table, require
+from svc.model.ranking.new_items import ids_with
 from svc.progress import progress_here
 from svc.recipe.filter_tree import FilterProblem, either
 from svc.recipe.load import SHORTHAND, LoadedRecipe, load_recipe, load_recipe_mapping, merge_trees
@@ -30,6 +31,7 @@ from svc.recipe.schema import Output, Recipe
 from svc.recipe.serving_schema import NEW_ITEMS_SHARE
 from svc.recipe.training_schema import Training
 from svc.recipe.variables import recipe_variables
+from svc.serving.models.item_lists import new_items_of_recipe
 from svc.serving.models.recipes import Policy
 from svc.settings import Settings
 from svc.sources.base import check_spec

@@ -69,13 +69,13 @@ def test_an_export_has_the_new_items_that_a_server_would_recommend(tmp_path: Pat
     recipe = load_recipe(tmp_path / "a.yaml", {}, settings=settings)
     write_artifact(tmp_path / "a.svc", model(), head=HEAD)
     opened = open_artifact(str(tmp_path / "a.svc"), parse_signing_keys(SIGNING_KEYS), settings)
-    placed = new_items(recipe, opened.model, settings, {})
-    assert placed is not None
+    new = new_items(recipe, opened.model, settings, {})
+    assert new is not None
     output = tmp_path / "all.csv"
-    export(ExportRequest(str(output), limit=60, new=placed.items), opened, settings)
+    export(ExportRequest(str(output), limit=60, new=new), opened, settings)
     rows = [line.split(",") for line in output.read_text(encoding="utf-8").splitlines()[1:]]
     assert {row[2] for row in rows} >= {"x", "y"}
-    restriction = Restriction(new=placed.items)
+    restriction = Restriction(new=new)
     asked = opened.model.prepare_recommend(user_id="u4", user_features=None, limit=60, restriction=restriction)
     (ranking,) = opened.model.rank([asked.query])
     assert [float(row[3]) for row in rows if row[0] == "u4"] == ranking.scores.tolist()

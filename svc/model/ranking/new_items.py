@@ -39,6 +39,11 @@ class Descriptions(NamedTuple):
         return Encoded(self.places[own], self.values[own], self.dim)
 
 
+def ids_with(item_ids: IdTable, new: NewItems | None) -> IdTable:
+    """Return the ids of a model's items, followed by the ids of the new items."""
+    return item_ids if new is None else IdTable.from_ids([*item_ids.all(), *new.ids.all()])
+
+
 @dataclass(eq=False, repr=False)
 class NewItems:
     """The m items of a list that a model does not know. Reading is thread-safe.

@@ -133,6 +133,21 @@ def read_new_items(
     return NewItemList(ids, rows, metadata, filters, _digest(ids, rows, metadata, filters))
 
 
+def new_items_of_recipe(
+    recipe: LoadedRecipe, model: Model, settings: Settings, variables: Mapping[str, str]
+) -> NewItems | None:
+    """Return the items of the recipe's list that the model does not know, or None if the recipe has no such list.
+
+    Blocks. Raises the errors of `read_new_items`, FeaturesNotSupported if the model has no item features, and
+    FeatureValueUnusable, which names the row.
+    """
+    declared = declared_in(recipe)
+    if declared is None:
+        return None
+    listed = read_new_items(recipe, settings, variables, model.n_items)
+    return model.new_items(listed.ids, listed.features, declared.max_share, declared.min_share)
+
+
 def place(
     listed: NewItemList,
     model: Model,
