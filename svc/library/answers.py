@@ -16,7 +16,7 @@ from svc.cores import usable_cores
 from svc.errors import UnknownUser, UsageError, ValidationFailed
 from svc.export.request import CHUNK
 from svc.library.items import ItemTable
-from svc.library.tables import id_series
+from svc.library.tables import id_series, plain
 from svc.model.explain import POPULAR, Because, Disliked, PopularityReason, Reasons
 from svc.model.model import Model
 from svc.model.ranking.filter_fields import FilterFields
@@ -151,29 +151,14 @@ def _to_json(name: str, value: object) -> object:
         return checked_ids(name, value)
     if name in ("history", "dislikes", "shown"):
         return [_entry(name, entry) for entry in _as_list(name, value)]
-    return _plain(_as_list(name, value) if name in _LISTS else value)
+    return plain(_as_list(name, value) if name in _LISTS else value)
 
 
 def _entry(name: str, entry: object) -> object:
     if isinstance(entry, Mapping):
-        plain = {str(key): _plain(value) for key, value in entry.items()}
-        return {**plain, "item_id": checked_id(name, plain["item_id"])} if "item_id" in plain else plain
+        fields = plain(entry)
+        return {**fields, "item_id": checked_id(name, fields["item_id"])} if "item_id" in fields else fields
     return checked_id(name, entry)
-
-
-def _plain(value: Any) -> Any:
-    """Convert values of numpy and pandas to Python numbers, lists and dicts. Missing values become None."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is pd.NA or value is pd.NaT or (isinstance(value, float) and math.isnan(value)):
-        return None
-    if isinstance(value, pd.Series) and value.index.inferred_type in ("string", "empty"):
-        value = value.to_dict()  # labels of text are names of columns, so the Series is a row of a frame
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, Sequence | np.ndarray | pd.Series | pd.Index | set) and not isinstance(value, str | bytes):
-        return [_plain(inner) for inner in value]
-    return value
 
 
 def many_frame(answerer: Answerer, request: RecommendRequest, users: Sequence[str], *, skip: bool) -> pd.DataFrame:

@@ -5,7 +5,7 @@ Filters and answers use the columns of the metadata.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow as pa
 from pandas.api import types
 
 from svc.errors import DataSourceError, FeaturesNotSupported, FeatureValueUnusable, UsageError
-from svc.library.tables import as_arrow, as_pandas, check_id_type, column_names, is_table, require
+from svc.library.tables import as_arrow, as_pandas, check_id_type, column_names, is_table, plain, require
 from svc.model.ids import IdTable
 from svc.model.ranking.filter_fields import Field, FilterFields, LabelField, NumberField
 from svc.model.ranking.new_items import NewItems
@@ -96,7 +96,7 @@ class ItemTable:
 
     def facts(self, column: int) -> dict[str, Any]:
         """Return the values of one item by column name. Missing values are None."""
-        return {str(name): _cell(values.iloc[column]) for name, values in self.frame.items()}
+        return {str(name): plain(values.iloc[column]) for name, values in self.frame.items()}
 
 
 def item_table(items: Any, item_ids: IdTable, id_column: str) -> ItemTable:
@@ -107,7 +107,7 @@ def item_table(items: Any, item_ids: IdTable, id_column: str) -> ItemTable:
     Raises UsageError.
     """
     if not is_table(items):
-        raise UsageError(f"items: give a DataFrame with a row for each item, not {_article(items)}")
+        raise UsageError(f"items: give a DataFrame with a row for each item, not a {type(items).__name__}")
     names = column_names(items, "items")
     id_column = id_column if id_column in names else "item_id"
     require({"items": id_column}, names, "the table")
@@ -151,27 +151,10 @@ def _field(name: str, column: pd.Series[Any]) -> Field:
     if types.is_numeric_dtype(column) and not types.is_bool_dtype(column):
         numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
         return NumberField(np.where(np.isfinite(numbers), numbers, np.nan))
-    values = [_cell(value) for value in column]
+    values = [plain(value) for value in column]
     several = any(isinstance(value, list) or (isinstance(value, str) and DELIMITER in value) for value in values)
     return LabelField.read(name, "multi_label" if several else "categorical", DELIMITER, values, len(values))
 
 
-def _cell(value: Any) -> object:
-    """Return a cell as plain Python: a list of labels, one value, or None if it is missing."""
-    if isinstance(value, np.ndarray | list | tuple | set | frozenset):
-        return [_cell(label) for label in _order_values(value)]
-    if value is None or value is pd.NA or value is pd.NaT or (isinstance(value, float) and np.isnan(value)):
-        return None
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _order_values(values: Iterable[Any]) -> list[Any]:
-    return sorted(values, key=str) if isinstance(values, set | frozenset) else list(values)
-
-
 def _is_time(column: pd.Series[Any]) -> bool:
     return types.is_datetime64_any_dtype(column) or types.is_timedelta64_dtype(column)
-
-
-def _article(value: object) -> str:
-    return f"a {type(value).__name__}"

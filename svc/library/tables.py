@@ -6,9 +6,11 @@ In this module `what` is the argument that holds the table, for messages.
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -179,6 +181,25 @@ def require(names: Mapping[str, str], there: Sequence[str], what: str) -> None:
             hint = f"did you mean {near[0]!r}? It" if near else "it"
             shown = ", ".join(there[:MAX_SHOWN_COLUMNS])
             raise UsageError(f"{argument}: {what} has no column {name!r}; {hint} has {shown or 'no columns'}")
+
+
+def plain(value: Any) -> Any:
+    """Convert values of numpy and pandas to Python numbers, lists and dicts. Missing values become None."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, str):
+        return value
+    if value is pd.NA or value is pd.NaT or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if isinstance(value, pd.Series) and value.index.inferred_type in ("string", "empty"):
+        value = value.to_dict()  # labels of text are names of columns, so the Series is a row of a frame
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, set | frozenset):
+        value = sorted(value, key=str)
+    if isinstance(value, Sequence | np.ndarray | pd.Series | pd.Index) and not isinstance(value, bytes):
+        return [plain(inner) for inner in value]
+    return value
 
 
 _CELL = "text-align:left;padding:0.2em 1em 0.2em 0"

@@ -15,7 +15,7 @@ from typing import Any
 
 from svc import logs
 from svc.artifact.keys import parse_signing_keys
-from svc.artifact.store import open_store, read_verified
+from svc.artifact.store import SHA8, open_store, read_verified
 from svc.env_file import environment
 from svc.errors import RecipeError, UsageError
 from svc.export.run import OpenedArtifact, open_artifact
@@ -329,22 +329,15 @@ def in_place(overrides: Mapping[str, Any]) -> dict[str, Any]:
 def _result(trained: _Trained, *, is_written: bool) -> TrainResult:
     keys = parse_signing_keys(trained.settings.signing_keys)
     blob, parsed = read_verified(trained.artifact, keys, trained.settings)
-    header = parsed.header
+    header, store = parsed.header, open_store(trained.recipe.output_uri, trained.settings)
+    overwrites = trained.recipe.recipe.output.versioning == "always_overwrite"
+    is_live = overwrites or store.live() == blob.sha256[:SHA8]
     return TrainResult(
         model_version=f"sha256:{blob.sha256}",
         best_class=str(header["best_class"]),
         best_score=float(header["best_score"]),
-        promoted=is_written and _is_live(trained.recipe, blob.sha256, trained.settings),
+        promoted=is_written and is_live,
         header=header,
         _written=trained.artifact if is_written else None,
         _trained=trained,
     )
-
-
-def _is_live(loaded: LoadedRecipe, sha256: str, settings: Settings) -> bool:
-    store = open_store(loaded.output_uri, settings)
-    try:
-        store.marker()
-    except FileNotFoundError:  # a refused first model leaves no pointer
-        return False
-    return store.read(settings.max_artifact_bytes).sha256 == sha256
