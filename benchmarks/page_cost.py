@@ -20,10 +20,11 @@ from benchmarks.common import origin, side_by_side
 from benchmarks.order_cost import N_ITEMS, factors, histories, model_of, neighbours
 from svc.cores import limit_blas_threads
 from svc.model.model import Model
-from svc.model.ranking.query import Interaction, Order, Restriction, Shown, Variation
+from svc.model.ranking.query import Interaction, Restriction, Shown, Variation
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factors import IALSScorer
+from svc.names import Order
 
 FEW_USERS, MANY_USERS, LENGTH, LIMIT, BEST_USERS = 1_000, 100_000, 8, 10, 100
 DISLIKES, SHOWN, ROTATION, REQUESTS, ROUNDS = 20, 100, 0.25, 32, 9

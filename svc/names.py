@@ -15,6 +15,8 @@ OBJECT_SCHEMES: Final = frozenset(EXTRAS_OF_SCHEMES)
 HTTP_SCHEMES: Final = frozenset({"http", "https"})
 
 Versioning = Literal["append_sha", "always_overwrite"]
+Order = Literal["score", "lift", "balanced"]
+"""How users are ranked for an item."""
 
 MAX_ID_CHARACTERS: Final = 256
 """The longest id of a user or item in a request."""

@@ -6,9 +6,8 @@ import os
 import secrets
 import stat
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -62,11 +61,6 @@ def _add(lines: list[str], variable: str, entry: str, path: Path) -> None:
     lines.append(f"{variable}={entry}")
 
 
-class KeyType(StrEnum):
-    signing = "signing"
-    api = "api"
-
-
 def command(
     kid: Annotated[
         str | None,
@@ -75,8 +69,9 @@ def command(
         ),
     ] = None,
     key_type: Annotated[
-        KeyType, typer.Option("--type", help="Kind of key: `signing` for artifacts, `api` for clients of a server.")
-    ] = KeyType.signing,
+        Literal["signing", "api"],
+        typer.Option("--type", help="Kind of key: `signing` for artifacts, `api` for clients of a server."),
+    ] = "signing",
     write: Annotated[
         Path | None,
         typer.Option(
@@ -96,10 +91,10 @@ def command(
         raise UsageError("--kid: it looks like a key, and artifacts and logs show the kid to everybody: use a name")
     if not KID.fullmatch(kid):
         raise UsageError(f"--kid: {kid!r} is not a key id: use 1 to 64 letters, digits, '_', '.' or '-'")
-    lines = _signing_lines(kid) if key_type is KeyType.signing else _api_lines(kid)
+    lines = _signing_lines(kid) if key_type == "signing" else _api_lines(kid)
     if write is not None:
         add_entry(write, *lines.pop("env_entry").split("=", 1))
-        if key_type is KeyType.signing:
+        if key_type == "signing":
             del lines["plaintext"]
     for name, value in lines.items():
         typer.echo(f"{name}={value}")

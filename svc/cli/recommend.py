@@ -22,6 +22,7 @@ from svc.cli.common import (
 )
 from svc.env_file import environment
 from svc.errors import DataSourceError, FeaturesNotSupported, FeatureValueUnusable, UsageError, UsersNotServed
+from svc.names import Order
 from svc.recipe.filter_tree import Filter, FilterProblem, parse_filter
 from svc.settings import Settings
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from svc.model.model import Model
     from svc.model.ranking.item_sets import ItemSet
     from svc.model.ranking.new_items import NewItems
-    from svc.model.ranking.query import Order
     from svc.recipe.load import LoadedRecipe
 
 EPILOG = """
@@ -153,7 +153,7 @@ def command(
         str, typer.Option("--items", help="With --to-users: `all`, or a file with one item id per line (path or URI).")
     ] = "all",
     order: Annotated[
-        str, typer.Option("--order", metavar="ORDER", help="With --to-users: score, lift or balanced.")
+        Order, typer.Option("--order", metavar="ORDER", help="With --to-users: score, lift or balanced.")
     ] = "score",
     filter_json: Annotated[
         str | None,
@@ -220,7 +220,7 @@ def command(
         related=related,
         to_users=to_users,
         items=items,
-        order=_order(order),
+        order=order,
         shard=parsed,
         filter=tree,
     )
@@ -249,17 +249,6 @@ class _How:
     shards: int | None
     merge: bool
     unsigned: bool
-
-
-def _order(text: str) -> Order:
-    from typing import get_args
-
-    from svc.model.ranking.query import Order
-
-    by_name: dict[str, Order] = {name: name for name in get_args(Order)}
-    if text not in by_name:
-        raise UsageError(f"--order: {text!r} is not {', '.join(by_name)}")
-    return by_name[text]
 
 
 def _filter(text: str | None, source: str) -> Any:

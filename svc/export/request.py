@@ -19,7 +19,7 @@ from svc.errors import DataSourceError, UsageError
 from svc.model.ids import IdTable, digest
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.new_items import NewItems
-from svc.model.ranking.query import Order
+from svc.names import Order
 from svc.recipe.paths import parse_location
 from svc.settings import Settings
 from svc.sources.base import SourceContext

@@ -31,7 +31,8 @@ from svc.library.answers import (
 from svc.library.items import ItemTable, item_table, new_items_of
 from svc.library.tables import facts_table, id_series
 from svc.model.ranking.new_items import NewItems, ids_with
-from svc.model.ranking.query import Order, Query, Ranking
+from svc.model.ranking.query import Query, Ranking
+from svc.names import Order
 from svc.recipe.algorithms import short_name
 from svc.recipe.serving_schema import NEW_ITEMS_SHARE
 from svc.serving.api.bodies.requests import PopularQuery, RecommendRequest, RelatedRequest, UsersRequest

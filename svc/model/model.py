@@ -33,7 +33,6 @@ from svc.model.ranking.query import (
     Audience,
     Given,
     Interaction,
-    Order,
     Prepared,
     Profile,
     Query,
@@ -46,6 +45,7 @@ from svc.model.recommenders.base import Scorer, Side, rank_in_groups
 from svc.model.recommenders.popularity import by_count, first_of
 from svc.model.recommenders.users import UserScorer
 from svc.model.user_ranker import UserRanker, owners
+from svc.names import Order
 
 Features = Mapping[str, object]
 MIN_HISTORY_OF_LIFT = 5

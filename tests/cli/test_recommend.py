@@ -34,7 +34,10 @@ from svc.settings import Settings
         (["a.yaml", "--output", "x.csv", "--to-users", "--filter", "{}"], "leave --related, --users and --filter out"),
         (["a.svc", "--output", "x.csv", "--items", "ids.txt"], "go with --to-users"),
         (["a.svc", "--output", "x.csv", "--order", "lift"], "go with --to-users"),
-        (["a.svc", "--output", "x.csv", "--to-users", "--order", "best"], "'best' is not score, lift, balanced"),
+        (
+            ["a.svc", "--output", "x.csv", "--to-users", "--order", "best"],
+            "'best' is not one of 'score', 'lift', 'balanced'",
+        ),
         (["a.svc", "--output", "x.csv", "--merge"], "--merge needs only --output"),
         (["a.svc", "--output", "x.csv", "--engine", "dask://h:1", "--shard", "0/2"], "leave --shard out"),
     ],

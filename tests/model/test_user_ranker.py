@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from svc.errors import UnknownSeedItems, UsersNotServed
 from svc.model.history import History
 from svc.model.model import Model
-from svc.model.ranking.query import Order, Query, Ranking
+from svc.model.ranking.query import Query, Ranking
 from svc.model.recommenders.blend import BlendScorer
+from svc.names import Order
 from tests.families import EVERY_FAMILY, N_ITEMS, N_USERS, family
 from tests.model.test_feature_embedder import model_of, model_of_recencies
 

@@ -26,6 +26,7 @@ from svc.model.history import History, decay_weights, order_history
 from svc.model.ranking.item_sets import ItemSet, added_up
 from svc.model.ranking.new_items import NewItems
 from svc.model.ranking.rerank import Rules
+from svc.names import Order
 
 Unweighed = tuple[NDArray[np.float64] | None, NDArray[np.intp]]
 """Values of seeds (None: all are 1) and positions of seeds, before they are weighed by recency."""
@@ -37,9 +38,6 @@ class NewCandidates(NamedTuple):
 
     items: NewItems
     rows: NDArray[np.int32]
-
-
-Order = Literal["score", "lift", "balanced"]
 
 
 class Audience(NamedTuple):

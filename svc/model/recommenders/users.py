@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from svc.cores import one_blas_thread
 from svc.model.history import History
 from svc.model.ranking.item_sets import best, reaching
-from svc.model.ranking.query import Order, Ranking
+from svc.model.ranking.query import Ranking
+from svc.names import Order
 
 
 class ByColumn(NamedTuple):

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from svc.model.history import History
-from svc.model.ranking.query import Order, Query
+from svc.model.ranking.query import Query
 from svc.model.recommenders import users
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import SVDScorer
 from svc.model.recommenders.users import ByColumn, HistoryBlocks, best_users, measured_moments, moments_of
+from svc.names import Order
 from tests.families import family
 
 

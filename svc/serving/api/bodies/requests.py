@@ -19,8 +19,8 @@ from pydantic import (
 
 from svc.errors import UsersNotServed, ValidationFailed
 from svc.model.ranking.filter_fields import ClientTree
-from svc.model.ranking.query import Order, Prepared, Restriction, Variation
-from svc.names import MAX_ID_CHARACTERS
+from svc.model.ranking.query import Prepared, Restriction, Variation
+from svc.names import MAX_ID_CHARACTERS, Order
 from svc.recipe.filter_tree import Filter
 from svc.recipe.training_schema import MAX_DIMENSIONS
 from svc.serving.api.bodies.fields import (
