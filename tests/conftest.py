@@ -73,13 +73,21 @@ def anyio_backend() -> tuple[str, dict[str, object]]:
     return ("trio", {"clock": trio.testing.MockClock(autojump_threshold=0.01)})
 
 
+SUBJECTS = frozenset({"name", "file", "error", "variable", "path"})
+"""Fields of events that are never empty."""
+
+
 @pytest.fixture(autouse=True)
 def declared_fields(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Require the fields that `svc.events` declares for an event in every event that a test causes."""
+    """Require the fields that `svc.events` declares for an event in every event that a test causes.
+
+    The fields in SUBJECTS must have values.
+    """
     emit = logs.emit
 
     def checked(event: Event, /, **fields: Any) -> None:
         missing = set(event.fields) - fields.keys()
+        missing |= {name for name in SUBJECTS & fields.keys() if fields[name] is None}
         assert not missing, f"{event.name} lacks {sorted(missing)}, which svc.events declares"
         emit(event, **fields)
 

@@ -15,6 +15,7 @@ from svc.model.ids import IdTable
 from svc.model.ranking.rerank import Share
 from svc.recipe.load import load_recipe
 from svc.recipe.serving_schema import Availability, NewItems, Serving
+from svc.serving.models import item_lists
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.item_lists import (
     NewItemList,
@@ -76,7 +77,7 @@ item_metadata:
   source: {type: csv, path: titles.csv}
   id_column: item_id
   fields: [title]
-  filter_fields: [{name: title, kind: categorical}]
+  filter_fields: [{name: title, kind: categorical}, {name: year, kind: numerical}]
 training: {algorithms: [IALSRecommender]}
 output: {path: a.svc}
 serving: {new_items: {source: {type: csv, path: new.csv}, max_items: 4}}
@@ -87,9 +88,12 @@ def declared(**shares: float | None) -> NewItems:
     return NewItems.model_validate({"source": {"type": "csv", "path": "new.csv"}, **shares})
 
 
-def listing(folder: Path, text: str) -> NewItemList:
+TITLES = "item_id,title,year\nx,First,1999\ni3,Known,\n"
+
+
+def listing(folder: Path, text: str, titles: str = TITLES) -> NewItemList:
     (folder / "new.csv").write_text(text, encoding="utf-8")
-    (folder / "titles.csv").write_text("item_id,title\nx,First\ni3,Known\n", encoding="utf-8")
+    (folder / "titles.csv").write_text(titles, encoding="utf-8")
     (folder / "a.yaml").write_text(RECIPE, encoding="utf-8")
     recipe = load_recipe(folder / "a.yaml", {}, settings=Settings(), for_serving=True)
     return read_new_items(recipe, Settings(), {})
@@ -107,6 +111,21 @@ def test_new_items_have_the_features_and_metadata_of_the_list(tmp_path: Path) ->
     assert placed.filters is not None
     assert placed.filters.items(("field", "title", (("any", ("First",)),))).columns().tolist() == [0]
     assert listing(tmp_path, "age,item_id,tag\n20,i3,a\n,x,b\n33.5,007,\n").digest == listed.digest
+
+
+@pytest.mark.parametrize("rows_at_once", [2, 1000])
+def test_any_change_of_a_list_changes_its_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_at_once: int
+) -> None:
+    """An id, a feature, a field or a filter value may change in any row."""
+    monkeypatch.setattr(item_lists, "ROWS_AT_ONCE", rows_at_once)
+    rows = ["i3,a,20", "x,b,", "007,,33.5", "y,c,1"]
+    changed = [[*rows[:place], row, *rows[place + 1 :]] for place in range(4) for row in ("new,d,7",)]
+    changed += [[*rows[:3], last] for last in ("z,c,1", "y,d,1", "y,c,2")]
+    texts = ["\n".join(["item_id,tag,age", *lines, ""]) for lines in (rows, *changed)]
+    digests = [listing(tmp_path, text).digest for text in texts]
+    digests += [listing(tmp_path, texts[0], TITLES.replace(*pair)).digest for pair in (("First", "1st"), ("1999", "2"))]
+    assert len(set(digests)) == len(digests) == 10
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,22 @@ async def test_single_requests_go_before_batches() -> None:
     assert model.sizes == [1 + BULK_SLICE, BULK_SLICE, BULK_SLICE, BULK_SLICE]
 
 
+@pytest.mark.parametrize("singles", [1, 30, 192, 300])
+async def test_batches_get_a_quarter_of_a_call(singles: int) -> None:
+    """They go on at the pace of the single requests, even if a slice of theirs is expected to take long."""
+    model = Echo()
+    lane = Lane(model, ScoringThreads(1))
+    lane._costs.learn(1, 1.0)
+    async with trio.open_nursery() as nursery:
+        for queries in ([ask(user * 100) for user in range(256)], *[[ask(1)]] * singles):
+            nursery.start_soon(lane.rank, queries)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(lane.run)
+        lane.close()
+    in_call = min(singles, MAX_BATCH - BULK_SLICE)
+    assert model.sizes[0] == in_call + max(in_call // 3, 1)
+
+
 async def test_each_of_thousands_of_callers_gets_its_own_answer() -> None:
     """Requests interleave, a third of them is cancelled, and some fail."""
     rng = random.Random(5)

@@ -8,6 +8,7 @@ import time
 import tracemalloc
 from contextlib import AsyncExitStack, ExitStack, suppress
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -155,6 +156,21 @@ async def test_100_continue_is_sent_only_if_the_body_is_read() -> None:
         refusal = await everything(stream)
     assert refusal.startswith(b"HTTP/1.1 200")
     assert b"connection: close" in refusal
+
+
+class Full(socket.socket):
+    """A socket without room for the first bytes of an answer."""
+
+    def sendmsg(self, *_: Any) -> int:
+        raise BlockingIOError
+
+
+async def test_an_answer_comes_whole_if_the_kernel_first_takes_no_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "socket", Full)
+    async with listening(Echo()) as port:
+        answer = await exchange(port, REQUEST % b"large")
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert answer.endswith(b"\r\n\r\n" + LARGE)
 
 
 async def test_a_body_that_no_handler_reads_is_discarded() -> None:

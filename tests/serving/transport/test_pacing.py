@@ -207,6 +207,24 @@ async def test_the_expected_wait_grows_with_the_queue() -> None:
     assert crowd.waits[-1] == (0, 0)
 
 
+async def test_all_requests_ahead_count_for_the_expected_wait() -> None:
+    """A known connection waits for other known ones only. Nobody waits for requests that are refused."""
+    scheduler = TurnScheduler()
+    for _ in range(100):
+        scheduler._pace.learn(1.0, 1)
+    ahead = {Rank.KNOWN: 3, Rank.NEWCOMER: 40, Rank.GOING_ON: 500, Rank.REFUSED: 60}
+    async with trio.open_nursery() as nursery:
+        for _ in range(MOST_A_TURN):
+            await scheduler.enter(Rank.KNOWN)
+        for rank, count in ahead.items():
+            for _ in range(count):
+                nursery.start_soon(scheduler.enter, rank)
+        await trio.testing.wait_all_tasks_blocked()
+        waits = [scheduler.expected_wait_s(rank) for rank in (Rank.PROBE, Rank.KNOWN, Rank.NEWCOMER, Rank.GOING_ON)]
+        nursery.cancel_scope.cancel()
+    assert waits == pytest.approx([0, 3, 543, 543])
+
+
 @pytest.mark.usefixtures("virtual_turns")
 @pytest.mark.parametrize("paused_s", [0.1, 1.0, 10.0])
 @pytest.mark.parametrize("seed", range(5))
