@@ -369,8 +369,8 @@ def test_users_for_an_item_are_offered_if_the_recipe_sets_serving_users(tab: Tab
     found = tab.recommend()
     playwright.expect(page.locator("#answer-title")).to_have_text("Users for Story number 41, by movies")
     page.get_by_text("JSON", exact=True).click()
-    told = json.loads(page.locator(".raw pre").inner_text())
-    assert [user["user_id"] for user in told["users"]] == found
+    answer = json.loads(page.locator(".raw pre").inner_text())
+    assert [user["user_id"] for user in answer["users"]] == found
     assert len(found) == 10
     page.get_by_label("Recipe", exact=True).select_option("plain")
     assert page.get_by_label("Users for an item").count() == 0
@@ -569,8 +569,8 @@ def test_the_console_lists_versions_and_marks_the_live_one(browser: Any, tmp_pat
         plain = page.get_by_role("listitem").filter(has=tab.heading("plain"))
         plain.locator("summary").click()
         playwright.expect(plain).to_contain_text("output.versioning is always_overwrite")
-        told = own.get("/v1/recipes/books/versions").json()
-        assert told["versions"] == [version.as_fields() for version in versions.history()]
+        listed = own.get("/v1/recipes/books/versions").json()
+        assert listed["versions"] == [version.as_fields() for version in versions.history()]
         assert own.get("/v1/recipes/nothing/versions").status_code == 404
         tab.context.close()
         assert tab.complaints == []

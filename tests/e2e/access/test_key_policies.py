@@ -68,7 +68,7 @@ def test_a_key_is_limited_by_the_current_policy_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "keys", "told"),
+    ("content", "keys", "error"),
     [
         (None, ENV, "cannot be read"),
         ("shop: {rate: often}", ENV, "shop: rate: the text 'often'"),
@@ -76,7 +76,7 @@ def test_a_key_is_limited_by_the_current_policy_file(tmp_path: Path) -> None:
     ],
 )
 def test_an_invalid_policy_file_prevents_the_start(
-    tmp_path: Path, content: str | None, keys: dict[str, str], told: str
+    tmp_path: Path, content: str | None, keys: dict[str, str], error: str
 ) -> None:
     """An invalid policy file ends the start with exit code 8 and an error that says what is wrong."""
     home = make_home(tmp_path, "books", popularity_model(0))
@@ -87,4 +87,4 @@ def test_an_invalid_policy_file_prevents_the_start(
     env = {**os.environ, **FAST, **keys, "SVC_API_KEY_POLICIES": str(policies)}
     ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 8
-    assert told in ended.stderr
+    assert error in ended.stderr

@@ -1,4 +1,7 @@
-"""The machine's clock is set while svc works: forwards by years, back by decades. Only times that are told change."""
+"""Servers and trainings while the wall clock is set years forward and decades back.
+
+Only timestamps may change. No decision and no duration may depend on the wall clock.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ FUTURE, PAST = "+10y", "-40y"
 
 
 class Clock:
-    """The wall clock of whatever runs with `environment`; the one that only runs forward stays as it is."""
+    """A wall clock for processes that run with `environment`. Their monotonic clock stays real."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "clock"
@@ -45,7 +48,7 @@ class Clock:
 
     @contextmanager
     def jumping(self, every_s: float) -> Iterator[None]:
-        """Back and forth until the block ends."""
+        """Set the clock to the future, the past and the present in turn, every `every_s` seconds."""
         over = threading.Event()
 
         def jump() -> None:
@@ -68,7 +71,7 @@ def years(records: list[dict[str, Any]]) -> set[int]:
 
 
 def test_a_server_keeps_answering_when_its_clock_is_set(home: Path, tmp_path: Path) -> None:
-    """Every request is answered, every new artifact is served, and the drain ends in time."""
+    """A server whose clock is set answers every request, serves every new artifact, and drains in time."""
     clock = Clock(tmp_path)
     asked = [("/v1/recipes/a:recommend", {"user_id": "u1"})]
     with Server(home, env=clock.environment, fresh=True) as server:
@@ -84,7 +87,7 @@ def test_a_server_keeps_answering_when_its_clock_is_set(home: Path, tmp_path: Pa
 
 
 def test_a_training_measures_durations_right_when_its_clock_is_set(shop: Shop, tmp_path: Path) -> None:
-    """No limit of time is over too early, and nothing took years or less than no time."""
+    """A training whose clock is set ends no trial early, and logs no negative or year-long duration."""
     clock = Clock(tmp_path)
     shop.edit("n_trials: 4", "n_trials: 12\n  timeout_seconds: 600\n  per_trial_timeout_seconds: 300")
     with clock.jumping(every_s=0.1):

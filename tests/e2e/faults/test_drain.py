@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT through the real program: who still gets an answer, and how the process ends."""
+"""SIGTERM and SIGINT to a real server: which requests are answered, and how the process ends."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from tests.serving.artifacts import popularity_model, write_artifact
 TABLE = """
 no new connections                | no_new_connection_is_accepted_while_draining
 new clients at the signal         | new_clients_are_answered_or_refused_and_never_wait
-watcher stopped, stats discarded  | a_hung_store_does_not_delay_the_end
+watcher stopped, stats discarded  | a_hung_store_does_not_delay_the_drain
 in-flight requests finish         | a_drain_answers_requests_in_flight_and_closes_idle_connections
-in-flight requests, any moment    | a_signal_under_load_leaves_no_accepted_request_unanswered
+in-flight requests, any moment    | a_drain_under_load_answers_every_accepted_request
 the window ends, the rest closes  | a_drain_ends_after_svc_drain_seconds
 a client that reads nothing       | a_client_that_does_not_read_does_not_prolong_the_drain
 serve_shutdown, exit code 0       | a_drain_answers_requests_in_flight_and_closes_idle_connections
-second signal                     | a_second_signal_ends_at_once
-signal before the first answer    | a_signal_during_the_start_ends_it
+second signal                     | a_second_signal_ends_the_process_at_once
+signal before the first answer    | a_signal_during_the_start_ends_the_process
 """
 RETRANSMISSION_S = 1.0
-"""After which the kernel repeats the first packet of a connection that got no answer."""
+"""Seconds after which the kernel repeats the first packet of a connection that got no answer."""
 BODY = json.dumps({"user_id": "u3", "limit": 1}).encode()
 
 
 def test_every_step_names_a_test_that_exists() -> None:
-    """The table cannot promise what nobody drives."""
+    """Each row of the table names a test of this file."""
     assert not missing_tests(TABLE, globals())
 
 
@@ -52,7 +52,7 @@ def connection(server: Server) -> Iterator[socket.socket]:
 
 
 def begin(client: socket.socket) -> None:
-    """Send all of a request but the second half of its body."""
+    """Send a request up to the fifth byte of its body."""
     head = [
         "POST /v1/recipes/a:recommend HTTP/1.1",
         "host: localhost",
@@ -63,7 +63,7 @@ def begin(client: socket.socket) -> None:
 
 
 def read_all(client: socket.socket) -> bytes:
-    """Everything until the server closes."""
+    """Return all bytes until the server closes the connection."""
     received = b""
     while part := client.recv(65536):
         received += part
@@ -72,11 +72,11 @@ def read_all(client: socket.socket) -> bytes:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_drain_answers_requests_in_flight_and_closes_idle_connections(home: Path, number: signal.Signals) -> None:
-    """The half-sent request gets its answer; the idle connection is closed at once; the process ends with 0."""
+    """A drain answers a half-sent request, closes idle connections at once, and ends with exit code 0."""
     with Server(home) as server, connection(server) as busy, connection(server) as idle:
         server.get("/v1/health")  # leaves a keep-alive connection of another client idle
         begin(busy)
-        server.get("/v1/health")  # the server has read what was sent before
+        server.get("/v1/health")  # the server has now read the half-sent request
         server.send(number)
         assert server.wait_for("serve_draining")["signal"] == number.name
         assert read_all(idle) == b""
@@ -89,7 +89,7 @@ def test_a_drain_answers_requests_in_flight_and_closes_idle_connections(home: Pa
 
 
 def test_no_new_connection_is_accepted_while_draining(home: Path) -> None:
-    """Once idle connections are closed the port is, too, while a request in flight goes on."""
+    """A draining server refuses new connections and still answers a request in flight."""
     with Server(home) as server, connection(server) as busy, connection(server) as idle:
         begin(busy)
         server.get("/v1/health")
@@ -102,7 +102,10 @@ def test_no_new_connection_is_accepted_while_draining(home: Path) -> None:
 
 
 def ask_until_refused(address: tuple[str, int]) -> tuple[list[bytes], float]:
-    """The beginning of each answer to one new client after the other, and the seconds of the longest handshake."""
+    """Connect and send requests until the server refuses a connection.
+
+    Return the first bytes of each answer and the seconds of the longest handshake.
+    """
     answers, longest_s = [], 0.0
     while True:
         began = time.monotonic()
@@ -117,7 +120,10 @@ def ask_until_refused(address: tuple[str, int]) -> tuple[list[bytes], float]:
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_new_clients_are_answered_or_refused_and_never_wait(home: Path, workers: str) -> None:
-    """No packet of theirs is dropped: a handshake that waits for its retransmission takes a second longer."""
+    """New clients during a drain are answered or refused, and none waits for a retransmission.
+
+    A dropped packet would delay the handshake by a second.
+    """
     with Server(home, env={"SVC_WORKERS": workers}) as server, ThreadPoolExecutor() as pool:
         address = urlsplit(server.url)
         asked = [pool.submit(ask_until_refused, (str(address.hostname), int(address.port or 0))) for _ in range(4)]
@@ -131,7 +137,7 @@ def test_new_clients_are_answered_or_refused_and_never_wait(home: Path, workers:
 
 
 def test_a_drain_ends_after_svc_drain_seconds(home: Path) -> None:
-    """A client that never finishes its request gets SVC_DRAIN_SECONDS, no more."""
+    """A client that never finishes its request cannot prolong the drain beyond SVC_DRAIN_SECONDS."""
     with Server(home, env={"SVC_DRAIN_SECONDS": "1"}) as server, connection(server) as busy:
         begin(busy)
         server.get("/v1/health")
@@ -139,8 +145,8 @@ def test_a_drain_ends_after_svc_drain_seconds(home: Path) -> None:
         assert 1 <= server.said("serve_shutdown")[0]["drain_seconds"] < 10
 
 
-def test_a_second_signal_ends_at_once(home: Path) -> None:
-    """Whatever is in flight: the operator has decided."""
+def test_a_second_signal_ends_the_process_at_once(home: Path) -> None:
+    """A second signal ends the process at once, even with requests in flight."""
     with Server(home) as server, connection(server) as busy:
         begin(busy)
         server.get("/v1/health")
@@ -152,8 +158,8 @@ def test_a_second_signal_ends_at_once(home: Path) -> None:
         assert time.monotonic() - began < 20  # the drain would take 30
 
 
-def test_a_hung_store_does_not_delay_the_end(home: Path) -> None:
-    """A look at a store that never answers is left behind."""
+def test_a_hung_store_does_not_delay_the_drain(home: Path) -> None:
+    """A drain does not wait for a store that never answers."""
     with Server(home) as server:
         fifo = home.parent / "pipe.svc"
         os.mkfifo(fifo)
@@ -164,12 +170,13 @@ def test_a_hung_store_does_not_delay_the_end(home: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", range(int(os.environ.get("SIGNALS_UNDER_LOAD", "5"))))
-def test_a_signal_under_load_leaves_no_accepted_request_unanswered(home: Path, moment: int) -> None:
-    """Every request that the server accepted gets its answer; the process ends with 0, within the window.
+def test_a_drain_under_load_answers_every_accepted_request(home: Path, moment: int) -> None:
+    """A drain under load answers every accepted request and ends with exit code 0 in time.
 
     The kernel resets a client that connects between the last accept and the shutdown of the listener. These are
-    microseconds, unless a busy machine stops the process there, so one new connection may be reset.
-    SIGNALS_UNDER_LOAD in the environment says how many moments are tried; with `-rP` each says what came of it.
+    microseconds, unless a busy machine stops the process there, so the test allows one reset connection.
+
+    SIGNALS_UNDER_LOAD is the number of random moments. With `-rP`, pytest prints the result of each.
     """
     one = {"user_id": "u3", "limit": 1}
     requests = [("/v1/recipes/a:recommend", one), ("/v1/recipes/a:batch-recommend", {"requests": [one] * 64})]
@@ -187,7 +194,7 @@ def test_a_signal_under_load_leaves_no_accepted_request_unanswered(home: Path, m
 
 
 def test_a_server_gives_the_same_answers_after_a_kill(home: Path) -> None:
-    """Nothing of the server's state lives outside recipes and artifacts."""
+    """A server gives the same answers and names the same model version after SIGKILL and a restart."""
     with Server(home) as server:
         before = server.recommend("a").json()
         server.process.kill()
@@ -197,8 +204,8 @@ def test_a_server_gives_the_same_answers_after_a_kill(home: Path) -> None:
     assert (before["items"], before["model_version"]) == (after["items"], after["model_version"])
 
 
-def test_a_signal_during_the_start_ends_it(home: Path) -> None:
-    """While one artifact is still waited for, SIGINT ends the process, with 0 and without ever accepting."""
+def test_a_signal_during_the_start_ends_the_process(home: Path) -> None:
+    """SIGINT during the start ends the process with exit code 0, without `serve_started`."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         write_recipe(home, "hung", f"http://127.0.0.1:{silent.getsockname()[1]}/m.svc")
         env = {"SVC_HTTP_ALLOW_PRIVATE": "1", "SVC_WATCH_INTERVAL": "30"}
@@ -209,12 +216,12 @@ def test_a_signal_during_the_start_ends_it(home: Path) -> None:
 
 
 def test_a_client_that_does_not_read_does_not_prolong_the_drain(home: Path) -> None:
-    """A client asks for megabytes and reads nothing: the drain ends without it."""
+    """A client that does not read its large answer cannot prolong the drain beyond SVC_DRAIN_SECONDS."""
     write_artifact(home.parent / "a.svc", popularity_model(0, n_items=2000))
     body = json.dumps({"requests": [{"user_id": "u3", "limit": 1000}] * 256}).encode()
     head = ["POST /v1/recipes/a:batch-recommend HTTP/1.1", "host: localhost", f"content-length: {len(body)}"]
     with Server(home, env={"SVC_DRAIN_SECONDS": "1"}) as server, connection(server) as deaf:
         deaf.sendall("\r\n".join([*head, "", ""]).encode() + body)
-        assert deaf.recv(1) == b"H"  # the answer is on its way, and more of it than buffers hold
+        assert deaf.recv(1) == b"H"  # the server sends an answer that is larger than the buffers
         assert server.stop() == 0
         assert server.said("serve_shutdown")[0]["drain_seconds"] < 10

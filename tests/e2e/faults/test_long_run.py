@@ -1,4 +1,4 @@
-"""The benchmark `soak` as a test: short in every run of the integration tests, as long as one likes by a variable."""
+"""The benchmark `soak` as a test, for 15 seconds or for SVC_TEST_SOAK_SECONDS."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECONDS = float(os.environ.get("SVC_TEST_SOAK_SECONDS", "15"))
 @pytest.mark.integration
 @pytest.mark.timeout(SECONDS + 120)
 def test_a_long_run_has_no_failure_and_no_growth(tmp_path: Path) -> None:
-    """Mixed load, a swap of both models every ten seconds, faults and strangers in between."""
+    """A server under mixed load, swaps, faults and hostile clients has no failure and no growth."""
     soak = Soak(tmp_path)
     soak.run(SECONDS, show=print)
     assert soak.wrong == []
@@ -24,7 +24,10 @@ def test_a_long_run_has_no_failure_and_no_growth(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("column", ["resident_mb", "threads", "files"])
 def test_the_check_for_growth_detects_a_leak(column: str) -> None:
-    """What keeps growing is told; what only grows at first, or moves up and down, is not."""
+    """The check reports a figure that keeps growing.
+
+    It does not report one that grows only at first or goes up and down.
+    """
     flat = {"resident_mb": 100.0, "threads": 7.0, "files": 20.0}
     steady = [flat | {column: flat[column] + number % 2} for number in range(180)]
     settling = [flat | {column: flat[column] + min(number, 15)} for number in range(180)]

@@ -1,4 +1,4 @@
-"""A real server that is asked more than it can answer: who is let in is answered, the rest is refused at once."""
+"""A real server with more requests than it can score: some get answers and the others get 503."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT_S = 0.2
 
 
 class Crowd(Clients):
-    """Clients of batches that ask without pause, whatever comes back: for `size` users, `limit` items each."""
+    """Clients that send batches without pause, each for `size` users and `limit` items."""
 
     def __init__(self, server: Server, size: int, limit: int) -> None:
         self._requests = [{"user_id": f"u{user}", "limit": limit} for user in range(size)]
@@ -43,8 +43,11 @@ class Crowd(Clients):
         connection.close()
 
 
-def test_a_crowd_is_refused_in_part_and_single_requests_are_answered(tmp_path: Path) -> None:
-    """Batches are answered and refused side by side; health and others are as always, and afterwards all is well."""
+def test_overload_refuses_some_batches_and_answers_most_single_requests(tmp_path: Path) -> None:
+    """An overloaded server refuses some batches with 503 and answers the others.
+
+    Health and most single requests are answered, too. After the load, requests get 200 again.
+    """
     home = make_home(tmp_path, "a", factor_model(1_000, 30_000, 64))
     env = {"SVC_MAX_QUEUE_SECONDS": str(LIMIT_S), "SVC_LOG_LEVEL": "info", "SVC_ACCESS_LOG": "errors"}
     with Server(home, env=env) as server:
@@ -64,10 +67,11 @@ def test_a_crowd_is_refused_in_part_and_single_requests_are_answered(tmp_path: P
         assert not [line for line in server.said("request_answered") if line["status"] == 503]
 
 
-def test_without_the_limit_everybody_waits(tmp_path: Path) -> None:
-    """SVC_MAX_QUEUE_SECONDS=0: nothing is refused.
+def test_no_batch_is_refused_without_a_queue_limit(tmp_path: Path) -> None:
+    """SVC_MAX_QUEUE_SECONDS=0 disables refusals, and every batch gets 200.
 
-    All batches advance together, in threads of low priority: large ones took over a minute beside other tests.
+    Batches are small, because all of them advance together in threads of low priority. Large ones took over a minute
+    beside other tests.
     """
     home = make_home(tmp_path, "a", factor_model(1_000, 30_000, 64))
     with Server(home, env={"SVC_MAX_QUEUE_SECONDS": "0"}) as server:

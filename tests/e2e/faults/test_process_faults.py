@@ -1,4 +1,4 @@
-"""Faults inside the serving process: who gets an error, what is counted, and that all else goes on."""
+"""Faults inside the serving process: which request fails, what is counted, and that others are answered."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ pytestmark = pytest.mark.integration
 
 MIB = 1 << 20
 LEAN = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_ARENA_MAX": "1"}
-"""Makes the C library ask the system for every large block, instead of keeping freed ones."""
+"""Makes the C library return freed large blocks to the system, so new ones count against the limit."""
 ERRORS = 'svc_v1_requests_total{{recipe="{}",status="error"}}'
 
 
 def poisoned() -> Model:
-    """A model that answers for everybody but u1, whose history names an item that there is not."""
+    """Return a model that raises for user u1, whose history contains an item that does not exist."""
     model = popularity_model(0)
     columns = np.array(model.history.columns)
     columns[model.history.offsets[1]] = 1_000_000
@@ -34,8 +34,11 @@ def poisoned() -> Model:
     return model
 
 
-def test_a_worker_that_raises_fails_one_request(home: Path) -> None:
-    """The caller gets 500 without a word of the inside, the log has it all, and it is counted; the rest goes on."""
+def test_an_error_while_scoring_fails_only_its_request(home: Path) -> None:
+    """An error while scoring fails only its own request: 500 for the caller, logged and counted.
+
+    The answer does not show the exception, and the log does.
+    """
     write_recipe(home, "bad", home.parent / "bad.svc")
     write_artifact(home.parent / "bad.svc", poisoned())
     with Server(home) as server:
@@ -58,7 +61,7 @@ def test_a_worker_that_raises_fails_one_request(home: Path) -> None:
 
 
 def test_an_error_of_one_query_fails_no_other_query_of_its_group(home: Path) -> None:
-    """Requests that are scored together with one that raises get their answers all the same."""
+    """Requests that are scored together with one that raises get their answers."""
     write_artifact(home.parent / "a.svc", poisoned())
 
     def judge(status: int, body: dict[str, Any]) -> str | None:
@@ -76,7 +79,7 @@ def test_an_error_of_one_query_fails_no_other_query_of_its_group(home: Path) -> 
 
 @contextmanager
 def memory_capped(pid: int, more: int) -> Iterator[None]:
-    """Within, the process may not reserve more than `more` bytes beyond what it has."""
+    """Limit the address space of the process to its present size plus `more` bytes inside the block."""
     pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[0])
     before = resource.prlimit(pid, resource.RLIMIT_AS)
     resource.prlimit(pid, resource.RLIMIT_AS, (pages * resource.getpagesize() + more, before[1]))
@@ -86,8 +89,8 @@ def memory_capped(pid: int, more: int) -> Iterator[None]:
         resource.prlimit(pid, resource.RLIMIT_AS, before)
 
 
-def test_a_scorer_that_runs_out_of_memory(home: Path) -> None:
-    """The system gives no more memory: the large request gets 500 and is counted, small ones are answered meanwhile."""
+def test_a_request_without_memory_gets_500_and_others_are_answered(home: Path) -> None:
+    """A request that runs out of memory gets 500 and is counted, and smaller ones are answered meanwhile."""
     write_recipe(home, "large", home.parent / "large.svc")
     write_artifact(home.parent / "large.svc", factor_model(300, 100_000, 16))
     bulk = {"requests": [{"user_id": f"u{number}", "limit": 1000} for number in range(256)]}
@@ -104,8 +107,11 @@ def test_a_scorer_that_runs_out_of_memory(home: Path) -> None:
         assert server.stop() == 0
 
 
-def test_a_recipes_folder_that_vanishes(home: Path) -> None:
-    """The watcher counts what it cannot list and tries again; the models stay, and changes are followed again."""
+def test_models_are_kept_while_the_recipes_folder_is_missing(home: Path) -> None:
+    """A server keeps its models while the recipes folder is missing, and counts the failed scans.
+
+    It follows new artifacts again when the folder is back.
+    """
     with Server(home) as server:
         away = home.with_name("away")
         home.rename(away)
@@ -118,8 +124,11 @@ def test_a_recipes_folder_that_vanishes(home: Path) -> None:
         assert server.metric("svc_watcher_unhandled_errors_total") == 0
 
 
-def test_killed_under_load_it_comes_back_as_it_was(home: Path) -> None:
-    """SIGKILL leaves nothing behind, and the next process answers and reports the same."""
+def test_a_server_killed_under_load_has_the_same_state_after_a_restart(home: Path) -> None:
+    """A server that is killed under load gives the same answers, health and details after a restart.
+
+    The kill leaves no file behind.
+    """
     put(home / "broken.yaml", "name: [")
     write_recipe(home, "stub", home.parent / "none.svc")
     files = sorted(home.parent.rglob("*"))

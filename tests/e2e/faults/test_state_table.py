@@ -1,7 +1,7 @@
-"""Every transition of a recipe's entry on the server, driven through the real program: files, signals and HTTP.
+"""Every transition of a recipe's entry on a real server, caused by files, signals and HTTP requests.
 
-`TABLE` has a row for each row of the specification's state tables, and names the test that drives it, without
-its `test_`. The training run lock has its table in `test_run_lock.py`, the shutdown in `test_drain.py`.
+Each row of `TABLE` is a row of the specification's state tables and names its test, without `test_`. The table of the
+run lock is in `test_run_lock.py`, and that of the shutdown in `test_drain.py`.
 """
 # ruff: noqa: E501 (the table is one line a row)
 
@@ -27,25 +27,25 @@ TABLE = """
 (absent)     |broken .yaml, startup    |any                   |skipped           |an_unparseable_file_is_skipped
 (absent)     |broken .yaml, poll       |any                   |skipped           |an_unparseable_file_is_skipped
 loaded       |new marker and sha256    |loads                 |new model         |a_changed_artifact_is_swapped_in
-loaded       |new marker               |same bytes            |loaded, same model|identical_content_swaps_nothing
-loaded       |new marker and sha256    |reload fails          |old model         |a_bad_artifact_leaves_the_old_model
-loaded, error|new artifact             |loads                 |cleared           |a_bad_artifact_leaves_the_old_model
-loaded, error|stat succeeds again      |stat-side failure     |cleared           |a_vanished_artifact_clears_when_it_is_back
+loaded       |new marker               |same bytes            |loaded, same model|an_artifact_with_the_same_bytes_causes_no_swap
+loaded       |new marker and sha256    |reload fails          |old model         |a_bad_artifact_keeps_the_old_model
+loaded, error|new artifact             |loads                 |cleared           |a_bad_artifact_keeps_the_old_model
+loaded, error|stat succeeds again      |stat-side failure     |cleared           |the_error_of_a_vanished_artifact_clears_when_it_is_back
 loaded, error|bytes as in memory       |rollback              |cleared           |a_rollback_clears_the_error
-loaded, error|nothing changes          |load failure on disk  |unchanged         |a_load_error_stays_while_the_artifact_does
+loaded, error|nothing changes          |load failure on disk  |unchanged         |a_load_error_stays_until_the_artifact_changes
 loaded, error|nothing changes          |recipe stopped parsing|unchanged         |a_recipe_that_stops_parsing_keeps_its_model
 stub         |retrain                  |good artifact         |loaded            |a_stub_loads_when_an_artifact_comes
-any          |recipe file removed      |poll                  |removed           |a_removed_file_is_forgotten
+any          |recipe file removed      |poll                  |removed           |a_removed_recipe_file_removes_its_recipe
 health       |every recipe loaded      |                      |ok, 200           |startup_loads_a_good_artifact
-health       |reload failed            |old model serves      |ok, 200           |a_bad_artifact_leaves_the_old_model
+health       |reload failed            |old model serves      |ok, 200           |a_bad_artifact_keeps_the_old_model
 health       |a valid recipe is a stub |                      |degraded, 503     |startup_makes_a_stub_of_a_bad_artifact
 details      |no current error         |                      |ok, 200           |startup_loads_a_good_artifact
-details      |kept old model with error|                      |degraded, 503     |a_bad_artifact_leaves_the_old_model
+details      |kept old model with error|                      |degraded, 503     |a_bad_artifact_keeps_the_old_model
 """
 
 
 def test_every_row_names_a_test_that_exists() -> None:
-    """The table cannot promise what nobody drives."""
+    """Each row of the table names a test of this file."""
     assert not missing_tests(TABLE, globals())
 
 
@@ -56,14 +56,14 @@ def first_item(server: Server, name: str = "a") -> str:
 
 
 def poll_twice(server: Server) -> None:
-    """Return once two more whole ticks are over."""
+    """Return after two more polls of the watcher have ended."""
     ticks = "svc_watcher_tick_seconds_count"
     before = server.metric(ticks)
     until(lambda: server.metric(ticks) >= before + 2)
 
 
 def test_startup_loads_a_good_artifact(home: Path) -> None:
-    """It is served, and both documents are well."""
+    """A good artifact is served after the start, and health and details report status `ok`."""
     with Server(home) as server:
         assert first_item(server) == "i0"
         assert server.health() == (200, {"status": "ok", "total": 1, "loaded": 1})
@@ -89,7 +89,10 @@ def test_startup_loads_a_good_artifact(home: Path) -> None:
     ],
 )
 def test_startup_makes_a_stub_of_a_bad_artifact(home: Path, damage: str, event: str, error: str) -> None:
-    """The process runs, health says 503, the verbs answer 503, and the event names the stage."""
+    """A server with a bad artifact starts, and answers 503 for health and recommendations.
+
+    The event names the failed stage: reading, parsing or verifying.
+    """
     file = home.parent / "a.svc"
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
@@ -116,7 +119,7 @@ def test_startup_makes_a_stub_of_a_bad_artifact(home: Path, damage: str, event: 
 
 
 def test_a_new_recipe_file_is_served(home: Path) -> None:
-    """Seen on a poll, loaded without a restart."""
+    """A poll finds a new recipe file and loads its artifact without a restart."""
     write_artifact(home.parent / "b.svc", popularity_model(1))
     with Server(home) as server:
         assert server.recommend("b").json()["code"] == "RECIPE_NOT_FOUND"
@@ -127,7 +130,7 @@ def test_a_new_recipe_file_is_served(home: Path) -> None:
 
 
 def test_a_new_recipe_file_without_artifact_is_a_stub(home: Path) -> None:
-    """It counts as a recipe at once, and health says so."""
+    """A new recipe file without an artifact counts as a recipe without a model, and health reports 503."""
     with Server(home) as server:
         write_recipe(home, "b", "../b.svc")
         server.wait_for("artifact_disappeared", name="b")
@@ -136,7 +139,10 @@ def test_a_new_recipe_file_without_artifact_is_a_stub(home: Path) -> None:
 
 
 def test_an_unparseable_file_is_skipped(home: Path) -> None:
-    """At the start as on a poll: counted apart, shown in details, degrading nothing."""
+    """A recipe file that does not parse is skipped at the start and on polls.
+
+    Health counts it apart, details name its error, and both keep status `ok`.
+    """
     put(home / "broken.yaml", "name: [")
     with Server(home) as server:
         assert server.health() == (200, {"status": "ok", "total": 1, "loaded": 1, "skipped": 1})
@@ -154,7 +160,7 @@ def test_an_unparseable_file_is_skipped(home: Path) -> None:
 
 
 def test_a_changed_artifact_is_swapped_in(home: Path) -> None:
-    """The new bytes answer, under their own version."""
+    """A changed artifact is loaded and answers under its own version."""
     with Server(home) as server:
         sha256 = write_artifact(home.parent / "a.svc", popularity_model(1))
         server.wait_for("artifact_loaded", model_version=f"sha256:{sha256}")
@@ -163,8 +169,8 @@ def test_a_changed_artifact_is_swapped_in(home: Path) -> None:
         assert server.metric('svc_swap_total{result="ok"}') == 1
 
 
-def test_identical_content_swaps_nothing(home: Path) -> None:
-    """Another file with the same bytes: read once, left alone."""
+def test_an_artifact_with_the_same_bytes_causes_no_swap(home: Path) -> None:
+    """A new file with the same bytes causes neither a load nor a swap."""
     with Server(home) as server:
         write_artifact(home.parent / "a.svc", popularity_model(0))
         poll_twice(server)
@@ -172,8 +178,11 @@ def test_identical_content_swaps_nothing(home: Path) -> None:
         assert server.metric('svc_swap_total{result="ok"}') == 0
 
 
-def test_a_bad_artifact_leaves_the_old_model(home: Path) -> None:
-    """Requests are answered, health stays 200, details say what is wrong until a good artifact comes."""
+def test_a_bad_artifact_keeps_the_old_model(home: Path) -> None:
+    """The old model serves if its new artifact is bad, and health stays 200.
+
+    Details show the error until a good artifact is loaded.
+    """
     file = home.parent / "a.svc"
     with Server(home) as server:
         put(file, b"NOTMODEL" + file.read_bytes()[8:])
@@ -194,8 +203,8 @@ def test_a_bad_artifact_leaves_the_old_model(home: Path) -> None:
         assert server.details()[0] == 200
 
 
-def test_a_vanished_artifact_clears_when_it_is_back(home: Path) -> None:
-    """A stat-side failure: said once, shown while it lasts, over with the marker."""
+def test_the_error_of_a_vanished_artifact_clears_when_it_is_back(home: Path) -> None:
+    """A vanished artifact is logged once, and its error clears when the same file is back."""
     file = home.parent / "a.svc"
     with Server(home) as server:
         file.rename(home.parent / "away")
@@ -211,7 +220,7 @@ def test_a_vanished_artifact_clears_when_it_is_back(home: Path) -> None:
 
 
 def test_a_rollback_clears_the_error(home: Path) -> None:
-    """The bytes in memory are back on disk: nothing to swap, nothing wrong."""
+    """A load error clears without a swap when the bytes of the loaded model are back on disk."""
     file = home.parent / "a.svc"
     good = file.read_bytes()
     with Server(home) as server:
@@ -223,8 +232,8 @@ def test_a_rollback_clears_the_error(home: Path) -> None:
         assert len(server.said("artifact_loaded")) == 1
 
 
-def test_a_load_error_stays_while_the_artifact_does(home: Path) -> None:
-    """Neither forgotten nor tried again: only other bytes can help."""
+def test_a_load_error_stays_until_the_artifact_changes(home: Path) -> None:
+    """A bad artifact that does not change keeps its error and is not loaded again."""
     file = home.parent / "a.svc"
     with Server(home) as server:
         put(file, file.read_bytes()[:200])
@@ -235,7 +244,7 @@ def test_a_load_error_stays_while_the_artifact_does(home: Path) -> None:
 
 
 def test_a_recipe_that_stops_parsing_keeps_its_model(home: Path) -> None:
-    """Served as before, with the error, until the file parses again."""
+    """A recipe file that no longer parses keeps its model, and details show the error until it parses again."""
     with Server(home) as server:
         good = (home / "a.yaml").read_text(encoding="utf-8")
         put(home / "a.yaml", "name: [")
@@ -255,7 +264,7 @@ def test_a_recipe_that_stops_parsing_keeps_its_model(home: Path) -> None:
 
 
 def test_a_stub_loads_when_an_artifact_comes(home: Path) -> None:
-    """No restart is needed after the first training."""
+    """A recipe without an artifact is served after its first training, without a restart."""
     (home.parent / "a.svc").unlink()
     with Server(home) as server:
         assert server.health()[0] == 503
@@ -265,8 +274,8 @@ def test_a_stub_loads_when_an_artifact_comes(home: Path) -> None:
         assert server.health()[0] == 200
 
 
-def test_a_removed_file_is_forgotten(home: Path) -> None:
-    """Its name is unknown from then on, also to the metrics."""
+def test_a_removed_recipe_file_removes_its_recipe(home: Path) -> None:
+    """A removed recipe file removes its recipe from answers, health and metrics."""
     with Server(home) as server:
         (home / "a.yaml").unlink()
         server.wait_for("recipe_removed", name="a")
@@ -277,7 +286,7 @@ def test_a_removed_file_is_forgotten(home: Path) -> None:
 
 
 def test_a_new_output_path_and_new_metadata_take_effect(home: Path) -> None:
-    """A served recipe file that changes is read again on the next poll."""
+    """A changed `output.path` or `item_metadata` takes effect on the next poll."""
     write_artifact(home.parent / "other.svc", popularity_model(1))
     put(home / "titles.csv", "item_id,title\ni1,One\n")
     metadata: dict[str, Any] = {
@@ -295,7 +304,10 @@ def test_a_new_output_path_and_new_metadata_take_effect(home: Path) -> None:
 
 
 def test_other_files_are_ignored_and_forbidden_ones_skipped(home: Path, tmp_path: Path) -> None:
-    """`.yml` and folders are ignored; a link out of the folder, a bad scheme and a name taken twice are skipped."""
+    """Files that do not end in `.yaml` and folders are ignored.
+
+    Links out of the folder, forbidden schemes and names that are taken are skipped.
+    """
     put(home / "x.yml", "name: x")
     (home / "sub").mkdir()
     write_recipe(home / "sub", "y", "y.svc")

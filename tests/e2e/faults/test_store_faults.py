@@ -1,4 +1,4 @@
-"""Stores that fail under a running server, all at once: the old models answer, the errors are told, and they clear."""
+"""Stores that fail under a running server: the old models answer, and each error is reported and then clears."""
 
 from __future__ import annotations
 
@@ -31,13 +31,16 @@ def home(tmp_path: Path) -> Path:
 
 
 def failing(server: Server) -> dict[str, str]:
-    """The current error of each recipe that has one."""
+    """Return `last_load_error` of each recipe that has one."""
     found = server.details()[1]["recipes"]
     return {name: one["last_load_error"] for name, one in found.items() if "last_load_error" in one}
 
 
 def await_errors(server: Server, wanted: Mapping[str, str]) -> None:
-    """Until exactly these recipes fail, each with these words. On a busy machine a store may be late at first."""
+    """Wait until exactly the recipes of `wanted` have errors, each with its words.
+
+    A store may be late at first on a busy machine.
+    """
 
     def right() -> bool:
         errors = failing(server)
@@ -102,8 +105,11 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
-def test_faults_of_the_file_system_keep_the_models(home: Path, tmp_path: Path) -> None:
-    """Files become folders, links, pipes, nothing; permissions go: the models stay, and each error clears by itself."""
+def test_models_survive_faults_of_the_file_system(home: Path, tmp_path: Path) -> None:
+    """Models go on answering if their files become folders, links, pipes or unreadable.
+
+    Each error is reported and clears when a good artifact is back.
+    """
     prefix = obeying_command()
     if prefix is None:
         pytest.skip("root ignores permissions here, and setpriv is not installed")
@@ -133,7 +139,7 @@ def test_faults_of_the_file_system_keep_the_models(home: Path, tmp_path: Path) -
 
 
 def test_a_half_copied_artifact_is_never_served(home: Path, tmp_path: Path) -> None:
-    """A tool that overwrites the artifact bit by bit: what is half there is refused, what is whole is served."""
+    """An artifact that is overwritten piece by piece is refused while it is incomplete and served when it is whole."""
     path, pieces = tmp_path / "m.svc", 8
     write_recipe(home, "m", path)
     write_artifact(path, popularity_model(0))
@@ -152,8 +158,8 @@ def test_a_half_copied_artifact_is_never_served(home: Path, tmp_path: Path) -> N
         assert failing(server) == {}
 
 
-def test_new_artifacts_are_noticed_whatever_their_time(home: Path, tmp_path: Path) -> None:
-    """A new artifact is noticed whatever its time says: the past, the far future, or the very same as before."""
+def test_new_artifacts_are_loaded_whatever_their_modification_time(home: Path, tmp_path: Path) -> None:
+    """A new artifact is loaded if its modification time is in the past, in the future, or unchanged."""
     path = tmp_path / "m.svc"
     write_recipe(home, "m", path)
     write_artifact(path, popularity_model(0))
@@ -167,8 +173,8 @@ def test_new_artifacts_are_noticed_whatever_their_time(home: Path, tmp_path: Pat
         assert not server.said("artifact_load_failed")
 
 
-def test_a_server_needs_no_permission_to_write_and_a_training_does(home: Path, tmp_path: Path) -> None:
-    """A server reads recipes and artifacts that it may not write, in folders that it may not write."""
+def test_a_server_needs_no_write_permission(home: Path, tmp_path: Path) -> None:
+    """A server needs no write permission for recipes, artifacts and their folders."""
     prefix = obeying_command()
     if prefix is None:
         pytest.skip("root ignores permissions here, and setpriv is not installed")
@@ -187,7 +193,7 @@ def test_a_server_needs_no_permission_to_write_and_a_training_does(home: Path, t
 
 
 class FaultyStore(BaseHTTPRequestHandler):
-    """Answers `/<fault>/m.svc` well, until it is told to show the faults that the paths name."""
+    """A web store that serves `/<fault>/m.svc` correctly, and with the named fault while `broken` is set."""
 
     protocol_version = "HTTP/1.1"
     good = b""
@@ -224,7 +230,7 @@ class FaultyStore(BaseHTTPRequestHandler):
         self.close_connection = self.close_connection or short
 
     def log_message(self, *_: object) -> None:
-        """Nothing: tests are quiet."""
+        """Log nothing, to keep the output of the tests short."""
 
 
 WEB_FAULTS = {
@@ -251,11 +257,11 @@ def faulty_store(good: bytes, foreign: bytes) -> Iterator[str]:
         server.shutdown()
 
 
-def test_faults_of_a_web_store_keep_the_models(home: Path, tmp_path: Path) -> None:
-    """It throttles, refuses, hangs, cuts, and answers with rubbish: the models stay, and each error clears by itself.
+def test_models_survive_faults_of_a_web_store(home: Path, tmp_path: Path) -> None:
+    """Models go on answering if a web store throttles, refuses, hangs, or sends cut or foreign bodies.
 
-    One object answers with the whole artifact of another recipe. Its signature holds, so it is served: the log says
-    which recipe it was trained for.
+    Each error is reported without secrets of the store's answer, and clears. A valid artifact of another recipe is
+    served, because its signature is valid, and the log names the recipe that it was trained for.
     """
     write_artifact(tmp_path / "good.svc", popularity_model(0))
     write_artifact(tmp_path / "foreign.svc", popularity_model(1), head=header(recipe_name="books"))
@@ -283,7 +289,7 @@ def test_faults_of_a_web_store_keep_the_models(home: Path, tmp_path: Path) -> No
 
 
 def test_temporary_files_of_killed_runs_are_removed_and_never_served(home: Path, tmp_path: Path) -> None:
-    """A temporary file of a run that died is neither read by the server nor kept by the next run."""
+    """A temporary file of a killed run is not served, and the next write of an artifact removes it."""
     path = tmp_path / "out" / "m.svc"
     write_recipe(home, "m", path)
     write_artifact(path, popularity_model(0))

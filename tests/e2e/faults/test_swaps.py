@@ -1,4 +1,4 @@
-"""Swapping models under load, and many recipes in one process, through the real program."""
+"""Swaps of models under load, and a hundred recipes in one real server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RECIPES = 100
 
 
 def test_swaps_under_load_fail_no_request_and_each_batch_has_one_model(tmp_path: Path) -> None:
-    """Single and batch requests run on while the model changes; what an answer says fits the version that it names."""
+    """Swaps under load fail no request, and all items of an answer come from the version that it names."""
     home = tmp_path / "recipes"
     home.mkdir()
     write_recipe(home, "a", tmp_path / "a.svc")
@@ -57,7 +57,7 @@ def await_swaps(server: Server, count: int) -> None:
 
 
 def test_a_hundred_recipes_load_poll_and_swap(tmp_path: Path) -> None:
-    """All are loaded at the start, all follow their artifacts, and threads stay bounded."""
+    """A server loads 100 recipes at its start, swaps all of them, and has fewer than 64 threads."""
     home = tmp_path / "recipes"
     home.mkdir()
     for number in range(RECIPES):
@@ -74,8 +74,8 @@ def test_a_hundred_recipes_load_poll_and_swap(tmp_path: Path) -> None:
         assert server.stop() == 0
 
 
-class Reluctant(BaseHTTPRequestHandler):
-    """A web store: what lies under /slow takes half a second, what lies under /hung is never told."""
+class SlowStore(BaseHTTPRequestHandler):
+    """A web store that answers paths under /slow after half a second and paths under /hung never."""
 
     content = b""
     over = threading.Event()
@@ -93,29 +93,29 @@ class Reluctant(BaseHTTPRequestHandler):
         self.wfile.write(self.content)
 
     def log_message(self, *_: object) -> None:
-        """Nothing: tests are quiet."""
+        """Log nothing, to keep the output of the tests short."""
 
 
 @contextmanager
-def reluctant_store(content: bytes) -> Iterator[str]:
-    Reluctant.content = content
-    with ThreadingHTTPServer(("127.0.0.1", 0), Reluctant) as server:
+def slow_store(content: bytes) -> Iterator[str]:
+    SlowStore.content = content
+    with ThreadingHTTPServer(("127.0.0.1", 0), SlowStore) as server:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
-        Reluctant.over.set()
+        SlowStore.over.set()
         server.shutdown()
 
 
 def test_hung_and_slow_stores_do_not_delay_other_recipes(tmp_path: Path) -> None:
-    """Three of a hundred stores hang and one is slow: the other 96 follow their artifacts, and SIGTERM is heard."""
+    """Three hung stores and a slow one delay neither the swaps of 96 other recipes nor the end on SIGTERM."""
     home = tmp_path / "recipes"
     home.mkdir()
     swift = range(RECIPES - 4)
     for number in swift:
         write_recipe(home, f"r{number}", tmp_path / f"r{number}.svc")
         write_artifact(tmp_path / f"r{number}.svc", popularity_model(0))
-    with reluctant_store((tmp_path / "r0.svc").read_bytes()) as web:
+    with slow_store((tmp_path / "r0.svc").read_bytes()) as web:
         for number in range(3):
             write_recipe(home, f"hung{number}", f"{web}/hung/{number}.svc")
         write_recipe(home, "slow", f"{web}/slow/m.svc")

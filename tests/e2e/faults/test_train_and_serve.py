@@ -1,4 +1,4 @@
-"""The whole thread through the real program: recipe, signed artifact, recommendations, a swap, an orderly end."""
+"""From recipe to recommendations with real processes: training, signed artifact, server, swap and shutdown."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from tests.e2e.conftest import Server, Shop
 
 
-def test_a_trained_recipe_answers_every_verb(shop: Shop, serve: Callable[..., Server]) -> None:
-    """Train, inspect, serve, and ask every verb; answers carry titles."""
+def test_a_trained_recipe_answers_recommendations_and_batches(shop: Shop, serve: Callable[..., Server]) -> None:
+    """A trained recipe can be inspected and served, and answers recommendations with titles and in batches."""
     trained = shop.process("train", str(shop.recipe), "--run-id", "first")
     assert trained.code == 0, trained.err
     names = [record["event"] for record in trained.records]
@@ -70,7 +70,10 @@ def test_a_trained_recipe_answers_every_verb(shop: Shop, serve: Callable[..., Se
 def test_a_client_needs_a_key_once_keys_are_configured(
     shop: Shop, serve: Callable[..., Server], artifact: bytes
 ) -> None:
-    """What keygen prints works for server and client as it is."""
+    """A server with API keys answers only clients with a key that `svc keygen` printed.
+
+    `/v1/health` needs no key, and `/v1/health/details` does.
+    """
     shop.give(artifact)
     lines = dict(line.split("=", 1) for line in shop.svc("keygen", "--type", "api", "--kid", "c").out.splitlines())
     server = serve(SVC_API_KEYS=lines["env_entry"].partition("=")[2])
@@ -86,7 +89,7 @@ def test_a_client_needs_a_key_once_keys_are_configured(
 def test_retraining_swaps_the_model_without_a_failed_request(
     shop: Shop, serve: Callable[..., Server], artifact: bytes
 ) -> None:
-    """Under a steady load every answer is 200, and afterwards they come from the new model."""
+    """A retraining under load fails no request, and later answers come from the new model."""
     shop.give(artifact)
     server = serve()
     body = {"user_id": "u1", "limit": 3}
@@ -119,7 +122,7 @@ def test_retraining_swaps_the_model_without_a_failed_request(
 
 
 def test_the_same_recipe_data_and_seed_give_the_same_model(shop: Shop, serve: Callable[..., Server]) -> None:
-    """Fresh processes with other hash seeds agree on parameters, score, payload and recommendations."""
+    """Trainings with different hash seeds give the same parameters, score, payload and recommendations."""
     shop.edit("[CosineKNN, TopPop]", "[IALS, CosineKNN, RP3beta]")
     shop.edit("n_trials: 4", "n_trials: 6")
     seen = []
@@ -137,9 +140,13 @@ def test_the_same_recipe_data_and_seed_give_the_same_model(shop: Shop, serve: Ca
 
 
 def test_sigterm_lets_requests_in_flight_finish(shop: Shop, serve: Callable[..., Server], artifact: bytes) -> None:
-    """Every request that was sent gets its answer; idle connections do not hold the end up; the exit code is 0."""
+    """After SIGTERM every sent request gets its answer, and the exit code is 0.
+
+    Idle connections do not delay the end.
+    """
     shop.give(artifact)
-    server = serve(SVC_MAX_QUEUE_SECONDS="60")  # on a busy machine eight batches may wait for longer than two seconds
+    # Eight batches may wait for more than the default of two seconds on a busy machine.
+    server = serve(SVC_MAX_QUEUE_SECONDS="60")
     host, port = server.url.removeprefix("http://").split(":")
     body = json.dumps({"requests": [{"user_id": f"u{n % 120}", "limit": 40} for n in range(256)]}).encode()
     request = (
@@ -150,7 +157,7 @@ def test_sigterm_lets_requests_in_flight_finish(shop: Shop, serve: Callable[...,
     busy = [socket.create_connection((host, int(port)), timeout=30) for _ in range(8)]
     for connection in busy:
         connection.sendall(request)
-    first = busy[0].recv(15)  # the server is answering: all eight are in its hands
+    first = busy[0].recv(15)  # the server has begun to answer, so it has received all eight requests
     server.process.send_signal(signal.SIGTERM)
     answers = [first + _read_all(busy[0]), *(_read_all(connection) for connection in busy[1:])]
     assert server.process.wait(timeout=15) == 0
@@ -171,7 +178,7 @@ def _read_all(connection: socket.socket) -> bytes:
 def test_an_interrupted_training_logs_the_signal_and_writes_nothing(
     shop: Shop, number: signal.Signals, code: int
 ) -> None:
-    """The exit code names the signal; no artifact and no leftovers stay."""
+    """A training that gets SIGINT or SIGTERM ends with exit code 130 or 143 and leaves no artifact."""
     shop.edit("n_trials: 4", "n_trials: 100000")
     process = shop.start("train", str(shop.recipe))
     assert process.stderr is not None
