@@ -170,7 +170,10 @@ def test_an_explained_user_is_solved_anew() -> None:
 
 
 def test_features_are_named_with_their_values() -> None:
-    """Names are `tag=a` and `age=48`, also for unseen items. The constant belongs to the rest."""
+    """Names are `tag=a` and `age=48`, also for an unseen item. Several unseen items share the name `age`.
+
+    The constant belongs to the rest.
+    """
     model = family("IALS")
     _, ranking = explanation_of(model, user_features={"tag": "a", "age": 48})
     named = {reason for because in ranking.because for reason, _ in because.reasons}
@@ -180,6 +183,11 @@ def test_features_are_named_with_their_values() -> None:
     )
     (related,) = model.rank([prepared.query])
     assert {reason for because in related.because for reason, _ in because.reasons} == {3, "tag=b", "age=24"}
+    two = {"new": {"tag": "b", "age": 24}, "newer": {"tag": "a", "age": 48}}
+    prepared = model.prepare_related(seed_items=["i3"], item_features=two, user_features=None, limit=5, restriction=ALL)
+    (related,) = model.rank([prepared.query])
+    named = {reason for because in related.because for reason, _ in because.reasons + because.in_spite_of}
+    assert named == {3, "tag=a", "tag=b", "age"}
 
 
 def test_a_learned_vector_has_no_reasons() -> None:

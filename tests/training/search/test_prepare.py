@@ -6,10 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from optuna.distributions import FloatDistribution
 
 from svc.training.fitting.algorithms.registry import search_space
+from svc.training.search import prepare
 from svc.training.search.prepare import SELF_WEIGHTS, with_self_weight
+from svc.training.search.sampler import AlgorithmSampler
 from tests.training.test_run import Make, last, run, small_training
 
 
@@ -32,3 +35,29 @@ def test_the_first_trials_try_different_self_weights() -> None:
     bounded = with_self_weight(plain, [0.5, 2])
     assert bounded["self_weight"] == FloatDistribution(0.5, 2.0)
     assert all(0.5 <= guess["self_weight"] <= 2.0 for guess in bounded.guesses)
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({}, None),
+        ({"per_trial_timeout_seconds": 60}, 60),
+        ({"timeout_seconds": 100}, 25),
+        ({"per_trial_timeout_seconds": 60, "timeout_seconds": 100}, 25),
+        ({"per_trial_timeout_seconds": 10, "timeout_seconds": 100}, 10),
+    ],
+)
+def test_model_sizes_grow_within_the_limit_of_a_trial_or_a_quarter_of_the_search(
+    limits: dict[str, int], expected: float | None, make_recipe: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shorter one counts. Without limits, sizes grow by their scores alone."""
+    given: list[float | None] = []
+
+    class Watched(AlgorithmSampler):
+        def __init__(self, *arguments: Any, most_seconds: float | None, **options: Any) -> None:
+            given.append(most_seconds)
+            super().__init__(*arguments, most_seconds=most_seconds, **options)
+
+    monkeypatch.setattr(prepare, "AlgorithmSampler", Watched)
+    assert run(make_recipe(training=small_training(algorithms=["TopPop"], n_trials=1, **limits))).exit_code == 0
+    assert given == [expected]
