@@ -1,4 +1,4 @@
-"""Training of one recommender: epochs, patience, singular systems, signals and self-weights."""
+"""Training of one recommender: seeds, threads, epochs, patience, singular systems, signals and self-weights."""
 
 from __future__ import annotations
 
@@ -54,6 +54,39 @@ def test_a_final_training_with_a_singular_system_names_the_way_out() -> None:
     builder = SingularBuilder(1, Threads.choose(1, available=1))
     with pytest.raises(FeatureRidgeFailed, match="min_frequency"):
         train_trial(builder, winner, sparse.csr_matrix(np.eye(3)), {})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "available", "expected"), [(None, 3, Threads(exact=1, free=3)), (2, 3, Threads(exact=2, free=2))]
+)
+def test_algorithms_whose_bits_depend_on_threads_have_one_by_default(
+    wanted: int | None, available: int, expected: Threads
+) -> None:
+    """All others use the available threads. A configured number is for both."""
+    assert Threads.choose(wanted, available=available) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "seed", "n_threads"),
+    [
+        ("IALSRecommender", 5, 2),
+        ("SLIMRecommender", None, 2),
+        ("CosineKNNRecommender", None, 3),
+        ("RP3betaRecommender", None, 3),
+        ("TruncatedSVDRecommender", 5, None),
+        ("TopPopRecommender", None, None),
+    ],
+)
+def test_a_recommender_has_the_seed_and_the_threads_of_its_algorithm(
+    name: str, seed: int | None, n_threads: int | None
+) -> None:
+    """A seed of 32 bits or more loses its upper bits. Parameters of the search alone are not the recommender's."""
+    matrix = sparse.csr_matrix(np.eye(40, 30, dtype=np.float32))
+    times = sparse.csr_matrix(np.eye(40, 30, dtype=np.int64))
+    builder = Builder((1 << 31) + 5, Threads(exact=2, free=3))
+    recommender = builder.build(name, matrix, {"half_life": "7d", "self_weight": 0.5}, {}, times)
+    assert (getattr(recommender, "random_seed", None), getattr(recommender, "n_threads", None)) == (seed, n_threads)
+    assert recommender.X_train_all.shape == (40, 30)
 
 
 N_USERS, N_ITEMS = 4, 6
