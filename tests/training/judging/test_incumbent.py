@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from svc.artifact.keys import development_keys
 from svc.errors import DataChangedTooMuch
+from svc.recipe.algorithms import BLEND
 from svc.recipe.schema import MaxChange
 from svc.settings import Settings
 from svc.training.judging import incumbent
 from svc.training.judging.comparison import live_model
-from svc.training.judging.incumbent import check_data_change
+from svc.training.judging.incumbent import Unfit, check_data_change, trainable
 from tests.training.judging.gated import OUTPUT, Make, header, run, task_of, training, write_tastes
 
 LEARNS_BY_HEART = {"TruncatedSVD": {"n_components": [59, 59], "weighting": ["NONE"]}}
@@ -128,3 +130,51 @@ def test_a_truncated_svd_has_no_more_components_than_the_current_data_allows(
     assert [comparison["name"] for comparison in against] == ["incumbent", "TopPop"]
     monkeypatch.setattr(incumbent, "how_many_fit", lambda *_: 0)
     assert live_model(task_of(few), development_keys(), Settings()) is None
+
+
+TRANSITIONS = {"best_class": "TransitionsRecommender", "best_params": {"max_steps": 3}}
+DECAYED = {"best_class": "CosineKNNRecommender", "best_params": {"half_life": "7d"}}
+RECENT = {"best_class": "TopPopRecommender", "best_params": {"popularity_half_life": "7d"}}
+OF_ITEMS = {"best_class": "IALSRecommender", "best_params": {}, "features": {"item": {}}}
+
+
+def blend_of(*heads: dict[str, Any]) -> dict[str, Any]:
+    parts = [{"class": head["best_class"], "params": head["best_params"], "weight": 0.5} for head in heads]
+    return {"best_class": BLEND, "best_params": {}, "parts": parts}
+
+
+@pytest.mark.parametrize(
+    ("head", "reason"),
+    [
+        (TRANSITIONS, "learns from times"),
+        (RECENT, "learns from times"),
+        (blend_of(RECENT, TRANSITIONS), "TopPopRecommender learns from times"),
+        (DECAYED, "no longer has training.time_decay"),
+        (OF_ITEMS, "features of the items, which the recipe no longer has"),
+    ],
+)
+def test_a_live_model_is_trained_again_only_on_columns_that_the_recipe_reads(
+    head: dict[str, Any], reason: str, make_recipe: Make, items_csv: Path
+) -> None:
+    """These are its times and its features. With a time decay and features, all of the models are trained again."""
+    reads_neither = task_of(make_recipe(training=training(recency="off")))
+    with pytest.raises(Unfit, match=reason):
+        trainable(reads_neither, head)
+    source = {"source": {"type": "csv", "path": str(items_csv)}, "id_column": "item_id"}
+    features = {"item": {**source, "columns": [{"name": "group", "kind": "categorical"}]}}
+    decay = training("IALS", recency="off", time_decay={"half_life": ["7d"]})
+    assert trainable(task_of(make_recipe(training=decay, features=features)), head).algorithm == head["best_class"]
+
+
+@pytest.mark.parametrize(
+    "params", [{"half_life": "none", "top_k": 9}, {"popularity_half_life": "none"}, {"self_weight": 0.5}, {}]
+)
+def test_a_live_model_without_decay_needs_no_times(params: dict[str, Any], make_recipe: Make) -> None:
+    """Features do not matter to it. Its parameters are unchanged, and its number of epochs is not one of them."""
+    head = {
+        "best_class": "CosineKNNRecommender",
+        "best_params": {**params, "train_epochs": 3},
+        "features": {"item": {}},
+    }
+    trial = trainable(task_of(make_recipe(training=training(recency="off"))), head)
+    assert (trial.params, trial.epochs, trial.recency) == (params, 3, 0.0)
