@@ -99,8 +99,7 @@ def _as_it_is(task: Task, incumbent: Incumbent, settings: Settings) -> ComparedM
             left_out = left_out + pairs
     is_known = (ranker.rows[evaluator.offset :] >= 0).astype(np.float32)
     truth = (sparse.diags(is_known) @ truth).tocsr()
-    truth.eliminate_zeros()
-    if not truth.nnz:
+    if not truth.count_nonzero():
         return None
     return ComparedModel(INCUMBENT, "live", ranker, evaluator.of(truth), left_out.tocsr())
 

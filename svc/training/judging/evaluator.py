@@ -64,15 +64,13 @@ class Evaluator:
 
         The same seed draws the same users. With a smaller `n_users`, it draws some of these.
         """
-        with_items = np.flatnonzero(np.diff(self.heldout.indptr))
+        with_items = self.evaluated_users
         if len(with_items) <= n_users:
             return self
         rows = np.random.default_rng([seed, 3]).permutation(with_items)[:n_users]
         is_sampled = np.zeros(self.heldout.shape[0], dtype=bool)
         is_sampled[rows] = True
-        sampled = sparse.diags(is_sampled.astype(np.float32)) @ self.heldout
-        sampled.eliminate_zeros()
-        return self.of(sampled)
+        return self.of(sparse.diags(is_sampled.astype(np.float32)) @ self.heldout)
 
     def of(self, heldout: sparse.csr_matrix) -> Evaluator:
         """Return an evaluator with another `heldout` of the same shape, for the same rows of the training matrix."""

@@ -149,6 +149,23 @@ def test_a_model_older_than_the_cut_off_is_scored_as_it_is_served(
     assert incumbent["other"] > 0
 
 
+def test_an_older_live_model_that_knows_nobody_with_held_out_rows_is_refitted(
+    make_recipe: Make, tmp_path: Path
+) -> None:
+    """All users with rows after the cut-off came after its training."""
+    past = write_tastes(tmp_path / "past.csv", last=slice(0, 7))
+    rows = [f"stranger{n},i{n + day},{FUTURE_S + day * 86_400}" for n in range(50) for day in (0, 7, 8, 9, 10, 11)]
+    both = tmp_path / "both.csv"
+    both.write_text("\n".join([past.read_text().strip(), *rows]) + "\n", encoding="utf-8")
+    blocks = {"output": OUTPUT, "training": training(split={"scheme": "time_global", "heldout_ratio": 0.25})}
+    run(make_recipe(ratings=past, **blocks))
+    incumbent, baseline = header(run(make_recipe(ratings=both, promotion={"mode": "report"}, **blocks)).artifact)[
+        "promotion"
+    ]["against"]
+    assert (incumbent["name"], incumbent["scored"]) == ("incumbent", "refitted")
+    assert incumbent["n_users"] == baseline["n_users"] == 50
+
+
 def brute_force(task: Task, model: Model) -> list[float]:
     """Return ndcg of each user of the live model, from the rankings that a server would return."""
     split, trained = task.split, task.data.trained

@@ -106,6 +106,11 @@ def test_without_times_and_tables_the_record_has_popularity_and_neighbours_only(
     assert found.popularity_names == ("popularity",)
     assert not found.ordered
     assert (found.label_names, found.number_names) == ((), ())
+    assert (found.numbers.shape, len(found.labels), found.label_offsets.tolist()) == ((4, 0), 0, [0] * 5)
+    arrays = {name: value for name, value in vars(found).items() if isinstance(value, np.ndarray)}
+    assert {name: array.dtype for name, array in arrays.items()} == {
+        name: vars(record())[name].dtype for name in arrays
+    }
     found.check(4)
 
 
