@@ -1,4 +1,4 @@
-"""The served model of a finished search."""
+"""The final model of a finished search."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.training.test_run import Make, item_features, run, small_training
 def test_the_best_feature_aware_trial_answers_cold_starts_beside_another_winner(
     make_recipe: Make, items_csv: Path, monkeypatch: pytest.MonkeyPatch, log: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    """The winner answers for known users as it does alone."""
+    """Known users get the winner's answers, as without the cold-start model."""
     monkeypatch.setattr("svc.training.judging.search_result.by_score", last_first)
     plain = run(make_recipe(training=small_training(algorithms=["TopPop", "CosineKNN"], n_trials=3)))
     alone, _ = loaded(plain)
@@ -80,7 +80,7 @@ def test_features_without_a_complete_trial_are_inactive_with_a_warning(
 def test_means_and_deviations_of_users_are_trained_only_for_recipes_that_serve_users(
     make_recipe: Make, algorithms: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Loading then measures none. Those of factor models have a closed form."""
+    """Loading then measures none. Factor models store none, because theirs have a closed form."""
     training = small_training(algorithms=algorithms, n_trials=len(algorithms))
     plain, _ = loaded(run(make_recipe(training=training)))
     assert plain.user_moments is None
@@ -123,7 +123,7 @@ def scores(model: Model, user_id: str | None, history: list[Interaction] | None 
 def test_a_known_user_and_a_new_one_with_the_same_history_get_equal_scores(
     make_recipe: Make, algorithms: tuple[str, ...]
 ) -> None:
-    """They differ by the rounding of stored vectors only, also for parts of a blend."""
+    """Scores differ only by the rounding of stored vectors, also for parts of a blend."""
     training = small_training(algorithms=list(algorithms), n_trials=3, recency="off")
     model, header = loaded(run(make_recipe(training=training)))
     assert "exact_users" not in header["evaluation"]

@@ -1,4 +1,4 @@
-"""Items with equal scores are ordered by number of users, then by training order, in every model."""
+"""In every model, the number of users orders items with equal scores, and then the training order."""
 
 from __future__ import annotations
 
@@ -66,9 +66,7 @@ def expected_order() -> list[str]:
 
 
 def check(recommender: svc.Recommender) -> int:
-    """Compare every ranking with the same items sorted by score and place, and return the number of neighbours with
-    ties.
-    """
+    """Compare every ranking with a sort by score and `expected_order`, and return the number of ties."""
     order = expected_order()
     assert recommender.items() == order
     place = {item: number for number, item in enumerate(order)}
@@ -87,13 +85,13 @@ def check(recommender: svc.Recommender) -> int:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_the_item_of_more_users_comes_first_among_equal_scores(tmp_path: Path, algorithm: str) -> None:
-    """This holds alone, in a batch and for related items. Neighbour models have many ties."""
+    """Neighbour models have many ties, in single answers, batches and related items."""
     ties = check(trained(tmp_path, algorithm))
     assert ties or algorithm in {"IALS", "TruncatedSVD", "BPRFM", "DenseSLIM"}
 
 
 @pytest.mark.parametrize("parts", [("CosineKNN", "RP3beta"), ("TruncatedSVD", "CosineKNN")], ids="-".join)
 def test_a_blend_breaks_ties_by_number_of_users(tmp_path: Path, parts: tuple[str, ...]) -> None:
-    """This holds with and without a factor model. Deviations are those of the served order."""
+    """The blend has a factor model or not. Its deviations are those of the served order."""
     recommender = trained(tmp_path, *parts, "Blend", n_trials=8)
     check(recommender)

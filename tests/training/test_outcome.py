@@ -1,4 +1,4 @@
-"""Each end of a training emits one last event with the outcome and the files in place."""
+"""The last event of a training, which has the outcome and the files that were written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def emitted(monkeypatch: pytest.MonkeyPatch) -> Emitted:
 
 
 def test_a_failure_has_the_key_id_if_it_is_known(emitted: Emitted) -> None:
-    """The error's fields are added to the event."""
+    """The event also has the error's fields."""
     outcome = Outcome("books", "run-1", Progress())
     assert outcome.log_failure("no rows", "min_data_violation", 5, {"n_rows": 0}) == TrainingOutcome(5)
     outcome.kid = "k1"
@@ -38,7 +38,7 @@ def test_a_failure_has_the_key_id_if_it_is_known(emitted: Emitted) -> None:
 
 
 def test_a_defect_has_the_exit_code_of_a_failed_training_and_its_frames(emitted: Emitted) -> None:
-    """It has at most four frames, the innermost ones."""
+    """The event has the four innermost frames at most."""
     outcome = Outcome("books", "run-1", Progress())
     try:
         {}["missing"]
@@ -49,8 +49,8 @@ def test_a_defect_has_the_exit_code_of_a_failed_training_and_its_frames(emitted:
     assert __file__ in fields["traceback"][-1]
 
 
-def test_an_interrupt_names_the_files_in_place(emitted: Emitted) -> None:
-    """By default nothing was written."""
+def test_an_interrupt_names_the_files_that_were_written(emitted: Emitted) -> None:
+    """By default it names none."""
     outcome = Outcome("books", "run-1", Progress())
     assert outcome.log_interrupt(130) == TrainingOutcome(130)
     outcome.kept = "the artifact a.svc is live"

@@ -1,4 +1,4 @@
-"""Recency in whole trainings: served scores equal those of histories with weights exp(−δk)."""
+"""Recency in whole trainings: served scores are those of histories with weights exp(−δk)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Events = list[tuple[str, int, float]]
 
 
 def write_events(path: Path, *, weighted: bool, ties: bool, seed: int = 1) -> dict[str, Events]:
-    """Write events of each user in random order. With `ties`, several events share a time."""
+    """Write the events of each user in random order. With `ties`, several events share a time."""
     rng = np.random.default_rng(seed)
     found: dict[str, Events] = {}
     lines = ["user_id,item_id,ts,w"]
@@ -79,7 +79,7 @@ def loaded(artifact: str | None) -> tuple[Model, Mapping[str, Any], bytes]:
 def counted(known: Events, history: list[tuple[str, float]], delta: float = DELTA) -> dict[str, float]:
     """Return the weight of each item in a history: the sum of its weights times exp(−δk).
 
-    k is the rank of its latest time, counted from the latest.
+    k is the rank of the item's latest time, counted from the latest item.
     """
     latest, total = {}, {}
     behind = [(item, 10**12 + place, weight) for place, (item, weight) in enumerate(history)]
@@ -98,7 +98,7 @@ def row_of(model: Model, counts: Mapping[str, float]) -> Vector:
 
 
 def brute_force(model: Model, scorer: Any, row: Vector) -> Vector:
-    """Return the score of every item for a history with the weights `row`, (items,), by the textbook."""
+    """Return the score of every item for a history of weights `row`, (items,), by the textbook."""
     if scorer.kind == "neighbours":
         weights = np.zeros((model.n_items, model.n_items))
         for item in range(model.n_items):
@@ -134,9 +134,9 @@ def scores(model: Model, **asked: Any) -> Vector:
 def test_each_part_of_a_blend_has_its_own_recency(
     make_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This holds for known users, histories, and both together.
+    """Each applies to known users, histories, and both together.
 
-    The header has each recency, and explanations add up.
+    The header has each recency. The contributions of an explanation add up.
     """
     own = {"IALSRecommender": 1.5, "RP3betaRecommender": 0.0, "DenseSLIMRecommender": 0.2}
     monkeypatch.setattr(
@@ -190,7 +190,7 @@ def test_every_algorithm_weights_histories_by_exp_of_minus_delta_k(
     detailed: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """This holds for known users, histories, histories added to a known user, and repeated items.
+    """The weights apply to known users, histories, both together, and repeated items.
 
     With `detailed` data, rows have weights and several share a time.
     """
@@ -216,7 +216,7 @@ def test_every_algorithm_weights_histories_by_exp_of_minus_delta_k(
 
 @pytest.mark.parametrize("algorithm", ["RP3beta", "DenseSLIM", "TruncatedSVD", "IALS"])
 def test_a_batch_and_explanations_agree_with_single_requests(make_recipe: Make, tmp_path: Path, algorithm: str) -> None:
-    """A batch has the same bytes, and the contributions of an explanation add up to 1."""
+    """A batch has the same bytes. The contributions of an explanation add up to 1."""
     write_events(tmp_path / "events.csv", weighted=True, ties=True)
     blocks = recipe_blocks([algorithm], weighted=True, recency=DELTA)
     model, _, _ = loaded(run(make_recipe(ratings=tmp_path / "events.csv", **blocks)).artifact)
@@ -242,7 +242,7 @@ def test_a_batch_and_explanations_agree_with_single_requests(make_recipe: Make, 
 
 
 def test_recency_off_and_no_recency_train_the_same_model(make_recipe: Make, tmp_path: Path) -> None:
-    """Such a model stores no order, and its header has no recency."""
+    """The model stores no order, and its header has no recency."""
     write_events(tmp_path / "events.csv", weighted=False, ties=False)
     found = []
     for recency in ("off", 0, 0.0):
@@ -276,7 +276,7 @@ def write_chain(path: Path, *, shuffled: bool, seed: int = 0, n_users: int = 500
 def test_recency_wins_on_a_markov_chain_and_0_on_shuffled_histories(
     make_recipe: Make, tmp_path: Path, algorithm: str
 ) -> None:
-    """On the chain, recency scores at least 1.3 times as much as 0."""
+    """On the chain, a recency scores at least 1.3 times as much as 0."""
     found = {}
     for shuffled in (False, True):
         data = write_chain(tmp_path / f"{shuffled}.csv", shuffled=shuffled, n_users=250)
@@ -298,7 +298,7 @@ def test_recency_wins_on_a_markov_chain_and_0_on_shuffled_histories(
 
 
 def test_equal_times_give_a_recency_of_0(make_recipe: Make, tmp_path: Path) -> None:
-    """All items share one position, so all recencies score the same."""
+    """All items have the same position, so all recencies score the same."""
     data = write_chain(tmp_path / "chain.csv", shuffled=False)
     text = data.read_text(encoding="utf-8")
     data.write_text(re.sub(r",16\d{8},", ",1600000000,", text), encoding="utf-8")
@@ -312,7 +312,7 @@ def test_equal_times_give_a_recency_of_0(make_recipe: Make, tmp_path: Path) -> N
 def test_rows_without_a_time_are_dropped_if_recency_is_searched(
     make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
 ) -> None:
-    """This includes a random split, which needs no times otherwise."""
+    """A random split, which needs no times, drops them, too."""
     data = write_chain(tmp_path / "chain.csv", shuffled=False)
     with data.open("a", encoding="utf-8") as file:
         file.write("u0,i1,never,1\n")
@@ -327,7 +327,7 @@ def test_rows_without_a_time_are_dropped_if_recency_is_searched(
 
 
 def test_bounds_of_recency_apply_to_their_algorithm_only(make_recipe: Make, tmp_path: Path) -> None:
-    """`search_space` narrows the values that are tried for it."""
+    """`search_space` narrows the recencies that are tried for this algorithm."""
     data = write_chain(tmp_path / "chain.csv", shuffled=False)
     bounds = {"RP3beta": {"recency": [0.1, 0.3]}}
     blocks = recipe_blocks(["RP3beta", "CosineKNN"], weighted=False, search_space=bounds)
@@ -338,7 +338,7 @@ def test_bounds_of_recency_apply_to_their_algorithm_only(make_recipe: Make, tmp_
 
 
 def vectors(model: Model, users: list[str]) -> np.ndarray:
-    """Return the stored vectors of some users, (n, K)."""
+    """Return the stored vectors of these users, (n, K)."""
     return model.scorer.users[[model.user_ids.index(user) for user in users]].astype(np.float64)
 
 
@@ -370,10 +370,10 @@ def test_features_of_a_known_user_are_the_prior_of_the_weighted_history(make_rec
 
 
 @pytest.mark.parametrize(("winners", "besides"), [(0.4, 1.5), (0.4, 0.0), (0.0, 1.5), (0.4, 0.4)])
-def test_the_part_for_features_weights_histories_by_its_own_recency(
+def test_the_cold_start_model_weights_histories_by_its_own_recency(
     make_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, winners: float, besides: float
 ) -> None:
-    """The model, its header and the trial that a refit reads from the header agree."""
+    """The model, its header, and the trial that a refit reads from the header agree."""
     own = {"RP3betaRecommender": winners, "IALSRecommender": besides}
     monkeypatch.setattr(
         "svc.training.judging.search_result.by_score",
@@ -414,7 +414,7 @@ def test_the_part_for_features_weights_histories_by_its_own_recency(
 def test_users_outside_the_sample_get_vectors_of_weighted_histories(
     make_recipe: Make, tmp_path: Path, algorithms: list[str]
 ) -> None:
-    """Users inside the sample do too."""
+    """Users inside the sample get them, too."""
     events = write_events(tmp_path / "events.csv", weighted=False, ties=True)
     blocks = recipe_blocks(algorithms, weighted=False, recency=DELTA, sample_users=40)
     model, head, _ = loaded(run(make_recipe(ratings=tmp_path / "events.csv", **blocks)).artifact)
@@ -426,7 +426,7 @@ def test_users_outside_the_sample_get_vectors_of_weighted_histories(
 
 
 def test_an_export_has_the_bytes_of_single_requests(make_recipe: Make, tmp_path: Path) -> None:
-    """This holds for every algorithm, as both keep the order of histories."""
+    """Both keep the order of histories, for every algorithm."""
     write_events(tmp_path / "events.csv", weighted=False, ties=True)
     for algorithms in (["RP3beta"], ["IALS"], ["IALS", "RP3beta", "Blend"]):
         blocks = recipe_blocks(algorithms, weighted=False, recency=DELTA)

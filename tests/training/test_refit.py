@@ -1,4 +1,4 @@
-"""`svc train --refit`: reused parameters, reasons for a search instead, and refusals."""
+"""`svc train --refit`: reused parameters, refusals, and reasons to search instead."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WHAT_IS_TAKEN = ("best_class", "best_params", "recency")
 
 
 def parameters(head: Any) -> list[Any]:
-    """Return all results of a search that are in the header."""
+    """Return all results of a search that the header has."""
     parts = [{**part, "bytes": None, "score": None} for part in head.get("parts", ())]
     return [head.get(name) for name in WHAT_IS_TAKEN] + [parts]
 
@@ -48,7 +48,7 @@ def payload(artifact: str | None) -> bytes:
 def test_a_refit_reuses_every_parameter_on_other_data(
     changes: dict[str, Any], make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]], items_csv: Path
 ) -> None:
-    """These are class, parameters, epochs, half-life, recency, weights and features. Two refits are equal."""
+    """It reuses class, parameters, epochs, half-life, recency, weights and features. Two refits are equal."""
     features = {
         "item": {
             "source": {"type": "csv", "path": str(items_csv)},
@@ -188,8 +188,8 @@ def test_edits_outside_the_search_do_not_prevent_a_refit(
         refit.find_reusable(load(tmp_path, blocks), development_keys(), Settings())
 
 
-def test_refits_inherit_the_stretch_of_their_search(make_recipe: Make, tmp_path: Path) -> None:
-    """A refit of a refit has it in its header and intervals too."""
+def test_refits_inherit_the_interval_correction_of_their_search(make_recipe: Make, tmp_path: Path) -> None:
+    """A refit of a refit has it in its header and intervals, too."""
     table = write_tastes(tmp_path / "tastes.csv")
     loaded = make_recipe(ratings=table, output=OUTPUT, training=training(n_trials=6))
     found = [header(run(loaded, refit=refit).artifact)["evaluation"] for refit in (False, True, True)]
@@ -200,7 +200,7 @@ def test_refits_inherit_the_stretch_of_their_search(make_recipe: Make, tmp_path:
     assert found[1]["interval"] == found[2]["interval"] == pytest.approx(found[0]["interval"], abs=0.02)
 
 
-def test_limits_of_the_search_may_differ(
+def test_a_refit_accepts_other_limits_of_the_search(
     searched: LoadedRecipe, make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
 ) -> None:
     changes = {"n_trials": 9, "parallelism": 1, "timeout_seconds": 60.0, "max_search_age": "7d"}
@@ -213,7 +213,7 @@ def test_limits_of_the_search_may_differ(
 def test_a_chain_of_refits_is_as_old_as_its_search(
     searched: LoadedRecipe, make_recipe: Make, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second refit names the version of the search, and a search that is too old is repeated."""
+    """The second refit names the version of the search. If the search is too old, it is repeated."""
     origin = live(searched)
     bounded = make_recipe(
         ratings=searched.base_dir / "tastes.csv", output=OUTPUT, training=training(max_search_age="7d")
@@ -291,7 +291,7 @@ def test_a_refit_of_a_shared_search_is_refused(
 def test_gate_hold_lock_and_data_bounds_apply_to_a_refit(
     make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
 ) -> None:
-    """They act as in a training with a search."""
+    """Each has the effect that it has in a training with a search."""
     table, blocks = tmp_path / "tastes.csv", {"output": OUTPUT, "training": training(), "promotion": ENFORCE}
     searched = run(make_recipe(ratings=write_tastes(table), **blocks))
     loaded = make_recipe(ratings=write_tastes(table), **blocks)
@@ -330,8 +330,8 @@ def test_each_refit_has_a_higher_serial(make_recipe: Make, tmp_path: Path) -> No
     assert serials == sorted(set(serials))
 
 
-def test_a_refit_reuses_the_part_for_features(make_recipe: Make, tmp_path: Path, items_csv: Path) -> None:
-    """It keeps the parameters and the score of its search, beside a winner without features."""
+def test_a_refit_reuses_the_cold_start_model(make_recipe: Make, tmp_path: Path, items_csv: Path) -> None:
+    """The refit keeps its parameters and the score of its search, beside a winner without features."""
     features = {
         "item": {
             "source": {"type": "csv", "path": str(items_csv)},

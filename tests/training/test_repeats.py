@@ -74,7 +74,7 @@ def test_repeated_items_are_scored_and_recommended(make_recipe: Make, tmp_path: 
 
 
 def test_items_of_a_history_in_a_request_are_recommended_too(make_recipe: Make, tmp_path: Path) -> None:
-    """This holds for a history alone and for one added to a known user."""
+    """The history is alone, or added to a known user."""
     data = write_sessions(tmp_path / "sessions.csv")
     bounds = {"RP3beta": {"self_weight": [100, 100]}}
     blocks = recipe_blocks(["RP3beta"], weighted=False, repeats=True, n_trials=1, search_space=bounds, recency=0.5)
@@ -91,7 +91,7 @@ def test_items_of_a_history_in_a_request_are_recommended_too(make_recipe: Make, 
 def test_the_final_model_joins_duplicates_by_the_recipe(
     make_recipe: Make, tmp_path: Path, dedup: str, expected: float
 ) -> None:
-    """This includes weights of rows and recency."""
+    """The dedup applies to weights of rows and to recency."""
     data = write_sessions(tmp_path / "sessions.csv")
     with data.open("a", encoding="utf-8") as file:
         file.write("own,i1,1600000000,1.0\nown,i1,1600000002,3.0\nown,i1,1600000003,0.5\nown,i2,1600000001,1.0\n")
@@ -131,7 +131,7 @@ def test_hidden_items_are_never_held_out_nor_shown(make_recipe: Make, tmp_path: 
 
 
 def test_an_evaluation_of_a_model_with_repeats_counts_repeated_items(make_recipe: Make, tmp_path: Path) -> None:
-    """`svc.evaluate` follows the model."""
+    """`svc.evaluate` skips no held-out row as already seen."""
     import pandas as pd
 
     data = write_sessions(tmp_path / "sessions.csv")

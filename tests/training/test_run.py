@@ -1,4 +1,4 @@
-"""A whole training: its events, artifact, failures and interrupts."""
+"""A whole training: its events, its artifact, its failures and its interrupts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def last(log: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def test_a_run_emits_every_event_in_order_with_its_fields(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """These are all events of the specification, with the declared fields."""
+    """The events are all those of the specification, with the declared fields."""
     assert run(make_recipe()).exit_code == 0
     names = [record["event"] for record in log]
     assert [name for name in names if name in ORDER] == ORDER
@@ -83,7 +83,7 @@ def test_the_artifact_has_its_facts_and_answers_requests(make_recipe: Make) -> N
 
 
 def test_each_trial_has_its_ranking_time(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """It is in the log, in the header and with the best trial of each algorithm."""
+    """The log and the header have it, for the best trial of each algorithm, too."""
     result = run(make_recipe(training=small_training()))
     assert result.artifact is not None
     tuning = read_verified(result.artifact, development_keys(), Settings())[1].header["tuning"]
@@ -95,7 +95,7 @@ def test_each_trial_has_its_ranking_time(make_recipe: Make, log: list[dict[str, 
 def test_a_ranking_time_above_the_limit_for_all_trials_ends_the_training_with_advice(
     make_recipe: Make, log: list[dict[str, Any]]
 ) -> None:
-    """Nothing is written."""
+    """The training writes nothing."""
     result = run(make_recipe(training=small_training(max_rank_ms=1e-6)))
     assert (result.exit_code, result.artifact) == (4, None)
     assert last(log)["code"] == "training_error"
@@ -127,7 +127,7 @@ def test_the_measured_model_is_freed_before_the_final_training(
 
 
 def test_a_training_signs_by_the_configured_algorithm(make_recipe: Make) -> None:
-    """With Ed25519, the public key suffices to verify the artifact. The rest does not change."""
+    """With Ed25519, the public key is enough to verify the artifact. The rest does not change."""
     key = f"k1:{'11' * 32}"
     settings = Settings(signing_keys=key, artifact_signature="ed25519")
     result = train(make_recipe(), TrainOptions(run_id="r1"), settings, Progress())
@@ -141,7 +141,7 @@ def test_a_training_signs_by_the_configured_algorithm(make_recipe: Make) -> None
 
 
 def test_hidden_rows_of_unknown_users_or_items_do_not_change_the_payload(make_recipe: Make, make_ratings: Any) -> None:
-    """The item is unknown if no user chose it and it has no features."""
+    """An item is unknown if no user chose it and it has no features."""
     late = 1_700_000_000
     ratings, hide = make_ratings("all.csv"), {"hide": {"ts": {"gte": late}}}
 
@@ -161,7 +161,7 @@ def test_hidden_rows_of_unknown_users_or_items_do_not_change_the_payload(make_re
 def test_an_unexpected_error_is_internal(
     make_recipe: Make, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A defect ends like a failed training, with its stack frames."""
+    """A defect ends the training like a failure, with its stack frames."""
 
     def broken(*_: object) -> None:
         raise ZeroDivisionError("surprise")
@@ -209,7 +209,7 @@ def test_bprfm_without_its_extra_is_noticed_before_data_is_read(
 def test_a_held_lock_skips_refuses_or_waits_by_the_flags(
     options: dict[str, Any], exit_code: int, make_recipe: Make, log: list[dict[str, Any]]
 ) -> None:
-    """The exit code is 0 for a skip, and 6 for a refusal or a timeout. --no-lock ignores it."""
+    """The exit code is 0 for a skip, and 6 for a refusal or a timeout. --no-lock ignores the lock."""
     loaded = make_recipe(training=small_training())
     output = str(loaded.base_dir / "out/small.svc")
     with run_lock(output, timeout_s=0, settings=Settings()):
@@ -223,7 +223,7 @@ def test_a_held_lock_skips_refuses_or_waits_by_the_flags(
 def test_an_interrupt_removes_lock_and_temporary_files(
     make_recipe: Make, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The exit code is the signal's, and no artifact remains."""
+    """The exit code is that of the signal. No artifact remains."""
 
     class Signalled(KeyboardInterrupt):
         exit_code = 143
@@ -242,7 +242,7 @@ def test_an_interrupt_removes_lock_and_temporary_files(
 def test_search_only_writes_no_artifact_and_a_later_run_reuses_its_trials(
     make_recipe: Make, log: list[dict[str, Any]]
 ) -> None:
-    """The second process finds the budget used, and trains only the winner."""
+    """The later process finds the budget used, and trains only the winner."""
     loaded = make_recipe(training=small_training(storage_path="s.db"))
     assert run(loaded, search_only=True) == TrainingOutcome(0)
     assert last(log)["event"] == "search_only_done"
@@ -252,7 +252,7 @@ def test_search_only_writes_no_artifact_and_a_later_run_reuses_its_trials(
 
 
 def test_features_are_searched_encoded_and_measured(make_recipe: Make, items_csv: Path) -> None:
-    """The header has dimension and columns. Cold items are scored beside popularity."""
+    """The header has dimensions and columns. Cold items are scored beside popularity."""
     features = {
         "item": {
             "source": {"type": "csv", "path": str(items_csv)},
@@ -283,7 +283,7 @@ def test_features_are_searched_encoded_and_measured(make_recipe: Make, items_csv
 def test_the_words_of_texts_are_counted_in_the_header_and_held_by_the_payload(
     make_recipe: Make, items_csv: Path
 ) -> None:
-    """The header does not have the words themselves."""
+    """The header has no words."""
     columns = [{"name": "group", "kind": "text", "max_words": 2}]
     features = {"item": {"source": {"type": "csv", "path": str(items_csv)}, "id_column": "item_id", "columns": columns}}
     result = run(make_recipe(training=small_training(algorithms=["IALS"], n_trials=1), features=features))
@@ -304,7 +304,7 @@ def item_features(table: Path) -> dict[str, Any]:
 
 
 def test_the_report_is_one_page_without_network(make_recipe: Make, tmp_path: Path) -> None:
-    """Plots and styles are inline, without scripts and addresses to load from."""
+    """Plots and styles are inline. The page has no scripts and loads nothing."""
     target = tmp_path / "report.html"
     assert run(make_recipe(), report=target).exit_code == 0
     page = target.read_text(encoding="utf-8")
@@ -319,7 +319,7 @@ def test_the_report_is_one_page_without_network(make_recipe: Make, tmp_path: Pat
 def test_an_error_after_the_artifact_names_it(
     make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run failed for want of its report, but the model is live."""
+    """The run fails because it cannot write its report, but the model is live."""
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")

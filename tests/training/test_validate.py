@@ -1,4 +1,4 @@
-"""The checks before a training: their findings, and the errors of a training that they predict."""
+"""The checks of `svc validate`: their findings, and the errors of a training that they predict."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUERY = "SELECT user_id, item_id, ts FROM choices ORDER BY ts"
 
 
 def test_a_query_runs_once(make_recipe: Callable[..., LoadedRecipe], tmp_path: Path) -> None:
-    """The probe and the checked rows come from one run, as a query may be expensive."""
+    """A query may be expensive, so the probe and the checked rows come from one run."""
     with closing(sqlite3.connect(tmp_path / "rows.db")) as database:
         database.execute("CREATE TABLE choices (user_id TEXT, item_id TEXT, ts INTEGER)")
         database.executemany("INSERT INTO choices VALUES (?, ?, ?)", [("u1", "i1", 1_600_000_000), ("u2", "2.0", 3)])
@@ -55,7 +55,7 @@ def test_checks_continue_after_a_failed_one(make_recipe: Callable[..., LoadedRec
 def test_future_rows_cause_a_warning_before_a_training(
     make_recipe: Callable[..., LoadedRecipe], tmp_path: Path
 ) -> None:
-    """It has an example, also if only a time decay reads the times."""
+    """The warning has an example, also if only a time decay reads the times."""
     ratings = tmp_path / "future.csv"
     ratings.write_text("user_id,item_id,ts\na,x,1600000000\na,y,4070908800\nb,x,1600000000\n", encoding="utf-8")
     training = {"algorithms": ["TopPop"], "split": {"scheme": "random"}, "time_decay": {"half_life": "30d"}}

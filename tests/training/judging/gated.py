@@ -1,4 +1,4 @@
-"""Helpers for tests of trainings with a promotion block."""
+"""Helpers for tests of trainings with a `promotion` block."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def task_of(loaded: LoadedRecipe) -> Task:
 
 
 def write_tastes(path: Path, *, n_users: int = 90, start_s: int = 1_600_000_000, last: slice = slice(None)) -> Path:
-    """Write purchases of three groups of users, each with its own third of 60 items, at times spread over all users.
+    """Write purchases of three groups of users, each of which buys one third of 60 items.
 
-    `last` picks some of each user's 12 purchases, by time.
+    Times are spread over all users. `last` picks some of each user's 12 purchases, by time.
     """
     rng = np.random.default_rng(3)
     lines = ["user_id,item_id,ts"]

@@ -1,4 +1,4 @@
-"""Cold ids are scored as by irspack's exact solver, and features of noise show no skill."""
+"""The measurement of cold starts: rankings of unseen ids by features, beside a popularity baseline."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Make = Callable[..., LoadedRecipe]
 @pytest.mark.parametrize("nu", [0.0, 1.0])
 @pytest.mark.parametrize("loss", ["IALSPP", "ORIGINAL"])
 def test_rankings_are_those_of_irspack_with_cholesky(nu: float, loss: str) -> None:
-    """This holds for both sides, both losses and both scalings of the regularization."""
+    """Rankings agree for both sides, both losses and both scalings of the regularization."""
     rng = np.random.default_rng(3)
     matrix = sparse.csr_matrix((rng.random((50, 40)) < 0.2).astype(np.float32))
     users, items = rng.random((50, 3)).astype(np.float32), rng.random((40, 4)).astype(np.float32)
@@ -64,7 +64,7 @@ def test_rankings_are_those_of_irspack_with_cholesky(nu: float, loss: str) -> No
 
 
 def _task(make_recipe: Make, tmp_path: Path, columns: dict[str, list[str]], kind: str) -> Task:
-    """Return a task over film-like data with the given feature columns. Popular items come first in the table."""
+    """Return a task over film-like data with these feature columns. Popular items come first in the table."""
     rng = np.random.default_rng(4)
     n_users, n_items = 300, 120
     chance = 1.0 / np.arange(2, n_items + 2)
@@ -98,7 +98,7 @@ def _search() -> SearchResult:
 
 @pytest.mark.parametrize("strength", [1.0, 1e6])
 def test_features_of_pure_noise_show_no_skill(make_recipe: Make, tmp_path: Path, strength: float) -> None:
-    """This holds if noise is overfitted, and if all unseen items are tied."""
+    """The measurement finds no lead if noise is overfitted, and none if all unseen items are tied."""
     noise = np.random.default_rng(8).normal(size=(2, 120))
     task = _task(make_recipe, tmp_path, {"a": [f"{x}" for x in noise[0]], "b": [f"{x}" for x in noise[1]]}, "numerical")
     cold = evaluate_cold_start(task, _trial(strength), _search())["item"]
@@ -110,7 +110,7 @@ def test_features_of_pure_noise_show_no_skill(make_recipe: Make, tmp_path: Path,
 
 
 def test_a_feature_that_predicts_popularity_shows_skill(make_recipe: Make, tmp_path: Path) -> None:
-    """The baseline reads it from bins of a number, the model from its encoded value."""
+    """The baseline reads popularity from bins of the number, the model from its encoded value."""
     task = _task(make_recipe, tmp_path, {"rank": [str(item) for item in range(120)]}, "numerical")
     cold = evaluate_cold_start(task, _trial(1.0), _search())["item"]
     for name in ("model", "popularity"):
@@ -120,7 +120,7 @@ def test_a_feature_that_predicts_popularity_shows_skill(make_recipe: Make, tmp_p
 
 
 def test_the_baseline_sees_the_few_items_that_differ_from_most(make_recipe: Make, tmp_path: Path) -> None:
-    """Popularity scores above random rankings if nine items in ten share a number and the popular ones differ."""
+    """Nine items in ten share a number, and the popular ones differ. The baseline scores above random rankings."""
     numbers = [str(1 + item) if item < 12 else "0" for item in range(120)]
     task = _task(make_recipe, tmp_path, {"stars": numbers}, "numerical")
     cold = evaluate_cold_start(task, _trial(1.0), _search())["item"]
@@ -128,7 +128,7 @@ def test_the_baseline_sees_the_few_items_that_differ_from_most(make_recipe: Make
 
 
 def test_a_side_that_would_take_too_long_is_skipped(make_recipe: Make, tmp_path: Path) -> None:
-    """The work is counted: ten trainings of 4,000 epochs exceed half of a search with a few short trials."""
+    """Ten trainings of 4,000 epochs exceed the limit, half of the work of a search with a few short trials."""
     task = _task(make_recipe, tmp_path, {"a": ["x"] * 60 + ["y"] * 60}, "categorical")
     long = replace(_trial(1.0), epochs=4000, params={**_trial(1.0).params, "n_components": 128})
     assert "skipped" in evaluate_cold_start(task, long, _search())["item"]
@@ -143,7 +143,7 @@ def test_whether_a_side_is_measured_does_not_depend_on_the_clock(make_recipe: Ma
 
 
 def test_a_longer_search_allows_a_longer_measurement() -> None:
-    """The limit is half of the work of its complete iALS trials. Pruned trials and other algorithms do not count."""
+    """The limit is half of the work of the complete iALS trials. Pruned trials and other algorithms do not count."""
     matrix = sparse.csr_matrix(np.ones((30, 20), np.float32))
     long = replace(_trial(1.0), epochs=40)
     others = [replace(long, state="pruned"), replace(long, algorithm="TopPopRecommender")]
@@ -152,7 +152,7 @@ def test_a_longer_search_allows_a_longer_measurement() -> None:
 
 
 def test_shared_values_are_tokens_and_bins_without_the_constant() -> None:
-    """A label counts as it is, a number by its decile. A constant column has no shared values."""
+    """A label counts as it is, and a number by its decile. A constant column has no shared values."""
     tokens = TokenColumn("g", "multi_label", IdTable.from_ids(["x", "y"]))
     number = NumberColumn.fit("n", np.arange(100.0))
     same = NumberColumn.fit("s", np.ones(100))
@@ -167,7 +167,7 @@ def test_shared_values_are_tokens_and_bins_without_the_constant() -> None:
 
 
 def fitted(*columns: Any, rows: list[list[float]]) -> Any:
-    """Return an encoded side, with its constant."""
+    """Return an encoded side with its constant."""
     matrix = sparse.csr_matrix(np.array([[*row, 1.0] for row in rows]))
     return cast(Any, SimpleNamespace(encoder=SideEncoder(columns), matrix=matrix))
 
@@ -176,14 +176,14 @@ TAG = TokenColumn("tag", "multi_label", IdTable.from_ids(["a", "b"]))
 AGE = NumberColumn("age", mean=0.0, deviation=1.0, low=-9.0, high=9.0)
 
 
-def test_tokens_are_shared_values_and_the_constant_is_none() -> None:
-    """Two ids share a token if both have it."""
+def test_two_ids_share_a_token_if_both_have_it() -> None:
+    """The constant is no shared value."""
     values = shared_values(fitted(TAG, rows=[[1, 0], [1, 1], [0, 0]]), np.arange(3))
     assert values.toarray().tolist() == [[1, 0], [1, 1], [0, 0]]
 
 
 def test_numbers_are_shared_by_deciles_of_the_known_ids() -> None:
-    """Each id is in one bin. Neighbours in order share it, at any distance."""
+    """Each id is in one bin. Neighbours in the order share it, however far apart their numbers are."""
     rows = [[float(n * n)] for n in range(100)]
     values = shared_values(fitted(AGE, rows=rows), np.arange(100)).toarray()
     assert values.sum(axis=1).tolist() == [1.0] * 100
@@ -210,7 +210,7 @@ def test_a_number_that_most_share_has_a_bin_of_its_own(usual: float) -> None:
 
 
 def test_a_number_of_an_unknown_id_falls_into_a_bin_of_known_ids() -> None:
-    """This includes numbers below the lowest and above the highest."""
+    """Numbers below the lowest and above the highest fall into the outer bins."""
     rows = [[float(n)] for n in range(100)] + [[-7.0], [1000.0], [55.5]]
     values = shared_values(fitted(AGE, rows=rows), np.arange(100)).toarray()
     assert values[100:].argmax(axis=1).tolist() == [0, N_BINS - 1, 5]

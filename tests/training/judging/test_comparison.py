@@ -1,4 +1,4 @@
-"""The models that a new one is compared with, and the comparison in the form of the header."""
+"""The comparison of a new model with the live one and with popularity, and its form in the header."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def open_live(loaded: LoadedRecipe) -> Model:
 
 
 def naive_scores(task: Task, model: Model, *, leaves_out_history: bool) -> NDArray[np.float64]:
-    """Return (evaluated users,) scores of the live model on the held-out rows, which it was trained on."""
+    """Return scores of the live model, (evaluated users,), on the held-out rows, with which it was trained."""
     trained, nothing = task.data.trained, sparse.csr_matrix(task.holdout.train.shape, dtype=np.float32)
     places = ServedRanker.of(model, task.split, trained.user_ids, trained.item_ids, nothing)
 
@@ -59,7 +59,7 @@ def naive_scores(task: Task, model: Model, *, leaves_out_history: bool) -> NDArr
 
 
 def new_scores(task: Task, artifact: str | None) -> NDArray[np.float64]:
-    """Return (evaluated users,) scores of the new model, trained on the training part of the split."""
+    """Return scores of the new model, (evaluated users,), trained on the training part of the split."""
     trial = trial_of(header(artifact))
     winner = train_trial(task.builder, trial, task.holdout.train, {})
     return heldout(task).evaluate(task.holdout.ranker_of(winner, trial)).by_user(task.holdout.metric)
@@ -69,9 +69,9 @@ def new_scores(task: Task, artifact: str | None) -> NDArray[np.float64]:
 def test_a_live_model_that_memorized_the_held_out_rows_is_replaced(
     scheme: str, make_recipe: Make, tmp_path: Path
 ) -> None:
-    """A memorizing model scores best on its own training rows and poorly on others.
+    """A memorizing model scores best on rows of its own training, and poorly on others.
 
-    The naive comparison keeps it by far. The comparison of refitted models lets the new model go live.
+    The naive comparison keeps it by far. A comparison of refitted models lets the new model go live.
     """
     table = write_tastes(tmp_path / "tastes.csv", n_users=240)
     bound = -0.2  # half of the interval of 240 users
@@ -96,10 +96,10 @@ def test_a_live_model_that_memorized_the_held_out_rows_is_replaced(
 def test_a_worse_model_is_refused_although_the_live_one_cannot_recommend_held_out_items(
     scheme: str, make_recipe: Make, tmp_path: Path
 ) -> None:
-    """A served model never recommends seen items, and all held-out items are seen by the live model.
+    """A served model never recommends seen items, and the live model has seen all held-out items.
 
-    The naive comparison gives it a score of 0 and lets any model go live. The comparison of refitted models refuses a
-    worse one.
+    The naive comparison gives the live model a score of 0, so any model goes live. A comparison of refitted models
+    refuses a worse one.
     """
     table = write_tastes(tmp_path / "tastes.csv", n_users=240)
     blocks = {"ratings": table, "output": OUTPUT, "promotion": {"mode": "enforce", "against": ["incumbent"]}}
@@ -115,7 +115,7 @@ def test_a_worse_model_is_refused_although_the_live_one_cannot_recommend_held_ou
 
 
 def two_times(folder: Path, *, repeats: bool = False) -> tuple[Path, Path]:
-    """Write a table of the past, and the same with later rows: a quarter of all rows will be held out."""
+    """Write a table of the past, and the same table with later rows, a quarter of all, which will be held out."""
     past = write_tastes(folder / "past.csv", last=slice(0, 7)).read_text().splitlines()
     soon = write_tastes(folder / "soon.csv", start_s=FUTURE_S, last=slice(7, 9)).read_text().splitlines()[1:]
     late = write_tastes(folder / "late.csv", start_s=FUTURE_S, last=slice(9, 12)).read_text().splitlines()[1:]
@@ -131,7 +131,7 @@ def two_times(folder: Path, *, repeats: bool = False) -> tuple[Path, Path]:
 def test_a_model_older_than_the_cut_off_is_scored_as_it_is_served(
     repeats: bool, hides: bool, make_recipe: Make, tmp_path: Path
 ) -> None:
-    """The live model ranks for users that it knows, on items that they neither had nor hid in its training data."""
+    """The live model ranks for its known users. Items that they had or hid in its training data do not count."""
     past, both = two_times(tmp_path, repeats=repeats)
     split = {"scheme": "time_global", "heldout_ratio": 0.25}
     cleansing = {"cleansing": {"hide": {"ts": {"lt": 1_600_086_400}}}} if hides else {}  # the first item of each user
@@ -192,7 +192,7 @@ def brute_force(task: Task, model: Model) -> list[float]:
 
 
 def test_times_in_the_future_do_not_let_the_live_model_score_its_own_rows(make_recipe: Make, tmp_path: Path) -> None:
-    """If all times are in the future, the cut-off is after the training, but the live model knows each held-out row."""
+    """If all times are in the future, the live model has seen the held-out rows, although the cut-off is later."""
     table = write_tastes(tmp_path / "tastes.csv", start_s=FUTURE_S)
     split = {"scheme": "time_global", "heldout_ratio": 0.25}
     loaded = make_recipe(ratings=table, output=OUTPUT, promotion={"mode": "report"}, training=training(split=split))
@@ -263,7 +263,7 @@ def test_a_live_model_with_features_is_refitted_with_features(
 def test_a_live_model_that_cannot_be_trained_again_is_logged_and_not_compared(
     fields: dict[str, Any], reason: str, make_recipe: Make, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An event names the reason for a model of an older svc, or of another recipe."""
+    """An event has the reason: the model is of an older svc or of another recipe."""
     loaded = make_recipe(output=OUTPUT, training=training("TopPop", recency="off"))
     run(loaded)
     incumbent = read_incumbent(loaded, development_keys(), Settings())
@@ -290,7 +290,7 @@ def test_a_live_model_with_singular_feature_weights_is_not_compared(
 
 
 def test_figures_of_a_comparison_are_rounded_to_twelve_digits() -> None:
-    """Coverage is not among them, as it is a guardrail."""
+    """Coverage is not compared, because it has a guardrail of its own."""
     comparison = ModelComparison("incumbent", 0.2 + 0.1, 0.3, 1 / 3, (0.1 + 0.2, 1.0), 9, "live", (0.5, 0.6))
     assert comparison.as_fields() == {
         "name": "incumbent",

@@ -1,4 +1,4 @@
-"""The intervals of comparisons have their nominal coverage."""
+"""Intervals of comparisons have their nominal coverage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ N_USERS, N_ITEMS, HISTORY, CUTOFF, JUDGED = 2000, 60, 8, 10, 400
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """Simulated users with known tastes: `taste`, (users, items), has the probability of each item to be the next."""
+    """Simulated users with known tastes. `taste`, (users, items), is the probability of each item to be the next."""
 
     taste: NDArray[np.float64]
     history: sparse.csr_matrix
@@ -39,7 +39,7 @@ class World:
         return cls(weight / weight.sum(axis=1, keepdims=True), history)
 
     def train(self, seed: int) -> NDArray[np.int64]:
-        """(users, CUTOFF) the rankings of an iALS model that this seed began with."""
+        """Return the rankings, (users, CUTOFF), of an iALS model trained from this seed."""
         params = {"n_components": 6, "alpha0": 0.1, "reg": 0.01, "mean_prior": False}
         model = Builder(seed, Threads(1, 1)).build("IALSRecommender", self.history, params, {})
         train_epochs(model, epochs=8)
@@ -47,12 +47,12 @@ class World:
         return np.array(everybody.rankings(ScoreRanker(model.get_score, self.history)))
 
     def truth(self, rankings: NDArray[np.int64]) -> float:
-        """The expected ndcg: one item is held out, by chance of taste, of a user by chance."""
+        """Return the expected ndcg of one held-out item, drawn by taste, of a random user."""
         gains = 1.0 / np.log2(np.arange(CUTOFF) + 2.0)
         return float((np.take_along_axis(self.taste, rankings, axis=1) @ gains).mean())
 
     def held_out(self, users: NDArray[np.int64], rng: np.random.Generator) -> sparse.csr_matrix:
-        """(users, items) one item for each of `users`."""
+        """Return a (users, items) matrix with one item for each of `users`, drawn by taste."""
         chances = self.taste[users].cumsum(axis=1)
         items = np.minimum((rng.random((len(users), 1)) > chances).sum(axis=1), N_ITEMS - 1)
         shape = (len(users), N_ITEMS)
@@ -60,16 +60,16 @@ class World:
 
 
 def worse(rankings: NDArray[np.int64], share: float, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return the same model with reversed rankings for a share of the users."""
+    """Return the model with reversed rankings for a share of the users."""
     turned = rng.random(len(rankings)) < share
     return np.where(turned[:, np.newaxis], rankings[:, ::-1], rankings)
 
 
 def outcomes(seed: int, n_pairs: int, n_models: int = 20) -> Iterator[bool]:
-    """Return for each pair of models whether the interval holds the true change.
+    """Return for each pair of models whether the interval contains the true change.
 
-    The interval comes from JUDGED users with one held-out item each. Every other pair is two trainings with different
-    seeds. In the others, the rankings of up to half of the users of one model are reversed.
+    The interval comes from JUDGED users with one held-out item each. Every other pair has two trainings from different
+    seeds. In the others, one model has reversed rankings for up to half of the users.
     """
     rng = np.random.default_rng(seed)
     world = World.make(rng)
@@ -89,7 +89,7 @@ def outcomes(seed: int, n_pairs: int, n_models: int = 20) -> Iterator[bool]:
 
 @pytest.mark.integration
 def test_the_true_change_lies_in_nineteen_of_twenty_intervals() -> None:
-    """Among 200 pairs of models with known difference, 93 to 97% of the 95% intervals hold it."""
+    """Of 200 pairs of models with known difference, 93 to 97% are within their 95% interval."""
     held = list(outcomes(seed=4, n_pairs=200))
     assert len(held) == 200
     assert 0.93 <= np.mean(held) <= 0.97

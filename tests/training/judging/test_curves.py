@@ -1,4 +1,4 @@
-"""The figures that only a report shows."""
+"""Figures that only a report shows: the effect of diversity, and metrics at other cutoffs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ N_USERS, N_ITEMS, CUTOFF = 60, 300, 8
 
 
 def parts(seed: int = 0) -> tuple[Model, Evaluator]:
-    """Return a factor model with groups of similar items, as a served model, and the held-out items."""
+    """Return a factor model with groups of similar items, in the form that is served, and an evaluator."""
     rng = np.random.default_rng(seed)
     tastes = rng.standard_normal((12, 6))
     items = (tastes[rng.integers(0, 12, N_ITEMS)] + 0.3 * rng.standard_normal((N_ITEMS, 6))).astype(np.float32)
@@ -98,7 +98,7 @@ def test_ndcg_distance_and_coverage_follow_their_definitions() -> None:
 
 
 def test_a_model_without_similarities_has_the_same_lists_for_every_diversity() -> None:
-    """Popularity is such a model."""
+    """Popularity has no similarities."""
     model, evaluator = parts()
     scores = np.arange(N_ITEMS, dtype=np.float64)
     model.scorer = PopularityScorer(scores)
@@ -107,8 +107,8 @@ def test_a_model_without_similarities_has_the_same_lists_for_every_diversity() -
     assert len({(row["ndcg"], row["coverage"]) for row in rows}) == 1
 
 
-def test_the_users_of_the_sample_are_measured() -> None:
-    """So no value of diversity costs more than an evaluation."""
+def test_diversity_is_measured_on_a_sample_of_users() -> None:
+    """The sample bounds the cost of each value of diversity."""
     model, evaluator = parts()
     assert measure_diversity(ServedRanker.alike(model), evaluator.sample(20, 1), seed=1)["n_users"] == 20
 
@@ -133,7 +133,7 @@ def test_every_kind_of_model_is_measured_at_each_diversity(make_recipe: Make, tm
 
 @pytest.mark.usefixtures("without_drawing")
 def test_only_trainings_with_a_report_measure_diversity(make_recipe: Make, tmp_path: Path) -> None:
-    """The header and the page have the figures, unless the recipe turns them off."""
+    """Header and page have the figures, unless the recipe turns them off."""
     page = tmp_path / "page.html"
     trained(make_recipe, page)
     assert "What diversity costs" in page.read_text(encoding="utf-8")
@@ -153,7 +153,7 @@ def test_only_trainings_with_a_report_measure_diversity(make_recipe: Make, tmp_p
 def test_a_report_has_the_metrics_at_other_cutoffs(
     make_recipe: Make, make_ratings: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """Cutoffs beyond the number of items are left out. Those of the search agree with its score."""
+    """Cutoffs beyond the number of items are left out. The metric at the cutoff of the search equals its score."""
     twenty_items = functools.partial(make_recipe, ratings=make_ratings("few.csv", n_items=20))
     head = header_of(twenty_items, report=tmp_path / "page.html")
     found = head["evaluation"]["cutoffs"]

@@ -1,4 +1,4 @@
-"""Rankings and metrics, compared with irspack's own evaluator."""
+"""The evaluator of rankings, compared with irspack's own."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ def ranker(scorer: ScoresOfUsers) -> ScoreRanker:
 )
 @pytest.mark.parametrize("cutoff", [1, 20, 700])
 def test_metrics_are_those_of_irspack(cls: type, epochs: int | None, parameters: dict, cutoff: int) -> None:
-    """Every metric agrees at all cutoffs, for algorithms without tied scores, as irspack breaks ties by number."""
+    """All metrics agree at all cutoffs.
+
+    Algorithms with tied scores are left out, because irspack breaks ties by number.
+    """
     trained = train_epochs(cls(TRAIN, **parameters), epochs)
     expected = IrspackEvaluator(HELD[20:], offset=20, cutoff=cutoff, n_threads=1).get_score(trained)
     found = Evaluator(HELD[20:], offset=20, cutoff=cutoff).metrics(ranker(trained.get_score))
@@ -56,7 +59,7 @@ def test_metrics_are_those_of_irspack(cls: type, epochs: int | None, parameters:
 
 
 def _learnable(name: str) -> sparse.csr_matrix:
-    """Return interactions whose popular items come first, as in any table in order of time."""
+    """Return interactions whose popular items come first, as in a table in order of time."""
     n_users, n_items, each = {"tiny": (40, 300, 4), "sparse": (400, 2000, 5), "dense": (300, 200, 40)}[name]
     rng = np.random.default_rng(1)
     chance = 1.0 / np.arange(1, n_items + 1)
@@ -70,7 +73,7 @@ def _learnable(name: str) -> sparse.csr_matrix:
     ("cls", "parameters"), [(TopPopRecommender, {}), (CosineKNNRecommender, {"top_k": 5}), (RP3betaRecommender, {})]
 )
 def test_the_order_of_the_table_does_not_change_the_score(data: str, cls: type, parameters: dict) -> None:
-    """The score of the table's own order lies within the interval of a shuffled one, and vice versa."""
+    """The score of the original order lies within the interval of a shuffled one, and vice versa."""
     matrix = _learnable(data).tocoo()
     n_users, n_items = matrix.shape
     times = np.random.default_rng(3).permutation(matrix.nnz)
@@ -98,7 +101,7 @@ def test_seen_items_never_count() -> None:
 
 
 def test_a_sample_is_seeded_and_no_larger_than_asked() -> None:
-    """The same seed draws the same users in every run."""
+    """A seed draws the same users in every run."""
     evaluation = Evaluator(HELD, offset=0, cutoff=5)
     one, two = evaluation.sample(7, 1), evaluation.sample(7, 1)
     assert np.count_nonzero(np.diff(one.heldout.indptr)) == 7
@@ -108,7 +111,7 @@ def test_a_sample_is_seeded_and_no_larger_than_asked() -> None:
 
 @pytest.mark.parametrize("n_users", [1, 7, 1000])
 def test_users_of_a_sample_who_were_ranked_are_not_scored_again(n_users: int) -> None:
-    """Completing an evaluation gives the same result as evaluating all users at once."""
+    """Completing an evaluation gives the result of evaluating all users at once."""
     full, scored, scores = Evaluator(HELD, offset=0, cutoff=20), set[int](), RNG.random(HELD.shape)
     sample = full.sample(n_users, seed=1)
     ranked = sample.rankings(ranker(lambda rows: scores[rows].copy()))

@@ -1,4 +1,4 @@
-"""The live model is read and verified, its header tells its trial, and the change of its data is bounded."""
+"""The live model before a training: reading it, verifying it, and bounding the change of its data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BOUNDS = {"max_change": {"n_rows": 0.5, "n_users": 0.5, "n_items": 0.5}}
 
 
 class Table:
-    """Interactions of which only the numbers of rows, users and items are read."""
+    """Interactions that have only their numbers of rows, users and items."""
 
     def __init__(self, n_rows: int, n_users: int, n_items: int) -> None:
         self.n_rows, self.user_ids, self.item_ids = n_rows, range(n_users), range(n_items)
@@ -34,7 +34,7 @@ class Table:
 
 @pytest.mark.parametrize("after", [(50, 10, 4), (150, 10, 4), (100, 5, 4), (100, 15, 6)])
 def test_a_change_up_to_its_bound_passes(after: tuple[int, int, int]) -> None:
-    """Counts may rise or fall. A count without a bound, or without an earlier value, is not checked."""
+    """Counts may rise or fall. A count without a bound or without an earlier value is not checked."""
     before = {"n_rows": 100, "n_users": 10, "n_items": 4}
     check_data_change(before, Table(*after), MaxChange(**BOUNDS["max_change"]))
     check_data_change(before, Table(1, 10, 4), MaxChange(n_users=0.1))
@@ -50,7 +50,7 @@ def test_a_change_up_to_its_bound_passes(after: tuple[int, int, int]) -> None:
     ],
 )
 def test_a_larger_change_names_both_counts(after: tuple[int, int, int], expected: str) -> None:
-    """The message names both counts and the flag that accepts the change."""
+    """The message also names the flag that accepts the change."""
     before = {"n_rows": 100, "n_users": 10, "n_items": 4}
     with pytest.raises(DataChangedTooMuch) as caught:
         check_data_change(before, Table(*after), MaxChange(**BOUNDS["max_change"]))
@@ -63,7 +63,7 @@ def test_a_larger_change_names_both_counts(after: tuple[int, int, int], expected
 def test_a_training_on_part_of_the_rows_stops_before_the_search(
     make_recipe: Make, make_ratings: Callable[..., Path], log: list[dict]
 ) -> None:
-    """With 40% of the rows, it exits with 4 and the artifact is unchanged. With --accept-data-change it trains."""
+    """With 40% of the rows it exits with 4, and the artifact stays. With --accept-data-change it trains."""
     assert run(make_recipe(cleansing=BOUNDS)).exit_code == 0
     assert [record["event"] for record in log].count("incumbent_not_comparable") == 1
     half = make_recipe(cleansing=BOUNDS, ratings=make_ratings("less.csv", n_users=32))
@@ -80,7 +80,7 @@ def test_a_training_on_part_of_the_rows_stops_before_the_search(
 def test_a_live_model_that_cannot_be_verified_is_ignored_with_an_event(
     make_recipe: Make, make_ratings: Callable[..., Path], log: list[dict]
 ) -> None:
-    """Its key was dropped, or its file is damaged."""
+    """Its key was removed, or its file is damaged."""
     loaded = make_recipe(cleansing=BOUNDS)
     Path(loaded.output_uri).write_bytes(b"no artifact")
     assert run(loaded).exit_code == 0
@@ -90,7 +90,7 @@ def test_a_live_model_that_cannot_be_verified_is_ignored_with_an_event(
 
 
 def test_a_store_that_cannot_read_the_live_model_stops_the_run(make_recipe: Make, log: list[dict]) -> None:
-    """Otherwise a short outage would let unchecked data or models pass."""
+    """A short outage would otherwise let unchecked data or models pass."""
     loaded = make_recipe(cleansing=BOUNDS)
     Path(loaded.output_uri).mkdir(parents=True)
     assert run(loaded).exit_code == 5
@@ -99,7 +99,7 @@ def test_a_store_that_cannot_read_the_live_model_stops_the_run(make_recipe: Make
 
 
 def test_a_pointer_to_a_missing_artifact_counts_as_no_live_model(make_recipe: Make, log: list[dict]) -> None:
-    """If its target was deleted, the next training publishes a new one."""
+    """The next training then publishes a new artifact."""
     loaded = make_recipe(cleansing=BOUNDS, output=OUTPUT)
     assert run(loaded).exit_code == 0
     for version in Path(loaded.output_uri).parent.glob("small.*.svc"):
@@ -110,7 +110,7 @@ def test_a_pointer_to_a_missing_artifact_counts_as_no_live_model(make_recipe: Ma
 
 
 def test_the_bounds_of_a_data_change_are_not_in_the_recipe_hash(make_recipe: Make) -> None:
-    """They do not change the model."""
+    """The bounds do not change the model."""
     plain = make_recipe()
     assert make_recipe(cleansing=BOUNDS).recipe_hash == plain.recipe_hash
     assert make_recipe(output={**OUTPUT, "keep": 3}).recipe_hash == make_recipe(output=OUTPUT).recipe_hash

@@ -1,6 +1,6 @@
-"""Bootstrap intervals have their nominal coverage, also those of a winner that was chosen on the same users.
+"""Bootstrap intervals have their nominal coverage, also for a winner that was chosen on the same users.
 
-Scores of single users are simulated, for equally good trials and for trials of different worth.
+Scores of users are simulated for trials of equal and of different true score.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FEW = 500
 
 @pytest.mark.parametrize("n_users", [50, 6000])
 def test_resampled_means_have_the_mean_and_the_error_of_theory(n_users: int) -> None:
-    """This holds whether users or groups are drawn. Columns vary together, as their users are drawn together."""
+    """Few users are drawn singly, many in groups. Columns vary together, because a draw takes a user in all columns."""
     scores = np.random.default_rng(n_users).random((n_users, 2))
     scores[:, 1] += scores[:, 0]
     means = resample(scores, seed=1, n=3000)
@@ -44,7 +44,7 @@ def test_resampled_means_have_the_mean_and_the_error_of_theory(n_users: int) -> 
 
 
 def test_an_interval_of_skewed_scores_reaches_further_to_the_long_side() -> None:
-    """Plain quantiles of the resampled means reach less far. scipy gives the same ends."""
+    """Plain quantiles of the resampled means reach less far."""
     scores = np.random.default_rng(3).random(30) ** 8
     value, means = float(scores.mean()), resample(scores[:, np.newaxis], seed=1, n=4000)[:, 0]
     low, high = central(means, value, scores - value, 0.95)
@@ -58,7 +58,7 @@ def test_an_interval_of_skewed_scores_reaches_further_to_the_long_side() -> None
 
 
 def test_constant_scores_have_an_interval_of_zero_width() -> None:
-    """This holds for a single user, and for the same score of all users."""
+    """The scores are those of a single user, or equal for all users."""
     assert central(np.full(10, 0.5), 0.5, np.zeros(3), 0.95) == (0.5, 0.5)
 
 
@@ -69,7 +69,7 @@ def test_95_percent_of_a_normal_distribution_lie_within_1_96_standard_errors() -
 
 @pytest.mark.parametrize("n_users", [50, 4096, 20_000])
 def test_an_interval_is_as_wide_as_theory_says(n_users: int) -> None:
-    """With many users, the bootstrap of a mean has the width 2·1.96·s/√n, whether users or groups are drawn."""
+    """The width is 2·1.96·s/√n for many users, whether users or groups are drawn."""
     scores = np.random.default_rng(n_users).random(n_users) ** 3
     low, high = interval(scores, seed=1)
     assert low < scores.mean() < high
@@ -77,7 +77,7 @@ def test_an_interval_is_as_wide_as_theory_says(n_users: int) -> None:
 
 
 @pytest.mark.usefixtures("few_resamplings")
-def test_nineteen_of_twenty_intervals_hold_the_truth() -> None:
+def test_nineteen_of_twenty_intervals_contain_the_true_mean() -> None:
     """The coverage is measured over 200 samples of 300 users with a known mean."""
     rng = np.random.default_rng(4)
     covered = 0
@@ -87,8 +87,8 @@ def test_nineteen_of_twenty_intervals_hold_the_truth() -> None:
     assert 0.90 <= covered / 200 <= 0.99
 
 
-def test_pairs_find_a_difference_that_single_intervals_hide() -> None:
-    """If one model is slightly better for every user, single intervals overlap, but the paired one is above zero."""
+def test_a_paired_interval_finds_a_difference_that_single_intervals_hide() -> None:
+    """If one model is slightly better for every user, single intervals overlap. The paired one is above zero."""
     rng = np.random.default_rng(6)
     second = rng.random(500)
     first = second + 0.01 + rng.normal(0, 0.01, 500)
@@ -102,7 +102,7 @@ def test_pairs_find_a_difference_that_single_intervals_hide() -> None:
 
 @pytest.mark.parametrize("other", [0.5, 0.0])
 def test_a_relative_change_divides_by_the_second_and_stays_finite(other: float) -> None:
-    """Twice the score is a change of 1. A second score of 0 gives a very large, finite change."""
+    """Twice the score is a change of 1. If the second score is 0, the change is very large."""
     first, second = np.full(10, 1.0), np.full(10, other)
     change = paired_change(first, second, seed=1, relative=True)
     assert np.isfinite([change.value, change.low, change.high]).all()
@@ -110,7 +110,7 @@ def test_a_relative_change_divides_by_the_second_and_stays_finite(other: float) 
 
 
 def test_one_user_has_an_interval_of_zero_width_and_equal_seeds_draw_the_same_users() -> None:
-    """A single user cannot vary."""
+    """The score of a single user cannot vary."""
     assert interval(np.array([0.25]), seed=1) == (0.25, 0.25)
     scores = np.random.default_rng(1).random((90, 2))
     assert (resample(scores, seed=5, n=40) == resample(scores, seed=5, n=40)).all()
@@ -119,7 +119,7 @@ def test_one_user_has_an_interval_of_zero_width_and_equal_seeds_draw_the_same_us
 
 @pytest.mark.parametrize("n_users", [20, 100])
 def test_intervals_of_few_users_are_not_far_too_short(n_users: int) -> None:
-    """Most per-user scores are 0, so the mean of few users is skewed."""
+    """Most users score 0, so the mean of few users is skewed."""
     rng = np.random.default_rng(n_users)
     held = 0
     for seed in range(200):
@@ -139,7 +139,7 @@ def test_a_gain_is_more_than_chance(gains: list[float], expected: bool) -> None:
 
 
 def test_more_comparisons_need_a_larger_gain() -> None:
-    """Nine comparisons need 2.8 standard errors instead of 2."""
+    """With nine comparisons, a gain needs 2.8 standard errors instead of 2."""
     gains = np.tile([1.0, -0.7], 100)  # 2.5 standard errors
     assert is_gain(gains, np.zeros(200))
     assert not is_gain(gains, np.zeros(200), comparisons=9)
@@ -153,10 +153,10 @@ def few_resamplings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Searched:
-    """Simulated search: forty trials of six algorithms, best first, and the `worth` of each.
+    """A simulated search: forty trials of six algorithms, best first. `worth` is the true score of each.
 
-    `rival` has the worth TRUTH and is not among the trials. `alike` is the share of a score that all trials have in
-    common.
+    `rival` has the true score TRUTH and is not among the trials. `alike` is the share of a score that all trials have
+    in common.
     """
 
     choice: Choice
@@ -180,8 +180,8 @@ def searches(alike: float, spread: float = 0.0) -> Iterator[tuple[int, Searched]
 
 @pytest.mark.usefixtures("few_resamplings")
 @pytest.mark.parametrize(("alike", "spread"), [(0.0, 0.0), (0.9, 0.0), (0.5, 0.1)])
-def test_the_interval_of_a_winner_holds_its_worth(alike: float, spread: float) -> None:
-    """At least 93% of the intervals hold it. Intervals without the correction for the choice lie too high."""
+def test_the_interval_of_a_winner_contains_its_true_score(alike: float, spread: float) -> None:
+    """At least 93% of the intervals do. Without the correction for the choice among trials, they lie too high."""
     held = forgetful = 0
     for seed, found in searches(alike, spread):
         scores, truth = found.choice.scores[:, 0], found.worth[0]
@@ -197,14 +197,14 @@ def test_the_interval_of_a_winner_holds_its_worth(alike: float, spread: float) -
 @pytest.mark.usefixtures("few_resamplings")
 @pytest.mark.parametrize("alike", [0.0, 0.9])
 def test_at_most_5_percent_of_leads_among_equal_trials_are_more_than_chance(alike: float) -> None:
-    """All trials have the same worth."""
+    """All trials have the same true score."""
     called = sum(lead(found.choice, seed=seed).low > 0.0 for seed, found in searches(alike))
     assert called / N_SEARCHES <= 0.05
 
 
 @pytest.mark.usefixtures("few_resamplings")
 def test_a_lead_of_one_trial_over_one_other_is_that_of_the_pair() -> None:
-    """With two trials, only the order of the pair was chosen."""
+    """The lead needs almost no correction, because only the order of the two was chosen."""
     rng = np.random.default_rng(1)
     scores = rng.random((400, 2))
     scores[:, 0] += 0.05
@@ -226,7 +226,7 @@ def test_a_clear_lead_is_found() -> None:
 
 @pytest.mark.usefixtures("few_resamplings")
 def test_a_model_below_the_bound_is_promoted_in_at_most_5_percent_of_trainings() -> None:
-    """A model just below the bound is promoted in 2.5% of the trainings, not ten times as often."""
+    """Without the correction, a model just below the bound is promoted in more than 25% of the trainings."""
     promoted = forgetful = 0
     for seed, found in searches(alike=0.5):
         first = found.choice.scores[:, 0]
@@ -238,7 +238,7 @@ def test_a_model_below_the_bound_is_promoted_in_at_most_5_percent_of_trainings()
 
 @pytest.mark.usefixtures("few_resamplings")
 def test_a_model_that_equals_its_rival_stays_equal() -> None:
-    """With the same recipe and data, the difference is zero for each user, and the correction keeps it zero."""
+    """With the same recipe and data, the difference is zero for each user. The correction keeps it zero."""
     choice = Searched.of(np.random.default_rng(2), np.full(N_TRIALS, TRUTH), alike=0.5).choice
     same = choice.scores[:, 0]
     change = paired_change(same, same.copy(), seed=1, relative=True, choice=choice)
@@ -247,7 +247,7 @@ def test_a_model_that_equals_its_rival_stays_equal() -> None:
 
 @pytest.mark.usefixtures("few_resamplings")
 def test_trials_of_other_processes_count_as_independent_ones() -> None:
-    """Missing per-user scores never shorten an interval."""
+    """Missing scores of users never shorten an interval."""
     everything = Searched.of(np.random.default_rng(3), np.full(N_TRIALS, TRUTH), alike=0.8).choice
     everything = replace(everything, resamplings=4000)
     part = replace(everything, scores=everything.scores[:, :10], algorithms=everything.algorithms[:10])
@@ -258,7 +258,7 @@ def test_trials_of_other_processes_count_as_independent_ones() -> None:
 
 
 def test_unknown_trials_lengthen_the_interval_of_a_lead_like_independent_known_ones() -> None:
-    """If they lengthened it less, equally good trials would have a false lead twice as often."""
+    """With less, equally good trials would have a false lead twice as often."""
     scores = np.random.default_rng(6).normal(1.0, 1.0, (2000, 10))
     scores[:, 9] = scores.mean() - 0.01
     known = Choice(scores, [*["one"] * 9, "other"])
@@ -289,10 +289,10 @@ def test_a_rival_that_scores_zero_leaves_all_figures_finite() -> None:
 
 
 @pytest.mark.usefixtures("few_resamplings")
-def test_the_interval_of_a_refit_holds_its_worth_as_often_as_that_of_the_search() -> None:
+def test_the_interval_of_a_refit_contains_its_true_score_as_often_as_a_search() -> None:
     """A refit is scored on the users on which its parameters were chosen, so it inherits the correction.
 
-    The same holds for a comparison with a rival that no trial is better than.
+    Its comparison with a rival inherits it too, if no trial is better than the rival.
     """
     held, proven = np.zeros(3), np.zeros(3)
     for seed, found in searches(0.5):

@@ -1,4 +1,4 @@
-"""The reliability of scores in the header."""
+"""The intervals, the lead and the test scores in the header."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.training.test_run import Make, run, small_training
 
 
 def test_the_header_has_intervals_lead_and_test_scores(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """It also has the numbers of scored and of all users."""
+    """The header also has the numbers of scored users and of all users."""
     split = {"scheme": "leave_one_out", "test_user_ratio": 0.5, "test": 0.25}
     training = small_training(algorithms=["CosineKNN", "TopPop"], split=split)
     result = run(make_recipe(training=training))
@@ -57,9 +57,9 @@ def test_without_test_users_the_lead_is_measured_on_validation_users(make_recipe
 
 
 def test_trials_of_another_process_count_as_unknown(make_recipe: Make) -> None:
-    """A resumed search has no per-user scores of earlier trials.
+    """A resumed search has no scores of users for earlier trials.
 
-    The best trials are trained again and get the same scores. The others do not shorten the intervals.
+    The best trials are trained again and get the same scores. Unknown trials do not shorten the intervals.
     """
     first, second = (header_of(make_recipe, storage_path="s.db", n_trials=8)["evaluation"] for _ in range(2))
     assert first["chosen_among"]["unknown"] == 0

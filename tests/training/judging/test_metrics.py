@@ -1,4 +1,4 @@
-"""Metrics equal irspack's. Groups of users and items, coverage and novelty are computed by hand."""
+"""Metrics, compared with irspack's, and their breakdown by groups, compared with values computed by hand."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def figures(rows: list[dict[str, Any]]) -> dict[tuple[str, str], float]:
 def test_each_part_is_the_mean_of_its_users_and_items() -> None:
     """Six users form three groups.
 
-    Item 0 is the head, 1 and 2 the middle, the known rest the tail. The last is unknown.
+    Item 0 is the head, items 1 and 2 the middle, the other known items the tail. The last item is unknown.
     """
     truth = sparse.csr_matrix(
         [
@@ -67,7 +67,7 @@ def test_each_part_is_the_mean_of_its_users_and_items() -> None:
 
 
 def test_empty_groups_have_no_figures() -> None:
-    """Two users cannot fill three groups, and no item of the tail is chosen."""
+    """Two users cannot fill three groups, and nobody chose an item of the tail."""
     truth = sparse.csr_matrix([[1, 0, 0], [1, 0, 0]])
     counts = TrainingCounts(np.array([1, 1]), np.array([2, 1, 1]), 2)
     parts = {row["part"] for row in breakdown([[0], []], truth, counts)}

@@ -1,4 +1,4 @@
-"""New items reach their users if features predict choices, and are shown at random if they do not."""
+"""The measurement of new items: users get suitable ones if features predict choices, and random ones if not."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NEIGHBOURS = TrialRecord(1, "CosineKNNRecommender", {"top_k": 50, "shrinkage": 0
 
 @pytest.fixture
 def task_of(make_recipe: Make, tmp_path: Path) -> TaskOf:
-    """Return the task of users who choose seven of the ten items of one kind, with one feature column of the items."""
+    """Return a function that makes the task of users who choose seven of the ten items of one kind."""
 
     def task(values: list[str], kind: str, cutoff: int = CUTOFF) -> Task:
         rng = np.random.default_rng(4)
@@ -81,7 +81,7 @@ def measured(task: Task, *trials: TrialRecord, **shares: float | None) -> dict[s
 
 @pytest.mark.parametrize("trials", [(IALS,), (NEIGHBOURS, IALS)])
 def test_a_decisive_feature_finds_new_items(task_of: TaskOf, trials: tuple[TrialRecord, ...]) -> None:
-    """This holds if iALS with features ranks alone, and if it adds new items to another model's ranking."""
+    """iALS with features ranks alone, or adds new items to the ranking of another model."""
     found = measured(task_of(KINDS, "categorical"), *trials)
     assert (found["n_draws"], found["n_held"], found["cutoff"]) == (10, N_ITEMS, CUTOFF)
     assert 0.0 < found["share"] <= 0.2
@@ -101,7 +101,7 @@ def test_features_of_noise_find_no_more_than_chance(task_of: TaskOf) -> None:
 
 
 def test_known_items_lose_the_places_that_new_ones_take(task_of: TaskOf) -> None:
-    """Strong regularization makes known items of a kind hardly better than new ones, on a page of two."""
+    """Strong regularization makes known items of a kind hardly better than new ones. The page has two items."""
     close = replace(IALS, params={**IALS.params, "reg": 0.5})
     task = task_of(KINDS, "categorical", cutoff=2)
     bounded, free = measured(task, close, max_share=0.5), measured(task, close, max_share=None)
@@ -115,8 +115,8 @@ def test_without_room_on_the_page_nothing_changes(task_of: TaskOf) -> None:
     assert [found[name] for name in MEASURES] == [0.0] * 4
 
 
-def test_the_pages_that_are_measured_keep_both_shares(task_of: TaskOf) -> None:
-    """If the shares are equal, every page has this number of new items, also if known items lose."""
+def test_measured_pages_keep_both_the_smallest_and_largest_share(task_of: TaskOf) -> None:
+    """If both shares are equal, every page has exactly this share of new items, although known items lose."""
     found = measured(task_of(KINDS, "categorical", cutoff=2), max_share=0.5, min_share=0.5)
     assert (found["max_share"], found["min_share"]) == (0.5, 0.5)
     assert found["share"] == pytest.approx(0.5)

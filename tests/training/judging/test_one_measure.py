@@ -1,4 +1,4 @@
-"""Every figure about held-out items weights them by `training.weighted_metric`."""
+"""`training.weighted_metric` weights held-out items in every figure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.training.test_run import Make, run, small_training
 
 
 def _heavy_favourite(folder: Path) -> tuple[Path, Path]:
-    """Write eighty users who all chose i0 with a weight of 1000, and seven of 29 other items, and a user feature."""
+    """Write choices of eighty users and a user feature. All chose i0 with weight 1000, and seven of 29 other items."""
     rng = np.random.default_rng(8)
     lines = ["user_id,item_id,ts,w"]
     for user in range(80):
@@ -55,7 +55,7 @@ def _evaluated(make_recipe: Make, folder: Path, *, weighted: bool) -> dict[str, 
 def test_the_breakdown_and_the_cold_start_weigh_like_the_score(
     make_recipe: Make, tmp_path: Path, *, weighted: bool
 ) -> None:
-    """The breakdown over all users equals the winner's score. Popularity finds the one choice with weight 1000."""
+    """The breakdown over all users equals the winner's score. Popularity finds the choice of weight 1000."""
     found = _evaluated(make_recipe, tmp_path, weighted=weighted)
     everybody = {row["metric"]: row["value"] for row in found["breakdown"] if row["group"] == "all"}
     assert {name: everybody[name] for name in PER_USER} == pytest.approx({name: found[name] for name in PER_USER})

@@ -1,4 +1,4 @@
-"""Rankings by scores equal a full sort, those of a served model are its answers, and the time of one is measured."""
+"""Rankings from scores or from a served model, and the measured time of one ranking."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.families import EVERY_FAMILY, N_ITEMS, N_USERS, family
 @pytest.mark.parametrize("levels", [1, 2, 5, 40])
 @pytest.mark.parametrize("n_items", [2, 60, 513, 3000])
 def test_rankings_are_those_of_a_whole_sort_by_score_and_then_by_column(cutoff: int, levels: int, n_items: int) -> None:
-    """This holds with ties within the page and at its end, and with any seen items."""
+    """They agree for ties within the page and at its end, and for any seen items."""
     rng = np.random.default_rng([cutoff, levels, n_items])
     scores = rng.integers(0, levels, (12, n_items)) / 4.0
     seen = sparse.csr_matrix((rng.random((12, n_items)) < 0.3).astype(np.float32))
@@ -30,8 +30,8 @@ def test_rankings_are_those_of_a_whole_sort_by_score_and_then_by_column(cutoff: 
 
 @pytest.mark.parametrize("name", EVERY_FAMILY)
 @pytest.mark.parametrize("size", [1, 5, 30])
-def test_its_rankings_are_the_answers_of_the_model(name: str, size: int) -> None:
-    """Excluded and missing items are left out, and ties are broken as in the model."""
+def test_rankings_of_a_served_model_are_its_answers(name: str, size: int) -> None:
+    """Excluded and missing items are left out. Ties are broken as in the model."""
     model, rng = family(name), np.random.default_rng(size)
     rows = np.concatenate([rng.permutation(N_USERS)[:9], [-1, -1, -1]])
     columns = np.concatenate([rng.permutation(N_ITEMS)[:33], [-1] * 4])
@@ -47,7 +47,7 @@ def test_its_rankings_are_the_answers_of_the_model(name: str, size: int) -> None
 
 
 def test_pairs_have_the_users_and_items_known_to_model_and_split() -> None:
-    """They are in rows and columns of the split."""
+    """The pairs are in rows and columns of the split."""
     model = family("neighbours")
     columns = (7, -1, 2, 1)
     ranker = ServedRanker(model, np.array([3, -1, 0]), np.array(columns), sparse.csr_matrix((3, 4)))
@@ -81,7 +81,7 @@ class SlowForOneUser:
 
 
 def test_the_cost_is_the_median_over_users_spread_over_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Users are ranked one by one. Neither a few slow ones nor the first call affect the median."""
+    """Users are ranked one by one. A few slow users and the first call do not affect the median."""
     model = SlowForOneUser()
     monkeypatch.setattr(rankers.time, "thread_time", lambda: model.now_s)
     assert rankers.rank_ms(model) == 2.0  # type: ignore[arg-type]

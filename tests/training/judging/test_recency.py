@@ -1,4 +1,4 @@
-"""The recency of a trained model is chosen on a sample, and the model is evaluated at it."""
+"""The choice of the recency of a trained model, and its evaluation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EMPTY = sparse.csr_matrix((N_USERS, N_ITEMS), dtype=np.float32)
 
 
 def finding(n_users: int) -> ScoreRanker:
-    """Return a ranker that puts the held-out item first for this number of users, and last for the others."""
+    """Return a ranker that puts the held-out item first for this many users, and last for the others."""
 
     def scorer(rows: Rows) -> Scores:
         scores = np.tile(np.arange(N_ITEMS, 0, -1.0), (len(rows), 1))
@@ -32,14 +32,14 @@ def chosen(found: dict[float, int]) -> tuple[float, float]:
 
 
 def evaluation() -> Evaluator:
-    """Return an evaluator at cutoff 1, by the last item of each user."""
+    """Return an evaluator at cutoff 1, with the last item of each user held out."""
     columns = np.full(N_USERS, N_ITEMS - 1)
     heldout = sparse.csr_matrix((np.ones(N_USERS, np.float32), (np.arange(N_USERS), columns)), shape=EMPTY.shape)
     return Evaluator(heldout, offset=0, cutoff=1)
 
 
 def test_the_best_recency_is_chosen_if_it_is_a_gain() -> None:
-    """It is compared with the model without recency."""
+    """Each recency is compared with the model without recency."""
     assert chosen({0.0: 50, 0.1: 60, 0.5: 90}) == (0.5, 0.45)
     assert chosen({0.0: 90, 0.1: 80, 0.5: 90}) == (0.0, 0.45)
     assert chosen({0.0: 50, 0.5: 49}) == (0.0, 0.25)
@@ -53,7 +53,7 @@ def test_a_range_without_0_compares_with_its_own_lowest_value() -> None:
 
 
 def test_values_follow_bounds_a_fixed_recency_and_the_algorithm() -> None:
-    """Both ends of a range are tried. Algorithms without order have no values."""
+    """Both ends of a range are tried. An algorithm that ignores order has no values."""
     order = HistoryOrder(EMPTY, bounds={"RP3betaRecommender": (0.3, 0.8)})
     assert order.values("RP3betaRecommender") == (0.3, 0.35, 0.5, 0.75, 0.8)
     assert order.values("IALSRecommender") == VALUES
@@ -63,7 +63,7 @@ def test_values_follow_bounds_a_fixed_recency_and_the_algorithm() -> None:
 
 @pytest.mark.parametrize("peak", range(1, len(VALUES)))
 def test_a_peak_is_reached_without_scoring_every_value(peak: int) -> None:
-    """Every third value is scored, and the neighbours of the best, as each value costs an evaluation."""
+    """Each value costs an evaluation, so every third value is scored, and then the neighbours of the best."""
     hits = {value: 100 - 10 * abs(index - peak) for index, value in enumerate(VALUES)}
     scored: list[float] = []
 
@@ -94,7 +94,7 @@ def test_the_score_is_that_of_the_best_recency(found: dict[float, int], expected
 
 
 def test_recencies_are_compared_on_the_sample_and_the_best_is_scored_on_all() -> None:
-    """A few of the sample find the best value, which all of the sample confirm. Others are ranked only at the best."""
+    """A small part of the sample finds the best value, and the whole sample confirms it."""
     full = evaluation()
     evaluators = Evaluators(full, full.sample(N_USERS // 2, 1), full.sample(N_USERS // 10, 1), "hit")
     n_rows: dict[float, int] = {0.0: 0, 0.5: 0}

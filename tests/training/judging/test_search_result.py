@@ -1,4 +1,4 @@
-"""The best of the trials of a search."""
+"""The result of a search: its best trial, its counts, and the version that was searched."""
 
 from __future__ import annotations
 

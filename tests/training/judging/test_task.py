@@ -1,4 +1,4 @@
-"""Models of trials rank the users of the split as served models do, and checks of the split name a remedy."""
+"""The task of a search: models of trials rank as served models do, and checks of the split name a remedy."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def problem(*, repeats: bool) -> Holdout:
 @pytest.mark.parametrize("repeats", [False, True])
 @pytest.mark.parametrize("name", TRIALS)
 def test_the_evaluated_rankings_are_the_served_answers(name: str, repeats: bool) -> None:
-    """They have the same bits, for every algorithm and for blends."""
+    """Rankings and scores have the same bits, for every algorithm and for blends."""
     judged, holdout = TRIALS[name], problem(repeats=repeats)
     trained = train_trial(BUILDER, judged, holdout.train, {}, holdout.times)
     ranker = holdout.ranker_of(trained, judged)
@@ -107,7 +107,7 @@ def test_the_evaluated_rankings_are_the_served_answers(name: str, repeats: bool)
 
 
 def test_one_model_is_ranked_at_several_recencies() -> None:
-    """An earlier ranker does not change, as each ranker has the user vectors of its own recency."""
+    """Each ranker has user vectors for its own recency, so an earlier ranker does not change."""
     holdout, own = problem(repeats=False), TRIALS["blend by recency"]
     trained = train_trial(BUILDER, own, holdout.train, {}, holdout.times)
     users, first = np.arange(OFFSET, N_USERS), holdout.ranker_of(trained, own)
@@ -117,7 +117,7 @@ def test_one_model_is_ranked_at_several_recencies() -> None:
 
 
 def test_the_named_ratio_cures_a_zero_score(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """The message names the smallest heldout_ratio that works, and a run with it succeeds."""
+    """The message names the smallest heldout_ratio that works. A run with it succeeds."""
     split = {"scheme": "time_user", "heldout_ratio": 0.01}
     assert run(make_recipe(training=small_training(split=split))).exit_code == 4
     error = last(log)

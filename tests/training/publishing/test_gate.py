@@ -1,4 +1,4 @@
-"""The decision about a new model, its reasons, and the warning of a tight bound."""
+"""The promotion of a new model: the decision, its reasons, and the warning of a tight bound."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.training.judging.gated import ENFORCE, OUTPUT, Make, header, live, re
 
 
 def test_a_worse_model_is_written_and_does_not_go_live(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """The pointer stays and the exit code is 9. The decision is signed, logged, and in the log of versions."""
+    """The pointer stays, and the exit code is 9. The decision is signed, logged, and in the log of versions."""
     good = make_recipe(output=OUTPUT, promotion=ENFORCE, training=training())
     assert run(good).exit_code == 0
     assert run(good).exit_code == 0
@@ -48,7 +48,7 @@ def test_a_worse_model_is_written_and_does_not_go_live(make_recipe: Make, log: l
 
 
 def test_a_refused_first_model_makes_no_pointer(make_recipe: Make) -> None:
-    """Without an incumbent the model is compared with popularity only, and must be better by half here."""
+    """Without a live model, the first model is compared with popularity only. Here it must be better by half."""
     bold = {"mode": "enforce", "min_relative_change": 0.5}
     loaded = make_recipe(output=OUTPUT, promotion=bold, training=training("TopPop"))
     assert run(loaded).exit_code == 9
@@ -56,7 +56,7 @@ def test_a_refused_first_model_makes_no_pointer(make_recipe: Make) -> None:
 
 
 def test_mode_report_decides_and_moves_the_pointer(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """The decisions can be observed before they are enforced. A single file works too."""
+    """An operator can observe decisions before enforcing them. A single file works, too."""
     for output in (OUTPUT, {"path": "out/single.svc"}):
         run(make_recipe(output=output, promotion={"mode": "report"}, training=training()))
         log.clear()
@@ -71,7 +71,7 @@ def test_mode_report_decides_and_moves_the_pointer(make_recipe: Make, log: list[
 def test_promotion_off_changes_nothing_but_the_log_of_versions(
     make_recipe: Make, log: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    """Header and payload are as without the block, without a decision and `promoted`."""
+    """Header and payload are as without the block. Neither a decision nor `promoted` is logged."""
     found = []
     for name, blocks in (("plain", {}), ("off", {"promotion": {"mode": "off"}})):
         output = {**OUTPUT, "path": f"out/{name}/small.svc"}
@@ -87,15 +87,15 @@ def test_promotion_off_changes_nothing_but_the_log_of_versions(
     assert (tmp_path / "out" / "off" / "small.svc.log.jsonl").exists()
 
 
-def test_the_block_is_neither_in_the_hash_nor_in_the_header(make_recipe: Make) -> None:
-    """It does not change the model."""
+def test_the_promotion_block_is_neither_in_the_hash_nor_in_the_header(make_recipe: Make) -> None:
+    """The block does not change the model."""
     plain, gated = make_recipe(output=OUTPUT), make_recipe(output=OUTPUT, promotion=ENFORCE)
     assert plain.recipe_hash == gated.recipe_hash
     assert "promotion" not in gated.unexpanded
 
 
 def test_a_refused_model_under_a_hold_exits_with_0(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """A hold keeps the pointer in any case, and `promoted` is false."""
+    """A hold keeps the pointer in any case. `promoted` is false."""
     good = make_recipe(output=OUTPUT, promotion=ENFORCE, training=training())
     assert (run(good).exit_code, run(good).exit_code) == (0, 0)
     held, _ = Versions(good.output_uri, development_keys(), Settings()).rollback(None, hold=True)
@@ -109,7 +109,7 @@ def test_a_refused_model_under_a_hold_exits_with_0(make_recipe: Make, log: list[
 
 
 def test_an_incumbent_that_cannot_be_verified_is_not_compared(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """Its key was dropped, or it is damaged. An event says so, and the comparison with popularity remains."""
+    """Its key was removed, or it is damaged. An event says so, and the comparison with popularity remains."""
     loaded = make_recipe(output=OUTPUT, promotion=ENFORCE, training=training())
     Path(loaded.output_uri).write_bytes(b"no artifact")
     result = run(loaded)
@@ -139,7 +139,7 @@ def test_a_guardrail_refuses_a_model_whose_metric_improves(
 
 
 def test_a_model_that_is_too_slow_is_refused(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A guardrail of twice the live model's ranking time refuses three times as much."""
+    """A guardrail of twice the live model's ranking time refuses a model of three times that time."""
     free = {"mode": "enforce", "against": ["incumbent"], "min_relative_change": -1}
     assert run(make_recipe(output=OUTPUT, promotion=free, training=training())).exit_code == 0
     monkeypatch.setattr("svc.training.judging.rankers.rank_ms", lambda _: 6.0)
@@ -159,7 +159,7 @@ def test_a_model_that_is_too_slow_is_refused(make_recipe: Make, monkeypatch: pyt
 
 
 def test_the_decision_is_in_the_signed_header(make_recipe: Make, tmp_path: Path) -> None:
-    """The header of the artifact holds the decision as plain JSON."""
+    """The header has the decision as plain JSON."""
     result = run(make_recipe(output=OUTPUT, promotion=ENFORCE, training=training()))
     found = header(result.artifact)["promotion"]
     assert json.loads(json.dumps(found)) == found
@@ -177,8 +177,8 @@ DECISION: dict[str, Any] = {
 }
 
 
-def test_a_refusal_is_a_sentence_with_the_way_out() -> None:
-    """It names the comparisons that failed, the live version, and the command that overrides."""
+def test_a_refusal_names_its_reasons_and_the_override_command() -> None:
+    """The message has the failed comparisons, the live version, and the command that makes the new model live."""
     text = refusal(DECISION, Path("gate.yaml"), "out/gate.aa37d428.svc", "c4f490e5")
     assert text == (
         "ndcg -6.1% (-7.7% to -4.5%) against the live c4f490e5, coverage -95.0%; c4f490e5 stays live; "
@@ -189,7 +189,7 @@ def test_a_refusal_is_a_sentence_with_the_way_out() -> None:
 
 
 def test_train_done_has_the_refusal_of_a_refused_model(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """A model that goes live has none."""
+    """The event of a model that goes live has none."""
     good = make_recipe(output=OUTPUT, promotion=ENFORCE, training=training())
     assert run(good).exit_code == 0
     assert "refused" not in records_of(log, "train_done")[0]
@@ -211,7 +211,7 @@ def test_train_done_has_the_refusal_of_a_refused_model(make_recipe: Make, log: l
 def test_a_bound_that_would_refuse_an_equal_model_causes_a_warning(
     log: list[dict[str, Any]], bound: float, against: list[Any], text: str | None
 ) -> None:
-    """It uses the interval against the live model, so there is none in a first run."""
+    """The warning needs the interval against the live model, so a first run has none."""
     rules = Promotion(mode="enforce", min_relative_change=bound)
     warn_of_tight_bound({**DECISION, "against": against}, rules)
     assert [record["event"] for record in log] == ([] if text is None else ["recipe_warning"])
@@ -219,7 +219,7 @@ def test_a_bound_that_would_refuse_an_equal_model_causes_a_warning(
 
 
 def test_an_identical_model_causes_no_warning(log: list[dict[str, Any]]) -> None:
-    """The interval of a model against itself has zero width, and is no estimate for other models."""
+    """The interval of a model against itself has zero width, so it is no estimate for other models."""
     against = [{**DECISION["against"][0], "change": 0.0, "interval": [0.0, 0.0]}]
     warn_of_tight_bound({**DECISION, "against": against}, Promotion(mode="enforce"))
     assert log == []

@@ -39,7 +39,7 @@ def header_of(loaded: LoadedRecipe, **options: Any) -> dict[str, Any]:
 def test_a_recipe_too_long_for_the_header_leaves_out_its_data_sources(
     make_recipe: Make, make_ratings: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """The blocks that describe the model are kept."""
+    """The header keeps the blocks that describe the model."""
     ratings, database = make_ratings("long"), tmp_path / "ratings.db"
     with contextlib.closing(sqlite3.connect(database)) as connection:
         pd.read_csv(ratings).to_sql("ratings", connection, index=False)

@@ -1,4 +1,4 @@
-"""Serials, expiry, digests of the inputs, the rehearsal, and the written artifact."""
+"""Publication of an artifact: serial, expiry, digests of the inputs, and the rehearsal."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _weighted(path: Path, weights: list[float]) -> Path:
 
 
 class Bad(NamedTuple):
-    """The weights of the first rows, and the expected error."""
+    """Weights of the first rows, and the expected error."""
 
     weights: list[float]
     dedup: str
@@ -89,7 +89,7 @@ def _files(folder: Path) -> dict[str, bytes]:
 def test_weights_beyond_single_precision_end_a_training_with_their_values(
     make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]], bad: Bad, message: str
 ) -> None:
-    """The exit code is 4, with the way out. The earlier artifact and its pointer stay."""
+    """The exit code is 4, and the message says what to change. The earlier artifact and its pointer stay."""
     assert run(recipe(make_recipe, tmp_path, Bad([1, 1], "sum"))).exit_code == 0
     before = _files(tmp_path / "out")
     assert run(recipe(make_recipe, tmp_path, bad)).exit_code == 4
@@ -102,7 +102,7 @@ def test_weights_beyond_single_precision_end_a_training_with_their_values(
 def test_a_half_life_that_decays_a_weight_to_zero_fails_its_trials(
     make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
 ) -> None:
-    """Other half-lives may still work. If none does, the exit code is 4 and the log has the reason."""
+    """Other half-lives may still work. If none does, the exit code is 4, and the log has the reason."""
     bad = Bad([1e-43, 1e-43], "max", {"time_decay": {"half_life": "12h"}})
     assert run(recipe(make_recipe, tmp_path, bad)).exit_code == 4
     (failed,) = [record for record in log if record["event"] == "trial_failed"]
@@ -112,7 +112,7 @@ def test_a_half_life_that_decays_a_weight_to_zero_fails_its_trials(
 def test_a_model_that_a_server_would_refuse_is_not_written(
     make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The artifact is rehearsed as in a server first. One item without a finite score is enough to fail."""
+    """The artifact is rehearsed as in a server. One item without a finite score is enough to fail."""
     loaded = recipe(make_recipe, tmp_path, Bad([1], "sum"))
     assert run(loaded).exit_code == 0
     before = _files(tmp_path / "out")
@@ -148,7 +148,7 @@ def signed(loaded: LoadedRecipe, keys: SigningKeys, **header: Any) -> None:
 def test_a_held_lock_of_the_versions_fails_a_finished_training(
     make_recipe: Make, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The training is not skipped, although the lock of the training, if it were held, would skip it."""
+    """The result is an error, not the skip that a held lock of the training would give."""
     monkeypatch.setattr("svc.artifact.versions._LOCK_TIMEOUT_S", 0.0)
     loaded = make_recipe(training=small_training(n_trials=1), output={**OUTPUT, "keep": 3})
     log_path = loaded.base_dir / "out/small.svc.log.jsonl"
@@ -159,7 +159,7 @@ def test_a_held_lock_of_the_versions_fails_a_finished_training(
     assert _files(log_path.parent) == {}
 
 
-def test_without_a_reason_artifacts_have_no_serial(make_recipe: Make) -> None:
+def test_artifacts_have_a_serial_only_if_a_setting_needs_one(make_recipe: Make) -> None:
     """Artifacts of earlier recipes and settings do not change."""
     loaded, settings = make_recipe(), Settings(signing_keys=KEY)
     assert fresh_fields(loaded, settings, KEYS, "2026-11-22T00:00:00+00:00", Inputs(loaded.base_dir)) == {}
@@ -188,7 +188,7 @@ def test_ed25519_a_state_directory_and_an_expiry_each_add_a_serial(
 
 
 def test_a_serial_is_higher_even_if_the_clock_was_set_back(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It follows the clock, or else the highest earlier serial."""
+    """The serial follows the clock, or else the highest earlier serial."""
     loaded, settings = make_recipe(), Settings()
     assert abs(next_serial(loaded, settings, KEYS) - time.time() * 1000) < 60_000
     monkeypatch.setattr(time, "time_ns", lambda: 0)
@@ -200,7 +200,7 @@ def test_a_serial_is_higher_even_if_the_clock_was_set_back(make_recipe: Make, mo
 
 
 def test_serials_signed_by_another_key_do_not_count(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise a leaked key could use up the serials of the next key. Artifacts that do not verify count neither."""
+    """A leaked key could otherwise use up the serials of its successor. Unverified artifacts do not count either."""
     monkeypatch.setattr(time, "time_ns", lambda: 7_000_000)
     loaded, settings = make_recipe(), Settings()
     signed(loaded, parse_signing_keys(OTHER), serial=replay.MAX_SERIAL)
@@ -212,7 +212,7 @@ def test_serials_signed_by_another_key_do_not_count(make_recipe: Make, monkeypat
 
 
 def test_serials_of_rolled_back_versions_count(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers have seen them and refuse lower ones."""
+    """Servers have seen these serials and refuse lower ones."""
     monkeypatch.setattr(time, "time_ns", lambda: 0)
     loaded, settings = make_recipe(), Settings()
     signed(loaded, KEYS, serial=3)
@@ -232,7 +232,7 @@ def test_serials_of_rolled_back_versions_count(make_recipe: Make, monkeypatch: p
 
 
 def test_a_training_signs_serial_and_expiry(make_recipe: Make) -> None:
-    """The second training has a higher serial. An expiry does not change the recipe hash."""
+    """A second training has a higher serial. An expiry does not change the recipe hash."""
     loaded = make_recipe(training=QUICK, output={"path": "out/small.svc", "expires_after": "36h"})
     serials = []
     for _ in range(2):
@@ -247,7 +247,7 @@ def test_a_training_signs_serial_and_expiry(make_recipe: Make) -> None:
 
 
 def test_a_training_signs_the_digests_of_its_inputs(make_recipe: Make, items_csv: Path, tmp_path: Path) -> None:
-    """Each file has its name relative to the recipe's folder and the digest of `sha256sum`."""
+    """Each file has its path relative to the recipe's folder, and the digest of `sha256sum`."""
     column = {"name": "group", "kind": "categorical"}
     side = {"source": {"type": "csv", "path": "items.csv"}, "id_column": "item_id", "columns": [column]}
     loaded = make_recipe(training=QUICK | {"algorithms": ["IALS", "TopPop"], "n_trials": 2}, features={"item": side})
@@ -262,7 +262,7 @@ def test_a_training_signs_the_digests_of_its_inputs(make_recipe: Make, items_csv
 
 
 def test_many_files_are_combined_into_one_digest(tmp_path: Path) -> None:
-    """The digest is over the output of `sha256sum`, as a header has at most 64 KiB."""
+    """The digest is over the output of `sha256sum`, because a header has at most 64 KiB."""
     inputs = Inputs(tmp_path)
     for number in range(MAX_INPUTS):
         inputs.record(str(tmp_path / f"{number}.csv"), f"{number:064x}")

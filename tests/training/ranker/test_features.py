@@ -1,4 +1,4 @@
-"""Features of a page against their plain definition."""
+"""Features of a page, compared with their definition."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.model.ranker.records import plain_features, random_record
 
 @pytest.mark.parametrize("tables", [True, False])
 @pytest.mark.parametrize("ordered", [True, False])
-def test_every_feature_is_what_its_plain_definition_says(ordered: bool, tables: bool) -> None:
+def test_every_feature_equals_its_definition(ordered: bool, tables: bool) -> None:
     rng = np.random.default_rng(1)
     record = random_record(rng, 150, ordered=ordered, tables=tables)
     told = [feature.name for feature in names(record)]

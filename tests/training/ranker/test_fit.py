@@ -1,4 +1,4 @@
-"""Weights of a listwise fit."""
+"""The fit of listwise weights to choices on pages."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def pages_of(rng: np.random.Generator, n_users: int, weights: list[float], *, n_
     return Pages(features, is_item, chosen)
 
 
-def test_the_weights_behind_the_choices_are_found() -> None:
+def test_the_fit_recovers_the_weights_that_generated_the_choices() -> None:
     weights = [1.0, -0.5, 0.0]
     fitted = fit(pages_of(np.random.default_rng(1), 3_000, weights), seed=1)
     np.testing.assert_allclose(fitted.weights, weights, atol=0.06)
     assert fitted.l2 < 0.1
 
 
-def test_choices_of_chance_get_a_strong_l2_and_small_weights() -> None:
+def test_random_choices_give_the_strongest_l2_and_small_weights() -> None:
     fitted = fit(pages_of(np.random.default_rng(2), 300, [0.0] * 20), seed=1)
     assert fitted.l2 == L2[0]
     assert np.abs(fitted.weights).max() < 0.1
 
 
-def test_weights_for_a_part_of_the_pages_are_fitted_on_the_other_parts() -> None:
+def test_weights_for_a_fold_of_the_pages_are_fitted_on_the_other_folds() -> None:
     pages = pages_of(np.random.default_rng(5), 400, [1.0, -0.5])
     fitted = fit(pages, seed=1)
     pages.chosen[np.flatnonzero(fitted.fold == 2)[-5:]] = 0.0
@@ -64,7 +64,7 @@ N_USERS, N_ITEMS, N_FEATURES = 250, 60, 12
 
 
 def trained(seed: int, *, signal: float) -> Change:
-    """Return the gain over a winner with informative scores, by features of which one adds a `signal`."""
+    """Return the gain over a winner with informative scores. One of the features adds a `signal`."""
     rng = np.random.default_rng(seed)
     scores = -np.sort(-rng.normal(size=(N_USERS, N_ITEMS)), axis=1)
     features = rng.normal(size=(N_USERS, N_ITEMS, N_FEATURES)).astype(np.float32)
@@ -83,5 +83,5 @@ def test_a_feature_that_predicts_choices_is_a_gain() -> None:
     assert gain.low < gain.value < gain.high
 
 
-def test_noise_ships_in_at_most_one_of_forty_trainings() -> None:
+def test_a_ranker_of_noise_ships_in_at_most_one_of_forty_trainings() -> None:
     assert sum(trained(seed, signal=0.0).low > 0.0 for seed in range(40)) <= 1

@@ -1,4 +1,4 @@
-"""A training that learns the order of pages."""
+"""A training with a ranker, which learns the order of pages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ N_ITEMS, N_GENRES = 120, 8
 
 
 def write_shop(folder: Path, *, n_users: int = 260, by_genre: bool) -> tuple[Path, Path]:
-    """Write choices by taste (four of five in one genre) or at random, and the table of genres and sizes."""
+    """Write choices, by taste (four of five in one genre) or at random, and a table of genres and sizes."""
     rng = np.random.default_rng(7)
     lines = ["user_id,item_id,ts"]
     for user in range(n_users):
@@ -79,7 +79,7 @@ def loaded_model(header: Mapping[str, Any], payload: bytes) -> Model:
 
 
 def test_a_gate_scores_the_learned_order_by_weights_fitted_on_other_users(make_recipe: Make, tmp_path: Path) -> None:
-    """The candidate's score is the winner's score plus the gain."""
+    """The score of the new model is the winner's score plus the gain."""
     loaded = recipe(make_recipe, tmp_path, by_genre=True, promotion={"mode": "report"})
     header, _ = trained(loaded)
     comparisons = {row["name"]: row for row in header["promotion"]["against"]}
@@ -124,7 +124,7 @@ def test_labels_that_predict_choices_order_the_pages_of_the_model(
 def test_without_a_gain_the_payload_is_the_one_without_a_ranker(
     n_users: int, make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
 ) -> None:
-    """Random choices have no order to learn, and with few users a gain may be chance."""
+    """Random choices have no order to learn. With few users, a gain may be chance."""
     header, payload = trained(recipe(make_recipe, tmp_path, by_genre=False, n_users=n_users))
     if n_users == 260:
         assert not header["ranker"]["ships"]
@@ -142,7 +142,7 @@ def test_without_a_gain_the_payload_is_the_one_without_a_ranker(
 def test_a_ranking_that_would_take_too_long_keeps_the_order_of_the_winner(
     make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit applies to the deeper ranking of the winner and its reordering together."""
+    """The limit applies to the winner's deeper ranking and its reordering together."""
     timed: list[Model] = []
 
     def slow_ms(model: Model, rows: NDArray[np.int64]) -> float:
@@ -171,7 +171,7 @@ def test_metadata_that_cannot_be_read_is_left_out_with_the_reason(
 
 
 class Falling:
-    """Ranks items by descending column, without those in `gone`."""
+    """Ranks items by descending column, without the items in `gone`."""
 
     def __init__(self, gone: sparse.csr_matrix) -> None:
         self.gone = gone

@@ -1,4 +1,4 @@
-"""The item record of a small table of choices."""
+"""The item record: popularity, neighbours and labels of the items of a small table."""
 
 from __future__ import annotations
 

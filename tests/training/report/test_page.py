@@ -1,4 +1,4 @@
-"""The page of the report."""
+"""The HTML page of the report."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def reported(make_shared_recipe: Make, tmp_path_factory: pytest.TempPathFactory)
 
 
 def test_the_page_made_again_is_the_page_of_the_training(reported: Trained, tmp_path: Path) -> None:
-    """They are equal byte for byte, as the page only needs the artifact."""
+    """The page needs only the artifact. Both pages have the same bytes."""
     again = tmp_path / "again.html"
     assert main.run(["report", reported.artifact, "--output", str(again), *CONFIRMED]) == 0
     assert again.read_text(encoding="utf-8") == reported.page
 
 
 def test_the_page_has_interval_scored_users_lead_and_cutoffs(reported: Trained) -> None:
-    """Figures of test users are there too."""
+    """The page also has the figures of test users."""
     page, found = reported.page, reported.header["evaluation"]
     for low, high in (found["interval"], found["test"]["interval"]):
         assert f"95% interval {low:.4f} to {high:.4f}" in page
@@ -97,7 +97,7 @@ def test_the_page_has_interval_scored_users_lead_and_cutoffs(reported: Trained) 
 
 
 def test_the_page_breaks_metrics_down_by_users_and_items(reported: Trained) -> None:
-    """There are three groups of each, with intervals. The figures over all users equal those of the search."""
+    """Users and items have three groups each, with intervals. The figures over all users equal those of the search."""
     _, page, head = reported
     rows = {(row["group"], row["part"], row["metric"]): row for row in head["evaluation"]["breakdown"]}
     assert {part for group, part, _ in rows if group == "activity"} == {"few", "some", "many"}
@@ -111,7 +111,7 @@ def test_the_page_breaks_metrics_down_by_users_and_items(reported: Trained) -> N
 
 @pytest.mark.usefixtures("without_drawing")
 def test_an_earlier_run_is_compared_in_tables(make_recipe: Make, tmp_path: Path) -> None:
-    """It is found among the versions in the folder, or named. During a training it is the artifact to be replaced."""
+    """`svc report` finds it among the versions or gets it by name. A training takes the artifact that it replaces."""
     before = trained(recipe(make_recipe), report=tmp_path / "before.html")
     target, again, named = tmp_path / "page.html", tmp_path / "again.html", tmp_path / "named.html"
     after = trained(recipe(make_recipe, seed=7), report=target)
@@ -129,7 +129,7 @@ def test_an_earlier_run_is_compared_in_tables(make_recipe: Make, tmp_path: Path)
 
 @pytest.mark.usefixtures("without_drawing")
 def test_the_page_shows_the_decision_with_its_comparisons(make_recipe: Make, tmp_path: Path) -> None:
-    """There is a chart of the changes with their intervals, both tables, and the decision in words."""
+    """The page has a chart of the changes with their intervals, both tables, and the decision in words."""
     blocks = {"output": {"path": "out/small.svc", "versioning": "append_sha"}, "promotion": {"mode": "enforce"}}
     settings = {"n_trials": 1, "cutoff": 5, "split": {"scheme": "time_user", "heldout_ratio": 0.3}}
     first = tmp_path / "first.html"
@@ -197,7 +197,7 @@ def test_text_of_the_data_is_never_markup(reported: Trained) -> None:
 
 
 def test_an_artifact_without_training_facts_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A report needs the facts of a training in the header."""
+    """A report needs the facts of the training in the header."""
     path = tmp_path / "a.svc"
     write_artifact(path, popularity_model())
     monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
@@ -209,8 +209,8 @@ def report_at(path: Path | None, loaded: LoadedRecipe) -> RunReport:
     return RunReport(path, loaded, Settings(), {}, Progress())
 
 
-def test_without_a_path_nothing_is_gathered(make_recipe: Make) -> None:
-    """Nothing is measured, and the earlier artifact is not read."""
+def test_without_a_report_path_nothing_is_measured(make_recipe: Make) -> None:
+    """The earlier artifact is not read either."""
     report, unused = report_at(None, make_recipe()), Any
     report.check()
     assert report.curves(unused, unused, unused) == {}
@@ -225,5 +225,5 @@ def test_a_report_that_cannot_be_written_is_refused_before_the_training(make_rec
 
 
 def test_a_first_run_has_no_earlier_artifact(make_recipe: Make, tmp_path: Path) -> None:
-    """There is no artifact at the output yet."""
+    """The output is still empty."""
     assert report_at(tmp_path / "page.html", make_recipe()).earlier(development_keys()) is None

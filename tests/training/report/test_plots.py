@@ -1,4 +1,4 @@
-"""The plots of the report: labelled inline SVG that scales with its column."""
+"""The plots of the report: inline SVG with labels, which scales with its column."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def drawn() -> list[str]:
 
 
 def test_each_picture_is_one_svg_without_a_size() -> None:
-    """It can be embedded as it is, has a label for screen readers, and loads nothing."""
+    """The SVG can be embedded as it is, has a label for screen readers, and loads nothing."""
     for text in drawn():
         picture = ET.fromstring(text)
         assert picture.tag.endswith("svg")
@@ -41,13 +41,13 @@ def test_each_picture_is_one_svg_without_a_size() -> None:
         assert "<script" not in text and "<metadata" not in text
 
 
-def test_the_same_figures_are_the_same_bytes() -> None:
+def test_the_same_figures_give_the_same_svg_bytes() -> None:
     """A page made again from the artifact has the bytes of the page of the training."""
     assert drawn() == drawn()
 
 
-def test_names_and_scores_are_text() -> None:
-    """They can be searched for; algorithms are named without their ending."""
+def test_names_and_scores_are_searchable_text() -> None:
+    """Algorithms are named without the ending `Recommender`."""
     text = drawn()[1]
     for word in ("IALS", "TopPop", "0.3000", "ndcg"):
         assert f">{word}<" in text.replace(" ", "")

@@ -66,7 +66,7 @@ def scored(**more: Any) -> dict[str, Any]:
 
 
 def test_the_headline_is_the_score_on_test_users_if_there_are_any() -> None:
-    """The validation score follows below it."""
+    """The validation score follows below the headline."""
     assert headline(scored()).score == 0.2
     score, lines = headline(scored(test=TEST))
     assert score == 0.19
@@ -86,14 +86,14 @@ def test_an_interval_names_its_correction(among: tuple[int, int], words: str) ->
 
 
 def test_headers_of_earlier_versions_lack_corrections() -> None:
-    """They have neither the correction of an interval nor the users of a lead."""
+    """Their intervals have no correction, and their leads no users."""
     assert "corrected" not in " ".join(headline(scored()).lines)
     old = {name: value for name, value in LEAD.items() if name != "users"}
     assert "(interval -0.0200 to 0.0400): no more than chance" in lead_sentences(scored(lead=old), "ndcg@20")[0]
 
 
 def test_a_lead_names_the_users_it_was_measured_on() -> None:
-    """On the test users the winner may also be behind."""
+    """On the test users, the winner may also be behind."""
     assert "corrected for the choice of both: no more" in lead_sentences(scored(lead=LEAD), "ndcg@20")[0]
     behind = {**LEAD, "change": -0.01, "users": "test"}
     assert "Behind TopPop by 0.0100 ndcg@20" in lead_sentences(scored(lead=behind), "ndcg@20")[0]
@@ -102,7 +102,7 @@ def test_a_lead_names_the_users_it_was_measured_on() -> None:
 
 
 def test_few_scored_users_cause_a_warning() -> None:
-    """Test users are counted if there are any."""
+    """The warning counts test users if there are any."""
     assert doubts(scored()) == []
     assert "Only 199 users" in doubts(scored(n_scored_users=199))[0]
     found = doubts(scored(test=TEST, lead=LEAD))
@@ -158,7 +158,7 @@ def decided(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_the_decision_comes_with_its_rule(changes: dict[str, Any], expected: str) -> None:
-    """Without a `promotion` block the page shows neither."""
+    """Without a `promotion` block, the page shows neither."""
     assert expected in " ".join(decision_sentences(decided(**changes)))
     assert decision_sentences({}) == []
 
@@ -195,7 +195,7 @@ def ordered(recipe: dict[str, Any], evaluation: dict[str, Any] | None = None, **
 
 
 def test_the_chosen_recency_is_marked() -> None:
-    """This includes the value 0, which the header leaves out."""
+    """The value 0, which the header leaves out, is marked too."""
     assert list(recency_rows(ordered(TIMED, TRIED, recency=0.5))) == [
         ("0", "0.1000", "0.0800 to 0.1200"),
         ("0.5 (taken)", "0.2000", "0.1800 to 0.2200"),
@@ -280,7 +280,7 @@ def test_metrics_are_defined_in_order_the_searched_one_first() -> None:
 
 
 def test_the_page_says_whether_the_model_uses_features() -> None:
-    """Recipes without features get no sentence about them."""
+    """The page of a recipe without features has no sentence about them."""
     assert feature_sentences({}) == []
     for active, words in ((True, "answers for users and items"), (False, "does not use these features")):
         use, columns = feature_sentences({"features": {"active": active, "item": {"columns": ["genres", "<year>"]}}})
@@ -295,6 +295,6 @@ def test_every_metric_of_the_evaluation_is_defined() -> None:
 
 
 def test_metrics_are_named_in_words_unless_their_name_is_common() -> None:
-    """No name of a library with underscores is on the page."""
+    """The page has no library name with underscores."""
     assert not any("_" in name + meaning for name, meaning in definitions(EVERY_METRIC))
     assert plain_name("ndcg") == "ndcg"

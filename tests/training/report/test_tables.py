@@ -38,7 +38,7 @@ def test_numbers_are_shown_with_four_digits_or_whole(value: float, text: str) ->
     assert figure(value) == text
 
 
-def test_parameters_are_one_line() -> None:
+def test_parameters_are_shown_on_one_line() -> None:
     assert parameters({"alpha": 0.1234567, "n": 3}) == "alpha = 0.123457, n = 3"
     assert parameters({}) == "nothing to tune"
 
@@ -60,7 +60,7 @@ def test_a_table_without_rows_is_left_out() -> None:
 
 
 def test_an_earlier_run_adds_its_columns() -> None:
-    """The cutoffs of both runs are in one row. A cell is empty if the earlier run lacks the figure."""
+    """A row has the cutoffs of both runs. A cell is empty if the earlier run lacks the figure."""
     table = tables(HEADER, "ndcg@20", [], {**HEADER, "evaluation": {"cutoffs": {"10": AT}}})["cutoffs"]
     assert len(table.columns) == len(table.rows[0])
     assert list(table.columns)[-1].endswith(", earlier")

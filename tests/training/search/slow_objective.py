@@ -14,7 +14,7 @@ from svc.training.judging.recency import Fitted
 
 
 class SlowObjective:
-    """Sums its numbers after `seconds` of sleep. `exit` crashes, `error` fails and `warn` warns."""
+    """Sums its numbers after `seconds` of sleep. The parameter `exit` crashes, `error` fails and `warn` warns."""
 
     def __init__(self, numbers: Any) -> None:
         self.numbers = np.asarray(numbers, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""The parts and weights of a blend, and the served blend."""
+"""The search of a blend: its parts, its weights, and the model that is served."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def result(*scored: tuple[str, float]) -> SearchResult:
     ],
 )
 def test_the_best_of_different_algorithms_are_blended(scored: list[tuple[str, float]], expected: list[str]) -> None:
-    """At most one factor model and two others are chosen, all with scores above 0. Popularity is additional."""
+    """The blend has at most one factor model and two others, all with scores above 0. Popularity is additional."""
     found = candidates(result(*scored))
     assert [trial.algorithm.removesuffix("Recommender") for trial in found] == expected
 
 
 def test_popularity_is_a_part_with_each_half_life() -> None:
-    """It has the half-life of the other parts. Without a time column, popularity has no half-life of its own."""
+    """Its half-life is that of the other parts. Without a time column, popularity has no half-life of its own."""
     scored = result(("IALS", 0.3), ("TopPop", 0.1), ("TopPop", 0.2), ("TopPop", 0.4))
     shared = [{}, {}, {}, {"half_life": "7d"}]
     trials = [replace(trial, params=params) for trial, params in zip(scored.trials, shared, strict=True)]
@@ -72,7 +72,7 @@ def test_popularity_is_a_part_with_each_half_life() -> None:
 
 
 def drifting(path: Path) -> Path:
-    """Write choices of two tastes, most of them among releases of the weeks before."""
+    """Write choices of two tastes, most of them among items released in the weeks before."""
     rng, lines = np.random.default_rng(8), ["user_id,item_id,ts"]
     for user in range(240):
         for day in np.sort(rng.uniform(0, 400, 14)):
@@ -87,7 +87,7 @@ def drifting(path: Path) -> Path:
 def test_recent_popularity_raises_the_score_of_a_blend_if_choices_follow_releases(
     make_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: list[str]
 ) -> None:
-    """The best half-life is found. The header, the served model and a refit have it."""
+    """The search finds the best half-life. The header, the served model and a refit have it."""
     monkeypatch.setattr("svc.training.judging.search_result.by_score", blend_wins)
     ratings = drifting(tmp_path / "drifting.csv")
     training = {**TRAINING, "n_trials": 3, "split": {"scheme": "time_global", "heldout_ratio": 0.1}}
@@ -115,7 +115,7 @@ def test_recent_popularity_raises_the_score_of_a_blend_if_choices_follow_release
         assert head["best_score"] > 1.2 * plain["best_score"]
 
 
-def test_weights_have_sum_10_and_at_least_two_parts() -> None:
+def test_blend_weights_sum_to_10_and_have_at_least_two_parts() -> None:
     assert len(list(simplex(2, 1))) == 9
     for weights in simplex(3, 2):
         assert sum(weights) == 10
@@ -140,7 +140,7 @@ def blend_wins(trials: list[TrialRecord]) -> list[TrialRecord]:
 def test_a_blend_is_searched_stored_by_parts_and_served(
     make_recipe: Make, monkeypatch: pytest.MonkeyPatch, log: list[dict[str, Any]]
 ) -> None:
-    """The header has weights and parts. The payload has each part once, and a second run gives the same bytes."""
+    """The header has weights and parts, and the payload each part once. A second run gives the same bytes."""
     monkeypatch.setattr("svc.training.judging.search_result.by_score", blend_wins)
     model, head = trained(make_recipe(training=TRAINING))
     assert head["best_class"] == "BlendRecommender"
@@ -190,7 +190,7 @@ def test_without_two_complete_parts_there_is_no_blend(make_recipe: Make, log: li
 def test_a_winner_that_was_trained_for_the_blend_is_not_trained_again(
     make_recipe: Make, monkeypatch: pytest.MonkeyPatch, blend_is_best: bool
 ) -> None:
-    """This holds if the blend wins or one of its parts. The figures are those of a second training."""
+    """The winner is the blend or one of its parts. A second training would give the same figures."""
     refitted: list[str] = []
     train_again, measure = train_trial, measurements.measure_winner
 
@@ -222,7 +222,7 @@ def blend_loses(trials: list[TrialRecord]) -> list[TrialRecord]:
 def test_a_blend_whose_ranking_takes_too_long_is_left_out(
     make_recipe: Make, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An event has the reason, and the best of its parts wins."""
+    """An event has the reason. The best part of the blend wins."""
     monkeypatch.setattr("svc.training.search.blend_search.rank_ms", lambda *_: 7.5)
     _, head = trained(make_recipe(training={**TRAINING, "max_rank_ms": 7}))
     assert head["best_class"] in ("IALSRecommender", "CosineKNNRecommender")

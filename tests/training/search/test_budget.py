@@ -1,4 +1,4 @@
-"""One budget for all processes: its division, and its use."""
+"""The budget of trials: its shares for the algorithms, and its use by all processes of a search."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def trial(number: int, state: TrialState, **attrs: object) -> FrozenTrial:
 
 
 def test_the_budget_is_divided_evenly_and_untuned_algorithms_get_one_trial() -> None:
-    """The trials that TopPop does not need go to the others, and a remainder goes to the first ones."""
+    """The other algorithms get the trials that TopPop does not need, and the first of them the remainder."""
     plan = plan_trials(["A", "Pop", "B", "C"], 12, own={}, n_parameters={"Pop": 0})
     assert plan.shares == {"A": 4, "Pop": 1, "B": 4, "C": 3}
     assert plan.total == 12
 
 
-def test_an_algorithm_with_a_single_number_gets_five_trials_if_others_can_use_the_rest() -> None:
-    """A single algorithm, or one with its own number of trials, keeps them all."""
+def test_an_algorithm_with_one_number_to_tune_gets_at_most_five_trials() -> None:
+    """It keeps all trials if it is the only algorithm, and its own number of trials if the recipe sets one."""
     plan = plan_trials(["A", "Line", "B"], 30, own={}, n_parameters={}, one_number={"Line"})
     assert plan.shares == {"A": 13, "Line": 5, "B": 12}
     assert plan_trials(["A", "Line", "B"], 12, own={}, n_parameters={}, one_number={"Line"}).shares["Line"] == 4
@@ -41,12 +41,12 @@ def test_per_algorithm_trials_come_first_and_zero_drops_an_algorithm() -> None:
 
 
 def test_more_algorithms_than_trials_leaves_the_last_out() -> None:
-    """The budget is never exceeded."""
+    """The search never exceeds the budget."""
     assert plan_trials(["A", "B", "C"], 2, own={}, n_parameters={}).shares == {"A": 1, "B": 1}
 
 
 def test_algorithms_take_turns() -> None:
-    """So a search that ends early has tried each of them."""
+    """A search that ends early has then tried each of them."""
     plan = TrialPlan({"A": 2, "B": 3})
     assert [plan.slot(number) for number in range(6)] == [("A", 0), ("B", 0), ("A", 1), ("B", 1), ("B", 2), None]
 
@@ -60,7 +60,7 @@ def test_an_algorithm_of_more_parameters_has_more_turns() -> None:
 
 
 def test_lost_trials_do_not_use_the_budget() -> None:
-    """Only failed trials that were really tried count."""
+    """A failed trial counts only if its training was tried."""
     trials = [
         trial(0, TrialState.COMPLETE, algorithm="A"),
         trial(1, TrialState.FAIL, algorithm="B"),
@@ -74,19 +74,18 @@ def test_lost_trials_do_not_use_the_budget() -> None:
 
 
 def test_a_replaced_trial_goes_to_the_algorithm_with_most_remaining() -> None:
-    """The shares are complete again after a crash."""
+    """After a crash, the shares are filled again."""
     plan = TrialPlan({"A": 1, "B": 2})
     assert plan.most_remaining([trial(0, TrialState.COMPLETE, algorithm="A")]) == "B"
 
 
 @pytest.mark.parametrize("n_trials", [1, 7, 40])
 def test_the_shares_of_every_plan_sum_to_the_budget(n_trials: int) -> None:
-    """The shares of any plan sum to the budget."""
     assert plan_trials(["A", "B", "C", "D", "E", "Pop"], n_trials, own={}, n_parameters={"Pop": 0}).total == n_trials
 
 
 def test_an_algorithm_that_is_clearly_behind_is_eliminated_after_a_fair_part_of_its_trials() -> None:
-    """A few bad trials do not suffice. Algorithms with a close score or their own number of trials stay."""
+    """A few bad trials are not enough. Algorithms with a close score or their own number of trials stay."""
     plan = plan_trials(("A", "B", "C", "D"), 40, own={"D": 10}, n_parameters=dict.fromkeys("ABCD", 99))
     scores = {"A": [0.1, 0.2, 0.5], "B": [0.1, 0.1], "C": [0.1, 0.1, 0.45], "D": [0.1] * 9}
 
@@ -104,9 +103,9 @@ def test_an_algorithm_that_is_clearly_behind_is_eliminated_after_a_fair_part_of_
 
 @pytest.mark.parametrize("n_parameters", [1, 2, 4])
 def test_a_stalled_algorithm_below_the_best_is_eliminated(n_parameters: int) -> None:
-    """It has stalled after one trial more than it has parameters, pruned ones included.
+    """It has stalled after one trial more than it has parameters, pruned trials included.
 
-    A gain or a close score keeps it.
+    A gain or a score close to the best keeps the algorithm.
     """
     plan = plan_trials(("A", "B"), 12, own={}, n_parameters=dict.fromkeys("AB", n_parameters))
 
@@ -133,7 +132,7 @@ def test_a_stalled_algorithm_below_the_best_is_eliminated(n_parameters: int) -> 
 
 
 def test_the_best_algorithm_that_a_blend_needs_keeps_its_trials() -> None:
-    """It does so with any score. The other algorithms of its kind do not."""
+    """Its score does not matter. Worse algorithms of its kind are eliminated."""
     plan = plan_trials(("A", "F", "G"), 9, own={}, n_parameters={}, needed=("F", "G", "absent"))
     scored = [("A", 0.5)] * 3 + [("F", 0.1)] * 3 + [("G", 0.2)] * 3
     trials = [

@@ -1,4 +1,4 @@
-"""The process that forks workers: their state, and the end of all of them."""
+"""The server process that forks worker processes: their state, and their end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[4]
 
 
 def echo(connection: Connection) -> None:
-    """Send the process ids of the worker and its server, then echo messages, and exit with the code of a number."""
+    """Send the process ids of the worker and its server, then echo messages. A number is the exit code."""
     connection.send((os.getpid(), os.getppid()))
     while True:
         message = connection.recv()
@@ -35,7 +35,7 @@ def server() -> Iterator[ForkServer]:
 
 
 def ends(pid: int) -> bool:
-    """Return whether the process ends soon. Its connections close a moment before it is gone or a zombie."""
+    """Return whether the process ends soon. Its connections close a moment before it ends or is a zombie."""
     for _ in range(1_000):
         try:
             state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
@@ -64,7 +64,7 @@ def test_each_worker_is_a_process_of_its_own(server: ForkServer) -> None:
 
 
 def test_closing_ends_workers_and_server(server: ForkServer) -> None:
-    """They may work or wait. A second close has no effect."""
+    """Workers may work or wait. A second close has no effect."""
     pid, parent = server.fork().recv()
     server.close()
     assert ends(pid)
@@ -73,7 +73,7 @@ def test_closing_ends_workers_and_server(server: ForkServer) -> None:
 
 
 def test_a_server_can_be_closed_while_it_starts() -> None:
-    """It is still importing, or has just forked a worker, which may have sent a message."""
+    """The server is still importing, or has just forked a worker, which may have sent a message."""
     server = ForkServer.spawn(__name__, echo.__name__)
     connection = server.fork()
     server.close()
@@ -84,7 +84,7 @@ def test_a_server_can_be_closed_while_it_starts() -> None:
 
 @pytest.mark.system
 def test_a_forked_server_has_the_modules_of_the_program() -> None:
-    """It imports no module again. A worker that fails prints its error and does not return into the program."""
+    """The server imports no module again. A worker that fails prints its error and does not return into the program."""
     script = """
 from svc.training.search.fork_server import ForkServer
 known = []

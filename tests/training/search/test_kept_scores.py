@@ -1,4 +1,4 @@
-"""The scores for each user that stay in memory."""
+"""Scores of users that a search keeps in memory, within a limit."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import numpy as np
 from svc.training.search.kept_scores import KeptScores
 
 
-def test_the_lowest_scores_go_first_and_the_best_of_each_algorithm_stays() -> None:
-    """The dropped ones are the least likely to win by chance, and every algorithm keeps its interval."""
+def test_the_worst_trials_lose_their_scores_first() -> None:
+    """They are the least likely to win by chance.
+
+    The best trial of each algorithm keeps its scores for its interval.
+    """
     kept = KeptScores(most_bytes=3 * 80)
     for number, (algorithm, score) in enumerate([("a", 0.3), ("a", 0.5), ("b", 0.1), ("a", 0.4), ("a", 0.2)]):
         kept.keep(number, algorithm, score, np.full(10, score))
@@ -17,7 +20,7 @@ def test_the_lowest_scores_go_first_and_the_best_of_each_algorithm_stays() -> No
 
 
 def test_the_scores_of_the_best_trial_of_each_algorithm_stay() -> None:
-    """They may exceed the limit."""
+    """These scores may exceed the limit."""
     kept = KeptScores(most_bytes=0)
     for number, algorithm in enumerate("aab"):
         kept.keep(number, algorithm, 0.5 + number, np.zeros(10))

@@ -1,4 +1,4 @@
-"""The search over a study: budget, deadlines, interrupts, several processes."""
+"""The loop of a search: budget, time limits, interrupts, and several processes on one study."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def make(
 
 
 def test_the_budget_is_used_exactly_and_the_best_wins() -> None:
-    """Algorithms take turns until every share is used. The best trial has the highest score."""
+    """Algorithms take turns until every share is used. The trial with the highest score wins."""
     objective = Peak()
     result = make({KNN: 12, POP: 1}, objective).run()
     assert len(result.trials) == 13
@@ -103,7 +103,7 @@ def test_the_budget_is_used_exactly_and_the_best_wins() -> None:
 
 
 def test_the_same_seed_gives_the_same_search() -> None:
-    """Parameters do not depend on clocks, hashes or earlier searches. Another seed gives others."""
+    """Clocks, hashes and earlier searches do not affect the parameters. Another seed gives others."""
     runs = [Peak(), Peak(), Peak()]
     for objective, seed in zip(runs, (1, 1, 2), strict=True):
         make({KNN: 8, SLIM: 4}, objective, seed=seed).run()
@@ -112,7 +112,7 @@ def test_the_same_seed_gives_the_same_search() -> None:
 
 
 def test_a_failing_trial_does_not_end_the_search(log: list[dict]) -> None:
-    """It is logged and uses its place in the budget."""
+    """The failure is logged and uses one trial of the budget."""
 
     def act(algorithm: str, params: dict) -> None:
         if algorithm == SLIM:
@@ -124,7 +124,7 @@ def test_a_failing_trial_does_not_end_the_search(log: list[dict]) -> None:
 
 
 def test_parameters_that_cannot_be_trained_are_pruned() -> None:
-    """They do not count as failed."""
+    """Such trials do not count as failed."""
 
     def act(algorithm: str, params: dict) -> None:
         if params.get("top_k", 0) > 25:
@@ -136,7 +136,7 @@ def test_parameters_that_cannot_be_trained_are_pruned() -> None:
 
 
 def test_a_trial_whose_ranking_takes_too_long_cannot_win(log: list[dict]) -> None:
-    """It counts as pruned and as too slow. The best of the others wins with a lower score."""
+    """The trial counts as pruned and as too slow. The best other trial wins with a lower score."""
     result = make({KNN: 12}, Slow(), limits=TrialLimits(max_rank_ms=1.5)).run()
     assert result.n_too_slow > 0
     assert all(trial.state == "pruned" for trial in result.trials if trial.too_slow)
@@ -149,7 +149,7 @@ def test_a_trial_whose_ranking_takes_too_long_cannot_win(log: list[dict]) -> Non
 
 
 def test_a_trial_over_its_time_limit_is_abandoned(log: list[dict]) -> None:
-    """It counts as orphaned and uses the budget. Its outcome is ignored."""
+    """The trial counts as orphaned and uses the budget. Its outcome is ignored."""
     ended = threading.Event()
 
     def act(algorithm: str, params: dict) -> None:
@@ -164,7 +164,7 @@ def test_a_trial_over_its_time_limit_is_abandoned(log: list[dict]) -> None:
 
 
 def test_the_search_ends_when_its_time_is_over_but_not_without_a_model() -> None:
-    """It waits for the first complete trial, and starts no other."""
+    """The search waits for its first complete trial, and starts no other."""
     gate = threading.Event()
     objective = Peak(lambda *_: gate.wait(0.5) and None)
     result = make({KNN: 50}, objective, limits=TrialLimits(timeout_s=0.01)).run()
@@ -172,7 +172,7 @@ def test_the_search_ends_when_its_time_is_over_but_not_without_a_model() -> None
 
 
 def test_several_trials_run_at_once() -> None:
-    """With three workers, three trials meet at a barrier that fewer could not pass."""
+    """Three trials meet at a barrier, which fewer than three workers could not pass."""
     barrier = threading.Barrier(3, timeout=20)
     result = make({SLIM: 6}, Peak(lambda *_: barrier.wait() and None), workers=3).run()
     assert len(result.completed) == 6
@@ -180,13 +180,13 @@ def test_several_trials_run_at_once() -> None:
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Callable[[], StudyStorage]]:
-    """Return a function that opens the same shared storage each time."""
+    """Return a function that opens the same shared storage at each call."""
     with ExitStack() as stack:
         yield lambda: stack.enter_context(closing(open_storage(locate("s.db", tmp_path))))
 
 
 def test_an_interrupt_gives_running_trials_back(opened: Callable[[], StudyStorage]) -> None:
-    """A resumed search finds the finished ones, and may use the places of the others."""
+    """A resumed search finds the finished trials, and may run others in place of the interrupted ones."""
 
     class Impatient(Progress):
         def advance(self, done: int, total: int, note: str = "", *, rows: int = 0) -> None:
@@ -205,7 +205,7 @@ def test_an_interrupt_gives_running_trials_back(opened: Callable[[], StudyStorag
 
 
 def test_trials_of_a_dead_process_are_tried_again(opened: Callable[[], StudyStorage]) -> None:
-    """Its trial is found by the owner's pid at once, without waiting for its heartbeat."""
+    """The owner's pid shows the death at once, without waiting for a heartbeat."""
     storage = opened()
     lost = make({KNN: 4}, Peak(), storage=storage)
     trial = lost.study.ask()
@@ -219,7 +219,7 @@ def test_trials_of_a_dead_process_are_tried_again(opened: Callable[[], StudyStor
 def test_a_trial_whose_process_died_before_its_first_heartbeat_is_tried_again(
     opened: Callable[[], StudyStorage],
 ) -> None:
-    """The owner is stored in the step that creates the trial, so every trial has one."""
+    """The step that creates a trial stores its owner, so every trial has one."""
     storage = opened()
     lost = make({KNN: 4}, Peak(), storage=storage)
     trial = storage.new_trial(lost.study, {budget.OWNER: lost._identity.rpartition("|")[0] + "|1"})
@@ -247,7 +247,7 @@ def test_the_order_in_which_trials_end_does_not_change_the_search() -> None:
 
 
 def test_algorithms_that_need_much_memory_wait_for_each_other() -> None:
-    """Of three workers at most one trains DenseSLIM, and the others continue."""
+    """At most one of three workers trains DenseSLIM. The others continue."""
     running, most = 0, 0
     lock = threading.Lock()
 
@@ -268,7 +268,7 @@ def test_algorithms_that_need_much_memory_wait_for_each_other() -> None:
 
 
 def test_an_algorithm_that_is_clearly_behind_gives_its_trials_away() -> None:
-    """All trials are used, most of them by the better algorithm. The same seed decides the same."""
+    """The better algorithm gets most of the budget. The same seed decides the same."""
     runs = []
     for _ in range(2):
         result = make({KNN: 12, SLIM: 12}, Losing()).run()

@@ -1,4 +1,4 @@
-"""Scores of a search, compared with those of the served model."""
+"""Scores of items in a search, compared with those of the served model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.training.judging.test_task import BUILDER, TRIALS, problem
 @pytest.mark.parametrize("repeats", [False, True])
 @pytest.mark.parametrize("name", [name for name, trial in TRIALS.items() if not trial.parts])
 def test_scores_of_the_search_agree_with_those_of_the_served_model(name: str, repeats: bool) -> None:
-    """They agree up to float32, as they only serve to compare trials."""
+    """The scores agree up to float32, because they only compare trials."""
     judged, holdout = TRIALS[name], problem(repeats=repeats)
     objective = TrialObjective(BUILDER, holdout)
     trained = train_trial(BUILDER, judged, holdout.train, {}, holdout.times)
@@ -51,7 +51,7 @@ IALS = {"n_components": 4, "alpha0": 0.2, "reg": 0.1, "train_epochs": 2, "n_thre
 def test_a_history_is_scored_as_a_cold_user_with_its_weights(
     recommender_class: Any, name: str, options: dict[str, Any], recency: float
 ) -> None:
-    """irspack scores a new user with these values."""
+    """irspack scores a new user with these weights."""
     recommender = recommender_class(MATRIX, **options).learn()
     scores = QuickScores(to_scorer(recommender, name), MATRIX, POSITIONS, None)
     expected = recommender.get_score_cold_user(weigh_rows(MATRIX, POSITIONS, recency)[ROWS])
@@ -70,7 +70,7 @@ def test_features_of_the_users_are_their_prior() -> None:
 
 
 def test_scores_of_each_user_have_deviation_1_over_all_items() -> None:
-    """If a part gives a user the same score for all items, its scores become 0."""
+    """Equal scores for all items of a user become 0."""
     table = np.array([[1.0, 2.0, 3.0], [5.0, 5.0, 5.0]])
     first, second = standardize_scores([lambda rows: table[rows], lambda rows: 100 * table[rows]], np.arange(2))
     np.testing.assert_allclose(first.std(axis=1), [1.0, 0.0], rtol=1e-6)

@@ -1,4 +1,4 @@
-"""Studies that a search cannot continue, and the search space of self-weights."""
+"""Preparation of a search: studies that it refuses to continue, and self-weights in its search space."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_study_of_other_data_is_not_continued(
 
 
 def test_the_first_trials_try_different_self_weights() -> None:
-    """They are within the bounds of the recipe, if there are any."""
+    """The recipe may bound the self-weights."""
     plain = search_space("RP3betaRecommender", n_users=100, n_items=100)
     free = with_self_weight(plain, None)
     assert {guess["self_weight"] for guess in free.guesses} <= set(SELF_WEIGHTS)

@@ -30,7 +30,7 @@ BLENDS = [
 
 @cache
 def _interactions() -> tuple[sparse.csr_matrix, sparse.csr_matrix]:
-    """Return (users, items) weights, whose sums depend on their order in the last bits, and times."""
+    """Return weights, (users, items), whose sums depend on their order in the last bits, and times."""
     rng = np.random.default_rng(2)
     matrix = sparse.random(N_USERS, N_ITEMS, 0.1, random_state=1, format="csr", dtype=np.float32)
     matrix.data = rng.lognormal(0.0, 2.0, matrix.nnz).astype(np.float32)
@@ -53,14 +53,14 @@ def _encoded(trial: TrialRecord) -> bytes:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_algorithm_gives_the_same_bytes_with_two_threads(name: str) -> None:
-    """It is trained five times, as threads often finish in the same order."""
+    """Each model is trained five times, because threads often finish in the same order."""
     trial = _trial(name)
     assert len({_encoded(trial) for _ in range(5)}) == 1
 
 
 @pytest.mark.parametrize("names", BLENDS, ids=lambda names: names[0])
 def test_a_blend_of_every_algorithm_gives_the_same_bytes_with_two_threads(names: tuple[str, str]) -> None:
-    """This includes the deviations of the parts."""
+    """The deviations of the parts have the same bytes, too."""
     parts = tuple(map(_trial, names))
     trial = TrialRecord(2, BLEND, {"weights": dict.fromkeys(names, 0.5)}, "complete", 0.1, {}, None, 0.0, parts)
     assert len({_encoded(trial) for _ in range(5)}) == 1
@@ -68,7 +68,7 @@ def test_a_blend_of_every_algorithm_gives_the_same_bytes_with_two_threads(names:
 
 @pytest.mark.system
 def test_a_search_of_all_algorithms_in_two_worker_processes_gives_the_same_bytes(make_recipe: Make) -> None:
-    """Payload, winner, and the best trial of each algorithm with its score are equal in two runs."""
+    """Two runs have the same payload, the same winner, and the same best trial of each algorithm."""
     names = [*FAMILIES, BLEND]
     training: dict[str, Any] = {"algorithms": names, "n_trials": len(names), "parallelism": 2, "cutoff": 5}
     found = []

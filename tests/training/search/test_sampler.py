@@ -1,4 +1,4 @@
-"""The algorithm and the parameters of a trial."""
+"""The sampler of a search, which chooses the algorithm and the parameters of each trial."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from svc.training.search.sampler import STEP, AlgorithmSampler, next_position
 
 
 def suggest(sampler: AlgorithmSampler, trials: list[FrozenTrial]) -> FrozenTrial:
-    """Return the next trial of a study with these trials."""
+    """Return the next trial of a study that has these trials."""
     algorithm, position = sampler.choose_algorithm(len(trials), trials)
     params = sampler.suggest(len(trials), algorithm, position, trials)
     trial = create_trial(
@@ -39,7 +39,7 @@ def complete(trial: FrozenTrial, score: float, seconds: float = 1.0) -> FrozenTr
 
 
 def test_a_trial_beyond_the_plan_replaces_a_lost_one() -> None:
-    """It goes to the algorithm that lacks a trial."""
+    """The algorithm that lacks a trial gets it."""
     names = ("CosineKNNRecommender", "RP3betaRecommender")
     sampler = AlgorithmSampler(
         TrialPlan(dict.fromkeys(names, 1)), {name: Space({"top_k": IntDistribution(1, 100)}) for name in names}, seed=1
@@ -59,7 +59,7 @@ def size_after(
     most_seconds: float | None = None,
     by_user: dict[int, NDArray[np.float64]] | None = None,
 ) -> int:
-    """Return the largest of 40 suggested sizes after trials with these sizes and scores."""
+    """Return the largest of 40 suggested sizes after trials of these sizes and scores."""
     name = "IALSRecommender"
     space = Space(
         {"size": IntDistribution(4, 1024, log=True), "reg": FloatDistribution(0.0, 1.0)}, grows=frozenset({"size"})
@@ -79,7 +79,7 @@ def size_after(
 
 
 def test_sizes_grow_while_larger_ones_score_better() -> None:
-    """The range ends at twice the size of the best trial. It never shrinks below a tried size or the initial range."""
+    """The range ends at twice the best size. It always includes the tried sizes and the initial range."""
     assert size_after((64, 0.2)) <= 128
     assert 128 < size_after((64, 0.1), (128, 0.2)) <= 256
     assert 128 < size_after((64, 0.3), (256, 0.2)) <= 256
@@ -103,7 +103,7 @@ def test_sizes_do_not_grow_beyond_the_time_limit_of_a_trial() -> None:
     assert size_after((128, 0.2), seconds=10, most_seconds=60) > 128
 
 
-def test_the_first_trials_have_the_guesses_in_turn() -> None:
+def test_the_first_trials_try_the_guesses_in_turn() -> None:
     space = Space({"size": IntDistribution(4, 1024)}, guesses=({"size": 7}, {"size": 9}))
     sampler = AlgorithmSampler(TrialPlan({"IALSRecommender": 5}), {"IALSRecommender": space}, seed=1)
     first = suggest(sampler, [])
@@ -111,7 +111,7 @@ def test_the_first_trials_have_the_guesses_in_turn() -> None:
 
 
 def test_an_algorithm_without_other_choices_inherits_no_trials() -> None:
-    """TopPop with two half-lives has two useful trials, with any lead."""
+    """TopPop with two half-lives has only two useful trials, although it leads."""
     spaces = {
         "TopPopRecommender": Space({"half_life": CategoricalDistribution(("7d", "none"))}),
         "CosineKNNRecommender": Space({"top_k": IntDistribution(1, 100)}),
@@ -129,7 +129,7 @@ def test_an_algorithm_without_other_choices_inherits_no_trials() -> None:
 
 
 def test_after_the_guesses_two_of_three_trials_change_one_parameter_of_the_best() -> None:
-    """This holds with any results of other trials. The third is suggested by TPE."""
+    """Results of other trials do not matter. TPE suggests the third trial."""
     space = Space(
         {
             "top_k": IntDistribution(1, 1000, log=True),
@@ -185,7 +185,7 @@ def searched(score: Callable[[float], float], start: float, n_evaluations: int, 
 def test_five_evaluations_come_near_a_peak_within_two_steps(
     shape: Callable[[float], float], peak: float, upwards_first: bool
 ) -> None:
-    """The peak may be anywhere, also at an end of the range, and either side may be tried first."""
+    """The peak may be anywhere, also at an end of the range. Either side may be tried first."""
     start = min(1.0, max(0.0, peak + 0.25 if peak < 0.5 else peak - 0.25))
     best = searched(lambda x: shape(x - peak), start, 5, upwards_first=upwards_first)
     assert abs(best - peak) < 0.08
@@ -196,17 +196,17 @@ def test_the_peak_of_a_parabola_is_found_in_one_step() -> None:
     assert next_position(scores, (), upwards_first=True) == pytest.approx(0.43)
 
 
-def test_a_position_that_was_bad_without_a_score_bounds_the_search() -> None:
+def test_a_failed_position_bounds_the_search() -> None:
     """The next position is the middle of the wider side."""
     assert next_position({0.2: -math.inf, 0.5: 1.0, 0.6: 0.9}, (), upwards_first=True) == pytest.approx(0.35)
 
 
 def test_running_evaluations_are_not_repeated() -> None:
-    """Their sides count as known."""
+    """A side with a running evaluation counts as tried."""
     assert next_position({0.5: 1.0}, (0.5 + STEP,), upwards_first=True) == pytest.approx(0.5 - STEP)
 
 
 @pytest.mark.parametrize("upwards_first", [False, True])
 def test_equal_scores_do_not_stop_the_search(upwards_first: bool) -> None:
-    """This happens on data without anything to learn."""
+    """Data without anything to learn gives equal scores."""
     searched(lambda _: 0.0, 0.5, 12, upwards_first=upwards_first)

@@ -1,4 +1,4 @@
-"""Several processes on one study: one budget, and a killed one loses only its own trial."""
+"""Several processes on one study: they share one budget, and a killed one loses only its own trial."""
 
 from __future__ import annotations
 
@@ -97,7 +97,10 @@ def test_processes_share_one_budget(kind: str, make_recipe: Callable[..., Loaded
 def test_a_process_killed_at_any_moment_does_not_delay_the_next_one(
     kind: str, make_recipe: Callable[..., LoadedRecipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some are killed in turn at random moments of the search. The next one finishes it without the grace period."""
+    """Processes are killed in turn at random moments.
+
+    The next one finishes the search without waiting a grace period.
+    """
     loaded, run_id = shared_recipe(make_recipe, storage_path(kind)), uuid.uuid4().hex[:12]
     moments = random.Random(run_id)
     for _ in range(KILLS):
@@ -114,7 +117,7 @@ def test_a_process_killed_at_any_moment_does_not_delay_the_next_one(
 @pytest.mark.integration
 @pytest.mark.parametrize("kind", ["sqlite", "postgres", "mysql"])
 def test_a_killed_process_loses_only_its_own_trial(kind: str, make_recipe: Callable[..., LoadedRecipe]) -> None:
-    """After kill -9, the other process takes over the lost trial at once."""
+    """After kill -9, the other process repeats the lost trial at once."""
     loaded, run_id = shared_recipe(make_recipe, storage_path(kind)), uuid.uuid4().hex[:12]
     victim, survivor = start(loaded.path, run_id), start(loaded.path, run_id)
     wait_for(victim, '"trial_done"')

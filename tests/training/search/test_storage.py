@@ -1,4 +1,4 @@
-"""Valid and invalid values of `training.storage_path`, and the advice in the errors."""
+"""Valid and invalid values of `training.storage_path`, the advice in its errors, and owners of trials."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from svc.training.search.storage import is_dead, locate, open_storage, own_ident
 
 
 def test_an_empty_path_means_memory(tmp_path: Path) -> None:
-    """It is no shared storage."""
+    """The search then has no shared storage."""
     location = preflight("", tmp_path)
     assert not location.shared
     assert not open_storage(location).shared
@@ -23,7 +23,7 @@ def test_an_empty_path_means_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["search.db", "sqlite:///search.db"])
 def test_a_path_is_a_sqlite_file_beside_the_recipe(form: str, tmp_path: Path) -> None:
-    """Both spellings mean the same file. The check leaves no file behind."""
+    """A bare path and a URL mean the same file. The check leaves no file behind."""
     location = preflight(form, tmp_path)
     assert location.path == tmp_path / "search.db"
     assert list(tmp_path.iterdir()) == []
@@ -32,7 +32,7 @@ def test_a_path_is_a_sqlite_file_beside_the_recipe(form: str, tmp_path: Path) ->
 
 
 def test_four_slashes_are_an_absolute_path(tmp_path: Path) -> None:
-    """SQLAlchemy reads them so."""
+    """SQLAlchemy defines this form."""
     assert locate(f"sqlite:///{tmp_path}/x{{1}}.db", Path("/elsewhere")).path == tmp_path / "x{1}.db"
 
 
@@ -60,7 +60,7 @@ def test_braces_in_a_path_are_no_placeholders(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_spellings_are_refused_with_the_right_one(url: str, advice: str, tmp_path: Path) -> None:
-    """The message has dialect, spelling and extra, and never a password."""
+    """The message has the dialect, the right spelling and the extra, but never a password."""
     with pytest.raises(StoragePathUnusable, match=advice) as caught:
         locate(url, tmp_path)
     assert (caught.value.code, caught.value.exit_code) == ("storage_path_unusable", 8)
@@ -80,7 +80,7 @@ def test_a_missing_driver_names_its_extra(
 
 
 def test_files_that_cannot_be_databases_are_refused(tmp_path: Path) -> None:
-    """These are a folder, a file of another format, and a file in a missing folder."""
+    """Refused are a folder, a file of another format, and a file in a missing folder."""
     (tmp_path / "text.db").write_text("no database, but long enough to be looked at " * 30)
     for path, reason in ((".", "is a folder"), ("text.db", "cannot be used"), ("no/where.db", "does not exist")):
         with pytest.raises(StoragePathUnusable, match=reason):
@@ -89,8 +89,8 @@ def test_files_that_cannot_be_databases_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.integration
 @pytest.mark.parametrize("variable", ["SVC_TEST_POSTGRES_URL", "SVC_TEST_MYSQL_URL"])
-def test_a_real_server_answers_and_a_wrong_one_is_named(variable: str, tmp_path: Path) -> None:
-    """The preflight connects. An unknown database or a closed port is an error."""
+def test_the_check_connects_to_a_database_server(variable: str, tmp_path: Path) -> None:
+    """An unknown database or a closed port is an error that names it."""
     url = os.environ.get(variable)
     if not url:
         pytest.skip(f"{variable} is not set")
@@ -111,7 +111,7 @@ open_storage(preflight("shared.db", Path(sys.argv[1]))).close()
 
 @pytest.mark.system
 def test_processes_that_start_together_create_the_tables_once(tmp_path: Path) -> None:
-    """Each of them checks, opens and closes a file that does not exist at first."""
+    """Each process checks, opens and closes a file that does not exist at first."""
     processes = [
         subprocess.Popen([sys.executable, "-c", OPEN, str(tmp_path)], stderr=subprocess.PIPE, text=True)
         for _ in range(4)
@@ -123,7 +123,7 @@ def test_processes_that_start_together_create_the_tables_once(tmp_path: Path) ->
 
 @pytest.mark.system
 def test_a_process_counts_as_dead_after_its_end() -> None:
-    """This includes a zombie. Its id may be used again, with another start time."""
+    """A zombie counts as dead. A reused process id has another start time."""
     script = "from svc.training.search.storage import own_identity as o; print(o(), flush=True); input()"
     process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
@@ -137,7 +137,7 @@ def test_a_process_counts_as_dead_after_its_end() -> None:
 
 
 def test_one_process_has_one_identity() -> None:
-    """It never changes. Another start time with the same id is another process."""
+    """The identity never changes. Another start time with the same id is another process."""
     own = own_identity()
     assert own == own_identity()
     assert not is_dead(own)
@@ -146,7 +146,7 @@ def test_one_process_has_one_identity() -> None:
 
 
 def test_processes_of_other_hosts_never_count_as_dead() -> None:
-    """Their trials are not released, and neither is one with an invalid identity."""
+    """Their trials are not released, and neither are trials with an invalid identity."""
     host, pid, start = own_identity().split("|")
     assert not is_dead(f"{host}x|{pid}|{int(start) + 1}")
     assert not is_dead("")

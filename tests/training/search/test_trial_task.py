@@ -1,4 +1,4 @@
-"""One trial in a worker, whose outcome has every result and error."""
+"""One trial in a worker: its outcome, its screening, and its pruning between epochs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FITTED = Fitted({"ndcg": 0.5}, 3)
 
 
 class Objective:
-    """Reports `course`, then raises or returns `end`."""
+    """Reports the scores in `course`, then raises or returns `end`."""
 
     def __init__(self, course: dict[int, float], end: Exception | Fitted = FITTED) -> None:
         self.course = course
@@ -49,7 +49,7 @@ def task(**more: Any) -> TrialTask:
 
 
 def test_a_complete_trial_has_its_result_and_its_curve() -> None:
-    """It has its duration too."""
+    """The outcome also has the duration."""
     outcome = run_trial(Objective({1: 0.1, 2: 0.3}), task())
     assert (outcome.state, outcome.fitted, outcome.error, outcome.curve) == ("complete", FITTED, "", {1: 0.1, 2: 0.3})
     assert outcome.seconds >= 0
@@ -62,13 +62,13 @@ def test_parameters_that_cannot_be_trained_are_pruned() -> None:
 
 
 def test_a_defect_fails_only_its_trial() -> None:
-    """Its outcome has the type and text of the error."""
+    """The outcome has the type and text of the error."""
     outcome = run_trial(Objective({}, ValueError("no such shape")), task())
     assert (outcome.state, outcome.error) == ("failed", "ValueError: no such shape")
 
 
 def test_a_trial_that_is_worse_than_earlier_ones_is_pruned_between_epochs() -> None:
-    """They are those known when it was suggested."""
+    """Earlier trials are those known when this one was suggested."""
     known = tuple({1: 0.5, 2: 0.5, 3: 0.5, 4: 0.5, 5: 0.5} for _ in range(5))
     outcome = run_trial(Objective(dict.fromkeys(range(1, 6), 0.1)), task(known_curves=known))
     assert (outcome.state, list(outcome.curve)) == ("pruned", [1, 2, 3, 4])
@@ -98,7 +98,7 @@ def screenings(*scores: float) -> tuple[dict[int, float], ...]:
 
 
 def test_the_better_half_passes_the_screening() -> None:
-    """While fewer than three scores are known, all trials pass."""
+    """While fewer than three scores are known, every trial passes."""
     assert not is_outclassed({SCREENING_STEP: 0.0}, screenings(0.3, 0.4))
     assert not is_outclassed({SCREENING_STEP: 0.3}, screenings(0.1, 0.3, 0.5))
     assert is_outclassed({SCREENING_STEP: 0.29}, screenings(0.1, 0.3, 0.5))
@@ -123,7 +123,10 @@ def test_a_trial_that_fails_screening_is_not_evaluated_on_all_users() -> None:
 
 
 def test_trials_are_compared_with_complete_ones_and_with_all_that_were_screened() -> None:
-    """Only those of the same algorithm count. Of a trial that was pruned between epochs, the end is unknown."""
+    """Only trials of the same algorithm count.
+
+    A trial that was pruned between epochs does not, because its end is unknown.
+    """
     study = optuna.create_study(direction="maximize")
     for algorithm, state, curve in (
         (KNN, TrialState.COMPLETE, {0: 0.9}),
@@ -141,7 +144,7 @@ def test_trials_are_compared_with_complete_ones_and_with_all_that_were_screened(
 
 
 def test_a_trial_is_pruned_if_its_best_epoch_is_below_the_median_at_the_same_epoch() -> None:
-    """Later epochs of the others do not count, and neither do the first three of its own."""
+    """Later epochs of other trials do not count. The first three epochs of a trial never prune it."""
     others = tuple(dict(enumerate(scores, start=1)) for scores in ((0.1, 0.1, 0.5, 0.4, 0.9), (0.4,) * 5, (0.6,) * 5))
     assert is_outclassed({1: 0.1, 2: 0.45, 3: 0.2, 4: 0.2}, others)
     assert not is_outclassed({1: 0.1, 2: 0.5, 3: 0.2, 4: 0.2}, others)

@@ -1,4 +1,4 @@
-"""A finished trial that used the budget becomes one record, with what was stored in it."""
+"""Records of the trials that used the budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worker processes: shared memory, their end, and equal results of a search."""
+"""Worker processes of a search: shared memory, their number, their end, and equal results."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
 
 
 def test_worker_processes_return_results_errors_curves_and_warnings(bench: Bench, log: list[dict]) -> None:
-    """A crash fails one trial, and another worker takes its place."""
+    """A crash fails one trial. Another worker replaces the crashed one."""
     first = bench.run(0, scores=[0.1, 0.3])
     assert first.fitted is not None
     assert first.fitted.metrics["ndcg"] == 7.0
@@ -89,7 +89,7 @@ def test_worker_processes_return_results_errors_curves_and_warnings(bench: Bench
 
 
 def test_an_abandoned_trial_ends_with_its_process(bench: Bench) -> None:
-    """It ends at once in any state, and the worker's place is free for the next one."""
+    """The process ends at once in any state. A new worker replaces it for the next trial."""
     begun = bench.run(0)
     assert begun.fitted is not None
     pid = int(begun.fitted.metrics["pid"])
@@ -102,7 +102,7 @@ def test_an_abandoned_trial_ends_with_its_process(bench: Bench) -> None:
 
 @pytest.mark.system
 def test_workers_end_with_a_process_that_is_killed() -> None:
-    """After kill -9 of the training no worker remains, even in the middle of a trial."""
+    """After kill -9 of the training, no worker remains, even in the middle of a trial."""
     script = """
 import os, sys, time
 from svc.training.search.trial_task import TrialTask
@@ -123,7 +123,7 @@ time.sleep(600)
 
 
 def test_two_workers_give_the_same_model_bit_for_bit(make_recipe: Callable[..., LoadedRecipe]) -> None:
-    """With the same recipe, data, seed and number of workers, payloads and trials are equal."""
+    """The same recipe, data, seed and number of workers give equal payloads and trials."""
     loaded = make_recipe(
         training={
             "algorithms": ["IALS", "CosineKNN", "TopPop"],
@@ -189,7 +189,7 @@ os._exit(0)
 
 
 def test_a_shared_object_is_the_same_and_its_arrays_are_not_copied() -> None:
-    """Arrays, matrices and repeated references are restored. A change is visible only in its own process."""
+    """Arrays, matrices and repeated references are restored. A worker's change stays in that process."""
     matrix = sparse.random(200, 100, density=0.1, format="csr", dtype=np.float32, random_state=1)
     value = {"a": matrix, "again": matrix, "empty": np.zeros(0), "odd": np.arange(7)[::2], "text": "x"}
     memory, location = share(value)
@@ -219,19 +219,19 @@ def choose(wanted: int | None, n_trials: int, size: dict[str, int]) -> tuple[int
 
 
 def test_all_cores_work_and_each_trial_has_its_share() -> None:
-    """There is at most one worker for four trials, as more would start trials without known results."""
+    """There is at most one worker for four trials, because more would start trials without known results."""
     assert choose(None, 40, BIG) == (8, 1, True)
     assert choose(None, 12, BIG) == (3, 2, True)
     assert choose(None, 1, BIG) == (1, 8, True)
 
 
 def test_a_small_search_stays_in_this_process() -> None:
-    """Such a search costs about as much as the start of one worker."""
+    """A small search costs about as much as the start of one worker."""
     assert choose(None, 40, SMALL) == (1, 8, False)
 
 
 def test_the_number_of_the_recipe_applies_up_to_the_number_of_trials() -> None:
-    """It applies to small searches too, and may exceed the number of cores."""
+    """The recipe's number of workers also applies to small searches, and may exceed the cores."""
     assert choose(2, 40, SMALL) == (2, 4, True)
     assert choose(16, 40, BIG) == (16, 1, True)
     assert choose(16, 3, BIG) == (3, 2, True)
