@@ -47,12 +47,40 @@ def sql_rows(folder: Path, n_rows: int, text: str) -> SourceSpec:
     return SourceSpec.model_validate({"type": "sql", "dsn_env": "SVC_RECIPE_DSN", "query": query})
 
 
-def fetched(folder: Path, spec: SourceSpec, bounds: TableBounds | None = FEW) -> Any:
+def fetched(
+    folder: Path, spec: SourceSpec, bounds: TableBounds | None = FEW, progress: Callable[[int], None] | None = None
+) -> Any:
     variables = {"SVC_RECIPE_DSN": f"sqlite:///{folder}/list.db"}
     ids = frozenset({"item_id"})
     return build_source(
-        spec, SourceContext(folder, Settings(), ("item_id",), ids, "metadata", variables, None, bounds)
+        spec, SourceContext(folder, Settings(), ("item_id",), ids, "metadata", variables, progress, bounds)
     ).fetch()
+
+
+@pytest.mark.parametrize(
+    ("n_items", "n_columns", "max_rows", "max_bytes"),
+    [
+        (1, 1, 1_048_576, 67_108_864),
+        (104_857, 1, 1_048_576, 536_867_840),
+        (104_858, 1, 1_048_580, 536_872_960),
+        (13_107, 1, 1_048_576, 67_108_864),
+        (13_108, 1, 1_048_576, 67_112_960),
+        (200_000, 3, 2_000_000, 3_072_000_000),
+    ],
+)
+def test_bounds_are_ten_times_the_need_of_the_items(
+    n_items: int, n_columns: int, max_rows: int, max_bytes: int
+) -> None:
+    """A table may have as many rows and bytes as its bounds, and not one more."""
+    bounds = TableBounds.for_serving(n_items, n_columns)
+    assert bounds == TableBounds(max_rows, max_bytes)
+    bounds.check(max_rows, max_bytes, "list.csv")
+    with pytest.raises(SourceTooLarge, match=f"list.csv has more than {max_rows} rows") as caught:
+        bounds.check(max_rows + 1, 0, "list.csv")
+    assert caught.value.fields == {"cap": max_rows}
+    with pytest.raises(SourceTooLarge, match=f"list.csv expands to more than {max_bytes} bytes") as caught:
+        bounds.check(0, max_bytes + 1, "list.csv")
+    assert caught.value.fields == {"bytes_read": max_bytes + 1, "cap": max_bytes}
 
 
 KINDS = [csv_rows, parquet_rows, sql_rows]
@@ -67,6 +95,16 @@ def test_too_many_rows_are_refused_for_every_kind_of_source(
     with pytest.raises(SourceTooLarge, match=f"more than {LEAST_ROWS} rows"):
         fetched(tmp_path, spec)
     assert len(fetched(tmp_path, spec, bounds=None)) == MANY
+
+
+@pytest.mark.parametrize(("bounds", "batches"), [(FEW, [1000, 1000, 500]), (None, [2500])])
+def test_a_server_reads_a_query_in_small_batches(
+    tmp_path: Path, bounds: TableBounds | None, batches: list[int]
+) -> None:
+    """The bytes are checked after each batch, and its rows may have large texts."""
+    seen: list[int] = []
+    fetched(tmp_path, sql_rows(tmp_path, 2500, "i1"), bounds, seen.append)
+    assert [n_rows for n_rows in seen if n_rows] == batches
 
 
 @pytest.mark.parametrize("rows", KINDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -29,6 +30,8 @@ def test_a_table_in_memory_is_read_like_a_file() -> None:
         assert frame["user"].cat.codes.tolist() == [0, 1, -1]
         assert str(frame["stars"].dtype) == "Int64"
         assert list(source(digest, "item", "user").fetch().columns) == ["item", "user"]
+        assert source(digest).probe() == ["the DataFrame: 3 rows"]
+        assert source(digest, "stars").sample(2)["stars"].tolist() == [1, pd.NA]
         with pytest.raises(DataSourceError, match="the DataFrame has no column city; it has user, item, stars"):
             source(digest, "city").fetch()
     pieces = pa.concat_tables([TABLE.slice(0, 1), TABLE.slice(1)])
