@@ -14,6 +14,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -298,10 +299,6 @@ def _child(arguments: list[str], environment: dict[str, str]) -> Iterator[subpro
 
 
 def _wait_until_ready(url: str, server: subprocess.Popen[bytes]) -> None:
-    import time
-    import urllib.error
-    import urllib.request
-
     deadline = time.monotonic() + READY_TIMEOUT_S
     while time.monotonic() < deadline:
         if server.poll() is not None:

@@ -48,7 +48,10 @@ def command(
     header = _read(artifact, verifying_keys(settings, unsigned=unsigned, artifact=artifact), settings)
     if provenance:
         header, as_json = _provenance(header), True
-    typer.echo(_as_json(header) if as_json else "\n".join(_lines(header if everything else _summary(header))))
+    if as_json:
+        typer.echo(json.dumps(header, indent=2, ensure_ascii=False))
+    else:
+        typer.echo("\n".join(_lines(header if everything else _summary(header))))
 
 
 def _provenance(header: dict[str, Any]) -> dict[str, Any]:
@@ -158,10 +161,6 @@ def _number(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return f"{value:.5g}" if isinstance(value, float) else _text(value)
-
-
-def _as_json(header: dict[str, Any]) -> str:
-    return json.dumps(header, indent=2, ensure_ascii=False)
 
 
 def _lines(header: dict[str, Any], prefix: str = "") -> list[str]:

@@ -23,7 +23,7 @@ from svc.cores import one_blas_thread, usable_cores
 from svc.env_file import environment
 from svc.errors import ConfigError, ExportIncomplete, SvcError, UsageError
 from svc.export.manifest import Manifest, MergedManifest, merge
-from svc.export.request import EVERYBODY, ExportRequest
+from svc.export.request import EVERYBODY, ExportRequest, Shard
 from svc.export.run import LogDisplay, OpenedArtifact, export, open_artifact
 from svc.progress import Progress
 from svc.settings import Settings
@@ -69,7 +69,9 @@ def export_on_dask(
         items=request.items if request.items == EVERYBODY else _absolute(request.items),
     )
     artifact = _absolute(opened.resolved)
-    tasks = [_Task(artifact, opened.model_version, whole.part(index, shards)) for index in range(shards)]
+    tasks = [
+        _Task(artifact, opened.model_version, replace(whole, shard=Shard(index, shards))) for index in range(shards)
+    ]
     logs.emit(events.EXPORT_STARTED, output=whole.output, model_version=opened.model_version)
     with _client(engine, settings) as client:
         _run(client, tasks, progress or Progress(LogDisplay()))

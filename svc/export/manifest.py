@@ -52,10 +52,6 @@ class Manifest:
     asked: Mapping[str, Any]
     shard: str | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        fields = asdict(self)
-        return fields if self.shard is not None else {name: value for name, value in fields.items() if name != "shard"}
-
 
 @dataclass(frozen=True, slots=True)
 class MergedManifest:
@@ -68,12 +64,10 @@ class MergedManifest:
     asked: Mapping[str, Any]
     parts: list[dict[str, Any]] = field(default_factory=list)
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def encode(manifest: Manifest | MergedManifest) -> bytes:
-    return (json.dumps(manifest.as_dict(), indent=2, ensure_ascii=False) + "\n").encode()
+    fields = {name: value for name, value in asdict(manifest).items() if (name, value) != ("shard", None)}
+    return (json.dumps(fields, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def read(uri: str, context: SourceContext) -> Manifest:

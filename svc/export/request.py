@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -79,9 +79,6 @@ class ExportRequest:
     filter: Any = None
     allowed: ItemSet | None = None
     new: NewItems | None = None
-
-    def part(self, index: int, count: int) -> ExportRequest:
-        return replace(self, shard=Shard(index, count))
 
     @property
     def leaders(self) -> str:

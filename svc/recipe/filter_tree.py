@@ -75,10 +75,11 @@ class FilterProblem(ValueError):
     """An invalid filter.
 
     `place` is the path to the mistake in the tree, `message` is for the author of the filter, and `type` for programs.
+    The text of the error has the place and the message.
     """
 
     def __init__(self, path: Place, message: str, type: str) -> None:
-        super().__init__(message)
+        super().__init__(": ".join(filter(None, (".".join(map(str, path)), message))))
         self.place = path
         self.message = message
         self.type = type

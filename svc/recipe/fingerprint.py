@@ -14,7 +14,6 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from svc.recipe.schema import Recipe
 from svc.recipe.serving_schema import Serving
 from svc.recipe.source_options import BUILT_IN_OPTIONS, SourceSpec
 from svc.recipe.variables import contains_reference
@@ -38,14 +37,6 @@ _Place = tuple[str, ...]
 _FORMER_DEFAULTS = {"parallelism": 1}
 
 
-def strip_defaults(recipe: Recipe, tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the canonical form of `recipe` as JSON values, without defaults and without fields in NOT_HASHED.
-
-    `tree` is its normalized tree before expansion.
-    """
-    return _model(recipe, tree)
-
-
 def recipe_hash(canonical: Mapping[str, Any]) -> str:
     """Return the first 12 hex digits of the sha256 of canonical JSON: keys sorted, no blanks, ASCII."""
     text = json.dumps(_without_former_defaults(canonical), sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -65,7 +56,11 @@ def _without_former_defaults(canonical: Mapping[str, Any]) -> dict[str, Any]:
     return {**rest, "training": training} if training else rest
 
 
-def _model(model: BaseModel, tree: Mapping[str, Any], path: _Place = ()) -> dict[str, Any]:
+def strip_defaults(model: BaseModel, tree: Mapping[str, Any], path: _Place = ()) -> dict[str, Any]:
+    """Return the canonical form of a recipe as JSON values, without defaults and without fields in NOT_HASHED.
+
+    `model` is the recipe, or its block at `path`. `tree` is its normalized tree before expansion.
+    """
     result = {}
     for name, field in type(model).model_fields.items():
         key = field.alias or name
@@ -82,7 +77,7 @@ def _value(value: Any, raw: Any, path: _Place) -> Any:
     if isinstance(value, SourceSpec) and isinstance(raw, Mapping):
         return _source(raw)
     if isinstance(value, BaseModel) and isinstance(raw, Mapping):
-        return _model(value, raw, path)
+        return strip_defaults(value, raw, path)
     if isinstance(value, tuple) and value and isinstance(value[0], BaseModel) and len(value) == len(raw):
         return [_value(item, raw_item, path) for item, raw_item in zip(value, raw, strict=True)]
     return raw if contains_reference(raw) else _json(value)

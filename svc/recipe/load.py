@@ -274,8 +274,6 @@ def _no_table(path: Path, text: bytes) -> bytes:
 
 
 def _mapping(tree: Any) -> dict[str, Any]:
-    if tree is None:
-        raise RecipeError("the file is empty; a recipe is a mapping with keys such as `name` and `source`")
     if not isinstance(tree, dict):
         raise RecipeError(f"a recipe is a mapping with keys such as `name` and `source`; found {problems.shown(tree)}")
     return tree

@@ -22,7 +22,7 @@ from svc.recipe.algorithms import (
     TOP_POP,
     TRANSITIONS,
 )
-from svc.recipe.filter_tree import FilterProblem, either, parse_row_filter
+from svc.recipe.filter_tree import either, parse_row_filter
 from svc.recipe.serving_schema import ItemMetadata, Popular, Serving
 from svc.recipe.source_options import Block, Located, Name, Number, Positive, SourceSpec, bare_off
 from svc.recipe.training_schema import (
@@ -44,11 +44,7 @@ TimeUnit = Literal["s", "ms", "us", "ns"]
 
 
 def _require_row_filter(tree: dict[str, Any]) -> dict[str, Any]:
-    try:
-        parse_row_filter(tree)
-    except FilterProblem as problem:
-        where = ".".join(map(str, problem.place))
-        raise ValueError(f"{where}: {problem.message}" if where else problem.message) from None
+    parse_row_filter(tree)
     return tree
 
 
@@ -121,10 +117,7 @@ class Cleansing(Block):
 
     @model_validator(mode="after")
     def _filters_agree(self) -> Self:
-        try:
-            either(self.hide, self.where)
-        except FilterProblem as problem:
-            raise ValueError(problem.message) from None
+        either(self.hide, self.where)
         return self
 
 

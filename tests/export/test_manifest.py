@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -36,7 +36,7 @@ def test_a_manifest_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / f"all.csv{SUFFIX}"
     path.write_bytes(encode(PART))
     assert read(str(path), source_context(Settings())) == PART
-    whole = Manifest(**{**PART.as_dict(), "shard": None})
+    whole = Manifest(**{**asdict(PART), "shard": None})
     assert "shard" not in json.loads(encode(whole))
     assert encode(replace(PART, path="ü.csv")).decode().startswith('{\n  "path": "ü.csv",\n  "rows": 7,\n')
 

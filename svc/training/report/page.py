@@ -23,7 +23,7 @@ from svc.atomic_write import replace_file
 from svc.errors import ArtifactWriteError, ConfigError, SvcError
 from svc.model.history import History
 from svc.progress import Progress
-from svc.recipe.algorithms import short_name
+from svc.recipe.algorithms import TOP_POP, short_name
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.fitting.trial import TrialRecord
@@ -174,8 +174,8 @@ def _course_sentence(tuning: Mapping[str, Any]) -> str:
 
 def _times_popularity(best: Sequence[TrialRecord]) -> float | None:
     """Return the winner's score divided by that of TopPop, or None if TopPop won, scored 0 or was not tried."""
-    baseline = next((trial.score for trial in best if trial.algorithm == "TopPopRecommender"), None)
-    return (best[0].score or 0.0) / baseline if baseline and best[0].algorithm != "TopPopRecommender" else None
+    baseline = next((trial.score for trial in best if trial.algorithm == TOP_POP), None)
+    return (best[0].score or 0.0) / baseline if baseline and best[0].algorithm != TOP_POP else None
 
 
 def _tail_share(item_counts: NDArray[np.int64]) -> float:

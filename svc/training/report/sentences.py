@@ -10,7 +10,6 @@ from markupsafe import Markup
 
 from svc.recipe.algorithms import TAKES_RECENCY, TOP_POP, short_name
 
-_BASELINE = "TopPopRecommender"
 _WEAK = 0.5
 """The verdict names the tail if its score is below this share of the score among the most popular items."""
 
@@ -21,10 +20,10 @@ def verdict(header: Mapping[str, Any], metric: str) -> str:
 
 
 def _beside_popularity(header: Mapping[str, Any], metric: str) -> str:
-    if header["best_class"] == _BASELINE:
+    if header["best_class"] == TOP_POP:
         return "Popularity alone won: everybody is recommended the same items, without those that they chose."
     score = header["best_score"]
-    popularity = header["tuning"]["best_per_algorithm"].get(_BASELINE, {}).get("score")
+    popularity = header["tuning"]["best_per_algorithm"].get(TOP_POP, {}).get("score")
     if not popularity:
         return f"The best model scores {score:.3f} {metric}; without TopPop among the algorithms nothing is beside it."
     change = score / popularity - 1
@@ -124,7 +123,7 @@ def popularity_sentences(header: Mapping[str, Any]) -> list[str]:
 def warnings(header: Mapping[str, Any]) -> list[str]:
     """Return warnings to read before trusting the model or its scores."""
     texts, stats = [], header["data_stats"]
-    if header["best_class"] == "TopPopRecommender":
+    if header["best_class"] == TOP_POP:
         texts.append(
             "Popularity alone won: nobody gets personal recommendations. Look for more data or a longer search."
         )
