@@ -112,7 +112,7 @@ def split(interactions: Interactions, plan: SplitPlan) -> SplitMatrices:
 
     Raise WeightOutOfRange if the weights of one user and item add up to infinity in float32.
     """
-    pairs = _pairs_to_split(interactions, plan)
+    pairs = _pairs(interactions, repeats=plan.repeats)
     n_users = len(interactions.user_ids)
     chosen = _validation_users(n_users, plan)
     held, unused, hidden = _divide(interactions, pairs, chosen, plan)
@@ -161,24 +161,9 @@ def _known_hidden(hidden: HiddenRows | None, pairs: _Pairs, held: Flags, plan: S
     return hidden.of_rows(hidden.times < first_held[hidden.users])
 
 
-def _pairs_to_split(interactions: Interactions, plan: SplitPlan) -> _Pairs:
-    """Return the distinct pairs of `interactions`, or its single rows if the plan has `repeats`."""
-    if not plan.repeats:
-        return _distinct(interactions)
-    times, weights = interactions.times, interactions.weights
-    _, order = by_pair(interactions.users, interactions.items, times)
-    return _Pairs(
-        users=interactions.users[order],
-        items=interactions.items[order],
-        counts=np.ones(len(order), dtype=np.float32) if weights is None else weights[order],
-        times=None if times is None else times[order],
-        source_rows=order,
-    )
-
-
 def _join_duplicates(interactions: Interactions, rows: _Pairs) -> _Pairs:
     """Return the distinct pairs of `rows`, each at its latest time, with duplicates joined by `cleansing.dedup`."""
-    return _distinct(interactions.of_rows(np.sort(rows.source_rows)).collapse())
+    return _pairs(interactions.of_rows(np.sort(rows.source_rows)).collapse(), repeats=False)
 
 
 def _keys(users: NDArray[np.int32], items: NDArray[np.int32], interactions: Interactions) -> NDArray[np.int64]:
@@ -202,7 +187,7 @@ def global_cutoff(interactions: Interactions, plan: SplitPlan) -> int:
 
     All held-out rows are later.
     """
-    times = _pairs_to_split(interactions, plan).times
+    times = _pairs(interactions, repeats=plan.repeats).times
     assert times is not None, "time schemes come with times"
     return _cutoff(times, plan.heldout_ratio)
 
@@ -254,7 +239,7 @@ def smallest_working_ratio(interactions: Interactions, plan: SplitPlan) -> float
     """
     if plan.scheme == "leave_one_out":
         return None
-    pairs = _pairs_to_split(interactions, plan)
+    pairs = _pairs(interactions, repeats=plan.repeats)
     chosen = _validation_users(len(interactions.user_ids), plan)
     if plan.scheme == "time_global":
         return _smallest_global_ratio(interactions, pairs, chosen)
@@ -268,32 +253,28 @@ def smallest_working_ratio(interactions: Interactions, plan: SplitPlan) -> float
     return smallest / 1e6 if smallest < 1_000_000 else None
 
 
-def _distinct(interactions: Interactions) -> _Pairs:
-    """Return each (user, item) pair once, at its latest row. `counts` has the number or the sum of weights of its rows.
+def _pairs(interactions: Interactions, *, repeats: bool) -> _Pairs:
+    """Return each (user, item) pair once, at its latest row, or with `repeats` every single row.
 
-    Raise WeightOutOfRange if a sum is infinite in float32.
+    `counts` has the number or the sum of weights of a pair's rows. Raise WeightOutOfRange if a sum is infinite in
+    float32.
     """
-    users, items, times = interactions.users, interactions.items, interactions.times
-    with np.errstate(over="ignore"):  # the check below raises for an infinite sum
-        rows, sums = distinct_pairs(users, items, times, interactions.weights, "sum")
-    assert sums is not None, "rows are summed"
-    return _Pairs(
-        users=users[rows],
-        items=items[rows],
-        counts=in_single_precision(sums, lambda _: "what the weights of one user and item add up to"),
-        times=None if times is None else times[rows],
-        source_rows=rows,
-    )
+    users, items, times, weights = interactions.users, interactions.items, interactions.times, interactions.weights
+    if repeats:
+        _, rows = by_pair(users, items, times)
+        counts = np.ones(len(rows), dtype=np.float32) if weights is None else weights[rows]
+    else:
+        with np.errstate(over="ignore"):  # the check below raises for an infinite sum
+            rows, sums = distinct_pairs(users, items, times, weights, "sum")
+        assert sums is not None, "rows are summed"
+        counts = in_single_precision(sums, lambda _: "what the weights of one user and item add up to")
+    return _Pairs(users[rows], items[rows], counts, None if times is None else times[rows], rows)
 
 
 def _validation_users(n_users: int, plan: SplitPlan) -> Flags:
     n_chosen = min(n_users, max(1, math.floor(n_users * plan.test_user_ratio + _SLACK)))
     chosen = np.zeros(n_users, dtype=bool)
-    if n_chosen == n_users:
-        chosen[:] = True
-    else:
-        rng = np.random.default_rng([plan.seed, 1])
-        chosen[rng.permutation(n_users)[:n_chosen]] = True
+    chosen[np.random.default_rng([plan.seed, 1]).permutation(n_users)[:n_chosen]] = True
     return chosen
 
 
@@ -304,37 +285,18 @@ def _hold_out(pairs: _Pairs, chosen: Flags, plan: SplitPlan) -> tuple[Flags, Fla
     """
     if plan.scheme == "time_global":
         return _after_cutoff(pairs, chosen, plan.heldout_ratio)
-    if plan.scheme == "leave_one_out":
-        keys = [pairs.source_rows] if pairs.times is None else [pairs.times, pairs.source_rows]
-        order = stable_order([pairs.users, *keys])
-        held = np.zeros(len(pairs.users), dtype=bool)
-        held[order] = _latest_of_two(pairs.users, len(chosen))
-        return held & chosen[pairs.users], np.zeros_like(held)
+    order = [pairs.source_rows] if pairs.times is None else [pairs.times, pairs.source_rows]
     if plan.scheme == "random":
-        within = np.random.default_rng([plan.seed, 2]).permutation(len(pairs.users))
-        order = stable_order([pairs.users, within])
-    else:
-        assert pairs.times is not None, "time schemes come with times"
-        order = stable_order([pairs.users, pairs.times, pairs.source_rows])
+        order = [np.random.default_rng([plan.seed, 2]).permutation(len(pairs.users))]
+    sizes = np.bincount(pairs.users, minlength=len(chosen))
+    n_held = np.floor(sizes * plan.heldout_ratio + _SLACK).astype(np.int64)
+    if plan.scheme == "leave_one_out":
+        n_held = (sizes > 1).astype(np.int64)
     held = np.zeros(len(pairs.users), dtype=bool)
-    held[order] = _last_of_each(pairs.users, len(chosen), plan.heldout_ratio)
-    held &= chosen[pairs.users]
-    return held, np.zeros_like(held)
-
-
-def _last_of_each(users: NDArray[np.int32], n_users: int, ratio: float) -> Flags:
-    """Return a mask, (m,), of the last floor(n_u·r) pairs of each user. `users` is the user of each pair, ascending."""
-    sizes = np.bincount(users, minlength=n_users)
-    n_held = np.floor(sizes * ratio + _SLACK).astype(np.int64)
-    ends = np.cumsum(sizes)
-    return np.asarray(np.arange(len(users)) >= (ends - n_held)[users])
-
-
-def _latest_of_two(users: NDArray[np.int32], n_users: int) -> Flags:
-    """Return a mask, (m,), of the last pair of each user with two or more. `users` is each pair's user, ascending."""
-    sizes = np.bincount(users, minlength=n_users)
-    last = np.arange(len(users)) == (np.cumsum(sizes) - 1)[users]
-    return np.asarray(last & (sizes > 1)[users])
+    # The pairs are sorted by user, so the last ones of each user have the same positions before and after the sort.
+    is_last = np.arange(len(held)) >= (np.cumsum(sizes) - n_held)[pairs.users]
+    held[stable_order([pairs.users, *order])] = is_last
+    return held & chosen[pairs.users], np.zeros_like(held)
 
 
 def _cutoff(times: NDArray[np.int64], ratio: float) -> int:

@@ -54,18 +54,15 @@ def draw_users(all_users: Interactions, n_users: int, seed: int) -> UserSample |
     rows = np.sort(np.random.default_rng([seed, 23]).permutation(n_all)[:n_users])
     row_of = np.full(n_all, -1, dtype=np.int32)
     row_of[rows] = np.arange(n_users, dtype=np.int32)
-    is_drawn = row_of[all_users.users] >= 0
+    drawn = all_users.of_rows(np.flatnonzero(row_of[all_users.users] >= 0))
     hidden = all_users.hidden
     if hidden is not None:
         renumbered = hidden._replace(users=row_of[hidden.users])
         hidden = renumbered.of_rows(renumbered.users >= 0)
     sampled = replace(
-        all_users,
-        users=row_of[all_users.users[is_drawn]],
-        items=all_users.items[is_drawn],
-        times=None if all_users.times is None else all_users.times[is_drawn],
+        drawn,
+        users=row_of[drawn.users],
         user_ids=[all_users.user_ids[row] for row in rows.tolist()],
-        weights=None if all_users.weights is None else all_users.weights[is_drawn],
         hidden=hidden,
         hidden_unknown=None,
     )
