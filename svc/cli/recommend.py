@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -55,16 +54,6 @@ Beside the file lies its manifest, <output>.manifest.json, written last.
 """
 
 
-def parse_json(text: str | None) -> Any:
-    """Return the value of --filter, or None without a text. Raises UsageError for text that is not JSON."""
-    if text is None:
-        return None
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"--filter: is no JSON: {error}") from None
-
-
 def allowed_items(
     recipe: LoadedRecipe, tree: Any, item_ids: IdTable, settings: Settings, variables: Mapping[str, str]
 ) -> ItemSet | None:
@@ -78,11 +67,16 @@ def allowed_items(
     if tree is None and serving is None:
         return None
     from svc.model.ranking.item_sets import intersect
+    from svc.serving.models.item_tables import load_metadata
     from svc.serving.models.recipes import Policy
 
     own, requested = Policy.of(recipe.recipe).filter, _parse_tree(tree, recipe, settings)
     filters = [part for part in (own, requested) if part is not None]
-    matching = _matching_items(filters, recipe, item_ids, settings, variables)
+    matching: list[ItemSet] = []
+    if filters:
+        fields = load_metadata(recipe, settings, item_ids, variables).filters
+        assert fields is not None, "a filter names declared fields"
+        matching = [fields.items(part) for part in filters]
     return intersect(*matching, _available_items(recipe, item_ids, settings, variables))
 
 
@@ -96,18 +90,6 @@ def _parse_tree(tree: Any, recipe: LoadedRecipe, settings: Settings) -> Filter |
     except FilterProblem as problem:
         path = ".".join(map(str, problem.place))
         raise UsageError(f"--filter{': ' if path else ''}{path}: {problem.message}") from None
-
-
-def _matching_items(
-    filters: list[Filter], recipe: LoadedRecipe, item_ids: IdTable, settings: Settings, variables: Mapping[str, str]
-) -> list[ItemSet]:
-    if not filters:
-        return []
-    from svc.serving.models.item_tables import load_metadata
-
-    fields = load_metadata(recipe, settings, item_ids, variables).filters
-    assert fields is not None, "a filter names declared fields"
-    return [fields.items(part) for part in filters]
 
 
 def _available_items(
@@ -202,7 +184,8 @@ def command(
     if not output:
         raise UsageError("--output is missing: a path or URI that ends with .parquet, .csv or .jsonl")
     if merge and shard is None:
-        _refuse_beside_merge(source, engine)
+        if source is not None or engine is not None:
+            raise UsageError("--merge needs only --output: it reads the parts' manifests, and no recipe or artifact")
         logs.configure(settings)
         from svc.export.manifest import merge as merge_parts
 
@@ -224,14 +207,23 @@ def command(
         shard=parsed,
         filter=tree,
     )
-    how = _How(engine, shards, merge=merge, unsigned=unsigned)
-    with interrupts():
-        _export(source, request, env_var or [], settings, how)
+    from svc.cores import limit_blas_threads
+    from svc.export.run import check, export
 
+    limit_blas_threads(1)  # the export scores in several threads, which share the cores
+    check(request)
+    with interrupts(), progress_for(settings) as progress:
+        opened, request = _open(source, request, env_var or [], settings, unsigned=unsigned)
+        if engine is not None:
+            from svc.export.dask import DEFAULT_SHARDS, export_on_dask
 
-def _refuse_beside_merge(source: str | None, engine: str | None) -> None:
-    if source is not None or engine is not None:
-        raise UsageError("--merge needs only --output: it reads the parts' manifests, and no recipe or artifact")
+            export_on_dask(request, opened, engine, shards or DEFAULT_SHARDS, settings, progress=progress)
+            return
+        export(request, opened, settings, progress)
+        if merge and request.shard is not None:
+            from svc.export.manifest import merge_if_complete
+
+            merge_if_complete(request.output, request.shard.count, settings)
 
 
 def _check_engine(engine: str | None, shard: str | None, shards: int | None) -> None:
@@ -241,44 +233,19 @@ def _check_engine(engine: str | None, shard: str | None, shards: int | None) -> 
         raise UsageError("--engine writes all parts: say how many with --shards, and leave --shard out")
 
 
-@dataclass(frozen=True, slots=True)
-class _How:
-    """How to run an export: its engine and number of shards, whether to merge, and whether unsigned mode is on."""
-
-    engine: str | None
-    shards: int | None
-    merge: bool
-    unsigned: bool
-
-
 def _filter(text: str | None, source: str) -> Any:
-    if text is not None and not _is_recipe(source):
+    if text is None:
+        return None
+    if not _is_recipe(source):
         raise UsageError("--filter needs a recipe, whose item_metadata says what items are: name one instead of a file")
-    return parse_json(text)
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--filter: is no JSON: {error}") from None
 
 
 def _is_recipe(source: str) -> bool:
     return source.endswith((".yaml", ".yml"))
-
-
-def _export(source: str, request: ExportRequest, env_var: list[str], settings: Settings, how: _How) -> None:
-    from svc.cores import limit_blas_threads
-    from svc.export.run import check, export
-
-    limit_blas_threads(1)  # the export scores in several threads, which share the cores
-    check(request)
-    with progress_for(settings) as progress:
-        opened, request = _open(source, request, env_var, settings, unsigned=how.unsigned)
-        if how.engine is not None:
-            from svc.export.dask import DEFAULT_SHARDS, export_on_dask
-
-            export_on_dask(request, opened, how.engine, how.shards or DEFAULT_SHARDS, settings, progress=progress)
-            return
-        export(request, opened, settings, progress)
-        if how.merge and request.shard is not None:
-            from svc.export.manifest import merge_if_complete
-
-            merge_if_complete(request.output, request.shard.count, settings)
 
 
 def _open(

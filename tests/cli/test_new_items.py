@@ -27,7 +27,7 @@ from tests.serving.models.test_item_lists import RECIPE
 
 def test_validate_counts_new_and_known_items(tmp_path: Path) -> None:
     """Items are counted with and without a model. A value that the model cannot use is named with its row."""
-    (tmp_path / "titles.csv").write_text("item_id,title\n", encoding="utf-8")
+    (tmp_path / "titles.csv").write_text("item_id,title,year\n", encoding="utf-8")
     (tmp_path / "new.csv").write_text("item_id,tag,age\nx,a,1\ni3,b,2\n", encoding="utf-8")
     (tmp_path / "a.yaml").write_text(RECIPE, encoding="utf-8")
     settings = Settings.from_env({"SVC_SIGNING_KEYS": SIGNING_KEYS})
@@ -61,7 +61,7 @@ def test_validate_counts_new_and_known_items(tmp_path: Path) -> None:
 @pytest.mark.parametrize("min_share", [0.0, 0.2])
 def test_an_export_has_the_new_items_that_a_server_would_recommend(tmp_path: Path, min_share: float) -> None:
     """Positions and scores are those of the server's answers, with the recipe's filters and shares."""
-    (tmp_path / "titles.csv").write_text("item_id,title\n", encoding="utf-8")
+    (tmp_path / "titles.csv").write_text("item_id,title,year\n", encoding="utf-8")
     (tmp_path / "new.csv").write_text("item_id,tag,age\nx,a,80\ni3,b,2\ny,b,12\n", encoding="utf-8")
     text = RECIPE.replace("max_items: 4", f"max_items: 4, min_share: {min_share}")
     (tmp_path / "a.yaml").write_text(text, encoding="utf-8")
@@ -84,7 +84,7 @@ def test_an_export_has_the_new_items_that_a_server_would_recommend(tmp_path: Pat
 
 def test_validate_counts_unknown_words(tmp_path: Path) -> None:
     """Each word of the new items counts once."""
-    (tmp_path / "titles.csv").write_text("item_id,title\n", encoding="utf-8")
+    (tmp_path / "titles.csv").write_text("item_id,title,year\n", encoding="utf-8")
     (tmp_path / "new.csv").write_text("item_id,title\nx,The old sea\ny,The old man\ni3,a b c d\n", encoding="utf-8")
     columns = "columns: [{name: title, kind: text}]"
     text = RECIPE.replace("columns: [{name: tag, kind: categorical}, {name: age, kind: numerical}]", columns)
