@@ -234,7 +234,6 @@ def configure(settings: Settings, write: Callable[[str], None] | None = None, *,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=lambda *_: _StreamLogger(write or _write_line),
-        cache_logger_on_first_use=False,
     )
     _adopt_library_logs()
     warnings.showwarning = _show_warning
@@ -255,7 +254,6 @@ def configure_for_library() -> None:
         ],
         wrapper_class=structlog.stdlib.BoundLogger,
         logger_factory=lambda *_: logging.getLogger("svc"),
-        cache_logger_on_first_use=False,
     )
 
 
@@ -352,11 +350,6 @@ def _adopt_library_logs() -> None:
 
 def _show_warning(message: Any, category: type[Warning], *_place: Any, **_more: Any) -> None:
     emit(events.PYTHON_WARNING, category=category.__name__, message=str(message))
-
-
-def bound(name: str) -> str:
-    """Return the value of a field that `bind` added in this task or thread. Raises KeyError without it."""
-    return str(structlog.contextvars.get_contextvars()[name])
 
 
 def unbind(*names: str) -> None:

@@ -245,11 +245,16 @@ def test_records_below_the_level_are_dropped(lines: list[str]) -> None:
 
 
 def test_bound_fields_are_in_every_later_record(lines: list[str]) -> None:
-    """A request id is bound once and found in each line of the request."""
+    """A request id is bound once and found in each line of the request, until it is unbound."""
     with structlog.contextvars.bound_contextvars():
-        logs.bind(request_id="r1")
+        logs.bind(request_id="r1", trace_id="t1")
+        for _ in range(2):
+            logs.emit(events.DATA_FETCHED, n_rows=1)
+            assert (record(lines)["request_id"], record(lines)["trace_id"]) == ("r1", "t1")
+        logs.unbind("trace_id")
         logs.emit(events.DATA_FETCHED, n_rows=1)
     assert record(lines)["request_id"] == "r1"
+    assert "trace_id" not in record(lines)
 
 
 def test_the_format_follows_the_terminal_under_auto() -> None:

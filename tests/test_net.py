@@ -384,6 +384,25 @@ def test_tls_is_checked_against_the_name_although_the_address_is_pinned(authorit
             get(base)
 
 
+def test_trusted_authorities_are_read_once_for_each_value_of_their_variables(
+    authority: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading them takes 20 ms. A process that changes SSL_CERT_FILE or SSL_CERT_DIR reads the new authorities."""
+    made: list[None] = []
+
+    def trusting() -> ssl.SSLContext:
+        made.append(None)
+        return ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+
+    monkeypatch.setattr(httpx, "create_ssl_context", trusting)
+    with serving(lambda h: reply(h, b"private"), tls=tls_for(authority, "localhost")) as base:
+        for number, name in enumerate(("SSL_CERT_FILE", "SSL_CERT_DIR"), start=1):
+            monkeypatch.setenv(name, str(tmp_path / name))
+            for _ in range(2):
+                assert get(base.replace("127.0.0.1", "localhost")) == b"private"
+            assert len(made) == number
+
+
 def test_an_unknown_authority_is_not_trusted(authority: Any) -> None:
     """A certificate that such an authority signed is refused."""
     with (

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
+from fsspec.asyn import sync
 
 from svc.errors import ConfigError
-from svc.objects import ObjectStore, explain, identity, is_missing, status_of
+from svc.objects import LEAST_BYTES_PER_S, ObjectStore, explain, identity, is_missing, status_of
+from tests.object_store import ObjectsInMemory
 
 
 class BotocoreError(Exception):
@@ -67,3 +72,51 @@ def test_a_client_that_is_not_installed_names_its_extra(monkeypatch: pytest.Monk
     monkeypatch.setattr("svc.objects.url_to_fs", missing)
     with pytest.raises(ConfigError, match=r"s3:// needs the extra s3: .*pip install"):
         ObjectStore("s3://bucket/key", 1.0).info("s3://bucket/key")
+
+
+def test_objects_are_written_listed_read_and_removed(objects_in_memory: ObjectsInMemory, tmp_path: Path) -> None:
+    """Addresses have the scheme of the store, and only objects below a folder belong to it."""
+    store, uri = ObjectStore("s3://shop/out", 1.0), "s3://shop/out/a.svc"
+    (tmp_path / "a.svc").write_bytes(b"0123456789")
+    with (tmp_path / "a.svc").open("rb") as file:
+        store.write(uri, file.fileno())
+    objects_in_memory.pipe_file("s3://shop/out/deeper/b.svc", b"01")
+    objects_in_memory.pipe_file("s3://shop/outer/c.svc", b"012")
+    assert (store.info(uri)["size"], store.read(uri, 2, 5)) == (10, b"234")
+    assert [store.kind(f"s3://shop/out{name}") for name in ("/a.svc", "/deeper", "/none")] == [
+        "file",
+        "directory",
+        None,
+    ]
+    for folder in ("s3://shop/out", "s3://shop/out/"):
+        assert sorted(store.list_files(folder)) == [(uri, 10), ("s3://shop/out/deeper/b.svc", 2)]
+        assert sorted(store.names(folder)) == ["a.svc", "deeper"]
+    assert store.list_files("s3://shop/none") == []
+    store.remove(uri)
+    assert store.kind(uri) is None
+    for call in (store.info, store.remove):
+        with pytest.raises(FileNotFoundError):
+            call(uri)
+    with pytest.raises(FileNotFoundError):
+        store.info("s3://shop/out/deeper")
+
+
+@pytest.mark.usefixtures("objects_in_memory")
+def test_the_timeout_of_a_transfer_grows_with_its_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other calls have the plain timeout."""
+    timeouts: list[float] = []
+
+    def timed(*arguments: Any, timeout: float, **options: Any) -> Any:
+        timeouts.append(timeout)
+        return sync(*arguments, timeout=timeout, **options)
+
+    monkeypatch.setattr("svc.objects.sync", timed)
+    store, uri = ObjectStore("s3://shop/out", 2.0), "s3://shop/out/a.svc"
+    (tmp_path / "a.svc").write_bytes(b"0" * LEAST_BYTES_PER_S)
+    with (tmp_path / "a.svc").open("rb") as file:
+        store.write(uri, file.fileno())
+    store.read(uri, 0, 3 * LEAST_BYTES_PER_S)
+    store.read(uri, 0, 3 * LEAST_BYTES_PER_S, expected=0)
+    store.info(uri)
+    store.remove(uri)
+    assert timeouts == [3.0, 5.0, 2.0, 2.0, 2.0]
