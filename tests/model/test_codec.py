@@ -42,7 +42,7 @@ class Outer(Stored):
 
 
 def test_derived_attributes_are_not_stored() -> None:
-    """Attributes with a leading underscore are not stored, and computed again after loading."""
+    """Loading computes attributes with a leading underscore again."""
     assert set(Inner().__getstate__()) == {"numbers"}
 
 
@@ -77,7 +77,7 @@ ALL_DTYPES = sorted(codec.DTYPES)
 
 
 def payload_of(value: object) -> memoryview:
-    """Return the payload of `value` as one buffer, as it lies in an artifact."""
+    """Return the payload of `value` as one buffer, as in an artifact."""
     return memoryview(b"".join(codec.encode(value)))
 
 
@@ -169,7 +169,7 @@ def test_one_array_is_stored_once() -> None:
     ids=lambda v: type(v).__name__,
 )
 def test_encode_refuses_values_that_decode_would_refuse(value: object) -> None:
-    """A payload that no server could read is an error in the training that makes it."""
+    """The training fails instead of writing a payload that no server could read."""
     with pytest.raises(ForbiddenClass, match="not on the allow-list"):
         codec.encode([value])
 

@@ -1,4 +1,4 @@
-"""Unseen users and items have the vectors of irspack's exact solver."""
+"""Vectors of unseen users and items, compared with irspack's exact solver."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def history(seeds: list[int]) -> sps.csr_matrix:
 
 @pytest.mark.parametrize("solver", EXACT, ids=["cholesky", "cg to the end"])
 @pytest.mark.parametrize(("loss", "scaling", "powers"), FORMS)
-def test_features_and_seeds_place_as_the_exact_solver_does(
+def test_features_and_seeds_give_the_vectors_of_the_exact_solver(
     loss: str, scaling: str, powers: tuple[float, float | None], solver: dict[str, Any]
 ) -> None:
     """Users by features, users by seeds and features, and items by features agree for each form of the objective."""
@@ -128,7 +128,7 @@ def test_features_with_an_empty_history_equal_the_map() -> None:
 
 
 def test_wide_feature_vectors_give_the_same_result_as_whole_products() -> None:
-    """Beyond some width only the non-zero places are read."""
+    """Beyond some width, only the non-zero entries are read."""
     rng = np.random.default_rng(6)
     weights = rng.normal(size=(500, COMPONENTS)).astype(np.float32)
     least_squares = LeastSquares(

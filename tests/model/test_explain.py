@@ -1,4 +1,4 @@
-"""Reasons add up to the score that they explain, and agree with brute force."""
+"""Explanations: reasons add up to the score that they explain, and agree with brute force."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def explanation_of(model: Model, **asked: Any) -> tuple[Prepared, Ranking]:
 
 
 def addends_of(because: Because, score: float) -> dict[int | str, float]:
-    """Return the addends of a score without any others. Shares are parts of those that raise it."""
+    """Return the addends of a score whose rest is 0. Shares are parts of the addends above 0."""
     shares = dict((*because.reasons, *because.in_spite_of))
     total = sum(shares.values())
     return {reason: share * score / total for reason, share in shares.items()}
@@ -73,7 +73,7 @@ def test_shares_and_the_rest_add_up_and_name_only_items_of_the_history(name: str
 
 @pytest.mark.parametrize("name", [*SUMS, "blend"])
 def test_dislikes_are_reasons_of_their_own(name: str) -> None:
-    """Dislikes are marked, and part of all sums. In least squares they have no addends, and the others still add up."""
+    """Dislikes are marked, and part of all sums. In least squares they have no addends, and all others still add up."""
     model = family(name)
     asked = {"history": [Interaction("i3", 2.0), Interaction("i7")], "dislikes": [Interaction("i5", 1.5)]}
     _, ranking = explanation_of(model, **asked, limit=N_ITEMS)
@@ -88,7 +88,7 @@ def test_dislikes_are_reasons_of_their_own(name: str) -> None:
 
 
 def test_reasons_of_a_blend_hold_its_deviations_fixed() -> None:
-    """Without a reason, the score falls by its addend if each part keeps its deviation. Otherwise it may even rise."""
+    """Without the item, the score falls by its addend if each part keeps its deviation. It may rise otherwise."""
     model = family("blend")
     parts, weights = (model.scorer.factors, *model.scorer.sums), model.scorer.weights  # type: ignore[attr-defined]
     chosen = np.array([2, 5, 9, 30], dtype=np.int32)
@@ -113,7 +113,10 @@ def test_reasons_of_a_blend_hold_its_deviations_fixed() -> None:
 
 
 def test_popularity_is_one_reason_of_a_blend() -> None:
-    """Its addend is the score that the same blend without it lacks. All others stay, and the rest is 0."""
+    """The addend of popularity is the score that the blend loses without it.
+
+    All other reasons stay, and the rest is 0.
+    """
     with_it, without = family("popular_blend"), family("blend")
     for asked in requests(with_it):
         _, ranking = explanation_of(with_it, **asked, limit=N_ITEMS)
@@ -158,7 +161,7 @@ def test_a_contribution_equals_the_change_of_score_without_the_item(name: str) -
 
 
 def test_an_explained_user_is_solved_anew() -> None:
-    """The answer has the score that is explained: the exact one of the whole history."""
+    """The answer has the score that is explained: the exact score of the whole history."""
     model = family("IALS")
     prepared, ranking = explanation_of(model, user_id="u5")
     history = [Interaction(f"i{column}") for column in model.history.items(5).tolist()]
@@ -170,10 +173,7 @@ def test_an_explained_user_is_solved_anew() -> None:
 
 
 def test_features_are_named_with_their_values() -> None:
-    """Names are `tag=a` and `age=48`, also for an unseen item. Several unseen items share the name `age`.
-
-    The constant belongs to the rest.
-    """
+    """Reasons are `tag=a` or `age=48`, also for unseen items. The constant belongs to the rest."""
     model = family("IALS")
     _, ranking = explanation_of(model, user_features={"tag": "a", "age": 48})
     named = {reason for because in ranking.because for reason, _ in because.reasons}
@@ -191,8 +191,9 @@ def test_features_are_named_with_their_values() -> None:
 
 
 def test_a_learned_vector_has_no_reasons() -> None:
-    """The vector of a BPR user is no sum over its history, so all of the score is the rest. The vector of seeds is a
-    sum.
+    """The vector of a BPR user is no sum over its history, so the rest is the whole score.
+
+    The vector of seeds is a sum.
     """
     model = family("BPR")
     assert set(explanation_of(model, user_id="u5")[1].because) == {Because((), 1.0)}
@@ -203,7 +204,7 @@ def test_a_learned_vector_has_no_reasons() -> None:
 
 
 def test_only_the_page_is_explained_and_only_the_strongest_are_named() -> None:
-    """The rest is 1 less the named shares."""
+    """The rest is 1 less the shares of the named reasons."""
     model = family("neighbours")
     prepared, ranking = explanation_of(model, user_id="u11", restriction=Restriction(offset=2, explain=2))
     page = ranking.from_place(prepared.offset)

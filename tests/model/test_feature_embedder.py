@@ -1,4 +1,4 @@
-"""New items in every ranking, against a naive reading of their places. Rules and filters hold for them too."""
+"""New items in every ranking, compared with a naive reading of their places. Rules and filters apply to them, too."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FIELD = LabelField.read("genres", "multi_label", "|", LABELS, N_ALL)
 
 @cache
 def model_of(name: str) -> Model:
-    """Return a model of each family with an embedder: another model, unless the family is iALS itself."""
+    """Return a model of a family with an embedder. The embedder is another model, unless the family is iALS."""
     aware = family("IALS", seed=11)
     if name == "IALS":
         return aware
@@ -70,9 +70,9 @@ def model_of(name: str) -> Model:
 
 @cache
 def model_of_recencies(name: str) -> Model:
-    """Return a model with an embedder of the recency LEARNED beside parts of the recency OTHER.
+    """Return a model with an embedder of the recency LEARNED and other parts of the recency OTHER.
 
-    The embedder is a part of the blend, or a cold-start part beside a blend of two others.
+    The embedder is a part of the blend, or a cold-start model beside a blend of two others.
     """
     plain = model_of(name)
     known = plain.history
@@ -139,10 +139,10 @@ def scores_by_features(model: Model, query: Query, recency: float = LEARNED) -> 
 
 
 class Naive:
-    """The page, chosen by looking at every candidate at every step."""
+    """A naive choice of the page, which looks at every candidate at every step."""
 
     def __init__(self, model: Model, query: Query, may: NDArray[np.bool_]) -> None:
-        """Read which items `may` come back, (N_ALL,), from the ranking of all items."""
+        """Read from the ranking of all items which items `may` come back, (N_ALL,)."""
         self.rules, self.wanted, self.model = query.rules or Rules(), query.limit, model
         nothing = query.exclude[:0]
         plain = query._replace(limit=N_ITEMS, rules=None, new=None, explain=0, include_seen=True, allowed=None)
@@ -200,7 +200,10 @@ class Naive:
         return not (full or late or column in self.chosen or column in self.pinned)
 
     def due(self) -> int | None:
-        """Return the best new item if one must come. It carries the score of the best item that could stand there."""
+        """Return the best new item if one must come next.
+
+        It gets the score of the best item that could come instead.
+        """
         share, n_new = self.rules.share, sum(chosen >= N_ITEMS for chosen in self.chosen)
         if share is None or n_new + 1 > share.least * (len(self.chosen) + 1) + NEAR:
             return None
@@ -301,7 +304,7 @@ restrictions = st.builds(
 
 
 def shown(model: Model, query: Query, body: dict[str, Any], restriction: Restriction) -> NDArray[np.bool_]:
-    """Return whether each item may come back, (N_ALL,), by the request."""
+    """Return whether the request permits each item, (N_ALL,)."""
     allowed = np.ones(N_ALL, dtype=np.bool_) if restriction.allowed is None else restriction.allowed.flags()
     gone = {*body["exclude_items"], *(dislike.item_id for dislike in body["dislikes"])}
     if not body["include_seen"]:
@@ -315,7 +318,7 @@ def shown(model: Model, query: Query, body: dict[str, Any], restriction: Restric
 
 
 def check(model: Model, questions: list[tuple[dict[str, Any], Restriction]]) -> list[Prepared]:
-    """Check a request alone and in a batch. The scores must be those of the places."""
+    """Check a request alone and in a batch, including the scores of the places."""
     prepared: list[Prepared] = [model.prepare_recommend(**body, restriction=one) for body, one in questions]
     for one, ranking, asked in zip(prepared, model.rank([one.query for one in prepared]), questions, strict=True):
         (alone,) = model.rank([one.query])
@@ -343,12 +346,12 @@ def check(model: Model, questions: list[tuple[dict[str, Any], Restriction]]) -> 
 @settings(max_examples=20)
 @given(questions=st.lists(st.tuples(bodies, restrictions), min_size=4, max_size=9))
 def test_a_new_item_stands_where_the_embedder_would_put_it(name: str, questions: Any) -> None:
-    """It stands by its own score, or by its rank if another part answers, with all controls of a request together."""
+    """A new item's own score decides, or its rank if another part answers, with all controls of a request together."""
     check(hiding(name), questions)
 
 
 def test_new_items_never_exceed_their_maximum_share() -> None:
-    """The bound holds for the first n items, for every n. A new item that has to wait comes as soon as it may."""
+    """The bound holds for the first n items, for every n. A new item that had to wait comes as soon as it may."""
     share = Share(0, 0.29)
     assert [share.room(n) for n in (1, 3, 4, 100)] == [0, 0, 1, 29]
     model = model_of("IALS")
@@ -405,8 +408,8 @@ def test_a_new_item_is_explained_by_its_own_score() -> None:
 def test_the_embedder_weighs_histories_by_its_own_recency(name: str) -> None:
     """The recency of other parts would reverse the order of new items for some of these users.
 
-    Strangers with a history, histories behind that of a training user, and such histories alone are tested, the last
-    for an embedder without the training users.
+    The users are strangers with a history, histories behind a training user's, and such histories for an embedder
+    without training users.
     """
     model = model_of_recencies(name)
     by_vector = np.argsort(embedder_scorer(model).index.vectors(np.arange(N_ITEMS, dtype=np.int32))[:, 0])
@@ -430,7 +433,7 @@ def test_the_embedder_weighs_histories_by_its_own_recency(name: str) -> None:
 
 @pytest.mark.parametrize("user", [None, "u5"])
 def test_dislikes_count_alike_in_parts_that_weigh_histories_differently(user: str | None) -> None:
-    """Recency decays the history and not the dislikes, which are of the present."""
+    """Recency decays the history but not the dislikes, which are current."""
     model = model_of_recencies("aware blend")
     scorer: Any = model.scorer
     query = model.prepare_recommend(
@@ -463,8 +466,7 @@ def test_dislikes_count_alike_in_parts_that_weigh_histories_differently(user: st
     np.testing.assert_allclose(ranking.scores, expected[ranking.items], rtol=1e-9, atol=1e-9)
 
 
-def test_popular_and_related_items_hold_no_new_items() -> None:
-    """Popular and related items contain no new items."""
+def test_popular_and_related_items_contain_no_new_items() -> None:
     model = model_of("neighbours")
     restriction = Restriction(allowed=ItemSet.of_flags(np.ones(N_ALL, dtype=np.bool_)), new=new_items(None))
     popular = model.prepare_recommend(

@@ -1,4 +1,4 @@
-"""Encoders give equal vectors for equal values, refuse unusable values by column, and never fail otherwise."""
+"""Encoders of features: equal values give equal vectors, and unusable values are refused by column."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_each_token_and_number_has_its_place_and_the_last_is_one() -> None:
 
 
 def test_missing_null_and_unseen_values_give_no_signal() -> None:
-    """Only the constant is left, as for a value equal to the mean."""
+    """Only the constant is left, as for a number equal to the mean."""
     only_constant = [0, 0, 0, 0, 0, 0, 1]
     for features in (
         {},
@@ -74,14 +74,14 @@ def test_a_boolean_is_one_or_zero() -> None:
 
 
 def test_messages_name_kinds_of_json_and_not_of_python() -> None:
-    """Clients need not know the language of the server."""
+    """Clients need not know the server's language."""
     for value, kind in (("2010", "a text"), ([2010], "a list"), ({}, "a map")):
         with pytest.raises(FeatureValueUnusable, match=f"'year': {kind} is not a number"):
             encoder().encode({"year": value})
 
 
-def test_a_constant_number_column_still_refuses_other_values() -> None:
-    """Validity of a value does not depend on the variation of the training data."""
+def test_a_constant_number_column_still_refuses_invalid_values() -> None:
+    """Whether a value is valid does not depend on the variation of the training data."""
     with pytest.raises(FeatureValueUnusable, match="'constant'"):
         encoder().encode({"constant": "five"})
     assert encoder().encode({"constant": 900})[0].sum() == 1
@@ -89,7 +89,7 @@ def test_a_constant_number_column_still_refuses_other_values() -> None:
 
 @pytest.mark.parametrize(("column", "value"), [("country", ["fr"]), ("country", {"a": 1}), ("genres", [["Drama"]])])
 def test_a_token_of_a_wrong_kind_is_refused(column: str, value: object) -> None:
-    """Only multi-label columns accept lists, and these hold scalars."""
+    """Only multi-label columns accept lists, which hold scalars."""
     with pytest.raises(FeatureValueUnusable, match=column):
         encoder().encode({column: value})
 

@@ -1,4 +1,4 @@
-"""From a ranking by score to the items that are shown."""
+"""The step from a ranking by score to the items that are shown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from tests.model.ranker.test_controls import models
 
 
 def test_no_more_items_are_ranked_than_the_rules_need() -> None:
-    """A query without rules ranks its limit, diversity a pool, boosts all items, and no query more than all items."""
+    """A query without rules ranks its limit, diversity a pool, and boosts all items.
+
+    No query ranks more than all items.
+    """
     plain = Query(limit=3, user=0)
     assert candidate_query(plain, 10_000) is plain
     assert candidate_query(plain._replace(rules=Rules(diversity=0.5)), 10_000).limit == POOL
@@ -28,7 +31,7 @@ def test_no_more_items_are_ranked_than_the_rules_need() -> None:
 
 @pytest.mark.parametrize("name", EVERY_FAMILY)
 def test_a_pin_has_the_score_of_the_model(name: str) -> None:
-    """The pinned item moves with its score, and the others keep their order."""
+    """The pinned item keeps its score, and the others their order."""
     model = family(name)
     query = Query(limit=N_ITEMS, user=2, include_seen=True)
     (whole,) = model.rank([query])
@@ -43,7 +46,7 @@ OF_ITEMS = {"popularity", "neighbours", "labels", "numbers"}
 
 
 @pytest.mark.parametrize("name", ["IALS", "neighbours", "blend", "popularity"])
-def test_reasons_are_groups_of_features_and_within_one_those_of_the_winner(name: str) -> None:
+def test_a_ranker_explains_by_feature_groups_and_the_winners_reasons(name: str) -> None:
     model, _ = models(name)
     ranker = model.ranker
     assert ranker is not None

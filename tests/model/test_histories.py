@@ -1,4 +1,4 @@
-"""Answers to a history agree with irspack for a cold user, by an exact solver."""
+"""Answers to a history, compared with irspack's for a cold user by an exact solver."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def rows(weighted: bool) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("loss", "scaling", "nu"), FORMS)
-def test_ials_places_a_history_where_training_would(loss: str, scaling: str, nu: float, weighted: bool) -> None:
+def test_ials_gives_a_history_the_vector_of_training(loss: str, scaling: str, nu: float, weighted: bool) -> None:
     """Vectors agree for each form of the objective, with and without weights, and joined to a known user."""
     recommender = ials(loss_type=loss, confidence_scaling=scaling, epsilon=0.5, nu=nu)
     model, trained_on = export_model(recommender), matrix()
@@ -113,7 +113,7 @@ def test_neighbours_and_projections_sum_rows(recommender_class: Any) -> None:
 @pytest.mark.parametrize("count", [1, 40, 1000])
 @pytest.mark.parametrize("confidence", [1.0, 0.7])
 def test_long_weighted_histories_solve_the_normal_equations(count: int, confidence: float) -> None:
-    """Both ways of the solve agree with the textbook system, built and solved naively."""
+    """Both ways to solve agree with the textbook system, built and solved naively."""
     rng = np.random.default_rng(count)
     items = rng.standard_normal((1200, 24))
     solver = LeastSquares(

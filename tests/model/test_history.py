@@ -1,4 +1,4 @@
-"""Rows of the training matrix."""
+"""Histories of users: the rows of the training matrix."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from svc.model.history import LEAST, History, decay_factors, decay_weights, orde
 
 
 def test_positions_are_dense_ranks_from_the_latest() -> None:
-    """The latest time is 0. Equal times share a position."""
+    """The latest time has position 0. Equal times share a position."""
     assert positions_of(np.array([2, 2, 5, 9, 9, 9])).tolist() == [2, 2, 1, 0, 0, 0]
     assert positions_of(np.array([4])).tolist() == [0]
     assert positions_of(np.empty(0, dtype=np.int64)).tolist() == []
 
 
-def test_a_factor_is_never_zero() -> None:
-    """The exponential underflows, and a confidence of zero cannot be divided by."""
+def test_the_weight_of_an_old_position_is_never_zero() -> None:
+    """The exponential underflows, and the solve divides by the weight."""
     found = decay_factors(np.array([0, 1, 5000]), 2.0)
     assert found.tolist() == [1.0, float(np.exp(-2.0)), LEAST]
     assert np.float32(LEAST) > 0
 
 
 def test_a_repeated_item_takes_its_latest_position_and_adds_weights() -> None:
-    """Later positions close the gap that it leaves."""
+    """Later positions close the gap that the item leaves."""
     columns = np.array([7, 3, 7, 5], dtype=np.int32)
     found, weights, positions = order_history(columns, None, np.arange(4))
     assert (found.tolist(), positions.tolist()) == ([3, 7, 5], [2, 1, 0])
@@ -52,7 +52,7 @@ def test_a_row_holds_its_items_and_values() -> None:
 
 
 def test_a_history_in_order_counts_its_items_by_their_age() -> None:
-    """Items of one time count alike, and values are multiplied."""
+    """Items of one time count alike. The values of the items are multiplied."""
     offsets, columns = np.array([0, 3, 5], dtype=np.int64), np.array([4, 1, 3, 0, 2], dtype=np.int32)
     values = np.array([2, 1, 1, 1, 3], dtype=np.float32)
     ties = np.array([False, True, False, False, False])
@@ -68,6 +68,6 @@ def test_a_history_in_order_counts_its_items_by_their_age() -> None:
 
 
 def test_unused_attributes_are_not_stored() -> None:
-    """Unordered histories have the same state as before these attributes existed."""
+    """A history without order has the state of earlier versions."""
     state = History(np.array([0, 1]), np.array([0], dtype=np.int32)).__getstate__()
     assert set(state) == {"offsets", "columns", "weights"}

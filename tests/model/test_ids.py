@@ -1,4 +1,4 @@
-"""Ids map to rows and back."""
+"""Id tables: ids map to rows and back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 @given(st.lists(texts, unique=True, max_size=40), texts)
 def test_rows_and_ids_map_onto_each_other(ids: list[str], other: str) -> None:
-    """Any distinct texts, the empty one and non-ASCII ones among them, map to rows and back."""
+    """Any distinct texts map to rows and back, the empty one and non-ASCII ones among them."""
     table = IdTable.from_ids(ids)
     assert len(table) == len(ids)
     assert table.all() == ids

@@ -1,4 +1,4 @@
-"""Loading a model from the verified parts of an artifact: refusals and warnings."""
+"""Loading a model from the verified parts of an artifact: refusals, warnings and the rehearsal."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ def test_an_id_table_that_does_not_find_its_own_ids_is_refused() -> None:
 
 
 def test_the_share_of_known_users_counts_all_users_of_the_live_model() -> None:
-    """Exactly the share passes. One user less is refused, with both counts."""
+    """Exactly the required share passes. One user less is refused, with both counts."""
     live = IdTable.from_ids([str(number) for number in range(100)])
     half = IdTable.from_ids([str(number) for number in range(50)] + [f"new{number}" for number in range(500)])
     require_known_users(half, live, 0.5)

@@ -1,4 +1,4 @@
-"""Requests become queries, with the errors that clients see. Answers do not depend on the batch."""
+"""From requests to queries and answers: errors that clients see, and answers that do not depend on the batch."""
 
 from __future__ import annotations
 
@@ -150,7 +150,10 @@ def test_an_answer_has_the_same_bits_alone_and_in_any_batch(family: str) -> None
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_rankings_descend_and_omit_excluded_and_seen_items(family: str) -> None:
-    """Scores fall, ties by column. Seen, excluded and seed items never come back. The limit is filled."""
+    """Scores fall, and ties are in order of columns.
+
+    Seen, excluded and seed items never come back. The limit is filled.
+    """
     model = made(family)
     for query, ranking in zip(queries(model, 60), model.rank(queries(model, 60)), strict=True):
         order = np.lexsort((ranking.items, -ranking.scores))
@@ -205,7 +208,7 @@ def test_a_known_user_is_answered_from_its_history() -> None:
     [("ials", False), ("svd", False), ("bpr", False), ("popularity", False), ("neighbours", True), ("dense", True)],
 )
 def test_queries_know_the_length_of_a_history_that_is_added_up(family: str, is_summed: bool) -> None:
-    """Their costs depend on it. Models with a vector for each user do not read its history."""
+    """The cost of such a query depends on it. Models with a vector for each user do not read the history."""
     model = made(family)
     for user in range(0, N_USERS, 7):
         query = model.prepare_recommend(user_id=f"u{user}", user_features=None, limit=5).query
@@ -218,7 +221,7 @@ def related_query(model: Model, **given: Any) -> Query:
 
 
 def test_seeds_may_be_known_described_or_both() -> None:
-    """Unknown seeds are dropped. A described known item is a seed, and a described unseen one joins by its features."""
+    """Unknown seeds are dropped. A described item is a seed by its id if it is known, else by its features."""
     model = made("ials", features=True)
     assert related_query(model, seed_items=["i5", "nothing", "i5", "i2"]).seeds.tolist() == [2, 5]
     mixed = related_query(model, seed_items=["i5"], item_features={"i2": {"tag": "a"}, "new": {"tag": "b"}})
@@ -245,8 +248,8 @@ def test_features_beside_seeds_need_a_model_with_features(given: dict[str, Any])
         related_query(made("svd"), seed_items=["i1"], **given)
 
 
-def test_the_prior_changes_the_answer() -> None:
-    """User features beside seeds shift the vector of the unseen user."""
+def test_user_features_beside_seeds_change_the_answer() -> None:
+    """They shift the vector of the unseen user."""
     model = made("ials", features=True)
     asked = [
         related_query(model, seed_items=["i1"], user_features=features)
@@ -255,8 +258,7 @@ def test_the_prior_changes_the_answer() -> None:
     assert len({ranking.scores.tobytes() for ranking in model.rank(asked)}) == 3
 
 
-def test_long_seed_lists_are_placed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pieces of any size give answers of the same bits."""
+def test_long_seed_lists_give_the_same_bits_in_pieces_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     model = made("ials", features=True)
     asked = [
         related_query(model, seed_items=[f"i{n + k}" for k in range(5)], user_features={"tag": "a"}) for n in range(20)

@@ -1,4 +1,4 @@
-"""Small payloads that cost much are refused in little time and memory. No message repeats their content."""
+"""Small payloads whose decoding would cost much are refused quickly. No message repeats their content."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def decode(pickled: bytes) -> Any:
 
 
 def refusal_of(pickled: bytes) -> str:
-    """Return the error message for a pickle, which must be short."""
+    """Return the error message for a pickle. The message must be short."""
     with bounded(), pytest.raises((PayloadInvalid, ForbiddenClass)) as caught:
         decode(pickled)
     assert len(str(caught.value)) < 300
@@ -59,7 +59,7 @@ HOW = ("list", "dict", "tuple", "instance")
 @pytest.mark.parametrize("count", [16, 24, 60])
 @pytest.mark.parametrize("use", [b"%s", b"](%sN" + b"e", b"}\x8c\x01a%ss", IDS + b"%s)\x86R", IDS + b"}%s\x86R"])
 def test_values_that_double_with_each_level_are_refused(how: str, count: int, use: bytes) -> None:
-    """Lists, dicts, tuples and instances that double are refused, bare or inside another value."""
+    """Lists, dicts, tuples and instances are refused, bare or inside another value."""
     refusal_of(use % levels(how, count))
 
 
@@ -133,7 +133,7 @@ def test_keys_and_members_are_texts(pickled: bytes) -> None:
     ],
 )
 def test_a_contained_value_must_not_grow(pickled: bytes) -> None:
-    """A value within itself, and a value filled after it was counted, are refused."""
+    """Refused are a value within itself, and a value that is filled after it was counted."""
     with suppress(PayloadInvalid), bounded():
         repr(decode(pickled))
     if pickled != b"]\x94\x8c\x01ah\x00}\x94N\x86":
@@ -166,6 +166,6 @@ PIECES = (
 @given(st.lists(st.tuples(st.sampled_from(PIECES), st.integers(1, 40)), max_size=40))
 @settings(max_examples=300, deadline=None)
 def test_any_program_of_known_operations_ends_in_bounds(program: list[tuple[bytes, int]]) -> None:
-    """Any sequence of known operations gives a value of short text, or one of the two errors."""
+    """Any sequence of known operations gives a value with a short text, or one of the two errors."""
     with bounded(), suppress(PayloadInvalid, ForbiddenClass):
         assert len(repr(decode(b"".join(piece * count for piece, count in program)))) < 100 * operations.MAX_SIZE

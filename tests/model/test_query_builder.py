@@ -1,4 +1,4 @@
-"""Ids of a request become columns of the model. Unknown ids are named, and hidden pins have a reason."""
+"""The builder of queries: ids of a request become columns, and hidden pins get a reason."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def builder() -> QueryBuilder:
     return QueryBuilder(ITEMS, HISTORY)
 
 
-def test_columns_are_distinct_and_rise() -> None:
+def test_columns_are_distinct_and_ascending() -> None:
     """Unknown ids have no column."""
     assert builder().columns(["d", "b", "nobody", "d"]).tolist() == [1, 3]
     assert builder().unknown(["d", "nobody", "b", "x"]).tolist() == [1, 3]

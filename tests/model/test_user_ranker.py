@@ -1,4 +1,4 @@
-"""The users for an item agree with a matrix of all scores from the scorers' own rankings."""
+"""Rankings of users for an item, compared with a matrix of all scores from the scorers' own rankings."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def ranking_of(model: Model, **controls: object) -> Ranking:
 
 
 def check(ranking: Ranking, keys: NDArray[np.float64], wanted: NDArray[np.bool_], limit: int) -> None:
-    """Check that the best of the wanted users come back, equal ones by row, up to rounding."""
+    """Check that the best of the wanted users come back, up to rounding. Equal users are ordered by row."""
     best = np.sort(keys[wanted])[::-1][:limit]
     np.testing.assert_allclose(ranking.scores, best, atol=2e-6)
     np.testing.assert_allclose(keys[ranking.items], best, atol=2e-6)
@@ -113,7 +113,7 @@ def test_scores_of_neighbour_models_have_the_bits_of_rankings(name: str) -> None
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", ["IALS", "aware blend"])
-def test_an_item_by_its_features_is_ranked_by_the_part_that_learned_from_them(name: str, order: Order) -> None:
+def test_an_item_by_its_features_is_ranked_by_the_feature_aware_part(name: str, order: Order) -> None:
     model = served_model(name)
     part = model.scorer.factors if isinstance(model.scorer, BlendScorer) else model.scorer
     encoded, _ = model._encode("item", {"tag": "a", "age": 48.0})
@@ -128,7 +128,7 @@ def test_an_item_by_its_features_is_ranked_by_the_part_that_learned_from_them(na
 
 
 @pytest.mark.parametrize("name", RANKABLE)
-def test_offset_included_and_excluded_users(name: str) -> None:
+def test_offset_include_users_and_exclude_users_select_from_the_ranking(name: str) -> None:
     model = served_model(name)
     whole = ranking_of(model, item_id="i3", include_seen=True)
     assert (
@@ -143,7 +143,7 @@ def test_offset_included_and_excluded_users(name: str) -> None:
 
 
 def test_users_from_whom_the_item_is_hidden_come_back_only_on_request() -> None:
-    """A value of 1 hides for good, as in `:recommend`."""
+    """`include_seen` brings them back, unless the hidden value is 1, as in `:recommend`."""
     model = family("SVD")
     offsets = np.array([0, 1, 2, *([2] * (N_USERS - 2))])
     model.hidden = History(offsets, np.array([3, 3], dtype=np.int32), np.array([0.5, 1.0], dtype=np.float32))
@@ -153,7 +153,7 @@ def test_users_from_whom_the_item_is_hidden_come_back_only_on_request() -> None:
     assert set(ranking_of(model, item_id="i3", include_seen=True).items.tolist()) == {0, *range(2, N_USERS)}
 
 
-def test_models_trained_with_repeats_name_users_who_have_the_item() -> None:
+def test_models_trained_with_repeats_include_users_who_have_the_item() -> None:
     model = family("SVD")
     model.repeats = True
     model.serve_users()

@@ -172,10 +172,7 @@ OLD, NEW = "o" * 43, "n" * 43
 
 
 def test_a_server_answers_reloads_keys_and_drains_in_one_life(records: Records, tmp_path: Path) -> None:
-    """Its models answer, valid keys replace earlier ones without a pause, and invalid ones change nothing.
-
-    It ends regularly.
-    """
+    """Valid keys replace earlier ones without a pause, and invalid ones change nothing. The server ends regularly."""
     write_artifact(tmp_path / "shop.svc", factor_model(10, 40, 4))
     (tmp_path / "shop.yaml").write_text(RECIPE)
     (tmp_path / "there.csv").write_text("item_id\n" + "".join(f"i{number}\n" for number in range(20, 24)))

@@ -50,7 +50,7 @@ def test_a_defect_has_the_exit_code_of_a_failed_training_and_its_frames(emitted:
 
 
 def test_an_interrupt_names_the_files_that_were_written(emitted: Emitted) -> None:
-    """By default it names none."""
+    """An interrupt before the first write names no file."""
     outcome = Outcome("books", "run-1", Progress())
     assert outcome.log_interrupt(130) == TrainingOutcome(130)
     outcome.kept = "the artifact a.svc is live"

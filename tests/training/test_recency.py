@@ -426,7 +426,7 @@ def test_users_outside_the_sample_get_vectors_of_weighted_histories(
 
 
 def test_an_export_has_the_bytes_of_single_requests(make_recipe: Make, tmp_path: Path) -> None:
-    """Both keep the order of histories, for every algorithm."""
+    """Exports and requests keep the order of histories, for every algorithm."""
     write_events(tmp_path / "events.csv", weighted=False, ties=True)
     for algorithms in (["RP3beta"], ["IALS"], ["IALS", "RP3beta", "Blend"]):
         blocks = recipe_blocks(algorithms, weighted=False, recency=DELTA)

@@ -48,7 +48,7 @@ def payload(artifact: str | None) -> bytes:
 def test_a_refit_reuses_every_parameter_on_other_data(
     changes: dict[str, Any], make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]], items_csv: Path
 ) -> None:
-    """It reuses class, parameters, epochs, half-life, recency, weights and features. Two refits are equal."""
+    """Class, parameters, epochs, half-life, recency, weights and features are reused. Two refits are equal."""
     features = {
         "item": {
             "source": {"type": "csv", "path": str(items_csv)},

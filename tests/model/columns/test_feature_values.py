@@ -9,7 +9,7 @@ from svc.model.columns.feature_values import NOTHING, Encoded, kind_of, token_te
 
 
 def test_tokens_are_the_text_of_scalars() -> None:
-    """A whole number gives its digits in any type. Surrounding blanks do not count."""
+    """A whole number of any type gives its digits. Blanks at the ends of a text do not count."""
     assert token_text(7) == token_text(7.0) == token_text(np.int32(7)) == token_text(" 7 ") == "7"
     assert token_text(True) == token_text(np.bool_(True)) == "true"
     assert token_text(False) == token_text(np.bool_(False)) == "false"

@@ -1,4 +1,4 @@
-"""Texts as TF-IDF vectors, compared with scikit-learn, and refused values."""
+"""Text columns: TF-IDF vectors, compared with scikit-learn's, and refused values."""
 
 from __future__ import annotations
 
@@ -100,14 +100,14 @@ def kinds_of_code_points() -> list[str]:
 
 
 def sorting_steps(text: str) -> int:
-    """Return the most steps of an insertion sort of each run of marks, and one for each character."""
+    """Return the most steps of an insertion sort of any run of marks, plus one for each character."""
     classes = map(unicodedata.combining, NORMALIZE("NFD", text))
     runs = (len(list(run)) for is_mark, run in itertools.groupby(classes, bool) if is_mark)
     return len(text) + sum(length**2 for length in runs)
 
 
 def test_the_work_of_a_long_word_grows_with_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight times as many of any code point take less than 30 times the work to normalize."""
+    """Eight times as many code points of any kind take less than 30 times the work to normalize."""
     steps: list[int] = []
 
     def counted(form: Any, text: str) -> str:

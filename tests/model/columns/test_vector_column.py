@@ -1,4 +1,4 @@
-"""Vectors as features: lists and texts of numbers are scaled, or refused by the name of their column."""
+"""Vector columns: lists and texts of numbers, which are scaled or refused by the name of their column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Item records of random content, and the features of a page computed one number at a time."""
+"""Random item records, and the features of a page computed one number at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from svc.model.ranker.page_ranker import LAST, MOST_HISTORY, PageRanker
 
 
 def random_record(rng: np.random.Generator, n_items: int, *, ordered: bool = True, tables: bool = True) -> ItemRecord:
-    """A record of `n_items`; without `tables` nothing is known of labels and numbers."""
+    """Return a record of `n_items`. Without `tables`, the record has no labels and no numbers."""
     neighbours = np.full((n_items, NEIGHBOURS), n_items, dtype=np.int32)
     similarities = np.zeros((n_items, NEIGHBOURS), dtype=np.float32)
     for item in range(n_items):
@@ -50,7 +50,7 @@ def random_record(rng: np.random.Generator, n_items: int, *, ordered: bool = Tru
 
 
 def random_ranker(rng: np.random.Generator, n_items: int, *, ordered: bool = True, tables: bool = True) -> PageRanker:
-    """A ranker with random weights over a random record, ready."""
+    """Return a ranker with random weights over a random record, ready to use."""
     record = random_record(rng, n_items, ordered=ordered, tables=tables)
     ranker = PageRanker(record, *np.empty((3, 0), dtype=np.float32))
     n_features = len(ranker.features)
@@ -64,7 +64,7 @@ def random_ranker(rng: np.random.Generator, n_items: int, *, ordered: bool = Tru
 def plain_features(
     record: ItemRecord, history: Sequence[int], items: Sequence[int], scores: Sequence[float]
 ) -> dict[str, list[float]]:
-    """Each feature by name, one item after the other."""
+    """Return each feature by name, computed item after item."""
     h = list(history)[-MOST_HISTORY:]
     found: dict[str, list[float]] = {}
     for place, (item, score) in enumerate(zip(items, scores, strict=True)):

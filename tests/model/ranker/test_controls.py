@@ -1,4 +1,4 @@
-"""Every control keeps its promise over a reordered page: the reference computes all of it with single numbers."""
+"""Controls of a request on pages that a ranker has reordered, compared with a reference of single numbers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COLOURS = LabelField.read(
 
 
 class PlainScorer:
-    """Answers queries by the whole ranking of another scorer, cut and reordered item by item."""
+    """Answers queries from the whole ranking of another scorer, which it cuts and reorders item by item."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -68,7 +68,7 @@ class PlainScorer:
 
 @cache
 def models(name: str) -> tuple[Model, Model]:
-    """A model with a ranker, as its payload says, and one that answers by plain numbers."""
+    """Return a model with a ranker, decoded from its payload, and the same model with a `PlainScorer`."""
     model = family(name, n_items=N_ITEMS)
     ranker = random_ranker(np.random.default_rng(11), N_ITEMS, ordered=False)
     model.ranker = ranker
@@ -106,7 +106,7 @@ def _variation(random: Random) -> Variation:
 
 
 def question(random: Random) -> tuple[dict[str, Any], Restriction]:
-    """A request for a user, known or not, with any of the controls that may change its page."""
+    """Return a request for a user, known or not, with any of the controls that may change its page."""
     asked = {
         "user_id": random.choice([None, f"u{random.randint(0, N_USERS)}"]),
         "user_features": None,
@@ -129,7 +129,7 @@ def question(random: Random) -> tuple[dict[str, Any], Restriction]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_page_is_that_of_plain_numbers_alone_and_in_a_batch(name: str) -> None:
+def test_each_page_equals_the_reference_alone_and_in_a_batch(name: str) -> None:
     model, plain = models(name)
     random = Random(name)  # other requests for each model
     some = [question(random) for _ in range(500)]
@@ -145,7 +145,7 @@ def test_each_page_is_that_of_plain_numbers_alone_and_in_a_batch(name: str) -> N
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_offsets_walk_through_the_whole_ranking(name: str) -> None:
+def test_pages_by_offset_are_slices_of_the_whole_ranking(name: str) -> None:
     model, _ = models(name)
     whole = model.rank([model.known_user(3, limit=N_ITEMS)])[0]
     assert (np.diff(whole.scores) <= 0).all()
@@ -156,7 +156,7 @@ def test_offsets_walk_through_the_whole_ranking(name: str) -> None:
         assert page.items.tolist() == whole.items[offset : offset + 10].tolist()
 
 
-def test_related_items_the_fallback_and_other_parts_keep_their_order() -> None:
+def test_related_items_the_fallback_and_cold_starts_are_not_reordered() -> None:
     model, _ = models("IALS")
     asked = {"item_features": None, "user_features": None, "limit": 20}
     related = model.prepare_related(seed_items=["i1"], **asked).query
@@ -175,7 +175,7 @@ def test_related_items_the_fallback_and_other_parts_keep_their_order() -> None:
 
 
 @pytest.mark.parametrize("name", ["IALS"])
-def test_new_items_stand_where_they_would_among_the_items_of_the_winner(name: str) -> None:
+def test_the_ranker_does_not_move_new_items(name: str) -> None:
     model, _ = models(name)
     alone = family(name, n_items=N_ITEMS)
     features = [{"tag": "a", "age": age} for age in (20.0, 40.0, 60.0)] + [{"tag": "b"}]

@@ -31,7 +31,7 @@ def test_ids_outside_of_their_range_are_refused() -> None:
             record.check(30)
 
 
-def test_a_ranker_needs_a_number_for_each_feature() -> None:
+def test_a_ranker_without_a_weight_for_each_feature_is_refused() -> None:
     ranker = random_ranker(np.random.default_rng(4), 30)
     ranker.check(30)
     ranker.means = ranker.means[:-1]

@@ -1,4 +1,4 @@
-"""Compiled filters agree with brute force, which checks each item against the tree."""
+"""Compiled filters, compared with brute force, which checks each item against the tree."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def fields_of(table: list[dict[str, Any]]) -> FilterFields:
 @settings(max_examples=150)
 @given(rows, st.lists(trees, min_size=1, max_size=10))
 def test_any_filter_keeps_the_items_that_brute_force_keeps(table: list[dict[str, Any]], some: list[Any]) -> None:
-    """Three thousand trees over random tables with missing and odd values agree, also from the cache."""
+    """The tests draw three thousand trees over random tables with missing and odd values, also from the cache."""
     fields = fields_of(table)
     for tree in some:
         canonical = parse_filter(tree, KINDS)
@@ -153,7 +153,7 @@ def test_a_cached_tree_is_not_parsed_again() -> None:
 
 
 def test_parts_that_cannot_change_the_result_are_not_compiled() -> None:
-    """Parts after an empty part of `all`, or after a part of `any` that keeps every item, are skipped."""
+    """Such parts follow an empty part of `all`, or a part of `any` that keeps every item."""
     fields = fields_of([{"genres": "a", "country": "b", "year": year} for year in range(20)])
     del fields.fields["year"]  # compiling a condition on it would fail
     for key, country, count in (("all", "nowhere", 0), ("any", "b", 20)):
@@ -163,7 +163,7 @@ def test_parts_that_cannot_change_the_result_are_not_compiled() -> None:
 
 
 def test_an_error_names_the_field_and_the_kind_of_a_wrong_cell() -> None:
-    """The error names the field, the kind of the cell, and the ways out."""
+    """The error also says how to correct the table or the recipe."""
     with pytest.raises(MetadataError, match="'year' is numerical, and a cell holds a text"):
         NumberField.read("year", [1990, "old"], 2)
     with pytest.raises(MetadataError, match="filter field 'country': a map does not belong here"):
@@ -180,7 +180,7 @@ def test_fields_describe_their_most_frequent_values() -> None:
     assert year == {"name": "year", "kind": "numerical", "min": None, "max": None}
 
 
-def test_items_behind_have_no_value_in_a_field_that_is_missing_there() -> None:
+def test_new_items_have_no_value_in_a_field_that_their_list_lacks() -> None:
     """A list of new items may be older than the fields that its recipe now declares."""
     own = FilterFields(
         {

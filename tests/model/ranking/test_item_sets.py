@@ -1,4 +1,4 @@
-"""Sets of item columns agree with Python's own sets."""
+"""Sets of item columns, compared with Python's own sets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from svc.model.ranking.item_sets import ItemSet, best, intersect, mask, reaching
 
 
 def test_item_sets_agree_with_python_sets() -> None:
-    """Intersection, union, complement, membership and columns agree with Python's own sets at any length."""
+    """Intersection, union, complement, membership and columns agree for any number of items."""
     rng = np.random.default_rng(5)
     for n_items in (1, 7, 8, 9, 100, 1001):
         first, second = (set(np.flatnonzero(rng.random(n_items) < 0.4).tolist()) for _ in range(2))

@@ -1,4 +1,4 @@
-"""New items of a list, and the vectors that follow from their features."""
+"""New items of a list, and their vectors from their features."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.model.test_feature_embedder import N_NEW, embedder_scorer, model_of, 
 
 
 def test_candidates_are_allowed_included_and_not_excluded() -> None:
-    """Candidates are rows, rising. Ids that are no new items are ignored."""
+    """Candidates are rows in ascending order. Ids that are no new items are ignored."""
     items = new_items(None)
     assert items.candidates([], None, None).tolist() == list(range(N_NEW))
     assert items.candidates(["n1", "i1", "?"], ["n1", "n2", "i3", "?"], None).tolist() == [2]

@@ -42,8 +42,8 @@ def given(columns: list[int], weights: list[float] | None = None) -> Given:
     return Given(np.array(columns, dtype=np.int32), None if weights is None else np.array(weights), ())
 
 
-def test_without_recency_order_plays_no_part() -> None:
-    """Without recency, columns rise and weights add up."""
+def test_without_recency_the_order_of_a_history_has_no_effect() -> None:
+    """Columns are ascending, and weights of repeated items add up."""
     history = History(OFFSETS, COLUMNS)
     one = settle_history(given([5, 1, 5]), history)
     columns, weights, *_ = profile_of(one, history)
@@ -53,7 +53,7 @@ def test_without_recency_order_plays_no_part() -> None:
 
 
 def test_a_request_history_follows_the_known_history() -> None:
-    """Positions count over both histories. The place that a repeated item leaves is closed, unless others share it."""
+    """Positions count over both histories. A repeated item leaves no gap, unless other items share its old position."""
     history = History(OFFSETS, COLUMNS, recency=1.0, ties=np.array([False, True, False]))
     columns, weights, *_ = joined_profile(history, 0, settle_history(given([9, 4]), history))
     assert columns.tolist() == [0, 2, 9, 4]
@@ -82,7 +82,7 @@ def test_positions_are_kept_if_each_part_has_its_own_recency() -> None:
     assert (columns.tolist(), weights.tolist(), positions.tolist()) == ([1, 5], [1, 2], [1, 0])  # type: ignore[union-attr]
 
 
-def test_values_are_kept_for_a_cold_start_part_of_another_recency() -> None:
+def test_a_profile_can_be_weighted_anew_for_another_recency() -> None:
     history = History(OFFSETS, COLUMNS, recency=0.7, recency_beside=True)
     query = Query(5).of_profile(profile_of(settle_history(given([5, 1, 5]), history), history))
     np.testing.assert_allclose(query.seed_weights, [np.exp(-0.7), 2.0])

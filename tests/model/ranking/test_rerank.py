@@ -1,4 +1,7 @@
-"""Boosts, rotation, diversity, limits and pins against a naive reading of the rules. Filters win over all of them."""
+"""Boosts, rotation, diversity, limits and pins, compared with a naive reading of the rules.
+
+Filters precede them all.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ field_of = cache(lambda n_items: LabelField.read("genres", "multi_label", "|", l
 
 
 def labels_of(n_items: int) -> list[str | None]:
-    """Return labels of which most are one genre, so that a limit on it soon leaves the pool of diversity."""
+    """Return labels, most of them of one genre, so that a limit on it soon leaves the pool of diversity."""
     return ["a" if item % 7 else ["a|b", "b", "c", None][item // 7 % 4] for item in range(n_items)]
 
 
@@ -56,7 +59,7 @@ def item_sets(n_items: int) -> st.SearchStrategy[ItemSet]:
 
 
 def some_ids(n_items: int, most: int) -> st.SearchStrategy[list[str]]:
-    """Return a strategy for one id or more. The model does not know the last two."""
+    """Return a strategy for one id or more. The model does not know the last two ids."""
     drawn = st.tuples(st.integers(1, most), seeds)
     return drawn.map(
         lambda pair: [
@@ -152,7 +155,7 @@ NEAR = 1e-9
 
 
 class Naive:
-    """The page and the items before it, chosen by looking at every candidate at every step."""
+    """A naive choice of the page and the items before it, which looks at every candidate at every step."""
 
     def __init__(self, name: str, n_items: int, query: Query) -> None:
         self.rules, self.wanted = query.rules or Rules(), query.limit

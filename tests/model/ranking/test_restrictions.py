@@ -1,4 +1,4 @@
-"""Restrictions apply before the best items are selected: rankings agree with brute force over all items."""
+"""Restrictions apply before the best items are selected. Rankings are compared with brute force over all items."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_large_index_is_scanned_exactly_under_filters(scorer: Any, share: floa
 
 
 def test_the_profile_names_the_known_parts_of_the_request() -> None:
-    """A replaced history gives the query of that history alone."""
+    """A history with `replace` gives the query of that history alone."""
     model = model_of("IALS")
     given = [Interaction("i3"), Interaction("none"), Interaction("i1", 2.0), Interaction("i3")]
 
@@ -192,7 +192,7 @@ def test_dislikes_are_solved_as_the_textbook_says(name: str, user: str | None) -
 
 
 def test_dislikes_are_no_profile() -> None:
-    """Dislikes alone leave items out of the fallback. Beside features they change the solve."""
+    """A user with dislikes alone gets the fallback without these items. Beside features, dislikes change the solve."""
     model, nobody = model_of("IALS"), {"user_id": None, "user_features": None, "limit": N_ITEMS}
     against = [Interaction("i5", 2.0)]
     with pytest.raises(UnknownUser, match="dislikes are no profile"):

@@ -1,4 +1,4 @@
-"""Shown items go down and a seed shuffles, among the best items only, and the same for equal requests."""
+"""Rotation: shown items go down and a seed shuffles, among the best items only, equally for equal requests."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_pages_by_offset_partition_the_ranking(name: str, variation: Variation, 
     "off",
     [OFF, Variation(shown(*range(90)), 0.0, "seed", 0.0), Variation([Shown("nothing")], 1.0, None, 1.0)],
 )
-def test_without_weight_the_query_is_the_one_without_the_fields(off: Variation) -> None:
+def test_rotation_without_weight_or_known_items_adds_no_rules(off: Variation) -> None:
     assert query_of("SVD", off, 5).rules is None
 
 
@@ -78,7 +78,7 @@ def test_unknown_shown_items_are_ignored_items() -> None:
     assert prepared.ignored_items == ("x", "y")
 
 
-def test_an_item_named_twice_was_shown_twice() -> None:
+def test_an_item_listed_twice_counts_as_shown_twice() -> None:
     for limit in (5, N_ITEMS):
         twice = ranking_of("SVD", OFF._replace(shown=shown(*range(40)) * 2), limit)
         once = ranking_of("SVD", OFF._replace(shown=shown(*range(40), times=2)), limit)
@@ -94,7 +94,7 @@ def test_items_that_moved_up_have_the_reason_rotated() -> None:
         assert list(found.reasons) == [("rotated",)] * (ROTATED - 3) + [()] * (len(plain) - ROTATED + 3)
 
 
-def test_another_seed_is_another_page_of_mostly_the_same_items() -> None:
+def test_another_seed_gives_another_page_of_mostly_the_same_items() -> None:
     pages = [ranking_of("SVD", OFF._replace(seed=f"day {day}"), 20).items.tolist() for day in range(7)]
     assert len({tuple(page) for page in pages}) == 7
     assert 20 < len({column for page in pages for column in page}) < 70

@@ -1,4 +1,4 @@
-"""Helpers of all scorers: exclusions, the choice of the best, and cosines."""
+"""Helpers of all scorers: exclusions, the selection of the best items, and cosines."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_profile_is_the_history_or_the_seeds() -> None:
 
 @pytest.mark.parametrize("share", [1.0, 0.8, 0.3, 0.02, 0.0])
 def test_the_best_are_those_of_a_full_sort(share: float) -> None:
-    """The best items equal those of a full sort for any allowed set. Ties go to the lower column."""
+    """The best items agree for any allowed set. Ties go to the lower column."""
     rng = np.random.default_rng([3, int(share * 100)])
     for limit in (1, 10, N_ITEMS + 1):
         scores = rng.integers(0, 20, N_ITEMS).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Blends are exact by brute force, and the same alone and in a batch, under any exclusion."""
+"""Blends, compared with brute force. Queries give the same bytes alone and in a batch, under any exclusion."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_the_bytes_are_the_same_alone_and_in_any_batch(
         assert [bits(ranking) for ranking in together] == [alone[place] for place in order]
 
 
-def test_features_are_answered_by_the_part_that_learned_from_them() -> None:
+def test_features_are_answered_by_the_feature_aware_part() -> None:
     rng = np.random.default_rng(3)
     seen = history(rng, 60)
     scorer = blend("plain", rng, 60, seen)
@@ -192,7 +192,7 @@ def test_a_user_without_scores_gets_the_first_items() -> None:
 
 
 def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lower the sizes of a scan, so that a few hundred items pass every stage."""
+    """Lower the sizes of a scan, so that a few hundred items pass through every stage."""
     monkeypatch.setattr(scan_module, "FIRST_BLOCK", 256)
     monkeypatch.setattr(scan_module, "FIRST_BLOCK_PER_ITEM", 1)
     monkeypatch.setattr(scan_module, "FIRST_GATHERED", 8)

@@ -1,4 +1,4 @@
-"""Item vectors stand by falling norm, and are rounded if that pays."""
+"""The index of item vectors, sorted by falling norm and rounded if that pays."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_cosine_ignores_length_and_bias() -> None:
         np.testing.assert_allclose(ranking.scores, expected[ranking.items], atol=1e-12)
 
 
-def test_vectors_are_rounded_if_there_are_many_and_their_norms_hardly_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectors_are_rounded_only_if_many_have_similar_norms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(factor_index, "LEAST_ROUNDED", 2_000 * 16)
     rng = np.random.default_rng(6)
     directions = rng.normal(size=(2_000, 16))

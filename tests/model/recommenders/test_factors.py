@@ -1,4 +1,4 @@
-"""Vectors of users whom training never saw: projections, directions, and the cold-start part."""
+"""Vectors of users that training never saw: projections, directions, and the cold-start scorer."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_bpr_answers_seeds_by_their_mean_direction() -> None:
     assert 1.0 >= ranking.scores.max() > ranking.scores.min() >= -1.0
 
 
-def test_a_cold_start_part_places_as_the_whole_scorer_does() -> None:
-    """A cold-start part without user vectors solves for unseen users like the whole scorer."""
+def test_a_cold_start_scorer_solves_like_the_whole_scorer() -> None:
+    """The cold-start scorer has no vectors of users, and gives unseen users the same bytes."""
     whole = cast(IALSScorer, family("IALS").scorer)
     part = ColdStartScorer.of(whole)
     part.ready()

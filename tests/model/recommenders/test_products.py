@@ -1,4 +1,4 @@
-"""Products of vectors with the items agree with numpy for every way to compute them."""
+"""Products of a vector with the item vectors, compared with numpy for every way to compute them."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def test_products_are_those_of_float64(
 
 
 def test_an_invalid_flag_of_the_library_gives_no_warning() -> None:
-    """Some processors raise the flag beside correct products. An infinite factor raises it on every processor."""
+    """Some processors raise the flag although products are correct. An infinite factor raises it on every processor."""
     found = products.product_of_one(
         np.zeros(2, dtype=np.float32), np.array([[np.inf, 0.0], [1.0, 2.0]], dtype=np.float32)
     )
     np.testing.assert_array_equal(found, [np.nan, 0.0])
 
 
-def test_the_way_is_chosen_once() -> None:
-    """The measurement runs once: a second one could choose another way for the next request."""
+def test_the_way_to_compute_products_is_measured_once() -> None:
+    """A second measurement could choose another way for the next request."""
     assert products.small_products_pay() is products.small_products_pay()
     assert products.small_products_pay.cache_info().currsize == 1
 
@@ -43,7 +43,10 @@ def test_the_way_is_chosen_once() -> None:
 @pytest.mark.parametrize("components", [1, 64, 1_041])
 @pytest.mark.parametrize("kind", KINDS + EXTREME)
 def test_no_product_errs_by_more_than_the_bound(kind: str, components: int, scale: float) -> None:
-    """Products of one vector and of several stay within it in any block. Extreme vectors have an infinite bound."""
+    """Products of one vector and of several stay within the bound in any block.
+
+    Extreme vectors have an infinite bound.
+    """
     rng = np.random.default_rng(components)
     factors = catalogue(kind, 5_000 if components == 64 else 90, components, rng)
     items, vectors = RoundedItems.of(factors), rng.normal(size=(3, components)) * scale

@@ -1,4 +1,4 @@
-"""Items, order and bits of scores of every scan are those of a full sort in float64."""
+"""Scans of item vectors: items, order and bits of scores are those of a full sort in float64."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def built(factors: np.ndarray) -> Layout:
 
 
 def layout_of(factors: np.ndarray, look: str) -> Layout:
-    """Return a layout with that look. An int8 look is also built if it would not pay."""
+    """Return a layout with this first look (its pass with approximate scores).
+
+    An int8 look is built even if it would not pay.
+    """
     index = FactorIndex.build(factors.astype(np.float32))
     index.ready()
     if look == "cosine":
@@ -104,7 +107,7 @@ def sorted_exactly(layout: Layout, vector: np.ndarray, wanted: Wanted) -> Rankin
 
 
 def check(layout: Layout, vectors: np.ndarray, questions: list[Wanted]) -> None:
-    """Check each question alone and all together."""
+    """Check each question alone and all of them together."""
     together = scan(layout, vectors, questions)
     for row, (wanted, ranking) in enumerate(zip(questions, together, strict=True)):
         expected = sorted_exactly(layout, vectors[row], wanted)
@@ -149,7 +152,7 @@ def test_rankings_are_those_of_a_full_sort(kind: str, offsets: str, look: str, m
 def test_extreme_vectors_and_offsets_lose_no_item(
     kind: str, look: str, components: int, scales: tuple[float, float], seed: int
 ) -> None:
-    """Rankings are exact beyond the range of float32. `scales` are those of the vectors and of the offsets."""
+    """Rankings are exact beyond the range of float32. `scales` has the scale of the vectors and of the offsets."""
     rng = np.random.default_rng(seed)
     n_items = int(rng.integers(1, 90))
     layout = layout_of(catalogue(kind, n_items, components, rng), look)
@@ -210,7 +213,7 @@ def test_an_unordered_ranking_of_all_holds_every_item() -> None:
 
 
 def test_offsets_of_many_questions_are_computed_for_each_once() -> None:
-    """Offsets are computed when their question is scanned, so those of a large batch are never in memory together."""
+    """Offsets are computed when their question is scanned, so offsets of a large batch are never in memory together."""
     rng = np.random.default_rng(5)
     layout, calls = built(catalogue("decaying", 9_000, 8, rng)), []
 

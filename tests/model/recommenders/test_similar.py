@@ -1,4 +1,4 @@
-"""Similarities of items agree with cosines of a naive loop, and equal items have equal ones."""
+"""Similarities of items, compared with cosines of a naive loop."""
 
 from __future__ import annotations
 

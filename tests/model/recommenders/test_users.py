@@ -1,4 +1,4 @@
-"""The best users by approximate scores are those by exact ones. Deviations within rounding are 0."""
+"""Rankings of users: selection by approximate scores, exact scores, sums over histories, and deviations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.families import family
 
 
 @pytest.mark.parametrize("at_once", [1, users.SORTED_AT_ONCE])
-def test_entries_and_rows_of_each_column(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_by_column_finds_the_entries_and_rows_of_each_column(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(users, "SORTED_AT_ONCE", at_once)
     rng = np.random.default_rng(2)
     lengths = rng.integers(0, 5, 40)
@@ -38,10 +38,8 @@ N_USERS, N_ITEMS, K = 6_000, 300, 24
 
 
 @pytest.mark.parametrize("order", ["score", "lift", "balanced"])
-def test_a_look_in_float32_leaves_out_no_user_and_scores_have_the_bits_of_rankings(order: Order) -> None:
-    """Users nearly as good as each other, and users of equal vectors, come back although float32 cannot tell them
-    apart.
-    """
+def test_selection_in_float32_loses_no_user_and_keeps_the_bits_of_scores(order: Order) -> None:
+    """Float32 cannot tell apart users of nearly equal scores or of equal vectors. All of them come back."""
     rng = np.random.default_rng(8)
     vectors = (1 + rng.normal(size=(N_USERS, K)) * 1e-7).astype(np.float32)
     vectors[::5] = vectors[0]
@@ -76,7 +74,7 @@ def test_a_look_in_float32_leaves_out_no_user_and_scores_have_the_bits_of_rankin
 def test_sums_over_histories_have_the_bits_of_sums_one_by_one(
     weighed: bool, n_weights: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both if most items have a weight, and if so few have one that only these are looked up."""
+    """The bits agree if most items have a weight, and if so few have one that only these are looked up."""
     monkeypatch.setattr(users, "CELLS_AT_ONCE", 64)
     rng = np.random.default_rng(4)
     lengths = np.append(rng.integers(0, 40, 200), 100)
@@ -95,7 +93,7 @@ def test_sums_over_histories_have_the_bits_of_sums_one_by_one(
             assert sums[user] == one_by_one[-1]
 
 
-def test_users_whose_scores_are_all_equal_have_no_deviation_whatever_rounding_leaves() -> None:
+def test_users_with_equal_scores_have_deviation_0_despite_rounding() -> None:
     _, deviations = moments_of(np.array([0.1, 2.0, 0.0]), np.array([1e-19, 4.0, -1e-20]))
     assert deviations.tolist() == [0.0, 2.0, 0.0]
     _, deviations = measured_moments(lambda user: np.full(7, 0.1 * user), 3)

@@ -1,4 +1,4 @@
-"""A wide blend answers every request through its scan, as by a full sort in float64."""
+"""A blend with wide vectors, whose scan answers every request like a full sort in float64."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NEIGHBOURS = 5
 
 
 class SortingScorer(BlendScorer):
-    """A reference that scores every item exactly and sorts them all."""
+    """A reference that scores every item exactly and sorts all items."""
 
     def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
         return [self._sorted(query, history) for query in queries]

@@ -1,4 +1,4 @@
-"""A model that an earlier version trained gives the same bytes for ever. Its ties stay in training order."""
+"""A recorded model of an earlier version, which gives the same bytes for ever. Its ties stay in training order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RECORDED = Path(__file__).parent
 
 
 def test_items_of_equal_score_keep_training_order_in_older_models() -> None:
-    """Items and bits agree, alone and in a batch, although more than half of the items score 0."""
+    """Items and bits agree alone and in a batch, although more than half of the items score 0."""
     model = cast(Model, codec.decode(memoryview((RECORDED / "in_training_order.payload").read_bytes())))
     model.ready()
     recorded = json.loads((RECORDED / "in_training_order.json").read_text())

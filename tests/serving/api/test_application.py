@@ -45,7 +45,7 @@ async def test_a_slow_body_is_refused() -> None:
 
 
 async def test_unknown_paths_give_404_and_unknown_methods_405() -> None:
-    """Their codes are NOT_FOUND and METHOD_NOT_ALLOWED. A 405 has the Allow header."""
+    """The error codes are NOT_FOUND and METHOD_NOT_ALLOWED. A 405 has the Allow header."""
     async with serving() as (client, _):
         missing = await client.get("/v1/nothing")
         wrong = await client.call("DELETE", "/v1/health")

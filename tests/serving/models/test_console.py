@@ -171,7 +171,7 @@ def train(folder: Path, number: int) -> str:
 
 
 def test_versions_are_listed_without_reading_artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They equal those of the command. A version without a line in the log has only its name."""
+    """The endpoint lists the versions of `svc versions`. A version without a line in the log has only its name."""
     trained = [train(tmp_path, number) for number in range(3)]
     versions = Versions(str(tmp_path / "books.svc"), KEYS, Settings())
     versions.rollback(trained[1], hold=True)
@@ -192,7 +192,7 @@ def test_versions_are_listed_without_reading_artifacts(tmp_path: Path, monkeypat
 
 
 def test_a_recipe_without_versioning_has_no_versions(tmp_path: Path) -> None:
-    """It keeps one file, and the answer names this mode."""
+    """The recipe keeps one file, and the answer names this mode."""
     assert read_versions(books(tmp_path, "always_overwrite"), KEYS, Settings()) == {
         "versioning": "always_overwrite",
         "versions": [],

@@ -207,7 +207,7 @@ async def test_the_last_list_stays_if_the_source_fails() -> None:
 
 @pytest.mark.anyio
 async def test_a_list_is_read_again_if_the_metadata_of_its_recipe_changes() -> None:
-    """Its items would otherwise keep the old fields."""
+    """New items would otherwise keep the old fields."""
     world = Listing(items("x"))
     async with world.running():
         serving = world.folder.files["a.yaml"].serving

@@ -147,7 +147,7 @@ async def test_single_requests_go_before_batches() -> None:
 
 @pytest.mark.parametrize("singles", [1, 30, 192, 300])
 async def test_batches_get_a_quarter_of_a_call(singles: int) -> None:
-    """They go on at the pace of the single requests, even if a slice of theirs is expected to take long."""
+    """Batches go on at the pace of single requests, even if one of their slices is expected to take long."""
     model = Echo()
     lane = Lane(model, ScoringThreads(1))
     lane._costs.learn(1, 1.0)
@@ -542,7 +542,7 @@ async def test_an_expensive_query_whose_turn_comes_too_late_is_refused(
 
 
 async def test_a_query_with_rules_is_never_scored_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It needs a thread alone, beside others, and on a closed lane, even if plain queries are cheap."""
+    """Such a query gets a thread alone, beside others, and on a closed lane, even if plain queries are cheap."""
     model = Costly(monkeypatch, lambda _: 1e-5)
     lane = Lane(model, ScoringThreads(1))
     async with trio.open_nursery() as nursery:

@@ -197,7 +197,7 @@ def test_an_artifact_of_another_recipe_is_a_warning(tmp_path: Path, records: lis
 
 
 def test_a_signed_version_in_the_file_of_another_version_is_refused(tmp_path: Path) -> None:
-    """Its signature is valid, but the pointer names another version."""
+    """The signature of the file is valid, but the pointer names another version."""
     files = {}
     for best in (0, 1):
         write_artifact(tmp_path / "a.svc", popularity_model(best))

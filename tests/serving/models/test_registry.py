@@ -46,7 +46,7 @@ def test_an_empty_registry_is_healthy_and_ready() -> None:
 
 
 def test_both_documents_are_ok_if_each_recipe_is_loaded() -> None:
-    """Both have status 200."""
+    """`/v1/health` and `/v1/health/details` have status 200."""
     both = registry(loaded("a"), loaded("b"))
     assert both.health() == ({"status": "ok", "total": 2, "loaded": 2}, 200)
     document, status = both.details()

@@ -169,7 +169,7 @@ async def test_an_edit_that_waits_for_new_items_delays_no_poll(monkeypatch: pyte
 
 
 async def test_an_unchanged_list_changes_only_its_age() -> None:
-    """Its new items are not embedded again."""
+    """The new items of an unchanged list are not embedded again."""
     world = Listing(items("x", "y"))
     async with world.running():
         before = cast(Any, world.entry("a").served)

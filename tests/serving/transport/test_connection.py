@@ -98,7 +98,7 @@ async def test_a_small_answer_comes_in_one_piece() -> None:
 
 
 async def test_the_answer_to_head_has_no_body() -> None:
-    """Its Content-Length is that of GET."""
+    """The Content-Length is that of GET."""
     async with listening(Echo()) as port:
         answer = await exchange(port, (REQUEST % b"").replace(b"GET", b"HEAD"))
     assert b"content-length: 4\r\n" in answer
@@ -273,7 +273,7 @@ class Watching(Echo):
 
 
 async def test_bytes_that_arrive_while_the_client_is_watched_are_kept() -> None:
-    """These bytes are the rest of a body, and the next request."""
+    """The bytes are the rest of a body and the next request."""
     async with listening(Watching()) as port, await opened(port) as stream:
         await stream.send_all(POST + b"Content-Length: 5\r\n\r\nhe")
         await trio.sleep(0.2)
@@ -359,7 +359,7 @@ async def test_each_request_enters_with_its_rank(ranks: list[Rank]) -> None:
 
 
 async def test_a_body_that_is_not_read_is_discarded_in_turns(ranks: list[Rank]) -> None:
-    """Its chunks may be thousands in one packet."""
+    """One packet may have thousands of chunks."""
     chunked = POST.replace(b"/body", b"/") + b"Transfer-Encoding: chunked\r\n\r\n"
     async with listening(Echo()) as port:
         await exchange(port, chunked + b"1\r\nx\r\n" * 4 * CHUNKS_AT_ONCE + b"0\r\n\r\n" + REQUEST % b"")

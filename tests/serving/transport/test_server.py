@@ -202,7 +202,7 @@ def test_a_port_in_use_is_one_clear_error() -> None:
 
 
 def test_of_two_servers_that_start_together_only_one_listens() -> None:
-    """Both can bind while neither listens. The second one to listen raises the error."""
+    """Both servers can bind while neither listens. The second one to listen raises the error."""
     with bind("127.0.0.1", 0, unread_timeout_s=30) as first:
         port = first.getsockname()[1]
         with bind("127.0.0.1", port, unread_timeout_s=30) as second:

@@ -488,7 +488,7 @@ async def test_errors_of_the_body_have_their_own_answers() -> None:
 
 @pytest.mark.anyio
 async def test_a_body_that_no_handler_reads_is_not_kept() -> None:
-    """Its length does not matter. A client that disconnects within it gets no answer."""
+    """The length of the body does not matter. A client that disconnects within it gets no answer."""
     parts = [{"type": "http.request", "body": b"x" * 1000, "more_body": number < 3} for number in range(4)]
     messages = [*parts, *parts[:2], {"type": "http.disconnect"}]
 

@@ -326,7 +326,7 @@ async def test_a_worker_starts_as_soon_as_file_descriptors_are_free(free: int, m
 
 @pytest.mark.anyio
 async def test_a_worker_that_cannot_be_sent_an_order_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would otherwise serve an earlier state without anybody's notice."""
+    """The worker would otherwise serve an earlier state unnoticed."""
     fleet, killed = fleet_of(1), list[int]()
     monkeypatch.setattr(WorkerRecord, "kill", lambda worker: killed.append(worker.pid))
 

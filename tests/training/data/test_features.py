@@ -52,7 +52,7 @@ def test_repeated_and_blank_ids_are_dropped_with_counts(log: list[dict[str, Any]
 
 
 def test_the_vocabulary_comes_from_the_whole_table() -> None:
-    """It includes tokens of items that no user has chosen."""
+    """The vocabulary includes tokens of items that no user has chosen."""
     fitted = fit_side(TABLE, side(GENRES), "item", ["b"], Settings())
     vector, _ = fitted.encoder.encode({"genres": "Action"})
     assert vector.sum() == 2

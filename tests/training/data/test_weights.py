@@ -360,7 +360,10 @@ def _oldest_age_s(matrix: sparse.csr_matrix) -> float:
 def test_the_final_training_decays_rows_of_the_search_as_the_search_did(
     make_recipe: Make, tmp_path: Path, scheme: str, stray: int
 ) -> None:
-    """Both count ages from the same time. Only under `time_global`, the search counts from its cut-off."""
+    """Search and final training count ages from the same time.
+
+    Only under `time_global`, the search uses its cut-off.
+    """
     task = _task(make_recipe, tmp_path, scheme, stray)
     searched = task.holdout.decay_matrix(MONTH)
     final = task.matrix(MONTH)[task.split.order][:, task.split.item_order]

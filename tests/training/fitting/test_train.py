@@ -167,7 +167,7 @@ def test_only_every_nth_epoch_is_scored(evaluators: Evaluators) -> None:
 
 
 def test_a_recommender_without_epochs_learns_once(evaluators: Evaluators) -> None:
-    """It is evaluated on all validation users."""
+    """The recommender is evaluated once, on all validation users."""
     learner = Learner([2])
     fitted, reported = trained(learner, None, evaluators)
     assert learner.learned

@@ -80,7 +80,7 @@ def test_a_training_on_part_of_the_rows_stops_before_the_search(
 def test_a_live_model_that_cannot_be_verified_is_ignored_with_an_event(
     make_recipe: Make, make_ratings: Callable[..., Path], log: list[dict]
 ) -> None:
-    """Its key was removed, or its file is damaged."""
+    """The key of the live model was removed, or its file is damaged."""
     loaded = make_recipe(cleansing=BOUNDS)
     Path(loaded.output_uri).write_bytes(b"no artifact")
     assert run(loaded).exit_code == 0

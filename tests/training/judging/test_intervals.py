@@ -269,7 +269,7 @@ def test_unknown_trials_lengthen_the_interval_of_a_lead_like_independent_known_o
 
 @pytest.mark.usefixtures("few_resamplings")
 def test_a_single_trial_needs_no_correction() -> None:
-    """Its interval is that of a mean."""
+    """The interval of a single trial is that of a mean."""
     scores = np.random.default_rng(4).random((300, 1))
     choice = Choice(scores, ["one"])
     assert interval(scores[:, 0], seed=1, choice=choice)[0] == pytest.approx(

@@ -18,7 +18,7 @@ from tests.families import EVERY_FAMILY, N_ITEMS, N_USERS, family
 @pytest.mark.parametrize("levels", [1, 2, 5, 40])
 @pytest.mark.parametrize("n_items", [2, 60, 513, 3000])
 def test_rankings_are_those_of_a_whole_sort_by_score_and_then_by_column(cutoff: int, levels: int, n_items: int) -> None:
-    """They agree for ties within the page and at its end, and for any seen items."""
+    """Rankings agree for ties within the page and at its end, and for any seen items."""
     rng = np.random.default_rng([cutoff, levels, n_items])
     scores = rng.integers(0, levels, (12, n_items)) / 4.0
     seen = sparse.csr_matrix((rng.random((12, n_items)) < 0.3).astype(np.float32))

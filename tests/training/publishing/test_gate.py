@@ -109,7 +109,10 @@ def test_a_refused_model_under_a_hold_exits_with_0(make_recipe: Make, log: list[
 
 
 def test_an_incumbent_that_cannot_be_verified_is_not_compared(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """Its key was removed, or it is damaged. An event says so, and the comparison with popularity remains."""
+    """The key of the live model was removed, or its file is damaged. An event says so.
+
+    The comparison with popularity remains.
+    """
     loaded = make_recipe(output=OUTPUT, promotion=ENFORCE, training=training())
     Path(loaded.output_uri).write_bytes(b"no artifact")
     result = run(loaded)

@@ -61,7 +61,7 @@ def test_the_best_of_different_algorithms_are_blended(scored: list[tuple[str, fl
 
 
 def test_popularity_is_a_part_with_each_half_life() -> None:
-    """Its half-life is that of the other parts. Without a time column, popularity has no half-life of its own."""
+    """Popularity has the half-life of the other parts. Without a time column, it has none of its own."""
     scored = result(("IALS", 0.3), ("TopPop", 0.1), ("TopPop", 0.2), ("TopPop", 0.4))
     shared = [{}, {}, {}, {"half_life": "7d"}]
     trials = [replace(trial, params=params) for trial, params in zip(scored.trials, shared, strict=True)]

@@ -27,7 +27,7 @@ def test_the_budget_is_divided_evenly_and_untuned_algorithms_get_one_trial() -> 
 
 
 def test_an_algorithm_with_one_number_to_tune_gets_at_most_five_trials() -> None:
-    """It keeps all trials if it is the only algorithm, and its own number of trials if the recipe sets one."""
+    """The limit does not apply to a single algorithm, or to one whose number of trials the recipe sets."""
     plan = plan_trials(["A", "Line", "B"], 30, own={}, n_parameters={}, one_number={"Line"})
     assert plan.shares == {"A": 13, "Line": 5, "B": 12}
     assert plan_trials(["A", "Line", "B"], 12, own={}, n_parameters={}, one_number={"Line"}).shares["Line"] == 4
@@ -103,7 +103,7 @@ def test_an_algorithm_that_is_clearly_behind_is_eliminated_after_a_fair_part_of_
 
 @pytest.mark.parametrize("n_parameters", [1, 2, 4])
 def test_a_stalled_algorithm_below_the_best_is_eliminated(n_parameters: int) -> None:
-    """It has stalled after one trial more than it has parameters, pruned trials included.
+    """An algorithm has stalled after one trial more than it has parameters, pruned trials included.
 
     A gain or a score close to the best keeps the algorithm.
     """
@@ -132,7 +132,7 @@ def test_a_stalled_algorithm_below_the_best_is_eliminated(n_parameters: int) -> 
 
 
 def test_the_best_algorithm_that_a_blend_needs_keeps_its_trials() -> None:
-    """Its score does not matter. Worse algorithms of its kind are eliminated."""
+    """The score of this algorithm does not matter. Worse algorithms of its kind are eliminated."""
     plan = plan_trials(("A", "F", "G"), 9, own={}, n_parameters={}, needed=("F", "G", "absent"))
     scored = [("A", 0.5)] * 3 + [("F", 0.1)] * 3 + [("G", 0.2)] * 3
     trials = [

@@ -8,10 +8,7 @@ from svc.training.search.kept_scores import KeptScores
 
 
 def test_the_worst_trials_lose_their_scores_first() -> None:
-    """They are the least likely to win by chance.
-
-    The best trial of each algorithm keeps its scores for its interval.
-    """
+    """The worst trials are the least likely to win by chance. The best trial of each algorithm keeps its scores."""
     kept = KeptScores(most_bytes=3 * 80)
     for number, (algorithm, score) in enumerate([("a", 0.3), ("a", 0.5), ("b", 0.1), ("a", 0.4), ("a", 0.2)]):
         kept.keep(number, algorithm, score, np.full(10, score))
@@ -20,7 +17,7 @@ def test_the_worst_trials_lose_their_scores_first() -> None:
 
 
 def test_the_scores_of_the_best_trial_of_each_algorithm_stay() -> None:
-    """These scores may exceed the limit."""
+    """The scores of best trials may exceed the limit."""
     kept = KeptScores(most_bytes=0)
     for number, algorithm in enumerate("aab"):
         kept.keep(number, algorithm, 0.5 + number, np.zeros(10))

@@ -146,7 +146,7 @@ def test_one_process_has_one_identity() -> None:
 
 
 def test_processes_of_other_hosts_never_count_as_dead() -> None:
-    """Their trials are not released, and neither are trials with an invalid identity."""
+    """Trials of other hosts are not released, and neither are trials with an invalid identity."""
     host, pid, start = own_identity().split("|")
     assert not is_dead(f"{host}x|{pid}|{int(start) + 1}")
     assert not is_dead("")

@@ -105,7 +105,7 @@ def test_the_better_half_passes_the_screening() -> None:
 
 
 def test_a_trial_that_fails_screening_is_not_evaluated_on_all_users() -> None:
-    """Its score is step 0 of the curve. Without more users than a screening has, there is no screening."""
+    """The screening score is step 0 of the curve. Without more users than a screening has, there is none."""
     train, evaluators = problem()
     objective = TrialObjective(Builder(1, Threads.choose(None, available=1)), Holdout(train, evaluators, {}))
     good = {"top_k": 50, "shrinkage": 0.0, "feature_weighting": "NONE", "normalize": True}

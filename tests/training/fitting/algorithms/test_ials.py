@@ -206,7 +206,7 @@ def problem(seed: int) -> tuple[sparse.csr_matrix, np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("ridge", [1.0, 1e3, 1e6])
 def test_scores_are_those_of_a_dense_solve(ridge: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They agree to 1e-6 from any start, although rows are solved in parts."""
+    """Scores agree to 1e-6 from any start, although rows are solved in parts."""
     monkeypatch.setattr(ials, "_ROWS_AT_ONCE", 700)
     features, vectors, weights = problem(1)
     dense = features.toarray().astype(np.float64)
