@@ -88,20 +88,6 @@ class FeatureEmbedder:
             query = query._replace(user=-1).of_profile(joined_profile(self._history, query.user, NOTHING_GIVEN))
         return query.at_recency(self._recency)
 
-    def vectors(self, queries: Sequence[Query]) -> Vectors:
-        """Return the user vectors, (B, K), of queries that `query_for` returned."""
-        return self._scorer.vectors(queries)
-
-    def known_scores(self, queries: Sequence[Query], vectors: Vectors) -> list[Scores]:
-        """Return the embedder's scores of the best candidates for each query, descending.
-
-        `vectors`, (B, K), are the user vectors of the queries.
-        """
-        if not queries:
-            return []
-        rankings = self._scorer.search(queries, vectors, self._history)
-        return [np.sort(ranking.scores)[::-1] for ranking in rankings]
-
     def join(
         self, queries: Sequence[Query], rankings: Sequence[Ranking], scorer_of: Callable[[Query], Scorer]
     ) -> list[Ranking]:
@@ -112,13 +98,14 @@ class FeatureEmbedder:
         answers = list(rankings)
         numbers = [number for number, query in enumerate(queries) if query.new is not None]
         asked = [self.query_for(queries[number]) for number in numbers]
-        vectors = self.vectors(asked)
+        vectors = self._scorer.vectors(asked)
         others = [
             row
             for row, query in enumerate(asked)
             if rankings[numbers[row]].ties is not None or not self.answers(query, scorer_of(queries[numbers[row]]))
         ]
-        by = dict(zip(others, self.known_scores([asked[row] for row in others], vectors[others]), strict=True))
+        by_embedder = self._scorer.search([asked[row] for row in others], vectors[others], self._history)
+        by = {row: np.sort(own.scores)[::-1] for row, own in zip(others, by_embedder, strict=True)}
         for row, number in enumerate(numbers):
             query, ranking = queries[number], answers[number]
             candidates, rules = query.new, query.rules
@@ -141,7 +128,7 @@ class FeatureEmbedder:
     def contributions(self, query: Query, new: NewItems, items: Items) -> tuple[Contributions, Scores]:
         """Return the contributions of seeds and features to the embedder's scores of new items, and these scores."""
         asked, vectors = self.query_for(query), new.vectors[items - new.n_known]
-        return self._scorer.contributions_to(asked, vectors), np.vecdot(vectors, self.vectors([asked])[0])
+        return self._scorer.contributions_to(asked, vectors), np.vecdot(vectors, self._scorer.vectors([asked])[0])
 
     def similar(self, items: Items, new: NewItems, similar: Callable[[Items], Similar]) -> Similar:
         """Return the function that compares the items of a pool for diversity.

@@ -61,12 +61,11 @@ class TokenColumn(Stored):
         texts = (token_text(part) for part in parts)
         return list(dict.fromkeys(text for text in texts if text is not None))
 
-    def encode(self, value: object) -> Value:
-        """Return the places of the known tokens, and a 1 for each. Tokens that training did not keep are left out."""
-        return self.read(value)[0]
-
     def read(self, value: object) -> tuple[Value, list[str]]:
-        """Return the result of `encode`, and the tokens that were left out, as `column=token`."""
+        """Return the places of the known tokens, and a 1 for each.
+
+        Tokens that training did not keep are left out, and returned as `column=token`.
+        """
         try:
             texts = self.split(value)
         except TypeError as error:
@@ -122,22 +121,17 @@ class NumberColumn(Stored):
         standard = (np.clip(values, self.low, self.high) - self.mean) / self.deviation
         return np.where(np.isfinite(values), standard, 0.0)
 
-    def encode(self, value: object) -> Value:
-        """Return the place and the standardized value, or NOTHING for null and for a column that does not vary.
+    def read(self, value: object) -> tuple[Value, list[str]]:
+        """Return the place and the standardized value, and no ignored value.
 
-        Raises FeatureValueUnusable for a value that is not a finite number or far out of the training range.
+        A column that does not vary gives NOTHING. Raises FeatureValueUnusable for a value that is not a finite number
+        or far out of the training range.
         """
-        if value is None:
-            return NOTHING
         number = self._number(value)
         if not self.width:
-            return NOTHING
+            return NOTHING, []
         clamped = min(max(number, self.low), self.high)
-        return np.zeros(1, dtype=np.intp), np.array([(clamped - self.mean) / self.deviation])
-
-    def read(self, value: object) -> tuple[Value, list[str]]:
-        """Return the result of `encode`. No value is ignored."""
-        return self.encode(value), []
+        return (np.zeros(1, dtype=np.intp), np.array([(clamped - self.mean) / self.deviation])), []
 
     def _number(self, value: object) -> float:
         if not isinstance(value, int | float):  # a boolean is an int: 1 or 0
@@ -192,7 +186,7 @@ class SideEncoder(Stored):
         return encoded.dense(), ignored
 
     def encode_sparse(self, features: Mapping[str, object]) -> tuple[Encoded, tuple[str, ...]]:
-        """Return the vector without its zeros, and the ignored features, for the answer.
+        """Return the vector without its zeros, and the ignored features, for the answer. A value of None is missing.
 
         Ignored features are first the keys that name no declared column, in the order of the request. Then come the
         values that training did not see or did not keep, as `column=value`. For a text column it is the number of

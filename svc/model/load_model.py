@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
@@ -32,7 +31,6 @@ from svc.model.ranking.query import Query, Ranking
 from svc.model.recommenders.base import Scorer, Side
 from svc.model.recommenders.blend import BlendScorer
 
-_SKEW_EVENTS = {"allowed": events.IRSPACK_VERSION_SKEW_ALLOWED, "unknown": events.IRSPACK_VERSION_UNKNOWN}
 Minor = tuple[int, int]
 
 _VERIFIED: Final = frozenset(
@@ -49,19 +47,6 @@ COMPATIBLE: Final[Mapping[frozenset[Minor], frozenset[str]]] = {frozenset({(0, 4
 _MINOR = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})(?![0-9])")
 
 
-@dataclass(frozen=True, slots=True)
-class SkewResult:
-    """The outcome of comparing the irspack version of a header with the installed version.
-
-    The caller logs `irspack_version_skew_allowed` for "allowed", `irspack_version_unknown` for "unknown", and nothing
-    for "compatible".
-    """
-
-    outcome: Literal["compatible", "allowed", "unknown"]
-    artifact_version: str | None
-    running_version: str
-
-
 @cache
 def running_irspack_version() -> str:
     """Return the version of the installed irspack, or "" if it is not installed.
@@ -74,21 +59,21 @@ def running_irspack_version() -> str:
         return ""
 
 
-def check_version_skew(header: Mapping[str, Any], running: str, *, allow: bool) -> SkewResult:
-    """Compare the header's `irspack_version` with the `running` one.
+def check_version_skew(header: Mapping[str, Any], running: str, *, allow: bool) -> events.Event | None:
+    """Compare the header's `irspack_version` with the `running` one. Return the warning to log, or None.
 
     Versions with the same major and minor number are compatible. If either version is missing or unreadable, the
-    outcome is "unknown". Raises VersionSkew for a combination that is not in `COMPATIBLE`, unless `allow`.
+    warning is `irspack_version_unknown`. A combination that is not in `COMPATIBLE` raises VersionSkew, or with `allow`
+    gives the warning `irspack_version_skew_allowed`.
     """
     trained = header.get("irspack_version")
     theirs, ours = _minor(trained), _minor(running)
-    shown = trained if isinstance(trained, str) else None
     if theirs is None or ours is None:
-        return SkewResult("unknown", shown, running)
+        return events.IRSPACK_VERSION_UNKNOWN
     if theirs == ours or all(_is_verified(name, theirs, ours) for name in _classes(header)):
-        return SkewResult("compatible", shown, running)
+        return None
     if allow:
-        return SkewResult("allowed", shown, running)
+        return events.IRSPACK_VERSION_SKEW_ALLOWED
     raise VersionSkew(
         f"irspack version skew: {_class(header)} was trained with {trained} and this server has {running}, "
         "a transition that is not verified for it; retrain with the serving host's version"
@@ -147,10 +132,12 @@ def load_model(header: Mapping[str, Any], payload: memoryview, *, name: str, all
 
 
 def _check_versions(name: str, header: Mapping[str, Any], *, allow_skew: bool) -> None:
-    skew = check_version_skew(header, running_irspack_version(), allow=allow_skew)
-    event = _SKEW_EVENTS.get(skew.outcome)
-    if event is not None:
-        logs.emit(event, name=name, artifact_version=skew.artifact_version, running_version=skew.running_version)
+    running = running_irspack_version()
+    warning = check_version_skew(header, running, allow=allow_skew)
+    if warning is not None:
+        trained = header.get("irspack_version")
+        shown = trained if isinstance(trained, str) else None
+        logs.emit(warning, name=name, artifact_version=shown, running_version=running)
     check_feature_version(header)
 
 

@@ -355,13 +355,9 @@ class Model(Stored):
         if not any(query.rules or query.explain or query.popular or query.audience for query in queries):
             return self._rank_by_score(queries)
         if any(query.audience for query in queries):
-            return [self._rank_users(query) if query.audience else self.rank([query])[0] for query in queries]
+            return [self.require_users().rank(query) if query.audience else self.rank([query])[0] for query in queries]
         ranked = self._rank_unarranged([candidate_query(query, self.n_items) for query in queries])
         return [self._arrange(query, ranking) for query, ranking in zip(queries, ranked, strict=True)]
-
-    def _rank_users(self, query: Query) -> Ranking:
-        assert self._users is not None, "prepare_users refuses other models"
-        return self._users.rank(query)
 
     def _arrange(self, query: Query, ranking: Ranking) -> Ranking:
         """Apply the rules of the query to the ranking, and add explanations."""

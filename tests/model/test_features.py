@@ -70,7 +70,7 @@ def test_a_number_that_cannot_be_standardized_is_refused(value: object) -> None:
 def test_a_boolean_is_one_or_zero() -> None:
     """A boolean gives the place of 1 or 0, as in a table for training."""
     column = NumberColumn("in_print", mean=0.5, deviation=0.5, low=0.0, high=1.0)
-    assert [float(column.encode(value)[1][0]) for value in (True, False)] == [1.0, -1.0]
+    assert [float(column.read(value)[0][1][0]) for value in (True, False)] == [1.0, -1.0]
 
 
 def test_messages_name_kinds_of_json_and_not_of_python() -> None:
@@ -110,7 +110,7 @@ def test_a_fitted_column_standardizes_its_training_values() -> None:
     values = np.array([1.0, 2.0, np.nan, 4.0, np.inf])
     column = NumberColumn.fit("x", values)
     expected = column.standardize(values)
-    one_by_one = [column.encode(value)[1][0] if math.isfinite(value) else 0.0 for value in values.tolist()]
+    one_by_one = [column.read(value)[0][1][0] if math.isfinite(value) else 0.0 for value in values.tolist()]
     assert expected.tolist() == one_by_one
     assert abs(expected[[0, 1, 3]].mean()) < 1e-12
 

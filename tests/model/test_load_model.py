@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import structlog
 
+from svc import events
 from svc.errors import FeatureStateMismatch, FeatureVersionMismatch, PayloadInvalid, RehearsalFailed, VersionSkew
 from svc.model.codec import encode
 from svc.model.features import FEATURE_VERSION
@@ -16,7 +17,6 @@ from svc.model.history import History
 from svc.model.ids import IdTable
 from svc.model.load_model import (
     N_REHEARSED,
-    SkewResult,
     check_feature_version,
     check_features,
     check_sizes,
@@ -82,14 +82,14 @@ def header_of(version: object, best_class: object = "IALSRecommender") -> dict[s
 @pytest.mark.parametrize("best_class", ["IALSRecommender", "BPRFMRecommender", None])
 def test_patch_versions_are_compatible(trained: str, best_class: object) -> None:
     """Every class loads within one major.minor version."""
-    assert check_version_skew(header_of(trained, best_class), "0.5.2", allow=False).outcome == "compatible"
+    assert check_version_skew(header_of(trained, best_class), "0.5.2", allow=False) is None
 
 
 @pytest.mark.parametrize(("trained", "running"), [("0.4.7", "0.5.2"), ("0.5.2", "0.4.7")])
 @pytest.mark.parametrize("best_class", VERIFIED)
 def test_verified_transitions_load_both_ways(trained: str, running: str, best_class: str) -> None:
     """The five verified classes load between 0.4 and 0.5, in either direction."""
-    assert check_version_skew(header_of(trained, best_class), running, allow=False).outcome == "compatible"
+    assert check_version_skew(header_of(trained, best_class), running, allow=False) is None
 
 
 @pytest.mark.parametrize(("trained", "running"), [("0.4.7", "0.5.2"), ("0.5.2", "0.4.7")])
@@ -114,8 +114,8 @@ def test_other_transitions_are_refused(trained: str, running: str, best_class: s
 
 def test_a_refusal_can_be_turned_into_a_warning() -> None:
     """With `allow`, the check passes and returns the event to log."""
-    result = check_version_skew(header_of("0.4.1"), "0.5.2", allow=True)
-    assert result == SkewResult("allowed", "0.4.1", "0.5.2")
+    warning = check_version_skew(header_of("0.4.1"), "0.5.2", allow=True)
+    assert warning == events.IRSPACK_VERSION_SKEW_ALLOWED
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ def test_a_refusal_can_be_turned_into_a_warning() -> None:
 )
 def test_versions_that_cannot_be_compared_pass_with_a_warning(trained: object, running: str) -> None:
     """Missing and unreadable versions load with a warning."""
-    assert check_version_skew(header_of(trained), running, allow=False).outcome == "unknown"
-    assert check_version_skew({}, "0.5.2", allow=False) == SkewResult("unknown", None, "0.5.2")
+    assert check_version_skew(header_of(trained), running, allow=False) == events.IRSPACK_VERSION_UNKNOWN
+    assert check_version_skew({}, "0.5.2", allow=False) == events.IRSPACK_VERSION_UNKNOWN
 
 
 def test_the_running_version_is_that_of_the_installed_package() -> None:
@@ -160,10 +160,10 @@ def test_every_part_must_be_verified() -> None:
     """A neighbour model with an iALS part for cold starts is refused if iALS is."""
     parts = [{"class": "CosineKNNRecommender"}, {"class": "IALSRecommender"}]
     head = {"irspack_version": "0.4.3", "best_class": "CosineKNNRecommender"}
-    assert check_version_skew(head, "0.5.1", allow=False).outcome == "compatible"
+    assert check_version_skew(head, "0.5.1", allow=False) is None
     with pytest.raises(VersionSkew):
         check_version_skew({**head, "parts": parts}, "0.5.1", allow=False)
-    assert check_version_skew({**head, "parts": parts[:1]}, "0.5.1", allow=False).outcome == "compatible"
+    assert check_version_skew({**head, "parts": parts[:1]}, "0.5.1", allow=False) is None
 
 
 HEADER = {"version": 1, "active": True, "user": {"dimension": 4, "columns": ["tag", "age"]}}

@@ -137,12 +137,11 @@ class TextColumn(Stored):
         """Return the words that are not in the vocabulary."""
         return {*words} - self._place_of.keys()
 
-    def encode(self, value: object) -> Value:
-        """Return the places of the known words, ascending, and their weights, scaled to length one."""
-        return self.read(value)[0]
-
     def read(self, value: object) -> tuple[Value, list[str]]:
-        """Return the result of `encode`, and the number of distinct unknown words as text, such as "title: 3 words"."""
+        """Return the places of the known words, ascending, and their weights, scaled to length one.
+
+        The number of distinct unknown words is returned as text, such as "title: 3 words".
+        """
         counts = Counter(self.words(value))
         place_of = self._place_of
         placed = sorted((place_of[word], count) for word, count in counts.items() if word in place_of)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,47 +27,49 @@ SPARE_TIMES = 2
 """Factor on the number of best items among which `limit` allowed items are expected. So many are ranked first."""
 
 
-class Scorer(Protocol):
+class Scorer(Stored, ABC):
     """A recommender that ranks items for queries. All methods but `ready` may run in several threads at once."""
 
     kind: ClassVar[str]
     """The name of the family in logs and descriptions, such as "factors"."""
-    reads_values: ClassVar[bool]
+    reads_values: ClassVar[bool] = True
     """Whether scores depend on the values of the interactions in a history, besides its items."""
-    explains_by_profile: ClassVar[bool]
+    explains_by_profile: ClassVar[bool] = False
     """Whether a known user must be described by the history, instead of the trained vector, to explain scores.
 
     The explained scores then come from the history too.
     """
-
-    sums_history: ClassVar[bool]
+    sums_history: ClassVar[bool] = False
     """Whether ranking for a known user adds up the items of the history, and so takes longer for a longer history."""
-    reads_dislikes: ClassVar[bool]
+    reads_dislikes: ClassVar[bool] = True
     """Whether dislikes change the scores of other items. If False, the disliked items are only left out."""
 
     @property
+    @abstractmethod
     def n_items(self) -> int: ...
 
+    @abstractmethod
     def ready(self) -> None:
         """Compute the data that derive from the stored arrays. Must be called once, before the first ranking."""
 
-    def feature_dim(self, side: Side) -> int | None:
+    def feature_dim(self, side: Side) -> int | None:  # noqa: ARG002
         """Return the length of the feature vectors of a side, or None if such features cannot be scored."""
+        return None
 
+    @abstractmethod
     def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
         """Return one ranking per query, in order. A ranking has the same bits in any batch."""
 
+    @abstractmethod
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions | None:
         """Return the addends of the scores of `items`, or None if scores are not sums over a profile."""
 
+    @abstractmethod
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
         """Return a function that maps a position in `items`, (m,), to similarities of that item with `items`, (m,).
 
         They are cosines, or 0 if the model does not know how items relate.
         """
-
-    def parts(self) -> dict[str, int]:
-        """Return the sizes of the stored arrays in bytes, by attribute name."""
 
 
 def excluded_columns(query: Query, history: History) -> NDArray[np.int32]:
@@ -148,20 +150,10 @@ def rank_in_groups(
     return [rankings[position] for position in range(len(queries))]
 
 
-class ItemWeightScorer(Stored, ABC):
+class ItemWeightScorer(Scorer):
     """Base class of models that score an item by the sum of its weights from the items in the profile."""
 
-    reads_values: ClassVar[bool] = True
-    explains_by_profile: ClassVar[bool] = False
     sums_history: ClassVar[bool] = True
-    reads_dislikes: ClassVar[bool] = True
-
-    @property
-    @abstractmethod
-    def n_items(self) -> int: ...
-
-    def feature_dim(self, side: Side) -> int | None:  # noqa: ARG002
-        return None
 
     def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
         return [self._rank(query, history) for query in queries]

@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svc.cores import one_blas_thread
-from svc.model.codec import Stored
 from svc.model.explain import Contributions
 from svc.model.history import History
 from svc.model.ranking.query import Query, Ranking
 from svc.model.recommenders import users
-from svc.model.recommenders.base import Profile, Side, best_items, profile, rank_in_groups
+from svc.model.recommenders.base import Profile, Scorer, Side, best_items, profile, rank_in_groups
 from svc.model.recommenders.dense_weights import DenseWeightsScorer
 from svc.model.recommenders.factors import IALSScorer, SVDScorer, wanted_of
 from svc.model.recommenders.neighbours import NeighbourScorer
@@ -30,7 +29,7 @@ Values = NDArray[np.float64]
 
 
 @dataclass(eq=False, repr=False)
-class BlendScorer(Stored):
+class BlendScorer(Scorer):
     """Scores by the sum of weight · score / deviation over the parts of a blend. Parts with deviation 0 add nothing.
 
     The parts are at most one factor model, any number of item-weight models (`sums`), and popularity. `weights` holds
@@ -47,10 +46,8 @@ class BlendScorer(Stored):
     """
 
     kind: ClassVar[str] = "blend"
-    reads_values: ClassVar[bool] = True
     explains_by_profile: ClassVar[bool] = True
     sums_history: ClassVar[bool] = True
-    reads_dislikes: ClassVar[bool] = True
 
     factors: FactorPart | None
     sums: tuple[SumPart, ...]
@@ -255,12 +252,7 @@ class BlendScorer(Stored):
 
     def _vector(self, query: Query) -> Values:
         assert self.factors is not None, "there are vectors only where there are factors"
-        is_trained = query.user >= 0
-        vector: Values = (
-            self.factors.users[query.user].astype(np.float64)
-            if is_trained
-            else self.factors.embed_cold([self._of_part(query, 0)])[0]
-        )
+        vector: Values = self.factors.vectors([self._of_part(query, 0)])[0]
         return vector
 
     def _deviation_of(self, vector: Values) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,13 +10,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.model.codec import Stored
 from svc.model.coldstart import LeastSquares
 from svc.model.columns.feature_values import Encoded
 from svc.model.explain import Contributions
 from svc.model.history import History
 from svc.model.ranking.query import Query, Ranking
-from svc.model.recommenders.base import Side, cosines, excluded_columns, rank_in_groups
+from svc.model.recommenders.base import Scorer, Side, cosines, excluded_columns, rank_in_groups
 from svc.model.recommenders.factor_index import FactorIndex, blocks, gram
 from svc.model.recommenders.products import product_of_one, row_sums
 from svc.model.recommenders.scan import Layout, Wanted, error_bound, scan
@@ -28,14 +27,14 @@ CELLS_AT_ONCE = 1 << 19
 
 
 @dataclass(eq=False, repr=False)
-class FactorScorer(Stored, ABC):
-    """Base class of factor models. `users`, (n_users, K) float32, are the user vectors, `index` the item vectors."""
+class FactorScorer(Scorer):
+    """Base class of factor models. `users`, (n_users, K) float32, are the user vectors, `index` the item vectors.
+
+    Values of interactions change the vectors computed from histories, but not the trained vectors of known users.
+    """
 
     kind: ClassVar[str] = "factors"
-    reads_values: ClassVar[bool] = False
     explains_by_profile: ClassVar[bool] = True
-    sums_history: ClassVar[bool] = False
-    reads_dislikes: ClassVar[bool] = True
 
     users: NDArray[np.float32]
     index: FactorIndex
@@ -46,9 +45,6 @@ class FactorScorer(Stored, ABC):
 
     def ready(self) -> None:
         self.index.ready()
-
-    def feature_dim(self, side: Side) -> int | None:  # noqa: ARG002
-        return None
 
     def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
         return self.search(queries, self.vectors(queries), history)
@@ -108,9 +104,6 @@ class FactorScorer(Stored, ABC):
         return cosines(self.index.vectors(items))
 
     @abstractmethod
-    def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions | None: ...
-
-    @abstractmethod
     def embed_cold(self, queries: Sequence[Query]) -> Matrix:
         """Return vectors, (B, K), of users outside the training data, described by seeds or features."""
 
@@ -127,8 +120,6 @@ class IALSScorer(FactorScorer):
     """Implicit alternating least squares. The vector of an unseen user is the exact solution of least squares."""
 
     STORED_NAMES: ClassVar[dict[str, str]] = {"least_squares": "placing"}
-    # Values matter for the vector computed from a history. The trained vector of a known user does not need them.
-    reads_values: ClassVar[bool] = True
 
     least_squares: LeastSquares
 
@@ -248,8 +239,6 @@ class SVDScorer(FactorScorer):
     `scales`, (n_items,) float32 by column, multiply the item vectors in a projection. None: 1.
     """
 
-    # Values matter for the vector computed from a history. The trained vector of a known user does not need them.
-    reads_values: ClassVar[bool] = True
     ALWAYS_STORED: ClassVar[frozenset[str]] = frozenset({"scales"})
     scales: NDArray[np.float32] | None = None
 
@@ -280,6 +269,7 @@ class BPRScorer(FactorScorer):
     between the mean direction of the seeds and the item vectors.
     """
 
+    reads_values: ClassVar[bool] = False
     explains_by_profile: ClassVar[bool] = False
     reads_dislikes: ClassVar[bool] = False
 

@@ -12,16 +12,14 @@ from svc.model.codec import Stored
 from svc.model.history import History
 from svc.model.ranking.item_sets import without
 from svc.model.ranking.query import Query, Ranking
-from svc.model.recommenders.base import Side, excluded_columns
+from svc.model.recommenders.base import Scorer, excluded_columns
 
 
-class PopularityScorer(Stored):
+class PopularityScorer(Scorer):
     """Ranks items by `scores`, (n,) float64, which are the same for every user."""
 
     kind: ClassVar[str] = "popularity"
     reads_values: ClassVar[bool] = False
-    explains_by_profile: ClassVar[bool] = False
-    sums_history: ClassVar[bool] = False
     reads_dislikes: ClassVar[bool] = False
 
     _order: NDArray[np.int32]
@@ -35,9 +33,6 @@ class PopularityScorer(Stored):
 
     def ready(self) -> None:
         self._order = by_count(self.scores)
-
-    def feature_dim(self, side: Side) -> int | None:  # noqa: ARG002
-        return None
 
     def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
         return [self._rank(query, excluded_columns(query, history)) for query in queries]

@@ -108,7 +108,7 @@ def fit_text(values: pd.Series, declared: Any) -> tuple[TextColumn, sparse.csr_m
     ranked = sorted(counts, key=lambda word: (-counts[word], word))[: declared.max_words]
     column.vocabulary = IdTable.from_ids(ranked)
     column.item_counts = np.array([counts[word] for word in ranked], dtype=np.int32)
-    encoded = stack_rows(map(column.encode, categories), len(categories), column.width)
+    encoded = stack_rows((column.read(text)[0] for text in categories), len(categories), column.width)
     return column, take_rows(encoded, codes), distinct
 
 

@@ -52,7 +52,7 @@ def fitted(analyzer: Analyzer, texts: list[str] = TEXTS, *, without: str = "") -
 
 def dense(column: TextColumn, text: str) -> np.ndarray:
     vector = np.zeros(column.width)
-    places, values = column.encode(text)
+    places, values = column.read(text)[0]
     vector[places] = values
     return vector
 
@@ -147,5 +147,5 @@ def test_missing_texts_and_numbers_follow_the_rules_of_request_filters() -> None
     """Null, NaN and blanks are missing. A number becomes the text of its digits."""
     column, _ = fitted("word")
     for value in (None, float("nan"), "  "):
-        assert len(column.encode(value)[0]) == 0
-    assert column.encode(1984)[0].tolist() == column.encode("1984")[0].tolist() != []
+        assert len(column.read(value)[0][0]) == 0
+    assert column.read(1984)[0][0].tolist() == column.read("1984")[0][0].tolist() != []
