@@ -37,7 +37,7 @@ def command(recipe_file: RecipeFile, env_var: EnvVar = None) -> int:
         loaded, variables = load(recipe_file, env_var, settings)
         typer.echo(_line("ok", "recipe", f"{recipe_file} is {loaded.recipe.name}, hash {loaded.recipe_hash}"))
         for warning in loaded.warnings:
-            typer.echo(_line("note", "recipe", str(warning)))
+            typer.echo(_line("note", "recipe", warning.message))
         from itertools import chain
 
         from svc.training.validate import validate

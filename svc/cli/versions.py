@@ -157,14 +157,10 @@ def _table(uri: str, versions: list[Version]) -> Table:
         score = "" if version.best_score is None else f"{version.best_score:.5f}"
         rank_ms = "" if version.rank_ms is None else f"{version.rank_ms:.3g}"
         state = "live, held" if version.held else "live" if version.live else ""
-        trained_at = _to_the_minute(version.trained_at or "unreadable")
+        trained_at = (version.trained_at or "unreadable").replace("T", " ")[:_TO_THE_MINUTE]
         algorithm = short_name(version.best_class or "")
         reused = version.reused_from
         more = [reused["sha8"] if reused else ""] if with_refits else []
         cells = (trained_at, algorithm, score, rank_ms, version.decision or "", state, *more)
         table.add_row(version.sha8, *(escape(cell) for cell in cells))
     return table
-
-
-def _to_the_minute(moment: str) -> str:
-    return moment.replace("T", " ")[:_TO_THE_MINUTE]

@@ -10,10 +10,9 @@ A leader is the user or item for which a ranking is made: `user_id`, `seed_item_
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +21,7 @@ from pydantic_core import to_json
 from svc.errors import UsageError
 from svc.export.request import Rows
 from svc.model.ids import IdTable
+from svc.sources.files import HashingFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,29 +46,6 @@ class Scored(NamedTuple):
         ends = np.cumsum(self.counts)
         starts = np.repeat(ends - self.counts, self.counts)
         return (np.arange(len(self.items)) - starts + 1).astype(np.int32)
-
-
-class HashingFile:
-    """A file that passes written bytes on to `out` and computes their sha256 and size."""
-
-    def __init__(self, out: BinaryIO) -> None:
-        self._out = out
-        self._digest = hashlib.sha256()
-        self.n_bytes = 0
-        self.closed = False
-
-    def write(self, data: Any) -> int:
-        piece = memoryview(data)
-        self._digest.update(piece)
-        self._out.write(piece)
-        self.n_bytes += piece.nbytes
-        return piece.nbytes
-
-    def flush(self) -> None: ...
-
-    @property
-    def sha256(self) -> str:
-        return self._digest.hexdigest()
 
 
 class Writer(Protocol):

@@ -19,7 +19,7 @@ from svc.artifact.keys import SigningKeys
 from svc.artifact.store import open_folder, read_verified
 from svc.cores import usable_cores
 from svc.errors import UsageError
-from svc.export.formats import FORMATS, HashingFile, Scored, format_of
+from svc.export.formats import FORMATS, Scored, format_of
 from svc.export.manifest import SUFFIX, Manifest, encode
 from svc.export.request import EVERYBODY, ExportRequest, Rows, Selection, part_name, row_chunks, source_context
 from svc.model.load_model import load_model, rehearse
@@ -28,6 +28,7 @@ from svc.model.ranking.new_items import ids_with
 from svc.model.ranking.query import Query, Restriction
 from svc.progress import EVERY_S, Progress, State
 from svc.settings import Settings
+from svc.sources.files import HashingFile
 
 AHEAD = 2
 """Number of chunks for each thread that may wait to be written. Two keep the thread busy in constant memory."""

@@ -19,12 +19,10 @@ from svc.recipe.algorithms import canonical_name
 from svc.recipe.schema import Recipe
 from svc.recipe.source_options import BUILT_IN_OPTIONS, Located, SourceSpec
 from svc.recipe.training_schema import Features, with_default_split
-from svc.recipe.variables import recipe_variables
 from svc.recipe.yaml_reader import MAX_BYTES, parse_yaml
 from svc.settings import Settings
 
 SHORTHAND = {"algorithms": "training", "metric": "training", "split": "training", "versioning": "output"}
-__all__ = ["LoadedRecipe", "RecipeWarning", "load_recipe", "recipe_variables"]
 CheckSource = Callable[[SourceSpec, str], None]
 _SERVED = ("name", "output", "item_metadata", "serving")
 _Loc = tuple[int | str, ...]
@@ -86,9 +84,6 @@ class RecipeWarning:
     field: str
     value: str
     message: str
-
-    def __str__(self) -> str:
-        return self.message
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, AwareDatetime, Field, ValidationInfo, field_validator, model_validator
 
 from svc.recipe.filter_tree import GROUPS, FilterProblem, Kind, parse_filter
-from svc.recipe.source_options import Block, Name, Number, SourceSpec, Whole, unique_names
+from svc.recipe.source_options import Block, Name, Number, SourceSpec, Whole, unique_by_name, unique_names
 from svc.recipe.training_schema import Age, seconds
 
 RESERVED_FIELDS = frozenset({"item_id", "score"})  # keys that every recommended item already has
@@ -39,7 +39,7 @@ class ItemMetadata(Block):
     fields: Annotated[tuple[Name, ...], AfterValidator(unique_names)] = Field(
         default=(), description="The only columns that answers carry; may be empty when there are filter_fields."
     )
-    filter_fields: tuple[FilterField, ...] = Field(
+    filter_fields: Annotated[tuple[FilterField, ...], AfterValidator(unique_by_name)] = Field(
         default=(), description="Columns that may be filtered on; answered only when they are also in `fields`."
     )
     on_field_missing: Literal["error", "null"] = "error"
@@ -51,12 +51,6 @@ class ItemMetadata(Block):
             if name in RESERVED_FIELDS:
                 raise ValueError(f"names {name!r}, which every answer already has; rename the column in the table")
         return names
-
-    @field_validator("filter_fields")
-    @classmethod
-    def _filtered_once(cls, fields: tuple[FilterField, ...]) -> tuple[FilterField, ...]:
-        unique_names(tuple(field.name for field in fields))
-        return fields
 
     @model_validator(mode="after")
     def _some_field(self) -> Self:

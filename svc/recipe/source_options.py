@@ -50,6 +50,11 @@ def unique_names(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
+def unique_by_name(columns: tuple[Any, ...]) -> tuple[Any, ...]:
+    unique_names(tuple(column.name for column in columns))
+    return columns
+
+
 class Block(BaseModel):
     """A mapping in a recipe. Unknown keys are errors, and values cannot be changed."""
 

@@ -22,7 +22,17 @@ from svc.recipe.algorithms import (
     check_search_space,
 )
 from svc.recipe.filter_tree import Kind
-from svc.recipe.source_options import Block, Name, Number, Positive, SourceSpec, Whole, bare_off, unique_names
+from svc.recipe.source_options import (
+    Block,
+    Name,
+    Number,
+    Positive,
+    SourceSpec,
+    Whole,
+    bare_off,
+    unique_by_name,
+    unique_names,
+)
 
 Recency = Annotated[
     Literal["search", "off"] | Annotated[Number, Field(ge=0, le=MOST_RECENCY)], BeforeValidator(bare_off)
@@ -324,13 +334,7 @@ class FeatureSide(Block):
 
     source: SourceSpec
     id_column: Name
-    columns: Annotated[tuple[FeatureColumn, ...], Field(min_length=1)]
-
-    @field_validator("columns")
-    @classmethod
-    def _named_once(cls, columns: tuple[FeatureColumn, ...]) -> tuple[FeatureColumn, ...]:
-        unique_names(tuple(column.name for column in columns))
-        return columns
+    columns: Annotated[tuple[FeatureColumn, ...], Field(min_length=1), AfterValidator(unique_by_name)]
 
     @model_validator(mode="after")
     def _ids_are_no_feature(self) -> Self:

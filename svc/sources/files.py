@@ -45,6 +45,32 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _CONTENT_RANGE: Final = re.compile(r"bytes (?P<begin>[0-9]{1,18})-[0-9]{1,18}/[0-9]{1,18}")
 
 
+class HashingFile:
+    """A file that computes sha256 and size of the bytes written to it, and passes the bytes on to `out`, if given."""
+
+    closed = False
+
+    def __init__(self, out: BinaryIO | None = None) -> None:
+        self._out = out
+        self._digest = hashlib.sha256()
+        self.n_bytes = 0
+
+    def write(self, data: Any) -> int:
+        piece = memoryview(data)
+        self._digest.update(piece)
+        if self._out is not None:
+            self._out.write(piece)
+        self.n_bytes += piece.nbytes
+        return piece.nbytes
+
+    def flush(self) -> None: ...
+    def close(self) -> None: ...
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+
 @contextmanager
 def record_digests(record: Record) -> Iterator[None]:
     """Call `record(where, sha256)` for each file or table in memory that this thread reads whole within the context.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -12,7 +11,7 @@ import pyarrow as pa
 
 from svc.errors import DataSourceError
 from svc.recipe.source_options import Block, Sha256
-from svc.sources.files import record_digest
+from svc.sources.files import HashingFile, record_digest
 from svc.sources.table import TableBuilder, require_columns
 
 if TYPE_CHECKING:
@@ -84,23 +83,7 @@ class InMemorySource:
 
 def _digest(table: pa.Table) -> str:
     """Return the sha256 of the table written as an Arrow stream. It depends on the order of the columns."""
-    sink = _Hash()
+    sink = HashingFile()
     with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), table.schema.remove_metadata()) as writer:
         writer.write_table(table.replace_schema_metadata().combine_chunks())
-    return sink.digest.hexdigest()
-
-
-class _Hash:
-    """A file object that computes the sha256 of the bytes written to it."""
-
-    closed = False
-
-    def __init__(self) -> None:
-        self.digest = hashlib.sha256()
-
-    def write(self, data: bytes) -> int:
-        self.digest.update(data)
-        return len(data)
-
-    def flush(self) -> None: ...
-    def close(self) -> None: ...
+    return sink.sha256
