@@ -99,7 +99,7 @@ def test_features_and_seeds_give_the_vectors_of_the_exact_solver(
 
 
 def test_more_seeds_than_components_solve_the_same_system() -> None:
-    """Both ways through the solve agree with the textbook to the last digits."""
+    """The solves for few and for many seeds agree with the textbook to the last digits."""
     recommender = train(solver_type="CHOLESKY")
     least_squares: LeastSquares = export_model(recommender).scorer.least_squares  # type: ignore[attr-defined]
     items = recommender.get_item_embedding().astype(np.float64)

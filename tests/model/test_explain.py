@@ -16,7 +16,7 @@ from tests.families import EVERY_FAMILY, N_ITEMS, family
 
 ALL = Restriction(explain=10**6)
 SUMS = ["IALS", "SVD", "neighbours", "dense_weights"]
-"""The parts of a blend are scaled by the profile, so it is no sum that loses one addend with one interaction."""
+"""Families whose score is a sum over interactions. A blend is none, because the profile scales its parts."""
 
 
 def explanation_of(model: Model, **asked: Any) -> tuple[Prepared, Ranking]:

@@ -34,12 +34,12 @@ NAMES = (*EVERY_FAMILY, "aware blend")
 NEAR = 1e-9
 """Values that differ by less are equal but for rounding, which depends on the order of additions."""
 LEARNED, OTHER = 0.7, 0.1
-"""Recencies of the learning part and of other parts, where parts have one of their own."""
+"""Recency of the part with features, and of the other parts, in models with a recency for each part."""
 HIDDEN = {
     "u1": {"i11": True, "i20": False, "n3": False, "n8": True},
     "u5": {"i2": False, "n2": False, "n9": True},
 }
-"""Items that are hidden from a user, and whether for good."""
+"""Items hidden from each user. True hides an item for good."""
 LABELS = ["ab"[item % 2] + ("|c" if item % 5 == 0 else "") for item in range(N_ALL)]
 FIELD = LabelField.read("genres", "multi_label", "|", LABELS, N_ALL)
 

@@ -25,8 +25,8 @@ def encoder() -> SideEncoder:
     )
 
 
-def test_each_token_and_number_has_its_place_and_the_last_is_one() -> None:
-    """Columns follow each other. A column that does not vary takes no place."""
+def test_each_token_and_number_has_a_dimension_and_the_last_one_is_constant() -> None:
+    """Columns follow each other. A column that does not vary adds no dimension."""
     vector, ignored = encoder().encode({"country": "日本", "genres": "Drama|Action", "year": 2010, "constant": 5})
     assert vector.tolist() == [0, 1, 0, 1, 1, 1.0, 1]
     assert ignored == ()
@@ -116,8 +116,8 @@ def test_a_fitted_column_standardizes_its_training_values() -> None:
 
 
 @pytest.mark.parametrize("values", [[3.0, 3.0], [1e9, 1e9 + 1e-3], [math.nan], [], [1e308, -1e308]])
-def test_a_column_without_usable_variation_takes_no_place(values: list[float]) -> None:
-    """Columns that are constant up to rounding, empty, or too large for a deviation take no place."""
+def test_a_column_without_usable_variation_adds_no_dimension(values: list[float]) -> None:
+    """Such columns are constant up to rounding, empty, or too large for a deviation."""
     assert NumberColumn.fit("x", np.array(values)).width == 0
 
 

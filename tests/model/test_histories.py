@@ -113,7 +113,7 @@ def test_neighbours_and_projections_sum_rows(recommender_class: Any) -> None:
 @pytest.mark.parametrize("count", [1, 40, 1000])
 @pytest.mark.parametrize("confidence", [1.0, 0.7])
 def test_long_weighted_histories_solve_the_normal_equations(count: int, confidence: float) -> None:
-    """Both ways to solve agree with the textbook system, built and solved naively."""
+    """The solves for short and for long histories agree with the textbook system, built and solved naively."""
     rng = np.random.default_rng(count)
     items = rng.standard_normal((1200, 24))
     solver = LeastSquares(

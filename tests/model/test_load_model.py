@@ -54,7 +54,7 @@ def test_a_payload_that_is_no_model_is_refused() -> None:
 
 
 def test_an_unverified_version_is_refused_or_logged() -> None:
-    """It is refused before the payload is decoded. With `allow_skew`, an event has both versions."""
+    """The refusal comes before the payload is decoded. With `allow_skew`, an event has both versions."""
     head = header(irspack_version="0.1.0", best_class="IALSRecommender")
     with pytest.raises(VersionSkew):
         load_model(head, memoryview(b"not decoded"), name="a", allow_skew=False)
@@ -187,7 +187,7 @@ def test_a_header_that_agrees_with_the_payload_passes() -> None:
         {"version": 1, "active": True, "user": HEADER["user"]},
     ],
 )
-def test_a_header_that_disagrees_is_refused(features: dict[str, Any] | None) -> None:
+def test_a_header_that_disagrees_with_the_payload_is_refused(features: dict[str, Any] | None) -> None:
     """Dimension, columns and presence of each side must match."""
     with pytest.raises(FeatureStateMismatch, match="feature state check failed: "):
         check_features(made("ials", features=True), {"features": features})
@@ -225,7 +225,7 @@ def test_optional_parts_have_the_sizes_of_the_model(parts: dict[str, Any], messa
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("features", [False, True])
-def test_every_family_passes(family: str, features: bool) -> None:
+def test_models_of_every_family_pass_the_rehearsal(family: str, features: bool) -> None:
     """Known users, a single one, and every kind of cold start get answers, alone and in a batch."""
     model = made(family, features=features and family == "ials")
     model.ready()
@@ -242,7 +242,7 @@ def test_a_small_model_is_rehearsed_with_all_users() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_user_without_finite_scores_is_found_in_any_row(bad: float) -> None:
+def test_the_rehearsal_finds_a_user_without_finite_scores_in_any_row(bad: float) -> None:
     """One broken user of the 32 is enough, and the error names its row."""
     model = made("svd")
     row = int(model.user_ids.rows[N_REHEARSED - 1])
@@ -255,8 +255,8 @@ def test_a_user_without_finite_scores_is_found_in_any_row(bad: float) -> None:
 
 
 @pytest.mark.parametrize("family", ["svd", "bpr"])
-def test_factors_that_are_nan_are_found(family: str) -> None:
-    """NaN is found in all factors, in those of the users, and in one item among thousands."""
+def test_the_rehearsal_finds_nan_in_any_factors(family: str) -> None:
+    """The tests put NaN into all factors, into those of the users, and into one item among thousands."""
     for broken in ("users", "all", "one item"):
         model = made(family)
         index: Any = model.scorer.index  # type: ignore[attr-defined]
@@ -270,8 +270,8 @@ def test_factors_that_are_nan_are_found(family: str) -> None:
             rehearse(model)
 
 
-def test_an_error_for_one_user_is_named() -> None:
-    """The error names the user and the cause."""
+def test_the_rehearsal_names_the_user_of_an_error() -> None:
+    """The message has the user and the cause."""
     model = made("neighbours")
     model.ready()
     row = int(model.user_ids.rows[5])

@@ -207,8 +207,8 @@ def test_a_known_user_is_answered_from_its_history() -> None:
     ("family", "is_summed"),
     [("ials", False), ("svd", False), ("bpr", False), ("popularity", False), ("neighbours", True), ("dense", True)],
 )
-def test_queries_know_the_length_of_a_history_that_is_added_up(family: str, is_summed: bool) -> None:
-    """The cost of such a query depends on it. Models with a vector for each user do not read the history."""
+def test_queries_have_the_length_of_a_history_that_is_summed(family: str, is_summed: bool) -> None:
+    """The cost of such a query depends on the length. Models with a vector for each user do not read the history."""
     model = made(family)
     for user in range(0, N_USERS, 7):
         query = model.prepare_recommend(user_id=f"u{user}", user_features=None, limit=5).query
@@ -249,7 +249,7 @@ def test_features_beside_seeds_need_a_model_with_features(given: dict[str, Any])
 
 
 def test_user_features_beside_seeds_change_the_answer() -> None:
-    """They shift the vector of the unseen user."""
+    """User features shift the vector of the unseen user."""
     model = made("ials", features=True)
     asked = [
         related_query(model, seed_items=["i1"], user_features=features)

@@ -140,8 +140,8 @@ def test_a_contained_value_must_not_grow(pickled: bytes) -> None:
         refusal_of(pickled)
 
 
-def test_one_above_each_bound_is_refused() -> None:
-    """One operation, container, level or value above a bound is refused."""
+def test_a_payload_one_above_any_bound_is_refused() -> None:
+    """The bounds limit operations, containers, levels and values."""
     most = operations.MAX_CONTAINERS - 1
     for within, beyond in (
         (b"](" + b"]" * most + b"e", b"](" + b"]" * (most + 1) + b"e"),

@@ -37,7 +37,7 @@ CALL_S, EACH_S = 0.002, 0.004
 CAPACITY = MAX_BATCH / (CALL_S + MAX_BATCH * EACH_S)
 LIMIT_S = 4.0
 LONG = 100
-"""Answers of this length are never made on the event loop."""
+"""A length of answers that are never made on the event loop."""
 
 
 @pytest.fixture

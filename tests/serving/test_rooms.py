@@ -16,7 +16,7 @@ from tests.serving.sockets import listening
 
 pytestmark = pytest.mark.anyio
 ROOMS = ("svc.serving.transport", "svc.serving.api", "svc.serving.models", "svc.model")
-"""The packages in the order of a request, without those that all of them use, such as logs and metrics."""
+"""Packages in the order in which a request passes them. Packages that all of them use, such as logs, are left out."""
 MOST_STEPS = 6
 QUESTIONS = {
     "cost_class",
@@ -37,7 +37,7 @@ QUESTIONS = {
     "intersect",
     "Ranking.from_place",
 }
-"""Calls that read the server's state or cut a page, and pass on neither the request nor its results."""
+"""Calls that only read state or cut a page. They pass on neither the request nor its results."""
 PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 BODY = b'{"user_id": "u3", "limit": 10}'
 REQUEST = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (RECOMMEND.encode(), len(BODY), BODY)

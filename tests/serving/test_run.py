@@ -286,7 +286,7 @@ async def test_unsafe_modes_are_logged_while_the_server_runs(records: Records) -
         ({"api_key_policies": "none.yaml"}, "SVC_API_KEY_POLICIES is set, but SVC_API_KEYS is empty"),
     ],
 )
-def test_settings_that_need_another_are_refused(
+def test_a_setting_without_the_setting_that_it_needs_is_refused(
     records: Records, tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
     """The error names both settings."""

@@ -127,7 +127,7 @@ MAY_DIFFER = {
     "cleansing": {"max_change": [None, {"n_rows": 0.5}]},
     "promotion": {"mode": ["off", "report"], "confidence": [0.9, 0.95]},
 }
-"""All that the page about schedules lets an edit change between a search and a refit."""
+"""Fields that may change between a search and a refit, as listed in the guide of schedules."""
 ALL_KEYS: dict[str, Any] = {
     "schema": {"user_column": "u", "item_column": "i", "time_column": "t", "time_unit": "s", "event_column": "e"},
     "cleansing": {

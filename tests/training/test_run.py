@@ -61,7 +61,7 @@ def test_a_run_emits_every_event_in_order_with_its_fields(make_recipe: Make, log
         assert set(events.EVENTS[record["event"]].fields) <= set(record), record["event"]
 
 
-def test_the_artifact_has_its_facts_and_answers_requests(make_recipe: Make) -> None:
+def test_the_artifact_describes_its_training_and_answers_requests(make_recipe: Make) -> None:
     """Header and payload agree. The histories include the held-out items."""
     result = run(make_recipe())
     assert result.artifact is not None

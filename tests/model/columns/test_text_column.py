@@ -100,7 +100,7 @@ def kinds_of_code_points() -> list[str]:
 
 
 def sorting_steps(text: str) -> int:
-    """Return the most steps of an insertion sort of any run of marks, plus one for each character."""
+    """Return the most steps of insertion sorts of all runs of marks, plus one for each character."""
     classes = map(unicodedata.combining, NORMALIZE("NFD", text))
     runs = (len(list(run)) for is_mark, run in itertools.groupby(classes, bool) if is_mark)
     return len(text) + sum(length**2 for length in runs)

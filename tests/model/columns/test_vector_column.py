@@ -50,7 +50,7 @@ def test_values_that_are_no_vector_are_refused_by_column(value: object, reason: 
     assert "give 3 finite numbers" in caught.value.message
 
 
-def test_a_column_without_any_vector_has_no_places() -> None:
+def test_a_column_without_any_vector_adds_no_dimension() -> None:
     """A column without vectors still refuses values that are no vector."""
     empty = VectorColumn("embedding", dimensions=3, delimiter="|", length=0.0)
     assert empty.width == len(empty.read([1, 2, 3])[0][0]) == 0

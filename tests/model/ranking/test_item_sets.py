@@ -75,8 +75,8 @@ def test_the_best_are_those_of_a_full_sort(n: int, limit: int) -> None:
         assert best(scores, limit).tolist() == sorted_best(scores, limit)
 
 
-def test_entries_within_the_slack_of_the_last_place_are_reached() -> None:
-    """Entries that may be among the best after exact scoring are candidates."""
+def test_entries_that_may_be_among_the_best_are_candidates() -> None:
+    """Such an entry is at most the error bound below the last of the best."""
     scores = np.random.default_rng(0).normal(size=10_000).astype(np.float32)
     tenth = np.sort(scores)[-10]
     found = set(reaching(scores, 10, 0.1).tolist())

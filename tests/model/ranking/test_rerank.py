@@ -27,7 +27,7 @@ from tests.serving.artifacts import factor_model
 NO_SCORES = np.empty(0)
 MANY = 3 * POOL
 IDS = [f"i{item}" for item in range(MANY)]
-"""Items of a model whose pool of diversity is a part of the catalogue."""
+"""Ids of a catalogue that is larger than the pool of diversity."""
 model_of = cache(family)
 field_of = cache(lambda n_items: LabelField.read("genres", "multi_label", "|", labels_of(n_items), n_items))
 
@@ -308,8 +308,8 @@ def test_limits_hold_across_the_pages_of_one_ranking() -> None:
         assert sum(label in (labels_of(N_ITEMS)[column] or "").split("|") for column in whole) <= 2
 
 
-def test_a_pin_behind_the_end_stands_at_the_end() -> None:
-    """A pin beyond the whole ranking is its last item, also if a page ends before."""
+def test_a_pin_beyond_the_ranking_is_its_last_item() -> None:
+    """This also holds if a page ends before the pin."""
     model = model_of("SVD")
     count = len(shown(model, N_ITEMS).items)
     assert shown(model, N_ITEMS, pins=[("i30", 900)]).items.tolist()[count - 1] == 30

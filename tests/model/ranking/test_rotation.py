@@ -54,7 +54,7 @@ def test_shown_items_never_gain_on_unshown_ones(name: str, variation: Variation)
 @settings(max_examples=10)
 @given(variation=variations(IDS), limit=st.integers(7, 90))
 def test_pages_by_offset_partition_the_ranking(name: str, variation: Variation, limit: int) -> None:
-    """Each item stands on one page of any length, with its own score and reasons."""
+    """Each item is on one page of any length, with its own score and reasons."""
     whole = ranking_of(name, variation)
     pages = [ranking_of(name, variation, limit, offset) for offset in range(0, N_ITEMS, limit)]
     assert [column for page in pages for column in page.items.tolist()] == whole.items.tolist()

@@ -26,9 +26,9 @@ from tests.serving.transport.test_floods import measured
 pytestmark = [pytest.mark.anyio, pytest.mark.system]
 MANY = 100_000
 LONGEST_TURN_S = 0.005
-"""Bound of the loop's processor time, so that other work of the machine matters little."""
+"""Bound of a turn. It is processor time of the loop, which other work of the machine hardly affects."""
 ROUNDS = 6
-"""Servers that are asked the same until no turn is long: other work of the machine slows a turn down."""
+"""Most servers that get the same questions until no turn is long. Other work of the machine slows some turns."""
 RECIPE = "/v1/recipes/movies"
 NO_LABEL = {"genres": {"any": ["label 7x"]}}
 EMPTY = {"year": {"gt": 10 * MANY}}

@@ -105,14 +105,14 @@ def test_only_values_are_searched() -> None:
         (1984, "1984"),
     ],
 )
-def test_any_text_is_found(title: object, text: str) -> None:
-    """The search ignores case beyond ASCII, too. Text that JSON escapes is found as written."""
+def test_search_ignores_case_and_json_escapes(title: object, text: str) -> None:
+    """Case is ignored beyond ASCII, too. Text that JSON escapes is found as written."""
     assert ids_of(find_items(served({7: title}), text, 20)) == ["i7"]
 
 
 @pytest.mark.parametrize("size", [1, 50, 300, 100_000])
-def test_every_item_is_in_one_block(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For any size of blocks, each item is found once."""
+def test_each_item_is_searched_once(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result is the same for any size of blocks."""
     monkeypatch.setattr(console, "BLOCK_BYTES", size)
     shop = served({item: f"Volume {item} " + "x" * (item % 7 * 20) for item in range(N_ITEMS)})
     for item in range(N_ITEMS):

@@ -41,7 +41,7 @@ def listed_ids(folder: Path, text: str) -> Any:
     return read_ids(recipe, Settings(), {})
 
 
-def test_ids_are_read_as_text_once_each(tmp_path: Path) -> None:
+def test_ids_are_read_as_text_without_duplicates(tmp_path: Path) -> None:
     """Other columns and blank cells are ignored. A table with only a header gives an empty list."""
     assert listed_ids(tmp_path, "x,item_id\n1,007\n2,a b\n3,007\n4,\n") == ("007", "a b")
     assert listed_ids(tmp_path, "item_id\n") == ()

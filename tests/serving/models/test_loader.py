@@ -89,8 +89,8 @@ def test_users_are_summarized_only_if_the_recipe_permits_queries_for_users(tmp_p
     assert len(ranking.items) == 3
 
 
-def test_known_bytes_are_not_opened(tmp_path: Path) -> None:
-    """An artifact with the sha256 of the served model is not parsed."""
+def test_bytes_of_the_served_artifact_are_not_parsed(tmp_path: Path) -> None:
+    """An artifact with the sha256 of the served model gives no new model."""
     sha256 = write_artifact(tmp_path / "a.svc", popularity_model())
     assert load(tmp_path, known=sha256) is None
 
@@ -125,10 +125,10 @@ def flipped(data: bytes) -> bytes:
         (cut_to_nothing, "parse", "magic bytes mismatch", "<unknown>"),
     ],
 )
-def test_damage_names_its_stage_and_kid(
+def test_the_error_of_a_damaged_artifact_has_stage_and_kid(
     tmp_path: Path, damage: Callable[[bytes], bytes], stage: str, text: str, kid: str
 ) -> None:
-    """Each error has its stage, the text of the specification, and the kid in the bytes."""
+    """The error also has the text of the specification."""
     file = tmp_path / "a.svc"
     write_artifact(file, popularity_model())
     file.write_bytes(damage(file.read_bytes()))

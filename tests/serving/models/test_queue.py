@@ -60,8 +60,8 @@ async def test_every_key_has_the_same_number_of_turns() -> None:
     assert turns.weight_ahead("a", 300) == 256 + 10 * 4
 
 
-async def test_queries_that_a_call_had_no_time_for_are_next() -> None:
-    """These queries keep their order. Queries of cancelled callers are dropped."""
+async def test_queries_for_which_a_call_had_no_time_are_next() -> None:
+    """The queries keep their order. Queries of cancelled callers are dropped."""
     queue, calls = Queue(), list[list[int]]()
     stays, leaves = caller("a", 3), caller("b", 3)
     queue.add(stays, queue.batches)

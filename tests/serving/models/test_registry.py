@@ -118,8 +118,8 @@ def test_errors_outside_utf_8_are_escaped() -> None:
     assert document["recipes"]["b"]["error"] == "/data/\\udcff.svc cannot be read"
 
 
-def test_a_reader_keeps_its_entry() -> None:
-    """Publication replaces the reference, and does not change the entry of a running request."""
+def test_a_running_request_keeps_its_registry_entry() -> None:
+    """Publication replaces the reference to the entry, and does not change the entry."""
     one = registry(loaded("a"))
     before = one.get("a")
     assert before is not None
@@ -130,7 +130,7 @@ def test_a_reader_keeps_its_entry() -> None:
     assert before.served is not None
 
 
-def test_the_first_shown_fault_is_that_of_the_load() -> None:
+def test_of_several_faults_health_shows_that_of_the_load() -> None:
     """The order is load, stat, recipe, because a failed load keeps new answers away."""
     assert Faults(load="l", stat="s", recipe="r").first() == "l"
     assert Faults(stat="s", recipe="r").first() == "s"

@@ -118,7 +118,7 @@ async def test_a_busy_event_loop_rests_only_while_a_call_is_late(rests: Rests) -
 
 
 async def test_an_abandoned_call_keeps_its_place_until_its_thread_ends(rests: Rests) -> None:
-    """Until then, its thread is not free."""
+    """The thread of an abandoned call is not free before its end."""
     scoring = ScoringThreads(1)
     over = threading.Event()
     with trio.move_on_after(1.0):

@@ -312,7 +312,7 @@ async def test_a_hanging_load_is_abandoned_and_not_repeated_while_it_hangs() -> 
 
 
 async def test_a_new_file_is_discovered_and_a_removed_one_forgotten() -> None:
-    """Both changes apply at the next poll. The lane of a removed recipe ends."""
+    """Each takes effect at the next poll. The lane of a removed recipe ends."""
     world = World("a")
     async with world.running():
         world.folder.files["b.yaml"] = FakeRecipe("b")

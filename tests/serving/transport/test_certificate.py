@@ -116,7 +116,7 @@ def test_files_that_cannot_be_used_are_refused(tmp_path: Path, harm: Callable[[I
         ({"tls_cert_file": None, "tls_key_file": None}, "SVC_TLS_CLIENT_CA_FILE needs"),
     ],
 )
-def test_one_variable_without_the_others_is_refused(tmp_path: Path, missing: dict[str, None], text: str) -> None:
+def test_an_incomplete_set_of_tls_variables_is_refused(tmp_path: Path, missing: dict[str, None], text: str) -> None:
     """The message names the missing variable."""
     issuer = Issuer(tmp_path)
     with pytest.raises(ConfigError, match=text):

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 SIZE = 1 << 16
 LONGEST_TURN_S = 0.05
-"""Bound of processor time, so that a busy machine does not matter. Without limits, turns took 0.1 to 1 s."""
+"""Bound of a turn in processor time, which a busy machine does not affect. Without limits, turns took 0.1 to 1 s."""
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 

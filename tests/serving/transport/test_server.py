@@ -61,8 +61,8 @@ async def test_a_drain_ends_idle_connections_and_lets_busy_ones_finish() -> None
             await trio.open_tcp_stream("127.0.0.1", running.port)
 
 
-async def test_a_client_that_does_not_finish_is_cut_off() -> None:
-    """A client that never sends its whole body delays the end of the server by at most `drain_s`."""
+async def test_a_client_that_never_finishes_its_body_is_cut_off() -> None:
+    """The client delays the end of the server by at most `drain_s`."""
     running = Running()
     async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
         nursery.start_soon(running.run)
@@ -182,7 +182,7 @@ def test_other_addresses_need_keys_or_the_flag() -> None:
     check_exposure("0.0.0.0", has_api_keys=False, insecure_no_auth=True)
 
 
-def test_port_zero_takes_any_free_one() -> None:
+def test_port_zero_binds_any_free_port() -> None:
     """Clients are refused until the socket listens."""
     with bind("127.0.0.1", 0, unread_timeout_s=30) as listener:
         port = listener.getsockname()[1]
@@ -193,7 +193,7 @@ def test_port_zero_takes_any_free_one() -> None:
         socket.create_connection(("127.0.0.1", port), timeout=5).close()
 
 
-def test_a_port_in_use_is_one_clear_error() -> None:
+def test_a_port_in_use_is_a_configuration_error() -> None:
     """The message has the address and the reason."""
     with bind("127.0.0.1", 0, unread_timeout_s=30) as listener:
         _, port = listen(listener)

@@ -413,7 +413,7 @@ async def test_bytes_that_are_read_while_watching_the_client_are_kept() -> None:
     assert found.sent[1]["body"] == b"got ab"
 
 
-async def test_a_large_answer_goes_in_parts() -> None:
+async def test_a_large_answer_is_sent_in_parts() -> None:
     """The length is sent first, and the last part is marked as such."""
     found = await ask(Echo(), Exchanged(part(b"", more=False)), raw_path=b"/large")
     assert found.header[b"content-length"] == b"%d" % len(LARGE)

@@ -352,7 +352,7 @@ async def test_sums_include_ended_and_running_workers() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_failed_query_has_its_reason() -> None:
+async def test_the_answer_to_a_failed_query_is_its_error() -> None:
     """The error is that of the failed store or of the unknown recipe. A defect is logged and answered as such."""
 
     def versions(name: str) -> dict[str, Any]:

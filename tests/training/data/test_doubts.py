@@ -128,7 +128,7 @@ def test_an_unused_rating_is_named_with_the_keys_that_could_use_it(
     "values", [["a", "b"], [1], [-1, 1], [*range(22)], [1, 500], ["2024-01-01", "2024-01-02"], ["", ""]]
 )
 def test_columns_unlike_ratings_cause_no_warning(values: list[Any], make_recipe: Make, tmp_path: Path) -> None:
-    """These columns have texts, one value, negative, many or large numbers, dates, or missing values."""
+    """The columns have texts, one value, negative, many or large numbers, dates, or missing values."""
     assert hint(recipe_over(make_recipe, tmp_path, values)) is None
 
 

@@ -78,7 +78,7 @@ ROWS = st.lists(
     min_size=3,
     max_size=12,
 )
-"""User, item, second and weight; the last five seconds are later than the start of the training."""
+"""Rows of user, item, second and weight. The last five seconds are after the start of the training."""
 
 
 def cleaned(rows: list[Row], dedup: Any, *, repeats: bool = False, timed: bool = True) -> Interactions:

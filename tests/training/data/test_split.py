@@ -35,7 +35,7 @@ def test_the_holdout_allows_for_rounding_of_the_ratio() -> None:
     assert split(interactions([list(range(100))]), SplitPlan("random", 0.29, 1.0, 1)).n_heldout == 29
 
 
-def test_time_user_holds_out_the_latest() -> None:
+def test_time_user_holds_out_the_latest_items() -> None:
     """Among equal times, the later row of the table is the later event."""
     data = interactions([[0, 1, 2, 3], [4, 5, 6, 7]], [[9, 1, 2, 8], [5, 5, 5, 5]])
     found = split(data, SplitPlan("time_user", 0.5, 1.0, 1))

@@ -150,8 +150,8 @@ def test_weighted_metrics_equal_values_computed_by_hand() -> None:
     assert found["ndcg"][0] == pytest.approx(gain / (3 + 1 / np.log2(3)))
 
 
-def test_weights_of_one_change_no_metric() -> None:
-    """For equal weights, weighted and plain metrics agree for rankings of any length."""
+def test_equal_weights_change_no_metric() -> None:
+    """Weighted and plain metrics agree for rankings of any length."""
     rng = np.random.default_rng(9)
     truth = sparse.csr_matrix((rng.random((60, 30)) < 0.2).astype(float) * 2.5)
     truth = truth[np.diff(truth.indptr) > 0]

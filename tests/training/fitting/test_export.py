@@ -81,7 +81,7 @@ def test_values_that_are_not_finite_in_single_precision_are_refused() -> None:
 
 
 @pytest.mark.parametrize("side", ["user", "item"])
-def test_ials_that_cannot_place_anybody_is_refused(side: str) -> None:
+def test_ials_that_cannot_solve_for_unseen_users_or_items_is_refused(side: str) -> None:
     """Seeds need reg above 0. Features need a weight on empty histories, by alpha0 above 0 or nu = 0."""
     n_rows = MATRIX.shape[0 if side == "user" else 1]
     described = {f"{side}_features": sps.identity(n_rows, format="csr"), f"lambda_{side}_feature": 1.0}

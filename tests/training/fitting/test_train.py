@@ -45,11 +45,8 @@ class SingularBuilder(Builder):
         return Singular()
 
 
-def test_a_final_training_with_a_singular_system_names_the_way_out() -> None:
-    """The search prunes a trial with this error.
-
-    A final training has no other trial, so its message says what to change.
-    """
+def test_a_final_training_with_a_singular_system_says_what_to_change() -> None:
+    """The search prunes a trial with this error. A final training has no other trial to use."""
     winner = TrialRecord(0, "IALSRecommender", {"n_components": 4}, "complete", 0.1, {"ndcg": 0.1}, 2, 1.0)
     builder = SingularBuilder(1, Threads.choose(1, available=1))
     with pytest.raises(FeatureRidgeFailed, match="min_frequency"):

@@ -156,7 +156,7 @@ def blend_of(*heads: dict[str, Any]) -> dict[str, Any]:
 def test_a_live_model_is_trained_again_only_on_columns_that_the_recipe_reads(
     head: dict[str, Any], reason: str, make_recipe: Make, items_csv: Path
 ) -> None:
-    """These are its times and its features. With a time decay and features, all of the models are trained again."""
+    """The check covers times and features. With a time decay and features, all of the models are trained again."""
     reads_neither = task_of(make_recipe(training=training(recency="off")))
     with pytest.raises(Unfit, match=reason):
         trainable(reads_neither, head)

@@ -29,7 +29,7 @@ from svc.training.judging.intervals import (
 N_TRIALS, N_ALGORITHMS, N_USERS, N_SEARCHES = 40, 6, 150, 120
 TRUTH = 0.5
 FEW = 500
-"""Resamplings, so that a test takes seconds."""
+"""Number of resamplings with which a test takes seconds."""
 
 
 @pytest.mark.parametrize("n_users", [50, 6000])

@@ -36,7 +36,7 @@ def figures(rows: list[dict[str, Any]]) -> dict[tuple[str, str], float]:
     return {(row["part"], row["metric"]): row["value"] for row in rows}
 
 
-def test_each_part_is_the_mean_of_its_users_and_items() -> None:
+def test_figures_of_a_group_are_means_over_its_users_or_items() -> None:
     """Six users form three groups.
 
     Item 0 is the head, items 1 and 2 the middle, the other known items the tail. The last item is unknown.

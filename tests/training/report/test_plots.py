@@ -30,7 +30,7 @@ def drawn() -> list[str]:
     ]
 
 
-def test_each_picture_is_one_svg_without_a_size() -> None:
+def test_each_plot_is_one_svg_without_a_size() -> None:
     """The SVG can be embedded as it is, has a label for screen readers, and loads nothing."""
     for text in drawn():
         picture = ET.fromstring(text)

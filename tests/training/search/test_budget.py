@@ -40,7 +40,7 @@ def test_per_algorithm_trials_come_first_and_zero_drops_an_algorithm() -> None:
     assert plan_trials(["A", "B", "C"], 10, own={"A": 7, "C": 0}, n_parameters={}).shares == {"A": 7, "B": 3}
 
 
-def test_more_algorithms_than_trials_leaves_the_last_out() -> None:
+def test_of_more_algorithms_than_trials_the_last_get_none() -> None:
     """The search never exceeds the budget."""
     assert plan_trials(["A", "B", "C"], 2, own={}, n_parameters={}).shares == {"A": 1, "B": 1}
 

@@ -102,7 +102,7 @@ def test_the_page_lists_every_field_with_its_bounds() -> None:
             assert bounds(schema) <= set(re.findall(r"\d+", told)), name
 
 
-def test_without_keys_no_operation_needs_one() -> None:
+def test_without_keys_no_operation_requires_a_key() -> None:
     """The document of a server without keys has no security scheme, no 401 and no metrics."""
     whole = document(__version__, has_keys=False, has_metrics=False)
     assert "securitySchemes" not in whole["components"]

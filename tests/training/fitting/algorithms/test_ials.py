@@ -96,7 +96,7 @@ def matrix() -> sparse.csr_matrix:
     return sparse.csr_matrix(draws(90, 50, 8, groups=3, loyalty=0.7, seed=4).astype(np.float64))
 
 
-def test_without_the_mean_prior_it_equals_irspack() -> None:
+def test_ials_without_the_mean_prior_equals_irspack() -> None:
     """All bits agree, so `mean_prior: [false]` gives irspack's models."""
     expected = IALSRecommender(matrix(), **PARAMETERS).learn()
     found = MeanPriorIALSRecommender(matrix(), mean_prior=False, **PARAMETERS).learn()

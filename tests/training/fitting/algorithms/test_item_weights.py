@@ -131,7 +131,7 @@ def test_the_largest_weights_of_each_source_item_are_kept() -> None:
 
 
 @pytest.mark.parametrize("normalize", [False, True])
-def test_with_the_largest_weights_of_each_target_it_equals_irspack(normalize: bool) -> None:
+def test_rp3beta_with_the_largest_weights_of_each_target_equals_irspack(normalize: bool) -> None:
     """The data is binary and the exponent 1, because irspack's exponent has no effect there."""
     matrix, parameters = interactions(), {"beta": 0.3, "top_k": 5, "normalize_weight": normalize, "n_threads": 1}
     own = TransitionRP3betaRecommender(matrix, strongest_of="TARGET", **parameters).learn().W

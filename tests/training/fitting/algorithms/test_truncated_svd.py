@@ -19,7 +19,7 @@ def interactions() -> sparse.csr_matrix:
     return sparse.csr_matrix(dense.astype(np.float64))
 
 
-def test_unweighted_it_equals_irspack() -> None:
+def test_unweighted_truncated_svd_equals_irspack() -> None:
     """At almost full rank, both approximations are exact to many digits."""
     matrix = interactions()
     expected = TruncatedSVDRecommender(matrix, n_components=28, random_seed=1).learn()
@@ -35,7 +35,7 @@ def test_known_and_new_users_with_the_same_history_get_equal_scores(weighting: s
     np.testing.assert_array_equal(found.get_score_block(10, 20), found.get_score(np.arange(10, 20)))
 
 
-def test_normalized_by_degrees_it_is_the_low_pass_filter_of_the_paper() -> None:
+def test_normalization_by_degrees_gives_the_low_pass_filter_of_the_paper() -> None:
     """The score is x D^-1/2 V Vᵀ D^1/2, with V of the matrix divided by the roots of both degrees."""
     matrix = interactions()
     dense = matrix.toarray()
