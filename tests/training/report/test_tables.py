@@ -6,9 +6,18 @@ from typing import Any
 
 import pytest
 
+from svc.training.fitting.trial import TrialRecord
 from svc.training.report.tables import figure, parameters, tables
 
 AT = {"ndcg": 0.1, "recall": 0.2, "hit": 0.3, "map": 0.4, "precision": 0.5}
+COLD = {
+    "n_held": 1234,
+    "model": AT,
+    "popularity": {"recall": 0.5, "ndcg": 0.4},
+    "random": {"recall": 0.0, "ndcg": 0.0},
+    "intervals": {"model": [0.1, 0.2]},
+}
+COMPARISON = {"candidate": 0.3, "other": 0.2, "change": 0.5, "interval": [0.25, 0.75], "n_users": 9}
 HEADER: dict[str, Any] = {
     "metric": "ndcg",
     "cutoff": 20,
@@ -28,10 +37,144 @@ HEADER: dict[str, Any] = {
     },
 }
 
+MEASURED: dict[str, Any] = {
+    **HEADER,
+    "recency": 0.5,
+    "data_stats": {
+        "n_rows": 9,
+        "n_users": 3,
+        "n_items": 2,
+        "n_interactions": 8,
+        "n_heldout_interactions": 4,
+        "drop_count": 7,
+        "dropped_by_where": 5,
+        "hidden_by_rule": 1,
+        "density": 0.123456,
+        "future_times": 6,
+    },
+    "tuning": {"best_per_algorithm": {"IALSRecommender": {"interval": [0.1, 0.3]}, "TopPopRecommender": {}}},
+    "parts": [{"answers": "everything", "class": "IALSRecommender", "score": 0.2, "bytes": 99, "params": {"reg": 0.5}}],
+    "ranker": {
+        "features": [
+            {"name": "small", "group": "scores", "weight": 0.25},
+            {"name": "large", "group": "labels", "weight": -1.5},
+        ]
+    },
+    "promotion": {
+        "against": [
+            {**COMPARISON, "name": "incumbent", "scored": "live"},
+            {**COMPARISON, "name": "TopPop", "scored": "refitted", "change": 1000.0},
+        ],
+        "guardrails": {
+            "catalog_coverage": {**COMPARISON, "min_relative_change": -0.1, "passed": True},
+            "rank_ms": {**COMPARISON, "change": 1.0, "max_relative_change": 0.5, "passed": False},
+        },
+    },
+    "evaluation": {
+        "ndcg": 0.1,
+        "gini_index": 0.5,
+        "confidence": 0.95,
+        "n_users": 3,
+        "interval": [0.05, 0.15],
+        "cutoffs": {"5": {**AT, "map": 0.25}},
+        "breakdown": [
+            {"group": "all", "part": "all", "metric": "ndcg", "value": 0.1, "low": 0.05, "high": 0.15},
+            {"group": "all", "part": "all", "metric": "hit", "value": 0.5, "low": None, "high": None},
+            {"group": "activity", "part": "few", "metric": "recall", "value": 0.2, "low": 0.1, "high": 0.3},
+        ],
+        "diversity": {
+            "values": [
+                {"diversity": 0.0, "ndcg": 0.1, "interval": [0.05, 0.15], "distance": None, "coverage": 0.5},
+                {"diversity": 0.3, "ndcg": 0.2, "interval": [0.1, 0.3], "distance": 0.25, "coverage": 0.75},
+            ]
+        },
+        "recency": {
+            "values": [
+                {"recency": 0.0, "score": 0.1, "interval": [0.05, 0.15]},
+                {"recency": 0.5, "score": 0.2, "interval": [0.1, 0.3]},
+            ]
+        },
+        "cold_start": {"item": COLD, "user": {**COLD, "measured_at": "2026"}},
+        "new_items": {"recall": 0.3, "measured_at": "2026", "intervals": {"recall": [0.2, 0.4]}},
+    },
+}
+EXPECTED: dict[str, list[list[object]]] = {
+    "winner": [["ndcg", 0.1], ["inequality among items (Gini)", 0.5]],
+    "comparisons": [
+        [
+            "the live model", 0.3, 0.2, "+50.0%", "+25.0% to +75.0%", 9,
+            "as it is served: it was trained before all that is held out",
+        ],
+        [
+            "popularity", 0.3, 0.2, "more than a thousandfold", "+25.0% to +75.0%", 9,
+            "its class and parameters, trained on the same data as the new model",
+        ],
+    ],
+    "guardrails": [
+        ["catalog_coverage", 0.3, 0.2, "+50.0%", "at least -10.0%", "passes"],
+        ["rank_ms", 0.3, 0.2, "+100.0%", "at most +50.0%", "refuses the model"],
+    ],
+    "parts": [["everything", "IALS", 0.2, 99, "reg = 0.5"]],
+    "cutoffs": [["5", 0.1, 0.25, 0.2, 0.3, 0.1, 0.4, 0.2, 0.3]],
+    "runs": [
+        ["trained", "2027-01-01T00:00:00Z", "2027-01-01T00:00:00Z"],
+        ["winner", "IALS", "TopPop"],
+        ["ndcg at its cutoff", 0.1, 0.1],
+        ["cutoff", 20, 10],
+        ["interval", "0.0500 to 0.1500", ""],
+        ["rows", 9, 19],
+        ["users", 3, 13],
+        ["items", 2, 12],
+        ["recipe", "abc", "old"],
+    ],
+    "breakdown": [
+        ["everybody", "0.1000 (0.0500 to 0.1500)", "", "", "0.5000"],
+        ["users with the shortest third of the histories", "", "", "0.2000 (0.1000 to 0.3000)", ""],
+    ],
+    "diversity": [["0", 0.1, "0.0500 to 0.1500", "", 0.5], ["0.3", 0.2, "0.1000 to 0.3000", 0.25, 0.75]],
+    "recency": [["0", "0.1000", "0.0500 to 0.1500"], ["0.5 (taken)", "0.2000", "0.1000 to 0.3000"]],
+    "weights": [["large", "labels", "-1.500"], ["small", "scores", "+0.250"]],
+    "best": [
+        ["IALS", 0.2, "0.1000 to 0.3000", 0.3, 1.5, "reg = 0.5"],
+        ["TopPop", 0.0, "", "", 0.5, "nothing to tune"],
+    ],
+    "data": [
+        ["rows", 9],
+        ["users", 3],
+        ["items", 2],
+        ["distinct user–item pairs", 8],
+        ["held out for validation", 4],
+        ["dropped by cleansing", 7],
+        ["of these by cleansing.where", 5],
+        ["of these hidden by cleansing.hide", 1],
+        ["density", "12.3456%"],
+    ],
+    "cold_start": [
+        ["item", "model", "1,234", 0.2, 0.1, "0.1000 to 0.2000"],
+        ["item", "popularity", "1,234", 0.5, 0.4, ""],
+        ["item", "random", "1,234", 0.0, 0.0, ""],
+        ["user", "model", "1,234 (measured 2026)", 0.2, 0.1, "0.1000 to 0.2000"],
+        ["user", "popularity", "1,234 (measured 2026)", 0.5, 0.4, ""],
+        ["user", "random", "1,234 (measured 2026)", 0.0, 0.0, ""],
+    ],
+    "new_items": [["of a user's new items, found on the page (measured 2026)", 0.3, "0.2000 to 0.4000"]],
+}  # fmt: skip
+
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(3, "3"), (12345, "12,345"), (12.0, "12"), (1.0, "1.0000"), (0.12345, "0.1235"), (1234.5, "1,234.5")],
+    [
+        (3, "3"),
+        (12345, "12,345"),
+        (12.0, "12"),
+        (2.0, "2"),
+        (1.0, "1.0000"),
+        (-1.0, "-1.0000"),
+        (0.12345, "0.1235"),
+        (999.75, "999.7500"),
+        (1000.25, "1,000.2"),
+        (-1234.5, "-1,234.5"),
+    ],
 )
 def test_numbers_are_shown_with_four_digits_or_whole(value: float, text: str) -> None:
     """1.0 may be a score, so it keeps its decimals."""
@@ -84,3 +227,26 @@ def test_new_items_have_their_intervals_or_the_reason_why_they_were_skipped() ->
     assert [row[2] for row in rows] == ["0.2000 to 0.4000", "", "", ""]
     skipped = {**HEADER, "evaluation": {"new_items": {"skipped": "too much work"}}}
     assert tables(skipped, "ndcg@20", [], None)["new_items"].rows[0][:2] == ("not measured", "too much work")
+
+
+def test_every_table_has_the_figures_of_the_header() -> None:
+    """Scores are numbers, which the page formats. Names are in the words of the page."""
+    best = [
+        TrialRecord(1, "IALSRecommender", {"reg": 0.5}, "complete", 0.2, {"recall": 0.3}, None, 1.5),
+        TrialRecord(0, "TopPopRecommender", {}, "complete", None, {}, None, 0.5),
+    ]
+    stats = {"n_rows": 19, "n_users": 13, "n_items": 12}
+    changes = {"recipe_hash": "old", "cutoff": 10, "best_class": "TopPopRecommender", "data_stats": stats}
+    found = tables(MEASURED, "ndcg@20", best, {**HEADER, **changes})
+    assert {name: [list(row) for row in table.rows] for name, table in found.items()} == EXPECTED
+    for name, table in found.items():
+        assert {len(row) for row in table.rows} == {len(table.columns)}, name
+
+
+def test_the_recency_of_a_blend_whose_parts_differ_is_that_of_each_part() -> None:
+    """No single value is marked."""
+    part = {"score": 0.3, "interval": [0.2, 0.4]}
+    recency = {**MEASURED["evaluation"]["recency"], "by_part": part}
+    rows = tables({**MEASURED, "evaluation": {"recency": recency}}, "ndcg@20", [], None)["recency"].rows
+    assert [row[0] for row in rows] == ["0", "0.5", "of each part (taken)"]
+    assert rows[-1] == ("of each part (taken)", "0.3000", "0.2000 to 0.4000")
