@@ -11,7 +11,7 @@ import pytest
 from svc.errors import ValidationFailed
 from svc.serving.api.bodies import requests
 from svc.serving.api.bodies.parsing import Rejected, parse
-from svc.serving.api.bodies.requests import RecommendBatch, RecommendRequest, RelatedBatch, RelatedRequest
+from svc.serving.api.bodies.requests import RecommendBatch, RecommendRequest, RelatedBatch, RelatedRequest, UsersRequest
 from tests.serving.bodies import read
 
 FEATURES = {
@@ -127,3 +127,92 @@ def test_a_list_that_is_too_long_is_named(schema: Any, name: str, most: int) -> 
         with pytest.raises(ValidationFailed, match=f"{name}: List should have at most {most} items") as caught:
             how(schema, body)
         assert [(error["loc"], error["type"]) for error in caught.value.errors or []] == [(["body", name], "too_long")]
+
+
+ID = "i" * 256
+FIELD = {"field": "f", "max": 1}
+BOOST = {"filter": {"f": {"any": ["a"]}}, "factor": 1}
+ITEMS = [f"i{number}" for number in range(1001)]
+RECOMMEND_BOUNDS: list[tuple[str, Any, Any]] = [
+    ("user_id", ID, ID + "i"),
+    ("user_id", "u", ""),
+    ("limit", 1000, 1001),
+    ("limit", 1, 0),
+    ("offset", 999, 1000),
+    ("offset", 0, -1),
+    ("explain", 10, 11),
+    ("explain", 1, 0),
+    *((name, *pair) for name in ("diversity", "rotation", "shuffle") for pair in ((1, 1.01), (0, -0.01))),
+    ("seed", "s" * 64, "s" * 65),
+    ("seed", "s", ""),
+    *((name, ITEMS[:1000], ITEMS) for name in ("exclude_items", "include_items", "history", "dislikes", "shown")),
+    *(
+        (name, [ID], [wrong])
+        for name in ("exclude_items", "include_items", "history", "dislikes", "shown")
+        for wrong in (ID + "i", "")
+    ),
+    ("history", [{"item_id": ID, "weight": 1000}], [{"item_id": "i", "weight": 1000.1}]),
+    ("history", [{"item_id": "i", "weight": 1e-9}], [{"item_id": "i", "weight": 0}]),
+    ("dislikes", [{"item_id": ID, "weight": 10}], [{"item_id": "i", "weight": 10.1}]),
+    ("dislikes", [{"item_id": "i", "weight": 0}], [{"item_id": "i", "weight": -0.1}]),
+    ("shown", [{"item_id": ID, "times": 100}], [{"item_id": "i", "times": 101}]),
+    ("shown", [{"item_id": "i", "times": 1}], [{"item_id": "i", "times": 0}]),
+    ("limits", [{"field": f"f{number}", "max": 1} for number in range(4)], [FIELD] * 5),
+    ("limits", [{"field": ID, "max": 1000}], [{"field": ID + "i", "max": 1}]),
+    ("limits", [FIELD], [{"field": "f", "max": 0}]),
+    ("limits", [FIELD], [{"field": "f", "max": 1001}]),
+    ("limits", [FIELD], [{"field": "", "max": 1}]),
+    ("boosts", [BOOST] * 16, [BOOST] * 17),
+    ("boosts", [{**BOOST, "factor": 10}], [{**BOOST, "factor": 10.1}]),
+    ("boosts", [{**BOOST, "factor": 0.1}], [{**BOOST, "factor": 0.09}]),
+    (
+        "pins",
+        [{"item_id": f"i{number}", "position": number} for number in range(16)],
+        [{"item_id": f"i{number}", "position": number} for number in range(17)],
+    ),
+    ("pins", [{"item_id": ID, "position": 999}], [{"item_id": "i", "position": 1000}]),
+    ("pins", [{"item_id": "i", "position": 0}], [{"item_id": "i", "position": -1}]),
+]
+FEATURE_BOUNDS: list[tuple[Any, Any]] = [
+    ({f"n{number}": 1 for number in range(64)}, {f"n{number}": 1 for number in range(65)}),
+    ({ID: 1}, {ID + "i": 1}),
+    ({"n": 1}, {"": 1}),
+    ({"n": "x" * 8192}, {"n": "x" * 8193}),
+    ({"n": ["x" * 8192] * 1000}, {"n": ["x" * 8193]}),
+    ({"n": ["x"] * 1000}, {"n": ["x"] * 1001}),
+    ({"n": [0.5] * 4096}, {"n": [0.5] * 4097}),
+]
+MANY = {f"i{number}": {"n": 1} for number in range(101)}
+BOUNDS = [
+    *((RecommendRequest, *bound) for bound in RECOMMEND_BOUNDS),
+    *((RecommendRequest, "user_features", *bound) for bound in FEATURE_BOUNDS),
+    *((RelatedRequest, "item_features", *bound) for bound in FEATURE_BOUNDS),
+    *((UsersRequest, "item_features", *bound) for bound in FEATURE_BOUNDS),
+    (RelatedRequest, "item_features", {name: MANY[name] for name in list(MANY)[:100]}, MANY),
+    (RelatedRequest, "seed_items", ITEMS[:100], ITEMS[:101]),
+    (RelatedRequest, "seed_items", [ID], []),
+    (RelatedRequest, "seed_items", [ID], [ID + "i"]),
+    (UsersRequest, "item_id", ID, ID + "i"),
+    (UsersRequest, "limit", 1000, 1001),
+    (UsersRequest, "offset", 999, 1000),
+    (UsersRequest, "min_history", 1000, 1001),
+    (UsersRequest, "min_history", 0, -1),
+    *((UsersRequest, name, ITEMS[:1000], ITEMS) for name in ("include_users", "exclude_users")),
+    *((UsersRequest, name, [ID], [ID + "i"]) for name in ("include_users", "exclude_users")),
+]
+NEEDED: dict[Any, dict[str, Any]] = {
+    RecommendRequest: {"user_id": "u", "limit": 1000},
+    RelatedRequest: {"seed_items": ["i"]},
+    UsersRequest: {"item_id": "i"},
+}
+
+
+@pytest.mark.parametrize(("schema", "name", "within", "beyond"), BOUNDS)
+def test_a_value_at_its_bound_is_accepted_and_one_beyond_is_refused(
+    schema: Any, name: str, within: Any, beyond: Any
+) -> None:
+    """The error names the field."""
+    needed = {} if name == "item_features" else NEEDED[schema]
+    parse(schema, json.dumps({**needed, name: within}).encode())
+    with pytest.raises(ValidationFailed, match=name):
+        parse(schema, json.dumps({**needed, name: beyond}).encode())

@@ -129,6 +129,8 @@ async def test_sample_users_are_served_only_with_the_console() -> None:
         assert (found["user_id"], found["n_history"]) == ("u3", 4)
         assert [item["item_id"] for item in found["history"]] == ["i0", "i1", "i2", "i3"]
         assert found["history"][1]["title"] == "Title 1"
+        first = (await client.get("/v1/recipes/movies/somebody", query="user_id=u0")).json
+        assert (first["user_id"], first["n_history"]) == ("u0", 1)
         anybody = (await client.get("/v1/recipes/plain/somebody")).json
         assert anybody["n_history"] == int(anybody["user_id"][1:]) + 1
         unknown = await client.get("/v1/recipes/movies/somebody", query="user_id=nobody")
