@@ -230,6 +230,20 @@ def test_too_many_or_too_long_values_refuse_the_body(body: bytes, reason: str) -
     assert kind(body, ROOMY) == (["body"], reason)
 
 
+WORDS = b",".join([b'"word"'] * 100_000)
+
+
+@pytest.mark.parametrize("start", [b'{"a":', b'{"a":[1,', b'{"a":{"b":2,"c":'])
+@pytest.mark.parametrize("wrong", [b'"open', b"nope", b"nope,%b" % WORDS, b"01,%b" % WORDS, b'"\\x",%b' % WORDS, b""])
+def test_invalid_json_is_named_with_its_place(start: bytes, wrong: bytes) -> None:
+    """It is not taken for a long text, however long the rest of the body is."""
+    with pytest.raises(ValidationFailed) as caught:
+        read(start + wrong)
+    (error,) = caught.value.errors or []
+    assert (error["loc"], error["type"]) == (["body"], "json_invalid")
+    assert int(error["msg"].removeprefix("Invalid JSON at or after byte ")) in range(len(start) + 1)
+
+
 @pytest.mark.parametrize("step", [1_000, large_bodies.PIECE_BYTES, 10**7])
 def test_blanks_may_stand_between_tokens(step: int) -> None:
     """120,000 blanks at any place leave the values unchanged. 200,000 blanks are refused like a long text."""

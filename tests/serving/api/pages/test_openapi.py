@@ -152,7 +152,14 @@ def test_client_generators_find_a_type_for_every_field() -> None:
     assert schemas["RecommendBatch"]["properties"]["requests"]["items"] == {
         "$ref": "#/components/schemas/RecommendRequest"
     }
-    assert schemas["BatchAnswer"]["properties"]["results"]["items"]["discriminator"]["propertyName"] == "status"
+    for name, field, by, kinds in (
+        ("BatchAnswer", "results", "status", "error ok"),
+        ("FeatureColumns", "user", "kind", "categorical multi_label numerical text vector"),
+        ("FeatureColumns", "item", "kind", "categorical multi_label numerical text vector"),
+        ("Recipe", "filter_fields", "kind", "categorical multi_label numerical"),
+    ):
+        found = schemas[name]["properties"][field]["items"]["discriminator"]
+        assert (found["propertyName"], sorted(found["mapping"])) == (by, kinds.split())
     parameters = whole["paths"]["/v1/recipes/{name}/popular"]["get"]["parameters"]
     assert {row["name"]: row["schema"]["type"] for row in parameters if row["in"] == "query"} == {
         "limit": "integer",
