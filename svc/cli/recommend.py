@@ -88,8 +88,7 @@ def _parse_tree(tree: Any, recipe: LoadedRecipe, settings: Settings) -> Filter |
     try:
         return parse_filter(tree, open_kinds)
     except FilterProblem as problem:
-        path = ".".join(map(str, problem.place))
-        raise UsageError(f"--filter{': ' if path else ''}{path}: {problem.message}") from None
+        raise UsageError(f"--filter: {problem}") from None
 
 
 def _available_items(

@@ -9,11 +9,10 @@ import time
 from collections.abc import Mapping
 from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from svc import events, logs
 from svc.atomic_write import replace_file
 from svc.cli.common import (
     Confirmed,
@@ -31,6 +30,9 @@ from svc.errors import ConfigError, SvcError, UsageError
 from svc.metrics import TRAINING_METRICS, Metric
 from svc.names import RUN_ID
 from svc.settings import Settings
+
+if TYPE_CHECKING:
+    from svc.training.outcome import TrainingOutcome
 
 _RUN_ID = re.compile(RUN_ID)
 EPILOG = """
@@ -200,9 +202,10 @@ def command(
         check_metrics_file(metrics_file)
     began = time.monotonic()
     with interrupts():
-        outcome = _train(recipe_file, env_var or [], options, settings)
-    if metrics_file is not None and outcome.ran:
-        write_metrics_file(metrics_file, outcome.name, outcome.exit_code, time.monotonic() - began, outcome.decision)
+        name, outcome = _train(recipe_file, env_var or [], options, settings)
+    # A run that ends with 0 and no artifact found the lock held by another run, or only searched.
+    if metrics_file is not None and (outcome.exit_code != 0 or outcome.artifact is not None):
+        write_metrics_file(metrics_file, name, outcome.exit_code, time.monotonic() - began, outcome.decision)
     return outcome.exit_code
 
 
@@ -214,22 +217,13 @@ def _run_id(text: str | None) -> str:
     return text
 
 
-class _Outcome(NamedTuple):
-    """Outcome of a training.
-
-    `name` is the name of the recipe, or of its file if the recipe cannot be loaded. `decision` is "promoted" or
-    "refused", or None for a recipe without `promotion`. `ran` is False if a run ended with 0 and no artifact, because
-    another run held the lock or with --search-only.
-    """
-
-    name: str
-    exit_code: int
-    decision: str | None = None
-    ran: bool = True
-
-
-def _train(recipe_file: Path, env_var: list[str], options: dict[str, Any], settings: Settings) -> _Outcome:
+def _train(
+    recipe_file: Path, env_var: list[str], options: dict[str, Any], settings: Settings
+) -> tuple[str, TrainingOutcome]:
+    """Return the name of the recipe, or of its file if the recipe cannot be loaded, and the result of the training."""
     from svc.cores import shorten_blas_waits
+    from svc.progress import Progress
+    from svc.training.outcome import Outcome
 
     shorten_blas_waits()
     with progress_for(settings, quiet=bool(options["quiet"])) as progress:
@@ -237,9 +231,8 @@ def _train(recipe_file: Path, env_var: list[str], options: dict[str, Any], setti
         try:
             loaded, variables = load(recipe_file, env_var, settings)
         except SvcError as error:
-            exit_code = _report_unusable_recipe(recipe_file, str(options["run_id"]), error)
-            return _Outcome(recipe_file.stem, exit_code)
-        from svc.progress import Progress
+            outcome = Outcome(recipe_file.stem, options["run_id"], progress or Progress())
+            return recipe_file.stem, outcome.log_failure(error.message, error.code, error.exit_code, error.fields)
         from svc.training.run import TrainOptions, train
         from svc.training.search.fork_server import ForkServer
         from svc.training.search.workers import work
@@ -248,22 +241,4 @@ def _train(recipe_file: Path, env_var: list[str], options: dict[str, Any], setti
         # Fork now, before the training starts threads for the sources, because a fork copies only one thread.
         with nullcontext() if train_options.refit else closing(ForkServer.from_fork(work)) as server:
             result = train(loaded, train_options, settings, progress or Progress(), server)
-        ran = result.exit_code != 0 or result.artifact is not None
-        return _Outcome(loaded.recipe.name, result.exit_code, result.decision, ran)
-
-
-def _report_unusable_recipe(recipe_file: Path, run_id: str, error: SvcError) -> int:
-    """Log `train_error` as the last line of a failed run, and return the exit code."""
-    from datetime import UTC, datetime
-
-    logs.emit(
-        events.TRAIN_ERROR,
-        error=error.message,
-        code=error.code,
-        name=recipe_file.stem,
-        run_id=run_id,
-        exit_code=error.exit_code,
-        trained_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        **error.fields,
-    )
-    return error.exit_code
+        return loaded.recipe.name, result
