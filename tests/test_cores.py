@@ -60,8 +60,20 @@ def test_the_first_version_of_control_groups_counts_too(tmp_path: Path, quota: s
 
 @pytest.mark.usefixtures("eight_cores")
 def test_without_control_groups_affinity_counts(tmp_path: Path) -> None:
-    """As on a machine that does not mount them."""
+    """As on a machine that does not mount them. If only the own group is unknown, the quota of the root counts."""
     assert usable_cores(tmp_path / "none", tmp_path / "none" / "own") == 8
+    (tmp_path / "cpu.max").write_text("300000 100000")
+    assert usable_cores(tmp_path, tmp_path / "none") == 3
+
+
+@pytest.mark.parametrize(("count", "cores"), [(6, 6), (1, 1), (None, 1)])
+def test_without_affinity_all_cores_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int | None, cores: int
+) -> None:
+    """macOS has no affinity. A system may not know its number of cores."""
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: count)
+    assert usable_cores(tmp_path, tmp_path / "own") == cores
 
 
 def test_contexts_of_one_thread_find_the_libraries_once(monkeypatch: pytest.MonkeyPatch) -> None:
