@@ -158,7 +158,7 @@ def test_features_need_a_weight_on_unobserved_items(nu: float) -> None:
 
 
 def test_features_need_no_weight_on_unobserved_items_if_nu_is_zero() -> None:
-    """With nu = 0 the regularization does not depend on the history, and x is its prior."""
+    """With nu = 0, the regularization does not depend on the history. The vector of an empty history is its prior."""
     recommender = train(alpha0=0.0, nu=0.0, solver_type="CHOLESKY")
     least_squares: LeastSquares = export_model(recommender).scorer.least_squares  # type: ignore[attr-defined]
     features = feature_rows(1, np.random.default_rng(4))[0]

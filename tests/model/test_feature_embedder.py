@@ -32,7 +32,7 @@ N_ALL = N_ITEMS + N_NEW
 IDS = [*(f"i{item}" for item in range(N_ITEMS)), *(f"n{row}" for row in range(N_NEW))]
 NAMES = (*EVERY_FAMILY, "aware blend")
 NEAR = 1e-9
-"""Values that differ by less are equal but for rounding, which depends on the order of additions."""
+"""Values within this distance count as equal, because rounding depends on the order of additions."""
 LEARNED, OTHER = 0.7, 0.1
 """Recency of the part with features, and of the other parts, in models with a recency for each part."""
 HIDDEN = {

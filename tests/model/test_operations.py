@@ -97,7 +97,7 @@ def test_a_million_containers_are_refused_in_little_memory(pickled: bytes) -> No
 
 
 def colliding(count: int) -> list[bytes]:
-    """Return whole numbers with one hash: a dict of them takes time in proportion to the square of their count."""
+    """Return whole numbers with the same hash. A dict of n such keys takes time in proportion to n²."""
     numbers = [((1 << 61) - 1) * step for step in range(1, count + 1)]
     return [b"\x8a\x0a" + number.to_bytes(10, "little") for number in numbers]
 

@@ -92,7 +92,7 @@ def check(ranking: Ranking, keys: NDArray[np.float64], wanted: NDArray[np.bool_]
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", NAMES)
-def test_users_are_those_of_a_matrix_of_all_scores(name: str, order: Order) -> None:
+def test_ranked_users_equal_those_of_a_matrix_of_all_scores(name: str, order: Order) -> None:
     model, scores = served_model(name), all_scores(name)
     lengths = np.diff(model.history.offsets)
     for item in range(N_ITEMS):

@@ -271,7 +271,7 @@ def test_cold_without_refit_is_a_usage_error(searched: LoadedRecipe, log: list[d
     assert log[-1]["code"] == "usage_error"
 
 
-def test_without_a_live_model_a_refit_searches_with_an_event(make_recipe: Make, log: list[dict[str, Any]]) -> None:
+def test_a_refit_without_a_live_model_searches_and_logs_an_event(make_recipe: Make, log: list[dict[str, Any]]) -> None:
     assert run(make_recipe(training=training()), refit=True).exit_code == 0
     assert records_of(log, "refit_started")[0]["reason"] == "there is no live model that can be verified"
     assert records_of(log, "search_started")

@@ -151,7 +151,7 @@ def cosines(name: str, n_items: int) -> NDArray[np.float64]:
 
 
 NEAR = 1e-9
-"""Gains that differ by less are equal but for rounding, which depends on the order of additions."""
+"""Gains within this distance count as equal, because rounding depends on the order of additions."""
 
 
 class Naive:

@@ -21,7 +21,7 @@ def columns(*values: int) -> np.ndarray:
 
 
 def test_excluded_and_seen_items_never_come_back() -> None:
-    """Excluded items never come back. Seeds and the own history come back only if requested."""
+    """Excluded items never come back. Seeds and the items of the user's history come back only if requested."""
     query = Query(limit=5, user=0, seeds=columns(1), exclude=columns(7))
     assert set(excluded_columns(query, HISTORY).tolist()) == {1, 4, 7, 9}
     assert excluded_columns(query._replace(include_seen=True), HISTORY).tolist() == [7]

@@ -16,7 +16,7 @@ from tests.model.recommenders.test_scan import EXTREME, KINDS, catalogue
 def test_products_are_those_of_float64(
     n_vectors: int, n_items: int, components: int, *, small_products_pay: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Products agree for numbers of items that blocks divide, and for others."""
+    """Products agree whether or not blocks divide the number of items."""
     monkeypatch.setattr(products, "small_products_pay", lambda: small_products_pay)
     rng = np.random.default_rng(n_vectors)
     vectors, factors = (rng.normal(size=(rows, components)).astype(np.float32) for rows in (n_vectors, n_items))

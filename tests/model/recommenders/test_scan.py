@@ -192,7 +192,7 @@ def test_an_allowed_part_without_the_best_is_ranked_as_by_a_full_sort(cosine: bo
     assert ranking.scores.tobytes() == everything.scores[7030:7055].tobytes()
 
 
-def test_more_rows_than_are_searched_at_once_give_the_same_bits() -> None:
+def test_more_queries_than_are_scanned_at_once_give_the_same_bits() -> None:
     rng = np.random.default_rng(1)
     layout = built(catalogue("decaying", 12_000, 24, rng))
     vectors = rng.normal(size=(300, 24))

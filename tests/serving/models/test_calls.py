@@ -48,7 +48,7 @@ async def test_a_caller_gets_its_rankings_in_order_after_the_last_one() -> None:
     assert [int(ranking.items[0]) for ranking in caller.rankings()] == [1, 2, 3]
 
 
-async def test_a_caller_gets_its_first_error() -> None:
+async def test_a_caller_with_several_invalid_queries_gets_the_first_error() -> None:
     caller = Caller([ask(1), ask(2)])
     caller.give(0, ValueError("first"))
     assert caller.done.is_set()

@@ -429,7 +429,7 @@ def counts_of(size: int) -> memoryview[int]:
 
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raise PATIENCE_S above the turn of a busy machine."""
+    """Raise PATIENCE_S above the longest turn of the event loop on a busy machine."""
     monkeypatch.setattr(connection, "PATIENCE_S", 5.0)
 
 

@@ -247,7 +247,7 @@ def test_heads_that_differ_only_in_their_key_are_parsed_once(name: bytes, place:
         b"X-API-Key: a\r\nAuthorization: Bearer b\r\n",
     ],
 )
-def test_several_keys_stay_among_the_headers(lines: bytes) -> None:
+def test_a_head_with_several_keys_keeps_them_among_its_headers(lines: bytes) -> None:
     head = Heads().parse(b"GET / HTTP/1.1\r\nHost: a\r\n" + lines + b"\r\n")
     assert head.credential is None
     assert len(head.headers) == 3

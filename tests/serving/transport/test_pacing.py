@@ -208,7 +208,7 @@ async def test_the_expected_wait_grows_with_the_queue() -> None:
 
 
 async def test_all_requests_ahead_count_for_the_expected_wait() -> None:
-    """A known connection waits for other known ones only. Nobody waits for requests that are refused."""
+    """A known connection waits for other known ones only. No connection waits for refused requests."""
     scheduler = TurnScheduler()
     for _ in range(100):
         scheduler._pace.learn(1.0, 1)

@@ -15,13 +15,13 @@ ANY = arrays.arrays(np.int64, 40)
 
 
 @given(SMALL, ANY, SMALL)
-def test_the_order_is_that_of_lexsort(first: np.ndarray, second: np.ndarray, third: np.ndarray) -> None:
+def test_the_fast_sort_gives_the_order_of_lexsort(first: np.ndarray, second: np.ndarray, third: np.ndarray) -> None:
     found = stable_order([first, second, third])
     assert found.tolist() == np.lexsort((third, second, first)).tolist()
 
 
 @given(ANY)
-def test_extreme_values_neither_wrap_nor_tie(key: np.ndarray) -> None:
+def test_extreme_keys_neither_overflow_nor_become_equal(key: np.ndarray) -> None:
     assert stable_order([key]).tolist() == np.argsort(key, kind="stable").tolist()
 
 

@@ -80,7 +80,7 @@ class SlowForOneUser:
         return [NOTHING]
 
 
-def test_the_cost_is_the_median_over_users_spread_over_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ranking_time_is_the_median_over_users_spread_over_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """Users are ranked one by one. A few slow users and the first call do not affect the median."""
     model = SlowForOneUser()
     monkeypatch.setattr(rankers.time, "thread_time", lambda: model.now_s)
@@ -92,7 +92,7 @@ def test_the_cost_is_the_median_over_users_spread_over_the_model(monkeypatch: py
     assert all(low < high for low, high in itertools.pairwise(others))
 
 
-def test_the_cost_can_be_measured_for_some_users(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ranking_time_can_be_measured_for_some_users(monkeypatch: pytest.MonkeyPatch) -> None:
     model, rows = SlowForOneUser(), np.arange(300, 400)
     monkeypatch.setattr(rankers.time, "thread_time", lambda: model.now_s)
     assert rankers.rank_ms(model, rows) == 2.0  # type: ignore[arg-type]

@@ -255,7 +255,7 @@ SHIPS: dict[str, Any] = {
 }
 
 
-def test_the_gain_has_its_interval_and_a_verdict() -> None:
+def test_the_gain_of_a_ranker_has_its_interval_and_a_verdict() -> None:
     text = ranker_sentences(SHIPS, "ndcg@20")
     assert "are put in a learned order" in text
     assert "On 3,152 validation users" in text
@@ -265,7 +265,7 @@ def test_the_gain_has_its_interval_and_a_verdict() -> None:
     assert (ranker_sentences({}, "ndcg@20"), ranker_groups(stays), list(weight_rows({}))) == ("", {}, [])
 
 
-def test_the_strongest_groups_and_weights_come_first() -> None:
+def test_the_strongest_feature_groups_and_weights_come_first() -> None:
     assert list(ranker_groups(SHIPS).items()) == [("popularity", 1.1), ("scores", 0.2)]
     assert list(weight_rows(SHIPS)) == [("popularity_7d", "popularity", "-1.260"), ("score", "scores", "+0.100")]
 

@@ -22,7 +22,7 @@ def trial(state: TrialState, **stored: Any) -> FrozenTrial:
     )
 
 
-def test_a_record_has_what_was_stored_in_the_trial() -> None:
+def test_a_record_has_the_facts_that_its_trial_stored() -> None:
     fitted = Fitted({"ndcg": 0.5}, epochs=7, recency=0.25, rank_ms=1.5)
     (record,) = records([trial(TrialState.COMPLETE, **attributes(fitted, 2.34567))])
     assert (record.algorithm, record.params, record.state, record.score) == ("IALS", {"size": 8}, "complete", 0.5)

@@ -38,7 +38,7 @@ def test_every_tuned_parameter_is_one_of_the_constructor(name: str) -> None:
         assert ALGORITHMS[name].irspack_class(matrix, **times, **guess) is not None
 
 
-def test_sizes_are_capped_by_the_data() -> None:
+def test_bounds_of_sizes_are_capped_by_the_data() -> None:
     space = search_space("RP3betaRecommender", n_users=500, n_items=120)
     assert space["top_k"] == IntDistribution(10, 120, log=True)
     assert not search_space("TopPopRecommender", n_users=5, n_items=5)
