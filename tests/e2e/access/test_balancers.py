@@ -31,7 +31,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def configured(text: str, ports: dict[str, int]) -> str:
+def with_free_ports(text: str, ports: dict[str, int]) -> str:
     """Return the text of a configuration with free ports in place of its own."""
     return re.sub(
         r"(?<=listen )80\b|(?<=bind :)80\b|(?<=listen )443\b|\b808[012]\b", lambda match: str(ports[match[0]]), text
@@ -39,7 +39,7 @@ def configured(text: str, ports: dict[str, int]) -> str:
 
 
 def nginx(folder: Path, ports: dict[str, int], file: str = "svc.conf") -> list[str]:
-    text = configured((DEPLOY / "nginx" / file).read_text(), ports).replace("/etc/nginx/svc.", f"{folder}/svc.")
+    text = with_free_ports((DEPLOY / "nginx" / file).read_text(), ports).replace("/etc/nginx/svc.", f"{folder}/svc.")
     for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"):
         text = text.replace("http {", f"http {{\n  {name}_temp_path {folder}/{name};", 1)
     text = text.replace("http {", "http {\n  access_log off;", 1)
@@ -52,21 +52,21 @@ def nginx_replicas(folder: Path, ports: dict[str, int]) -> list[str]:
 
 
 def haproxy_replicas(folder: Path, ports: dict[str, int]) -> list[str]:
-    text = configured((DEPLOY / "haproxy" / "replicas.cfg").read_text(), ports)
+    text = with_free_ports((DEPLOY / "haproxy" / "replicas.cfg").read_text(), ports)
     (folder / "replicas.cfg").write_text(text.replace("bind :", "bind 127.0.0.1:"))
     return ["haproxy", "-db", "-f", str(folder / "replicas.cfg")]
 
 
 def haproxy(folder: Path, ports: dict[str, int]) -> list[str]:
     shutil.copy(DEPLOY / "haproxy" / "recipes.map", folder)
-    text = configured((DEPLOY / "haproxy" / "haproxy.cfg").read_text(), ports)
+    text = with_free_ports((DEPLOY / "haproxy" / "haproxy.cfg").read_text(), ports)
     text = text.replace("/etc/haproxy/recipes.map", f"{folder}/recipes.map").replace("bind :", "bind 127.0.0.1:")
     (folder / "haproxy.cfg").write_text(text)
     return ["haproxy", "-db", "-f", str(folder / "haproxy.cfg")]
 
 
 @contextmanager
-def running(command: list[str], port: int) -> Iterator[str]:
+def running_process(command: list[str], port: int) -> Iterator[str]:
     """Run a balancer or collector and yield its URL as soon as it listens on `port`."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -76,14 +76,14 @@ def running(command: list[str], port: int) -> Iterator[str]:
                 socket.create_connection(("127.0.0.1", port), timeout=1).close()
                 break
             except OSError:
-                with_timeout(process, 0.1)
+                wait_at_most(process, 0.1)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait(timeout=20)
 
 
-def with_timeout(process: subprocess.Popen[bytes], seconds: float) -> None:
+def wait_at_most(process: subprocess.Popen[bytes], seconds: float) -> None:
     """Wait for the process for at most `seconds`, and return even if it still runs."""
     try:
         process.wait(timeout=seconds)
@@ -123,7 +123,7 @@ def test_recipes_reach_their_own_process(
     }
     folder = shop.folder / prepare.__name__
     folder.mkdir()
-    with running(prepare(folder, ports), ports["80"]) as url:
+    with running_process(prepare(folder, ports), ports["80"]) as url:
         for name in servers:
             statuses = {ask(url, name).status_code for _ in range(20)}
             assert statuses == {200}, name
@@ -168,7 +168,7 @@ def test_a_recipe_without_a_model_does_not_affect_other_recipes(
     ports = {"80": free_port(), **{f"808{n}": int(url.rpartition(":")[2]) for n, url in enumerate(urls, 1)}}
     folder = shop.folder / prepare.__name__
     folder.mkdir()
-    with running(prepare(folder, ports), ports["80"]) as url:
+    with running_process(prepare(folder, ports), ports["80"]) as url:
         time.sleep(CHECKED_AFTER_S if "haproxy" in prepare.__name__ else 0)
         for _ in range(12):
             refused = ask(url, "empty")
@@ -193,7 +193,7 @@ def test_every_request_is_answered_after_a_replica_has_ended(
     }
     folder = shop.folder / prepare.__name__
     folder.mkdir()
-    with running(prepare(folder, ports), ports["80"]) as url:
+    with running_process(prepare(folder, ports), ports["80"]) as url:
         assert {ask(url, "shop").status_code for _ in range(20)} == {200}
         assert httpx.get(f"{url}/v1/recipes", verify=False).status_code == 200
         assert first.stop() == 0
@@ -218,7 +218,7 @@ def test_nginx_terminates_tls_passes_request_ids_and_hides_metrics(
     issued.cert_chain_pems[0].write_to_path(shop.folder / "svc.pem")
     context = ssl.create_default_context()
     authority.configure_trust(context)
-    with running(nginx(shop.folder, ports, "single.conf"), ports["443"]):
+    with running_process(nginx(shop.folder, ports, "single.conf"), ports["443"]):
         url = f"https://127.0.0.1:{ports['443']}"
         with httpx.Client(base_url=url, verify=context) as client:
             answer = client.post(

@@ -78,7 +78,7 @@ def test_a_key_is_limited_by_the_current_policy_file(tmp_path: Path) -> None:
 def test_an_invalid_policy_file_prevents_the_start(
     tmp_path: Path, content: str | None, keys: dict[str, str], error: str
 ) -> None:
-    """An invalid policy file ends the start with exit code 8 and an error that says what is wrong."""
+    """An invalid policy file ends the start with exit code 8 and names the error in the file."""
     home = make_home(tmp_path, "books", popularity_model(0))
     policies = tmp_path / "keys.yaml"
     if content is not None:

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.access.test_balancers import free_port, nginx, running
+from tests.e2e.access.test_balancers import free_port, nginx, running_process
 from tests.e2e.server import Server, until
 
 pytestmark = pytest.mark.integration
@@ -35,11 +35,11 @@ class Backend(ThreadingHTTPServer):
     """The OTLP/HTTP server behind the collector: stores each span with the service name of its resource."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Take)
+        super().__init__(("127.0.0.1", 0), _BackendHandler)
         self.spans: list[tuple[str, Any]] = []
 
 
-class _Take(BaseHTTPRequestHandler):
+class _BackendHandler(BaseHTTPRequestHandler):
     server: Backend
 
     def do_POST(self) -> None:
@@ -77,7 +77,7 @@ def collector() -> Iterator[tuple[str, Backend]]:
             *("--otlp-exporter-endpoint", f"http://127.0.0.1:{port}"),
         ]
         try:
-            with running(command, receives) as url:
+            with running_process(command, receives) as url:
                 yield url, backend
         finally:
             backend.shutdown()
@@ -95,11 +95,11 @@ def front(tmp_path: Path) -> Path:
     return folder
 
 
-def before(server: Server, folder: Path) -> Any:
+def nginx_before(server: Server, folder: Path) -> Any:
     """Run nginx with a configuration of the docs in front of `server`."""
     own = server.url.rpartition(":")[2]
     ports = {"80": free_port(), "8081": int(own), "8082": int(own)}
-    return running(nginx(folder, ports), ports["80"])
+    return running_process(nginx(folder, ports), ports["80"])
 
 
 @needs_nginx
@@ -109,7 +109,7 @@ def test_a_trace_id_passes_through_nginx_to_log_and_answer(home: Path, front: Pa
     The answer has a new parent id, even if the server exports no spans.
     """
     with Server(home, env={"SVC_ACCESS_LOG": "all", "SVC_ALLOWED_HOSTS": "127.0.0.1"}) as server:
-        with before(server, front) as url:
+        with nginx_before(server, front) as url:
             answer = httpx.post(f"{url}/v1/recipes/a:recommend", json={"user_id": "u3"}, headers=GIVEN)
             plain = httpx.post(f"{url}/v1/recipes/a:recommend", json={"user_id": "u3"})
         version, trace, step, flags = answer.headers["traceparent"].split("-")
@@ -130,7 +130,7 @@ def test_spans_reach_a_collector_within_the_callers_trace(home: Path, front: Pat
     """
     with collector() as (endpoint, backend):
         env = {**OFTEN, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "SVC_ACCESS_LOG": "all"}
-        with Server(home, env={**env, "SVC_ALLOWED_HOSTS": "127.0.0.1"}) as server, before(server, front) as url:
+        with Server(home, env={**env, "SVC_ALLOWED_HOSTS": "127.0.0.1"}) as server, nginx_before(server, front) as url:
             answer = httpx.post(f"{url}/v1/recipes/a:recommend", json={"user_id": "u3"}, headers=GIVEN)
             assert answer.status_code == 200
             until(lambda: len(backend.spans) >= 2, server.log)

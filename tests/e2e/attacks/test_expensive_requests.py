@@ -71,7 +71,7 @@ class Client:
         return self.seconds("GET", "/v1/health")
 
 
-class Asking(Clients):
+class ExpensiveClients(Clients):
     """Two clients that repeat one expensive request.
 
     Each request has a new connection, which leaving the block cuts.
@@ -106,29 +106,29 @@ class Asking(Clients):
 @pytest.mark.parametrize("name", EXPENSIVE)
 def test_expensive_requests_hardly_delay_plain_requests_and_probes(server: Server, name: str, batched: bool) -> None:
     """Beside expensive requests, a plain request takes at most `2 * CALL_S` longer and a probe less than 25 ms."""
-    question = {"user_id": "u7", **EXPENSIVE[name]}
+    request = {"user_id": "u7", **EXPENSIVE[name]}
     if batched:
         path = "/v1/recipes/a:batch-recommend"
-        body: object = {"requests": [{**question, "user_id": f"u{user}"} for user in range(256)]}
+        body: object = {"requests": [{**request, "user_id": f"u{user}"} for user in range(256)]}
     else:
-        path, body = "/v1/recipes/a:recommend", question
+        path, body = "/v1/recipes/a:recommend", request
     longer_s = probe_s = math.inf
     for _ in range(ROUNDS):
-        longer_now_s, probe_now_s = waits(server, path, body)
+        longer_now_s, probe_now_s = measure_delays(server, path, body)
         longer_s, probe_s = min(longer_s, longer_now_s), min(probe_s, probe_now_s)
         if longer_s <= 2 * CALL_S and probe_s < HEALTH_S:
             return
     pytest.fail(f"a plain request took {longer_s:.3f} s longer, a probe {probe_s:.3f} s")
 
 
-def waits(server: Server, path: str, body: object) -> tuple[float, float]:
+def measure_delays(server: Server, path: str, body: object) -> tuple[float, float]:
     """Return the extra time of a plain request beside the expensive ones and the time of a probe, both as medians."""
     with closing(http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=60)) as connection:
         client = Client(connection)
         alone = [client.plain(user) for user in range(ASKED)]
-        with Asking(server, path, body) as asking:
+        with ExpensiveClients(server, path, body) as expensive:
             time.sleep(0.5)
             beside = [client.plain(user) for user in range(ASKED)]
             probes = [client.health() for _ in range(ASKED)]
-    assert not set(asking.statuses) - {200}
+    assert not set(expensive.statuses) - {200}
     return statistics.median(beside) - statistics.median(alone), statistics.median(probes)

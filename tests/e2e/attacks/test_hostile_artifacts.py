@@ -41,12 +41,12 @@ def signed(payload: list[Any], keys: str = SIGNING_KEYS) -> bytes:
     return out.getvalue()
 
 
-def naming(value: object) -> bytes:
+def pickle_artifact(value: object) -> bytes:
     """Return a signed artifact whose payload is the plain pickle of `value`."""
     return signed(codec._lay_out(pickle.dumps(value, protocol=4), []))
 
 
-def calling(module: str, name: str) -> bytes:
+def calling_artifact(module: str, name: str) -> bytes:
     texts = b"".join(b"\x8c" + bytes([len(text)]) + text.encode() for text in (module, name))
     return signed(codec._lay_out(b"\x80\x04" + texts + b"\x93)R.", []))
 
@@ -55,7 +55,7 @@ def flipped(data: bytes, place: int) -> bytes:
     return data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :]
 
 
-def hostile(mark: Path) -> dict[str, tuple[bytes, str, str]]:
+def attacks_with(mark: Path) -> dict[str, tuple[bytes, str, str]]:
     """Map each attack to its bytes, its event at the start and the beginning of its error."""
     good = signed(codec.encode(popularity_model(0)))
     big = signed(codec.encode(factor_model(500, 20_000, 64)))
@@ -80,18 +80,22 @@ def hostile(mark: Path) -> dict[str, tuple[bytes, str, str]]:
         "swapped": (good[:-32] + other[-32:], HMAC, "signature mismatch"),
         "kid": (good[:12] + b"k9" + good[14:], HMAC, "unknown kid: k9"),
         "other-key": (signed(codec.encode(popularity_model(0)), OTHER_KEYS), HMAC, "unknown kid: k2"),
-        "unsigned-system": (flipped(naming(touch), -1 % len(naming(touch))), HMAC, "signature mismatch"),
-        "system": (naming(touch), DESERIALIZE, "payload"),
-        "eval": (naming(Call(eval, f"open({str(mark)!r}, 'w')")), DESERIALIZE, "payload"),
-        "partial": (naming(functools.partial(functools.partial, os.system)), DESERIALIZE, "payload"),
-        "reduce": (naming(Call(functools.reduce, os.system, [f"touch {mark}"])), DESERIALIZE, "payload"),
-        "numpy-load": (naming(Call(np.load, "/etc/passwd")), DESERIALIZE, "payload"),
-        "numpy-object": (naming(np.array([touch], dtype=object)), DESERIALIZE, "payload"),
-        "numpy-buffer": (calling("numpy._core.numeric", "_frombuffer"), DESERIALIZE, forbidden),
-        "os-by-name": (calling("os", "system"), DESERIALIZE, forbidden),
-        "dotted": (calling("svc.model.codec", "pickle.loads"), DESERIALIZE, forbidden),
-        "dotted-method": (calling("svc.model.ids", "IdTable.from_ids"), DESERIALIZE, forbidden),
-        "globals": (calling("svc.model.codec", "array.__globals__"), DESERIALIZE, forbidden),
+        "unsigned-system": (
+            flipped(pickle_artifact(touch), -1 % len(pickle_artifact(touch))),
+            HMAC,
+            "signature mismatch",
+        ),
+        "system": (pickle_artifact(touch), DESERIALIZE, "payload"),
+        "eval": (pickle_artifact(Call(eval, f"open({str(mark)!r}, 'w')")), DESERIALIZE, "payload"),
+        "partial": (pickle_artifact(functools.partial(functools.partial, os.system)), DESERIALIZE, "payload"),
+        "reduce": (pickle_artifact(Call(functools.reduce, os.system, [f"touch {mark}"])), DESERIALIZE, "payload"),
+        "numpy-load": (pickle_artifact(Call(np.load, "/etc/passwd")), DESERIALIZE, "payload"),
+        "numpy-object": (pickle_artifact(np.array([touch], dtype=object)), DESERIALIZE, "payload"),
+        "numpy-buffer": (calling_artifact("numpy._core.numeric", "_frombuffer"), DESERIALIZE, forbidden),
+        "os-by-name": (calling_artifact("os", "system"), DESERIALIZE, forbidden),
+        "dotted": (calling_artifact("svc.model.codec", "pickle.loads"), DESERIALIZE, forbidden),
+        "dotted-method": (calling_artifact("svc.model.ids", "IdTable.from_ids"), DESERIALIZE, forbidden),
+        "globals": (calling_artifact("svc.model.codec", "array.__globals__"), DESERIALIZE, forbidden),
         "no-model": (signed(codec.encode({"a": 1})), DESERIALIZE, "payload"),
     }
 
@@ -101,7 +105,7 @@ def test_hostile_artifacts_are_never_loaded(home: Path) -> None:
 
     SVC_TEST_ARTIFACT_ROUNDS is the number of rounds. Each round writes other hostile bytes into every file.
     """
-    attacks = hostile(home.parent / "mark")
+    attacks = attacks_with(home.parent / "mark")
     names = list(attacks)
     for name, (data, _, _) in attacks.items():
         put(home.parent / f"{name}.svc", data)

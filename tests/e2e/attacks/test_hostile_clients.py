@@ -48,7 +48,7 @@ def connect(server: Server) -> socket.socket:
     return client
 
 
-def everything(client: socket.socket) -> bytes:
+def read_to_end(client: socket.socket) -> bytes:
     """Return all bytes until the server closes the connection."""
     found = b""
     try:
@@ -59,7 +59,7 @@ def everything(client: socket.socket) -> bytes:
     return found
 
 
-def healthy(server: Server) -> None:
+def assert_healthy(server: Server) -> None:
     """Check that a request over a new connection gets 200. An idle connection might be closing at that moment."""
     answer = httpx.post(
         f"{server.url}/v1/recipes/shop:recommend", json={"user_id": "u1"}, verify=False, timeout=PATIENCE_S
@@ -84,21 +84,21 @@ def test_a_header_that_never_ends_is_cut_off(server: Server, start: bytes) -> No
 
         thread = threading.Thread(target=trickle)
         thread.start()
-        everything(client)
+        read_to_end(client)
         stop.set()
         thread.join()
         assert time.monotonic() - begun < PATIENCE_S / 2
-    healthy(server)
+    assert_healthy(server)
 
 
 def test_a_body_that_never_ends_is_answered_408(server: Server) -> None:
     """A request whose body is incomplete after SVC_CLIENT_TIMEOUT_SECONDS gets 408, and its connection is closed."""
     with connect(server) as client:
         client.sendall(HEAD + b"Content-Length: 100\r\n\r\n{")
-        answer = everything(client)
+        answer = read_to_end(client)
     assert answer.startswith(b"HTTP/1.1 408")
     assert b"REQUEST_TIMEOUT" in answer
-    healthy(server)
+    assert_healthy(server)
 
 
 def test_a_client_that_does_not_read_loses_its_connection(server: Server) -> None:
@@ -111,13 +111,13 @@ def test_a_client_that_does_not_read_loses_its_connection(server: Server) -> Non
         client.connect((address.hostname, address.port))
         client.sendall(request)
         deadline = time.monotonic() + 2 * PATIENCE_S
-        while held(client):
+        while is_connected(client):
             assert time.monotonic() < deadline
             time.sleep(0.2)
-            healthy(server)
+            assert_healthy(server)
 
 
-def held(client: socket.socket) -> bool:
+def is_connected(client: socket.socket) -> bool:
     """Return whether the server's side of the connection exists. The kernel drops it without telling the client."""
     ours = f":{client.getsockname()[1]:04X}"
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
@@ -130,17 +130,17 @@ def test_a_client_that_sends_too_large_a_body_can_read_the_413(server: Server) -
     with connect(server) as client:
         client.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % size)
         client.sendall(bytes(size))
-        by_length = everything(client)
+        by_length = read_to_end(client)
     with connect(server) as client:
         client.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
         for _ in range(65):
             client.sendall(b"100000\r\n" + bytes(1 << 20) + b"\r\n")
         client.sendall(b"0\r\n\r\n")
-        by_count = everything(client)
+        by_count = read_to_end(client)
     for answer in (by_length, by_count):
         assert answer.startswith(b"HTTP/1.1 413")
         assert b"PAYLOAD_TOO_LARGE" in answer
-    healthy(server)
+    assert_healthy(server)
 
 
 def test_a_large_body_costs_at_most_twice_its_size(server: Server) -> None:
@@ -156,7 +156,7 @@ def test_a_large_body_costs_at_most_twice_its_size(server: Server) -> None:
     body = b'{"user_id":"' + b"x" * (size - 14) + b'"}'
     assert server.client.post("/v1/recipes/shop:recommend", content=body).status_code == 422
     assert (kib("VmHWM") - before) * 1024 < 2 * size
-    healthy(server)
+    assert_healthy(server)
 
 
 @pytest.mark.parametrize(
@@ -188,9 +188,9 @@ def test_malformed_requests_are_refused(server: Server, request_bytes: bytes, st
     """Malformed framing gets a 4xx or 5xx status or a closed connection, and never a guessed interpretation."""
     with connect(server) as client:
         client.sendall(request_bytes)
-        answer = everything(client)
+        answer = read_to_end(client)
     assert not answer or int(answer.split()[1]) in statuses
-    healthy(server)
+    assert_healthy(server)
 
 
 def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
@@ -203,7 +203,7 @@ def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
     )
     with connect(server) as client:
         client.sendall(requests)
-        answer = everything(client)
+        answer = read_to_end(client)
     found = [part.split(b'"')[1] for part in answer.split(b'{"request_id":')[1:]]
     assert found == [b"r%d" % i for i in range(20)]
 
@@ -213,7 +213,7 @@ def test_chunked_bodies_are_read(server: Server) -> None:
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in GOOD)
     with connect(server) as client:
         client.sendall(HEAD + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
-        assert everything(client).startswith(b"HTTP/1.1 200")
+        assert read_to_end(client).startswith(b"HTTP/1.1 200")
 
 
 UPGRADE = b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: "
@@ -244,10 +244,10 @@ def test_no_malformed_packet_ends_the_server(patient_server: Server, packets: li
         for packet in packets:
             with contextlib.suppress(OSError):  # the server may have closed the connection already
                 client.sendall(packet)
-            healthy(patient_server)
+            assert_healthy(patient_server)
         bystander.sendall(GOOD)
         assert bystander.recv(65536).startswith(b"HTTP/1.1 200")
-        everything(client)
+        read_to_end(client)
     assert patient_server.process.poll() is None
 
 
@@ -256,7 +256,7 @@ def test_a_request_to_upgrade_is_answered_as_a_plain_one(server: Server, rest: b
     """A WebSocket handshake is answered like a plain request (RFC 9110, 7.8), and its idle connection is closed."""
     with connect(server) as client:
         client.sendall(WEBSOCKET + rest)
-        answer = everything(client)
+        answer = read_to_end(client)
     assert answer.startswith(b"HTTP/1.1 200")
     assert answer.count(b"HTTP/1.1") == 1
     assert server.process.poll() is None
@@ -273,13 +273,13 @@ def test_many_connections_at_once_leave_room_for_others(server: Server) -> None:
     before = server.resident_bytes()
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(connect(server)) for _ in range(count)]
-        healthy(server)
+        assert_healthy(server)
         assert server.resident_bytes() - before < count * CONNECTION_BYTES + (4 << 20)
         for client in clients:
-            assert everything(client) == b""
+            assert read_to_end(client) == b""
     files = Path(f"/proc/{server.process.pid}/fd")
     until(lambda: len(list(files.iterdir())) < 100)
-    healthy(server)
+    assert_healthy(server)
 
 
 def test_eight_large_bodies_at_once_have_bounded_memory(server: Server) -> None:
@@ -297,13 +297,13 @@ def test_eight_large_bodies_at_once_have_bounded_memory(server: Server) -> None:
     def send() -> None:
         with connect(server) as client:
             client.sendall(HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-            answers.append(everything(client))
+            answers.append(read_to_end(client))
 
     threads = [threading.Thread(target=send) for _ in range(8)]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        healthy(server)
+        assert_healthy(server)
     assert [answer[:12] for answer in answers] == [b"HTTP/1.1 422"] * 8
     peak = int(status.read_text().split("VmHWM:")[1].split()[0]) * 1024
     assert peak - before < 3 * 8 * size + (64 << 20)

@@ -45,7 +45,7 @@ def keygen(shop: Shop, kind: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines)
 
 
-class Heard:
+class Output:
     """The output of commands, answers, logs and files so far, as bytes by origin."""
 
     def __init__(self) -> None:
@@ -71,26 +71,26 @@ class Heard:
             if path.is_file() and path != known:
                 self.parts[str(path)] = path.read_bytes()
 
-    def where(self, secret: bytes) -> list[str]:
+    def origins_of(self, secret: bytes) -> list[str]:
         return [name for name, part in self.parts.items() if secret.lower() in part.lower()]
 
 
-def ask_everything(server: Server, heard: Heard, keys: dict[str, str]) -> set[int]:
+def send_all_requests(server: Server, output: Output, keys: dict[str, str]) -> set[int]:
     """Send every request under every key and return the set of statuses."""
     statuses = set()
     for kind, key in keys.items():
         headers = {"X-API-Key": key} if key else {}
         for path in PATHS:
-            statuses.add(heard.answer(f"GET {path} {kind}", server.url + path, None, headers))
+            statuses.add(output.answer(f"GET {path} {kind}", server.url + path, None, headers))
         for recipe in ("shop", "orders", "none"):
             for verb in VERBS:
                 for number, body in enumerate(BODIES):
                     url = f"{server.url}/v1/recipes/{recipe}{verb}"
-                    statuses.add(heard.answer(f"{url} {kind} {number}", url, body, headers))
+                    statuses.add(output.answer(f"{url} {kind} {number}", url, body, headers))
     return statuses
 
 
-def cycle(shop: Shop, serve: Callable[..., Server], dsn: str, heard: Heard) -> tuple[dict[str, str], dict[str, str]]:
+def cycle(shop: Shop, serve: Callable[..., Server], dsn: str, output: Output) -> tuple[dict[str, str], dict[str, str]]:
     """Run all commands and requests, and return the output of keygen for the signing key and the API key."""
     signing, api = keygen(shop, "signing"), keygen(shop, "api")
     shop.environment |= {
@@ -103,31 +103,31 @@ def cycle(shop: Shop, serve: Callable[..., Server], dsn: str, heard: Heard) -> t
     orders = shop.folder / "orders.yaml"
     put(orders, SQL_RECIPE)
     for recipe in (shop.recipe, orders):
-        heard.command(f"validate {recipe.name}", shop.svc("validate", str(recipe)))
-        heard.command(f"train {recipe.name}", shop.svc("train", str(recipe), "--verbose"))
+        output.command(f"validate {recipe.name}", shop.svc("validate", str(recipe)))
+        output.command(f"train {recipe.name}", shop.svc("train", str(recipe), "--verbose"))
     given = shop.svc("train", str(orders), "--env-var", f"SVC_RECIPE_DSN={dsn}", SVC_RECIPE_DSN="")
-    heard.command("train with the DSN on the command line", given)
-    heard.command("inspect", shop.svc("inspect", str(shop.artifact)))
-    heard.command("inspect --json", shop.svc("inspect", str(shop.artifact), "--json"))
+    output.command("train with the DSN on the command line", given)
+    output.command("inspect", shop.svc("inspect", str(shop.artifact)))
+    output.command("inspect --json", shop.svc("inspect", str(shop.artifact), "--json"))
     server = serve()
     good = api["plaintext"]
     asked = {"none": "", "good": good, "padded": good + ".", "half": good[:21] + "A" * 22, "malformed": "x"}
-    assert ask_everything(server, heard, asked) >= {200, 401, 404, 422}
+    assert send_all_requests(server, output, asked) >= {200, 401, 404, 422}
     whole = shop.artifact.read_bytes()
     put(shop.artifact, whole[:-1] + bytes([whole[-1] ^ 1]))
     server.wait_for("artifact_load_failed")
-    heard.answer("details with an error", server.url + "/v1/health/details", None, {"X-API-Key": good})
+    output.answer("details with an error", server.url + "/v1/health/details", None, {"X-API-Key": good})
     assert server.stop() == 0
-    heard.parts["server log"] = json.dumps(server.records).encode()
-    slips = {"SVC_API_KEYS": f"k:{good}", "SVC_SIGNING_KEYS": f"k:{signing['plaintext']}0"}
-    for variable, slip in slips.items():
-        ended = shop.process("serve", "--recipes", str(shop.folder), "--port", "0", **{variable: slip})
-        assert heard.command(f"a slip in {variable}", ended).code == 8
-    heard.files(shop.folder, known=shop.recipe)
+    output.parts["server log"] = json.dumps(server.records).encode()
+    mistakes = {"SVC_API_KEYS": f"k:{good}", "SVC_SIGNING_KEYS": f"k:{signing['plaintext']}0"}
+    for variable, value in mistakes.items():
+        ended = shop.process("serve", "--recipes", str(shop.folder), "--port", "0", **{variable: value})
+        assert output.command(f"a mistake in {variable}", ended).code == 8
+    output.files(shop.folder, known=shop.recipe)
     return signing, api
 
 
-def assert_silence(heard: Heard, signing: dict[str, str], api: dict[str, str]) -> None:
+def assert_no_secret(output: Output, signing: dict[str, str], api: dict[str, str]) -> None:
     """Check that no secret appears in any encoding.
 
     The fingerprint and the kid of the signing key must appear, which proves that the search covers log and output.
@@ -144,22 +144,24 @@ def assert_silence(heard: Heard, signing: dict[str, str], api: dict[str, str]) -
         "hash of the API key, raw": bytes.fromhex(digest),
         "password": PASSWORD.encode(),
     }
-    assert {name: heard.where(secret) for name, secret in secrets.items() if heard.where(secret)} == {}
-    assert {"server log", "inspect"} <= set(heard.where(signing["fingerprint"].encode()) + heard.where(b"signing-kid"))
-    assert heard.where(b'"auth_invalid_key"') == ["server log"]
+    assert {name: output.origins_of(secret) for name, secret in secrets.items() if output.origins_of(secret)} == {}
+    assert {"server log", "inspect"} <= set(
+        output.origins_of(signing["fingerprint"].encode()) + output.origins_of(b"signing-kid")
+    )
+    assert output.origins_of(b'"auth_invalid_key"') == ["server log"]
 
 
 def test_no_secret_is_shown_if_the_database_is_unreachable(shop: Shop, serve: Callable[..., Server]) -> None:
     """No output contains a secret, even if the error of an unreachable database contains its password."""
-    heard = Heard()
-    assert_silence(heard, *cycle(shop, serve, UNREACHABLE, heard))
+    output = Output()
+    assert_no_secret(output, *cycle(shop, serve, UNREACHABLE, output))
 
 
 @pytest.mark.integration
 def test_no_secret_is_shown_if_the_database_answers(shop: Shop, serve: Callable[..., Server]) -> None:
     """No output contains a secret if a recipe is trained from a real database with a password."""
     url = os.environ.get("SVC_TEST_POSTGRES_URL") or pytest.skip("SVC_TEST_POSTGRES_URL is not set")
-    heard = Heard()
-    known = cycle(shop, serve, re.sub("://([^:@]+)(:[^@]*)?@", rf"://\1:{PASSWORD}@", url), heard)
-    assert heard.where(b'"n_rows": 600')
-    assert_silence(heard, *known)
+    output = Output()
+    known = cycle(shop, serve, re.sub("://([^:@]+)(:[^@]*)?@", rf"://\1:{PASSWORD}@", url), output)
+    assert output.origins_of(b'"n_rows": 600')
+    assert_no_secret(output, *known)

@@ -220,8 +220,8 @@ def test_a_client_that_does_not_read_does_not_prolong_the_drain(home: Path) -> N
     write_artifact(home.parent / "a.svc", popularity_model(0, n_items=2000))
     body = json.dumps({"requests": [{"user_id": "u3", "limit": 1000}] * 256}).encode()
     head = ["POST /v1/recipes/a:batch-recommend HTTP/1.1", "host: localhost", f"content-length: {len(body)}"]
-    with Server(home, env={"SVC_DRAIN_SECONDS": "1"}) as server, connection(server) as deaf:
-        deaf.sendall("\r\n".join([*head, "", ""]).encode() + body)
-        assert deaf.recv(1) == b"H"  # the server sends an answer that is larger than the buffers
+    with Server(home, env={"SVC_DRAIN_SECONDS": "1"}) as server, connection(server) as unread:
+        unread.sendall("\r\n".join([*head, "", ""]).encode() + body)
+        assert unread.recv(1) == b"H"  # the server sends an answer that is larger than the buffers
         assert server.stop() == 0
         assert server.said("serve_shutdown")[0]["drain_seconds"] < 10

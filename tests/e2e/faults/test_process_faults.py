@@ -25,7 +25,7 @@ LEAN = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_ARENA_MAX": "1"}
 ERRORS = 'svc_v1_requests_total{{recipe="{}",status="error"}}'
 
 
-def poisoned() -> Model:
+def model_that_raises_for_u1() -> Model:
     """Return a model that raises for user u1, whose history contains an item that does not exist."""
     model = popularity_model(0)
     columns = np.array(model.history.columns)
@@ -40,7 +40,7 @@ def test_an_error_while_scoring_fails_only_its_request(home: Path) -> None:
     The answer does not show the exception, and the log does.
     """
     write_recipe(home, "bad", home.parent / "bad.svc")
-    write_artifact(home.parent / "bad.svc", poisoned())
+    write_artifact(home.parent / "bad.svc", model_that_raises_for_u1())
     with Server(home) as server:
         for number in range(1, 4):
             answer = server.recommend("bad", "u1")
@@ -62,7 +62,7 @@ def test_an_error_while_scoring_fails_only_its_request(home: Path) -> None:
 
 def test_an_error_of_one_query_fails_no_other_query_of_its_group(home: Path) -> None:
     """Requests that are scored together with one that raises get their answers."""
-    write_artifact(home.parent / "a.svc", poisoned())
+    write_artifact(home.parent / "a.svc", model_that_raises_for_u1())
 
     def judge(status: int, body: dict[str, Any]) -> str | None:
         return None if (status, status == 200 or body["code"]) in ((200, True), (500, "INTERNAL_ERROR")) else str(body)

@@ -30,7 +30,7 @@ def home(tmp_path: Path) -> Path:
     return folder
 
 
-def failing(server: Server) -> dict[str, str]:
+def load_errors(server: Server) -> dict[str, str]:
     """Return `last_load_error` of each recipe that has one."""
     found = server.details()[1]["recipes"]
     return {name: one["last_load_error"] for name, one in found.items() if "last_load_error" in one}
@@ -43,10 +43,10 @@ def await_errors(server: Server, wanted: Mapping[str, str]) -> None:
     """
 
     def right() -> bool:
-        errors = failing(server)
+        errors = load_errors(server)
         return errors.keys() == wanted.keys() and all(words in errors[name] for name, words in wanted.items())
 
-    until(right, lambda: str(failing(server)))
+    until(right, lambda: str(load_errors(server)))
 
 
 def first_items(server: Server, names: list[str]) -> set[str]:
@@ -126,14 +126,14 @@ def test_models_survive_faults_of_the_file_system(home: Path, tmp_path: Path) ->
         assert server.health()[0] == 200
         paths["denied"].chmod(0o644)
         paths["closed"].parent.chmod(0o755)
-        until(lambda: not {"denied", "closed"} & failing(server).keys(), lambda: str(failing(server)))
+        until(lambda: not {"denied", "closed"} & load_errors(server).keys(), lambda: str(load_errors(server)))
         for path in paths.values():
             if path.is_dir() and not path.is_symlink():
                 path.rmdir()
             else:
                 path.unlink(missing_ok=True)
             write_artifact(path, popularity_model(1))
-        until(lambda: failing(server) == {}, lambda: str(failing(server)))
+        until(lambda: load_errors(server) == {}, lambda: str(load_errors(server)))
         until(lambda: first_items(server, list(FAULTS)) == {"i1"})
         assert server.stop() == 0
 
@@ -155,7 +155,7 @@ def test_a_half_copied_artifact_is_never_served(home: Path, tmp_path: Path) -> N
                     if piece == pieces // 2:
                         server.wait_for("artifact_load_failed", times=number)
             server.wait_for("artifact_loaded", model_version=f"sha256:{sha256}")
-        assert failing(server) == {}
+        assert load_errors(server) == {}
 
 
 def test_new_artifacts_are_loaded_whatever_their_modification_time(home: Path, tmp_path: Path) -> None:
@@ -276,14 +276,14 @@ def test_models_survive_faults_of_a_web_store(home: Path, tmp_path: Path) -> Non
             assert first_items(server, [*errors, "wanother"]) == {"i0"}
             FaultyStore.broken.set()
             await_errors(server, errors)
-            assert "hunter2" not in server.log() + str(failing(server))
+            assert "hunter2" not in server.log() + str(load_errors(server))
             mixed = server.wait_for("artifact_of_another_recipe", name="wanother")
             assert mixed["artifact_recipe"] == "books"
             assert first_items(server, list(errors)) == {"i0"}
             assert first_items(server, ["wanother"]) == {"i1"}
             FaultyStore.broken.clear()
             FaultyStore.over.set()
-            until(lambda: failing(server) == {}, lambda: str(failing(server)))
+            until(lambda: load_errors(server) == {}, lambda: str(load_errors(server)))
             until(lambda: first_items(server, [*errors, "wanother"]) == {"i0"})
             assert server.stop() == 0
 
