@@ -147,7 +147,7 @@ class ParquetSource:
 
         With bounds, first check the size of the whole file (see `_check_size`). `buffer_bytes` 0 means no buffer.
         """
-        file = pq.ParquetFile(data_file.file, pre_buffer=False)
+        file = pq.ParquetFile(data_file.file)
         columns = self._columns(file, data_file, part.hive)
         texts = [name for name in columns if name in self._context.text_columns]
         kinds = [file.schema_arrow.field(name).type for name in texts]

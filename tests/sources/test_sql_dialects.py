@@ -32,6 +32,22 @@ def test_the_driver_is_svcs_own(url: str, name: str, driver: str, shown: str) ->
     assert dialect.connect_arguments(7)["connect_timeout"] == 7
 
 
+@pytest.mark.parametrize(
+    ("url", "database", "query"),
+    [
+        ("sqlite://", None, {}),
+        ("sqlite:///file:a.db?uri=true", "file:a.db", {"uri": "true"}),
+        ("sqlite:///a b#1.db", "file:a%20b%231.db", {"mode": "ro", "uri": "true"}),
+        ("sqlite:////tmp/a.db?x=1", "file:/tmp/a.db", {"mode": "ro", "uri": "true", "x": "1"}),
+    ],
+)
+def test_the_path_of_a_sqlite_file_is_opened_read_only(url: str, database: str | None, query: dict[str, str]) -> None:
+    """A database in memory and a `file:` URI are opened as they are."""
+    dialect = dialect_of(make_url(url), "SVC_RECIPE_DSN")
+    assert (dialect.url.database, dict(dialect.url.query)) == (database, query)
+    assert (dialect.name, dialect.shown) == ("sqlite", f"sqlite {make_url(url).database or ''}")
+
+
 def test_an_unsupported_database_is_refused() -> None:
     """The error names the variable, not its value."""
     with pytest.raises(ConfigError, match="SVC_RECIPE_DSN: 'oracle' is no database that svc reads"):
