@@ -235,7 +235,7 @@ async def test_an_ended_worker_is_replaced_until_the_fleet_ends(
     """A worker without heartbeats is killed. Its resources are closed, and its counts are kept."""
     monkeypatch.setattr("svc.serving.workers.fleet.adopt_orphans", lambda: None)
     if not is_silent:
-        monkeypatch.setattr("svc.serving.workers.counters.SILENT_CHECKS", 1 << 62)
+        monkeypatch.setattr("svc.serving.workers.fleet.SILENT_CHECKS", 1 << 62)
     fleet, sleepers = fleet_of(1), Sleepers()
     fleet._template = sleepers  # type: ignore[assignment]
     gc.collect()
@@ -292,7 +292,7 @@ def few_descriptors(free: int) -> Iterator[None]:
 async def test_a_worker_starts_as_soon_as_file_descriptors_are_free(free: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fleet retries until then. It leaks no process and no descriptor, and a long order arrives late, but whole."""
     monkeypatch.setattr("svc.serving.workers.fleet.adopt_orphans", lambda: None)
-    monkeypatch.setattr("svc.serving.workers.counters.SILENT_CHECKS", 1 << 62)
+    monkeypatch.setattr("svc.serving.workers.fleet.SILENT_CHECKS", 1 << 62)
     fleet, sleepers = fleet_of(1), Sleepers()
     sleepers.n_lost = 0
     fleet._template = sleepers  # type: ignore[assignment]

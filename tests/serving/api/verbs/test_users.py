@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -15,6 +16,7 @@ from svc.serving.api.authentication import hash_api_key, parse_api_keys
 from svc.serving.api.endpoints import VERBS
 from svc.serving.api.key_policies import KeyPolicies, parse_policies
 from svc.serving.api.request import ServerState
+from svc.serving.models.fragments import encode_users
 from svc.serving.models.recipes import Policy
 from tests.serving.client import N_USERS, RECOMMEND, Client, serve, served_in, serving
 
@@ -83,10 +85,20 @@ async def test_an_item_that_training_never_saw_is_ranked_by_its_features() -> No
 
 
 async def test_many_users_are_encoded_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few users are encoded on the event loop."""
+    threads: list[int] = []
+
+    def encode(*arguments: Any) -> bytes:
+        threads.append(threading.get_ident())
+        return encode_users(*arguments)
+
     monkeypatch.setattr("svc.serving.api.verbs.INLINE_ITEMS", 2)
+    monkeypatch.setattr("svc.serving.api.verbs.encode_users", encode)
     async with serving_users() as (client, _):
-        answer = await client.post(USERS, {"item_id": "i30", "limit": N_USERS})
-    assert len(answer.json["users"]) == N_USERS
+        for limit in (2, 3):
+            answer = await client.post(USERS, {"item_id": "i30", "limit": limit})
+            assert len(answer.json["users"]) == limit
+    assert [thread == threading.get_ident() for thread in threads] == [True, False]
 
 
 async def test_a_recipe_without_permission_refuses_users() -> None:
