@@ -71,7 +71,7 @@ def ndcg(matrix: sparse.csr_matrix, features: sparse.csr_matrix, held: NDArray[n
     )
     scorer = ials_scorer(train_epochs(recommender, EPOCHS))
     evaluator = Evaluator(matrix[:, held].tocsr(), offset=0, cutoff=CUTOFF)
-    return evaluator.metrics(ranker_of_held("item", scorer, features[held]))["ndcg"]
+    return evaluator.evaluate(ranker_of_held("item", scorer, features[held])).metrics["ndcg"]
 
 
 def scored(

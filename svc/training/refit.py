@@ -207,7 +207,7 @@ def measure(task: Task, trial: TrialRecord, reused: Reused) -> SearchResult:
     evaluation = inputs.evaluators.full.evaluate(inputs.ranker_of(trained, trial))
     seconds = round(time.monotonic() - began, 3)
     record = replace(trial, score=evaluation.metrics[inputs.metric], metrics=evaluation.metrics, seconds=seconds)
-    by_user = {record.number: evaluation.by_user(inputs.metric)}
+    by_user = {record.number: evaluation.scores[inputs.metric]}
     return SearchResult(
         [record], seconds, n_orphaned=0, by_user=by_user, trained=trained, evaluation=evaluation, reused=reused
     )

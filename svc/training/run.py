@@ -187,7 +187,7 @@ class _Run:
             return
         last = read_incumbent(self.loaded, keys, self.settings)
         if last is not None:
-            check_data_change(last.data_stats, loaded.interactions, bounds)
+            check_data_change(last.data_stats, loaded.interactions.counts, bounds)
 
     def _search(self, task: prepare.SearchTask, location: StorageLocation) -> SearchResult:
         if location.shared:
@@ -279,7 +279,6 @@ class _Run:
             data=task.data,
             n_interactions=int(matrix.nnz),
             n_heldout=task.split.n_heldout,
-            algorithms=self.loaded.recipe.training.algorithms,
             n_trials=1 if reused else task.plan.total + sum(1 for trial in result.trials if trial.parts),
             result=result,
             measured=measured,

@@ -236,11 +236,7 @@ def check_thresholds(interactions: Interactions, cleansing: Cleansing) -> None:
 
     One row, one user and two items are required in any case.
     """
-    counts = {
-        "n_rows": len(interactions),
-        "n_users": len(interactions.user_ids),
-        "n_items": len(interactions.item_ids),
-    }
+    counts = interactions.counts
     least = {
         f"min_{counted}": minimum if (minimum := getattr(cleansing, f"min_{counted}")) is not None else model_needs
         for counted, model_needs in _MODEL_NEEDS.items()

@@ -137,6 +137,11 @@ class Interactions:
         return len(self.users)
 
     @property
+    def counts(self) -> dict[str, int]:
+        """Return the numbers of rows, users and items, by the field's name in events and headers."""
+        return {"n_rows": len(self), "n_users": len(self.user_ids), "n_items": len(self.item_ids)}
+
+    @property
     def drop_count(self) -> int:
         return sum(self.dropped.values())
 

@@ -130,12 +130,7 @@ def _bprfm(recommender: Any, columns: Columns) -> Scorer:
 
 
 def _neighbours(recommender: Any, columns: Columns) -> Scorer:
-    weights = recommender.W.tocsr()[columns]
-    positions = np.empty(weights.shape[1], dtype=weights.indices.dtype)
-    positions[columns] = np.arange(len(positions))
-    weights.indices = positions[weights.indices]
-    weights.has_sorted_indices = False
-    weights.sort_indices()
+    weights = reorder_items(recommender.W.tocsr()[columns], columns)
     return NeighbourScorer(
         _offsets(weights.indptr), weights.indices.astype(np.int32), finite_float32(weights.data, "item weights")
     )
@@ -293,7 +288,7 @@ def svd_scorer(recommender: Any, columns: Columns = AS_TRAINED) -> SVDScorer:
     scales = recommender.history_scales_[columns]
     return SVDScorer(
         finite_float32(recommender.z, "user vectors"),
-        FactorIndex.build(finite_float32(recommender.items_, "item vectors")[columns]),
+        FactorIndex.build(finite_float32(recommender.get_item_embedding(), "item vectors")[columns]),
         None if (scales == 1).all() else finite_float32(scales, "item scales"),
     )
 

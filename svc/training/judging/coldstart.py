@@ -189,7 +189,7 @@ def _measure(
         "popularity": lambda users, size: [order[:size].tolist()] * len(users),
         "random": lambda users, size: [rng.choice(len(counts), size, replace=False).tolist() for _ in users],
     }
-    return {name: evaluator.metrics(ranker) for name, ranker in rankers.items()}
+    return {name: evaluator.evaluate(ranker).metrics for name, ranker in rankers.items()}
 
 
 def draws(n: int, seed: int, axis: int) -> Iterator[NDArray[np.int64]]:

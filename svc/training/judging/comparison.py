@@ -206,7 +206,7 @@ def compare(task: Task, candidate: Candidate, compared: ComparedModel, confidenc
     """Evaluate the candidate and the `compared` model on the same users. `confidence` is that of the interval."""
     ranker = candidate.ranker if compared.excluded is None else candidate.ranker.excluding(compared.excluded)
     own, other = compared.evaluator.evaluate(ranker), compared.evaluator.evaluate(compared.ranker)
-    first, second = own.by_user(task.holdout.metric), other.by_user(task.holdout.metric)
+    first, second = own.scores[task.holdout.metric], other.scores[task.holdout.metric]
     seed = task.loaded.recipe.training.seed
     choice = candidate.choice_by(task, compared.evaluator)
     change = paired_change(first, second, seed=seed, confidence=confidence, relative=True, choice=choice)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,11 +37,8 @@ class ModelEvaluation:
     truth: sparse.csr_matrix
     scores: dict[str, NDArray[np.float64]]
 
-    def by_user(self, metric: str) -> NDArray[np.float64]:
-        """Return the score for each evaluated user by `metric`, one of PER_USER, (users,)."""
-        return self.scores[metric]
 
-
+@dataclass(slots=True, eq=False)
 class Evaluator:
     """Evaluates the rankings of validation users by their held-out items.
 
@@ -53,11 +49,17 @@ class Evaluator:
       all held-out items count 1.
     """
 
-    def __init__(self, heldout: sparse.csr_matrix, *, offset: int, cutoff: int, weighted: bool = False) -> None:
-        self.weighted = weighted
-        self.heldout = self._with_item_values(heldout)
-        self.offset = offset
-        self.cutoff = cutoff
+    heldout: sparse.csr_matrix
+    _: KW_ONLY
+    offset: int
+    cutoff: int
+    weighted: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.weighted and not (self.heldout.data == 1).all():
+            self.heldout = self.heldout.copy()
+            self.heldout.eliminate_zeros()
+            self.heldout.data = np.ones_like(self.heldout.data)
 
     def sample(self, n_users: int, seed: int) -> Evaluator:
         """Return an evaluator of at most `n_users` random validation users with held-out items.
@@ -74,18 +76,7 @@ class Evaluator:
 
     def of(self, heldout: sparse.csr_matrix) -> Evaluator:
         """Return an evaluator with another `heldout` of the same shape, for the same rows of the training matrix."""
-        other = copy.copy(self)
-        other.heldout = self._with_item_values(heldout)
-        return other
-
-    def _with_item_values(self, heldout: sparse.csr_matrix) -> sparse.csr_matrix:
-        """Return `heldout` with all values other than 0 set to 1, or unchanged if items are weighted."""
-        if self.weighted or (heldout.data == 1).all():
-            return heldout
-        counted = heldout.copy()
-        counted.eliminate_zeros()
-        counted.data = np.ones_like(counted.data)
-        return counted
+        return replace(self, heldout=heldout)
 
     @property
     def evaluated_users(self) -> NDArray[np.int64]:
@@ -110,10 +101,6 @@ class Evaluator:
     def by_user(self, rankings: Rankings, metric: str) -> NDArray[np.float64]:
         """Return the score of each of `rankings`, one for each evaluated user, by `metric`, one of PER_USER."""
         return user_scores(rankings, self.heldout[self.evaluated_users])[metric]
-
-    def metrics(self, ranker: Ranker) -> dict[str, float]:
-        """Return all METRICS at the cutoff."""
-        return self.evaluate(ranker).metrics
 
     def _evaluation(self, rankings: Rankings) -> ModelEvaluation:
         truth = self.heldout[self.evaluated_users]

@@ -16,14 +16,11 @@ from svc.recipe.algorithms import BLEND, FEATURE_AWARE, SELF_WEIGHT
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import MaxChange
 from svc.settings import Settings
-from svc.training.data.interactions import Interactions
 from svc.training.data.weights import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE
 from svc.training.fitting.algorithms.registry import ALGORITHMS, search_space
 from svc.training.fitting.train import how_many_fit
 from svc.training.fitting.trial import FEATURES_AND_SEEDS, TrialRecord
 from svc.training.judging.task import Task
-
-COUNTS = ("n_rows", "n_users", "n_items")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +66,14 @@ def read_incumbent(loaded: LoadedRecipe, keys: SigningKeys, settings: Settings) 
     return None
 
 
-def counts(interactions: Interactions) -> dict[str, int]:
-    """Return the numbers of rows, users and items of the cleansed data, under the names of `data_stats`."""
-    values = (len(interactions), len(interactions.user_ids), len(interactions.item_ids))
-    return dict(zip(COUNTS, values, strict=True))
-
-
-def check_data_change(before: Mapping[str, Any], interactions: Interactions, bounds: MaxChange) -> None:
+def check_data_change(before: Mapping[str, Any], after: Mapping[str, int], bounds: MaxChange) -> None:
     """Raise DataChangedTooMuch if a count rose or fell by more than its relative bound since `before`.
 
-    `before` is the block `data_stats` of the live header. A count is not checked if it is missing or 0 there, or if it
-    has no bound.
+    `before` is the block `data_stats` of the live header, and `after` has the counts of the new interactions. A count
+    is not checked if it is missing or 0 in `before`, or if it has no bound.
     """
-    after = counts(interactions)
     moved = []
-    for name in COUNTS:
+    for name in after:
         bound, old = getattr(bounds, name), before.get(name)
         if bound is None or not isinstance(old, int) or old < 1:
             continue
@@ -94,7 +84,7 @@ def check_data_change(before: Mapping[str, Any], interactions: Interactions, bou
         raise DataChangedTooMuch(
             f"since the last training the data changed: {', '.join(moved)}. Look at the source; a change that is "
             "meant: train once with --accept-data-change, or raise cleansing.max_change",
-            fields={"before": {name: before.get(name) for name in COUNTS}, "after": after},
+            fields={"before": {name: before.get(name) for name in after}, "after": dict(after)},
         )
 
 

@@ -135,7 +135,7 @@ def _scores_of_users(task: Task, result: SearchResult) -> Iterator[tuple[int, Sc
         trained = _train(task, trial)
         if trained is not None:
             evaluation = task.holdout.evaluators.full.evaluate(task.holdout.ranker_of(trained, trial))
-            yield trial.number, evaluation.by_user(task.holdout.metric)
+            yield trial.number, evaluation.scores[task.holdout.metric]
 
 
 def _train(task: Task, trial: TrialRecord) -> Scorer | None:
@@ -181,7 +181,7 @@ def _runner_up_on_test(task: Task, result: SearchResult) -> tuple[str, Scores] |
         return None
     ranker = task.holdout.ranker_of(trained, trial)
     evaluation = task.holdout.evaluators.full.of(task.split.test).evaluate(ranker)
-    return names[1], evaluation.by_user(task.holdout.metric)
+    return names[1], evaluation.scores[task.holdout.metric]
 
 
 def _winner_on_test(task: Task, ranker: Ranker, others: tuple[str, Scores] | None) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def _winner_on_test(task: Task, ranker: Ranker, others: tuple[str, Scores] | Non
     seed = task.loaded.recipe.training.split.seed
     evaluator = task.holdout.evaluators.full.of(task.split.test)
     evaluation = evaluator.evaluate(ranker)
-    scores = evaluation.by_user(task.holdout.metric)
+    scores = evaluation.scores[task.holdout.metric]
     measured: dict[str, Any] = {
         "test": {
             **{name: evaluation.metrics[name] for name in PER_USER},
@@ -211,22 +211,17 @@ def _winner_on_test(task: Task, ranker: Ranker, others: tuple[str, Scores] | Non
 
 def _popularity_and_breakdown(task: Task, evaluation: ModelEvaluation) -> dict[str, Any]:
     """Return the mean popularity of held-out and of training items, and the winner's figures by groups."""
-    trained_on, held_out = task.split.train.indices, task.holdout.evaluators.full.heldout.indices
-    users_of = np.bincount(trained_on, minlength=task.split.train.shape[1])
-    means = {
-        name: _round(mean_popularity(items, users_of))
-        for name, items in (("held_out", held_out), ("trained", trained_on))
-    }
-    return {"mean_popularity": means, "breakdown": _breakdown(task, evaluation)}
-
-
-def _breakdown(task: Task, evaluation: ModelEvaluation) -> list[Mapping[str, Any]]:
-    """Return the winner's figures by activity of the validation users and popularity of the items, as rows."""
     train, full = task.split.train, task.holdout.evaluators.full
+    popularity = np.bincount(train.indices, minlength=train.shape[1])
+    means = {
+        name: _round(mean_popularity(items, popularity))
+        for name, items in (("held_out", full.heldout.indices), ("trained", train.indices))
+    }
     lengths = np.diff(train.indptr)[full.offset + full.evaluated_users]
-    training = TrainingCounts(lengths, np.bincount(train.indices, minlength=train.shape[1]), train.shape[0])
+    training = TrainingCounts(lengths, popularity, train.shape[0])
     rows = breakdown(evaluation.rankings, evaluation.truth, training, seed=task.loaded.recipe.training.split.seed)
-    return [{name: _round(value) for name, value in row.items()} for row in rows]
+    groups = [{name: _round(value) for name, value in row.items()} for row in rows]
+    return {"mean_popularity": means, "breakdown": groups}
 
 
 def _round(value: object) -> object:

@@ -31,7 +31,7 @@ from svc.training.judging.comparison import (
     live_model,
     round_value,
 )
-from svc.training.judging.incumbent import Incumbent, counts
+from svc.training.judging.incumbent import Incumbent
 from svc.training.judging.rankers import rank_ms
 from svc.training.judging.task import Task
 
@@ -84,7 +84,7 @@ def measure_guardrails(
     Figures without a guardrail in the recipe are left out, and so are figures that the live header lacks. `against` is
     the comparison with the live model.
     """
-    now = counts(task.data.interactions)
+    now = task.data.interactions.counts
     figures: dict[str, tuple[float, Any]] = {"catalog_coverage": against.coverage}
     figures |= {name: (now[name], incumbent.data_stats.get(name)) for name in ("n_users", "n_items")}
     guardrails = {}

@@ -48,7 +48,6 @@ class RunFacts:
     data: TrainingData
     n_interactions: int
     n_heldout: int
-    algorithms: tuple[str, ...]
     n_trials: int
     result: SearchResult
     measured: WinnerMeasurements
@@ -81,7 +80,7 @@ def header(loaded: LoadedRecipe, facts: RunFacts) -> dict[str, Any]:
         "best_class": best.algorithm,
         "best_params": best.final_params,
         "best_score": best.score,
-        "algorithms": list(facts.algorithms),
+        "algorithms": list(training.algorithms),
         "metric": training.metric,
         "cutoff": training.cutoff,
         "tuning": _tuning(facts),
@@ -122,13 +121,10 @@ def _recipe(unexpanded: Mapping[str, Any]) -> dict[str, Any]:
 
 def data_stats(facts: RunFacts) -> dict[str, Any]:
     interactions = facts.data.interactions
-    n_users, n_items = len(interactions.user_ids), len(interactions.item_ids)
     return {
-        "n_rows": len(interactions),
-        "n_users": n_users,
-        "n_items": n_items,
+        **interactions.counts,
         "n_interactions": facts.n_interactions,
-        "density": round(facts.n_interactions / (n_users * n_items), _DIGITS),
+        "density": round(facts.n_interactions / (len(interactions.user_ids) * len(interactions.item_ids)), _DIGITS),
         "n_heldout_interactions": facts.n_heldout,
         "drop_count": interactions.drop_count,
         **interactions.filter_counts,

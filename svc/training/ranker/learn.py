@@ -28,7 +28,7 @@ from svc.training.judging.rankers import ServedRanker, rank_ms
 from svc.training.judging.task import Task
 from svc.training.ranker.features import PageFeatures
 from svc.training.ranker.fit import Pages, fit, judge
-from svc.training.ranker.record import EncodedTables, item_record, windows_within
+from svc.training.ranker.record import EncodedTables, item_record, take_items, windows_within
 
 CANDIDATES: Final = 100
 """The most items of a page on which the weights are fitted."""
@@ -91,7 +91,7 @@ class Learned:
         Column c of `matrix`, (users, items), is item `items[c]` of the interactions. `ages` has the time of each entry,
         in nanoseconds since any fixed time. It is None if the record is not ordered.
         """
-        record = item_record(matrix, ages, self.windows, self.tables.of(items))
+        record = item_record(matrix, ages, self.windows, take_items(self.tables, items))
         return _ranker(record, self.ranker.weights, self.ranker.means, self.ranker.deviations)
 
 
@@ -124,7 +124,7 @@ def learn(task: Task, own: ServedRanker | None, tables: EncodedTables) -> Learne
         return None
     ages = parts.times if task.loaded.recipe.orders_pages else None
     windows = windows_within(ages)
-    record = item_record(parts.train, ages, windows, tables.of(parts.item_order))
+    record = item_record(parts.train, ages, windows, take_items(tables, parts.item_order))
     history = to_history(parts.train, with_values=False, positions=None if ages is None else positions_of(ages))
     users = evaluator.offset + evaluator.evaluated_users
     pools, rows = own.pools(users, max(CANDIDATES, evaluator.cutoff)), users.tolist()

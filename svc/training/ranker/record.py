@@ -7,7 +7,7 @@ Labels are the values of categorical and multi-label columns. Labels and numbers
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,14 +36,13 @@ SHRINKAGE: Final = 10.0
 """Added to the divisor of a cosine, so that two items of the same single user are not strong neighbours."""
 
 
-class EncodedTables(NamedTuple):
-    """The encoded tables with labels and numbers of items. All have the same items in the same order of rows."""
+EncodedTables = tuple[FittedSide, ...]
+"""The encoded tables with labels and numbers of items. All have the same items in the same order of rows."""
 
-    sides: tuple[FittedSide, ...] = ()
 
-    def of(self, items: NDArray[np.int64]) -> EncodedTables:
-        """Return the tables with only the rows `items`, (n,), in this order."""
-        return EncodedTables(tuple(FittedSide(side.encoder, side.matrix[items]) for side in self.sides))
+def take_items(tables: EncodedTables, items: NDArray[np.int64]) -> EncodedTables:
+    """Return the tables with only the rows `items`, (n,), in this order."""
+    return tuple(FittedSide(side.encoder, side.matrix[items]) for side in tables)
 
 
 def windows_within(ages: sparse.csr_matrix | None) -> tuple[int, ...]:
@@ -70,19 +69,13 @@ def item_record(
     """
     names, popularity = _popularity(matrix, ages, windows)
     neighbours, similarities = _neighbours(matrix)
-    labels, numbers = _labels(tables, matrix.shape[1]), _numbers(tables, matrix.shape[1])
     return ItemRecord(
         popularity=popularity,
         popularity_names=names,
         neighbours=neighbours,
         similarities=similarities,
-        label_names=labels.names,
-        first_labels=labels.first_labels,
-        label_offsets=labels.offsets,
-        labels=labels.labels,
-        label_parts=labels.parts,
-        number_names=numbers[0],
-        numbers=numbers[1],
+        **_labels(tables, matrix.shape[1]),
+        **_numbers(tables, matrix.shape[1]),
         ordered=ages is not None,
     )
 
@@ -127,15 +120,8 @@ def _neighbours(matrix: sparse.csr_matrix) -> tuple[NDArray[np.int32], NDArray[n
     return neighbours, similarities
 
 
-class _Labels(NamedTuple):
-    names: tuple[str, ...]
-    first_labels: NDArray[np.int32]
-    offsets: NDArray[np.int32]
-    labels: NDArray[np.int32]
-    parts: NDArray[np.float32]
-
-
-def _labels(tables: EncodedTables, n_items: int) -> _Labels:
+def _labels(tables: EncodedTables, n_items: int) -> dict[str, Any]:
+    """Return the fields of an item record about labels."""
     blocks = [
         (name, block)
         for name, block, column in _blocks(tables)
@@ -151,24 +137,24 @@ def _labels(tables: EncodedTables, n_items: int) -> _Labels:
         parts.append(own)
     joined = sparse.hstack([sparse.csr_matrix((n_items, 0), dtype=np.float32), *parts], format="csr")
     joined.sort_indices()
-    return _Labels(
-        tuple(name for name, _ in blocks),
-        np.concatenate([[0], np.cumsum(widths)]).astype(np.int32),
-        joined.indptr.astype(np.int32),
-        joined.indices.astype(np.int32),
-        joined.data.astype(np.float32),
-    )
+    return {
+        "label_names": tuple(name for name, _ in blocks),
+        "first_labels": np.concatenate([[0], np.cumsum(widths)]).astype(np.int32),
+        "label_offsets": joined.indptr.astype(np.int32),
+        "labels": joined.indices.astype(np.int32),
+        "label_parts": joined.data.astype(np.float32),
+    }
 
 
-def _numbers(tables: EncodedTables, n_items: int) -> tuple[tuple[str, ...], NDArray[np.float32]]:
-    columns_by_name = [
-        (name, _with_nan(block))
+def _numbers(tables: EncodedTables, n_items: int) -> dict[str, Any]:
+    """Return the fields of an item record about numbers."""
+    columns = {
+        name: _with_nan(block)
         for name, block, column in _blocks(tables)
         if isinstance(column, NumberColumn) and column.width
-    ]
-    if not columns_by_name:
-        return (), np.empty((n_items, 0), dtype=np.float32)
-    return tuple(name for name, _ in columns_by_name), np.stack([values for _, values in columns_by_name], axis=1)
+    }
+    numbers = np.stack(list(columns.values()), axis=1) if columns else np.empty((n_items, 0), dtype=np.float32)
+    return {"number_names": tuple(columns), "numbers": numbers}
 
 
 def _with_nan(block: sparse.csr_matrix) -> NDArray[np.float32]:
@@ -181,7 +167,7 @@ def _with_nan(block: sparse.csr_matrix) -> NDArray[np.float32]:
 def _blocks(tables: EncodedTables) -> list[tuple[str, sparse.csr_matrix, object]]:
     """Return each encoded column with its name. If several tables have a column of this name, the first one is used."""
     columns_by_name: dict[str, tuple[str, sparse.csr_matrix, object]] = {}
-    for side in tables.sides:
+    for side in tables:
         start = 0
         for column in side.encoder.encoders:
             block = side.matrix[:, start : start + column.width]
@@ -212,4 +198,4 @@ def item_tables(
             sides.append(fit_side(frame, side, "item", data.interactions.item_ids, settings))
         except (SvcError, ValueError) as error:
             logs.emit(events.RANKER_METADATA_LEFT_OUT, recipe=loaded.recipe.name, reason=str(error))
-    return EncodedTables(tuple(sides))
+    return tuple(sides)

@@ -104,7 +104,7 @@ def add_blend(task: SearchTask, result: SearchResult) -> SearchResult:
     most_ms = task.loaded.recipe.training.max_rank_ms
     if most_ms is not None and needed_ms > most_ms:
         return _skip(result, f"a ranking by it takes {needed_ms:g} ms, more than training.max_rank_ms")
-    by_user = {**result.by_user, number: evaluation.by_user(holdout.metric)}
+    by_user = {**result.by_user, number: evaluation.scores[holdout.metric]}
     result = replace(result, trials=[*result.trials, record], by_user=by_user)
     is_best = result.best is record
     kept: list[ServedScorer] = [blend] if is_best else parts.models_of(result.best)

@@ -168,7 +168,8 @@ def test_only_a_weighted_evaluation_uses_weights() -> None:
     scores = np.array([[0.0, 1.0, 0.5]])
     ranker = ScoreRanker(lambda rows: scores[rows], unseen)
     recall = [
-        Evaluator(truth, offset=0, cutoff=1, weighted=weighted).metrics(ranker)["recall"] for weighted in (False, True)
+        Evaluator(truth, offset=0, cutoff=1, weighted=weighted).evaluate(ranker).metrics["recall"]
+        for weighted in (False, True)
     ]
     assert recall == [0.5, 0.1]
 

@@ -55,14 +55,14 @@ def naive_scores(task: Task, model: Model, *, leaves_out_history: bool) -> NDArr
         excluding_seen = [query._replace(exclude=gone) for query, gone in zip(queries, seen, strict=True)]
         return [column_of[ranking.items].tolist() for ranking in model.rank(excluding_seen)]
 
-    return heldout(task).evaluate(rank).by_user(task.holdout.metric)
+    return heldout(task).evaluate(rank).scores[task.holdout.metric]
 
 
 def new_scores(task: Task, artifact: str | None) -> NDArray[np.float64]:
     """Return scores of the new model, (evaluated users,), trained on the training part of the split."""
     trial = trial_of(header(artifact))
     winner = train_trial(task.builder, trial, task.holdout.train, {})
-    return heldout(task).evaluate(task.holdout.ranker_of(winner, trial)).by_user(task.holdout.metric)
+    return heldout(task).evaluate(task.holdout.ranker_of(winner, trial)).scores[task.holdout.metric]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -52,7 +52,7 @@ def test_metrics_are_those_of_irspack(cls: type, epochs: int | None, parameters:
     """
     trained = train_epochs(cls(TRAIN, **parameters), epochs)
     expected = IrspackEvaluator(HELD[20:], offset=20, cutoff=cutoff, n_threads=1).get_score(trained)
-    found = Evaluator(HELD[20:], offset=20, cutoff=cutoff).metrics(ranker(trained.get_score))
+    found = Evaluator(HELD[20:], offset=20, cutoff=cutoff).evaluate(ranker(trained.get_score)).metrics
     for name in ("ndcg", "map", "recall", "hit", "precision"):
         assert found[name] == pytest.approx(expected[name], abs=3e-3 if cutoff == 700 else 1e-9), name
     assert set(found) == set(METRICS)
@@ -87,7 +87,7 @@ def test_the_order_of_the_table_does_not_change_the_score(data: str, cls: type, 
         trained = cls(found.train, **parameters).learn()
         evaluator = Evaluator(found.heldout, offset=found.val_offset, cutoff=20)
         served = ScoreRanker(trained.get_score, found.train)
-        scores.append(evaluator.evaluate(served).by_user("ndcg"))
+        scores.append(evaluator.evaluate(served).scores["ndcg"])
     for one, other in (scores, scores[::-1]):
         low, high = interval(other, seed=1)
         assert low <= one.mean() <= high
@@ -96,7 +96,9 @@ def test_the_order_of_the_table_does_not_change_the_score(data: str, cls: type, 
 def test_seen_items_never_count() -> None:
     """A held-out item that is also in training cannot be recommended."""
     truth = sparse.csr_matrix(([1.0], ([0], [0])), shape=(1, 4))
-    found = Evaluator(truth, offset=0, cutoff=4).metrics(ScoreRanker(lambda rows: np.ones((len(rows), 4)), truth))
+    found = (
+        Evaluator(truth, offset=0, cutoff=4).evaluate(ScoreRanker(lambda rows: np.ones((len(rows), 4)), truth)).metrics
+    )
     assert found["hit"] == 0.0
 
 
@@ -115,7 +117,7 @@ def test_users_of_a_sample_who_were_ranked_are_not_scored_again(n_users: int) ->
     full, scored, scores = Evaluator(HELD, offset=0, cutoff=20), set[int](), RNG.random(HELD.shape)
     sample = full.sample(n_users, seed=1)
     ranked = sample.rankings(ranker(lambda rows: scores[rows].copy()))
-    metrics = sample.metrics(ranker(lambda rows: scores[rows].copy()))
+    metrics = sample.evaluate(ranker(lambda rows: scores[rows].copy())).metrics
     assert all(round(sample.by_user(ranked, name).mean(), 12) == metrics[name] for name in PER_USER)
 
     def scorer(rows: np.ndarray) -> np.ndarray:
@@ -126,7 +128,7 @@ def test_users_of_a_sample_who_were_ranked_are_not_scored_again(n_users: int) ->
     expected = full.evaluate(ranker(lambda rows: scores[rows].copy()))
     assert scored == set(full.evaluated_users.tolist()) - set(sample.evaluated_users.tolist())
     assert (found.rankings, found.metrics) == (expected.rankings, expected.metrics)
-    assert (found.by_user("ndcg") == expected.by_user("ndcg")).all()
+    assert (found.scores["ndcg"] == expected.scores["ndcg"]).all()
 
 
 @pytest.mark.parametrize("n_users", [1, 7, 1000])
@@ -139,5 +141,5 @@ def test_each_evaluated_user_is_scored_once_and_no_other(n_users: int) -> None:
         scored.extend(rows.tolist())
         return np.zeros((len(rows), HELD.shape[1]))
 
-    evaluator.metrics(ranker(scorer))
+    evaluator.evaluate(ranker(scorer))
     assert scored == (20 + evaluator.evaluated_users).tolist()

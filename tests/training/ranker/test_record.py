@@ -16,7 +16,7 @@ from svc.recipe.training_schema import FeatureSide
 from svc.settings import Settings
 from svc.training.data import fetch
 from svc.training.data.features import FittedSide, fit_side
-from svc.training.ranker.record import DAY_NS, SHRINKAGE, EncodedTables, item_record, item_tables, windows_within
+from svc.training.ranker.record import DAY_NS, SHRINKAGE, item_record, item_tables, windows_within
 from tests.training.judging.gated import Make
 
 USERS, ITEMS, DAYS = [0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 0, 2], [0.5, 100.0, 3.0, 8.0, 40.0, 89.0]
@@ -46,7 +46,7 @@ def table() -> FittedSide:
 
 def record(windows: tuple[int, ...] = (7, 30, 90)) -> ItemRecord:
     matrix, ages = matrices()
-    return item_record(matrix, ages, windows, EncodedTables((table(),)))
+    return item_record(matrix, ages, windows, (table(),))
 
 
 def test_popularity_counts_users_over_all_time_and_within_windows() -> None:
@@ -102,7 +102,7 @@ def test_labels_and_numbers_are_those_of_the_tables() -> None:
 
 
 def test_without_times_and_tables_the_record_has_popularity_and_neighbours_only() -> None:
-    found = item_record(matrices()[0], None, (), EncodedTables())
+    found = item_record(matrices()[0], None, (), ())
     assert found.popularity_names == ("popularity",)
     assert not found.ordered
     assert (found.label_names, found.number_names) == ((), ())
@@ -128,4 +128,4 @@ def test_a_column_of_two_tables_is_read_from_the_features(make_recipe: Make, ite
     assert record.label_names == ("group",)
     assert record.first_labels.tolist() == [0, 2]  # even and odd, not what a division at each e leaves
     assert record.number_names == ("size",)
-    assert item_tables(make_recipe(), data, Settings(), {}).sides == (data.sides["item"],)
+    assert item_tables(make_recipe(), data, Settings(), {}) == (data.sides["item"],)

@@ -51,7 +51,6 @@ class WeightedSVDRecommender(TruncatedSVDRecommender, register_class=False):
     def __init__(self, matrix: Any, *, weighting: str = "NONE", **parameters: Any) -> None:
         super().__init__(matrix, **parameters)
         self.weighting = weighting
-        self.items_: NDArray[Any] | None = None
         self.history_scales_: Vector | None = None
 
     def _learn(self) -> None:
@@ -61,27 +60,14 @@ class WeightedSVDRecommender(TruncatedSVDRecommender, register_class=False):
         precision = np.float32 if _EXACT_FROM * self.n_components <= min(weighted.shape) else np.float64
         decomposer = TruncatedSVD(n_components=self.n_components, random_state=self.random_seed)
         self.decomposer_ = decomposer.fit(weighted.astype(precision))
-        vectors = self.decomposer_.components_.T
-        self.z_ = (interactions @ (vectors * weights.before[:, np.newaxis])).astype(precision)
-        self.items_ = (vectors * weights.after[:, np.newaxis]).astype(precision)
+        vectors = self.decomposer_.components_
+        self.z_ = (interactions @ (vectors * weights.before).T).astype(precision)
+        self.decomposer_.components_ = (vectors * weights.after).astype(precision)  # irspack scores by them
         self.history_scales_ = weights.before / weights.after
 
-    def get_item_embedding(self) -> Any:
-        return self.items_
-
-    def get_score(self, user_indices: Any) -> Any:
-        return self.get_score_from_user_embedding(self.z[user_indices])
-
-    def get_score_block(self, begin: int, end: int) -> Any:
-        return self.get_score_from_user_embedding(self.z[begin:end])
-
     def get_score_cold_user(self, X: Any) -> Any:  # noqa: N803 - irspack's name
-        assert self.items_ is not None and self.history_scales_ is not None, "scored before it was trained"
-        return self.get_score_from_user_embedding(X @ (self.items_ * self.history_scales_[:, np.newaxis]))
-
-    def get_score_from_user_embedding(self, user_embedding: Any) -> Any:
-        assert self.items_ is not None, "scored before it was trained"
-        return user_embedding @ self.items_.T
+        assert self.history_scales_ is not None, "scored before it was trained"
+        return self.get_score_from_user_embedding(X @ (self.decomposer.components_ * self.history_scales_).T)
 
 
 def _weights(interactions: Any, weighting: str) -> _Weights:
