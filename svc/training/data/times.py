@@ -16,6 +16,8 @@ BAD_TIME = np.iinfo(np.int64).min
 NO_START = np.iinfo(np.int64).max
 """A start of training that is later than every row, for callers that need no check for times in the future."""
 
+_DATES = (pd.Timestamp.min.tz_localize("UTC"), pd.Timestamp.max.tz_localize("UTC"))
+"""The first and the last date that int64 holds in nanoseconds since 1970, in the years 1677 and 2262."""
 _NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
@@ -111,19 +113,15 @@ def _from_categories(column: pd.Series, unit: str | None) -> NDArray[np.int64]:
 
 def _from_dates(column: pd.Series) -> NDArray[np.int64]:
     dates = pd.to_datetime(column, utc=True, errors="coerce", format=None if _is_date(column) else "ISO8601")
-    values = dates.dt.as_unit("ns").astype("int64").to_numpy() if dates.notna().all() else _with_missing(dates)
-    return np.asarray(values, dtype=np.int64)
+    try:
+        in_nanoseconds = dates.dt.as_unit("ns")
+    except pd.errors.OutOfBoundsDatetime:
+        in_nanoseconds = dates.where(dates.between(*_DATES)).dt.as_unit("ns")
+    return in_nanoseconds.to_numpy(dtype="datetime64[ns]").view(np.int64)
 
 
 def _is_date(column: pd.Series) -> bool:
     return pd.api.types.is_datetime64_any_dtype(column.dtype) or "date" in str(column.dtype)
-
-
-def _with_missing(dates: pd.Series) -> NDArray[np.int64]:
-    has_date = dates.notna().to_numpy()
-    values = np.full(len(dates), BAD_TIME)
-    values[has_date] = dates[has_date].dt.as_unit("ns").astype("int64").to_numpy()
-    return values
 
 
 Rows = NDArray[np.int64] | None
@@ -131,7 +129,6 @@ Rows = NDArray[np.int64] | None
 MANY = 0.05
 """A training warns if more than this share of rows has no usable id or time."""
 
-_UNIT_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _PLAUSIBLE_S = (631_152_000.0, 4_102_444_800.0)  # 1990 to 2100
 _SHOWN_CHARACTERS = 40
 
@@ -205,7 +202,7 @@ def _unit_hint(value: Any) -> str:
 def _fitting_unit(value: Any) -> str | None:
     """Return the unit in which `value` is a time between 1990 and 2100, or None."""
     number = _number(value)
-    return next((unit for unit in _UNIT_S if number is not None and _is_plausible(number, unit)), None)
+    return next((unit for unit in _NANOSECONDS if number is not None and _is_plausible(number, unit)), None)
 
 
 def _number(value: Any) -> float | None:
@@ -216,7 +213,7 @@ def _number(value: Any) -> float | None:
 
 
 def _is_plausible(value: float, unit: str) -> bool:
-    return _PLAUSIBLE_S[0] <= value * _UNIT_S[unit] <= _PLAUSIBLE_S[1]
+    return _PLAUSIBLE_S[0] <= value * (_NANOSECONDS[unit] / 1e9) <= _PLAUSIBLE_S[1]
 
 
 def _data_row(row: int, positions: Rows) -> int:

@@ -21,6 +21,16 @@ def test_text_dates_and_zones_are_read_as_utc() -> None:
     assert found.times.tolist() == [1704067200 * 10**9] * 2
 
 
+@pytest.mark.parametrize("dtype", [str, "category", "datetime64[s]"])
+def test_a_date_beyond_int64_in_nanoseconds_drops_its_row(dtype: str) -> None:
+    """A date such as 9999-12-31, which some databases write for "never", is no usable time."""
+    data = frame(["a", "b", "c"], ["x", "y", "z"], pd.Series(["2024-01-01", "9999-12-31", "0001-01-01"]).astype(dtype))
+    schema = SCHEMA.model_copy(update={"time_unit": None})
+    found = from_frame(data, schema, Cleansing(), with_times=True)
+    assert found.times is not None
+    assert (found.times.tolist(), found.dropped) == ([1704067200 * 10**9], {"bad_times": 2})
+
+
 def test_a_numeric_time_needs_its_unit() -> None:
     """Seconds and milliseconds cannot be told apart."""
     schema = SCHEMA.model_copy(update={"time_unit": None})
