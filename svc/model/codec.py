@@ -185,22 +185,11 @@ def _reduce_instance(value: Any) -> tuple[type[Any], tuple[Any, ...]]:
     if maker is not copyreg.__newobj__:  # type: ignore[attr-defined]
         raise ForbiddenClass(f"payload: {type(value).__qualname__} pickles itself in a way of its own")
     state = rest[0] if rest else None
-    if isinstance(value, Stored) and isinstance(state, dict):
-        state = {value.STORED_NAMES.get(name, name): part for name, part in state.items()}
-    if isinstance(state, tuple):  # objects with slots have a pair of states: the dict and the slots
-        state = tuple(_intern_names(part) for part in state)
-    return type(value), (tuple(made_from[1:]), _intern_names(state))
-
-
-def _intern_names(state: Any) -> Any:
-    """Return `state` with interned names, so that equal models have equal bytes.
-
-    A pickle writes an object once and refers to it afterwards. A name decoded from another artifact is an equal text
-    but another object, so the pickle would write it again.
-    """
-    if not isinstance(state, dict):
-        return state
-    return {sys.intern(name): part for name, part in state.items()}
+    if isinstance(value, Stored):
+        # A pickle writes an object once and refers to it afterwards. A name decoded from another artifact is an equal
+        # text but another object, so without interning the pickle would write it again.
+        state = {sys.intern(value.STORED_NAMES.get(name, name)): part for name, part in value.__getstate__().items()}
+    return type(value), (tuple(made_from[1:]), state)
 
 
 class _Builder:

@@ -243,7 +243,7 @@ class SVDScorer(FactorScorer):
     scales: NDArray[np.float32] | None = None
 
     def embed_cold(self, queries: Sequence[Query]) -> Matrix:
-        return np.array([self._project(query) for query in queries])
+        return np.array([self._history_vectors(query)[1].sum(axis=0) for query in queries])
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions:  # noqa: ARG002
         columns, vectors = self._history_vectors(query)
@@ -256,10 +256,6 @@ class SVDScorer(FactorScorer):
         if self.scales is not None:
             vectors *= self.scales[columns, np.newaxis]
         return columns, vectors if weights is None else vectors * weights[:, np.newaxis]
-
-    def _project(self, query: Query) -> NDArray[np.float64]:
-        projected: NDArray[np.float64] = self._history_vectors(query)[1].sum(axis=0)
-        return projected
 
 
 class BPRScorer(FactorScorer):

@@ -130,18 +130,17 @@ Scores = NDArray[np.float32]
 Steps = NDArray[np.int8]
 
 
-class RoundedItems:
+class RoundedItems(NamedTuple):
     """The rounded vectors of all items by position: q as `steps`, (n, K), and s as `sizes`, (n,).
 
     `longest` and `losses`, (⌈n / ITEMS_AT_ONCE⌉,), have the largest ‖v‖ and the largest ‖e‖ of all items from every
     ITEMS_AT_ONCE-th position on.
     """
 
-    def __init__(self, steps: Steps, sizes: Scores, longest: Values, losses: Values) -> None:
-        self.steps = steps
-        self.sizes = sizes
-        self.longest = longest
-        self.losses = losses
+    steps: Steps
+    sizes: Scores
+    longest: Values
+    losses: Values
 
     @classmethod
     def of(cls, factors: NDArray[np.float32]) -> RoundedItems | None:
