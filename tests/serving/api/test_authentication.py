@@ -111,8 +111,11 @@ async def test_replaced_keys_apply_at_once(digests: list[bytes]) -> None:
 
 
 @pytest.mark.anyio
-async def test_an_attempt_costs_one_digest_and_an_accepted_key_none(digests: list[bytes]) -> None:
-    """An attempt costs one scrypt for any number of entries. An accepted key costs none at later requests."""
+async def test_an_attempt_costs_one_digest_and_an_accepted_key_none(digests: list[bytes], lowered: list[int]) -> None:
+    """An attempt costs one scrypt for any number of entries. An accepted key costs none at later requests.
+
+    The thread of scrypt lowers its priority.
+    """
     keys = [new_api_key() for _ in range(5)]
     checker = made(*keys)
     digests.clear()
@@ -120,6 +123,7 @@ async def test_an_attempt_costs_one_digest_and_an_accepted_key_none(digests: lis
     assert not checker.passes(value, "c")
     await checker.check(value, "c")
     assert digests == [value]
+    assert len(lowered) == 1
     assert checker.passes(value, "c")
     for _ in range(2):
         with pytest.raises(InvalidApiKey):

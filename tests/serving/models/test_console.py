@@ -120,9 +120,10 @@ def test_each_item_is_searched_once(size: int, monkeypatch: pytest.MonkeyPatch) 
     assert ids_of(find_items(shop, "volume", N_ITEMS)) == [f"i{item}" for item in range(N_ITEMS)]
 
 
-def test_a_search_at_its_time_limit_returns_the_found_items() -> None:
-    """`more` is then True."""
+def test_a_search_at_its_time_limit_returns_the_found_items(lowered: list[int]) -> None:
+    """`more` is then True. A search lowers the priority of its thread."""
     assert find_items(served({}), "", 20, longest_s=-1) == ([], True)
+    assert len(lowered) == 1
 
 
 async def test_a_description_has_the_feature_columns() -> None:

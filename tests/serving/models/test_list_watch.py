@@ -46,11 +46,15 @@ class Listing(World):
         return None if available is None else available.columns().tolist()
 
 
-async def test_a_list_is_read_at_the_start_and_at_each_interval() -> None:
-    """Each new model gets the list. Unknown ids are ignored, and an unchanged list keeps cached answers."""
+async def test_a_list_is_read_at_the_start_and_at_each_interval(lowered: list[int]) -> None:
+    """Each new model gets the list. Unknown ids are ignored, and an unchanged list keeps cached answers.
+
+    The reading lowers the priority of its thread.
+    """
     world = Listing(["i1", "i3", "none"])
     async with world.running():
         assert world.items() == [1, 3]
+        assert lowered
         before = world.entry("a").served
         await until(lambda: cast(Any, world.entry("a").availability).read_at > 20)
         assert world.entry("a").served is before

@@ -67,10 +67,14 @@ def records() -> Any:
     logs.configure(Settings())
 
 
-def test_a_valid_artifact_becomes_a_model_that_answers(tmp_path: Path) -> None:
-    """The result has header, kid and sha256. Its prebuilt bytes encode the items."""
+def test_a_valid_artifact_becomes_a_model_that_answers(tmp_path: Path, lowered: list[int]) -> None:
+    """The result has header, kid and sha256. Its prebuilt bytes encode the items.
+
+    A load lowers the priority of its thread.
+    """
     sha256 = write_artifact(tmp_path / "a.svc", popularity_model())
     loaded = load(tmp_path)
+    assert len(lowered) == 1
     assert loaded is not None
     assert (loaded.sha256, loaded.kid, loaded.header["best_class"]) == (sha256, "k1", "TopPopRecommender")
     prepared = loaded.model.prepare_recommend(user_id="u3", user_features=None, limit=1)

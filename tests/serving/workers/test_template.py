@@ -6,11 +6,13 @@ import gc
 import os
 import socket
 import subprocess
+import threading
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from structlog.testing import capture_logs
 
 from svc.serving.workers.template import PID, POLL_S, Pauses, Template, environment
 from svc.settings import variables
@@ -58,15 +60,20 @@ class FakeProcess:
 
     started: list[FakeProcess]
     dies_at_once = False
+    is_slow = False
 
     def __init__(self, command: list[str], **_: object) -> None:
         self._end = socket.socket(fileno=os.dup(int(command[-2])))
         self._code: int | None = None
         FakeProcess.started.append(self)
-        self._end.send(b"r")
-        self._end.send(PID.pack(len(FakeProcess.started)))
+        if not self.is_slow:
+            self.become_ready()
         if self.dies_at_once:
             self.kill()
+
+    def become_ready(self) -> None:
+        self._end.send(b"r")
+        self._end.send(PID.pack(len(FakeProcess.started)))
 
     def poll(self) -> int | None:
         return self._code
@@ -94,8 +101,17 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> list[FakeProcess]:
 
 @pytest.mark.anyio
 async def test_an_ended_template_is_restarted_at_once(fakes: list[FakeProcess]) -> None:
-    """`copy` raises OSError before the restart."""
+    """`copy` raises OSError before the restart, which is logged with the exit code."""
     kept = Template({})
+    with capture_logs() as log:
+        await end_and_copy(kept, fakes)
+    assert [(record["event"], record["error"]) for record in log] == [
+        ("worker_template_restarted", "it ended with exit code -9")
+    ]
+    assert all(fake.poll() == -9 for fake in fakes)
+
+
+async def end_and_copy(kept: Template, fakes: list[FakeProcess]) -> None:
     async with trio.open_nursery() as nursery:
         await nursery.start(kept.run)
         assert await kept.copy([]) == 1
@@ -106,7 +122,31 @@ async def test_an_ended_template_is_restarted_at_once(fakes: list[FakeProcess]) 
         await trio.sleep(2 * POLL_S)
         assert await kept.copy([]) == 2
         nursery.cancel_scope.cancel()
-    assert all(fake.poll() == -9 for fake in fakes)
+
+
+@pytest.mark.anyio
+async def test_other_tasks_go_on_while_a_template_imports_its_modules(
+    fakes: list[FakeProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`copy` waits until the template is ready. The fake is ready after a second of real time at the latest."""
+    monkeypatch.setattr(FakeProcess, "is_slow", True)
+    kept, copied = Template({}), list[int]()
+
+    async def copy() -> None:
+        copied.append(await kept.copy([]))
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(kept.run)
+        latest = threading.Timer(1.0, fakes[0].become_ready)
+        latest.start()
+        nursery.start_soon(copy)
+        await trio.sleep(0.01)
+        latest.cancel()
+        assert copied == []
+        fakes[0].become_ready()
+        await trio.sleep(0.01)
+        assert copied == [1]
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.anyio

@@ -32,7 +32,10 @@ from tests.serving.workers.test_package import load, prepare
 
 @pytest.mark.anyio
 async def test_a_worker_answers_after_its_first_orders_and_ends_on_order() -> None:
-    """Health has the recipes and the workers. Metrics come from the parent."""
+    """Health has the recipes and the workers. Metrics come from the parent.
+
+    With the log level debug, each request without a key is logged.
+    """
     control, theirs = channel.pair()
     listener = socket.create_server(("127.0.0.1", 0))
     address = listener.getsockname()
@@ -40,7 +43,7 @@ async def test_a_worker_answers_after_its_first_orders_and_ends_on_order() -> No
     counts = memoryview(connections).cast("Q")
     counts[0] = counts[1] = VACANT
     ends = Ends(theirs, listener, page.memory, SharedPage.of(CELLS_BYTES), connections)
-    worker = Worker(ends, Settings(metrics_enabled=True))
+    worker = Worker(ends, Settings(metrics_enabled=True, log_level="debug"))
     orders: list[tuple[Any, ...]] = [
         ("workers", WorkersState(2, 1, 0)),
         ("entry", Entry("a", "a.yaml"), None),
@@ -48,7 +51,7 @@ async def test_a_worker_answers_after_its_first_orders_and_ends_on_order() -> No
         ("begin",),
         ("accept", 1),
     ]
-    with trio.fail_after(20):
+    with trio.fail_after(20), capture_logs() as log:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(worker.run)
             for seq, (kind, *arguments) in enumerate(orders):
@@ -72,6 +75,7 @@ async def test_a_worker_answers_after_its_first_orders_and_ends_on_order() -> No
             await channel.send(control, (9, "end"))
             assert await channel.hear(control) == [9]
     assert counts.tolist() == [VACANT, 0]
+    assert [record["client"] for record in log if record["event"] == "auth_anonymous_bypass"] == ["127.0.0.1"]
     control.close()
 
 
