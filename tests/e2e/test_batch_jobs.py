@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
+import shlex
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -47,8 +49,13 @@ def jobs(file: str) -> dict[str, dict[str, Any]]:
 
 
 def arguments(job: Mapping[str, Any], places: Mapping[str, str]) -> list[str]:
-    """Return the command of the container, with paths of the test in place of the manifest's."""
-    found = [str(argument) for argument in job["spec"]["template"]["spec"]["containers"][0]["args"]]
+    """Return what the container gives to svc, also in a shell, with paths of the test in place of the manifest's."""
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    found = [str(argument) for argument in container.get("args", ())]
+    if not found:
+        _, _, script, *values = container["command"]
+        (line,) = re.findall(r"^svc (.*) &$", script, re.MULTILINE)
+        found = [values[int(word[1:])] if word.startswith("$") else word for word in shlex.split(line)]
     for old, new in places.items():
         found = [argument.replace(old, new) for argument in found]
     return found
