@@ -78,7 +78,7 @@ def test_a_key_is_limited_by_the_current_policy_file(tmp_path: Path) -> None:
 def test_an_invalid_policy_file_prevents_the_start(
     tmp_path: Path, content: str | None, keys: dict[str, str], error: str
 ) -> None:
-    """An invalid policy file ends the start with exit code 8 and names the error in the file."""
+    """A start ends with exit code 8 if the policy file is missing or invalid, or if there are no keys for it."""
     home = make_home(tmp_path, "books", popularity_model(0))
     policies = tmp_path / "keys.yaml"
     if content is not None:
