@@ -45,7 +45,8 @@ class MeanPriorIALSRecommender(IALSRecommender, register_class=False):
     ) -> None:
         self.has_mean = mean_prior and user_features is None
         if self.has_mean:
-            user_features, lambda_user_feature = _constant(matrix.shape[0]), _MEAN_RIDGE
+            user_features = sparse.csr_matrix(np.ones((matrix.shape[0], 1), dtype=np.float32))
+            lambda_user_feature = _MEAN_RIDGE
             parameters.setdefault("init_std", _INIT_STD)
         super().__init__(matrix, user_features=user_features, lambda_user_feature=lambda_user_feature, **parameters)
 
@@ -55,15 +56,6 @@ class MeanPriorIALSRecommender(IALSRecommender, register_class=False):
             return trainer
         matrix = self._scale_X(self.X_train_all, self.confidence_scaling, self.epsilon)
         return WideFeatureTrainer(trainer, self, matrix)
-
-    def compute_user_embedding(self, X: Any, user_features: Any = None) -> Any:  # noqa: N803 - irspack's name
-        if self.has_mean and user_features is None:
-            user_features = _constant(X.shape[0])
-        return super().compute_user_embedding(X, user_features)
-
-
-def _constant(n_users: int) -> Any:
-    return sparse.csr_matrix(np.ones((n_users, 1), dtype=np.float32))
 
 
 MOST_DENSE_PLACES = 5_000

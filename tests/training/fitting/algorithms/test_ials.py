@@ -112,7 +112,8 @@ def test_the_mean_prior_of_seeds_is_that_of_irspacks_exact_solver() -> None:
     model = assemble(to_scorer(recommender, "IALSRecommender"), user_ids=users, item_ids=items, X=data, features=None)
     for seeds in ([3], [1, 4, 9], list(range(0, 40, 3))):
         history = sparse.csr_matrix((np.ones(len(seeds)), ([0] * len(seeds), seeds)), shape=(1, data.shape[1]))
-        expected = np.asarray(recommender.get_score_cold_user(history))[0]
+        embedding = recommender.compute_user_embedding(history, sparse.csr_matrix(np.ones((1, 1), dtype=np.float32)))
+        expected = np.asarray(recommender.get_score_from_user_embedding(embedding))[0]
         (ranking,) = model.rank([Query(limit=50, seeds=np.array(seeds, dtype=np.int32))])
         np.testing.assert_allclose(ranking.scores, expected[ranking.items], rtol=1e-4, atol=5e-6)
 
