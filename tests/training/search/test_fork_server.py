@@ -84,8 +84,18 @@ def test_a_server_can_be_closed_while_it_starts() -> None:
 
 @pytest.mark.system
 def test_a_forked_server_has_the_modules_of_the_program() -> None:
-    """The server imports no module again. A worker that fails prints its error and does not return into the program."""
+    """The server imports no module again. A worker that fails prints its error and does not return into the program.
+
+    Python 3.12 warns of forks in programs with threads. No warning is shown, because the threads of OpenBLAS are safe.
+    """
     script = """
+import os, warnings
+fork, program = os.fork, os.getpid()
+def warning_fork():
+    if os.getpid() == program:
+        warnings.warn("multi-threaded", DeprecationWarning)
+    return fork()
+os.fork = warning_fork
 from svc.training.search.fork_server import ForkServer
 known = []
 def work(connection):
@@ -102,8 +112,8 @@ except EOFError:
 print("end")
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=60, check=True
-    )
+    command = [sys.executable, "-W", "always::DeprecationWarning", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=True)
     assert done.stdout == "['seen']\nend\n"
     assert done.stderr.endswith("ValueError: no more\n")
+    assert "multi-threaded" not in done.stderr
