@@ -122,6 +122,16 @@ def test_a_truncated_svd_has_no_more_components_than_the_current_data_allows(
     )  # fmt: skip
     against = header(run(few).artifact)["promotion"]["against"]
     assert [comparison["name"] for comparison in against] == ["incumbent", "TopPop"]
+    task = task_of(few)
+    for algorithm, wanted, expected in (
+        ("TruncatedSVDRecommender", 59, 29),
+        ("TruncatedSVDRecommender", 30, 29),
+        ("TruncatedSVDRecommender", 28, 28),
+        ("IALSRecommender", 59, 59),
+    ):
+        head = {"best_class": algorithm, "best_params": {"n_components": wanted}}
+        assert trainable(task, head).params == {"n_components": expected}
+        assert trainable(task, blend_of(head)).parts[0].params == {"n_components": expected}
     monkeypatch.setattr(incumbent, "how_many_fit", lambda *_: 0)
     assert live_model(task_of(few), development_keys(), Settings()) is None
 

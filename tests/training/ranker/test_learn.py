@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -92,9 +93,10 @@ def test_a_gate_scores_the_learned_order_by_weights_fitted_on_other_users(make_r
 def test_labels_that_predict_choices_order_the_pages_of_the_model(
     make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
 ) -> None:
-    loaded = recipe(make_recipe, tmp_path, by_genre=True)
+    loaded, began = recipe(make_recipe, tmp_path, by_genre=True), time.monotonic()
     header, payload = trained(loaded, report=tmp_path / "report.html")
     fields = header["ranker"]
+    assert 0 < fields["seconds"] <= time.monotonic() - began
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert 'aria-label="How far each group of features moves the items of a page"' in page
     assert "genres.share_of_last" in page
@@ -104,7 +106,9 @@ def test_labels_that_predict_choices_order_the_pages_of_the_model(
     assert weights["genres.share"] > 0.1 > abs(weights["size.distance"])
     assert max(fields["groups"], key=fields["groups"].get) in {"labels", "neighbours"}
     (judged,) = records_of(log, "ranker_judged")
-    assert (judged["ships"], judged["gain"]) == (True, fields["gain"])
+    same = ("ships", "gain", "n_users", "seconds")
+    assert [judged[name] for name in same] == [fields[name] for name in same]
+    assert (judged["metric"], judged["n_users"]) == ("ndcg", 260)
     assert not records_of(log, "ranker_metadata_left_out")
 
     model = loaded_model(header, payload)

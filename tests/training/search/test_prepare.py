@@ -26,6 +26,26 @@ def test_a_study_of_other_data_is_not_continued(
     assert "--run-id" in last(log)["error"]
 
 
+def test_a_study_of_other_choices_is_not_continued(make_recipe: Make, log: list[dict[str, Any]]) -> None:
+    """These are the choices that change scores. The number of trials and the seed of the search are not among them."""
+    split = {"scheme": "time_user", "heldout_ratio": 0.3}
+    base = small_training(n_trials=2, storage_path="s.db")
+    assert run(make_recipe(training=base), search_only=True).exit_code == 0
+    for change in (
+        {"metric": "map"},
+        {"cutoff": 6},
+        {"recency": 0.5},
+        {"repeats": True},
+        {"split": {**split, "seed": 7}},
+        {"split": {**split, "heldout_ratio": 0.4}},
+        {"split": {**split, "test": 0.2}},
+    ):
+        assert run(make_recipe(training={**base, **change}), search_only=True).exit_code == 4, change
+        assert "cannot be compared: choose another --run-id" in last(log)["error"]
+    for change in ({"n_trials": 3}, {"seed": 7}):
+        assert run(make_recipe(training={**base, **change}), search_only=True).exit_code == 0, change
+
+
 def test_the_first_trials_try_different_self_weights() -> None:
     """The recipe may bound the self-weights."""
     plain = search_space("RP3betaRecommender", n_users=100, n_items=100)
