@@ -195,6 +195,8 @@ BOUNDS = [
     (UsersRequest, "item_id", ID, ID + "i"),
     (UsersRequest, "limit", 1000, 1001),
     (UsersRequest, "offset", 999, 1000),
+    (UsersRequest, "offset", 0, -1),
+    (UsersRequest, "limit", 1, 0),
     (UsersRequest, "min_history", 1000, 1001),
     (UsersRequest, "min_history", 0, -1),
     *((UsersRequest, name, ITEMS[:1000], ITEMS) for name in ("include_users", "exclude_users")),
@@ -207,6 +209,13 @@ NEEDED: dict[Any, dict[str, Any]] = {
 }
 
 
+DEFAULTS: dict[Any, dict[str, Any]] = {
+    RecommendRequest: {"exclude_items": [], "history_mode": "append", "rotation": 0.25, "shuffle": 0.25},
+    RelatedRequest: {"exclude_items": []},
+    UsersRequest: {"order": "score"},
+}
+
+
 @pytest.mark.parametrize(("schema", "name", "within", "beyond"), BOUNDS)
 def test_a_value_at_its_bound_is_accepted_and_one_beyond_is_refused(
     schema: Any, name: str, within: Any, beyond: Any
@@ -216,3 +225,12 @@ def test_a_value_at_its_bound_is_accepted_and_one_beyond_is_refused(
     parse(schema, json.dumps({**needed, name: within}).encode())
     with pytest.raises(ValidationFailed, match=name):
         parse(schema, json.dumps({**needed, name: beyond}).encode())
+
+
+@pytest.mark.parametrize("schema", NEEDED)
+def test_a_field_that_is_not_given_has_its_documented_default(schema: Any) -> None:
+    """All other fields are None."""
+    given = {name: NEEDED[schema][name] for name in NEEDED[schema] if name != "limit"}
+    request = parse(schema, json.dumps(given).encode())
+    found = {name: value for name, value in request if value is not None and name not in given}
+    assert found == {"limit": 10, "offset": 0, **DEFAULTS[schema]}
