@@ -130,8 +130,11 @@ def test_the_last_shard_of_a_job_merges(artifact: Artifact, recommend: Export, t
         source, events = artifact(model), []
         for index in (2, 0, 1):
             assert recommend(source, "--output", out, "--shard", f"{index}/3", "--merge", "--limit", "5") == 0
-            events.append(json.loads(capsys.readouterr().err.splitlines()[-1])["event"])
-        assert events == ["export_not_merged", "export_not_merged", "export_merged"]
+            events.append(json.loads(capsys.readouterr().err.splitlines()[-1]))
+        assert [event["event"] for event in events] == ["export_not_merged", "export_not_merged", "export_merged"]
+        assert [event["output"] for event in events] == [str(out)] * 3
+        assert all("run " in event["reason"] for event in events[:2])
+        assert (events[2]["parts"], events[2]["rows"]) == (3, manifest_of(out)["rows"])
         assert manifest_of(out)["model_version"] == manifest_of(tmp_path / "all.0-of-3.csv")["model_version"]
     (tmp_path / "all.0-of-3.csv").write_text("damaged")
     assert recommend(source, "--output", out, "--shard", "1/3", "--merge", "--limit", "5") == 5

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from svc.errors import RecipeError, RecipeSecurityError
-from svc.recipe.load import SHORTHAND, load_recipe, normalize
+from svc.recipe.load import SHORTHAND, load_recipe, load_recipe_mapping, normalize
 from svc.settings import Settings
 from tests.recipe.loading import BASE, load, refusal
 
@@ -119,6 +121,23 @@ def test_errors_name_file_field_value_and_remedy(tmp_path: Path, more: dict[str,
     assert str(tmp_path / "recipe.yaml") in message
     for word in words:
         assert word in message
+
+
+@pytest.mark.parametrize("number", [math.inf, math.nan])
+@pytest.mark.parametrize(
+    "block",
+    [
+        lambda number: {"training": {"timeout_seconds": number}},
+        lambda number: {"cleansing": {"max_change": {"n_rows": number}}},
+        lambda number: {"serving": {"diversity": number}},
+        lambda number: {"training": {"search_space": {"ials": {"reg": [0.1, number]}}}},
+    ],
+)
+def test_a_recipe_in_python_has_finite_numbers(block: Callable[[float], dict[str, Any]], number: float) -> None:
+    """The reader of files refuses such numbers itself."""
+    with pytest.raises(RecipeError):
+        load_recipe_mapping({**BASE, **block(number)}, {}, settings=Settings())
+    assert load_recipe_mapping({**BASE, **block(0.5)}, {}, settings=Settings())
 
 
 def test_a_search_space_has_the_full_names_of_algorithms(tmp_path: Path) -> None:
