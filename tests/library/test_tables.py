@@ -12,7 +12,7 @@ import pytest
 
 import svc
 from svc.errors import RecipeError, TimeUnitRequired, UsageError
-from svc.library.tables import facts_table
+from svc.library.tables import facts_table, is_table
 
 SMALL: dict[str, Any] = {"algorithms": ["TopPop", "CosineKNN"], "n_trials": 2, "cutoff": 5, "parallelism": 1}
 
@@ -220,3 +220,16 @@ def test_text_is_escaped() -> None:
 def test_dir_lists_public_names() -> None:
     """`dir(svc)` lists the public names and no imports of the package."""
     assert dir(svc) == sorted([*svc.__all__, "__version__"])
+
+
+def test_a_series_of_any_library_is_no_table() -> None:
+    """It offers an Arrow stream too, as tables do."""
+
+    class Stream:
+        def __arrow_c_stream__(self) -> None: ...
+
+    class Prices(pd.Series): ...
+
+    assert is_table(Stream())
+    for series in (pd.Series([1]), Prices([1]), type("Series", (Stream,), {})()):
+        assert not is_table(series)
