@@ -18,8 +18,6 @@ EPILOG = """
 [bold]Exit codes[/bold]  0 success
 """
 
-_BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
-
 
 def command(
     openapi: Annotated[
@@ -56,19 +54,7 @@ def json_schema() -> dict[str, Any]:
         schema["properties"][key] = definitions[block.capitalize()]["properties"][key]
     _accept_encoding_for_kind(definitions["FeatureColumn"])
     definitions["SourceSpec"] = _source(definitions)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **_name_bounds(schema)}
-
-
-def _name_bounds(schema: Any) -> Any:
-    """Return a part of a schema with JSON Schema's keywords for bounds, where pydantic leaves those of its own."""
-    match schema:
-        case dict():
-            # A field may have the name of a bound, as in a filter. Its value is a schema and no number.
-            names = {key: _BOUNDS.get(key, key) if isinstance(schema[key], int | float) else key for key in schema}
-            return {names[key]: _name_bounds(value) for key, value in schema.items()}
-        case list():
-            return [_name_bounds(value) for value in schema]
-    return schema
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def _accept_encoding_for_kind(column: dict[str, Any]) -> None:
