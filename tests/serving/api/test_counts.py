@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from svc.metrics import Metrics
 from svc.model.ranking.query import Audience, Prepared, Query, Ranking
-from svc.serving.api.counts import AnswerFacts
+from svc.serving.api.counts import AnswerFacts, count_request
 
 VECTOR = np.zeros(2)
 ITEMS = np.array([1], np.int32)
@@ -30,3 +31,17 @@ NOTHING = Ranking(ITEMS, VECTOR[:1])
 def test_a_ranking_without_a_trained_user_or_item_is_a_cold_start(prepared: Prepared, kind: str | None) -> None:
     """A related request with known seeds is never a cold start."""
     assert AnswerFacts.of(NOTHING, prepared).cold_start == kind
+
+
+def test_a_request_is_counted_and_timed_for_its_recipe_and_for_its_verb() -> None:
+    metrics = Metrics.create()
+    for _ in range(2):
+        count_request(metrics, "movies", "recommend", "ok", 0.25)
+    lines = metrics.render().decode().splitlines()
+    for line in (
+        'svc_v1_requests_total{recipe="movies",status="ok"} 2.0',
+        'svc_v1_verb_requests_total{recipe="movies",status="ok",verb="recommend"} 2.0',
+        'svc_v1_request_latency_seconds_sum{recipe="movies"} 0.5',
+        'svc_v1_verb_latency_seconds_sum{recipe="movies",verb="recommend"} 0.5',
+    ):
+        assert line in lines

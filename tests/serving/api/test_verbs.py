@@ -37,6 +37,27 @@ from tests.serving.sent import Sent
 pytestmark = pytest.mark.anyio
 
 
+async def test_a_request_is_alone_until_another_one_is_handled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests one after another are alone, also after one that failed."""
+    marks: list[bool] = []
+    rank = Lane.rank
+
+    async def record(lane: Lane, *arguments: Any, alone: bool = False, **options: Any) -> list[Ranking]:
+        marks.append(alone)
+        await trio.testing.wait_all_tasks_blocked()
+        return await rank(lane, *arguments, alone=alone, **options)
+
+    monkeypatch.setattr(Lane, "rank", record)
+    async with serving() as (client, _):
+        for user in ("u1", "nobody", "u2"):
+            await client.post(RECOMMEND, {"user_id": user})
+        async with trio.open_nursery() as nursery:
+            for user in ("u3", "u4"):
+                nursery.start_soon(client.post, RECOMMEND, {"user_id": user})
+        await client.post(RECOMMEND, {"user_id": "u5"})
+    assert marks == [True, True, True, False, True]
+
+
 async def test_recommend_answers_items_with_scores_and_metadata() -> None:
     """A known user gets `limit` unseen items by falling score, with the recipe's metadata."""
     async with serving() as (client, _):
