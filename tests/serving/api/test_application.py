@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import structlog
 import trio
 from structlog.testing import capture_logs
 
@@ -172,6 +173,7 @@ async def test_anonymous_clients_are_logged_once(level: str) -> None:
 
     At the log level debug, all requests are logged, too.
     """
+    structlog.reset_defaults()  # an earlier test may have configured a level that drops events
     async with serving(Settings(log_level=level)) as (client, _):
         with capture_logs() as logs:
             for number in range(1000):

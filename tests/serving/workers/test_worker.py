@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import structlog
 import trio
 from structlog.testing import capture_logs
 
@@ -36,6 +37,7 @@ async def test_a_worker_answers_after_its_first_orders_and_ends_on_order() -> No
 
     With the log level debug, each request without a key is logged.
     """
+    structlog.reset_defaults()  # an earlier test may have configured a level that drops events
     control, theirs = channel.pair()
     listener = socket.create_server(("127.0.0.1", 0))
     address = listener.getsockname()
