@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import fcntl
 import os
 from pathlib import Path
 from typing import BinaryIO
@@ -75,6 +76,26 @@ def test_only_leftovers_of_the_same_base_are_removed(tmp_path: Path) -> None:
 
     write_file(tmp_path, "a", write, lambda name: name)
     assert sorted(path.name for path in tmp_path.iterdir()) == [others.name, "a"]
+
+
+def count_descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_a_file_that_is_removed_before_its_lock_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another writer may take it for a leftover. Its descriptor is closed."""
+    lock, opened = fcntl.flock, count_descriptors()
+
+    def lock_late(descriptor: int, operation: int) -> None:
+        monkeypatch.undo()
+        for path in tmp_path.iterdir():
+            path.unlink()
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", lock_late)
+    replace_file(tmp_path / "a", b"x")
+    assert (tmp_path / "a").read_bytes() == b"x"
+    assert count_descriptors() == opened
 
 
 def test_no_other_module_makes_atomic_writes_or_locks_of_its_own() -> None:

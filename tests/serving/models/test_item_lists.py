@@ -121,11 +121,11 @@ def test_any_change_of_a_list_changes_its_digest(
     monkeypatch.setattr(item_lists, "ROWS_AT_ONCE", rows_at_once)
     rows = ["i3,a,20", "x,b,", "007,,33.5", "y,c,1"]
     changed = [[*rows[:place], row, *rows[place + 1 :]] for place in range(4) for row in ("new,d,7",)]
-    changed += [[*rows[:3], last] for last in ("z,c,1", "y,d,1", "y,c,2")]
+    changed += [[*rows[:3], last] for last in ("z,c,1", "y,d,1", "y,c,2")] + [["i3,a,21", *rows[1:]]]
     texts = ["\n".join(["item_id,tag,age", *lines, ""]) for lines in (rows, *changed)]
     digests = [listing(tmp_path, text).digest for text in texts]
     digests += [listing(tmp_path, texts[0], TITLES.replace(*pair)).digest for pair in (("First", "1st"), ("1999", "2"))]
-    assert len(set(digests)) == len(digests) == 10
+    assert len(set(digests)) == len(digests) == 11
 
 
 @pytest.mark.parametrize(

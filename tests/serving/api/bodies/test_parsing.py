@@ -151,3 +151,13 @@ async def test_a_request_without_a_user_lists_the_fields_that_describe_one() -> 
     async with serving() as (client, _):
         answer = await client.post(RECOMMEND, {"limit": 2})
     assert (answer.status, answer.json["detail"]) == (422, "give user_id, user_features, history or fallback")
+
+
+async def test_an_answer_has_at_most_20_errors() -> None:
+    """The bound holds for bodies and for query strings."""
+    async with serving() as (client, _):
+        for count, shown in ((20, 20), (21, 20)):
+            names = {f"x{number}": 1 for number in range(count)}
+            body = await client.post(RECOMMEND, {"user_id": "u1", **names})
+            query = await client.get("/v1/recipes/movies/items", query="&".join(f"{name}=1" for name in names))
+            assert [len(answer.json["errors"]) for answer in (body, query)] == [shown, shown]
