@@ -144,6 +144,12 @@ def test_a_removed_command_names_its_replacement(command: str, capsys: pytest.Ca
     assert main.REMOVED[command] in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", main.OTHER_NAMES)
+def test_a_command_of_another_program_names_the_command_of_svc(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run([name, "recipe.yaml"]) == 2
+    assert f"did you mean `svc {main.OTHER_NAMES[name]}`?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

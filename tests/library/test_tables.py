@@ -205,6 +205,7 @@ def test_missing_ids_may_be_dropped() -> None:
 def test_each_result_has_a_table() -> None:
     """No style sets a colour, so that a dark page keeps its own."""
     result = svc.train(sales(), **SMALL)
+    assert "artifact" not in result._repr_html_()
     judged = svc.evaluate(result.recommender, pd.DataFrame({"user_id": ["u1", "u2"], "item_id": ["none", "none"]}))
     for shown, words in ((result, "score"), (result.recommender, "60"), (judged, "ndcg")):
         markup = shown._repr_html_()
