@@ -1,4 +1,4 @@
-"""The documentation for programs: the Markdown of each page beside its HTML, and `llms.txt`, which lists them all.
+"""Add to the built site each page's Markdown, and `llms.txt`, an index for language models.
 
 `nox -s docs` calls `write` after the site is built. The form of `llms.txt` is that of https://llmstxt.org.
 """
