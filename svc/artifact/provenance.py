@@ -44,7 +44,7 @@ def _selected_fields(header: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _dependencies(header: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the input files with their sha256, then the packages with a version that affects the results."""
+    """Yield the input files with their sha256, then the packages whose versions affect the results."""
     inputs = header.get("inputs")
     for item in inputs if isinstance(inputs, list) else ():
         if isinstance(item, Mapping):

@@ -192,7 +192,7 @@ class Versions:
         its lock cannot be created or no key can sign. After an error the new version is removed if possible, unless it
         is live or the log has a line about it.
         """
-        # Written before the lock is taken, because a large artifact takes long.
+        # Written before the lock is taken, because writing a large artifact takes long and would delay a rollback.
         sha8, written = self._store.put_version(write)
         with self._withdrawn_on_error(sha8), self._lock():
             log, live = self._log_to_continue(), self.live()

@@ -111,7 +111,7 @@ def _client(engine: str, settings: Settings) -> Iterator[Any]:
 
 
 def _run(client: Any, tasks: list[_Task], progress: Progress) -> None:
-    """Run every task, in any order. Raises the error of the first task that still fails after RETRIES."""
+    """Run every task, in any order. If a task still fails after RETRIES, raises the error from `_as_svc_error`."""
     import distributed
 
     as_completed: Any = distributed.as_completed

@@ -11,8 +11,8 @@ Three checks protect decoding. The first comes before anything is built, the oth
 
 1. The operations of the pickle are compared with those that `encode` uses (`operations.py`). None of them sets state,
    makes instances, or stores at a chosen place of the memo.
-2. Each name must be a pair of module and name in `ALLOWED`. The name of a class resolves to a `_Builder`, which can
-   only create an instance from its state, and never to the class itself.
+2. Each name must be a pair of module and name in `ALLOWED`. A class name resolves to a `_Builder` instead of the
+   class. A `_Builder` can only create an instance from its state.
 3. The element type of an array must be in `DTYPES`. Arrays are rebuilt by `array` alone, because numpy's own
    reconstruction functions are not in `ALLOWED`.
 

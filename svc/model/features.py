@@ -62,9 +62,9 @@ class TokenColumn(Stored):
         return list(dict.fromkeys(text for text in texts if text is not None))
 
     def read(self, value: object) -> tuple[Value, list[str]]:
-        """Return the places of the known tokens, and a 1 for each.
+        """Return the places of the known tokens with a 1 for each, and a list of the unknown tokens.
 
-        Tokens that training did not keep are left out, and returned as `column=token`.
+        A token is unknown if training did not keep it. The list has the form `column=token`, with long tokens cut.
         """
         try:
             texts = self.split(value)
@@ -122,7 +122,7 @@ class NumberColumn(Stored):
         return np.where(np.isfinite(values), standard, 0.0)
 
     def read(self, value: object) -> tuple[Value, list[str]]:
-        """Return the place and the standardized value, and no ignored value.
+        """Return the place and the standardized value, and an empty list of unknowns.
 
         A column that does not vary gives NOTHING. Raises FeatureValueUnusable for a value that is not a finite number
         or far out of the training range.

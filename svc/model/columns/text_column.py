@@ -138,9 +138,10 @@ class TextColumn(Stored):
         return {*words} - self._place_of.keys()
 
     def read(self, value: object) -> tuple[Value, list[str]]:
-        """Return the places of the known words, ascending, and their weights, scaled to length one.
+        """Return the places of the known words with their weights, and a list about the unknown words.
 
-        The number of distinct unknown words is returned as text, such as "title: 3 words".
+        The places ascend, and the weights are scaled to length one. If there are unknown words, the list has one text
+        with the number of distinct ones, such as "title: 3 words".
         """
         counts = Counter(self.words(value))
         place_of = self._place_of

@@ -4,9 +4,10 @@ Filters, availability, exclusions and seen items have been applied before. No ru
 
 | symbol | meaning |
 |---|---|
-| pool | the best max(100, 5 · wanted) items, among which diversity chooses |
-| relevance | the score, rescaled to 0..1 within the pool |
-| eligible | not chosen yet, and none of its labels has reached its limit |
+| value | the score after boosts |
+| pool | the best max(100, 5 · wanted) items by value, among which diversity chooses |
+| relevance | the value, rescaled to 0..1 within the pool |
+| eligible | not pinned, not chosen yet, and none of its labels has reached its limit |
 | deviation | the standard deviation of the values of the `ROTATED` best items, whatever page is asked for |
 | noise | a standard Gumbel variate, from a hash of the seed and the item's id |
 """

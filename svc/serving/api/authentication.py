@@ -131,7 +131,7 @@ def key_in(headers: Mapping[bytes, bytes]) -> bytes | None:
 class Authenticator:
     """A checker of API keys with a cache of accepted keys. Without configured keys every request passes.
 
-    With `log_each_bypass` each request that passes without a key is logged, not only the first request of a client.
+    With `log_each_bypass` each request to a server without keys is logged, not only the first request of a client.
     """
 
     def __init__(self, keys: dict[str, bytes], *, log_each_bypass: bool = False) -> None:
