@@ -94,7 +94,7 @@ def environment() -> str:
     return (
         f"# Environment\n\n{NOTE}\n"
         "A command reads its environment once, when it starts. An empty value counts as unset. A number outside its bounds "
-        "is clamped. A value that cannot be read ends the command with exit code 8, and the message names the variable. Sizes are bytes, or a number with `KiB`, `MiB` or `GiB`. Switches are 1 or 0.\n\n"
+        "is clamped. A negative time, a port or `SVC_WORKERS` outside its bounds, and a value that cannot be read end the command with exit code 8, and the message names the variable. Sizes are bytes, or a number with `KiB`, `MiB` or `GiB`. Switches are 1 or 0.\n\n"
         "Two names belong to clients and recipes: `SVC_CLIENT_KEY` is the API key in the commands of the console and of "
         "these pages, and a recipe reads any `SVC_RECIPE_*` as `${SVC_RECIPE_...}`.\n"
         + _grouped(

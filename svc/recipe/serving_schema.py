@@ -151,7 +151,7 @@ class ServingPin(Timed):
 
 
 class Popular(Block):
-    """The weights of choices in popularity, by their age at the start of the training."""
+    """How much a choice counts towards an item's popularity, by the age of the choice at the start of the training."""
 
     half_life: Age | None = Field(
         default=None, description="A choice of this age counts half, one of twice the age a quarter: 90min, 7d."
